@@ -1,0 +1,28 @@
+# ncuflow: measured kernel guides for FlashInfer.
+#   snakemake -j1 all                 everything, live on a GPU or from recorded evidence
+#   snakemake -j1 decode              one kernel target: its chain and its page
+#   snakemake --list-target-rules     what else there is
+from snakemake.utils import min_version, validate
+
+min_version("9.13")
+
+
+configfile: "config/config.yaml"
+
+
+container: None
+
+
+include: "workflows/common.smk"
+include: "workflows/capture.smk"
+include: "workflows/tables.smk"
+include: "workflows/findings.smk"
+include: "workflows/pages.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        PAGES,
+        [f"{OUT}/reports/{name}.md" for name in TARGET_PAGES],
+    localrule: True

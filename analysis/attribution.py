@@ -1,0 +1,350 @@
+"""Why a point changed: what differs between the two sides' kernels, copies, launch and plan, in microseconds.
+
+A cause explains a part of the change; the parts of all causes and what stays unexplained add up to it. Within a
+cause that is a kernel, ``parts`` splits its time (``decomposition``) and ``facts`` lists what else differs. A fact
+has no share: registers or bytes do not add up, they say why the parts moved.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from analysis import decomposition, kernelname
+
+Row = dict[str, Any]
+MOST_LINES = 5
+CLOCK_DECIDES = 0.5  # of a kernel's change
+SAME_INSTRUCTIONS = 0.02
+RESOURCES = ("registers", "shared_mem", "warps", "blocks", "barriers")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that differs, with both values in ``unit``."""
+
+    kind: str
+    what: str
+    base: Any
+    head: Any
+    unit: str = ""
+
+
+@dataclass
+class Cause:
+    """One explanation. ``delta_us`` is what it adds to the point's time, ``share_of_delta`` that over the change.
+
+    kind: kernel_added, kernel_removed, kernel_replaced, template, code, launch_shape, clock, execution,
+    copy_added, copy_removed, copy_changed, gap, host_launch, plan.
+    """
+
+    kind: str
+    what: str
+    base: Any
+    head: Any
+    delta_us: float | None
+    evidence: str
+    share_of_delta: float | None = None
+    parts: list[Row] = field(default_factory=list)
+    facts: list[Row] = field(default_factory=list)
+
+
+def explain(base: Row, head: Row, metric: str, delta_us: float) -> tuple[list[Row], float]:
+    """(causes by explained part, what they leave unexplained in µs) of one changed point.
+
+    base, head: points of ``<target>_results.json``, each with ``kernels`` and, where known, ``operations`` (copies
+    seen by nsys, ``operations_of``) and ``deep`` (deep-profiled kernels with their lines); metric: cold_us,
+    host_us or plan_us.
+    """
+    if metric == "cold_us":
+        found = _of_device(base, head)
+    else:
+        found = [_of_host(base, head, metric, delta_us)]
+    for cause in found:
+        cause.share_of_delta = _share(cause.delta_us, delta_us)
+    found.sort(key=lambda cause: -(cause.share_of_delta or 0.0))
+    explained = sum(cause.delta_us or 0.0 for cause in found)
+    return [asdict(cause) for cause in found], delta_us - explained
+
+
+def _share(part: float | None, whole: float) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _of_device(base: Row, head: Row) -> list[Cause]:
+    pairs, removed, added = match(base["kernels"], head["kernels"])
+    found = [_of_pair(a, b, base, head) for a, b in pairs if _us(a) is not None and _us(b) is not None]
+    found += [_alone(kernel, "kernel_removed") for kernel in removed]
+    found += [_alone(kernel, "kernel_added") for kernel in added]
+    found += _of_copies(base.get("operations") or [], head.get("operations") or [])
+    return [cause for cause in [*found, *_of_gaps(base, head)] if cause.delta_us or cause.facts]
+
+
+# --- kernels ----------------------------------------------------------------------------------
+
+
+def match(base: Iterable[Row], head: Iterable[Row]) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
+    """(pairs, only in base, only in head): by short name in launch order, leftovers longest with longest."""
+    waiting: dict[str, list[Row]] = defaultdict(list)
+    for kernel in base:
+        waiting[kernel["name"]].append(kernel)
+    pairs, added = [], []
+    for kernel in head:
+        if waiting[kernel["name"]]:
+            pairs.append((waiting[kernel["name"]].pop(0), kernel))
+        else:
+            added.append(kernel)
+    removed = [kernel for kernels in waiting.values() for kernel in kernels]
+    by_time: Callable[[Row], float] = lambda kernel: -(kernel["duration_ns"] or 0)  # noqa: E731
+    removed.sort(key=by_time)
+    added.sort(key=by_time)
+    replaced = list(zip(removed, added, strict=False))
+    return pairs + replaced, removed[len(replaced) :], added[len(replaced) :]
+
+
+def _us(kernel: Row) -> float | None:
+    return None if kernel["duration_ns"] is None else kernel["duration_ns"] / 1e3
+
+
+def _alone(kernel: Row, kind: str) -> Cause:
+    sign = 1 if kind == "kernel_added" else -1
+    time = _us(kernel)
+    names = (None, kernel["name"]) if sign > 0 else (kernel["name"], None)
+    what = f"{kernel['name']} {'more' if sign > 0 else 'less'}"
+    return Cause(kind, what, *names, None if time is None else sign * time, _origin(kernel))
+
+
+def _origin(kernel: Row) -> str:
+    where = f"{kernel['report']} kernel {kernel['kernel']}" if kernel.get("report") else "report"
+    return f"ncu: {where}"
+
+
+def _of_pair(base: Row, head: Row, base_point: Row, head_point: Row) -> Cause:
+    """Two launches of what should be one kernel; the kind says what changed first of all."""
+    facts = list(facts_of(base, head)) + _lines(base, head, base_point, head_point)
+    parts = decomposition.parts(base, head)
+    delta = (head["duration_ns"] - base["duration_ns"]) / 1e3
+    kind = _kind(base, head, facts, parts)
+    whole = delta or None
+    rows = [
+        {"kind": p.kind, "what": p.what, "base": p.base, "head": p.head, "unit": p.unit,
+         "delta_us": p.delta_ns / 1e3, "share_of_cause": p.delta_ns / 1e3 / whole if whole else None}
+        for p in parts
+    ]  # fmt: skip
+    what, before, after = _headline(kind, base, head, facts)
+    evidence = f"ncu: {_us(base):.4g} → {_us(head):.4g} µs, {_origin(head).removeprefix('ncu: ')}"
+    return Cause(kind, what, before, after, delta, evidence, parts=rows, facts=[asdict(f) for f in facts])
+
+
+def _kind(base: Row, head: Row, facts: list[Fact], parts: list[decomposition.Part]) -> str:
+    kinds = {fact.kind for fact in facts}
+    if base["name"] != head["name"]:
+        return "kernel_replaced"
+    if "template" in kinds:
+        return "template"
+    if "code" in kinds:
+        return "code"
+    if "launch" in kinds:
+        return "launch_shape"
+    total = sum(part.delta_ns for part in parts)
+    clock = sum(part.delta_ns for part in parts if part.kind == "SM clock")
+    return "clock" if total and clock / total >= CLOCK_DECIDES else "execution"
+
+
+_WHAT = {
+    "template": "{name}: template arguments",
+    "code": "{name}: compiled code",
+    "launch_shape": "{name}: launch",
+    "clock": "{name}: SM clock",
+    "execution": "{name}: same code and launch, other execution",
+    "kernel_replaced": "another kernel",
+}
+
+
+def _headline(kind: str, base: Row, head: Row, facts: list[Fact]) -> tuple[str, Any, Any]:
+    what = _WHAT[kind].format(name=head["name"])
+    if kind == "kernel_replaced":
+        return what, base["name"], head["name"]
+    wanted = {"launch_shape": "launch", "clock": "clock"}.get(kind, kind)
+    named = [fact for fact in facts if fact.kind == wanted]
+    if not named:
+        return what, _us(base), _us(head)
+    return (
+        what,
+        ", ".join(f"{fact.what} {fact.base}" for fact in named),
+        ", ".join(f"{fact.what} {fact.head}" for fact in named),
+    )
+
+
+# --- facts ------------------------------------------------------------------------------------
+
+# (kind, label, registry key, unit, least relative change, least absolute change)
+COUNTERS = (
+    ("instructions", "instructions executed", "inst_executed", "", SAME_INSTRUCTIONS, 0.0),
+    ("clock", "SM clock", "sm_clock_hz", "hz", 0.02, 0.0),
+    ("dram", "DRAM bytes read", "dram_bytes_read", "byte", 0.05, 1e5),
+    ("dram", "DRAM bytes written", "dram_bytes_write", "byte", 0.05, 1e6),
+    ("l2", "L2 bytes", "l2_bytes", "byte", 0.05, 1e6),
+    ("l2", "L2 hit rate", "l2_hit_pct", "%", 0.0, 3.0),
+    ("spills", "local memory bytes (spills)", "spill_bytes", "byte", 0.05, 1e4),
+    ("conflicts", "shared-memory bank conflicts", "smem_bank_conflicts", "", 0.2, 1e4),
+    ("tensor", "tensor pipe busy", "tensor_pipe_pct", "%", 0.0, 2.0),
+    ("tensor", "tensor FLOPs", "tensor_flops", "FLOP", 0.02, 1e6),
+    ("issue", "instructions issued a cycle", "issue_active", "", 0.05, 0.0),
+    ("occupancy", "active warps a scheduler", "warps_active_per_scheduler", "warps", 0.05, 0.0),
+    ("occupancy", "theoretical occupancy", "theoretical_occupancy_pct", "%", 0.0, 0.5),
+    ("waves", "waves", "waves", "", 0.05, 0.0),
+)  # fmt: skip
+SHAPE = (
+    ("launch", "grid", "grid"),
+    ("launch", "block", "block"),
+    ("code", "registers", "registers"),
+    ("code", "static shared memory", "smem_static_bytes"),
+    ("smem", "dynamic shared memory", "smem_dynamic_bytes"),
+)
+
+
+def facts_of(base: Row, head: Row) -> Iterator[Fact]:
+    """What differs between two kernel rows: template, launch, resources, then counters."""
+    yield from _template(base["demangled"], head["demangled"])
+    for kind, what, name in SHAPE:
+        a, b = base.get(name), head.get(name)
+        if a is not None and b is not None and a != b:
+            yield Fact(kind, what, a, b)
+    limits = _limit(base["metrics"]), _limit(head["metrics"])
+    if None not in limits and limits[0] != limits[1]:
+        yield Fact("occupancy", "blocks an SM can hold", *limits)
+    for kind, what, key, unit, relative, absolute in COUNTERS:
+        a, b = base["metrics"].get(key), head["metrics"].get(key)
+        if a is not None and b is not None and abs(b - a) > max(relative * max(abs(a), abs(b)), absolute):
+            yield Fact(kind, what, a, b, unit)
+
+
+def _limit(metrics: Row) -> str | None:
+    """``4 (registers)``: the resource that lets the fewest blocks onto an SM."""
+    known = {
+        resource: metrics[f"occupancy_limit_{resource}"]
+        for resource in RESOURCES
+        if metrics.get(f"occupancy_limit_{resource}") is not None
+    }
+    if not known:
+        return None
+    least = min(known, key=lambda resource: known[resource])
+    return f"{known[least]:.0f} ({least.replace('shared_mem', 'shared memory')})"
+
+
+def _template(base: str | None, head: str | None) -> Iterator[Fact]:
+    if not base or not head or base == head:
+        return
+    before, after = ({a.parameter: a.value for a in kernelname.decode(name).arguments} for name in (base, head))
+    differ = [name for name in before | after if before.get(name) != after.get(name)]
+    for name in differ:
+        yield Fact("template", name, before.get(name), after.get(name))
+    if not differ and _head_of(base) != _head_of(head):
+        yield Fact("template", "arguments not decoded", *_first_difference(base, head))
+
+
+def _head_of(demangled: str) -> str:
+    """Without the parameter list, which repeats the template arguments."""
+    return demangled.rsplit(">(", 1)[0]
+
+
+def _first_difference(base: str, head: str, width: int = 40) -> tuple[str, str]:
+    start = next((i for i, (a, b) in enumerate(zip(base, head, strict=False)) if a != b), 0)
+    return base[start : start + width], head[start : start + width]
+
+
+def _lines(base: Row, head: Row, base_point: Row, head_point: Row) -> list[Fact]:
+    """Source lines that gained most: their share of the samples × the deep-profiled duration."""
+    before, after = _deep(base, base_point), _deep(head, head_point)
+    if before is None or after is None:
+        return []
+    times = _by_line(before), _by_line(after)
+    gained = {line: times[1].get(line, 0.0) - times[0].get(line, 0.0) for line in times[0] | times[1]}
+    top = sorted(gained, key=lambda line: -gained[line])[:MOST_LINES]
+    return [
+        Fact("line", line, times[0].get(line, 0.0), times[1].get(line, 0.0), "µs") for line in top if gained[line] > 0
+    ]
+
+
+def _deep(kernel: Row, point: Row) -> Row | None:
+    named = (k for k in point.get("deep") or [] if k["name"] == kernel["name"] and k["lines"] and k["duration_ns"])
+    return next(named, None)
+
+
+def _by_line(kernel: Row) -> dict[str, float]:
+    counts: dict[str, float] = defaultdict(float)
+    for row in kernel["lines"]:
+        place = f"{row['file']}:{row['line']}" if row["file"] and row["line"] else row["opcode"] or "?"
+        counts[place] += row["samples"]
+    total = sum(counts.values())
+    return {place: n / total * kernel["duration_ns"] / 1e3 for place, n in counts.items()} if total else {}
+
+
+# --- copies and gaps: what nsys saw -----------------------------------------------------------
+
+
+def operations_of(timeline: Iterable[Row]) -> list[Row]:
+    """Copies and fills of one launch of a point: kind, name, count, µs (medians over its launches)."""
+    launches: dict[Any, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in timeline:
+        own = launches[row["launch"]]
+        if row["kind"] in ("memcpy", "memset") and row["duration_ns"] is not None:
+            own[row["kind"], row["name"] or row["kind"]].append(row["duration_ns"] / 1e3)
+    seen = dict.fromkeys(key for own in launches.values() for key in own)
+    return [
+        {"kind": kind, "name": name,
+         "count": median(len(own.get((kind, name), ())) for own in launches.values()),
+         "us": median(sum(own.get((kind, name), ())) for own in launches.values())}
+        for kind, name in seen
+    ]  # fmt: skip
+
+
+def _of_copies(base: list[Row], head: list[Row]) -> Iterator[Cause]:
+    before, after = ({(op["kind"], op["name"]): op for op in side} for side in (base, head))
+    for key in before | after:
+        a, b = before.get(key), after.get(key)
+        counts = (a["count"] if a else 0, b["count"] if b else 0)
+        kind = "copy_added" if counts[1] > counts[0] else "copy_removed" if counts[1] < counts[0] else "copy_changed"
+        delta = (b["us"] if b else 0.0) - (a["us"] if a else 0.0)
+        yield Cause(kind, f"{key[0]} {key[1]}", *counts, delta, "nsys: copies and fills of a launch")
+
+
+def _of_gaps(base: Row, head: Row) -> Iterator[Cause]:
+    a, b = (point["measurement"].get("kernel_gap_us") for point in (base, head))
+    if a is not None and b is not None and a != b:
+        yield Cause("gap", "idle time between the kernels of a launch", a, b, b - a, "nsys: kernel gaps of a launch")
+
+
+# --- the host ---------------------------------------------------------------------------------
+
+_HOST = {
+    "host_us": ("host_launch", "host time of the call that launches", "host_launch_us"),
+    "plan_us": ("plan", "host time of plan()", "plan_us"),
+}
+
+
+def _of_host(base: Row, head: Row, metric: str, delta_us: float) -> Cause:
+    kind, what, column = _HOST[metric]
+    values = [point["measurement"].get(column) for point in (base, head)]
+    facts = [Fact("launches", *row) for row in _launches(base, head)]
+    for name in (base.get("info") or {}) | (head.get("info") or {}):
+        a, b = (base.get("info") or {}).get(name), (head.get("info") or {}).get(name)
+        if a != b:
+            facts.append(Fact("plan_info", name, a, b))
+    evidence = "perf_counter around the call; " + (
+        "the GPU work differs too" if any(f.kind == "launches" for f in facts) else "the GPU work is the same"
+    )
+    return Cause(kind, what, *values, delta_us, evidence, facts=[asdict(f) for f in facts])
+
+
+def _launches(base: Row, head: Row) -> Iterator[tuple[str, Any, Any]]:
+    names = [[kernel["name"] for kernel in point["kernels"]] for point in (base, head)]
+    if names[0] != names[1]:
+        yield "kernels", ", ".join(names[0]), ", ".join(names[1])
+    copies = [sum(op["count"] for op in point.get("operations") or []) for point in (base, head)]
+    if copies[0] != copies[1]:
+        yield "copies and fills", copies[0], copies[1]

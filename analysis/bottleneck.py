@@ -1,0 +1,60 @@
+"""The bottleneck of a launch: Speed of Light and issue activity first, stall reasons second.
+
+A stall reason alone never decides: it says what a warp waited for, not whether the wait cost anything.
+The thresholds are those of NVIDIA's own Speed-of-Light rule: below 60 % of both ceilings a launch is
+bound by latency, from 80 % of one it sits at that ceiling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+NEAR, BUSY = 80.0, 60.0  # per cent of peak sustained throughput
+MEMORY_LEVELS = {
+    "dram": "dram_throughput_pct",
+    "l2": "l2_throughput_pct",
+    "l1": "l1_throughput_pct",
+}
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """limiter: memory | compute | balanced | latency | grid (too few blocks) | unknown.
+
+    unit: the unit that leads (dram, l2, l1, tensor, sm); pct: its use in per cent of peak, or None;
+    at_ceiling: that use is at least 80 %.
+    """
+
+    limiter: str
+    unit: str | None = None
+    pct: float | None = None
+    at_ceiling: bool = False
+
+
+def of_kernel(metrics: dict[str, Any]) -> Bottleneck:
+    """Judge one launch from its metrics by registry key; ``unknown`` where throughput is missing."""
+    compute, memory = metrics.get("sm_throughput_pct"), metrics.get("memory_throughput_pct")
+    if compute is None or memory is None:
+        return Bottleneck("unknown")
+    if max(compute, memory) < BUSY:
+        waves = metrics.get("waves")
+        if waves is not None and waves < 1:
+            return Bottleneck("grid", "sm", 100 * waves)
+        return Bottleneck("latency", "sm", max(compute, memory))
+    if min(compute, memory) >= BUSY and abs(compute - memory) < 10:
+        return Bottleneck("balanced", _memory_level(metrics), memory, max(compute, memory) >= NEAR)
+    if memory >= compute:
+        return Bottleneck("memory", _memory_level(metrics), memory, memory >= NEAR)
+    unit = "tensor" if (metrics.get("tensor_pipe_pct") or 0) >= 0.5 * compute else "sm"
+    return Bottleneck("compute", unit, compute, compute >= NEAR)
+
+
+def _memory_level(metrics: dict[str, Any]) -> str | None:
+    """The busiest level of the memory hierarchy."""
+    known = {
+        level: metrics[key]
+        for level, key in MEMORY_LEVELS.items()
+        if metrics.get(key) is not None
+    }
+    return max(known, key=lambda level: known[level]) if known else None

@@ -1,0 +1,76 @@
+"""Ceilings: what a GPU could do at most, from three independent sources.
+
+datasheet  NVIDIA's published peak of the part (``datasheets.yaml``, with the source of each figure)
+counter    the peak that the hardware counters state for one launch, at the clocks of that launch
+measured   a large copy and a large matrix product timed on the same machine (``ceilings.json``)
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DATASHEETS = Path(__file__).with_name("datasheets.yaml")
+SOURCES = ("datasheet", "counter", "measured")
+
+
+@cache
+def datasheets() -> tuple[dict[str, Any], ...]:
+    """All datasheet entries, in the order in which they are matched."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return tuple(yaml.load(DATASHEETS.read_text(), Loader=loader))
+
+
+def datasheet(device: str | None) -> dict[str, Any] | None:
+    """The datasheet entry of a device name such as ``NVIDIA H200``; None for an unknown part."""
+    if not device:
+        return None
+    for entry in datasheets():
+        if re.search(entry["match"], device, re.IGNORECASE):
+            return entry
+    return None
+
+
+def machine(device: str | None, measured: dict[str, Any] | None) -> dict[str, Any]:
+    """Ceilings that hold for the whole machine: GB/s and TFLOPS by source, None where unknown.
+
+    ``measured`` is the content of ``ceilings.json`` (copy_gbs, matmul_tflops by dtype) or None.
+    """
+    sheet = datasheet(device)
+    products = (measured or {}).get("matmul_tflops") or {}
+    copy = (measured or {}).get("copy_gbs") or {}
+    return {
+        "gpu": device,
+        "datasheet": {
+            "dram_gbs": sheet["dram_gbs"] if sheet else None,
+            "tensor_tflops": sheet["tensor_tflops"] if sheet else None,
+            "source": sheet["source"] if sheet else None,
+        },
+        "measured": {
+            "dram_gbs": copy.get("value"),
+            "tensor_tflops": {dtype: rate.get("value") for dtype, rate in products.items()},
+            "source": copy.get("method"),
+        },
+    }
+
+
+def of_point(ceilings: dict[str, Any], kernel: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """The ceilings of one point, as measurement columns.
+
+    ``kernel`` holds the main kernel's metrics by registry key; counter ceilings are None without them.
+    """
+    per_cycle, cycles = kernel.get("dram_bytes_peak_per_cycle"), kernel.get("dram_cycles_per_second")
+    flops = kernel.get("tensor_flops_peak_per_second")
+    products = ceilings["measured"]["tensor_tflops"]
+    return {
+        "ceiling_dram_gbs_datasheet": ceilings["datasheet"]["dram_gbs"],
+        "ceiling_dram_gbs_counter": per_cycle * cycles / 1e9 if per_cycle and cycles else None,
+        "ceiling_dram_gbs_measured": ceilings["measured"]["dram_gbs"],
+        "ceiling_tensor_tflops_datasheet": ceilings["datasheet"]["tensor_tflops"],
+        "ceiling_tensor_tflops_counter": flops / 1e12 if flops else None,
+        "ceiling_tensor_tflops_measured": products.get(dtype),
+    }

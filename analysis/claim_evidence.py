@@ -1,0 +1,168 @@
+"""Claim evidence: the points, JIT modules and source facts that a claim can be decided over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from analysis import noise, sanity
+from analysis.expression import evaluate
+from analysis.scope import Scope, of_point, paired, possible_names
+from analysis.source_facts import SourceFacts
+from parsers.files import BadInput, read_json
+
+Row = dict[str, Any]
+
+
+class Unanswered(Exception):  # noqa: N818  (no error: the evidence has no answer)
+    """Why a decision cannot be made from this evidence."""
+
+
+@dataclass
+class Evidence:
+    """Everything under ``results/``, and the source index where there is one."""
+
+    results: dict[str, Row]
+    jit: Row | None = None
+    source: SourceFacts | None = None
+    machine: Row | None = None
+    _scopes: dict[str, list[Scope]] = field(default_factory=dict)
+
+    def provenance(self, target: str) -> Row | None:
+        """Provenance of a target's results; the machine's where the target was not measured."""
+        if target in self.results:
+            found: Row = self.results[target]["provenance"]
+            return found
+        if target == "jit" and self.jit and self.jit.get("provenance"):
+            return dict(self.jit["provenance"])
+        return self.machine or next((r["provenance"] for r in self.results.values()), None)
+
+    def scopes(self, target: str) -> list[Scope]:
+        """A scope for each point of a target that ran and gave the right result."""
+        if target not in self._scopes and target in self.results:
+            results = self.results[target]
+            results.setdefault("noise", noise.of_results(results))
+            possible, struck = possible_names(results), _struck(results)
+            self._scopes[target] = [
+                of_point(entry, results, possible, struck.get(entry["point"], ()))
+                for entry in results["points"]
+                if entry["status"] == "ok"
+            ]
+        return self._scopes.get(target, [])
+
+    def parameters(self, targets: set[str]) -> set[str]:
+        """Names of the points' parameters."""
+        entries = [e for target in targets for e in self.results.get(target, {}).get("points", ())]
+        return {name for entry in entries for name in entry.get("params") or ()}
+
+    @cached_property
+    def jit_scopes(self) -> list[Scope]:
+        """A scope for each JIT module, its nested keys joined by '_'."""
+        rows = [_flat(row) for row in (self.jit or {}).get("modules", ())]
+        summary = _flat({k: v for k, v in (self.jit or {}).items() if k not in ("modules", "provenance")})
+        possible = frozenset(name for row in rows for name in row)
+        return [Scope(summary | row, possible, point=f"jit/{_label(row)}") for row in rows]
+
+
+def load(results: Path, source_index: Path | None) -> Evidence:
+    """Evidence of a results folder. Raises BadInput for a folder without any ``*_results.json``."""
+    found = {}
+    for path in sorted(results.glob("*_results.json")):
+        content = read_json(path)
+        found[content["target"]] = content
+    if not found:
+        raise BadInput(results, "a folder without *_results.json")
+    machine = _optional(results / "environment_info.json")
+    index = _optional(source_index) if source_index else _optional(results / "source_index.json")
+    return Evidence(
+        results=found,
+        jit=_optional(results / "jit_analysis.json"),
+        source=SourceFacts(index) if index else None,
+        machine=machine.get("provenance") if machine else None,
+    )
+
+
+def select(claim: Row, decide: Row, evidence: Evidence) -> list[Scope]:
+    """The scopes that a decision is made over. Raises Unanswered where there is none."""
+    over = decide.get("over", "points")
+    if over == "arithmetic":
+        return [Scope({}, point=None)]
+    if over == "source":
+        if evidence.source is None:
+            raise Unanswered("the evidence has no source_index.json of the FlashInfer that was measured")
+        return [Scope({}, point=None)]
+    if over == "jit":
+        if not evidence.jit_scopes:
+            raise Unanswered("the evidence has no jit_analysis.json")
+        return _filtered(evidence.jit_scopes, _selection(claim, decide))
+    if "samples" in decide:
+        return _pairs(claim, decide, evidence)
+    return _points(_selection(claim, decide), evidence)
+
+
+def _selection(claim: Row, decide: Row, sample: Row | None = None) -> Row:
+    """applies, narrowed by the decision's select and by the sample; every ``where`` must hold."""
+    out: Row = {"where": []}
+    for part in (claim["applies"], decide.get("select") or {}, sample or {}):
+        out |= {key: part[key] for key in ("target", "points") if key in part}
+        if "where" in part:
+            out["where"].append(str(part["where"]))
+    return out
+
+
+def _points(selection: Row, evidence: Evidence) -> list[Scope]:
+    target = selection["target"]
+    scopes = _filtered(evidence.scopes(target), selection)
+    if not scopes:
+        wanted = " and ".join(selection["where"]) or "any"
+        globs = f" matching {selection['points']}" if "points" in selection else ""
+        raise Unanswered(f"no measured {target} point{globs} where {wanted}")
+    return scopes
+
+
+def _filtered(scopes: list[Scope], selection: Row) -> list[Scope]:
+    globs = selection.get("points", "*")
+    globs = [globs] if isinstance(globs, str) else globs
+    return [
+        scope
+        for scope in scopes
+        if any(fnmatchcase(scope.point or "", glob) for glob in globs)
+        and all(evaluate(where, scope) is True for where in selection["where"])
+    ]
+
+
+def _pairs(claim: Row, decide: Row, evidence: Evidence) -> list[Scope]:
+    selections = {name: _selection(claim, decide, s) for name, s in decide["samples"].items()}
+    scopes = {name: _points(selection, evidence) for name, selection in selections.items()}
+    params = evidence.parameters({s["target"] for s in selections.values()})
+    found = paired(scopes, decide.get("differ", ()), params)
+    if not found:
+        raise Unanswered(f"no points of {' and '.join(scopes)} that agree in every other parameter")
+    return found
+
+
+def _struck(results: Row) -> dict[str, set[str]]:
+    """Columns by point that a sanity check found impossible, with those computed from them."""
+    out: dict[str, set[str]] = {}
+    for violation in sanity.check(results):
+        cells = out.setdefault(violation.point, set())
+        cells |= {violation.cell, *sanity.FROM_TIME.get(violation.cell, ())}
+    return out
+
+
+def _flat(row: Row, prefix: str = "") -> Row:
+    out: Row = {}
+    for key, value in row.items():
+        out |= _flat(value, f"{prefix}{key}_") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return out
+
+
+def _label(row: Row) -> str:
+    return str(row.get("uri") or row.get("module") or row.get("name"))
+
+
+def _optional(path: Path) -> Any:
+    return read_json(path) if path.exists() else None

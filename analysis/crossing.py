@@ -1,0 +1,85 @@
+"""The crossing: where, along a sweep, a kernel stops being bound by launch, grid and latency.
+
+Read off the bottleneck of each point, not off a model: between two neighbouring points of a line
+the verdict changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+Fixed = tuple[tuple[str, Any], ...]
+BOUND = ("memory", "compute", "balanced")
+STARVED = ("grid", "latency")
+FEWEST = 3  # points of a line that say anything about where it crosses
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One line of a sweep: all parameters but ``axis`` equal.
+
+    kind: crosses | always (bound at each point) | never | mixed (falls back at a larger size);
+    below, above: the neighbouring axis values, None where it does not cross; before, after: their
+    limiters; ``after`` of a line that does not cross is the limiter of its largest point.
+    """
+
+    axis: str
+    fixed: Fixed
+    values: tuple[Any, ...]
+    kind: str
+    after: str
+    unit: str | None
+    point: str
+    below: Any = None
+    above: Any = None
+    before: str | None = None
+
+
+def fixed_of(point: Row, axis: str) -> Fixed:
+    """The parameters of a point other than ``axis``, hashable."""
+    return tuple((k, v) for k, v in sorted(point["params"].items()) if k != axis)
+
+
+def lines(points: list[Row], axis: str) -> list[list[Row]]:
+    """Points of status ok in lines along ``axis``, each sorted by it, the longest line first."""
+    groups: dict[Fixed, list[Row]] = {}
+    for point in points:
+        if point["status"] == "ok" and axis in point["params"]:
+            groups.setdefault(fixed_of(point, axis), []).append(point)
+    ordered = [sorted(g, key=lambda p: p["params"][axis]) for g in groups.values()]
+    return sorted(ordered, key=lambda g: -len(g))
+
+
+def of_line(line: list[Row], axis: str) -> Crossing | None:
+    """Where one line crosses; None if fewer than three of its points have a verdict."""
+    judged = [p for p in line if p["measurement"]["bottleneck"] in BOUND + STARVED]
+    if len(judged) < FEWEST:
+        return None
+    bound = [p["measurement"]["bottleneck"] in BOUND for p in judged]
+    first = bound.index(True) if any(bound) else None
+    if first is None or all(bound):
+        kind, after = ("never" if first is None else "always"), judged[-1]
+    else:
+        kind = "crosses" if first and all(bound[first:]) else "mixed"
+        after = judged[first]
+    before = judged[first - 1] if first else None
+    return Crossing(
+        axis,
+        fixed_of(line[0], axis),
+        tuple(p["params"][axis] for p in judged),
+        kind,
+        after["measurement"]["bottleneck"],
+        after["measurement"]["bottleneck_unit"],
+        after["point"],
+        before["params"][axis] if before else None,
+        after["params"][axis] if kind in ("crosses", "mixed") else None,
+        before["measurement"]["bottleneck"] if before else None,
+    )
+
+
+def crossings(points: list[Row], axis: str) -> list[Crossing]:
+    """The crossing of each line of a sweep that is long enough to have one."""
+    found = (of_line(line, axis) for line in lines(points, axis))
+    return [crossing for crossing in found if crossing]

@@ -1,0 +1,174 @@
+"""A decision: values over points, aggregated, compared with what was published, weighed against noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from analysis.claim_evidence import Unanswered
+from analysis.expression import ExpressionError, evaluate, names
+from analysis.scope import Scope
+
+Row = dict[str, Any]
+Functions = Mapping[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the measurement is compared with, in the unit of the comparison. low and high: the range."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    unit: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A decision that could be made.
+
+    holds: the claim's comparison holds; margin: distance to where it would turn, in the measured unit
+    (None for a yes or no); noise: absolute floor of the measured value (None where unknown).
+    """
+
+    holds: bool
+    measured: Any
+    margin: float | None
+    noise: float | None
+    within_noise: bool
+    scope: Scope
+    values: list[tuple[str | None, Any]]
+    decide: Row
+    expected: Expected
+
+
+def expected(claim: Row, decide: Row) -> Expected:
+    """The published figure; as a fraction of its GPU's ceiling where the claim gives that ceiling."""
+    published = claim["published"]
+    ceiling = published.get("ceiling")
+    low, high = published.get("range") or (None, None)
+    scale = 1 / ceiling if ceiling else 1.0
+    value, low, high = (None if v is None else v * scale for v in (published["value"], low, high))
+    unit = decide.get("unit", "of the ceiling" if ceiling else published["unit"])
+    return Expected(value, low, high, unit)
+
+
+def decide_over(claim: Row, decide: Row, scopes: list[Scope], functions: Functions) -> Outcome:
+    """Evaluate, aggregate and compare. Raises Unanswered where values that decide are unknown."""
+    published = claim["published"]
+    given = {"published": published["value"], "ceiling": published.get("ceiling")}
+    scopes = [scope.with_values(**given) for scope in scopes]
+    text, wanted = str(decide["value"]), expected(claim, decide)
+    pairs = [(scope, _value(text, scope, functions)) for scope in scopes]
+    known = [(scope, value) for scope, value in pairs if value is not None]
+    if not known:
+        raise Unanswered(_lacking(text, scopes))
+    compare = _comparison(decide, wanted)
+    scope, measured, holds = _aggregate(decide.get("aggregate", "all"), pairs, known, compare)
+    if holds is None:
+        missing = next(s for s, value in pairs if value is None)
+        raise Unanswered(f"{_lacking(text, [missing])}, and the points that have it do not decide")
+    margin = None if isinstance(measured, bool) else abs(compare(measured))
+    noise, flips = _noise(text, scope, functions, measured)
+    return Outcome(
+        holds=holds,
+        measured=measured,
+        margin=margin,
+        noise=noise,
+        within_noise=flips or (noise is not None and margin is not None and 0 < margin < noise),
+        scope=scope,
+        values=[(s.point, value) for s, value in pairs],
+        decide=decide,
+        expected=wanted,
+    )
+
+
+def _value(text: str, scope: Scope, functions: Functions) -> Any:
+    value = evaluate(text, scope, functions)
+    if value is not None and not isinstance(value, bool | int | float):
+        raise ExpressionError(f"{text!r} gives {value!r}: neither a number nor true or false")
+    return value
+
+
+def _lacking(text: str, scopes: list[Scope]) -> str:
+    """Which names are unknown at which point."""
+    scope = scopes[0]
+    missing = [name for name in names(text) if scope.get(name) is None]
+    where = f" at {scope.point}" if scope.point else ""
+    what = ", ".join(missing) or f"the value of {text!r}"
+    return f"the evidence lacks {what}{where}"
+
+
+def _comparison(decide: Row, wanted: Expected) -> Callable[[Any], float]:
+    """value -> margin: how far it is inside the claim (≥ 0 holds) or outside (< 0)."""
+    kind = decide["compare"]
+    if kind == "holds":
+        return lambda value: 1.0 if value else -1.0
+    target, low, high = wanted.value, wanted.low, wanted.high
+    if kind == "between":
+        if low is None and high is None:
+            raise ExpressionError("compare 'between' needs published.range")
+        slack = _slack(decide, high if high is not None else low)
+        return lambda v: min(
+            math.inf if low is None else v - low + slack,
+            math.inf if high is None else high + slack - v,
+        )
+    if target is None:
+        raise ExpressionError(f"compare {kind!r} needs published.value")
+    slack = _slack(decide, target)
+    margins: dict[str, Callable[[Any], float]] = {
+        "within": lambda v: slack - abs(v - target),
+        "at least": lambda v: v - (target - slack),
+        "at most": lambda v: target + slack - v,
+    }
+    return margins[kind]
+
+
+def _slack(decide: Row, target: float | None) -> float:
+    tolerance = decide.get("tolerance") or {}
+    return float(tolerance.get("absolute", abs(target or 0) * tolerance.get("relative", 0)))
+
+
+def _aggregate(
+    kind: str,
+    pairs: list[tuple[Scope, Any]],
+    known: list[tuple[Scope, Any]],
+    compare: Callable[[Any], float],
+) -> tuple[Scope, Any, bool | None]:
+    """(deciding point, measured value, holds). holds is None where an unknown value could turn it."""
+    if kind in ("max", "min"):
+        scope, value = (max if kind == "max" else min)(known, key=lambda pair: float(pair[1]))
+        return scope, value, compare(value) >= 0
+    if kind == "median":
+        middle = median(float(value) for _, value in known)
+        scope, _ = min(known, key=lambda pair: abs(float(pair[1]) - middle))
+        return scope, middle, compare(middle) >= 0
+    worst, best = ((f(known, key=lambda pair: compare(pair[1]))) for f in (min, max))
+    scope, value = worst if kind == "all" else best
+    holds = compare(value) >= 0
+    undecided = len(known) < len(pairs) and holds == (kind == "all")
+    return scope, value, None if undecided else holds
+
+
+def _noise(
+    text: str, scope: Scope, functions: Functions, measured: Any
+) -> tuple[float | None, bool]:
+    """(absolute floor of the value, whether the floor alone turns a yes or no).
+
+    Each uncertain input is moved by its floor, and what that changes is added in squares.
+    """
+    uncertain = [name for name in names(text) if scope.noise.get(name)]
+    if not uncertain:
+        return None, False
+    moved: list[Any] = []
+    for name in uncertain:
+        for sign in (1, -1):
+            value = scope.values[name] * (1 + sign * scope.noise[name])
+            moved.append(evaluate(text, scope.with_values(**{name: value}), functions))
+    if isinstance(measured, bool):
+        return None, any(value is not None and value != measured for value in moved)
+    changes = [abs(value - measured) for value in moved[::2] if value is not None]
+    return math.sqrt(sum(change**2 for change in changes)), False

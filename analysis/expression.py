@@ -1,0 +1,202 @@
+"""Expressions of claims: arithmetic and comparisons over named values, where a missing value stays missing.
+
+A value is a number, a string, a bool, a list of these, or None. None is *unknown*: it passes through
+arithmetic, comparisons and calls, and ``and``/``or``/``not`` follow Kleene's three-valued logic, so that
+``False and None`` is False and ``True and None`` is None. Nothing but the syntax listed here is accepted:
+no attributes, no subscripts, no calls except ``known(x)`` (False where x is unknown), those in ``FUNCTIONS``
+and those given by the caller.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from statistics import median
+from typing import Any
+
+Functions = Mapping[str, Callable[..., Any]]
+MAX_LENGTH = 600
+MAX_EXPONENT = 64  # 10 ** 10 ** 10 would be computed for ever
+
+
+class ExpressionError(ValueError):
+    """What is wrong with an expression: its syntax, a name, or a value of the wrong kind."""
+
+
+def _power(base: float, exponent: float) -> float | None:
+    if abs(exponent) > MAX_EXPONENT:
+        raise ExpressionError(f"exponent {exponent} is beyond {MAX_EXPONENT}")
+    result = float(base) ** exponent
+    return result if isinstance(result, float) and math.isfinite(result) else None
+
+
+def _matches(text: str | list[str], pattern: str) -> bool:
+    """Whether the pattern is found in the text, or in any text of the list."""
+    texts = [text] if isinstance(text, str) else text
+    return any(re.search(pattern, item) for item in texts)
+
+
+def _count(texts: list[str], pattern: str) -> int:
+    return sum(bool(re.search(pattern, text)) for text in texts)
+
+
+def _capture(text: str, pattern: str) -> float | str | None:
+    """The pattern's first group, as a number where it is one; None without a match."""
+    found = re.search(pattern, text)
+    if not found:
+        return None
+    try:
+        return float(found[1])
+    except ValueError:
+        return found[1]
+
+
+FUNCTIONS: Functions = {
+    "abs": abs,
+    "capture": _capture,
+    "count": _count,
+    "len": len,
+    "log2": math.log2,
+    "matches": _matches,
+    "max": max,
+    "median": median,
+    "min": min,
+    "round": round,
+    "sqrt": math.sqrt,
+    "sum": sum,
+}
+ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+}
+COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, group: item in group,
+    ast.NotIn: lambda item, group: item not in group,
+}
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> ast.expr:
+    """The syntax tree of an expression. Raises ExpressionError for anything but an expression."""
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"longer than {MAX_LENGTH} characters")
+    try:
+        return ast.parse(" ".join(text.split()), mode="eval").body
+    except (SyntaxError, RecursionError) as error:
+        raise ExpressionError(f"not an expression: {text.strip()!r} ({error})") from error
+
+
+def names(text: str) -> list[str]:
+    """The value names an expression reads, in order of first use; function names are not among them."""
+    tree = parse(text)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = (n for n in _in_order(tree) if isinstance(n, ast.Name) and id(n) not in called)
+    return list(dict.fromkeys(node.id for node in found))
+
+
+def _in_order(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _in_order(child)
+
+
+def evaluate(text: str, values: Mapping[str, Any], functions: Functions | None = None) -> Any:
+    """The value of an expression; None where a value it needs is unknown.
+
+    values: what each name means; functions: calls allowed beside ``FUNCTIONS``.
+    Raises ExpressionError for a name in neither, for syntax outside the list, for a wrong kind of value.
+    """
+    try:
+        return _evaluate(parse(text), values, {**FUNCTIONS, **(functions or {})})
+    except ZeroDivisionError:
+        return None
+    except (TypeError, ValueError, OverflowError, re.error) as error:
+        if isinstance(error, ExpressionError):
+            raise
+        raise ExpressionError(f"{text.strip()!r}: {error}") from error
+
+
+def _evaluate(node: ast.expr, values: Mapping[str, Any], functions: Functions) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None as constant):
+            return constant
+        case ast.Name(id=name):
+            if name not in values:
+                raise ExpressionError(f"unknown name {name!r}")
+            return _known(values[name])
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_evaluate(item, values, functions) for item in items]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            value = _evaluate(operand, values, functions)
+            return None if value is None else not value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            value = _evaluate(operand, values, functions)
+            return None if value is None else -_number(value)
+        case ast.BoolOp(op=op, values=parts):
+            return _logic(op, [_evaluate(part, values, functions) for part in parts])
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
+            return _binary(op, _evaluate(left, values, functions), _evaluate(right, values, functions))
+        case ast.Compare(left=left, ops=ops, comparators=rest):
+            terms = [_evaluate(term, values, functions) for term in (left, *rest)]
+            return _logic(ast.And(), list(_compared(terms, ops)))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            chosen = _evaluate(test, values, functions)
+            return None if chosen is None else _evaluate(body if chosen else orelse, values, functions)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            if name == "known":
+                return all(_evaluate(arg, values, functions) is not None for arg in args)
+            if name not in functions:
+                raise ExpressionError(f"unknown function {name!r} (known: {', '.join(sorted(functions))})")
+            arguments = [_evaluate(arg, values, functions) for arg in args]
+            unknown = any(a is None or (isinstance(a, list) and None in a) for a in arguments)
+            return None if unknown else _known(functions[name](*arguments))
+    raise ExpressionError(f"{ast.unparse(node)!r}: {type(node).__name__} is not allowed in a claim")
+
+
+def _known(value: Any) -> Any:
+    """NaN and infinity are unknown, as None is."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool | int | float):
+        return value
+    raise ExpressionError(f"{value!r} is not a number")
+
+
+def _binary(op: ast.operator, left: Any, right: Any) -> Any:
+    if left is None or right is None:
+        return None
+    return _known(ARITHMETIC[type(op)](_number(left), _number(right)))
+
+
+def _compared(terms: list[Any], ops: list[ast.cmpop]) -> Iterator[bool | None]:
+    for left, op, right in zip(terms, ops, terms[1:], strict=False):
+        if type(op) not in COMPARISONS:
+            raise ExpressionError(f"comparison {type(op).__name__} is not allowed in a claim")
+        unknown = left is None or right is None
+        yield None if unknown else COMPARISONS[type(op)](left, right)
+
+
+def _logic(op: ast.boolop, parts: list[Any]) -> bool | None:
+    """Kleene's and/or: a deciding operand decides, whatever is unknown beside it."""
+    deciding = isinstance(op, ast.Or)
+    known = [bool(part) for part in parts if part is not None]
+    if deciding in known:
+        return deciding
+    return None if len(known) < len(parts) else not deciding

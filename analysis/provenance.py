@@ -1,0 +1,43 @@
+"""Provenance: on which GPU, with which versions, when, and how directly a number was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+TIERS = {
+    "A": "live counters",
+    "B": "live, without hardware counters",
+    "C": "recorded elsewhere",
+}
+KEYS = (
+    "tier", "gpu", "compute_capability", "sm_count", "l2_bytes", "memory_bytes", "driver", "cuda", "torch",
+    "flashinfer", "ncu", "nsys", "python", "date", "recording", "clock_policy",
+)  # fmt: skip
+
+
+def load_provenance(evidence: Path, recording: str | None) -> dict[str, Any]:
+    """Provenance of an evidence folder; recorded evidence is tier C whatever it was when it was taken.
+
+    Raises FileNotFoundError where the folder holds no ``environment.json``.
+    """
+    stored = json.loads((evidence / "environment.json").read_text())["provenance"]
+    out = {key: stored.get(key) for key in KEYS}
+    if recording:
+        out |= {"tier": "C", "recording": recording}
+    return out
+
+
+def one_line(provenance: dict[str, Any]) -> str:
+    """Origin in one line, for figures and page headers: tier, GPU, versions, date."""
+    versions = ", ".join(
+        f"{name} {provenance[key]}"
+        for name, key in (
+            ("driver", "driver"), ("CUDA", "cuda"), ("torch", "torch"), ("FlashInfer", "flashinfer"),
+            ("ncu", "ncu"), ("nsys", "nsys"),
+        )
+        if provenance.get(key)
+    )  # fmt: skip
+    tier = provenance["tier"]
+    return f"Tier {tier} ({TIERS[tier]}) · {provenance['gpu']} · {versions} · {provenance['date']}"

@@ -1,0 +1,134 @@
+"""Per target: the tables of one kernel target become ``results/<target>_results.json`` and its measurement table.
+
+    python -m analysis.results --target decode --tables DIR --evidence ROOT --out FILE.json --measurements FILE.parquet
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis import ceilings, measurement
+from analysis.columns import COLUMNS
+from analysis.provenance import load_provenance
+from parsers.files import main_guard, write_json, write_table
+
+Row = dict[str, Any]
+ARROW = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
+SCHEMA = pa.schema([pa.field(c.name, ARROW[c.kind]) for c in COLUMNS])
+
+
+def read(tables: Path, name: str) -> list[Row]:
+    """Rows of one table of a target; none where the evidence has no such table."""
+    path = tables / f"{name}.parquet"
+    return pq.read_table(path).to_pylist() if path.exists() else []
+
+
+def grouped(rows: list[Row], *keys: str) -> dict[Any, list[Row]]:
+    """Rows by the value of one key, or by the tuple of several, in first-seen order."""
+    out: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        out[row[keys[0]] if len(keys) == 1 else tuple(row[k] for k in keys)].append(row)
+    return out
+
+
+def kernels(tables: Path) -> list[Row]:
+    """Kernel rows with what was measured of each nested inside: metrics by key, stalls, rules."""
+    metrics = grouped(read(tables, "metrics"), "report", "kernel")
+    stalls = grouped(read(tables, "stalls"), "report", "kernel")
+    rules = grouped(read(tables, "rules"), "report", "kernel")
+    rows = read(tables, "kernels")
+    for row in rows:
+        key = (row["report"], row["kernel"])
+        row["metrics"] = {m["key"]: m["value"] for m in metrics[key]}
+        row["stalls"] = [_without_key(s) for s in stalls[key]]
+        row["rules"] = [_without_key(r) for r in rules[key]]
+    return rows
+
+
+def _without_key(row: Row) -> Row:
+    return {name: row[name] for name in row if name not in ("report", "point", "kernel")}
+
+
+def results(target: str, tables: Path, evidence: Path, recording: str | None) -> Row:
+    """Everything that is known of one target, joined on the point id."""
+    provenance = load_provenance(evidence, recording)
+    measured = _json(evidence / "ceilings.json")
+    machine = ceilings.machine(provenance["gpu"], measured)
+    all_kernels = kernels(tables)
+    deep = [k for k in all_kernels if k["batch"] == "deep"]
+    sweep = grouped([k for k in all_kernels if k["batch"] != "deep"], "point")
+    launches = grouped(read(tables, "timeline"), "point")
+    lost = grouped(read(tables, "lost"), "point")
+    points = []
+    for timing in read(tables, "timing"):
+        point = timing["point"]
+        timing["params"] = json.loads(timing["params"])
+        problems = [f"{loss['tool']}: {loss['reason']}" for loss in lost[point]]
+        row = measurement.row(
+            timing, sweep[point], launches[point], machine, provenance, problems
+        )
+        points.append(_entry(timing, row, sweep[point], problems))
+    return {
+        "schema": 1,
+        "target": target,
+        "provenance": provenance,
+        "ceilings": machine,
+        "points": points,
+        "deep": _deep(deep, tables),
+    }
+
+
+def _entry(timing: Row, row: Row, kernel_rows: list[Row], problems: list[str]) -> Row:
+    return {
+        "point": timing["point"],
+        "params": timing["params"],
+        "tier": row["tier"],
+        "status": timing["status"],
+        "reason": timing["reason"],
+        "problems": problems,
+        "check": {
+            key: timing[f"check_{key}"] for key in ("rel_l2", "max_abs", "tolerance")
+        },
+        "info": json.loads(timing["info"] or "{}"),
+        "measurement": row,
+        "samples": {"cold_us": timing["cold_samples_us"], "hot_us": timing["hot_samples_us"]},
+        "kernels": kernel_rows,
+    }
+
+
+def _deep(kernel_rows: list[Row], tables: Path) -> list[Row]:
+    lines = grouped(read(tables, "lines"), "report", "kernel")
+    return [
+        row | {"lines": [_without_key(line) for line in lines[row["report"], row["kernel"]]]}
+        for row in kernel_rows
+    ]
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--tables", type=Path, required=True)
+    parser.add_argument("--evidence", type=Path, required=True)
+    parser.add_argument("--recording", help="name of the recording; absent for live evidence")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--measurements", type=Path, required=True)
+    args = parser.parse_args()
+    found = results(args.target, args.tables, args.evidence, args.recording)
+    rows = [point["measurement"] for point in found["points"]]
+    write_table(args.measurements, pa.Table.from_pylist(rows, schema=SCHEMA))
+    write_json(args.out, found)
+
+
+if __name__ == "__main__":
+    main_guard(main)

@@ -1,0 +1,206 @@
+"""Scope: the names that a claim's expressions may use, and where each value came from.
+
+A point's scope holds its parameters, its measurement columns, the main kernel's metrics by registry key,
+``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info_<key>``), the GPU
+(``sm_count``, ``l2_bytes``, …) and lists over its kernels (``kernel_names``, ``kernel_grids``, …).
+docs/claims.md has the table.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from analysis import noise
+from analysis.columns import BY_NAME
+from parsers.registry import METRICS, STALL_REASONS
+
+Row = dict[str, Any]
+REASONS = frozenset(STALL_REASONS)
+GPU = ("compute_capability", "sm_count", "l2_bytes", "memory_bytes")
+KERNEL_LISTS = {
+    "kernel_names": "name",
+    "kernel_templates": "demangled",
+    "kernel_grids": "grid_size",
+    "kernel_durations_ns": "duration_ns",
+}
+ITEMSIZE = {"f16": 2, "fp16": 2, "float16": 2, "bf16": 2, "bfloat16": 2, "f32": 4, "fp32": 4, "float32": 4,
+            "fp8": 1, "e4m3": 1, "e5m2": 1}  # fmt: skip
+FIXED = {"itemsize", "main_template", "published", "ceiling", *KERNEL_LISTS, *GPU}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value was read: the evidence file, the point, the kernel, the metric and its formula."""
+
+    report: str | None
+    point: str | None
+    kernel: str | None
+    metric: str
+    formula: str | None
+
+
+@dataclass
+class Scope(Mapping[str, Any]):
+    """Values by name. A name that exists elsewhere in the evidence but not here is unknown (None).
+
+    origins: where each value was read; noise: relative floors of the values that have one.
+    """
+
+    values: Row
+    possible: frozenset[str] = frozenset()
+    origins: dict[str, Origin] = field(default_factory=dict)
+    point: str | None = None
+    noise: dict[str, float] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.values:
+            return self.values[name]
+        if name in self:
+            return None
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values or name in self.possible or str(name).startswith("info_")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def with_values(self, **values: Any) -> Scope:
+        """The same scope with further values."""
+        return Scope(self.values | values, self.possible, self.origins, self.point, self.noise)
+
+
+def main_kernel(entry: Row) -> Row | None:
+    """The longest kernel of a point, as the measurement has it."""
+    timed = [k for k in entry.get("kernels") or () if k.get("duration_ns") is not None]
+    return max(timed, key=lambda kernel: kernel["duration_ns"]) if timed else None
+
+
+def possible_names(results: Row) -> frozenset[str]:
+    """Every name that some point of this target could have."""
+    known = set(FIXED) | set(BY_NAME) | set(METRICS) | set(_parameters(results["target"]))
+    known |= {f"{kind}_{reason}" for kind in ("stall", "state") for reason in REASONS}
+    for entry in results["points"]:
+        known |= set(entry.get("params") or ()) | set(entry["measurement"])
+        for kernel in entry.get("kernels") or ():
+            known |= set(kernel.get("metrics") or ())
+    return frozenset(known)
+
+
+def _parameters(target: str) -> Iterable[str]:
+    """Parameters that the target declares, where this checkout has the target."""
+    try:
+        declared: dict[str, Any] = importlib.import_module(f"targets.{target}").PARAMETERS
+    except ModuleNotFoundError:
+        return ()
+    return declared
+
+
+def of_point(entry: Row, results: Row, possible: frozenset[str], struck: Iterable[str] = ()) -> Scope:
+    """The scope of one point. ``struck`` columns (see ``analysis.sanity``) are unknown."""
+    provenance, params = results["provenance"], dict(entry.get("params") or {})
+    main = main_kernel(entry)
+    values: Row = {name: provenance.get(name) for name in GPU}
+    values |= {f"info_{key}": value for key, value in (entry.get("info") or {}).items()}
+    values |= _of_kernels(entry.get("kernels") or [], main)
+    values |= {name: value for name, value in entry["measurement"].items() if name != "params"} | params
+    values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
+    values |= dict.fromkeys(struck)
+    scope = Scope(values, possible, point=entry["point"])
+    floors = results.get("noise") or {}
+    for name in values:
+        scope.origins[name] = _origin(name, entry, main, params)
+        relative = noise.of_value(name, entry["measurement"], floors)
+        if relative is not None:
+            scope.noise[name] = relative
+    return scope
+
+
+def _of_kernels(kernels: list[Row], main: Row | None) -> Row:
+    out: Row = {}
+    for name, key in KERNEL_LISTS.items():
+        values = [kernel.get(key) for kernel in kernels]
+        out[name] = values if values and None not in values else None
+    if main:
+        out |= main.get("metrics") or {}
+        out["main_template"] = main.get("demangled")
+        out |= _stalls(main.get("stalls") or [])
+    return out
+
+
+def _stalls(stalls: list[Row]) -> Row:
+    """``stall_<r>``: share of stall cycles; ``state_<r>``: share of all warp cycles, issued ones included."""
+    total = sum(s["ratio"] for s in stalls if s.get("ratio") is not None)
+    out = {f"stall_{s['reason']}": s.get("share") for s in stalls if s["kind"] == "stall"}
+    if total:
+        out |= {f"state_{s['reason']}": s["ratio"] / total for s in stalls if s.get("ratio") is not None}
+    return out
+
+
+def _origin(name: str, entry: Row, main: Row | None, params: Row) -> Origin:
+    column, kernel = BY_NAME.get(name), main["name"] if main else None
+    report = main.get("report") if main else None
+    if name in params:
+        return Origin(None, entry["point"], None, name, "parameter of the point")
+    if column is None:
+        return Origin(report, entry["point"], kernel, _ncu_name(name), _stall_formula(name))
+    if column.source == "ncu":
+        return Origin(report, entry["point"], kernel, name, column.formula)
+    if column.source in ("events", "nsys"):
+        file = {"events": "timing.jsonl", "nsys": "trace.sqlite"}[column.source]
+        folder = str(PurePosixPath(report).parent) if report else str(entry["measurement"].get("target"))
+        return Origin(f"{folder}/{file}", entry["point"], None, name, column.formula)
+    return Origin(None, entry["point"], None, name, column.formula)
+
+
+def _ncu_name(name: str) -> str:
+    kind, _, reason = name.partition("_")
+    if kind in ("stall", "state") and reason in REASONS:
+        return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
+    return name
+
+
+def _stall_formula(name: str) -> str | None:
+    kind, _, reason = name.partition("_")
+    if reason not in REASONS:
+        return None
+    return {"stall": "ratio / sum of all stall ratios", "state": "ratio / sum of all warp states"}.get(kind)
+
+
+def paired(scopes: dict[str, list[Scope]], differ: Iterable[str], params: Iterable[str]) -> list[Scope]:
+    """Points of several samples joined where all parameters but ``differ`` agree.
+
+    The joined scope has every name with its sample's name before it (``fused_time_cold_us``), and the
+    parameters that agree plainly. Points without a partner in every sample are left out.
+    """
+    names = sorted(set(params) - set(differ))
+    first, *others = scopes
+    out = []
+    for scope in scopes[first]:
+        group = {first: scope}
+        for other in others:
+            partners = [s for s in scopes[other] if all(s.values.get(n) == scope.values.get(n) for n in names)]
+            if partners:
+                group[other] = partners[0]
+        if len(group) == len(scopes):
+            out.append(_joined(group, names))
+    return out
+
+
+def _joined(group: dict[str, Scope], shared: list[str]) -> Scope:
+    first = next(iter(group.values()))
+    joined = Scope({name: first.values.get(name) for name in shared})
+    joined.possible = first.possible | {f"{s}_{name}" for s in group for name in first.possible}
+    joined.point = " / ".join(dict.fromkeys(str(scope.point) for scope in group.values()))
+    for sample, scope in group.items():
+        joined.values |= {f"{sample}_{name}": value for name, value in scope.values.items()}
+        joined.origins |= {f"{sample}_{name}": origin for name, origin in scope.origins.items()}
+        joined.noise |= {f"{sample}_{name}": floor for name, floor in scope.noise.items()}
+    return joined

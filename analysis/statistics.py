@@ -1,0 +1,248 @@
+"""Is one set of runs slower than another? Tests, intervals and verdicts for many points at once.
+
+A *run* is one process that timed every point; a *side* is the list of its runs. Launches within a run share
+clocks and placement, and two runs of one binary differ by more than their own spread says. So where a side was
+repeated, the run is the unit: its median is one observation, and the variance between runs, which few repeats
+estimate badly, is moderated across points (Smyth 2004, an F distribution fitted by scipy). Where nothing was
+repeated, launches are all there is: Mann-Whitney's test, the bootstrap standard error of the median, and a
+floor that stands for the variation between runs that was not measured.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import exp, expm1, log
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+Runs = list[list[float]]  # the samples of each run, µs
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+# Without repeats, two runs of one binary are taken to differ by this much: GQA decode at batch 128 on one H200
+# gave 336 µs in one run and 376 µs in the next.
+ASSUMED_FLOOR = 0.12
+# From this many runs a side the moderated test alone keeps false alarms rare, two-moded points included;
+# with fewer a change must also exceed the A/A floor (docs/compare.md shows both).
+ENOUGH_RUNS = 5
+FEWEST_POINTS = 8  # that a common variance is estimated from
+AA_QUANTILE = 0.99
+TIMER_STEP = 1e-4  # variances below its square are the timer's resolution, not stability
+MOST_PRIOR_DF = 50.0
+SLOWER, FASTER, SAME, NOISY = "slower", "faster", "same", "too noisy to tell"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One metric of one point. Times in µs; ``low`` and ``high`` bound the relative change; fractions of 1.
+
+    base, head: geometric mean over runs of their medians; p: None where there is nothing to test; q: p after
+    the correction; floor: the A/A floor that the change was held against, None where the runs sufficed;
+    basis: runs | samples | none (a single value a side).
+    """
+
+    base: float
+    head: float
+    relative: float
+    low: float | None
+    high: float | None
+    p: float | None
+    floor: float | None
+    basis: str
+    runs: tuple[int, int]
+    samples: tuple[int, int]
+    q: float | None = None
+    verdict: str = NOISY
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The A/A floor of a metric: how far two runs of one side lie apart, and what it rests on."""
+
+    value: float
+    pairs: int
+    source: str  # repeats | configured | assumed
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Common between-run variance of log time; ``df`` 0 says that there is none."""
+
+    variance: float = 0.0
+    df: float = 0.0
+
+
+def estimates(
+    sides: Sequence[tuple[Runs, Runs]], alpha: float, configured_floor: float | None = None
+) -> tuple[list[Estimate], Floor]:
+    """An estimate for each (base, head) and the metric's A/A floor. Verdicts still to come (``decide``).
+
+    alpha: 1 − confidence of the intervals; configured_floor: a fraction known from elsewhere, used where this
+    evidence has no repeats. Raises ValueError on a side without a positive sample.
+    """
+    medians = [tuple(_log_medians(runs) for runs in side) for side in sides]
+    floor = _floor([m for pair in medians for m in pair], configured_floor)
+    own = [_own_variance(pair) for pair in medians]
+    prior = _prior(own)
+    out: list[Estimate | None] = [None] * len(sides)
+    by_run = [i for i, (_, df) in enumerate(own) if df + prior.df > 0]
+    for i, found in zip(by_run, _by_runs([medians[i] for i in by_run], [own[i] for i in by_run], prior, alpha),
+                        strict=True):  # fmt: skip
+        out[i] = _estimate(sides[i], medians[i], found, "runs", floor)
+    rest = [i for i, found in enumerate(out) if found is None]
+    for i, found in zip(rest, _by_samples([sides[i] for i in rest], alpha), strict=True):
+        out[i] = _estimate(sides[i], medians[i], found, "samples" if found[0] is not None else "none", floor)
+    return [found for found in out if found is not None], floor
+
+
+def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Estimate]:
+    """The same with q values and verdicts; all that were tested count as one family (Benjamini-Hochberg).
+
+    slower, faster: significant, beyond the threshold and beyond the floor that applies;
+    same: the interval lies within ± threshold; too noisy to tell: everything else.
+    """
+    from scipy.stats import false_discovery_control
+
+    tested = [i for i, e in enumerate(found) if e.p is not None]
+    corrected = dict(zip(tested, false_discovery_control([found[i].p for i in tested]), strict=True)) if tested else {}
+    out = []
+    for i, estimate in enumerate(found):
+        q = float(corrected[i]) if i in corrected else None
+        out.append(replace(estimate, q=q, verdict=_verdict(estimate, q, alpha, threshold)))
+    return out
+
+
+def _verdict(e: Estimate, q: float | None, alpha: float, threshold: float) -> str:
+    if q is None or e.low is None or e.high is None:
+        return NOISY
+    if q <= alpha and abs(e.relative) > max(threshold, e.floor or 0.0):
+        return SLOWER if e.relative > 0 else FASTER
+    return SAME if max(abs(e.low), abs(e.high)) <= threshold else NOISY
+
+
+# --- the run as the unit ----------------------------------------------------------------------
+
+
+def _log_medians(runs: Runs) -> list[float]:
+    medians = [median(run) for run in runs if run]
+    if not medians or min(medians) <= 0:
+        raise ValueError("a side without a positive time")
+    return [log(m) for m in medians]
+
+
+def _own_variance(pair: tuple[list[float], ...]) -> tuple[float, int]:
+    """(variance between the runs of a side, pooled over both sides; its degrees of freedom)."""
+    df = sum(len(side) - 1 for side in pair)
+    squares = sum((len(side) - 1) * float(np.var(side, ddof=1)) for side in pair if len(side) > 1)
+    return (max(squares / df, TIMER_STEP**2), df) if df else (0.0, 0)
+
+
+def _prior(own: Sequence[tuple[float, int]]) -> Prior:
+    """What the other points say of a point's variance: s² / variance ~ F(own df, df)."""
+    common = Counter(df for _, df in own if df)
+    if not common:
+        return Prior()
+    df = max(common, key=lambda d: (common[d], d))
+    variances = [variance for variance, own_df in own if own_df == df]
+    if len(variances) < FEWEST_POINTS:
+        return Prior()
+    from scipy.stats import f
+
+    _, prior_df, _, variance = f.fit(variances, fdfn=df, floc=0)
+    if not (np.isfinite(prior_df) and np.isfinite(variance) and variance > 0):
+        return Prior(float(np.median(variances)), MOST_PRIOR_DF)
+    return Prior(float(variance), float(min(prior_df, MOST_PRIOR_DF)))
+
+
+Found = tuple[float | None, float | None, float | None]  # p, low and high of the log ratio
+
+
+def _by_runs(
+    medians: Sequence[tuple[list[float], ...]], own: Sequence[tuple[float, int]], prior: Prior, alpha: float
+) -> list[Found]:
+    """Moderated t-test on the log medians of the runs."""
+    if not medians:
+        return []
+    from scipy.stats import t
+
+    change = np.array([_change(pair) for pair in medians])
+    variance, df = (np.array(column, dtype=float) for column in zip(*own, strict=True))
+    weight = np.array([sum(1 / len(side) for side in pair) for pair in medians])
+    total = df + prior.df
+    error = np.sqrt((df * variance + prior.df * prior.variance) / total * weight)
+    p = 2 * t.sf(np.abs(change) / error, total)
+    half = t.ppf(1 - alpha / 2, total) * error
+    return list(zip(p.tolist(), (change - half).tolist(), (change + half).tolist(), strict=True))
+
+
+def _change(pair: tuple[list[float], ...]) -> float:
+    base, head = pair
+    return float(np.mean(head) - np.mean(base))
+
+
+# --- the launch as the unit -------------------------------------------------------------------
+
+
+def _by_samples(sides: Sequence[tuple[Runs, Runs]], alpha: float) -> list[Found]:
+    """Mann-Whitney's p and a normal interval from the bootstrap standard errors of both medians."""
+    out: list[Found] = [(None, None, None)] * len(sides)
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for i, (base, head) in enumerate(sides):
+        if min(len(base[0]), len(head[0])) > 2:
+            shapes.setdefault((len(base[0]), len(head[0])), []).append(i)
+    for members in shapes.values():
+        base = np.log([sides[i][0][0] for i in members])
+        head = np.log([sides[i][1][0] for i in members])
+        for i, found in zip(members, _launches(base, head, alpha), strict=True):
+            out[i] = found
+    return out
+
+
+def _launches(base: Floats, head: Floats, alpha: float) -> list[Found]:
+    from scipy.stats import mannwhitneyu, norm
+    from scipy.stats.mstats import mjci
+
+    p = mannwhitneyu(base, head, axis=-1, method="asymptotic").pvalue
+    # Maritz and Jarrett's estimator: the bootstrap standard error of a median, without resampling.
+    errors = [np.asarray(mjci(side, prob=[0.5], axis=1))[:, 0] for side in (base, head)]
+    change = np.median(head, axis=-1) - np.median(base, axis=-1)
+    half = norm.ppf(1 - alpha / 2) * np.maximum(np.hypot(*errors), TIMER_STEP)
+    return list(zip(np.nan_to_num(p, nan=1.0).tolist(), (change - half).tolist(), (change + half).tolist(),
+                    strict=True))  # fmt: skip
+
+
+# --- the floor --------------------------------------------------------------------------------
+
+
+def _floor(sides: Iterable[list[float]], configured: float | None) -> Floor:
+    """99 % of the A/A pairs (two runs of one side, one point) lie closer together than this."""
+    pairs = [abs(a - b) for side in sides for a, b in combinations(side, 2)]
+    if pairs:
+        return Floor(expm1(float(np.quantile(pairs, AA_QUANTILE, method="higher"))), len(pairs), "repeats")
+    if configured is not None:
+        return Floor(configured, 0, "configured")
+    return Floor(ASSUMED_FLOOR, 0, "assumed")
+
+
+def _estimate(
+    side: tuple[Runs, Runs], medians: tuple[list[float], ...], found: Found, basis: str, floor: Floor
+) -> Estimate:
+    p, low, high = found
+    base, head = (exp(float(np.mean(m))) for m in medians)
+    runs = (len(medians[0]), len(medians[1]))
+    return Estimate(
+        base=base,
+        head=head,
+        relative=expm1(_change(medians)),
+        low=None if low is None else expm1(low),
+        high=None if high is None else expm1(high),
+        p=p,
+        floor=None if min(runs) >= ENOUGH_RUNS else floor.value,
+        basis=basis,
+        runs=runs,
+        samples=(sum(map(len, side[0])), sum(map(len, side[1]))),
+    )

@@ -1,0 +1,126 @@
+"""Functions of a CUDA header, by scanning braces: no compiler, no macros expanded."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Function(NamedTuple):
+    """A definition: name, the line of the name, first line (with its template) and last, whether it is a kernel."""
+
+    name: str
+    line: int
+    line_start: int
+    line_end: int
+    kernel: bool
+
+
+NOISE = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL
+)
+MACRO_LINE = re.compile(
+    r"^[A-Z][A-Z0-9_]*\([^\n;{}]*\)[ \t]*$", re.MULTILINE
+)  # DEFINE_X(y), no semicolon
+ALIAS = re.compile(r"\s*(?:using|typedef|static_assert|return|constexpr\s+\w+\s*=)\b")
+MEMBER = re.compile(r"[:,]\s*\w+(?:<[^<>]*>)?\s*$")
+DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", re.MULTILINE)
+CONTROL = {"if", "for", "while", "switch", "catch", "return", "do", "else", "sizeof", "decltype"}
+ATTRIBUTES = re.compile(
+    r"\b(?:__launch_bounds__|__attribute__|__declspec|alignas|requires|noexcept|decltype)\s*\("
+)
+NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*(?:\(\s*\)|\[\s*\]|[^\s\w(]+|\w+))\s*$")
+
+
+def functions(text: str) -> list[Function]:
+    """Function definitions at namespace or class level, in order of appearance."""
+    plain = blank(text)
+    breaks = [match.start() for match in re.finditer("\n", plain)]
+    found: list[Function] = []
+    stack: list[Function | None] = []  # open function (last line unknown yet), or None for a scope
+    nested = 0  # open braces inside a function body, or inside an initialiser such as `Shape{}`
+    begin = 0  # where the current declaration starts
+    for position in (match.start() for match in re.finditer(r"[{};]", plain)):
+        if plain[position] == "{":
+            if nested or stack and stack[-1] or _is_initialiser(plain[begin:position]):
+                nested += 1
+                continue
+            stack.append(_function(plain[begin:position], begin, breaks))
+        elif plain[position] == "}":
+            if nested:
+                nested -= 1
+                continue
+            top = stack.pop() if stack else None
+            if top is not None:
+                found.append(top._replace(line_end=_line(breaks, position)))
+        if not nested:
+            begin = position + 1
+    return sorted(found, key=lambda f: f.line_start)
+
+
+def blank(text: str) -> str:
+    """The text with comments, strings and preprocessor lines as spaces; every newline stays."""
+    return MACRO_LINE.sub(_spaces, DIRECTIVE.sub(_spaces, NOISE.sub(_spaces, text)))
+
+
+def _spaces(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match.group())
+
+
+def _is_initialiser(head: str) -> bool:
+    """Whether a brace after `head` is a value: inside parentheses, in an alias, or of a member (`: a{0}, b{1}`)."""
+    head = _without_templates(head)
+    if head.count("(") != head.count(")") or ALIAS.match(head):
+        return True
+    return bool(re.search(r"\)\s*(?:noexcept\s*)?:(?!:)", head) and MEMBER.search(head))
+
+
+def _function(head: str, begin: int, breaks: Sequence[int]) -> Function | None:
+    """The function whose body opens after `head`, or None for a namespace, class or variable."""
+    signature = _without_templates(_without_attributes(head))
+    before = signature[: max(signature.find("("), 0)]
+    if before.rstrip().endswith("operator"):  # operator()(…)
+        before = signature[: signature.find(")") + 1]
+    match = NAME.search(before)
+    if match is None or match.group(1) in CONTROL or ("=" in before and "operator" not in before):
+        return None
+    start = begin + len(head) - len(head.lstrip())
+    line = _line(breaks, begin + match.start(1))
+    name = re.sub(r"\s+", "", match.group(1))
+    return Function(name, line, _line(breaks, start), line, "__global__" in head)
+
+
+def _line(breaks: Sequence[int], offset: int) -> int:
+    return bisect_left(breaks, offset) + 1
+
+
+def _without_attributes(text: str) -> str:
+    while match := ATTRIBUTES.search(text):
+        end = _closing(text, match.end() - 1, "(", ")")
+        text = text[: match.start()] + " " * (end - match.start()) + text[end:]
+    return text
+
+
+def _without_templates(text: str) -> str:
+    while match := re.search(r"\btemplate\s*<", text):
+        end = _closing(text, match.end() - 1, "<", ">")
+        text = text[: match.start()] + " " * (end - match.start()) + text[end:]
+    return text
+
+
+def _closing(text: str, start: int, left: str, right: str) -> int:
+    """Offset after the bracket that closes the one at `start`; parentheses inside <…> may hold a `>`."""
+    depth = parentheses = 0
+    for offset in range(start, len(text)):
+        mark = text[offset]
+        if left == "<" and mark in "()":
+            parentheses += 1 if mark == "(" else -1
+        elif mark == left and not parentheses:
+            depth += 1
+        elif mark == right and not parentheses:
+            depth -= 1
+            if depth == 0:
+                return offset + 1
+    return len(text)

@@ -1,0 +1,136 @@
+"""Evidence: where the captures of a run lie and which files each kernel target has. Read by the rules.
+
+Live evidence (``outputs/<machine>/captures``) and recorded evidence (``recordings/<name>``) have one layout;
+a recording's large files carry ``.xz``. Importing this module costs milliseconds: the DAG does it every time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from targets import load, sweep
+
+DEEP = "deep"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One set of captures.
+
+    root: folder of the captures; machine: name of the folder under outputs/; recording: its name or None
+    for live; targets: target -> batch -> point ids; tools: which of events, nsys, ncu it has.
+    """
+
+    root: Path
+    machine: str
+    recording: str | None
+    targets: dict[str, dict[str, list[str]]]
+    tools: frozenset[str]
+
+    def batches(self, target: str) -> list[str]:
+        return list(self.targets.get(target, {}))
+
+    def files(self, target: str) -> list[str]:
+        """Every evidence file of a target that the tables are made from."""
+        found = []
+        for batch in self.batches(target):
+            found += [f"{self.root}/{target}/{batch}/{name}" for name in self._names(target, batch)]
+        return found
+
+    def _names(self, target: str, batch: str) -> list[str]:
+        if self.recording:
+            folder = self.root / target / batch
+            return sorted(p.name for p in folder.iterdir())
+        if batch == DEEP:
+            return ["deep.ncu-rep", "deep.json"]
+        names = ["points.json", "timing.jsonl"]
+        if "nsys" in self.tools:
+            names += ["trace.sqlite", "trace.json"]
+        if "ncu" in self.tools:
+            names += ["sweep.ncu-rep", "sweep.json"]
+        return names
+
+
+def recorded(folder: Path) -> Evidence:
+    """Evidence of a recording. Raises ValueError with one clear line where it is none."""
+    manifest = folder / "manifest.json"
+    if not manifest.exists():
+        raise ValueError(f"{folder}: no recording here (no manifest.json)")
+    try:
+        content = json.loads(manifest.read_text())
+        name, targets = content["name"], content["targets"]
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{manifest}: not a manifest ({error})") from None
+    return Evidence(folder, f"recorded-{name}", name, targets, frozenset())
+
+
+def live(config: dict[str, Any], names: list[str]) -> Evidence:
+    """Evidence that the capture rules will make on this machine."""
+    tools = live_tools(config)
+    machine = config.get("machine") or slug(gpu_names()[0])
+    targets: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        points = sweep.points(load(name), config["sweeps"][config["sweep"]].get(name, []))
+        batches = sweep.batches(points, config["batch_size"])
+        targets[name] = {batch: [p.id for p in members] for batch, members in batches.items()}
+        if "ncu" in tools and config["deep"].get(name):
+            deep = sweep.points(load(name), config["deep"][name])
+            targets[name][DEEP] = [p.id for p in deep]
+    return Evidence(Path(config["outputs"]) / machine / "captures", machine, None, targets, tools)
+
+
+def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
+    """The evidence that ``source`` asks for: ``auto`` is live where GPU and packages are, else recorded."""
+    source = config["source"]
+    if source == "auto":
+        source = "live" if can_capture() else "recorded"
+    if source == "live":
+        if not gpu_names():
+            raise ValueError("source: live, but no NVIDIA GPU is visible (nvidia-smi lists none)")
+        return live(config, names)
+    return recorded(Path(config["recording"]))
+
+
+def can_capture() -> bool:
+    """A GPU is visible and the packages of the extra ``capture`` are installed."""
+    return bool(gpu_names()) and all(find_spec(name) for name in ("torch", "flashinfer"))
+
+
+def gpu_names() -> list[str]:
+    """Names of the visible GPUs; empty without a driver."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
+
+
+def live_tools(config: dict[str, Any]) -> frozenset[str]:
+    """events always; nsys and ncu where they are installed, wanted and, for ncu, permitted."""
+    tools = {"events"}
+    if config["nsys"]["enabled"] and (os.environ.get("NCUFLOW_NSYS") or shutil.which("nsys")):
+        tools.add("nsys")
+    if config["ncu"]["enabled"] and shutil.which("ncu") and counters_permitted():
+        tools.add("ncu")
+    return frozenset(tools)
+
+
+def counters_permitted() -> bool:
+    """Hardware counters are open to this user: root, or the driver does not restrict them to root."""
+    if os.geteuid() == 0:
+        return True
+    params = Path("/proc/driver/nvidia/params")
+    return params.exists() and "RmProfilingAdminOnly: 0" in params.read_text()
+
+
+def slug(name: str) -> str:
+    """``NVIDIA H100 80GB HBM3`` -> ``h100-80gb-hbm3``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("nvidia", "")).strip("-")

@@ -1,0 +1,221 @@
+"""Files in and out: what a file is, private copies of compressed ones, atomic writers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import json
+import lzma
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NCU_MAGIC = b"NVR\0"
+SQLITE_MAGIC = b"SQLite format 3\0"
+
+_MAGIC = (
+    (NCU_MAGIC, "ncu-rep", "an Nsight Compute report (.ncu-rep)"),
+    (SQLITE_MAGIC, "sqlite", "an SQLite database"),
+    (b"NVIDIA Tegra Profiler Report", "nsys-rep", "an Nsight Systems report (.nsys-rep or .qdrep)"),
+    (b"version https://git-lfs.github.com/spec/", "lfs", "a git-LFS pointer, not the file itself"),
+    (b"\xfd7zXZ\0", "xz", "an xz archive"),
+    (b"\x1f\x8b", "gzip", "a gzip archive"),
+    (b"PK\x03\x04", "zip", "a zip archive"),
+    (b"(\xb5/\xfd", "zstd", "a zstd archive"),
+    (b"PAR1", "parquet", "a parquet file"),
+    (b"\x7fELF", "elf", "an ELF binary"),
+)
+
+
+class BadInput(Exception):
+    """A file cannot be read for what it was given as; `path` is the file, `what` says what it is."""
+
+    def __init__(self, path: str | os.PathLike[str], what: str) -> None:
+        super().__init__(f"{os.fspath(path)}: {what}")
+        self.path = os.fspath(path)
+        self.what = what
+
+
+# --- what a file is ---------------------------------------------------------------------------
+
+
+def sniff(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """(kind, words) of a file, from its first bytes.
+
+    Kinds: ncu-rep, sqlite, nsys-rep, lfs, csv, json, html, text, empty, xz, gzip, zip, zstd,
+    parquet, elf, binary. Raises BadInput where the path is missing, a folder or unreadable.
+    """
+    head = _head(Path(path))
+    if not head:
+        return "empty", "an empty file"
+    for magic, kind, words in _MAGIC:
+        if head.startswith(magic):
+            return kind, words
+    if any(magic.startswith(head) for magic, _, _ in _MAGIC[:3]):
+        return "binary", f"{len(head)} bytes, too short to be a report"
+    return _sniff_text(head)
+
+
+def _head(path: Path, size: int = 4096) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(size)
+    except FileNotFoundError:
+        raise BadInput(path, "no such file") from None
+    except IsADirectoryError:
+        raise BadInput(path, "a folder, not a file") from None
+    except OSError as error:
+        raise BadInput(path, f"cannot be read ({error.strerror or error})") from None
+
+
+def _sniff_text(head: bytes) -> tuple[str, str]:
+    text = head.decode("utf-8", "replace")
+    if "\0" in text or text.count("\ufffd") > 1:
+        return "binary", "a binary file of an unknown kind"
+    start = text.lstrip("\ufeff \t\r\n")
+    if start[:1] in "{[":
+        return "json", "a JSON file"
+    if start[:1] == "<":
+        return "html", "an HTML or XML file"
+    if "==PROF==" in text or text.startswith("==ERROR=="):
+        return "csv", "ncu's console or CSV output, not its report"
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].count(",") >= 2 and lines[1].count(",") >= 2:
+        return "csv", "a CSV file"
+    return "text", "a text file"
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A plain file to read: `path` itself, or a private decompressed copy where it is `.xz`.
+
+    The copy lives in a folder of mode 0700 and is gone on exit. Raises BadInput on a broken archive.
+    """
+    source = Path(path)
+    if sniff(source)[0] != "xz":
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="ncuflow-") as folder:
+        target = Path(folder) / (source.name.removesuffix(".xz") or "file")
+        try:
+            with lzma.open(source) as packed, open(target, "wb") as plain:
+                shutil.copyfileobj(packed, plain, 1 << 20)
+        except (lzma.LZMAError, EOFError):
+            raise BadInput(source, "a truncated or damaged xz archive") from None
+        yield target
+
+
+# --- atomic writers ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary name beside `path`, moved over it when the block ends well, removed otherwise."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def dump_json(value: Any) -> str:
+    """Strict JSON text (no NaN, no infinity), keys in the order given, indented, one final newline."""
+    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write strict JSON atomically; ValueError on NaN or infinity."""
+    write_text(path, dump_json(value))
+
+
+def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
+    """Write `path` (.parquet) and the same rows as .csv beside it, each atomically."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    parquet = Path(path)
+    with replacing(parquet) as temporary:
+        pyarrow.parquet.write_table(table, temporary, compression="zstd")
+    with replacing(parquet.with_suffix(".csv")) as temporary:
+        pyarrow.csv.write_csv(_flat(table), str(temporary))
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """The same table with list columns as JSON text: CSV has no lists."""
+    import pyarrow as pa
+
+    for index, field in enumerate(table.schema):
+        if pa.types.is_list(field.type):
+            texts = [None if v is None else json.dumps(v) for v in table.column(index).to_pylist()]
+            table = table.set_column(index, field.name, pa.array(texts, pa.string()))
+    return table
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The value of a JSON file, plain or `.xz`; BadInput where it is not strict JSON."""
+    with opened(path) as plain:
+        try:
+            return json.loads(plain.read_bytes().decode("utf-8"), parse_constant=_no_constant)
+        except ValueError as error:
+            raise BadInput(path, f"not JSON ({error})") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+class _NoPandas(importlib.abc.MetaPathFinder):
+    """Answers that pandas is not installed."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ImportError("pandas is barred from this process")
+
+
+def without_pandas() -> None:
+    """For a command's own process: pyarrow imports pandas (0.2 s) to look for its types in every list
+    that becomes a column. With pandas barred it does without."""
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas())
+
+
+def main_guard(main: Callable[[], int | None]) -> None:
+    """Run a command's main: BadInput is one line on stderr and exit 2; a closed pipe is quiet."""
+    try:
+        code = main() or 0
+        sys.stdout.flush()
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except BrokenPipeError:
+        # Python flushes stdout again at exit, and would complain about the same pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def emit(text: str, out: str | None, stream: IO[str] | None = None) -> None:
+    """Text to the file `out` (atomically) or to standard output."""
+    if out is None:
+        (stream or sys.stdout).write(text)
+    else:
+        write_text(out, text)

@@ -1,0 +1,95 @@
+"""Per-PC samples of a kernel: which instruction, of which source line, waited for what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from parsers.stalls import STALL_REASONS, StallReason
+
+Row = dict[str, Any]
+_OPCODE = re.compile(r"^\s*(?:@!?U?P[T\d]+\s+)?([A-Z][A-Z0-9_.]*)")
+
+
+def of(action: Any) -> Iterator[Row]:
+    """A row per PC and reason with at least one sample, by PC; none where the report has no samples.
+
+    `pc` counts bytes from the kernel's first instruction; `file` is relative: from `flashinfer/` on,
+    or the last two components.
+    """
+    samples = {reason.reason: _by_pc(action, reason.samples) for reason in STALL_REASONS.values()}
+    idle = {
+        reason.reason: _by_pc(action, reason.samples + "_not_issued")
+        for reason in STALL_REASONS.values()
+    }
+    pcs = sorted({pc for counts in samples.values() for pc in counts})
+    start = _start(action, pcs)
+    for pc in pcs:
+        place = {"pc": pc - start} | _place(action, pc)
+        for reason in STALL_REASONS.values():
+            yield from _row(place, pc, reason, samples, idle)
+
+
+def _row(
+    place: Row, pc: int, reason: StallReason, samples: dict[str, Any], idle: dict[str, Any]
+) -> Iterator[Row]:
+    count = samples[reason.reason].get(pc)
+    if count:
+        not_issued = idle[reason.reason].get(pc, 0) if idle[reason.reason] else None
+        yield place | {
+            "reason": reason.reason,
+            "samples": count,
+            "samples_not_issued": not_issued,
+        }
+
+
+def _by_pc(action: Any, name: str) -> dict[int, int]:
+    """Samples by PC of one counter; PCs without a sample are left out."""
+    metric = action.metric_by_name(name)
+    if metric is None or not metric.has_correlation_ids():
+        return {}
+    pcs, get = metric.correlation_ids().as_uint64, metric.as_uint64
+    counts: dict[int, int] = {}
+    for index in range(metric.num_instances()):
+        count = get(index)
+        if count:
+            counts[pcs(index)] = counts.get(pcs(index), 0) + count
+    return counts
+
+
+def _start(action: Any, pcs: list[int]) -> int:
+    """Address of the kernel's first instruction: the lowest that was executed, or else sampled."""
+    executed = action.metric_by_name("inst_executed")
+    if executed is None or not executed.has_correlation_ids():
+        return pcs[0] if pcs else 0
+    address = executed.correlation_ids().as_uint64
+    return min([*(address(index) for index in range(executed.num_instances())), *pcs[:1]])
+
+
+def _place(action: Any, pc: int) -> Row:
+    sass = (action.sass_by_pc(pc) or "").strip()
+    source = action.source_info(pc)
+    opcode = _OPCODE.match(sass)
+    return {
+        "sass": sass or None,
+        "opcode": opcode[1] if opcode else None,
+        "file": relative(source.file_name()) if source is not None else None,
+        "line": source.line() if source is not None else None,
+        "function": action.name(),
+    }
+
+
+def relative(name: str) -> str | None:
+    """A source file's name without the machine it was built on.
+
+    relative("/x/site-packages/flashinfer/data/include/flashinfer/norm.cuh") is
+    "include/flashinfer/norm.cuh"; of other files the last two components stay.
+    """
+    parts = [part for part in re.split(r"[/\\]", name) if part not in ("", ".", "..")]
+    if not parts:
+        return None
+    if "flashinfer" in parts[:-1]:
+        at = len(parts) - 2 - parts[-2::-1].index("flashinfer")
+        return "/".join(parts[at - 1 :] if at and parts[at - 1] == "include" else parts[at:])
+    return "/".join(parts[-2:])

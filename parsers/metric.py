@@ -1,0 +1,41 @@
+"""A metric of the registry, and the short forms that the catalogues are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from parsers.sources import Ceiling, Source, one
+from parsers.units import as_text
+
+ANY = "*"
+Sources = tuple[Source | Ceiling, ...]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured quantity. `sources`: architecture (ga100, gh100 or *) → sources in order of preference."""
+
+    key: str
+    label: str
+    unit: str
+    meaning: str
+    sources: Mapping[str, Sources]
+
+    def candidates(self, arch: str) -> Sources:
+        """Sources to try on an architecture: its own, then those of any."""
+        return (*self.sources.get(arch, ()), *self.sources.get(ANY, ()))
+
+    def format(self, value: float | str | None) -> str:
+        """The value with its unit, "–" for None."""
+        return as_text(value, self.unit)
+
+
+def read(*names: str) -> dict[str, Sources]:
+    """The same names on every architecture, in order of preference."""
+    return {ANY: one(*names)}
+
+
+def pct(base: str, of: str = "elapsed") -> dict[str, Sources]:
+    """Utilisation of a counter, in per cent of its peak over elapsed or active cycles."""
+    return read(f"{base}.avg.pct_of_peak_sustained_{of}")

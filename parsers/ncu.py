@@ -1,0 +1,346 @@
+"""An Nsight Compute report → rows of kernels, metrics, stalls, rules and source lines.
+
+    python -m parsers.ncu FILE.ncu-rep[.xz] [--format table|json|csv] [--out FILE]
+
+The reader package raises next to nothing: an empty, foreign or truncated file, a failed kernel and an
+absent counter all load quietly. What it hides is found here and named: in BadInput where the file
+cannot be used, in a kernel's `problems` where the rest of the report can.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parsers import container, lines
+from parsers.files import BadInput, opened
+from parsers.registry import METRICS, STALL_REASONS, architecture
+from parsers.sources import Counter, NotANumber
+from parsers.units import base_unit
+
+Row = dict[str, Any]
+RULE_TYPES = {1: "ok", 2: "optimization", 3: "warning", 4: "error"}
+SPEEDUP_TYPES = {1: "local", 2: "global"}
+_MARKUP = re.compile(r"@(?:url|section|sass|source|metric):([^:@]*)(?::[^@]*)?@")
+_MARKUP_SECTION = re.compile(r"@section:[^:@]*:([^@]*)@")
+
+
+@dataclass
+class Report:
+    """One report, as rows of the tables in `schema.py` (without `report` and `batch`).
+
+    `problems` are the report's own; a kernel's are in its row. `devices` are distinct GPU names.
+    """
+
+    file: str
+    ncu_version: str | None = None
+    ranges: int = 0
+    devices: list[str] = field(default_factory=list)
+    kernels: list[Row] = field(default_factory=list)
+    metrics: list[Row] = field(default_factory=list)
+    stalls: list[Row] = field(default_factory=list)
+    rules: list[Row] = field(default_factory=list)
+    lines: list[Row] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def read(
+    path: str | Path,
+    points: Collection[str] | None = None,
+    with_lines: bool = True,
+    name: str | None = None,
+) -> Report:
+    """Read a report, plain or `.xz`.
+
+    points: the ids that NVTX ranges may name; without them a kernel's point is its outermost range.
+    with_lines: also the per-PC samples. name: what to call the file, its own path by default.
+    Raises BadInput where the file is not a complete report with at least one kernel.
+    """
+    called = name or str(path)
+    with opened(path) as plain:
+        framing = container.check(plain, called)
+        report = Report(called, framing.ncu_version)
+        try:
+            _load(report, plain, points, with_lines)
+        except (BadInput, KeyboardInterrupt, MemoryError):
+            raise
+        except Exception as error:  # the SWIG layer raises anything on damaged bytes
+            what = f"a damaged Nsight Compute report ({type(error).__name__} in the reader)"
+            raise BadInput(called, what) from None
+    if not report.kernels:
+        raise BadInput(called, "an Nsight Compute report with no kernels")
+    return report
+
+
+def _load(report: Report, plain: Path, points: Collection[str] | None, with_lines: bool) -> None:
+    import ncu_report
+
+    context = ncu_report.load_report(str(plain))
+    report.ranges = context.num_ranges()
+    for index, action in enumerate(_actions(context)):
+        _kernel(report, Kernel(action, index), points, with_lines)
+    report.devices = list(dict.fromkeys(k["device"] for k in report.kernels if k["device"]))
+
+
+def _actions(context: Any) -> Iterator[Any]:
+    for number in range(context.num_ranges()):
+        found = context.range_by_idx(number)
+        for index in range(found.num_actions()):
+            yield found.action_by_idx(index)
+
+
+class Kernel:
+    """One profiled kernel: counters by name with their silences resolved.
+
+    `invalid` collects the names of counters that are there and hold no number.
+    """
+
+    def __init__(self, action: Any, index: int) -> None:
+        self.action = action
+        self.index = index
+        self.invalid: dict[str, str] = {}
+        self._counters: dict[str, Counter | None] = {}
+
+    def metric(self, name: str) -> Any | None:
+        """The IMetric of a name if the report holds a value for it."""
+        found = self.action.metric_by_name(name)
+        return found if found is not None and found.has_value() else None
+
+    def raw(self, name: str) -> Any | None:
+        """A value as it is (text stays text), or None."""
+        found = self.metric(name)
+        return None if found is None else found.value()
+
+    def text(self, name: str) -> str | None:
+        value = self.raw(name)
+        return clean(value) if isinstance(value, str) and value else None
+
+    def integer(self, name: str) -> int | None:
+        """A whole number; launch metrics are floats in reports before 2024.3."""
+        value = self.raw(name)
+        whole = (
+            isinstance(value, int | float) and math.isfinite(value) and float(value).is_integer()
+        )
+        return int(value) if whole else None
+
+    def counter(self, name: str) -> Counter | None:
+        """(value, power of ten of its unit), None if absent. Raises NotANumber on a false number."""
+        if name in self.invalid:
+            raise NotANumber(name)
+        if name not in self._counters:
+            self._counters[name] = self._counter(name)
+        return self._counters[name]
+
+    def _counter(self, name: str) -> Counter | None:
+        found = self.metric(name)
+        value = None if found is None else found.value()
+        if value is None or isinstance(value, str):
+            return None
+        if not math.isfinite(value) or value < 0:
+            self.invalid[name] = "negative" if value < 0 else "not a number"
+            raise NotANumber(name)
+        return value, base_unit(found.unit())[0]
+
+
+def clean(text: str) -> str:
+    """Text that can be written as UTF-8: undecodable bytes of a damaged report become "?"."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+# --- one kernel -------------------------------------------------------------------------------
+
+
+def _kernel(
+    report: Report, kernel: Kernel, points: Collection[str] | None, with_lines: bool
+) -> None:
+    nvtx = nvtx_ranges(kernel.action)
+    point = _point(nvtx, points)
+    key = {"point": point, "kernel": kernel.index}
+    metrics = _metrics(kernel)
+    stalls = _stalls(kernel)
+    row = key | _identity(kernel, nvtx) | _launch(kernel)
+    row["duration_ns"] = next((m["value"] for m in metrics if m["key"] == "duration_ns"), None)
+    row["problems"] = "; ".join(_problems(kernel, row, points)) or None
+    report.kernels.append(row)
+    report.metrics += [key | metric for metric in metrics]
+    report.stalls += [key | stall for stall in stalls]
+    report.rules += [key | rule for rule in _rules(kernel.action)]
+    if with_lines:
+        report.lines += [key | line for line in lines.of(kernel.action)]
+
+
+def nvtx_ranges(action: Any) -> list[str]:
+    """NVTX ranges that were open at the launch, outermost first: push/pop, then start/end ranges."""
+    state = action.nvtx_state()
+    if state is None:
+        return []
+    domains = [state.domain_by_id(identifier) for identifier in state.domains()]
+    names: list[str] = []
+    for ranges in ("push_pop_ranges", "start_end_ranges"):
+        for domain in domains:
+            names += [clean(name) for name in getattr(domain, ranges)()]
+    return names
+
+
+def _point(nvtx: list[str], points: Collection[str] | None) -> str | None:
+    if points is None:
+        return nvtx[0] if nvtx else None
+    return next((name for name in reversed(nvtx) if name in points), None)
+
+
+def _identity(kernel: Kernel, nvtx: list[str]) -> Row:
+    action = kernel.action
+    major = kernel.integer("device__attribute_compute_capability_major")
+    minor = kernel.integer("device__attribute_compute_capability_minor")
+    return {
+        "name": clean(action.name()),
+        "demangled": clean(action.name(action.NameBase_DEMANGLED)) or None,
+        "nvtx": "/".join(nvtx) or None,
+        "nvtx_ranges": nvtx,
+        "device": kernel.text("device__attribute_display_name"),
+        "compute_capability": None if major is None or minor is None else f"{major}.{minor}",
+        "stream": kernel.integer("launch__stream_id"),
+    }
+
+
+def _launch(kernel: Kernel) -> Row:
+    return {
+        "grid": _dim3(kernel, "launch__grid_dim_"),
+        "block": _dim3(kernel, "launch__block_dim_"),
+        "grid_size": kernel.integer("launch__grid_size"),
+        "block_size": kernel.integer("launch__block_size"),
+        "registers": kernel.integer("launch__registers_per_thread"),
+        "smem_static_bytes": kernel.integer("launch__shared_mem_per_block_static"),
+        "smem_dynamic_bytes": kernel.integer("launch__shared_mem_per_block_dynamic"),
+        "passes": kernel.integer("profiler__replayer_passes"),
+    }
+
+
+def _dim3(kernel: Kernel, prefix: str) -> str | None:
+    parts = [kernel.integer(prefix + axis) for axis in "xyz"]
+    return None if None in parts else ",".join(map(str, parts))
+
+
+def _metrics(kernel: Kernel) -> list[Row]:
+    """A row for each registry metric that the report holds; a value that is no number is null."""
+    arch = architecture(kernel.integer("device__attribute_compute_capability_major"))
+    rows = []
+    for metric in METRICS.values():
+        exponent = base_unit(metric.unit)[0]
+        found = _first(metric.candidates(arch), kernel.counter, exponent)
+        if found is not None:
+            value, name = found
+            rows.append({"key": metric.key, "metric": name, "value": value, "unit": metric.unit})
+    return rows
+
+
+def _first(
+    candidates: Any, get: Callable[[str], Counter | None], exponent: int
+) -> tuple[float | None, str] | None:
+    """The first source with a value; where none has and one was no number, (None, its name)."""
+    invalid = None
+    for source in candidates:
+        try:
+            found = source.read(get, exponent)
+        except NotANumber as error:
+            invalid = invalid or (None, str(error))
+            continue
+        if found is not None:
+            return float(found[0]), found[1]
+    return invalid
+
+
+def _stalls(kernel: Kernel) -> list[Row]:
+    """Stall reasons of a kernel, by ratio and by samples; reasons that have neither are left out."""
+    rows = []
+    for reason in STALL_REASONS.values():
+        ratio = _number(kernel, reason.ratio)
+        samples = kernel.integer(reason.samples)
+        if ratio is None and samples is None and reason.ratio not in kernel.invalid:
+            continue
+        rows.append(
+            {
+                "reason": reason.reason,
+                "kind": reason.kind,
+                "ratio": ratio,
+                "samples": samples,
+                "samples_not_issued": kernel.integer(reason.samples + "_not_issued"),
+            }
+        )
+    return _with_shares(rows)
+
+
+def _number(kernel: Kernel, name: str) -> float | None:
+    try:
+        found = kernel.counter(name)
+    except NotANumber:
+        return None
+    return None if found is None else float(found[0])
+
+
+def _with_shares(rows: list[Row]) -> list[Row]:
+    """Each stall's share of all stalls, by ratios, or by samples where the report has no ratios."""
+    by = "ratio" if any(row["ratio"] is not None for row in rows) else "samples"
+    whole = sum(row[by] or 0 for row in rows if row["kind"] == "stall")
+    for row in rows:
+        known = row["kind"] == "stall" and whole > 0 and row[by] is not None
+        row["share"] = row[by] / whole if known else None
+    return rows
+
+
+def _problems(kernel: Kernel, row: Row, points: Collection[str] | None) -> Iterator[str]:
+    if row["duration_ns"] is None and row["grid_size"] is None:
+        yield "profiling of this kernel failed: no duration and no launch metrics"
+    elif row["duration_ns"] is None:
+        yield "no duration"
+    if kernel.invalid:
+        named = sorted(kernel.invalid)
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        yield f"no usable number in {', '.join(named[:3])}{more}"
+    if points is not None and row["point"] is None:
+        yield "in no NVTX range of the plan"
+
+
+# --- rules ------------------------------------------------------------------------------------
+
+
+def _rules(action: Any) -> Iterator[Row]:
+    """What ncu's own rules say; an empty message is left out."""
+    for result in action.rule_results_as_dicts():
+        message = result.get("rule_message") or {}
+        parts = (message.get("title"), message.get("message"))
+        text = ": ".join(plain_text(part) for part in parts if part)
+        if not text:
+            continue
+        estimate = result.get("speedup_estimation") or {}
+        kind = int(message.get("type", 0))
+        yield {
+            "rule": clean(result.get("rule_identifier") or result.get("name") or ""),
+            "section": clean(result.get("section_identifier") or "") or None,
+            "message": text if kind != 4 else text.splitlines()[0],
+            "type": RULE_TYPES.get(kind, "ok"),
+            "speedup_pct": _finite(estimate.get("speedup")),
+            "speedup_type": SPEEDUP_TYPES.get(int(estimate.get("type", 0))),
+        }
+
+
+def plain_text(text: str) -> str:
+    """Rule text without ncu's markup: "@section:LaunchStats:Launch Statistics@" is its title."""
+    text = _MARKUP_SECTION.sub(r"\1", text)
+    return clean(_MARKUP.sub(r"\1", text)).strip()
+
+
+def _finite(value: Any) -> float | None:
+    known = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if known else None
+
+
+if __name__ == "__main__":
+    from parsers.files import main_guard
+    from parsers.ncu_command import main
+
+    main_guard(main)

@@ -1,0 +1,122 @@
+"""`python -m parsers.ncu`: one report on the terminal, as JSON or as CSV."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from parsers import ncu, show
+from parsers.registry import format_value
+from parsers.units import as_text
+
+Row = dict[str, Any]
+THROUGHPUT = {
+    "sm": "sm_throughput_pct",
+    "memory": "memory_throughput_pct",
+    "dram": "dram_throughput_pct",
+    "l2": "l2_throughput_pct",
+    "l1": "l1_throughput_pct",
+}
+
+
+def main() -> None:
+    """Parse the arguments, read the report, write it in the form asked for."""
+    args = show.arguments(ncu.__doc__ or "", "a .ncu-rep report, or one in .ncu-rep.xz")
+    report = ncu.read(args.file, with_lines=False)
+    metrics, stalls = _by_kernel(report.metrics), _by_kernel(report.stalls)
+    kernels = [_kernel(r, metrics[r["kernel"]], stalls[r["kernel"]]) for r in report.kernels]
+    show.write(args, _table(report, kernels), document(report, kernels), _csv(kernels))
+
+
+def document(report: ncu.Report, kernels: list[Row]) -> Row:
+    """The JSON form: {"report": {...}, "kernels": [...]}."""
+    return {
+        "report": {
+            "file": Path(report.file).name,
+            "devices": report.devices,
+            "ncu_version": report.ncu_version,
+            "ranges": report.ranges,
+            "kernels": len(report.kernels),
+            "problems": report.problems,
+        },
+        "kernels": kernels,
+    }
+
+
+def _by_kernel(rows: list[Row]) -> dict[int, list[Row]]:
+    out: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        out[row["kernel"]].append(row)
+    return out
+
+
+def _kernel(row: Row, metric_rows: list[Row], stall_rows: list[Row]) -> Row:
+    metrics = {m["key"]: m["value"] for m in metric_rows}
+    return {
+        "index": row["kernel"],
+        "name": row["name"],
+        "demangled": row["demangled"],
+        "nvtx": row["nvtx_ranges"],
+        "device": row["device"],
+        "grid": _dims(row["grid"]),
+        "block": _dims(row["block"]),
+        "duration_ns": row["duration_ns"],
+        "throughput": {unit: metrics.get(key) for unit, key in THROUGHPUT.items()},
+        "metrics": metrics,
+        "stalls": {s["reason"]: s["ratio"] for s in stall_rows},
+        "top_stall": _top(stall_rows),
+        "problems": row["problems"].split("; ") if row["problems"] else [],
+    }
+
+
+def _dims(text: str | None) -> list[int] | None:
+    return None if text is None else [int(part) for part in text.split(",")]
+
+
+def _top(stalls: list[Row]) -> Row | None:
+    """The stall with the largest share, or None."""
+    known = [s for s in stalls if s["share"]]
+    top = max(known, key=lambda s: s["share"], default=None)
+    return None if top is None else {"reason": top["reason"], "share": top["share"]}
+
+
+def _table(report: ncu.Report, kernels: list[Row]) -> str:
+    version = f"ncu {report.ncu_version}, " if report.ncu_version else ""
+    count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
+    head = f"{Path(report.file).name}: {version}{', '.join(report.devices) or 'no device name'}, {count}\n\n"
+    columns = ("#", "kernel", "grid", "time", "SM", "mem", "DRAM", "issue", "top stall")
+    body = show.aligned(columns, [_line(kernel) for kernel in kernels], left=2)
+    notes = [f"! {k['index']} {k['name']}: {p}\n" for k in kernels for p in k["problems"]]
+    return head + body + ("\n" + "".join(notes) if notes else "")
+
+
+def _line(kernel: Row) -> list[str]:
+    top, metrics = kernel["top_stall"], kernel["metrics"]
+    percent = [kernel["throughput"][unit] for unit in ("sm", "memory", "dram")]
+    grid = None if kernel["grid"] is None else "×".join(str(n) for n in kernel["grid"])
+    return [
+        str(kernel["index"]),
+        show.short(kernel["name"], 30),
+        show.short(grid.removesuffix("×1").removesuffix("×1") if grid else None, 11),
+        format_value("duration_ns", kernel["duration_ns"]),
+        *("–" if value is None else f"{value:.0f}%" for value in percent),
+        as_text(metrics.get("issue_active"), ""),
+        f"{show.short(top['reason'], 15)} {100 * top['share']:.0f}%" if top else "–",
+    ]
+
+
+def _csv(kernels: list[Row]) -> list[Row]:
+    from parsers.registry import METRICS, STALL_REASONS
+
+    plain = ("index", "name", "demangled", "device")
+    rows = []
+    for kernel in kernels:
+        row = {name: kernel[name] for name in plain}
+        row["nvtx"] = "/".join(kernel["nvtx"])
+        row |= {n: "x".join(map(str, kernel[n])) if kernel[n] else None for n in ("grid", "block")}
+        row |= {key: kernel["metrics"].get(key) for key in METRICS}
+        row |= {f"stall_{reason}": kernel["stalls"].get(reason) for reason in STALL_REASONS}
+        row["problems"] = "; ".join(kernel["problems"])
+        rows.append(row)
+    return rows

@@ -1,0 +1,253 @@
+"""An nsys SQLite export → what ran on the GPU, in which NVTX range, after how long a gap.
+
+    python -m parsers.nsys FILE.sqlite[.xz] [--format table|json|csv] [--out FILE]
+
+An operation belongs to the NVTX range that was open on the calling thread when the CUDA call that
+launched it began (correlation id → call → thread and time), not to the range open while it ran.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parsers import nvtx
+from parsers.files import BadInput, opened
+from parsers.nsys_sql import Database, integer
+
+Row = dict[str, Any]
+KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME = (
+    f"CUPTI_ACTIVITY_KIND_{name}"
+    for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME")
+)
+COPY_KINDS = {
+    1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host",
+    5: "Array-to-Array", 6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device",
+    9: "Host-to-Host", 10: "Peer-to-Peer",
+}  # fmt: skip
+COMMON = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId")
+_VERSION_SUFFIX = re.compile(r"(_ptsz|_ptds)?(_v\d+)?$")
+_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
+
+
+@dataclass
+class Trace:
+    """One trace, as rows of the timeline and ranges tables (without `report`).
+
+    devices: GPU names by device index; problems: what is missing or was left out.
+    """
+
+    file: str
+    nsys_version: str | None = None
+    devices: dict[int, str] = field(default_factory=dict)
+    timeline: list[Row] = field(default_factory=list)
+    ranges: list[Row] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A CUDA call on the host; times in ns."""
+
+    name: str | None
+    start: int
+    end: int
+    thread: int
+
+
+def read(path: str | Path, points: Collection[str] | None = None, name: str | None = None) -> Trace:
+    """Read an export, plain or `.xz`.
+
+    points: the ids that NVTX ranges may name; without them a row's point is its outermost range.
+    Raises BadInput where the file is no complete export or holds neither GPU work nor ranges.
+    """
+    called = name or str(path)
+    with opened(path) as plain:
+        db = Database(plain, called)
+        try:
+            return _trace(db, called, points)
+        finally:
+            db.close()
+
+
+def _trace(db: Database, called: str, points: Collection[str] | None) -> Trace:
+    trace = Trace(called, db.version(), db.devices())
+    calls = _calls(db)
+    found = list(_operations(db, trace.problems))
+    ranges = nvtx.read(db)
+    if not found and not ranges and not calls:
+        raise BadInput(called, "an nsys export that holds no CUDA or NVTX event")
+    rows = sorted((row for row, _ in found), key=lambda r: (r["start_ns"], r["end_ns"]))
+    launched = {id(row): calls.get(key) for row, key in found}
+    _attribute(rows, [launched[id(row)] for row in rows], ranges, points)
+    _gaps(rows, "gap_before_ns", ("device",))
+    _gaps(rows, "stream_gap_before_ns", ("device", "stream"))
+    for index, row in enumerate(rows):
+        row["index"] = index
+    trace.timeline = rows
+    trace.ranges = list(_range_rows(ranges, points))
+    trace.problems += _missing(db, calls, {key for _, key in found}, rows, ranges)
+    return trace
+
+
+# --- reading the tables -----------------------------------------------------------------------
+
+Key = tuple[int, int | None]
+
+
+def _key(process: Any, correlation: Any) -> Key:
+    """(process, correlation id); exports without globalPid hold one process."""
+    return (integer(process) or 0) & ~nvtx.THREAD, integer(correlation)
+
+
+def _calls(db: Database) -> dict[Key, Call]:
+    """CUDA calls by process and correlation id; the first where ids repeat."""
+    calls: dict[Key, Call] = {}
+    columns = ("start", "end", "globalTid", "correlationId", "nameId")
+    one_process = "globalPid" not in db.columns(KERNEL)
+    for start, end, thread, correlation, name in db.rows(RUNTIME, *columns):
+        begins, ends, tid = integer(start), integer(end), integer(thread) or 0
+        if begins is None or ends is None or ends < begins or integer(correlation) is None:
+            continue
+        text = db.string(name)
+        call = Call(_VERSION_SUFFIX.sub("", text) if text else None, begins, ends, tid)
+        calls.setdefault(_key(0 if one_process else tid, correlation), call)
+    return calls
+
+
+def _operations(db: Database, problems: list[str]) -> Iterator[tuple[Row, Key]]:
+    """Every operation of the GPU with the key of its call. Rows that make no sense are counted."""
+    left_out = 0
+    for kind, table, more in (
+        ("kernel", KERNEL, _KERNEL_COLUMNS),
+        ("memcpy", MEMCPY, ("copyKind", "bytes")),
+        ("memset", MEMSET, ("bytes",)),
+        ("graph", GRAPH, ("graphId",)),
+    ):
+        for values in db.rows(table, *COMMON, *more):
+            row = _operation(kind, *values[:4], values[6])
+            if row is None:
+                left_out += 1
+                continue
+            row |= _details(db, kind, values[len(COMMON) :])
+            yield row, _key(values[5], values[4])
+    if left_out:
+        problems.append(f"{left_out} operations without usable times were left out")
+
+
+_KERNEL_COLUMNS = (
+    "shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+)  # fmt: skip
+
+
+def _operation(kind: str, start: Any, end: Any, device: Any, stream: Any, node: Any) -> Row | None:
+    begins, ends = integer(start), integer(end)
+    if begins is None or ends is None or ends < begins:
+        return None
+    return {
+        "kind": kind,
+        "start_ns": begins,
+        "end_ns": ends,
+        "duration_ns": ends - begins,
+        "device": integer(device),
+        "stream": integer(stream),
+        "graph": kind == "graph" or bool(integer(node)),
+    }
+
+
+def _details(db: Database, kind: str, values: tuple[Any, ...]) -> Row:
+    if kind == "kernel":
+        short, demangled = db.string(values[0]), db.string(values[1])
+        grid, block = (_dim3(values[2:5]), _dim3(values[5:8]))
+        return {"name": short or demangled, "demangled": demangled, "grid": grid, "block": block}
+    if kind == "memcpy":
+        return {"name": COPY_KINDS.get(values[0], "memcpy"), "bytes": integer(values[1])}
+    if kind == "memset":
+        return {"name": "memset", "bytes": integer(values[0])}
+    return {"name": f"CUDA graph {integer(values[0])}"}
+
+
+def _dim3(values: tuple[Any, ...]) -> str | None:
+    parts = [integer(value) for value in values]
+    return None if None in parts else ",".join(map(str, parts))
+
+
+# --- attribution and gaps ---------------------------------------------------------------------
+
+
+def _attribute(
+    rows: list[Row],
+    calls: list[Call | None],
+    ranges: list[nvtx.Range],
+    points: Collection[str] | None,
+) -> None:
+    """Put the call, the open ranges, the point and its repeat into each row."""
+    moments = [(call.thread, call.start) if call else (-1, -1) for call in calls]
+    for row, call, open_ranges in zip(rows, calls, nvtx.open_at(ranges, moments), strict=True):
+        if call is not None:
+            row["api_name"] = call.name
+            row["api_start_ns"] = call.start
+            row["api_duration_ns"] = call.end - call.start
+        point = nvtx.point_range(open_ranges, points)
+        row["nvtx"] = "/".join(item.name for item in open_ranges) or None
+        row["point"] = point.name if point else None
+        row["launch"] = point.number if point else None
+
+
+def _gaps(rows: list[Row], column: str, keys: tuple[str, ...]) -> None:
+    """Idle time before each row since everything earlier of the same keys ended."""
+    ends: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        key = tuple(row[name] for name in keys)
+        before = ends.get(key)
+        row[column] = None if before is None else max(0, row["start_ns"] - before)
+        ends[key] = row["end_ns"] if before is None else max(before, row["end_ns"])
+
+
+def _range_rows(ranges: list[nvtx.Range], points: Collection[str] | None) -> Iterator[Row]:
+    moments = [(item.scope, item.start) for item in ranges]
+    for item, around in zip(ranges, nvtx.open_at(ranges, moments), strict=True):
+        own = [other for other in around if other is item or nvtx.encloses(other, item)]
+        point = nvtx.point_range(own, points)
+        yield {
+            "name": item.name,
+            "point": point.name if point else None,
+            "start_ns": item.start,
+            "end_ns": item.end,
+            "launch": point.number if point else None,
+        }
+
+
+def _missing(
+    db: Database,
+    calls: dict[Key, Call],
+    seen: set[Key],
+    rows: list[Row],
+    ranges: list[nvtx.Range],
+) -> Iterator[str]:
+    """What a reader of the rows should know is not in them."""
+    kinds = [row["kind"] for row in rows]
+    if "kernel" not in kinds:
+        yield "the trace holds no kernels"
+    if "graph" in kinds:
+        yield f"{kinds.count('graph')} CUDA graphs were traced as a whole: their kernels are not listed"
+    if not ranges:
+        yield "the trace holds no NVTX ranges"
+    lost = sum(1 for row in rows if "api_name" not in row)
+    if lost:
+        yield f"{lost} operations without the CUDA call that launched them: in no range"
+    silent = sum(
+        1 for key, call in calls.items() if key not in seen and _LAUNCH.match(call.name or "")
+    )
+    if silent:
+        yield f"{silent} kernel launches without a kernel: captured into a graph, or not recorded"
+
+
+if __name__ == "__main__":
+    from parsers.files import main_guard
+    from parsers.nsys_command import main
+
+    main_guard(main)

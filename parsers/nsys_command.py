@@ -1,0 +1,89 @@
+"""`python -m parsers.nsys`: one trace on the terminal, as JSON or as CSV."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from parsers import nsys, show
+from parsers.units import duration
+
+Row = dict[str, Any]
+FIELDS = (
+    "index", "kind", "name", "demangled", "point", "nvtx", "launch", "start_ns", "duration_ns",
+    "gap_before_ns", "stream_gap_before_ns", "api_name", "api_start_ns", "api_duration_ns",
+    "device", "stream", "grid", "block", "graph", "bytes",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Parse the arguments, read the trace, write it in the form asked for."""
+    args = show.arguments(nsys.__doc__ or "", "an nsys SQLite export, or one in .sqlite.xz")
+    trace = nsys.read(args.file)
+    launches = [{name: row.get(name) for name in FIELDS} for row in trace.timeline]
+    found = summary(trace.timeline)
+    show.write(args, _table(trace, found), document(trace, found, launches), launches)
+
+
+def document(trace: nsys.Trace, found: list[Row], launches: list[Row]) -> Row:
+    """The JSON form: {"report", "summary", "launches", "problems"}."""
+    return {
+        "report": {
+            "file": Path(trace.file).name,
+            "devices": list(trace.devices.values()),
+            "nsys_version": trace.nsys_version,
+            "operations": len(trace.timeline),
+            "ranges": len(trace.ranges),
+            "span_ns": _span(trace.timeline),
+        },
+        "summary": found,
+        "launches": launches,
+        "ranges": trace.ranges,
+        "problems": trace.problems,
+    }
+
+
+def summary(rows: list[Row]) -> list[Row]:
+    """A row per kind and name, the longest total first. Totals of overlapping work exceed wall time."""
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in rows:
+        groups[row["kind"], row["name"] or "–"].append(row["duration_ns"])
+    out = [
+        {
+            "name": name,
+            "kind": kind,
+            "count": len(times),
+            "total_ns": sum(times),
+            "median_ns": median(times),
+            "min_ns": min(times),
+            "max_ns": max(times),
+        }
+        for (kind, name), times in groups.items()
+    ]
+    return sorted(out, key=lambda row: (-row["total_ns"], row["name"]))
+
+
+def _span(rows: list[Row]) -> int | None:
+    if not rows:
+        return None
+    return max(row["end_ns"] for row in rows) - min(row["start_ns"] for row in rows)
+
+
+def _table(trace: nsys.Trace, found: list[Row]) -> str:
+    version = f"nsys {trace.nsys_version}, " if trace.nsys_version else ""
+    devices = ", ".join(dict.fromkeys(trace.devices.values())) or "no device name"
+    head = f"{Path(trace.file).name}: {version}{devices}, {len(trace.timeline)} operations\n\n"
+    rows = [
+        [
+            show.short(row["name"], 42),
+            row["kind"],
+            str(row["count"]),
+            *(duration(row[f"{field}_ns"]) for field in ("total", "median", "min", "max")),
+        ]
+        for row in found
+    ]
+    body = show.aligned(("name", "kind", "n", "total", "median", "min", "max"), rows, left=2)
+    notes = "".join(f"! {problem}\n" for problem in trace.problems)
+    return head + body + (f"\n{notes}" if notes else "")

@@ -1,0 +1,43 @@
+"""The one metric registry: key → ncu names per architecture, label, unit, meaning.
+
+Parsers, analysis, templates and docs/metrics.md all read it. Names were checked against
+`ncu --query-metrics --chips ga100,gh100` of ncu 2025.3.1; `launch__`, `profiler__`, `device__` and
+`derived__` names come from sections and are not in those lists.
+"""
+
+from __future__ import annotations
+
+from parsers.catalogue_execution import OCCUPANCY, SCHEDULER, SPEED_OF_LIGHT, TIME
+from parsers.catalogue_work import MEMORY, WORK
+from parsers.metric import Metric
+from parsers.stalls import STALL_REASONS, StallReason
+
+__all__ = [
+    "GROUPS",
+    "METRICS",
+    "STALL_REASONS",
+    "Metric",
+    "StallReason",
+    "architecture",
+    "format_value",
+]
+
+GROUPS: dict[str, tuple[Metric, ...]] = {
+    "Time and clocks": TIME,
+    "Speed of light": SPEED_OF_LIGHT,
+    "Scheduler": SCHEDULER,
+    "Occupancy and launch": OCCUPANCY,
+    "Memory": MEMORY,
+    "Work": WORK,
+}
+METRICS: dict[str, Metric] = {m.key: m for group in GROUPS.values() for m in group}
+
+
+def architecture(major: int | None) -> str:
+    """The names to read for a compute capability: gh100 from 9 on, ga100 before (and unknown)."""
+    return "gh100" if major is not None and major >= 9 else "ga100"
+
+
+def format_value(key: str, value: float | str | None) -> str:
+    """A registry value as text: format_value("duration_ns", 3104.0) is "3.10 µs"."""
+    return METRICS[key].format(value)

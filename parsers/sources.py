@@ -1,0 +1,128 @@
+"""How one value is read off a kernel's counters: a name, a sum, a product, or a work-weighted mean.
+
+A counter that the report does not hold makes the value None. A counter that is there without being a
+number (NaN, infinity, a negative count) raises NotANumber, which the reader turns into a named problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+
+from parsers.units import scale
+
+# (value, power of ten of its unit) of a counter, or None where the report lacks it.
+Counter = tuple[float, int]
+Lookup = Callable[[str], Counter | None]
+
+
+class NotANumber(Exception):
+    """A counter is in the report but holds no usable number; the argument is its name."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """factor × the product of the named counters."""
+
+    names: tuple[str, ...]
+    factor: float = 1.0
+
+    def value(self, get: Lookup, exponent: int) -> float | None:
+        """The term in units of 10^exponent of its base; None where a counter is absent."""
+        product, power = self.factor, 0
+        for name in self.names:
+            counter = get(name)
+            if counter is None:
+                return None
+            product, power = product * counter[0], power + counter[1]
+        return scale(product, power - exponent)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The sum of terms. With `partial`, absent terms are left out as long as one is there: ncu
+    omits the counters of instructions that a section does not ask for."""
+
+    terms: tuple[Term, ...]
+    partial: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(chain.from_iterable(t.names for t in self.terms)))
+
+    def read(self, get: Lookup, exponent: int = 0) -> tuple[float, str] | None:
+        """(value, names that contributed), or None."""
+        if not self.partial and len(self.terms) == 1 and len(self.terms[0].names) == 1:
+            value = self.terms[0].value(get, exponent)
+            return None if value is None else (value, self.terms[0].names[0])
+        found = [(term.value(get, exponent), term) for term in self.terms]
+        known = [(value, term) for value, term in found if value is not None]
+        if not known or (len(known) < len(found) and not self.partial):
+            return None
+        return sum(value for value, _ in known), _contributors(known)
+
+    def __str__(self) -> str:
+        return " + ".join(_formula(term) for term in self.terms)
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The ceiling of the work that ran: Σ work ÷ Σ (work ÷ peak), over pairs of work and peak counters.
+
+    With one kind of instruction it is that instruction's peak; a kernel that did none has no ceiling.
+    """
+
+    pairs: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(chain.from_iterable(self.pairs))
+
+    def read(self, get: Lookup, exponent: int = 0) -> tuple[float, str] | None:
+        """(ceiling, names of the peaks that count), or None."""
+        work, seconds, peaks = 0.0, 0.0, []
+        for done_name, peak_name in self.pairs:
+            done = get(done_name)
+            if not done or not done[0]:
+                continue
+            peak = get(peak_name)
+            if not peak or not peak[0]:
+                return None
+            work += scale(*done)
+            seconds += scale(*done) / scale(*peak)
+            peaks.append(peak_name)
+        return (scale(work / seconds, -exponent), " + ".join(peaks)) if peaks else None
+
+    def __str__(self) -> str:
+        return "work-weighted " + ", ".join(peak for _, peak in self.pairs)
+
+
+def _contributors(known: list[tuple[float, Term]]) -> str:
+    active = [term for value, term in known if value] or [known[0][1]]
+    return " + ".join(dict.fromkeys(_formula(term) for term in active))
+
+
+def _formula(term: Term) -> str:
+    product = " × ".join(term.names)
+    return product if term.factor == 1 else f"{term.factor:g} × {product}"
+
+
+def one(*names: str) -> tuple[Source, ...]:
+    """Each name is a source of its own: the first that the report holds is read."""
+    return tuple(Source((Term((name,)),)) for name in names)
+
+
+def scaled(factor: float, *names: str) -> Source:
+    """factor × the product of names."""
+    return Source((Term(names, factor),))
+
+
+def total(*names: str, factor: float = 1.0, partial: bool = False) -> Source:
+    """factor × the sum of names."""
+    return Source(tuple(Term((name,), factor) for name in names), partial)
+
+
+def weighted(parts: dict[str, float], *common: str) -> Source:
+    """Σ weight × name × the common counters."""
+    return Source(tuple(Term((name, *common), weight) for name, weight in parts.items()))

@@ -1,0 +1,156 @@
+"""All captures of one target → its tables, as Parquet and CSV.
+
+    python -m parsers.tables --evidence ROOT --target decode --out tables/decode BATCHDIR…
+
+A batch folder holds points.json, timing.jsonl, trace.sqlite and sweep.ncu-rep with their capture records,
+or, named `deep`, deep.ncu-rep; each may be `.xz`, and trace and sweep may be absent (no counters, no nsys).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from parsers import ncu, nsys, timing
+from parsers.files import BadInput, main_guard, read_json, without_pandas, write_table
+from parsers.schema import TABLES, build
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+TOOLS = {"trace": "trace.sqlite", "sweep": "sweep.ncu-rep", "deep": "deep.ncu-rep"}
+NCU_TABLES = ("kernels", "metrics", "stalls", "rules", "lines")
+
+
+def collect(root: Path, batches: Iterable[Path]) -> Tables:
+    """Rows of all tables of a target. Raises BadInput on the first file that cannot be used."""
+    tables: Tables = {name: [] for name in TABLES}
+    for folder in batches:
+        if not folder.is_dir():
+            raise BadInput(folder, "no such batch folder")
+        _batch(tables, root, folder)
+    return tables
+
+
+def _batch(tables: Tables, root: Path, folder: Path) -> None:
+    points = _points(folder)
+    times = _find(folder, "timing.jsonl")
+    if times:
+        key = _key(root, times)
+        tables["timing"] += [key | row for row in timing.read(times)]
+    for tool, name in TOOLS.items():
+        record = _record(folder, tool)
+        report = _find(folder, name)
+        if record:
+            missing = {"report": f"{_key(root, folder / name)['report']}", "tool": tool}
+            tables["lost"] += _lost(record, missing | {"batch": folder.name})
+        if report:
+            expected = points | set((record or {}).get("points") or ())
+            read = _read_trace if tool == "trace" else _read_ncu
+            read(tables, root, report, expected or None, record)
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    """A file of a batch, plain or `.xz`."""
+    for path in (folder / name, folder / f"{name}.xz"):
+        if path.exists():
+            return path
+    return None
+
+
+def _key(root: Path, path: Path) -> Row:
+    """Where a row came from: the report's path below the evidence root, and the batch."""
+    try:
+        below = path.resolve().relative_to(root.resolve())
+    except ValueError:
+        raise BadInput(path, f"not below the evidence root {root}") from None
+    return {"report": below.as_posix().removesuffix(".xz"), "batch": path.parent.name}
+
+
+def _points(folder: Path) -> set[str]:
+    """Point ids of a batch's plan; none where there is no plan (deep)."""
+    path = _find(folder, "points.json")
+    if path is None:
+        return set()
+    try:
+        return {str(point["id"]) for point in read_json(path)}
+    except (TypeError, KeyError):
+        raise BadInput(path, "not a list of points") from None
+
+
+def _record(folder: Path, tool: str) -> Row | None:
+    """The capture record of a tool, or None."""
+    path = _find(folder, f"{tool}.json")
+    if path is None:
+        return None
+    record = read_json(path)
+    if not isinstance(record, dict):
+        raise BadInput(path, "not a capture record")
+    return record
+
+
+def _lost(record: Row, key: Row) -> list[Row]:
+    return [
+        key | {"point": item.get("point"), "reason": item.get("reason")}
+        for item in record.get("lost") or []
+        if isinstance(item, dict)
+    ]
+
+
+def _read_ncu(
+    tables: Tables, root: Path, path: Path, points: set[str] | None, record: Row | None
+) -> None:
+    report = ncu.read(path, points)
+    _same_kernels(path, Counter(k["point"] for k in report.kernels), record)
+    key = _key(root, path)
+    for name in NCU_TABLES:
+        tables[name] += [key | row for row in getattr(report, name)]
+
+
+def _same_kernels(path: Path, found: Counter[str | None], record: Row | None) -> None:
+    """A report that lost kernels at a block boundary is well formed: only the record can tell."""
+    counted = (record or {}).get("kernels")
+    if not isinstance(counted, dict):
+        return
+    for point, number in counted.items():
+        if found[point] != number:
+            what = f"{found[point]} kernels of {point}, but its capture record says {number}"
+            raise BadInput(path, what)
+
+
+def _read_trace(
+    tables: Tables, root: Path, path: Path, points: set[str] | None, _record: Row | None
+) -> None:
+    trace = nsys.read(path, points)
+    key = _key(root, path)
+    tables["timeline"] += [key | row for row in trace.timeline]
+    tables["ranges"] += [key | row for row in trace.ranges]
+
+
+def write(tables: Tables, out: Path) -> None:
+    """Every table as out/<name>.parquet and .csv. Nothing is written unless all rows fit their schema."""
+    built = {name: build(name, rows) for name, rows in tables.items()}
+    for name, table in built.items():
+        write_table(out / f"{name}.parquet", table)
+
+
+def main() -> None:
+    """Parse the arguments, collect, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--evidence", type=Path, required=True, help="evidence root")
+    parser.add_argument("--target", required=True, help="kernel target")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
+    parser.add_argument("batches", type=Path, nargs="+", help="batch folders of the target")
+    args = parser.parse_args()
+    without_pandas()
+    tables = collect(args.evidence, args.batches)
+    stray = {row["target"] for row in tables["timing"]} - {args.target}
+    if stray:
+        raise BadInput(args.batches[0], f"times of {', '.join(sorted(stray))}, not {args.target}")
+    write(tables, args.out)
+
+
+if __name__ == "__main__":
+    main_guard(main)

@@ -1,0 +1,87 @@
+"""Render one page: findings and a template in, Markdown out.
+
+    python -m reporting.pages PAGE --results DIR --evidence ROOT --out FILE [--target NAME]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from analysis.provenance import TIERS, one_line
+from parsers.files import main_guard, write_text
+from reporting import contexts
+from reporting.format import FILTERS
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+class Findings:
+    """What the pages read: results by target and the JSON beside them, loaded when first asked for."""
+
+    def __init__(self, results: Path, evidence: Path) -> None:
+        self.folder, self.evidence = results, evidence
+
+    @cached_property
+    def targets(self) -> dict[str, Any]:
+        """target -> content of ``<target>_results.json``, in the order of the folder's names."""
+        files = sorted(self.folder.glob("*_results.json"))
+        return {p.name.removesuffix("_results.json"): json.loads(p.read_text()) for p in files}
+
+    def target(self, name: str) -> dict[str, Any]:
+        """One target's results, without reading the others."""
+        return dict(json.loads((self.folder / f"{name}_results.json").read_text()))
+
+    def optional(self, name: str) -> Any:
+        """A JSON finding that evidence may lack (jit_analysis, claims, environment_info), or None."""
+        path = self.folder / f"{name}.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    @cached_property
+    def source_index(self) -> Any:
+        """The index of the FlashInfer that was measured, or None."""
+        path = self.evidence / "source_index.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+
+def environment() -> jinja2.Environment:
+    """Jinja2 with the project's filters; an undefined name is an error, not an empty cell."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - Markdown, and every value is the project's own
+    )
+    env.filters.update(FILTERS)
+    env.globals |= {"one_line": one_line, "TIERS": TIERS}
+    return env
+
+
+def render(page: str, findings: Findings, target: str | None = None) -> str:
+    """The text of a page. ``page`` names a template; ``target`` is set for a target's own page."""
+    context = contexts.of_page(page, findings, target)
+    text = environment().get_template(f"{page}.md.j2").render(context)
+    return text.rstrip() + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("page")
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--evidence", type=Path, required=True)
+    parser.add_argument("--target")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    findings = Findings(args.results, args.evidence)
+    write_text(args.out, render(args.page, findings, args.target))
+
+
+if __name__ == "__main__":
+    main_guard(main)

@@ -1,0 +1,195 @@
+"""Batch decode attention over a paged KV cache: one query token a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from targets import reference
+from targets.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    Gpu,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    skip_reason,
+    torch_dtype,
+)
+from targets.pages import PageTable, page_table
+from targets.planinfo import plan_info
+
+NAME = "decode"
+TITLE = "Batch decode attention"
+PARAMETERS: Params = {
+    "batch": 32,
+    "kv_len": 2048,  # KV tokens of each sequence
+    "qo_heads": 32,
+    "kv_heads": 32,
+    "head_dim": 128,
+    "page_size": 16,
+    "dtype": "f16",  # f16 | bf16
+    "cores": "cuda",  # cuda | tensor
+    "launch": "eager",  # eager | graph (replay of a CUDA graph)
+}
+KERNELS = (
+    r"BatchDecodeWithPagedKVCacheKernel",
+    r"BatchPrefillWithPagedKVCacheKernel",  # tensor cores
+    r"PersistentVariableLengthMergeStatesKernel",
+)
+API = {
+    "python": "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper",
+    "python_graph": "flashinfer.decode.CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
+    "jit": "flashinfer.jit.attention.gen_batch_decode_module",
+    "binding": "csrc/batch_decode.cu",
+    "kernel": "include/flashinfer/attention/decode.cuh",
+    "kernel_tensor_cores": "include/flashinfer/attention/prefill.cuh",
+    "merge": "include/flashinfer/attention/cascade.cuh",
+    "scheduler": "include/flashinfer/attention/scheduler.cuh",
+}
+GROUPS = (1, 2, 3, 4, 8)  # query heads a KV head that the CUDA-core kernel is built for
+WORKSPACE_BYTES = 128 << 20
+_CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
+
+
+def point_id(p: Params) -> str:
+    """E.g. decode/B32_L2048_H32_K32_D128_P16_f16_cc; _graph is added for a graph replay."""
+    cores = {"cuda": "cc", "tensor": "tc"}.get(p["cores"], p["cores"])
+    graph = "_graph" if p["launch"] == "graph" else ""
+    return (
+        f"decode/B{p['batch']}_L{p['kv_len']}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"_D{p['head_dim']}_P{p['page_size']}_{p['dtype']}_{cores}{graph}"
+    )
+
+
+def skip(p: Params, gpu: Gpu) -> str | None:
+    """Why this GPU cannot run the point; None if it can."""
+    group, rest = divmod(p["qo_heads"], p["kv_heads"])
+    if rest:
+        return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
+    if p["cores"] == "cuda" and group not in GROUPS:
+        return f"the CUDA-core kernel has no group of {group} query heads a KV head"
+    return skip_reason(p, gpu, work(p)["bytes"] + WORKSPACE_BYTES)
+
+
+def work(p: Params) -> dict[str, Any]:
+    """FLOPs and bytes, as FlashInfer's testing/utils.py counts them.
+
+    FLOPs: 2*B*1*L*H*(D+D). Bytes: q, k, v and o once.
+    """
+    b, kv, h, d = p["batch"], p["kv_len"], p["qo_heads"], p["head_dim"]
+    elements = 2 * b * h * d + 2 * b * kv * p["kv_heads"] * d
+    return {
+        "flops": 2 * b * kv * h * 2 * d,
+        "bytes": elements * ITEMSIZE[p["dtype"]],
+        "convention": "FlashInfer attention_flops with one query row; q, k, v, o once",
+    }
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id, planned; with launch "graph", captured.
+
+    The reference covers the whole output.
+    """
+    import torch
+
+    inputs = Inputs(point_id(p), seed)
+    dtype = torch_dtype(p["dtype"])
+    q = inputs.normal(p["batch"], p["qo_heads"], p["head_dim"], dtype=dtype)
+    table = page_table(inputs, p["batch"], p["kv_len"], p["page_size"])
+    shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
+    k, v = (inputs.normal(*shape, dtype=dtype) for _ in range(2))
+    out = torch.empty_like(q)
+    wrapper = _wrapper(p, table, q.device)
+
+    def plan() -> None:
+        wrapper.plan(
+            table.indptr,
+            table.indices,
+            table.last_page_len,
+            p["qo_heads"],
+            p["kv_heads"],
+            p["head_dim"],
+            p["page_size"],
+            pos_encoding_mode="NONE",
+            q_data_type=dtype,
+            kv_data_type=dtype,
+        )
+
+    def run() -> None:
+        wrapper.run(q, (k, v), out=out)
+
+    plan()
+    return Launch(
+        run=_captured(run) if p["launch"] == "graph" else run,
+        output=lambda: (out,),
+        reference=lambda: (_reference(q, k, v, table),),
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: (out,),
+        plan=plan,
+        info=plan_info(wrapper),
+    )
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU.
+
+    On tensor cores decode runs the fa2 prefill module, on sm_90 too.
+    """
+    if p["cores"] == "tensor":
+        from targets import prefill
+
+        return prefill.modules({**p, "backend": "fa2"})
+    import torch
+    from flashinfer.jit.attention import gen_batch_decode_module
+
+    dtype, dim = torch_dtype(p["dtype"]), p["head_dim"]
+    return [gen_batch_decode_module(dtype, dtype, dtype, torch.int32, dim, dim, 0, False, False)]
+
+
+def _wrapper(p: Params, table: PageTable, device: Any) -> Any:
+    import flashinfer
+    import torch
+
+    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+    tensor_cores = p["cores"] == "tensor"
+    if p["launch"] == "eager":
+        return flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+            workspace, "NHD", use_tensor_cores=tensor_cores
+        )
+    # the graph reads the page table from these buffers; plan() copies into them
+    buffers = [torch.empty_like(t) for t in (table.indptr, table.indices, table.last_page_len)]
+    return flashinfer.CUDAGraphBatchDecodeWithPagedKVCacheWrapper(
+        workspace, *buffers, "NHD", tensor_cores
+    )
+
+
+def _captured(run: Callable[[], None]) -> Callable[[], None]:
+    """Replay of ``run`` captured in a CUDA graph, after a warm-up on a side stream."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
+def _reference(q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
+    import torch
+
+    batch, kv_heads, dim = q.shape[0], k.shape[2], k.shape[3]
+    step = max(1, _CHUNK_BYTES // (4 * table.length * kv_heads * dim))
+    parts = []
+    for first in range(0, batch, step):
+        last = min(batch, first + step)
+        keys, values = (table.gather(cache, first, last) for cache in (k, v))
+        parts.append(reference.decode_attention(q[first:last], keys, values))
+    return torch.cat(parts)

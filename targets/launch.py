@@ -1,0 +1,106 @@
+"""A prepared launch of a kernel target, and what its inputs are made of."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Tensor = Any  # torch.Tensor; torch is not imported here
+Params = dict[str, Any]
+Gpu = dict[str, Any]
+
+DTYPES = {"f16": "float16", "bf16": "bfloat16"}
+ITEMSIZE = {"f16": 2, "bf16": 2}
+
+# Relative L2 error allowed against the float32 reference. Rounding an output to fp16 (11 bits)
+# costs 3e-4 and to bf16 (8 bits) 2e-3; attention rounds its probabilities once more. A dropped KV
+# token, a wrong mask or a wrong page costs percents, so these limits sit well between the two.
+TOLERANCE = {"f16": 5e-3, "bf16": 2e-2}
+
+MEMORY_SHARE = 0.85  # of the GPU's memory that a point may ask for
+REFERENCE_BYTES = 2 << 30  # room for the float32 reference and the L2 flush buffer
+
+
+@dataclass
+class Launch:
+    """One point, ready to run on the current CUDA stream.
+
+    run        enqueue the kernels; no host synchronisation
+    output     tensors that the last run wrote (or a fixed sample of their rows)
+    reference  the same tensors in float32, computed by torch
+    tolerance  relative L2 error allowed between the two
+    buffers    whole tensors that the last run wrote
+    allocates  run() allocates its outputs (the FlashInfer function takes no ``out=``)
+    plan       host-side planning that precedes a run, callable again; None if there is none
+    reset      restore inputs that ``run`` overwrites; None if it overwrites none
+    info       what plan() chose, JSON-able
+    """
+
+    run: Callable[[], None]
+    output: Callable[[], tuple[Tensor, ...]]
+    reference: Callable[[], tuple[Tensor, ...]]
+    tolerance: float
+    buffers: Callable[[], tuple[Tensor, ...]]
+    allocates: bool = False
+    plan: Callable[[], None] | None = None
+    reset: Callable[[], None] | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def torch_dtype(name: str) -> Any:
+    """torch.float16 or torch.bfloat16 for "f16" or "bf16"."""
+    import torch
+
+    return getattr(torch, DTYPES[name])
+
+
+class Inputs:
+    """Random inputs of one point: the same for the same point id and seed."""
+
+    def __init__(self, point: str, seed: int = 0, device: str = "cuda") -> None:
+        import torch
+
+        self.device = device
+        self.generator = torch.Generator(device=device)
+        self.generator.manual_seed(zlib.crc32(f"{point}#{seed}".encode()))
+
+    def normal(self, *shape: int, dtype: Any) -> Tensor:
+        """Standard normal tensor."""
+        import torch
+
+        return torch.randn(shape, dtype=dtype, device=self.device, generator=self.generator)
+
+    def permutation(self, n: int) -> Tensor:
+        """0..n-1 in random order, int64."""
+        import torch
+
+        return torch.randperm(n, device=self.device, generator=self.generator)
+
+    def rows(self, total: int, limit: int) -> Tensor:
+        """Sorted row numbers to check, int64: all, or ``limit`` random ones with first and last."""
+        import torch
+
+        if total <= limit:
+            return torch.arange(total, device=self.device)
+        chosen = self.permutation(total)[:limit]
+        chosen[:2] = torch.tensor([0, total - 1], device=self.device)
+        return chosen.unique()
+
+
+def skip_reason(p: Params, gpu: Gpu, input_bytes: int) -> str | None:
+    """Why no GPU of this kind can run the point, whatever the target; None if it can."""
+    if capability(gpu) < (8, 0) and p["dtype"] == "bf16":
+        return f"bf16 needs compute capability 8.0, this GPU has {gpu['compute_capability']}"
+    memory = gpu.get("memory_bytes")
+    needed = input_bytes + REFERENCE_BYTES
+    if memory and needed > MEMORY_SHARE * memory:
+        return f"needs {needed / 2**30:.1f} GiB of the GPU's {memory / 2**30:.1f} GiB"
+    return None
+
+
+def capability(gpu: Gpu) -> tuple[int, int]:
+    """(9, 0) for compute capability "9.0"."""
+    major, minor = str(gpu["compute_capability"]).split(".")
+    return int(major), int(minor)

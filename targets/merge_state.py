@@ -1,0 +1,117 @@
+"""Merging of attention states: the outputs of KV segments become that of the whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from targets import reference
+from targets.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    Gpu,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    skip_reason,
+    torch_dtype,
+)
+
+NAME = "merge_state"
+TITLE = "Merging of attention states"
+PARAMETERS: Params = {
+    "variant": "merge_states",  # merge_state (two) | merge_states (n)
+    "states": 4,  # merge_states only
+    "seq_len": 4096,
+    "heads": 32,
+    "head_dim": 128,
+    "dtype": "f16",  # f16 | bf16
+}
+KERNELS = (
+    r"MergeStateKernel",
+    r"MergeStateInPlaceKernel",
+    r"MergeStatesKernel",
+    r"MergeStatesLargeNumIndexSetsKernel",
+)
+API = {
+    "python": "flashinfer.cascade.merge_states",
+    "python_two": "flashinfer.cascade.merge_state",
+    "jit": "flashinfer.jit.cascade.gen_cascade_module",
+    "binding": "csrc/cascade.cu",
+    "kernel": "include/flashinfer/attention/cascade.cuh",
+}
+CHECKED_ELEMENTS = 1 << 27  # of the input, compared with the reference
+
+
+def point_id(p: Params) -> str:
+    """E.g. merge_state/merge_states_n4_S4096_H32_D128_f16; merge_state has no n."""
+    states = f"_n{p['states']}" if p["variant"] == "merge_states" else ""
+    return (
+        f"merge_state/{p['variant']}{states}_S{p['seq_len']}_H{p['heads']}"
+        f"_D{p['head_dim']}_{p['dtype']}"
+    )
+
+
+def skip(p: Params, gpu: Gpu) -> str | None:
+    """Why this GPU cannot run the point; None if it can."""
+    return skip_reason(p, gpu, work(p)["bytes"])
+
+
+def work(p: Params) -> dict[str, Any]:
+    """FLOPs and bytes; FlashInfer has no convention for it.
+
+    Bytes: n states (values and float32 log-sums) read, one written. FLOPs: a multiplication and an
+    addition for each value read; exponentials are not counted.
+    """
+    n, rows = _states(p), p["seq_len"] * p["heads"]
+    value = p["head_dim"] * ITEMSIZE[p["dtype"]]
+    return {
+        "flops": 2 * n * rows * p["head_dim"],
+        "bytes": (n + 1) * rows * (value + 4),
+        "convention": "ncuflow: n states read, one written; 2 FLOPs a value read",
+    }
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id.
+
+    The reference covers all rows, or a random sample of them with the first and the last.
+    """
+    import flashinfer
+    import torch
+
+    inputs = Inputs(point_id(p), seed)
+    n, size = _states(p), (p["heads"], p["head_dim"])
+    shape = (p["seq_len"], n, *size)
+    rows = inputs.rows(p["seq_len"], max(2, CHECKED_ELEMENTS // (n * size[0] * size[1])))
+    v = inputs.normal(*shape, dtype=torch_dtype(p["dtype"]))
+    s = inputs.normal(*shape[:-1], dtype=torch.float32) * 2
+    last: dict[str, tuple[Tensor, ...]] = {"merged": ()}
+    if p["variant"] == "merge_state":
+        two = [t for i in range(2) for t in (v[:, i].contiguous(), s[:, i].contiguous())]
+
+    def run() -> None:
+        if p["variant"] == "merge_state":
+            last["merged"] = flashinfer.merge_state(*two)
+        else:
+            last["merged"] = flashinfer.merge_states(v, s)
+
+    return Launch(
+        run=run,
+        output=lambda: tuple(t[rows] for t in last["merged"]),
+        reference=lambda: reference.merge_states(v[rows], s[rows]),
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: last["merged"],
+        allocates=True,
+    )
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
+    from flashinfer.jit.cascade import gen_cascade_module
+
+    return [gen_cascade_module()]
+
+
+def _states(p: Params) -> int:
+    return 2 if p["variant"] == "merge_state" else int(p["states"])

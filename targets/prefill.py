@@ -1,0 +1,224 @@
+"""Batch prefill attention over a paged or ragged KV cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from targets import reference
+from targets.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    Gpu,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    capability,
+    skip_reason,
+    torch_dtype,
+)
+from targets.pages import page_table
+from targets.planinfo import plan_info
+
+NAME = "prefill"
+TITLE = "Batch prefill attention"
+PARAMETERS: Params = {
+    "layout": "paged",  # paged | ragged
+    "seq_len": 4096,  # query and KV tokens of each sequence
+    "batch": 1,
+    "qo_heads": 32,
+    "kv_heads": 32,
+    "head_dim": 128,
+    "page_size": 16,  # paged only
+    "dtype": "f16",  # f16 | bf16
+    "backend": "fa2",  # fa2 | fa3 (sm_90)
+    "causal": True,
+}
+KERNELS = (
+    r"BatchPrefillWith(Paged|Ragged)KVCacheKernel",
+    r"PrefillWithKVCacheKernel",
+    r"PersistentVariableLengthMergeStatesKernel",
+)
+API = {
+    "python": "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper",
+    "python_ragged": "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper",
+    "jit": "flashinfer.jit.attention.gen_batch_prefill_module",
+    "binding": "csrc/batch_prefill.cu",
+    "binding_fa3": "csrc/batch_prefill_sm90.cu",
+    "kernel": "include/flashinfer/attention/prefill.cuh",
+    "kernel_fa3": "include/flashinfer/attention/hopper/prefill_sm90.cuh",
+    "scheduler": "include/flashinfer/attention/scheduler.cuh",
+}
+CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
+WORKSPACE_BYTES = 128 << 20
+
+
+def point_id(p: Params) -> str:
+    """E.g. prefill/paged_S4096_B1_H32_K32_D128_f16_fa2_c; a page size other than 16 is shown."""
+    page = f"_P{p['page_size']}" if p["layout"] == "paged" and p["page_size"] != 16 else ""
+    mask = "c" if p["causal"] else "f"
+    return (
+        f"prefill/{p['layout']}_S{p['seq_len']}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"_D{p['head_dim']}{page}_{p['dtype']}_{p['backend']}_{mask}"
+    )
+
+
+def skip(p: Params, gpu: Gpu) -> str | None:
+    """Why this GPU cannot run the point; None if it can."""
+    if p["backend"] == "fa3" and capability(gpu) != (9, 0):
+        return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    if p["qo_heads"] % p["kv_heads"]:
+        return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
+    return skip_reason(p, gpu, work(p)["bytes"] + WORKSPACE_BYTES)
+
+
+def work(p: Params) -> dict[str, Any]:
+    """FLOPs and bytes, as FlashInfer's testing/utils.py counts them.
+
+    FLOPs: 2*B*S*S*H*(D+D), or B*S*(2*S-S)*H*(D+D) if causal. Bytes: q, k, v and o once.
+    """
+    b, s, h, d = p["batch"], p["seq_len"], p["qo_heads"], p["head_dim"]
+    scores = b * s * (2 * s - s) if p["causal"] else 2 * b * s * s
+    elements = 2 * b * s * h * d + 2 * b * s * p["kv_heads"] * d
+    return {
+        "flops": scores * h * 2 * d,
+        "bytes": elements * ITEMSIZE[p["dtype"]],
+        "convention": "FlashInfer attention_flops: causal counts half; q, k, v, o once",
+    }
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id, planned.
+
+    The reference covers CHECKED_ROWS query rows of all heads, spread evenly over each sequence
+    with its first and last row: a full float32 reference of 16k tokens would take longer than the
+    measurements. Every other row must be finite (the output is poisoned with NaN first).
+    """
+    import torch
+
+    inputs = Inputs(point_id(p), seed)
+    dtype = torch_dtype(p["dtype"])
+    rows = p["batch"] * p["seq_len"]
+    q = inputs.normal(rows, p["qo_heads"], p["head_dim"], dtype=dtype)
+    out = torch.empty_like(q)
+    attend = _paged if p["layout"] == "paged" else _ragged
+    wrapper, plan, run, keys_values = attend(p, inputs, q, out)
+    plan()
+    chosen = _checked(p, q.device)
+    return Launch(
+        run=run,
+        output=lambda: (out[chosen.flatten()],),
+        reference=lambda: (_reference(p, q, chosen, keys_values),),
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: (out,),
+        plan=plan,
+        info=plan_info(wrapper),
+    )
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
+    from flashinfer.jit.attention import modules as generators
+
+    generate = generators.gen_batch_prefill_module
+    if p["backend"] == "fa2":  # since 0.7 the fa2 wrappers build a module of their own
+        generate = getattr(generators, "_gen_batch_prefill_primary_module", generate)
+    return [generate(p["backend"], *_module_arguments(p), False)]
+
+
+def _module_arguments(p: Params) -> tuple[Any, ...]:
+    """dtypes of q, kv, o and indices, head dims, position encoding, window, soft cap."""
+    import torch
+
+    dtype = torch_dtype(p["dtype"])
+    return (dtype, dtype, dtype, torch.int32, p["head_dim"], p["head_dim"], 0, False, False)
+
+
+def _indptr(p: Params, device: Any) -> Tensor:
+    import torch
+
+    return torch.arange(p["batch"] + 1, dtype=torch.int32, device=device) * p["seq_len"]
+
+
+def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]:
+    """(wrapper, plan, run, keys and values of a sequence) over a shuffled page table."""
+    import torch
+    from flashinfer import BatchPrefillWithPagedKVCacheWrapper
+
+    table = page_table(inputs, p["batch"], p["seq_len"], p["page_size"])
+    shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
+    k, v = (inputs.normal(*shape, dtype=q.dtype) for _ in range(2))
+    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+    wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=p["backend"])
+    indptr = _indptr(p, q.device)
+
+    def plan() -> None:
+        wrapper.plan(
+            indptr,
+            table.indptr,
+            table.indices,
+            table.last_page_len,
+            p["qo_heads"],
+            p["kv_heads"],
+            p["head_dim"],
+            p["page_size"],
+            causal=p["causal"],
+            q_data_type=q.dtype,
+            kv_data_type=q.dtype,
+        )
+
+    def keys_values(sequence: int) -> tuple[Tensor, Tensor]:
+        return tuple(table.gather(cache, sequence, sequence + 1)[0] for cache in (k, v))
+
+    return wrapper, plan, lambda: wrapper.run(q, (k, v), out=out), keys_values
+
+
+def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]:
+    """(wrapper, plan, run, keys and values of a sequence) over contiguous keys and values."""
+    import torch
+    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+
+    shape = (q.shape[0], p["kv_heads"], p["head_dim"])
+    k, v = (inputs.normal(*shape, dtype=q.dtype) for _ in range(2))
+    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD", backend=p["backend"])
+    indptr = _indptr(p, q.device)
+
+    def plan() -> None:
+        wrapper.plan(
+            indptr,
+            indptr,
+            p["qo_heads"],
+            p["kv_heads"],
+            p["head_dim"],
+            causal=p["causal"],
+            q_data_type=q.dtype,
+            kv_data_type=q.dtype,
+        )
+
+    def keys_values(sequence: int) -> tuple[Tensor, Tensor]:
+        tokens = slice(sequence * p["seq_len"], (sequence + 1) * p["seq_len"])
+        return k[tokens], v[tokens]
+
+    return wrapper, plan, lambda: wrapper.run(q, k, v, out=out), keys_values
+
+
+def _checked(p: Params, device: Any) -> Tensor:
+    """Row numbers to check, int64 [batch, rows of each sequence]."""
+    import torch
+
+    wanted = min(p["seq_len"], max(2, CHECKED_ROWS // p["batch"]))
+    steps = torch.linspace(0, p["seq_len"] - 1, wanted, dtype=torch.float64, device=device)
+    starts = torch.arange(p["batch"], device=device) * p["seq_len"]
+    return starts[:, None] + steps.round().long()
+
+
+def _reference(p: Params, q: Tensor, chosen: Tensor, keys_values: Any) -> Tensor:
+    import torch
+
+    parts = []
+    for sequence, rows in enumerate(chosen):
+        position = rows - sequence * p["seq_len"]
+        visible = position + 1 if p["causal"] else torch.full_like(position, p["seq_len"])
+        parts.append(reference.attention(q[rows], *keys_values(sequence), visible))
+    return torch.cat(parts)

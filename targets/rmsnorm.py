@@ -1,0 +1,166 @@
+"""RMS normalisation, alone, fused with the residual add, and after a separate add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from targets import reference
+from targets.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    Gpu,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    skip_reason,
+    torch_dtype,
+)
+
+NAME = "rmsnorm"
+TITLE = "RMSNorm"
+PARAMETERS: Params = {
+    "variant": "rmsnorm",  # rmsnorm | fused_add_rmsnorm | add_then_rmsnorm (torch add, then norm)
+    "rows": 4096,
+    "hidden": 4096,
+    "dtype": "f16",  # f16 | bf16
+}
+KERNELS = (r"RMSNorm", r"elementwise_kernel")  # the second is the separate add
+API = {
+    "python": "flashinfer.norm.rmsnorm",
+    "python_fused": "flashinfer.norm.fused_add_rmsnorm",
+    "jit": "flashinfer.jit.norm.gen_norm_module",
+    "binding": "csrc/norm.cu",
+    "kernel": "include/flashinfer/norm.cuh",
+}
+EPSILON = 1e-6
+CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
+# variant -> (name in the id, tensors of rows*hidden read and written, FLOPs an element)
+_VARIANTS = {
+    "rmsnorm": ("rmsnorm", 2, 5),
+    "fused_add_rmsnorm": ("fused_add", 4, 6),
+    "add_then_rmsnorm": ("add_then_rmsnorm", 5, 6),
+}
+
+
+def point_id(p: Params) -> str:
+    """E.g. rmsnorm/fused_add_R4096_D4096_f16."""
+    label = _VARIANTS[p["variant"]][0]
+    return f"rmsnorm/{label}_R{p['rows']}_D{p['hidden']}_{p['dtype']}"
+
+
+def skip(p: Params, gpu: Gpu) -> str | None:
+    """Why this GPU cannot run the point; None if it can."""
+    return skip_reason(p, gpu, 2 * work(p)["bytes"])
+
+
+def work(p: Params) -> dict[str, Any]:
+    """FLOPs and bytes, as FlashInfer counts them.
+
+    rmsnorm moves 2*R*D + D elements and does 5 FLOPs an element; the fused add moves 4*R*D + D and
+    does 6. The separate add moves 3*R*D more than rmsnorm: 5*R*D + D.
+    """
+    _, tensors, flops = _VARIANTS[p["variant"]]
+    elements = p["rows"] * p["hidden"]
+    return {
+        "flops": flops * elements,
+        "bytes": (tensors * elements + p["hidden"]) * ITEMSIZE[p["dtype"]],
+        "convention": f"FlashInfer: {tensors}*R*D + D elements, {flops} FLOPs an element",
+    }
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id.
+
+    The variants with an add grow the residual a little with each run, by about one standard
+    deviation: fp16 stays finite for thousands of runs, and ``reset`` restores it. The reference
+    covers all rows, or a random sample of CHECKED_ELEMENTS with the first and last row.
+    """
+    inputs = Inputs(point_id(p), seed)
+    dtype = torch_dtype(p["dtype"])
+    x, residual = (inputs.normal(p["rows"], p["hidden"], dtype=dtype) for _ in range(2))
+    weight = inputs.normal(p["hidden"], dtype=dtype) * 0.05 + 1  # near 1, so that nothing runs away
+    rows = inputs.rows(p["rows"], max(2, CHECKED_ELEMENTS // p["hidden"]))
+    make = {
+        "rmsnorm": _rmsnorm,
+        "fused_add_rmsnorm": _fused,
+        "add_then_rmsnorm": _separate,
+    }[p["variant"]]
+    run, reset, buffers, source = make(x, residual, weight)
+
+    def expected() -> tuple[Tensor, ...]:
+        total = source(rows)
+        normed = reference.rmsnorm(total, weight, EPSILON)
+        return (normed,) if p["variant"] == "rmsnorm" else (normed, total)
+
+    return Launch(
+        run=run,
+        output=lambda: tuple(buffer[rows] for buffer in buffers),
+        reference=expected,
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: buffers,
+        reset=reset,
+    )
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
+    from flashinfer.jit.norm import gen_norm_module
+
+    return [gen_norm_module()]
+
+
+# Each maker returns (run, reset, buffers that run writes: normed first, rows -> what is normed)
+Made = tuple[
+    Callable[[], None], Callable[[], None] | None, tuple[Tensor, ...], Callable[[Tensor], Tensor]
+]
+
+
+def _rmsnorm(x: Tensor, residual: Tensor, weight: Tensor) -> Made:
+    import torch
+    from flashinfer import rmsnorm
+
+    out = torch.empty_like(x)
+
+    def run() -> None:
+        rmsnorm(x, weight, EPSILON, out=out)
+
+    return run, None, (out,), lambda rows: x[rows].float()
+
+
+def _fused(x: Tensor, residual: Tensor, weight: Tensor) -> Made:
+    from flashinfer import fused_add_rmsnorm
+
+    first_x, first_residual = x.clone(), residual.clone()
+
+    def run() -> None:
+        fused_add_rmsnorm(x, residual, weight, EPSILON)
+
+    def reset() -> None:
+        x.copy_(first_x)
+        residual.copy_(first_residual)
+
+    def source(rows: Tensor) -> Tensor:
+        return first_x[rows].float() + first_residual[rows].float()
+
+    return run, reset, (x, residual), source
+
+
+def _separate(x: Tensor, residual: Tensor, weight: Tensor) -> Made:
+    import torch
+    from flashinfer import rmsnorm
+
+    out, first_residual = torch.empty_like(x), residual.clone()
+
+    def run() -> None:
+        residual.add_(x)
+        rmsnorm(residual, weight, EPSILON, out=out)
+
+    def reset() -> None:
+        residual.copy_(first_residual)
+
+    def source(rows: Tensor) -> Tensor:
+        return x[rows].float() + first_residual[rows].float()
+
+    return run, reset, (out, residual), source

@@ -1,0 +1,174 @@
+"""Rotary position embedding of queries and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from targets import reference
+from targets.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    Gpu,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    skip_reason,
+    torch_dtype,
+)
+
+NAME = "rope"
+TITLE = "Rotary position embedding"
+PARAMETERS: Params = {
+    # rope | rope_pos_ids | llama31 | llama31_pos_ids | cos_sin_cache
+    "variant": "cos_sin_cache",
+    "inplace": True,
+    "tokens": 4096,  # of all sequences together
+    "batch": 1,  # sequences that the tokens are split into; positions start at 0 in each
+    "qo_heads": 32,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "dtype": "f16",  # f16 | bf16
+    "style": "neox",  # neox (halves) | interleaved (pairs)
+}
+KERNELS = (r"BatchQKApplyRotary\w*Kernel",)
+API = {
+    "python": "flashinfer.rope.apply_rope_with_cos_sin_cache_inplace",
+    "python_on_the_fly": "flashinfer.rope.apply_rope_pos_ids_inplace",
+    "jit": "flashinfer.jit.rope.gen_rope_module",
+    "binding": "csrc/rope.cu",
+    "kernel": "include/flashinfer/pos_enc.cuh",
+}
+_FUNCTIONS = {
+    "rope": "apply_rope",
+    "rope_pos_ids": "apply_rope_pos_ids",
+    "llama31": "apply_llama31_rope",
+    "llama31_pos_ids": "apply_llama31_rope_pos_ids",
+    "cos_sin_cache": "apply_rope_with_cos_sin_cache",
+}
+CHECKED_TOKENS = 8192
+# The kernels take the angle in float32 and its sine by __sincosf: the angle, which grows with the
+# position, is off by about 2^-23 of itself. The float64 reference has no such error.
+ANGLE_ERROR = 2.0**-23
+
+
+def point_id(p: Params) -> str:
+    """E.g. rope/cos_sin_cache_inplace_T4096_H32_K8_D128_f16_neox; a batch other than 1 is shown."""
+    inplace = "_inplace" if p["inplace"] else ""
+    batch = f"_B{p['batch']}" if p["batch"] != 1 else ""
+    return (
+        f"rope/{p['variant']}{inplace}_T{p['tokens']}{batch}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"_D{p['head_dim']}_{p['dtype']}_{p['style']}"
+    )
+
+
+def skip(p: Params, gpu: Gpu) -> str | None:
+    """Why this GPU cannot run the point; None if it can."""
+    if p["tokens"] % p["batch"]:
+        return f"{p['tokens']} tokens do not split into {p['batch']} equal sequences"
+    return skip_reason(p, gpu, 2 * work(p)["bytes"])
+
+
+def work(p: Params) -> dict[str, Any]:
+    """FLOPs and bytes, as FlashInfer counts them.
+
+    Bytes: q and k read and written, the float32 cache rows (if any), the positions. FLOPs: 3 an
+    element (a rotated pair takes 4 multiplications and 2 additions); sines are not counted.
+    """
+    n, dim = p["tokens"], p["head_dim"]
+    elements = (p["qo_heads"] + p["kv_heads"]) * dim * n
+    cache = 4 * dim * n if p["variant"] == "cos_sin_cache" else 0
+    return {
+        "flops": 3 * elements,
+        "bytes": 2 * elements * ITEMSIZE[p["dtype"]] + cache + _position_bytes(p),
+        "convention": "FlashInfer: q, k read and written, fp32 cache and positions read; "
+        "3 FLOPs an element",
+    }
+
+
+def _position_bytes(p: Params) -> int:
+    if p["variant"] == "cos_sin_cache":
+        return 8 * int(p["tokens"])
+    if p["variant"].endswith("pos_ids"):
+        return 4 * int(p["tokens"])
+    return 4 * (2 * int(p["batch"]) + 1)
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id.
+
+    Running in place again and again only keeps rotating: a rotation leaves the norm unchanged.
+    The reference covers CHECKED_TOKENS random tokens, with the first and the last.
+    """
+    inputs = Inputs(point_id(p), seed)
+    dtype = torch_dtype(p["dtype"])
+    q = inputs.normal(p["tokens"], p["qo_heads"], p["head_dim"], dtype=dtype)
+    k = inputs.normal(p["tokens"], p["kv_heads"], p["head_dim"], dtype=dtype)
+    first_q, first_k = (q.clone(), k.clone()) if p["inplace"] else (q, k)
+    tokens = inputs.rows(p["tokens"], CHECKED_TOKENS)
+    rotate = _call(p, q, k)
+    last: dict[str, tuple[Tensor, ...]] = {"rotated": (q, k) if p["inplace"] else ()}
+
+    def run() -> None:
+        result = rotate()
+        if not p["inplace"]:
+            last["rotated"] = tuple(t.view(p["tokens"], -1, p["head_dim"]) for t in result)
+
+    def reset() -> None:
+        q.copy_(first_q)
+        k.copy_(first_k)
+
+    length = p["tokens"] // p["batch"]
+    return Launch(
+        run=run,
+        output=lambda: tuple(t[tokens] for t in last["rotated"]),
+        reference=lambda: _reference(p, first_q[tokens], first_k[tokens], tokens % length),
+        tolerance=TOLERANCE[p["dtype"]] + ANGLE_ERROR * length,
+        buffers=lambda: last["rotated"],
+        allocates=not p["inplace"],
+        reset=reset if p["inplace"] else None,
+    )
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
+    from flashinfer.jit.rope import gen_rope_module
+
+    return [gen_rope_module()]
+
+
+def _call(p: Params, q: Tensor, k: Tensor) -> Callable[[], Any]:
+    """The FlashInfer call of the point on q, k [tokens, heads, dim]."""
+    import flashinfer
+    import torch
+
+    function = getattr(flashinfer, _FUNCTIONS[p["variant"]] + "_inplace" * p["inplace"])
+    length, interleaved = p["tokens"] // p["batch"], p["style"] == "interleaved"
+    position = torch.arange(p["tokens"], device=q.device) % length  # int64
+    if p["variant"] == "cos_sin_cache":
+        cos, sin = _angles(p, torch.arange(length, device=q.device))
+        cache = torch.cat([cos, sin], -1).float()
+        flat_q, flat_k = q.view(p["tokens"], -1), k.view(p["tokens"], -1)
+        return lambda: function(
+            position, flat_q, flat_k, p["head_dim"], cache, is_neox=not interleaved
+        )
+    if p["variant"].endswith("pos_ids"):
+        position = position.int()
+        return lambda: function(q, k, position, interleave=interleaved)
+    indptr = torch.arange(p["batch"] + 1, dtype=torch.int32, device=q.device) * length
+    offsets = torch.zeros(p["batch"], dtype=torch.int32, device=q.device)
+    return lambda: function(q, k, indptr, offsets, interleave=interleaved)
+
+
+def _angles(p: Params, position: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin [positions, dim/2] in float64, by FlashInfer's default theta."""
+    llama31 = p["variant"].startswith("llama31")
+    frequency = reference.rope_frequencies(p["head_dim"], 5e5 if llama31 else 1e4, llama31)
+    angle = position.double()[:, None] * frequency.to(position.device)
+    return angle.cos(), angle.sin()
+
+
+def _reference(p: Params, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, ...]:
+    cos, sin = _angles(p, position)
+    return tuple(reference.rope(x, cos, sin, p["style"] == "interleaved") for x in (q, k))

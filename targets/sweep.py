@@ -1,0 +1,100 @@
+"""A sweep: blocks of parameters become points, points become batches."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+Block = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured configuration of a kernel target. ``id`` is also its NVTX range name."""
+
+    id: str
+    target: str
+    params: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """{"id", "target", "params"}, as in points.json."""
+        return {"id": self.id, "target": self.target, "params": dict(self.params)}
+
+
+def expand(blocks: Sequence[Block], defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Parameter sets of a sweep.
+
+    A block maps a parameter to a value or a list of values: the product within a block, the union
+    of the blocks, in the order written, duplicates dropped, ``defaults`` for what is left out.
+    Raises ValueError for a parameter that ``defaults`` does not have, or an empty list.
+    """
+    sets: list[dict[str, Any]] = []
+    for block in blocks:
+        _check(block, defaults)
+        values = [v if isinstance(v, (list, tuple)) else [v] for v in block.values()]
+        for chosen in itertools.product(*values):
+            one = {**defaults, **dict(zip(block, chosen, strict=True))}
+            if one not in sets:
+                sets.append(one)
+    return sets
+
+
+def _check(block: Block, defaults: Mapping[str, Any]) -> None:
+    for key, value in block.items():
+        if key not in defaults:
+            known = ", ".join(defaults)
+            raise ValueError(f"unknown parameter {key!r} in a sweep block; there are: {known}")
+        if isinstance(value, (list, tuple)) and not value:
+            raise ValueError(f"parameter {key!r} of a sweep block has no values")
+
+
+def points(target: ModuleType, blocks: Sequence[Block]) -> list[Point]:
+    """Points of a kernel target's sweep, one an id.
+
+    Two parameter sets with one id describe the same launch (a page size of a ragged prefill, say);
+    the first stays. Raises ValueError as ``expand`` does.
+    """
+    try:
+        sets = expand(blocks, target.PARAMETERS)
+    except ValueError as error:
+        raise ValueError(f"target {target.NAME}: {error}") from None
+    found: dict[str, Point] = {}
+    for params in sets:
+        point = Point(target.point_id(params), target.NAME, params)
+        found.setdefault(point.id, point)
+    return list(found.values())
+
+
+def batches(points: Sequence[Point], size: int) -> dict[str, list[Point]]:
+    """Batches of about ``size`` points, by name, in order.
+
+    Where a batch ends depends on the ids of its points alone (content-defined chunking), and its
+    name on the ids it holds: adding a point renames one batch or two, and the captures of the
+    others stay valid. A batch holds size/2 to 2*size points; the last may hold fewer.
+    """
+    if size < 1:
+        raise ValueError(f"batch size must be at least 1, not {size}")
+    smallest, largest = max(1, size // 2), 2 * size
+    found: dict[str, list[Point]] = {}
+    batch: list[Point] = []
+    for point in points:
+        batch.append(point)
+        ends = _digest(point.id) % max(1, size // 2) == 0
+        if (ends and len(batch) >= smallest) or len(batch) == largest:
+            found[_name(batch)] = batch
+            batch = []
+    if batch:
+        found[_name(batch)] = batch
+    return found
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _name(batch: Sequence[Point]) -> str:
+    return f"b{_digest(chr(10).join(point.id for point in batch)):016x}"[:9]

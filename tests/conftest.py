@@ -1,0 +1,81 @@
+"""Shared fixtures: the checkout, its recordings, and one run of the whole pipeline over them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+COPIED = (
+    "Snakefile", "workflows", "config", "profiles", "targets", "capture", "parsers", "analysis", "reporting",
+    "templates", "claims", "recordings",
+)  # fmt: skip
+SECRET = "hunter2-planted-secret"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A copy of the project in which the pipeline can be run without touching the checkout."""
+
+    folder: Path
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """``snakemake -j1 ARGUMENTS``; a secret stands in the environment all the while."""
+        command = [sys.executable, "-m", "snakemake", "-j1", *arguments]
+        environment = os.environ | {"NCUFLOW_TEST_TOKEN": SECRET, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
+        if check and done.returncode:
+            pytest.fail(f"{' '.join(arguments)}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def planned(self, *arguments: str) -> list[str]:
+        """Names of the rules that a dry run would execute, one an entry a job."""
+        done = self.run("-n", "--quiet", "host", *arguments)
+        text = done.stdout + done.stderr
+        return [
+            line.split()[1].rstrip(":")
+            for line in text.splitlines()
+            if line.startswith(("rule ", "localrule ", "checkpoint "))
+        ]
+
+    @property
+    def outputs(self) -> Path:
+        """The folder of the one machine that the run made pages for."""
+        (folder,) = (self.folder / "outputs").iterdir()
+        return folder
+
+
+def copy_project(folder: Path, names: Sequence[str] = COPIED) -> Pipeline:
+    """A working copy of the parts that the pipeline needs; recordings are linked, being large."""
+    for name in names:
+        source = ROOT / name
+        if name == "recordings":
+            (folder / name).symlink_to(source)
+        elif source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            shutil.copy(source, folder / name)
+    return Pipeline(folder)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    """The project after ``snakemake -j1 all`` on recorded evidence. Read it; do not change it."""
+    pipeline = copy_project(tmp_path_factory.mktemp("project"))
+    pipeline.run("all", "--config", "source=recorded")
+    return pipeline
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Pipeline:
+    """A fresh copy of the project, to be changed by the test."""
+    return copy_project(tmp_path)

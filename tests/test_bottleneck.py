@@ -1,0 +1,39 @@
+"""The bottleneck tree: throughput first, never a stall reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.bottleneck import of_kernel
+
+
+@pytest.mark.parametrize(
+    ("metrics", "limiter", "unit"),
+    [
+        ({"sm_throughput_pct": 20, "memory_throughput_pct": 93, "dram_throughput_pct": 93,
+          "l2_throughput_pct": 60}, "memory", "dram"),
+        ({"sm_throughput_pct": 20, "memory_throughput_pct": 70, "dram_throughput_pct": 20,
+          "l1_throughput_pct": 70}, "memory", "l1"),
+        ({"sm_throughput_pct": 75, "memory_throughput_pct": 30, "tensor_pipe_pct": 60}, "compute", "tensor"),
+        ({"sm_throughput_pct": 75, "memory_throughput_pct": 30, "tensor_pipe_pct": 2}, "compute", "sm"),
+        ({"sm_throughput_pct": 70, "memory_throughput_pct": 72, "dram_throughput_pct": 72}, "balanced", "dram"),
+        ({"sm_throughput_pct": 8, "memory_throughput_pct": 12, "waves": 0.2}, "grid", "sm"),
+        ({"sm_throughput_pct": 30, "memory_throughput_pct": 40, "waves": 5}, "latency", "sm"),
+        ({"sm_throughput_pct": 30}, "unknown", None),
+        ({}, "unknown", None),
+    ],
+)  # fmt: skip
+def test_limiter(metrics, limiter, unit):
+    found = of_kernel(metrics)
+    assert (found.limiter, found.unit) == (limiter, unit)
+
+
+def test_at_ceiling_from_eighty_per_cent():
+    metrics = {"sm_throughput_pct": 10, "memory_throughput_pct": 80, "dram_throughput_pct": 80}
+    assert of_kernel(metrics).at_ceiling
+    assert not of_kernel(metrics | {"memory_throughput_pct": 79.9}).at_ceiling
+
+
+def test_short_scoreboard_does_not_make_a_launch_compute_bound():
+    metrics = {"sm_throughput_pct": 30, "memory_throughput_pct": 92, "dram_throughput_pct": 92}
+    assert of_kernel(metrics | {"stall_short_scoreboard": 0.9}).limiter == "memory"

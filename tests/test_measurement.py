@@ -1,0 +1,106 @@
+"""The join of events, nsys and ncu into one row."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis import ceilings, measurement
+
+PROVENANCE = {"tier": "A", "gpu": "NVIDIA A100-SXM4-80GB", "compute_capability": "8.0"}
+MACHINE = ceilings.machine(
+    PROVENANCE["gpu"],
+    {"copy_gbs": {"value": 1700, "method": "copy"}, "matmul_tflops": {"f16": {"value": 250}}},
+)
+TIMING = {
+    "point": "decode/a", "target": "decode", "status": "ok", "params": {"dtype": "f16"},
+    "cold_us": 100.0, "cold_q25_us": 99.0, "cold_q75_us": 101.0, "cold_n": 30,
+    "hot_us": 80.0, "hot_q25_us": None, "hot_q75_us": None, "host_us": 20.0, "plan_us": None,
+    "flops": 2.0e9, "bytes": 1.5e8, "convention": "test",
+}  # fmt: skip
+
+
+def kernel(name: str = "Main", duration: float | None = 90e3, **metrics: float) -> dict:
+    return {
+        "name": name, "duration_ns": duration, "metrics": metrics, "stalls": [], "problems": None,
+        "grid_size": 10, "block_size": 128, "registers": 32, "smem_static_bytes": 0, "smem_dynamic_bytes": 1024,
+    }  # fmt: skip
+
+
+def launch(start: int, end: int, number: int, kind: str = "kernel") -> dict:
+    return {"kind": kind, "start_ns": start, "end_ns": end, "duration_ns": end - start, "launch": number}
+
+
+def row(kernels=(), launches=(), **changes):
+    return measurement.row(TIMING | changes, list(kernels), list(launches), MACHINE, PROVENANCE)
+
+
+def test_rates_use_cold_time_and_each_ceiling():
+    found = row()
+    assert found["gbs"] == pytest.approx(1500)
+    assert found["gbs_fraction_datasheet"] == pytest.approx(1500 / 2039)
+    assert found["gbs_fraction_measured"] == pytest.approx(1500 / 1700)
+    assert found["tflops"] == pytest.approx(20)
+    assert found["architecture"] == "sm_80"
+
+
+def test_nothing_profiled_is_null_not_zero():
+    found = row()
+    for column in ("time_ncu_us", "bytes_dram_counted", "flops_counted", "kernel_count", "sol_sm_pct",
+                   "replay_distortion", "gbs_fraction_counter"):  # fmt: skip
+        assert found[column] is None, column
+    assert found["bottleneck"] == "unknown"
+
+
+def test_kernels_of_a_point_are_summed_and_the_longest_stands_for_it():
+    main = kernel(dram_bytes_read=100e6, dram_bytes_write=20e6, sm_throughput_pct=10, memory_throughput_pct=90)
+    merge = kernel("Merge", 10e3, dram_bytes_read=5e6, dram_bytes_write=0, sm_throughput_pct=99)
+    found = row([merge, main])
+    assert found["time_ncu_us"] == pytest.approx(100)
+    assert found["bytes_dram_counted"] == pytest.approx(125e6)
+    assert found["bytes_ratio"] == pytest.approx(150 / 125)
+    assert (found["main_kernel"], found["sol_sm_pct"], found["kernel_count"]) == ("Main", 10, 2)
+
+
+def test_one_kernel_without_duration_leaves_the_sum_unknown():
+    found = row([kernel(), kernel("Failed", None)])
+    assert found["time_ncu_us"] is None
+    assert found["kernel_count"] == 2
+
+
+def test_a_counter_that_one_kernel_lacks_leaves_the_sum_unknown():
+    found = row([kernel(dram_bytes_read=1.0, dram_bytes_write=1.0), kernel("Other", 1.0)])
+    assert found["bytes_dram_counted"] is None
+
+
+def test_in_situ_time_is_the_median_over_launches_of_their_kernels():
+    found = row(launches=[
+        launch(0, 1000, 0), launch(1500, 2000, 0),
+        launch(10000, 12000, 1), launch(12100, 13000, 1),
+        launch(20000, 21000, 2), launch(21200, 21800, 2),
+        launch(0, 10**9, 0, kind="memcpy"),
+    ])  # fmt: skip
+    assert found["insitu_n"] == 3
+    assert found["time_insitu_us"] == pytest.approx(1.6)
+    assert found["kernel_gap_us"] == pytest.approx(0.2)
+
+
+def test_distortion_is_profiled_over_in_situ():
+    found = row([kernel(duration=3000.0)], [launch(0, 1500, 0)])
+    assert found["replay_distortion"] == pytest.approx(2.0)
+
+
+def test_flops_ratio_prefers_the_tensor_pipe():
+    assert row([kernel(tensor_flops=1e9, fp32_flops=5e9)])["flops_ratio"] == pytest.approx(2.0)
+    assert row([kernel(tensor_flops=0.0, fp32_flops=4e9)])["flops_ratio"] == pytest.approx(0.5)
+
+
+def test_counter_ceiling_is_of_that_launch():
+    found = row([kernel(dram_bytes_peak_per_cycle=1000, dram_cycles_per_second=2e9, dram_bytes_read=9e7,
+                        dram_bytes_write=0.0)])  # fmt: skip
+    assert found["ceiling_dram_gbs_counter"] == pytest.approx(2000)
+    assert found["gbs_fraction_counter"] == pytest.approx(0.5)
+
+
+def test_failed_kernels_are_named_in_problems():
+    found = row([kernel() | {"problems": "profiling failed"}])
+    assert found["problems"] == "Main: profiling failed"

@@ -1,0 +1,44 @@
+# Configuration, evidence and path helpers that the other rule files share.
+import sys
+from glob import glob
+from pathlib import Path
+
+sys.path.insert(0, workflow.basedir)
+
+from snakemake.exceptions import WorkflowError
+
+from capture import evidence as _evidence
+
+validate(config, "../config/schema.yaml")
+
+# Targets whose kernels are profiled, and those of them that this run is about.
+TARGETS = config["targets"]
+try:
+    EVIDENCE = _evidence.resolve(config, [name for name in TARGETS if name != "jit"])
+except ValueError as error:
+    raise WorkflowError(str(error)) from None
+
+OUT = f"{config['outputs']}/{EVIDENCE.machine}"
+LIVE = EVIDENCE.recording is None
+RECORDING = f"--recording {EVIDENCE.recording}" if EVIDENCE.recording else ""
+PYTHON = sys.executable
+KERNEL_TARGETS = [name for name in TARGETS if name in EVIDENCE.targets]
+JIT = f"{EVIDENCE.root}/jit/jit_analysis.json"
+HAS_JIT = "jit" in TARGETS and (LIVE or Path(JIT).exists())
+TARGET_PAGES = KERNEL_TARGETS + ["jit"] * HAS_JIT
+
+
+wildcard_constraints:
+    target="[a-z0-9_]+",
+    batch="b[0-9a-f]{8}|deep",
+    page="[A-Za-z-]+",
+
+
+def modules(*names):
+    """Files of the project's modules, so that an edit of one reruns what it makes."""
+    return [f"{name.replace('.', '/')}.py" for name in names]
+
+
+def package(name):
+    """Every module of a package."""
+    return sorted(glob(f"{name}/*.py"))

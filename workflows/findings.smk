@@ -1,0 +1,64 @@
+# Tables -> findings: joined measurements, the environment, the JIT, claims.
+FINDING_CODE = modules(
+    "analysis.results",
+    "analysis.measurement",
+    "analysis.columns",
+    "analysis.ceilings",
+    "analysis.bottleneck",
+    "analysis.provenance",
+    "parsers.files",
+) + ["analysis/datasheets.yaml"]
+RESULTS = [f"{OUT}/results/{name}_results.json" for name in KERNEL_TARGETS]
+
+
+rule findings:
+    input:
+        tables=rules.tables.output,
+        environment=f"{EVIDENCE.root}/environment.json",
+        ceilings=f"{EVIDENCE.root}/ceilings.json",
+        code=FINDING_CODE,
+    output:
+        results=OUT + "/results/{target}_results.json",
+        measurements=OUT + "/tables/{target}/measurements.parquet",
+        csv=OUT + "/tables/{target}/measurements.csv",
+    log:
+        OUT + "/logs/findings-{target}.log",
+    params:
+        tables=lambda wc: f"{OUT}/tables/{wc.target}",
+        root=EVIDENCE.root,
+        recording=RECORDING,
+    shell:
+        "{PYTHON} -m analysis.results --target {wildcards.target} --tables {params.tables}"
+        " --evidence {params.root} {params.recording} --out {output.results}"
+        " --measurements {output.measurements} 2> {log}"
+
+
+rule environment_info:
+    input:
+        environment=f"{EVIDENCE.root}/environment.json",
+        code=modules("analysis.machine", "analysis.provenance", "parsers.files"),
+    output:
+        OUT + "/results/environment_info.json",
+    log:
+        OUT + "/logs/environment_info.log",
+    params:
+        root=EVIDENCE.root,
+        recording=RECORDING,
+    shell:
+        "{PYTHON} -m analysis.machine --evidence {params.root} {params.recording} --out {output} 2> {log}"
+
+
+rule jit_analysis:
+    input:
+        jit=JIT,
+        environment=f"{EVIDENCE.root}/environment.json",
+        code=modules("analysis.jit", "analysis.provenance", "parsers.files"),
+    output:
+        OUT + "/results/jit_analysis.json",
+    log:
+        OUT + "/logs/jit_analysis.log",
+    params:
+        root=EVIDENCE.root,
+        recording=RECORDING,
+    shell:
+        "{PYTHON} -m analysis.jit --evidence {params.root} {params.recording} --out {output} 2> {log}"

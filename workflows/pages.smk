@@ -1,0 +1,143 @@
+# Findings -> figures and pages.
+CONTEXT = modules(
+    "reporting.pages",
+    "reporting.contexts",
+    "reporting.format",
+    "reporting.series",
+    "analysis.provenance",
+) + ["templates/_macros.j2"]
+PAGE_NAMES = ["INDEX", "environment", "analysis", "final-report"]
+PAGES = [f"{OUT}/reports/{name}.md" for name in PAGE_NAMES]
+
+
+rule figures:
+    input:
+        results=OUT + "/results/{target}_results.json",
+        code=modules("reporting.figures", "reporting.series", "analysis.provenance"),
+    output:
+        expand(OUT + "/figures/{{target}}-{kind}.svg", kind=["roofline", "stalls", "sweep"]),
+    log:
+        OUT + "/logs/figures-{target}.log",
+    params:
+        out=f"{OUT}/figures",
+    shell:
+        "{PYTHON} -m reporting.figures --results {input.results} --out-dir {params.out} 2> {log}"
+
+
+rule overview_figure:
+    input:
+        results=RESULTS,
+        code=modules("reporting.figures", "reporting.series", "analysis.provenance"),
+    output:
+        f"{OUT}/figures/roofline.svg",
+    log:
+        f"{OUT}/logs/figures-overview.log",
+    params:
+        out=f"{OUT}/figures",
+    shell:
+        "{PYTHON} -m reporting.figures --overview --results {input.results} --out-dir {params.out}"
+        " 2> {log}"
+
+
+rule target_page:
+    input:
+        results=OUT + "/results/{target}_results.json",
+        figures=rules.figures.output,
+        code=CONTEXT,
+        template="templates/target.md.j2",
+    output:
+        OUT + "/reports/{target}.md",
+    log:
+        OUT + "/logs/page-{target}.log",
+    wildcard_constraints:
+        target="|".join(KERNEL_TARGETS),
+    params:
+        results=f"{OUT}/results",
+        root=EVIDENCE.root,
+    shell:
+        "{PYTHON} -m reporting.pages target --target {wildcards.target} --results {params.results}"
+        " --evidence {params.root} --out {output} 2> {log}"
+
+
+rule environment_page:
+    input:
+        environment=rules.environment_info.output,
+        jit=rules.jit_analysis.output if HAS_JIT else [],
+        code=CONTEXT,
+        template="templates/environment.md.j2",
+    output:
+        f"{OUT}/reports/environment.md",
+    log:
+        f"{OUT}/logs/page-environment.log",
+    params:
+        results=f"{OUT}/results",
+        root=EVIDENCE.root,
+    shell:
+        "{PYTHON} -m reporting.pages environment --results {params.results}"
+        " --evidence {params.root} --out {output} 2> {log}"
+
+
+rule page:
+    input:
+        results=RESULTS,
+        environment=rules.environment_info.output,
+        jit=rules.jit_analysis.output if HAS_JIT else [],
+        figures=rules.overview_figure.output,
+        code=CONTEXT,
+        template="templates/{page}.md.j2",
+    output:
+        OUT + "/reports/{page}.md",
+    log:
+        OUT + "/logs/page-{page}.log",
+    wildcard_constraints:
+        page="|".join(name for name in PAGE_NAMES if name != "environment"),
+    params:
+        results=f"{OUT}/results",
+        root=EVIDENCE.root,
+    shell:
+        "{PYTHON} -m reporting.pages {wildcards.page} --results {params.results}"
+        " --evidence {params.root} --out {output} 2> {log}"
+
+
+if HAS_JIT:
+
+    rule jit:
+        input:
+            jit=rules.jit_analysis.output,
+            code=CONTEXT,
+            template="templates/jit.md.j2",
+        output:
+            f"{OUT}/reports/jit.md",
+        log:
+            f"{OUT}/logs/page-jit.log",
+        params:
+            results=f"{OUT}/results",
+            root=EVIDENCE.root,
+        shell:
+            "{PYTHON} -m reporting.pages jit --results {params.results} --evidence {params.root}"
+            " --out {output} 2> {log}"
+
+
+# What a user types: one name a target, and the two groups of pages.
+for _target in KERNEL_TARGETS:
+
+    rule:
+        name:
+            _target
+        input:
+            f"{OUT}/reports/{_target}.md",
+            f"{OUT}/tables/{_target}/measurements.csv",
+        localrule: True
+
+
+rule environment:
+    input:
+        f"{OUT}/reports/environment.md",
+    localrule: True
+
+
+rule reports:
+    input:
+        PAGES,
+        [f"{OUT}/reports/{name}.md" for name in TARGET_PAGES],
+    localrule: True
