@@ -1,8 +1,9 @@
-"""Why a point changed: what differs between the two sides' kernels, copies, launch and plan, in microseconds.
+"""Why a point changed: kernels, copies, launch and plan of both sides, in microseconds.
 
-A cause explains a part of the change; the parts of all causes and what stays unexplained add up to it. Within a
-cause that is a kernel, ``parts`` splits its time (``decomposition``) and ``facts`` lists what else differs. A fact
-has no share: registers or bytes do not add up, they say why the parts moved.
+A cause explains a part of the change; the parts of all causes and what stays unexplained add up to
+it. Within a cause that is a kernel, ``parts`` splits its time (``decomposition``) and ``facts``
+lists what else differs. A fact has no share: registers or bytes do not add up, they say why the
+parts moved.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class Fact:
 
 @dataclass
 class Cause:
-    """One explanation. ``delta_us`` is what it adds to the point's time, ``share_of_delta`` that over the change.
+    """One explanation. ``delta_us`` is what it adds to the time, ``share_of_delta`` that over Δ.
 
-    kind: kernel_added, kernel_removed, kernel_replaced, template, code, launch_shape, clock, execution,
-    copy_added, copy_removed, copy_changed, gap, host_launch, plan.
+    kind: kernel_added, kernel_removed, kernel_replaced, template, code, launch_shape, clock,
+    execution, copy_added, copy_removed, copy_changed, gap, host_launch, plan.
     """
 
     kind: str
@@ -55,9 +56,9 @@ class Cause:
 def explain(base: Row, head: Row, metric: str, delta_us: float) -> tuple[list[Row], float]:
     """(causes by explained part, what they leave unexplained in µs) of one changed point.
 
-    base, head: points of ``<target>_results.json``, each with ``kernels`` and, where known, ``operations`` (copies
-    seen by nsys, ``operations_of``) and ``deep`` (deep-profiled kernels with their lines); metric: cold_us,
-    host_us or plan_us.
+    base, head: points of ``<target>_results.json``, each with ``kernels`` and, where known,
+    ``operations`` (copies seen by nsys, ``operations_of``) and ``deep`` (deep-profiled kernels
+    with their lines); metric: cold_us, host_us or plan_us.
     """
     if metric == "cold_us":
         found = _of_device(base, head)
@@ -76,7 +77,9 @@ def _share(part: float | None, whole: float) -> float | None:
 
 def _of_device(base: Row, head: Row) -> list[Cause]:
     pairs, removed, added = match(base["kernels"], head["kernels"])
-    found = [_of_pair(a, b, base, head) for a, b in pairs if _us(a) is not None and _us(b) is not None]
+    found = [
+        _of_pair(a, b, base, head) for a, b in pairs if _us(a) is not None and _us(b) is not None
+    ]
     found += [_alone(kernel, "kernel_removed") for kernel in removed]
     found += [_alone(kernel, "kernel_added") for kernel in added]
     found += _of_copies(base.get("operations") or [], head.get("operations") or [])
@@ -86,8 +89,10 @@ def _of_device(base: Row, head: Row) -> list[Cause]:
 # --- kernels ----------------------------------------------------------------------------------
 
 
-def match(base: Iterable[Row], head: Iterable[Row]) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
-    """(pairs, only in base, only in head): by short name in launch order, leftovers longest with longest."""
+def match(
+    base: Iterable[Row], head: Iterable[Row]
+) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
+    """(pairs, only in base, only in head): by short name in launch order, leftovers by time."""
     waiting: dict[str, list[Row]] = defaultdict(list)
     for kernel in base:
         waiting[kernel["name"]].append(kernel)
@@ -114,7 +119,8 @@ def _alone(kernel: Row, kind: str) -> Cause:
     time = _us(kernel)
     names = (None, kernel["name"]) if sign > 0 else (kernel["name"], None)
     what = f"{kernel['name']} {'more' if sign > 0 else 'less'}"
-    return Cause(kind, what, *names, None if time is None else sign * time, _origin(kernel))
+    delta = None if time is None else sign * time
+    return Cause(kind, what, names[0], names[1], delta, _origin(kernel))
 
 
 def _origin(kernel: Row) -> str:
@@ -128,15 +134,18 @@ def _of_pair(base: Row, head: Row, base_point: Row, head_point: Row) -> Cause:
     parts = decomposition.parts(base, head)
     delta = (head["duration_ns"] - base["duration_ns"]) / 1e3
     kind = _kind(base, head, facts, parts)
-    whole = delta or None
-    rows = [
-        {"kind": p.kind, "what": p.what, "base": p.base, "head": p.head, "unit": p.unit,
-         "delta_us": p.delta_ns / 1e3, "share_of_cause": p.delta_ns / 1e3 / whole if whole else None}
-        for p in parts
-    ]  # fmt: skip
     what, before, after = _headline(kind, base, head, facts)
     evidence = f"ncu: {_us(base):.4g} → {_us(head):.4g} µs, {_origin(head).removeprefix('ncu: ')}"
-    return Cause(kind, what, before, after, delta, evidence, parts=rows, facts=[asdict(f) for f in facts])
+    cause = Cause(kind, what, before, after, delta, evidence)
+    cause.parts = [_part(part, delta) for part in parts]
+    cause.facts = [asdict(fact) for fact in facts]
+    return cause
+
+
+def _part(part: decomposition.Part, delta_us: float) -> Row:
+    row = asdict(part)
+    time = row.pop("delta_ns") / 1e3
+    return row | {"delta_us": time, "share_of_cause": _share(time, delta_us)}
 
 
 def _kind(base: Row, head: Row, facts: list[Fact], parts: list[decomposition.Part]) -> str:
@@ -219,7 +228,11 @@ def facts_of(base: Row, head: Row) -> Iterator[Fact]:
         yield Fact("occupancy", "blocks an SM can hold", *limits)
     for kind, what, key, unit, relative, absolute in COUNTERS:
         a, b = base["metrics"].get(key), head["metrics"].get(key)
-        if a is not None and b is not None and abs(b - a) > max(relative * max(abs(a), abs(b)), absolute):
+        if (
+            a is not None
+            and b is not None
+            and abs(b - a) > max(relative * max(abs(a), abs(b)), absolute)
+        ):
             yield Fact(kind, what, a, b, unit)
 
 
@@ -239,12 +252,16 @@ def _limit(metrics: Row) -> str | None:
 def _template(base: str | None, head: str | None) -> Iterator[Fact]:
     if not base or not head or base == head:
         return
-    before, after = ({a.parameter: a.value for a in kernelname.decode(name).arguments} for name in (base, head))
+    before, after = (_arguments(name) for name in (base, head))
     differ = [name for name in before | after if before.get(name) != after.get(name)]
     for name in differ:
         yield Fact("template", name, before.get(name), after.get(name))
     if not differ and _head_of(base) != _head_of(head):
         yield Fact("template", "arguments not decoded", *_first_difference(base, head))
+
+
+def _arguments(demangled: str) -> dict[str, str]:
+    return {a.parameter: a.value for a in kernelname.decode(demangled).arguments}
 
 
 def _head_of(demangled: str) -> str:
@@ -263,32 +280,35 @@ def _lines(base: Row, head: Row, base_point: Row, head_point: Row) -> list[Fact]
     if before is None or after is None:
         return []
     times = _by_line(before), _by_line(after)
-    gained = {line: times[1].get(line, 0.0) - times[0].get(line, 0.0) for line in times[0] | times[1]}
-    top = sorted(gained, key=lambda line: -gained[line])[:MOST_LINES]
-    return [
-        Fact("line", line, times[0].get(line, 0.0), times[1].get(line, 0.0), "µs") for line in top if gained[line] > 0
-    ]
+    both = {line: [side.get(line, 0.0) for side in times] for line in times[0] | times[1]}
+    top = sorted(both, key=lambda line: both[line][0] - both[line][1])[:MOST_LINES]
+    gained = [line for line in top if both[line][1] > both[line][0]]
+    return [Fact("line", line, both[line][0], both[line][1], "µs") for line in gained]
 
 
 def _deep(kernel: Row, point: Row) -> Row | None:
-    named = (k for k in point.get("deep") or [] if k["name"] == kernel["name"] and k["lines"] and k["duration_ns"])
-    return next(named, None)
+    for found in point.get("deep") or []:
+        if found["name"] == kernel["name"] and found["lines"] and found["duration_ns"]:
+            return dict(found)
+    return None
 
 
 def _by_line(kernel: Row) -> dict[str, float]:
     counts: dict[str, float] = defaultdict(float)
     for row in kernel["lines"]:
-        place = f"{row['file']}:{row['line']}" if row["file"] and row["line"] else row["opcode"] or "?"
+        known = row["file"] and row["line"]
+        place = f"{row['file']}:{row['line']}" if known else row["opcode"] or "unknown"
         counts[place] += row["samples"]
     total = sum(counts.values())
-    return {place: n / total * kernel["duration_ns"] / 1e3 for place, n in counts.items()} if total else {}
+    time = kernel["duration_ns"] / 1e3
+    return {place: n / total * time for place, n in counts.items()} if total else {}
 
 
 # --- copies and gaps: what nsys saw -----------------------------------------------------------
 
 
 def operations_of(timeline: Iterable[Row]) -> list[Row]:
-    """Copies and fills of one launch of a point: kind, name, count, µs (medians over its launches)."""
+    """Copies and fills of one launch: kind, name, count, µs (medians over the launches)."""
     launches: dict[Any, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in timeline:
         own = launches[row["launch"]]
@@ -307,16 +327,20 @@ def _of_copies(base: list[Row], head: list[Row]) -> Iterator[Cause]:
     before, after = ({(op["kind"], op["name"]): op for op in side} for side in (base, head))
     for key in before | after:
         a, b = before.get(key), after.get(key)
-        counts = (a["count"] if a else 0, b["count"] if b else 0)
-        kind = "copy_added" if counts[1] > counts[0] else "copy_removed" if counts[1] < counts[0] else "copy_changed"
-        delta = (b["us"] if b else 0.0) - (a["us"] if a else 0.0)
-        yield Cause(kind, f"{key[0]} {key[1]}", *counts, delta, "nsys: copies and fills of a launch")
+        (less, us), (more, after_us) = (
+            (op["count"], op["us"]) if op else (0, 0.0) for op in (a, b)
+        )
+        kind = "added" if more > less else "removed" if more < less else "changed"
+        what = f"{key[0]} {key[1]}" if key[0] != key[1] else key[0]
+        evidence = "nsys: copies and fills of a launch"
+        yield Cause(f"copy_{kind}", what, less, more, after_us - us, evidence)
 
 
 def _of_gaps(base: Row, head: Row) -> Iterator[Cause]:
     a, b = (point["measurement"].get("kernel_gap_us") for point in (base, head))
     if a is not None and b is not None and a != b:
-        yield Cause("gap", "idle time between the kernels of a launch", a, b, b - a, "nsys: kernel gaps of a launch")
+        what = "idle time between the kernels of a launch"
+        yield Cause("gap", what, a, b, b - a, "nsys: kernel gaps of a launch")
 
 
 # --- the host ---------------------------------------------------------------------------------
@@ -329,16 +353,16 @@ _HOST = {
 
 def _of_host(base: Row, head: Row, metric: str, delta_us: float) -> Cause:
     kind, what, column = _HOST[metric]
-    values = [point["measurement"].get(column) for point in (base, head)]
+    a, b = (point["measurement"].get(column) for point in (base, head))
     facts = [Fact("launches", *row) for row in _launches(base, head)]
     for name in (base.get("info") or {}) | (head.get("info") or {}):
-        a, b = (base.get("info") or {}).get(name), (head.get("info") or {}).get(name)
-        if a != b:
-            facts.append(Fact("plan_info", name, a, b))
-    evidence = "perf_counter around the call; " + (
-        "the GPU work differs too" if any(f.kind == "launches" for f in facts) else "the GPU work is the same"
-    )
-    return Cause(kind, what, *values, delta_us, evidence, facts=[asdict(f) for f in facts])
+        before, after = ((point.get("info") or {}).get(name) for point in (base, head))
+        if before != after:
+            facts.append(Fact("plan_info", name, before, after))
+    differs = any(fact.kind == "launches" for fact in facts)
+    work = "the GPU work differs too" if differs else "the GPU work is the same"
+    evidence = f"perf_counter around the call; {work}"
+    return Cause(kind, what, a, b, delta_us, evidence, facts=[asdict(f) for f in facts])
 
 
 def _launches(base: Row, head: Row) -> Iterator[tuple[str, Any, Any]]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 NEAR, BUSY = 80.0, 60.0  # per cent of peak sustained throughput
-MEMORY_LEVELS = {
+LEVEL_SLACK = 10.0  # percentage points between memory levels that count as equally busy
+MEMORY_LEVELS = {  # farthest from the SM first
     "dram": "dram_throughput_pct",
     "l2": "l2_throughput_pct",
     "l1": "l1_throughput_pct",
@@ -43,18 +44,26 @@ def of_kernel(metrics: dict[str, Any]) -> Bottleneck:
             return Bottleneck("grid", "sm", 100 * waves)
         return Bottleneck("latency", "sm", max(compute, memory))
     if min(compute, memory) >= BUSY and abs(compute - memory) < 10:
-        return Bottleneck("balanced", _memory_level(metrics), memory, max(compute, memory) >= NEAR)
+        return Bottleneck("balanced", _memory_level(metrics)[0], memory, max(compute, memory) >= NEAR)
     if memory >= compute:
-        return Bottleneck("memory", _memory_level(metrics), memory, memory >= NEAR)
+        level, pct = _memory_level(metrics)
+        return Bottleneck("memory", level, memory if pct is None else pct, memory >= NEAR)
     unit = "tensor" if (metrics.get("tensor_pipe_pct") or 0) >= 0.5 * compute else "sm"
     return Bottleneck("compute", unit, compute, compute >= NEAR)
 
 
-def _memory_level(metrics: dict[str, Any]) -> str | None:
-    """The busiest level of the memory hierarchy."""
+def _memory_level(metrics: dict[str, Any]) -> tuple[str | None, float | None]:
+    """The level that limits: the farthest from the SM among those that are about as busy as the busiest.
+
+    What DRAM delivers passes through L2 and L1, so a launch that waits for DRAM keeps those busy, too.
+    """
     known = {
-        level: metrics[key]
+        level: float(metrics[key])
         for level, key in MEMORY_LEVELS.items()
         if metrics.get(key) is not None
     }
-    return max(known, key=lambda level: known[level]) if known else None
+    busiest = max(known.values(), default=0.0)
+    for level, pct in known.items():
+        if pct >= busiest - LEVEL_SLACK:
+            return level, pct
+    return None, None

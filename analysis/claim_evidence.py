@@ -10,11 +10,18 @@ from typing import Any
 
 from analysis import noise, sanity
 from analysis.expression import evaluate
-from analysis.scope import Scope, of_point, paired, possible_names
+from analysis.scope import Origin, Scope, of_point, paired, possible_names
 from analysis.source_facts import SourceFacts
 from parsers.files import BadInput, read_json
 
 Row = dict[str, Any]
+
+# What capture.jit measures of a module; a step that failed, or that a prebuilt module spared, lacks its own.
+JIT_NAMES = frozenset(
+    "aot cache_paths cold_aot cold_build_s cold_generation_s cold_library_bytes cold_load_s cold_uri "
+    "cold_write_ninja_s disk_build_and_load_s disk_generation_s disk_memory_hit_s disk_n "
+    "disk_up_to_date_check_s first_launch_first_launch_s first_launch_later_launch_s".split()
+)
 
 
 class Unanswered(Exception):  # noqa: N818  (no error: the evidence has no answer)
@@ -60,11 +67,8 @@ class Evidence:
 
     @cached_property
     def jit_scopes(self) -> list[Scope]:
-        """A scope for each JIT module, its nested keys joined by '_'."""
-        rows = [_flat(row) for row in (self.jit or {}).get("modules", ())]
-        summary = _flat({k: v for k, v in (self.jit or {}).items() if k not in ("modules", "provenance")})
-        possible = frozenset(name for row in rows for name in row)
-        return [Scope(summary | row, possible, point=f"jit/{_label(row)}") for row in rows]
+        """A scope for each JIT module."""
+        return [_of_module(name, row) for name, row in (self.jit or {}).get("modules", {}).items()]
 
 
 def load(results: Path, source_index: Path | None) -> Evidence:
@@ -153,15 +157,17 @@ def _struck(results: Row) -> dict[str, set[str]]:
     return out
 
 
-def _flat(row: Row, prefix: str = "") -> Row:
-    out: Row = {}
+def _of_module(name: str, row: Row) -> Scope:
+    """Nested keys are joined by '_' (``cold_build_s``); the cache's file names are ``cache_paths``."""
+    values: Row = {"module": name}
     for key, value in row.items():
-        out |= _flat(value, f"{prefix}{key}_") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return out
-
-
-def _label(row: Row) -> str:
-    return str(row.get("uri") or row.get("module") or row.get("name"))
+        parts = value if isinstance(value, dict) and key != "cache" else {"": value}
+        values |= {f"{key}_{part}".rstrip("_"): inner for part, inner in parts.items()}
+    values["cache_paths"] = list(row["cache"]) if "cache" in row else None
+    values.pop("cache", None)
+    point = f"jit/{name}"
+    origins = {key: Origin("jit/jit_analysis.json", point, None, key, None) for key in values}
+    return Scope(values | {"point": point}, JIT_NAMES, origins, point)
 
 
 def _optional(path: Path) -> Any:

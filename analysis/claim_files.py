@@ -110,7 +110,7 @@ def _parse(path: Path, claim: Claim) -> None:
     """Every expression of the claim must parse; what its names mean is known only with the evidence."""
     texts = [claim["applies"].get("where"), *(r["when"] for r in claim.get("reasons", ()))]
     for decide in claim["decide"]:
-        texts += [decide["value"], decide.get("select", {}).get("where")]
+        texts += [decide["value"], decide.get("by"), decide.get("select", {}).get("where")]
         texts += [sample.get("where") for sample in decide.get("samples", {}).values()]
     for text in texts:
         try:

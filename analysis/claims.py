@@ -117,24 +117,26 @@ def _reasons(claim: Row, found: Outcome, verdict: str, evidence: Evidence) -> st
         measured=found.measured, expected=wanted.value, low=wanted.low, high=wanted.high, verdict=verdict
     )
     said = [
-        _filled(reason["say"], scope, functions)
+        _filled(reason["say"], scope, functions, claim)
         for reason in claim.get("reasons", ())
-        if evaluate(str(reason["when"]), _forgiving(str(reason["when"]), scope), functions) is True
+        if evaluate(str(reason["when"]), _forgiving(reason["when"], scope, claim), functions) is True
     ]
     return " ".join(text.strip() for text in said if text)
 
 
-def _forgiving(text: str, scope: Scope) -> Scope:
-    """A reason may name what only another of the claim's decisions has: there it is unknown."""
-    return scope.with_values(**{name: scope.get(name) for name in names(text)})
+def _forgiving(text: Any, scope: Scope, claim: Row) -> Scope:
+    """Of a claim with several decisions a reason may name what only another one has: here it is unknown."""
+    if len(claim["decide"]) == 1:
+        return scope
+    return scope.with_values(**{name: scope.get(name) for name in names(str(text))})
 
 
-def _filled(text: str, scope: Scope, functions: Row) -> str | None:
+def _filled(text: str, scope: Scope, functions: Row, claim: Row) -> str | None:
     """``{expression:format}`` replaced by its value; None where a value is unknown."""
     parts: list[str] = []
     end = 0
     for match in _PLACEHOLDER.finditer(text):
-        value = evaluate(match[1], _forgiving(match[1], scope), functions)
+        value = evaluate(match[1], _forgiving(match[1], scope, claim), functions)
         if value is None:
             return None
         parts += [text[end : match.start()], format(value, match[2] or "")]
@@ -237,6 +239,8 @@ def _evidence(found: Outcome | None) -> list[Row]:
         if name not in ("published", "ceiling")
     ]
     reports = dict.fromkeys(row["report"] for row in inputs if row["report"])
+    if found.decide.get("over") == "source":
+        reports = {"source_index.json": None}
     whole = Origin(", ".join(reports) or None, found.scope.point, None, "the claim's value", text)
     return [_cited(whole, "value", found.measured), *inputs]
 

@@ -67,10 +67,10 @@ gbs_hot             | float | GB/s   | bytes_analytic / time_hot_us (L2 warm: no
 tensor_tflops_counted | float | TFLOPS | flops_tensor_counted / time_ncu_us                           | ncu
 dram_gbs_counted    | float | GB/s   | bytes_dram_counted / time_ncu_us                               | ncu
 ceiling_dram_gbs_datasheet | float | GB/s | published peak of the part                                | ceilings
-ceiling_dram_gbs_counter   | float | GB/s | dram_bytes_peak_per_cycle × dram_cycles_per_second        | ncu
+ceiling_dram_gbs_counter   | float | GB/s | dram_bytes_peak_per_cycle × dram_cycles_per_second of the main kernel | ncu
 ceiling_dram_gbs_measured  | float | GB/s | large copy on the same machine                            | ceilings
 ceiling_tensor_tflops_datasheet | float | TFLOPS | published dense peak of the part                   | ceilings
-ceiling_tensor_tflops_counter   | float | TFLOPS | tensor_flops_peak_per_second of the instruction that ran | ncu
+ceiling_tensor_tflops_counter   | float | TFLOPS | tensor_flops_peak_per_second (instruction that ran) of the main kernel | ncu
 ceiling_tensor_tflops_measured  | float | TFLOPS | large matrix product on the same machine           | ceilings
 gbs_fraction_datasheet | float | of 1 | gbs / ceiling_dram_gbs_datasheet                              | events
 gbs_fraction_counter   | float | of 1 | dram_gbs_counted / ceiling_dram_gbs_counter                   | ncu

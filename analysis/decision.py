@@ -66,6 +66,8 @@ def decide_over(claim: Row, decide: Row, scopes: list[Scope], functions: Functio
     known = [(scope, value) for scope, value in pairs if value is not None]
     if not known:
         raise Unanswered(_lacking(text, scopes))
+    if "by" in decide:  # max and min below keep the first of equals
+        known.sort(key=lambda pair: _rank(str(decide["by"]), pair[0]), reverse=True)
     compare = _comparison(decide, wanted)
     scope, measured, holds = _aggregate(decide.get("aggregate", "all"), pairs, known, compare)
     if holds is None:
@@ -91,6 +93,11 @@ def _value(text: str, scope: Scope, functions: Functions) -> Any:
     if value is not None and not isinstance(value, bool | int | float):
         raise ExpressionError(f"{text!r} gives {value!r}: neither a number nor true or false")
     return value
+
+
+def _rank(text: str, scope: Scope) -> float:
+    value = evaluate(text, scope)
+    return -math.inf if value is None else float(value)
 
 
 def _lacking(text: str, scopes: list[Scope]) -> str:

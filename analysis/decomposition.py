@@ -1,10 +1,11 @@
-"""Where a kernel's change in time went: instructions, waiting by reason, active warps, clock, idle SMs.
+"""Where a kernel's change went: instructions, waiting by reason, active warps, clock, idle SMs.
 
-A scheduler's active cycles are (Little's law) instructions × cycles a warp spends per instruction ÷ active warps,
-and a duration is those cycles ÷ clock, stretched by the time in which SMs hold no warp. The factors multiply, so
-their logarithms add; the logarithmic mean of both durations turns them into nanoseconds that add up to the change
-exactly (the logarithmic mean Divisia decomposition). Cycles per instruction are a sum over the stall reasons, so
-that term splits further, again without a remainder.
+A scheduler's active cycles are (Little's law) instructions × cycles a warp spends per instruction
+÷ active warps, and a duration is those cycles ÷ clock, stretched by the time in which SMs hold no
+warp. The factors multiply, so their logarithms add; the logarithmic mean of both durations turns
+them into nanoseconds that add up to the change exactly (the logarithmic mean Divisia
+decomposition). Cycles per instruction are a sum over the stall reasons, so that term splits
+further, again without a remainder.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OPTIONAL = ("SMs",)  # equal on one GPU; old reports do not say
 
 @dataclass(frozen=True)
 class Part:
-    """One term of a kernel's change. ``base`` and ``head`` in ``unit``, ``delta_ns`` what it did to the duration.
+    """One term of a kernel's change: both values in ``unit``, and what it did to the duration.
 
     kind: instructions | stall | scheduler | active warps | SM clock | SMs | idle SMs
     """
@@ -50,10 +51,10 @@ def logarithmic_mean(a: float, b: float) -> float:
 
 
 def parts(base: Row, head: Row) -> list[Part]:
-    """Terms of the change between two launches, the largest first; their sum is the change in duration.
+    """Terms of the change between two launches, the largest first; they add up to the change.
 
-    base, head: kernel rows with ``duration_ns``, ``metrics`` by registry key and ``stalls``. Empty where either
-    lacks a factor.
+    base, head: kernel rows with ``duration_ns``, ``metrics`` by registry key and ``stalls``. Empty
+    where either lacks a factor.
     """
     times = base["duration_ns"], head["duration_ns"]
     if not all(times):
@@ -69,7 +70,8 @@ def parts(base: Row, head: Row) -> list[Part]:
         if name == "latency":
             out += _latency(base["stalls"], head["stalls"], values, scale)
         else:
-            out.append(Part(name, name, *values, UNITS[name], scale * FACTORS[name][1] * log(values[1] / values[0])))
+            term = FACTORS[name][1] * log(values[1] / values[0])
+            out.append(Part(name, name, *values, UNITS[name], scale * term))
     rest = times[1] - times[0] - sum(part.delta_ns for part in out)
     out.append(Part("idle SMs", "launch, tail and uneven SMs", *_idle(known, times), "of 1", rest))
     return sorted((p for p in out if p.delta_ns), key=lambda p: -abs(p.delta_ns))
@@ -84,7 +86,7 @@ def _both(base: Row, head: Row, key: str) -> tuple[float, float] | None:
 def _latency(
     base: Iterable[Row], head: Iterable[Row], total: tuple[float, float], scale: float
 ) -> list[Part]:
-    """Cycles per issued instruction by reason; what the reasons miss of their total is one more part."""
+    """Cycles per issued instruction by reason; what the reasons miss is one more part."""
     before, after = _ratios(base), _ratios(head)
     each = scale / logarithmic_mean(*total)
     unit = "cycles per instruction"
@@ -95,8 +97,8 @@ def _latency(
         a, b = before.get(reason, 0.0), after.get(reason, 0.0)
         kind = "scheduler" if reason in ("selected", "not_selected") else "stall"
         out.append(Part(kind, reason, a, b, unit, each * (b - a)))
-    missed = [whole - sum(known.values()) for whole, known in zip(total, (before, after), strict=True)]
-    out.append(Part("stall", "not attributed to a reason", *missed, unit, each * (missed[1] - missed[0])))
+    a, b = total[0] - sum(before.values()), total[1] - sum(after.values())
+    out.append(Part("stall", "not attributed to a reason", a, b, unit, each * (b - a)))
     return out
 
 
@@ -104,8 +106,10 @@ def _ratios(stalls: Iterable[Row]) -> dict[str, float]:
     return {s["reason"]: s["ratio"] for s in stalls if s["ratio"] is not None}
 
 
-def _idle(known: dict[str, tuple[float, float] | None], times: tuple[float, float]) -> tuple[float | None, float | None]:
-    """Fraction of the duration outside active cycles, on each side; None where the SM count is not known."""
+def _idle(
+    known: dict[str, tuple[float, float] | None], times: tuple[float, float]
+) -> tuple[float | None, float | None]:
+    """Fraction of each duration outside active cycles; None where the SM count is not known."""
     out: list[float | None] = []
     for side in (0, 1):
         value = 1.0

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from analysis import ceilings, measurement
 from analysis.columns import COLUMNS
 from analysis.provenance import load_provenance
-from parsers.files import main_guard, write_json, write_table
+from parsers.files import main_guard, without_pandas, write_json, write_table
 
 Row = dict[str, Any]
 ARROW = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
@@ -116,7 +116,7 @@ def _json(path: Path) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", required=True)
     parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--evidence", type=Path, required=True)
@@ -124,6 +124,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--measurements", type=Path, required=True)
     args = parser.parse_args()
+    without_pandas()
     found = results(args.target, args.tables, args.evidence, args.recording)
     rows = [point["measurement"] for point in found["points"]]
     write_table(args.measurements, pa.Table.from_pylist(rows, schema=SCHEMA))

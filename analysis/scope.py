@@ -2,7 +2,7 @@
 
 A point's scope holds its parameters, its measurement columns, the main kernel's metrics by registry key,
 ``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info_<key>``), the GPU
-(``sm_count``, ``l2_bytes``, …) and lists over its kernels (``kernel_names``, ``kernel_grids``, …).
+(``gpu_sm_count``, ``gpu_l2_bytes``, …) and lists over its kernels (``kernel_names``, ``kernel_grids``, …).
 docs/claims.md has the table.
 """
 
@@ -20,7 +20,8 @@ from parsers.registry import METRICS, STALL_REASONS
 
 Row = dict[str, Any]
 REASONS = frozenset(STALL_REASONS)
-GPU = ("compute_capability", "sm_count", "l2_bytes", "memory_bytes")
+# Of the GPU; l2_bytes without the prefix is the L2 traffic of the main kernel.
+GPU = {f"gpu_{name}": name for name in ("sm_count", "l2_bytes", "memory_bytes")}
 KERNEL_LISTS = {
     "kernel_names": "name",
     "kernel_templates": "demangled",
@@ -107,7 +108,7 @@ def of_point(entry: Row, results: Row, possible: frozenset[str], struck: Iterabl
     """The scope of one point. ``struck`` columns (see ``analysis.sanity``) are unknown."""
     provenance, params = results["provenance"], dict(entry.get("params") or {})
     main = main_kernel(entry)
-    values: Row = {name: provenance.get(name) for name in GPU}
+    values: Row = {name: provenance.get(key) for name, key in GPU.items()}
     values |= {f"info_{key}": value for key, value in (entry.get("info") or {}).items()}
     values |= _of_kernels(entry.get("kernels") or [], main)
     values |= {name: value for name, value in entry["measurement"].items() if name != "params"} | params

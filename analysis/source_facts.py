@@ -1,6 +1,7 @@
-"""Source facts: what the index of the installed FlashInfer says of a name, a file or a signature.
+"""Source facts: what the index of the installed FlashInfer says of a name, a file, a variable or a signature.
 
-Each function answers None (unknown) where the index does not hold what it would take to know.
+Each question answers None (unknown) where the index does not hold what it would take to know.
+The index is ``source_index.json`` of ``capture.sourceindex``; ``signatures`` and ``python_functions`` are optional.
 """
 
 from __future__ import annotations
@@ -9,26 +10,89 @@ from collections.abc import Callable
 from typing import Any
 
 Row = dict[str, Any]
+HEADERS = "data/include/flashinfer/"
 
 
 class SourceFacts:
-    """Questions to ``source_index.json``."""
+    """Questions to a source index; a claim decided over the source may call any of ``functions``."""
 
     def __init__(self, index: Row) -> None:
         self.index = index
-        self._names = {name for name in _strings(index)}
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The calls that a claim decided over the source may make."""
-        return {}
+        """The calls by the name that claims use."""
+        return {
+            "header_defines": self.header_defines,
+            "api_file": self.api_file,
+            "reads_variable": self.reads_variable,
+            "python_defines": self.python_defines,
+            "accepts": self.accepts,
+            "requires": self.requires,
+            "default": self.default,
+            "position": self.position,
+        }
 
+    def header_defines(self, name: str, header: str | None = None) -> bool | None:
+        """Whether a function of this name is defined in that CUDA header, or in any of FlashInfer's.
 
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [s for key, item in value.items() for s in (key, *_strings(item))]
-    if isinstance(value, list):
-        return [s for item in value for s in _strings(item)]
-    return []
+        header: below include/flashinfer, e.g. ``attention/variants.cuh``.
+        """
+        headers: dict[str, list[list[Any]]] = self.index.get("functions") or {}
+        if header is not None:
+            headers = {path: found for path, found in headers.items() if path == HEADERS + header}
+        if not headers:
+            return None
+        return any(name == function[2] for found in headers.values() for function in found)
+
+    def api_file(self, target: str, role: str) -> str | None:
+        """The file of a target's API symbol (roles: python, jit, …), below the package's folder."""
+        symbol = self.index.get("targets", {}).get(target, {}).get("api", {}).get(role)
+        return str(symbol["file"]) if symbol else None
+
+    def reads_variable(self, name: str) -> bool | None:
+        """Whether the package reads this environment variable."""
+        variables = self.index.get("environment")
+        return None if not variables else name in variables
+
+    def python_defines(self, name: str) -> bool | None:
+        """Whether the package defines a Python function of this name anywhere."""
+        names = self.index.get("python_functions")
+        return None if names is None else name in names
+
+    def accepts(self, function: str, parameter: str) -> bool | None:
+        """Whether a call may pass this parameter by name; unknown where ``**kwargs`` takes the rest."""
+        parameters = self._parameters(function)
+        if parameters is None:
+            return None
+        if any(p["name"] == parameter for p in parameters):
+            return True
+        return None if any(p["kind"] == "var_keyword" for p in parameters) else False
+
+    def requires(self, function: str, parameter: str) -> bool | None:
+        """Whether a call without this parameter is a TypeError."""
+        parameters = self._parameters(function)
+        if parameters is None:
+            return None
+        return any(
+            p["name"] == parameter and p.get("default") is None and not p["kind"].startswith("var_")
+            for p in parameters
+        )
+
+    def default(self, function: str, parameter: str) -> str | None:
+        """The default of a parameter as it is written in the source."""
+        for found in self._parameters(function) or ():
+            if found["name"] == parameter:
+                return found.get("default")
+        return None
+
+    def position(self, function: str, parameter: str) -> int | None:
+        """The slot of a parameter that can be passed by position, from 0."""
+        positional = [p for p in self._parameters(function) or () if p["kind"] == "positional"]
+        names = [p["name"] for p in positional]
+        return names.index(parameter) if parameter in names else None
+
+    def _parameters(self, function: str) -> list[Row] | None:
+        """[{"name", "kind": positional | keyword | var_positional | var_keyword, "default": text | None}]."""
+        signatures = self.index.get("signatures") or {}
+        return signatures.get(function)

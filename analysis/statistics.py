@@ -1,11 +1,12 @@
 """Is one set of runs slower than another? Tests, intervals and verdicts for many points at once.
 
-A *run* is one process that timed every point; a *side* is the list of its runs. Launches within a run share
-clocks and placement, and two runs of one binary differ by more than their own spread says. So where a side was
-repeated, the run is the unit: its median is one observation, and the variance between runs, which few repeats
-estimate badly, is moderated across points (Smyth 2004, an F distribution fitted by scipy). Where nothing was
-repeated, launches are all there is: Mann-Whitney's test, the bootstrap standard error of the median, and a
-floor that stands for the variation between runs that was not measured.
+A *run* is one process that timed every point; a *side* is the list of its runs. Launches within a
+run share clocks and placement, and two runs of one binary differ by more than their own spread
+says. So where a side was repeated, the run is the unit: its median is one observation, and the
+variance between runs, which few repeats estimate badly, is moderated across points (Smyth 2004, an
+F distribution fitted by scipy). Where nothing was repeated, launches are all there is:
+Mann-Whitney's test, the bootstrap standard error of the median, and a floor that stands for the
+variation between runs that was not measured.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ import numpy as np
 Runs = list[list[float]]  # the samples of each run, µs
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-# Without repeats, two runs of one binary are taken to differ by this much: GQA decode at batch 128 on one H200
-# gave 336 µs in one run and 376 µs in the next.
+# Without repeats, two runs of one binary are taken to differ by this much: GQA decode at batch 128
+# on one H200 gave 336 µs in one run and 376 µs in the next.
 ASSUMED_FLOOR = 0.12
-# From this many runs a side the moderated test alone keeps false alarms rare, two-moded points included;
-# with fewer a change must also exceed the A/A floor (docs/compare.md shows both).
+# From this many runs a side the moderated test alone keeps false alarms rare, two-moded points
+# included; with fewer a change must also exceed the A/A floor (docs/compare.md shows both).
 ENOUGH_RUNS = 5
 FEWEST_POINTS = 8  # that a common variance is estimated from
 AA_QUANTILE = 0.99
@@ -38,11 +39,11 @@ SLOWER, FASTER, SAME, NOISY = "slower", "faster", "same", "too noisy to tell"
 
 @dataclass(frozen=True)
 class Estimate:
-    """One metric of one point. Times in µs; ``low`` and ``high`` bound the relative change; fractions of 1.
+    """One metric of one point. Times in µs; ``low`` and ``high`` bound the relative change.
 
-    base, head: geometric mean over runs of their medians; p: None where there is nothing to test; q: p after
-    the correction; floor: the A/A floor that the change was held against, None where the runs sufficed;
-    basis: runs | samples | none (a single value a side).
+    base, head: geometric mean over runs of their medians; p: None where there is nothing to test;
+    q: p after the correction; floor: the A/A floor that the change was held against, None where
+    the runs sufficed; basis: runs | samples | none (a single value a side).
     """
 
     base: float
@@ -79,10 +80,10 @@ class Prior:
 def estimates(
     sides: Sequence[tuple[Runs, Runs]], alpha: float, configured_floor: float | None = None
 ) -> tuple[list[Estimate], Floor]:
-    """An estimate for each (base, head) and the metric's A/A floor. Verdicts still to come (``decide``).
+    """An estimate for each (base, head) and the metric's A/A floor; verdicts by ``decide``.
 
-    alpha: 1 − confidence of the intervals; configured_floor: a fraction known from elsewhere, used where this
-    evidence has no repeats. Raises ValueError on a side without a positive sample.
+    alpha: 1 − confidence of the intervals; configured_floor: a fraction known from elsewhere, used
+    where this evidence has no repeats. Raises ValueError on a side without a positive sample.
     """
     medians = [tuple(_log_medians(runs) for runs in side) for side in sides]
     floor = _floor([m for pair in medians for m in pair], configured_floor)
@@ -90,17 +91,18 @@ def estimates(
     prior = _prior(own)
     out: list[Estimate | None] = [None] * len(sides)
     by_run = [i for i, (_, df) in enumerate(own) if df + prior.df > 0]
-    for i, found in zip(by_run, _by_runs([medians[i] for i in by_run], [own[i] for i in by_run], prior, alpha),
-                        strict=True):  # fmt: skip
+    tests = _by_runs([medians[i] for i in by_run], [own[i] for i in by_run], prior, alpha)
+    for i, found in zip(by_run, tests, strict=True):
         out[i] = _estimate(sides[i], medians[i], found, "runs", floor)
-    rest = [i for i, found in enumerate(out) if found is None]
+    rest = [i for i, estimate in enumerate(out) if estimate is None]
     for i, found in zip(rest, _by_samples([sides[i] for i in rest], alpha), strict=True):
-        out[i] = _estimate(sides[i], medians[i], found, "samples" if found[0] is not None else "none", floor)
+        basis = "none" if found[0] is None else "samples"
+        out[i] = _estimate(sides[i], medians[i], found, basis, floor)
     return [found for found in out if found is not None], floor
 
 
 def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Estimate]:
-    """The same with q values and verdicts; all that were tested count as one family (Benjamini-Hochberg).
+    """The same with q values (Benjamini-Hochberg over all that were tested) and verdicts.
 
     slower, faster: significant, beyond the threshold and beyond the floor that applies;
     same: the interval lies within ± threshold; too noisy to tell: everything else.
@@ -108,7 +110,8 @@ def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Es
     from scipy.stats import false_discovery_control
 
     tested = [i for i, e in enumerate(found) if e.p is not None]
-    corrected = dict(zip(tested, false_discovery_control([found[i].p for i in tested]), strict=True)) if tested else {}
+    q_values = false_discovery_control([found[i].p for i in tested]) if tested else []
+    corrected = dict(zip(tested, q_values, strict=True))
     out = []
     for i, estimate in enumerate(found):
         q = float(corrected[i]) if i in corrected else None
@@ -162,7 +165,10 @@ Found = tuple[float | None, float | None, float | None]  # p, low and high of th
 
 
 def _by_runs(
-    medians: Sequence[tuple[list[float], ...]], own: Sequence[tuple[float, int]], prior: Prior, alpha: float
+    medians: Sequence[tuple[list[float], ...]],
+    own: Sequence[tuple[float, int]],
+    prior: Prior,
+    alpha: float,
 ) -> list[Found]:
     """Moderated t-test on the log medians of the runs."""
     if not medians:
@@ -195,9 +201,9 @@ def _by_samples(sides: Sequence[tuple[Runs, Runs]], alpha: float) -> list[Found]
         if min(len(base[0]), len(head[0])) > 2:
             shapes.setdefault((len(base[0]), len(head[0])), []).append(i)
     for members in shapes.values():
-        base = np.log([sides[i][0][0] for i in members])
-        head = np.log([sides[i][1][0] for i in members])
-        for i, found in zip(members, _launches(base, head, alpha), strict=True):
+        stacked = [np.log([sides[i][side][0] for i in members]) for side in (0, 1)]
+        tests = _launches(stacked[0], stacked[1], alpha)
+        for i, found in zip(members, tests, strict=True):
             out[i] = found
     return out
 
@@ -211,8 +217,8 @@ def _launches(base: Floats, head: Floats, alpha: float) -> list[Found]:
     errors = [np.asarray(mjci(side, prob=[0.5], axis=1))[:, 0] for side in (base, head)]
     change = np.median(head, axis=-1) - np.median(base, axis=-1)
     half = norm.ppf(1 - alpha / 2) * np.maximum(np.hypot(*errors), TIMER_STEP)
-    return list(zip(np.nan_to_num(p, nan=1.0).tolist(), (change - half).tolist(), (change + half).tolist(),
-                    strict=True))  # fmt: skip
+    p = np.nan_to_num(p, nan=1.0)  # all samples equal
+    return list(zip(p.tolist(), (change - half).tolist(), (change + half).tolist(), strict=True))
 
 
 # --- the floor --------------------------------------------------------------------------------
@@ -222,14 +228,19 @@ def _floor(sides: Iterable[list[float]], configured: float | None) -> Floor:
     """99 % of the A/A pairs (two runs of one side, one point) lie closer together than this."""
     pairs = [abs(a - b) for side in sides for a, b in combinations(side, 2)]
     if pairs:
-        return Floor(expm1(float(np.quantile(pairs, AA_QUANTILE, method="higher"))), len(pairs), "repeats")
+        furthest = float(np.quantile(pairs, AA_QUANTILE, method="higher"))
+        return Floor(expm1(furthest), len(pairs), "repeats")
     if configured is not None:
         return Floor(configured, 0, "configured")
     return Floor(ASSUMED_FLOOR, 0, "assumed")
 
 
 def _estimate(
-    side: tuple[Runs, Runs], medians: tuple[list[float], ...], found: Found, basis: str, floor: Floor
+    side: tuple[Runs, Runs],
+    medians: tuple[list[float], ...],
+    found: Found,
+    basis: str,
+    floor: Floor,
 ) -> Estimate:
     p, low, high = found
     base, head = (exp(float(np.mean(m))) for m in medians)

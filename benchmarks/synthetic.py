@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-LINKED = ("sweep.ncu-rep", "trace.sqlite")
+LINKED = ("sweep.ncu-rep", "sweep.json", "trace.sqlite", "trace.json")
 MARK = "~syn"
 
 

@@ -1,1 +1,1 @@
-"""Capture: run kernel targets under Nsight Compute and Nsight Systems and keep what they measured."""
+"""Capture: run kernel targets under Nsight Compute and Nsight Systems, keep what they measured."""

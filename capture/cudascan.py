@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Function(NamedTuple):
-    """A definition: name, the line of the name, first line (with its template) and last, whether it is a kernel."""
+    """A definition: its name and that name's line, first (with the template) and last line."""
 
     name: str
     line: int
@@ -44,7 +44,7 @@ def functions(text: str) -> list[Function]:
     begin = 0  # where the current declaration starts
     for position in (match.start() for match in re.finditer(r"[{};]", plain)):
         if plain[position] == "{":
-            if nested or stack and stack[-1] or _is_initialiser(plain[begin:position]):
+            if nested or (stack and stack[-1]) or _is_initialiser(plain[begin:position]):
                 nested += 1
                 continue
             stack.append(_function(plain[begin:position], begin, breaks))
@@ -70,7 +70,7 @@ def _spaces(match: re.Match[str]) -> str:
 
 
 def _is_initialiser(head: str) -> bool:
-    """Whether a brace after `head` is a value: inside parentheses, in an alias, or of a member (`: a{0}, b{1}`)."""
+    """Whether a brace after `head` is a value: in parentheses, an alias, or of a member."""
     head = _without_templates(head)
     if head.count("(") != head.count(")") or ALIAS.match(head):
         return True
@@ -111,7 +111,7 @@ def _without_templates(text: str) -> str:
 
 
 def _closing(text: str, start: int, left: str, right: str) -> int:
-    """Offset after the bracket that closes the one at `start`; parentheses inside <…> may hold a `>`."""
+    """Offset after the bracket that closes the one at `start`; `(a > b)` closes no `<`."""
     depth = parentheses = 0
     for offset in range(start, len(text)):
         mark = text[offset]

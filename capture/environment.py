@@ -2,7 +2,7 @@
 
     python -m capture.environment --out environment.json [--recorded]
 
-Works on any machine. Exit status 0 with or without a GPU; findings that are not "ok" carry a remedy.
+Works on any machine, exit status 0. A finding that is not "ok" carries a remedy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure FlashInfer's JIT: cold build, disk hit, memory hit, first launch.
 
     python -m capture.jit --out jit_analysis.json [--modules decode,prefill_fa2,rmsnorm,rope,merge]
-                          [--disk-repeats 3] [--memory-repeats 100] [--workdir DIR] [--ignore-aot]
+                          [--disk-repeats 3] [--memory-repeats 20] [--workdir DIR] [--ignore-aot]
 
 Each measurement is a fresh process on a private FLASHINFER_WORKSPACE_BASE, removed afterwards unless
 --workdir names one. A prebuilt (AOT) module is loaded before any JIT: then `aot` is true and nothing is said
@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--disk-repeats", type=int, default=3, help="fresh processes with the library on disk"
     )
     parser.add_argument(
-        "--memory-repeats", type=int, default=100, help="requests in a process that has it"
+        "--memory-repeats", type=int, default=20, help="batches of 100 requests to a loaded module"
     )
     parser.add_argument(
         "--workdir", type=Path, help="keep the workspaces here (default: temporary)"

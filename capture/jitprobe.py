@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 MARKER = "JIT-PROBE "
+CALLS = 100  # requests between two readings of the clock: one takes less than reading it
 STEPS = ("cold", "disk", "first")
 # small inputs: the first launch is about loading, not about work
 SMALL = {"batch": 1, "kv_len": 128, "seq_len": 128, "rows": 64, "tokens": 64}
@@ -143,7 +144,12 @@ def memory_hits(module: Module, repeats: int) -> float:
     getter: Callable[..., Any] = getattr(importlib.import_module(path), name)
     arguments = getter_arguments(module.arguments)
     getter(*arguments)
-    return statistics.median(timed(lambda: getter(*arguments))[1] for _ in range(max(repeats, 3)))
+
+    def many() -> None:
+        for _ in range(CALLS):
+            getter(*arguments)
+
+    return statistics.median(timed(many)[1] / CALLS for _ in range(repeats))
 
 
 def getter_arguments(kind: str) -> tuple[Any, ...]:
@@ -192,9 +198,9 @@ def read_ninja(text: str) -> dict[str, Any]:
 
 
 def plain_path(word: str) -> str:
-    """`-I/opt/x/site-packages/flashinfer/data/include` → `-I<flashinfer>/data/include`; others keep their last part."""
+    """`-I/opt/x/flashinfer/data/include` → `-I<flashinfer>/data/include`; other paths keep their last part."""
     word = re.sub(r"/\S*?/flashinfer/data\b", "<flashinfer>/data", word)
-    return re.sub(r"(?<![\w>])(?:/[\w.+-]+)+/([\w.+-]+)", r"<…>/\1", word)
+    return re.sub(r"(^|-[ILB]|[=:\s'\"(])(?:/[\w.+-]+)+/([\w.+-]+)", r"\1<…>/\2", word)
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -219,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="capture.jitprobe")
     parser.add_argument("step", choices=STEPS)
     parser.add_argument("module", choices=sorted(MODULES))
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--ignore-aot", action="store_true")
     args = parser.parse_args()
     os.environ.setdefault(

@@ -97,11 +97,11 @@ def run(
     return Outcome(child.returncode, timed_out, time.monotonic() - started)
 
 
-def end_group(child: subprocess.Popen[str], group: bool = True, grace: float = GRACE_S) -> None:
+def end_group(child: subprocess.Popen[str], group: bool = True) -> None:
     """Interrupt, then terminate, then kill the child (and its group): a profiler may still save its report."""
     for sign, patience in (
-        (signal.SIGINT, grace),
-        (signal.SIGTERM, grace / 2),
+        (signal.SIGINT, GRACE_S),
+        (signal.SIGTERM, GRACE_S / 2),
         (signal.SIGKILL, None),
     ):
         _signal(child, sign, group)
@@ -124,11 +124,11 @@ def output_of(command: Sequence[str], timeout: float = 20.0) -> str | None:
     return "\n".join(lines) if outcome.returncode == 0 and not outcome.timed_out else None
 
 
-def cli(main: Callable[[Sequence[str] | None], int]) -> NoReturn:
-    """Run a command-line `main`: bad input becomes one line and its exit status, SIGTERM an interrupt."""
+def cli(main: Callable[[], int]) -> NoReturn:
+    """Run a command's main: bad input is one line and its exit status, SIGTERM an interrupt."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        status = main(None)
+        status = main()
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         status = 2

@@ -139,13 +139,13 @@ class Package:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 return Place(str(file.relative_to(self.root)), node.lineno)
         package = parts if file.name == "__init__.py" else parts[:-1]
-        for node in ast.walk(self.tree(file)):
-            if isinstance(node, ast.ImportFrom):
-                original = next((a.name for a in node.names if (a.asname or a.name) == name), None)
-                if original is not None and node.level:
-                    base = package[: len(package) - (node.level - 1)]
+        for inner in ast.walk(self.tree(file)):
+            if isinstance(inner, ast.ImportFrom):
+                original = next((a.name for a in inner.names if (a.asname or a.name) == name), None)
+                if original is not None and inner.level:
+                    base = package[: len(package) - (inner.level - 1)]
                     place = self._find(
-                        [*base, *(node.module or "").split(".")], original, seen | {file}
+                        [*base, *(inner.module or "").split(".")], original, seen | {file}
                     )
                     if place is not None:
                         return place
@@ -286,7 +286,9 @@ def _read_of(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
 def _is_reader(function: ast.expr) -> bool:
     """os.getenv, os.environ.get and the like."""
     if isinstance(function, ast.Name):
-        return "env" in function.id  # getenv, and helpers such as parse_env_flags("FLASHINFER_EXTRA_CFLAGS")
+        return (
+            "env" in function.id
+        )  # getenv, and helpers such as parse_env_flags("FLASHINFER_EXTRA_CFLAGS")
     if not isinstance(function, ast.Attribute):
         return False
     return function.attr == "getenv" or (function.attr in READERS and _is_environ(function.value))

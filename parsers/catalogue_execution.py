@@ -66,10 +66,7 @@ SPEED_OF_LIGHT = (
             "highest utilisation among the units of the compute memory pipeline (L1TEX, L2, "
             "DRAM), of its peak"
         ),
-        read(
-            "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-            "gpu__compute_memory_access_throughput.avg.pct_of_peak_sustained_elapsed",
-        ),
+        pct("gpu__compute_memory_throughput"),
     ),
     Metric(
         "dram_throughput_pct",

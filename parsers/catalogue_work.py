@@ -1,4 +1,4 @@
-"""Registry entries: memory traffic and floating-point work, with the ceilings that ncu states for them."""
+"""Registry entries: memory traffic and floating-point work, with the ceilings ncu gives them."""
 
 from __future__ import annotations
 
@@ -180,18 +180,28 @@ _SPARSITY = ("_sparsity_off", "_sparsity_on")
 _OPS = "sm__ops_path_tensor_"
 _FLOP_PATHS = {
     "gh100": (
-        *(f"op_hmma_src_{t}{s}" for t in ("fp16_dst_fp16", "fp16_dst_fp32", "bf16_dst_fp32", "tf32_dst_fp32")
-          for s in _SPARSITY),
-        *(f"op_hgmma_src_{t}{s}" for t in ("fp16", "bf16_dst_fp32", "tf32_dst_fp32") for s in _SPARSITY),
+        *(
+            f"op_hmma_src_{t}{s}"
+            for t in ("fp16_dst_fp16", "fp16_dst_fp32", "bf16_dst_fp32", "tf32_dst_fp32")
+            for s in _SPARSITY
+        ),
+        *(
+            f"op_hgmma_src_{t}{s}"
+            for t in ("fp16", "bf16_dst_fp32", "tf32_dst_fp32")
+            for s in _SPARSITY
+        ),
         *(f"src_fp8{s}" for s in _SPARSITY),
         "src_fp64",
     ),
     "ga100": (
-        *(f"src_{t}{s}" for t in ("fp16_dst_fp16", "fp16_dst_fp32", "bf16_dst_fp32", "tf32_dst_fp32")
-          for s in _SPARSITY),
+        *(
+            f"src_{t}{s}"
+            for t in ("fp16_dst_fp16", "fp16_dst_fp32", "bf16_dst_fp32", "tf32_dst_fp32")
+            for s in _SPARSITY
+        ),
         "src_fp64",
     ),
-}  # fmt: skip
+}
 _INT_PATHS = {
     "gh100": tuple(f"op_{op}_src_int8{s}" for op in ("imma", "igmma") for s in _SPARSITY),
     "ga100": tuple(f"src_{t}{s}" for t in ("int8", "int4") for s in _SPARSITY),
@@ -220,7 +230,7 @@ _CYCLES = ("smsp__cycles_elapsed.avg.per_second", "gpu__time_duration.sum")
 
 
 def _flops(weights: dict[str, float]) -> dict[str, Sources]:
-    """Thread instructions × FLOPs each: by count, else by rate × cycles × time as the rooflines hold them."""
+    """Thread instructions × FLOPs each: by count, else by rate × cycles × time (rooflines)."""
     names = {_INST.format(op): weight for op, weight in weights.items()}
     rates = {f"{name}.per_cycle_elapsed": weight for name, weight in names.items()}
     return {ANY: (weighted(names), weighted(rates, *_CYCLES))}

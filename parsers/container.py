@@ -1,8 +1,8 @@
 """The framing of an `.ncu-rep` file, as NVIDIA's customization guide documents it.
 
 Magic "NVR\\0", then length-prefixed protobuf messages: one FileHeader, and blocks of a BlockHeader
-and a payload. The blocks must end exactly where the file ends: the reader package loads what it can of
-a file cut short, without a word.
+and a payload. The blocks must end exactly where the file ends: the reader package loads what it
+can of a file cut short, without a word.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SOLUTIONS = {
 
 @dataclass(frozen=True)
 class Container:
-    """What the framing tells: number of blocks, and the version of ncu that wrote it, if it says so."""
+    """What the framing tells: the blocks, and the version of ncu that wrote it, if it says so."""
 
     blocks: int
     ncu_version: str | None
@@ -51,7 +51,7 @@ def check(path: Path, name: str | None = None) -> Container:
         raise BadInput(called, f"a damaged Nsight Compute report ({error})") from None
 
 
-class _Truncated(Exception):
+class _Truncated(Exception):  # noqa: N818
     pass
 
 

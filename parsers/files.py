@@ -34,8 +34,8 @@ _MAGIC = (
 )
 
 
-class BadInput(Exception):
-    """A file cannot be read for what it was given as; `path` is the file, `what` says what it is."""
+class BadInput(Exception):  # noqa: N818
+    """A file cannot be read for what it was given as. `path`: the file; `what`: what it is."""
 
     def __init__(self, path: str | os.PathLike[str], what: str) -> None:
         super().__init__(f"{os.fspath(path)}: {what}")
@@ -65,7 +65,7 @@ def sniff(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 def _head(path: Path, size: int = 4096) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             return file.read(size)
     except FileNotFoundError:
         raise BadInput(path, "no such file") from None
@@ -96,7 +96,7 @@ def _sniff_text(head: bytes) -> tuple[str, str]:
 def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A plain file to read: `path` itself, or a private decompressed copy where it is `.xz`.
 
-    The copy lives in a folder of mode 0700 and is gone on exit. Raises BadInput on a broken archive.
+    The copy lives in a folder of mode 0700, gone on exit. Raises BadInput on a broken archive.
     """
     source = Path(path)
     if sniff(source)[0] != "xz":
@@ -105,7 +105,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ncuflow-") as folder:
         target = Path(folder) / (source.name.removesuffix(".xz") or "file")
         try:
-            with lzma.open(source) as packed, open(target, "wb") as plain:
+            with lzma.open(source) as packed, target.open("wb") as plain:
                 shutil.copyfileobj(packed, plain, 1 << 20)
         except (lzma.LZMAError, EOFError):
             raise BadInput(source, "a truncated or damaged xz archive") from None
@@ -123,7 +123,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        os.replace(temporary, target)
+        temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -135,7 +135,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def dump_json(value: Any) -> str:
-    """Strict JSON text (no NaN, no infinity), keys in the order given, indented, one final newline."""
+    """Strict JSON text (no NaN, no infinity): keys as given, indented, a final newline."""
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
@@ -192,8 +192,8 @@ class _NoPandas(importlib.abc.MetaPathFinder):
 
 
 def without_pandas() -> None:
-    """For a command's own process: pyarrow imports pandas (0.2 s) to look for its types in every list
-    that becomes a column. With pandas barred it does without."""
+    """For a command's own process: pyarrow imports pandas (0.2 s) to look for its types in each
+    list that becomes a column. With pandas barred it does without."""
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
 

@@ -13,17 +13,17 @@ _OPCODE = re.compile(r"^\s*(?:@!?U?P[T\d]+\s+)?([A-Z][A-Z0-9_.]*)")
 
 
 def of(action: Any) -> Iterator[Row]:
-    """A row per PC and reason with at least one sample, by PC; none where the report has no samples.
+    """A row per PC and reason with at least one sample, by PC; none where there are no samples.
 
-    `pc` counts bytes from the kernel's first instruction; `file` is relative: from `flashinfer/` on,
-    or the last two components.
+    `pc` counts bytes from the kernel's first instruction; `file` is relative: from `flashinfer/`
+    on, or the last two components.
     """
     samples = {reason.reason: _by_pc(action, reason.samples) for reason in STALL_REASONS.values()}
     idle = {
         reason.reason: _by_pc(action, reason.samples + "_not_issued")
         for reason in STALL_REASONS.values()
     }
-    pcs = sorted({pc for counts in samples.values() for pc in counts})
+    pcs = sorted({pc for counts in samples.values() for pc in counts or ()})
     start = _start(action, pcs)
     for pc in pcs:
         place = {"pc": pc - start} | _place(action, pc)
@@ -34,9 +34,10 @@ def of(action: Any) -> Iterator[Row]:
 def _row(
     place: Row, pc: int, reason: StallReason, samples: dict[str, Any], idle: dict[str, Any]
 ) -> Iterator[Row]:
-    count = samples[reason.reason].get(pc)
+    count = (samples[reason.reason] or {}).get(pc)
     if count:
-        not_issued = idle[reason.reason].get(pc, 0) if idle[reason.reason] else None
+        counts = idle[reason.reason]
+        not_issued = None if counts is None else counts.get(pc, 0)
         yield place | {
             "reason": reason.reason,
             "samples": count,
@@ -44,11 +45,11 @@ def _row(
         }
 
 
-def _by_pc(action: Any, name: str) -> dict[int, int]:
-    """Samples by PC of one counter; PCs without a sample are left out."""
+def _by_pc(action: Any, name: str) -> dict[int, int] | None:
+    """Samples by PC of one counter, without the PCs that have none; None where it is absent."""
     metric = action.metric_by_name(name)
     if metric is None or not metric.has_correlation_ids():
-        return {}
+        return None
     pcs, get = metric.correlation_ids().as_uint64, metric.as_uint64
     counts: dict[int, int] = {}
     for index in range(metric.num_instances()):
@@ -64,7 +65,8 @@ def _start(action: Any, pcs: list[int]) -> int:
     if executed is None or not executed.has_correlation_ids():
         return pcs[0] if pcs else 0
     address = executed.correlation_ids().as_uint64
-    return min([*(address(index) for index in range(executed.num_instances())), *pcs[:1]])
+    addresses = [int(address(index)) for index in range(executed.num_instances())]
+    return min(addresses + pcs[:1], default=0)
 
 
 def _place(action: Any, pc: int) -> Row:

@@ -14,7 +14,7 @@ Sources = tuple[Source | Ceiling, ...]
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured quantity. `sources`: architecture (ga100, gh100 or *) → sources in order of preference."""
+    """One measured quantity. `sources`: architecture (ga100, gh100 or *) → sources, best first."""
 
     key: str
     label: str

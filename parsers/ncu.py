@@ -2,9 +2,9 @@
 
     python -m parsers.ncu FILE.ncu-rep[.xz] [--format table|json|csv] [--out FILE]
 
-The reader package raises next to nothing: an empty, foreign or truncated file, a failed kernel and an
-absent counter all load quietly. What it hides is found here and named: in BadInput where the file
-cannot be used, in a kernel's `problems` where the rest of the report can.
+The reader package raises next to nothing: an empty, foreign or truncated file, a failed kernel and
+an absent counter all load quietly. What it hides is found here and named: in BadInput where the
+file cannot be used, in a kernel's `problems` where the rest of the report can.
 """
 
 from __future__ import annotations
@@ -122,13 +122,12 @@ class Kernel:
     def integer(self, name: str) -> int | None:
         """A whole number; launch metrics are floats in reports before 2024.3."""
         value = self.raw(name)
-        whole = (
-            isinstance(value, int | float) and math.isfinite(value) and float(value).is_integer()
-        )
-        return int(value) if whole else None
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return int(value) if float(value).is_integer() else None
 
     def counter(self, name: str) -> Counter | None:
-        """(value, power of ten of its unit), None if absent. Raises NotANumber on a false number."""
+        """(value, power of ten of its unit), None if absent; NotANumber on a false number."""
         if name in self.invalid:
             raise NotANumber(name)
         if name not in self._counters:
@@ -137,7 +136,9 @@ class Kernel:
 
     def _counter(self, name: str) -> Counter | None:
         found = self.metric(name)
-        value = None if found is None else found.value()
+        if found is None:
+            return None
+        value = found.value()
         if value is None or isinstance(value, str):
             return None
         if not math.isfinite(value) or value < 0:
@@ -174,7 +175,7 @@ def _kernel(
 
 
 def nvtx_ranges(action: Any) -> list[str]:
-    """NVTX ranges that were open at the launch, outermost first: push/pop, then start/end ranges."""
+    """NVTX ranges open at the launch, outermost first: push/pop, then start/end ranges."""
     state = action.nvtx_state()
     if state is None:
         return []
@@ -255,7 +256,7 @@ def _first(
 
 
 def _stalls(kernel: Kernel) -> list[Row]:
-    """Stall reasons of a kernel, by ratio and by samples; reasons that have neither are left out."""
+    """Stall reasons of a kernel, by ratio and by samples; those with neither are left out."""
     rows = []
     for reason in STALL_REASONS.values():
         ratio = _number(kernel, reason.ratio)

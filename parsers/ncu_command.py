@@ -84,7 +84,8 @@ def _top(stalls: list[Row]) -> Row | None:
 def _table(report: ncu.Report, kernels: list[Row]) -> str:
     version = f"ncu {report.ncu_version}, " if report.ncu_version else ""
     count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
-    head = f"{Path(report.file).name}: {version}{', '.join(report.devices) or 'no device name'}, {count}\n\n"
+    devices = ", ".join(report.devices) or "no device name"
+    head = f"{Path(report.file).name}: {version}{devices}, {count}\n\n"
     columns = ("#", "kernel", "grid", "time", "SM", "mem", "DRAM", "issue", "top stall")
     body = show.aligned(columns, [_line(kernel) for kernel in kernels], left=2)
     notes = [f"! {k['index']} {k['name']}: {p}\n" for k in kernels for p in k["problems"]]

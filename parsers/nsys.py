@@ -128,7 +128,7 @@ def _operations(db: Database, problems: list[str]) -> Iterator[tuple[Row, Key]]:
         ("graph", GRAPH, ("graphId",)),
     ):
         for values in db.rows(table, *COMMON, *more):
-            row = _operation(kind, *values[:4], values[6])
+            row = _operation(kind, values)
             if row is None:
                 left_out += 1
                 continue
@@ -143,7 +143,9 @@ _KERNEL_COLUMNS = (
 )  # fmt: skip
 
 
-def _operation(kind: str, start: Any, end: Any, device: Any, stream: Any, node: Any) -> Row | None:
+def _operation(kind: str, values: tuple[Any, ...]) -> Row | None:
+    """The columns that all kinds share, from the values of COMMON; None without usable times."""
+    start, end, device, stream, _, _, node = values[: len(COMMON)]
     begins, ends = integer(start), integer(end)
     if begins is None or ends is None or ends < begins:
         return None
@@ -233,7 +235,7 @@ def _missing(
     if "kernel" not in kinds:
         yield "the trace holds no kernels"
     if "graph" in kinds:
-        yield f"{kinds.count('graph')} CUDA graphs were traced as a whole: their kernels are not listed"
+        yield f"{kinds.count('graph')} CUDA graphs traced as a whole: their kernels are not listed"
     if not ranges:
         yield "the trace holds no NVTX ranges"
     lost = sum(1 for row in rows if "api_name" not in row)

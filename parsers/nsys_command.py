@@ -46,7 +46,7 @@ def document(trace: nsys.Trace, found: list[Row], launches: list[Row]) -> Row:
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """A row per kind and name, the longest total first. Totals of overlapping work exceed wall time."""
+    """A row per kind and name, longest total first. Totals of overlapping work exceed wall time."""
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row in rows:
         groups[row["kind"], row["name"] or "–"].append(row["duration_ns"])
@@ -68,7 +68,8 @@ def summary(rows: list[Row]) -> list[Row]:
 def _span(rows: list[Row]) -> int | None:
     if not rows:
         return None
-    return max(row["end_ns"] for row in rows) - min(row["start_ns"] for row in rows)
+    starts, ends = [row["start_ns"] for row in rows], [row["end_ns"] for row in rows]
+    return int(max(ends) - min(starts))
 
 
 def _table(trace: nsys.Trace, found: list[Row]) -> str:

@@ -1,7 +1,7 @@
 """The SQLite export of nsys, with the differences between its versions smoothed out.
 
-Tables and columns come and go between nsys 2021 and 2026: an absent table has no rows, an absent column
-is None in each of them. A value of another type than it should be is None as well.
+Tables and columns come and go between nsys 2021 and 2026: an absent table has no rows, an absent
+column is None in each of them. A value of another type than it should be is None as well.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def integer(value: Any) -> int | None:
 
 
 def _check_size(path: Path, name: str) -> None:
-    """SQLite opens a file cut short without a word; its header says how many pages there should be."""
+    """SQLite opens a file cut short without a word; its header tells the pages it should have."""
     with path.open("rb") as file:
         header = file.read(100)
     if len(header) < 100:

@@ -14,8 +14,8 @@ THREAD = 0xFFFFFF  # the thread's part of a globalTid; the rest is the process
 
 @dataclass(frozen=True)
 class Range:
-    """One range. `start`, `end` in ns (end None: never closed); `scope` is what it holds for: a thread
-    for push/pop, a process for start/end; `number` counts the ranges of its name."""
+    """One range. `start`, `end` in ns (end None: never closed); `scope` is what it holds for: a
+    thread for push/pop, a process for start/end; `number` counts the ranges of its name."""
 
     name: str
     start: int
@@ -50,7 +50,7 @@ def _end(end: int | None) -> int:
 
 
 def open_at(ranges: Iterable[Range], moments: Iterable[tuple[int, int]]) -> list[list[Range]]:
-    """For each (thread, time) the ranges open then, outermost first: the process's, then the thread's."""
+    """For each (thread, time) the ranges open then, outermost first (process, then thread)."""
     listed = list(moments)
     by_scope: dict[int, list[Range]] = defaultdict(list)
     for item in ranges:
@@ -66,7 +66,7 @@ def open_at(ranges: Iterable[Range], moments: Iterable[tuple[int, int]]) -> list
 
 
 def _sweep(ranges: list[Range], moments: list[tuple[int, int]], found: list[list[Range]]) -> None:
-    """One pass over time: ranges open as their start is reached and are dropped behind their end."""
+    """One pass over time: ranges open as their start is reached, drop behind their end."""
     position = 0
     active: list[Range] = []
     for time, index in moments:
@@ -83,7 +83,7 @@ def encloses(outer: Range, inner: Range) -> bool:
 
 
 def point_range(open_ranges: list[Range], points: Collection[str] | None) -> Range | None:
-    """The range that names the point: the innermost of the plan, or without a plan the outermost."""
+    """The range that names the point: innermost of the plan, or without a plan the outermost."""
     if points is None:
         return open_ranges[0] if open_ranges else None
     return next((item for item in reversed(open_ranges) if item.name in points), None)

@@ -81,16 +81,30 @@ KERNELS = Table(
         _int("grid_size", "blocks in the grid", "block", "launch__grid_size"),
         _int("block_size", "threads in a block", "thread", "launch__block_size"),
         _int("registers", "registers a thread", "register", "launch__registers_per_thread"),
-        _int("smem_static_bytes", "static shared memory a block", "byte", "launch__shared_mem_per_block_static"),
-        _int("smem_dynamic_bytes", "dynamic shared memory a block", "byte", "launch__shared_mem_per_block_dynamic"),
+        _int(
+            "smem_static_bytes",
+            "static shared memory a block",
+            "byte",
+            "launch__shared_mem_per_block_static",
+        ),
+        _int(
+            "smem_dynamic_bytes",
+            "dynamic shared memory a block",
+            "byte",
+            "launch__shared_mem_per_block_dynamic",
+        ),
         _float("duration_ns", "GPU time under ncu", "ns", "gpu__time_duration.sum"),
         _int("passes", "replay passes", "", "profiler__replayer_passes"),
         _text("device", "GPU name", "device__attribute_display_name"),
-        _text("compute_capability", "compute capability, as 9.0", "device__attribute_compute_capability_*"),
+        _text(
+            "compute_capability",
+            "compute capability, as 9.0",
+            "device__attribute_compute_capability_*",
+        ),
         _int("stream", "CUDA stream", "", "launch__stream_id"),
         _text("problems", "what is wrong with this kernel's data, joined by ; "),
     ),
-)  # fmt: skip
+)
 
 METRICS = Table(
     "metrics",
@@ -119,12 +133,26 @@ STALLS = Table(
         KERNEL,
         _text("reason", "stall reason (docs/metrics.md gives NVIDIA's meaning)", required=True),
         _text("kind", "stall, selected or not_selected; only stall is a stall", required=True),
-        _float("ratio", "warps in this state per issued instruction", "cycle", "smsp__average_warps_issue_stalled_*"),
-        _float("share", "of the sum over kind stall, by ratio, or by samples where there are no ratios", "fraction"),
+        _float(
+            "ratio",
+            "warps in this state per issued instruction",
+            "cycle",
+            "smsp__average_warps_issue_stalled_*",
+        ),
+        _float(
+            "share",
+            "of the sum over kind stall, by ratio, or by samples where there are no ratios",
+            "fraction",
+        ),
         _int("samples", "per-PC samples in this state", "", "smsp__pcsamp_warps_issue_stalled_*"),
-        _int("samples_not_issued", "those of them in cycles without an issue", "", "smsp__pcsamp_warps_issue_stalled_*_not_issued"),
+        _int(
+            "samples_not_issued",
+            "those of them in cycles without an issue",
+            "",
+            "smsp__pcsamp_warps_issue_stalled_*_not_issued",
+        ),
     ),
-)  # fmt: skip
+)
 
 RULES = Table(
     "rules",
@@ -149,17 +177,23 @@ LINES = Table(
         REPORT,
         POINT,
         KERNEL,
-        _int("pc", "instruction address, from the kernel's first instruction", "byte", required=True),
+        _int(
+            "pc", "instruction address, from the kernel's first instruction", "byte", required=True
+        ),
         _text("sass", "the instruction", "IAction.sass_by_pc"),
         _text("opcode", "its opcode with modifiers"),
-        _text("file", "source file, from include/flashinfer/ on or its last two components", "IAction.source_info"),
+        _text(
+            "file",
+            "source file, from include/flashinfer/ on or its last two components",
+            "IAction.source_info",
+        ),
         _int("line", "source line", "", "IAction.source_info"),
         _text("function", "function name of the kernel"),
         _int("samples", "samples in this state at this instruction", required=True),
         _int("samples_not_issued", "those of them in cycles without an issue"),
         _text("reason", "warp state, as in `stalls`", required=True),
     ),
-)  # fmt: skip
+)
 
 TIMELINE = Table(
     "timeline",
@@ -174,8 +208,12 @@ TIMELINE = Table(
         _int("start_ns", "start, on the trace's clock", "ns", required=True),
         _int("end_ns", "end", "ns", required=True),
         _int("duration_ns", "end − start", "ns", required=True),
-        _int("gap_before_ns", "time that the device stood idle since all earlier operations ended; 0 where "
-             "they overlap, null for a device's first", "ns"),
+        _int(
+            "gap_before_ns",
+            "time that the device stood idle since all earlier operations ended; 0 where "
+            "they overlap, null for a device's first",
+            "ns",
+        ),
         _int("stream_gap_before_ns", "the same within its stream", "ns"),
         _text("api_name", "CUDA call that launched it", "CUPTI_ACTIVITY_KIND_RUNTIME"),
         _int("api_start_ns", "start of that call", "ns"),
@@ -184,12 +222,14 @@ TIMELINE = Table(
         _int("device", "CUDA device index", "", "deviceId"),
         _text("grid", "grid as x,y,z"),
         _text("block", "block as x,y,z"),
-        Column("graph", BOOL, "launched as a node of a CUDA graph, or a whole graph", required=True),
+        Column(
+            "graph", BOOL, "launched as a node of a CUDA graph, or a whole graph", required=True
+        ),
         _int("launch", "which repeat of the point's NVTX range, from 0"),
         _text("nvtx", "open NVTX ranges, outermost first, joined by /"),
         _int("bytes", "bytes copied or set", "byte"),
     ),
-)  # fmt: skip
+)
 
 RANGES = Table(
     "ranges",
@@ -283,8 +323,8 @@ def build(name: str, rows: Iterable[Row]) -> pa.Table:
 
 
 def check(name: str, table: pa.Table) -> None:
-    """ValueError where a table has other columns or types than its schema, a null where none may be,
-    or NaN or infinity anywhere."""
+    """ValueError where a table has other columns or types than its schema, a null where none may
+    be, or NaN or infinity anywhere."""
     schema = TABLES[name].schema
     if not table.schema.equals(schema):
         raise ValueError(f"table {name}: its columns are not those of the schema")

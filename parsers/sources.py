@@ -1,7 +1,7 @@
-"""How one value is read off a kernel's counters: a name, a sum, a product, or a work-weighted mean.
+"""How one value is read off a kernel's counters: a name, a sum, a product, a work-weighted mean.
 
-A counter that the report does not hold makes the value None. A counter that is there without being a
-number (NaN, infinity, a negative count) raises NotANumber, which the reader turns into a named problem.
+A counter that the report does not hold makes the value None. A counter that is there without being
+a number (NaN, infinity, a negative count) raises NotANumber: the reader makes it a named problem.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Counter = tuple[float, int]
 Lookup = Callable[[str], Counter | None]
 
 
-class NotANumber(Exception):
+class NotANumber(Exception):  # noqa: N818
     """A counter is in the report but holds no usable number; the argument is its name."""
 
 
@@ -68,9 +68,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The ceiling of the work that ran: Σ work ÷ Σ (work ÷ peak), over pairs of work and peak counters.
+    """The ceiling of the work that ran: Σ work ÷ Σ (work ÷ peak), over pairs of work and peak.
 
-    With one kind of instruction it is that instruction's peak; a kernel that did none has no ceiling.
+    With one kind of instruction it is that instruction's peak; a kernel without has no ceiling.
     """
 
     pairs: tuple[tuple[str, str], ...] = field(default=())

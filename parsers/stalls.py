@@ -28,7 +28,7 @@ class StallReason:
 
     @property
     def samples(self) -> str:
-        """ncu name: per-PC samples in this state; with `_not_issued`, those where nothing issued."""
+        """ncu name: per-PC samples in this state; with `_not_issued`, those without an issue."""
         return SAMPLES.format(self.pcsamp or self.reason)
 
 

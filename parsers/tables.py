@@ -2,8 +2,9 @@
 
     python -m parsers.tables --evidence ROOT --target decode --out tables/decode BATCHDIR…
 
-A batch folder holds points.json, timing.jsonl, trace.sqlite and sweep.ncu-rep with their capture records,
-or, named `deep`, deep.ncu-rep; each may be `.xz`, and trace and sweep may be absent (no counters, no nsys).
+A batch folder holds points.json, timing.jsonl, trace.sqlite and sweep.ncu-rep with their capture
+records, or, named `deep`, deep.ncu-rep; each may be `.xz`, and trace and sweep may be absent (no
+nsys, no counters).
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _read_trace(
 
 
 def write(tables: Tables, out: Path) -> None:
-    """Every table as out/<name>.parquet and .csv. Nothing is written unless all rows fit their schema."""
+    """Every table as out/<name>.parquet and .csv; nothing is written unless all rows fit."""
     built = {name: build(name, rows) for name, rows in tables.items()}
     for name, table in built.items():
         write_table(out / f"{name}.parquet", table)

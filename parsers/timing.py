@@ -81,7 +81,7 @@ def _times(kind: str, value: Row | None) -> Row:
         return {}
     if value.get("unit") != "us":
         raise ValueError(f"{kind} is in {value.get('unit')!r}, not us")
-    row = {
+    row: Row = {
         f"{kind}_us": _number(value.get("median")),
         f"{kind}_q25_us": _number(value.get("q25")),
         f"{kind}_q75_us": _number(value.get("q75")),

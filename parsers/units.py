@@ -52,7 +52,8 @@ def significant(value: float, digits: int = 3) -> str:
     """A number with so many significant digits, without an exponent: 4.81, 95.1, 146, 0.00123."""
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value
+    decimals = max(0, digits - 1 - exponent)
     return f"{value:,.{min(decimals, 12)}f}"
 
 

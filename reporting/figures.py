@@ -15,7 +15,10 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.scale import LogScale
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from analysis.provenance import one_line
 from parsers.files import main_guard, write_text
@@ -42,18 +45,35 @@ STYLE = {
 STALL_BARS, STALL_REASONS = 12, 6
 
 
-def new(width: float = 7.2, height: float = 4.0) -> tuple[Figure, Axes]:
-    """An empty figure, in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def new(height: float = 4.0, left: float = 0.8, right: float = 2.2, top: float = 0.15) -> tuple[Figure, Axes]:
+    """An empty figure with margins in inches: fixed ones, as a layout engine would draw everything twice."""
+    width = 7.6
+    figure = Figure(figsize=(width, height))
+    figure.subplots_adjust(
+        left=left / width, right=1 - right / width, top=1 - top / height, bottom=0.75 / height
+    )
     return figure, figure.add_subplot()
+
+
+def _plain_log(axis: Axis, base: int = 10) -> None:
+    """A logarithmic axis with plain numbers at its powers and nothing between."""
+    axis.axes.set(**{f"{axis.axis_name}scale": LogScale(axis, base=base)})
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def save(figure: Figure, path: Path, provenance: dict[str, Any]) -> None:
     """Write the SVG with its origin underneath; no date, so that a second run gives the same bytes."""
-    figure.supxlabel(one_line(provenance), fontsize=6, color="#666666", x=0.01, ha="left")
+    figure.text(0.01, 0.01, one_line(provenance), fontsize=6, color="#666666")
     text = StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     write_text(path, text.getvalue())
+
+
+def _legend(axes: Axes) -> None:
+    """Beside the axes: never on a point."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
 
 
 def measured(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -87,8 +107,10 @@ def roofline(all_results: list[dict[str, Any]], levels: bool) -> Figure:
                 label=f"{results['target']}, {label}" if levels else results["target"],
             )  # fmt: skip
     _roofs(axes, all_results, xs)
-    axes.set(xscale="log", yscale="log", xlabel="counted FLOP per byte", ylabel="counted TFLOPS")
-    axes.legend(loc="lower right")
+    axes.set(xlabel="counted FLOP per byte", ylabel="counted TFLOPS")
+    _plain_log(axes.xaxis)
+    _plain_log(axes.yaxis)
+    _legend(axes)
     return figure
 
 
@@ -118,9 +140,10 @@ def stalls(results: dict[str, Any]) -> Figure:
         for reason, share in row.items():
             totals[reason] += share
     reasons = sorted((r for r in totals if r != "issued"), key=lambda r: -totals[r])[:STALL_REASONS]
-    figure, axes = new(7.2, 1.2 + 0.28 * max(len(rows), 1))
-    left = [0.0] * len(rows)
     labels = [p["point"].split("/", 1)[1] for p in points]
+    margin = 0.2 + 0.066 * max((len(label) for label in labels), default=0)
+    figure, axes = new(1.3 + 0.26 * max(len(rows), 1), left=margin, right=1.55)
+    left = [0.0] * len(rows)
     for index, reason in enumerate(["issued", *reasons, "other"]):
         widths = [
             row.get(reason, 0.0) if reason != "other"
@@ -134,7 +157,7 @@ def stalls(results: dict[str, Any]) -> Figure:
     axes.tick_params(axis="y", labelsize=7)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    _legend(axes)
     return figure
 
 
@@ -165,10 +188,9 @@ def sweep(results: dict[str, Any]) -> Figure:
         if top:
             axes.axhline(top, ls=style, color="#555555", lw=1, label=f"{source} ceiling: {top:,.0f}")
     unit = {"tflops": "TFLOPS", "gbs": "GB/s"}[axis.rate]
-    axes.set(xscale="log", xlabel=axis.name, ylabel=f"{unit} (analytic work / cold event time)", ylim=(0, None))
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
+    axes.set(xlabel=axis.name, ylabel=f"{unit} (analytic work / cold event time)", ylim=(0, None))
+    _plain_log(axes.xaxis, base=2)
+    _legend(axes)
     return figure
 
 

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 MISSING = "–"
+
+
+class Struck(float):
+    """A number that cannot be true: computed with like any other, printed struck through."""
+
+
+def _struck(text: str, value: Any) -> str:
+    return f"~~{text}~~" if isinstance(value, Struck) else text
+
+
+def _strikes(function: Callable[..., str]) -> Callable[..., str]:
+    """A formatter whose text is struck through where its value is."""
+
+    @wraps(function)
+    def formatter(value: Any, *arguments: Any, **named: Any) -> str:
+        return _struck(function(value, *arguments, **named), value)
+
+    return formatter
+
+
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -62,11 +84,11 @@ def cell(text: Any) -> str:
 
 
 FILTERS = {
-    "number": number,
-    "unit": with_unit,
-    "si": si,
-    "percent": percent,
-    "pct": pct,
-    "micro": micro,
+    "number": _strikes(number),
+    "unit": _strikes(with_unit),
+    "si": _strikes(si),
+    "percent": _strikes(percent),
+    "pct": _strikes(pct),
+    "micro": _strikes(micro),
     "cell": cell,
 }

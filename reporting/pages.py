@@ -13,10 +13,11 @@ from typing import Any
 
 import jinja2
 
+from analysis import sanity
 from analysis.provenance import TIERS, one_line
-from parsers.files import main_guard, write_text
+from parsers.files import BadInput, main_guard, write_text
 from reporting import contexts
-from reporting.format import FILTERS
+from reporting.format import FILTERS, Struck
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -24,18 +25,35 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 class Findings:
     """What the pages read: results by target and the JSON beside them, loaded when first asked for."""
 
-    def __init__(self, results: Path, evidence: Path) -> None:
-        self.folder, self.evidence = results, evidence
+    def __init__(self, results: Path, evidence: Path, strict: bool = True) -> None:
+        self.folder, self.evidence, self.strict = results, evidence, strict
+        self.struck: list[str] = []
 
     @cached_property
     def targets(self) -> dict[str, Any]:
         """target -> content of ``<target>_results.json``, in the order of the folder's names."""
         files = sorted(self.folder.glob("*_results.json"))
-        return {p.name.removesuffix("_results.json"): json.loads(p.read_text()) for p in files}
+        names = [p.name.removesuffix("_results.json") for p in files]
+        return {name: self.target(name) for name in names}
 
     def target(self, name: str) -> dict[str, Any]:
-        """One target's results, without reading the others."""
-        return dict(json.loads((self.folder / f"{name}_results.json").read_text()))
+        """One target's results, without reading the others.
+
+        Raises BadInput for a number that cannot be true; without ``strict`` that number is struck
+        through instead, and ``struck`` says why.
+        """
+        path = self.folder / f"{name}_results.json"
+        results: dict[str, Any] = json.loads(path.read_text())
+        violations = sanity.check(results)
+        if len(violations) and self.strict:
+            raise BadInput(path.name, "; ".join(map(str, violations)))
+        self.struck += map(str, violations)
+        for point in results["points"]:
+            row = point["measurement"]
+            for column, value in row.items():
+                if isinstance(value, int | float) and violations.strike(column, row["point"]):
+                    row[column] = Struck(value)
+        return results
 
     def optional(self, name: str) -> Any:
         """A JSON finding that evidence may lack (jit_analysis, claims, environment_info), or None."""
@@ -67,8 +85,10 @@ def environment() -> jinja2.Environment:
 def render(page: str, findings: Findings, target: str | None = None) -> str:
     """The text of a page. ``page`` names a template; ``target`` is set for a target's own page."""
     context = contexts.of_page(page, findings, target)
-    text = environment().get_template(f"{page}.md.j2").render(context)
-    return text.rstrip() + "\n"
+    text = environment().get_template(f"{page}.md.j2").render(context).rstrip() + "\n"
+    if findings.struck:
+        text += "\n## Struck through\n\n" + "".join(f"- {reason}\n" for reason in findings.struck)
+    return text
 
 
 def main() -> None:
@@ -78,8 +98,9 @@ def main() -> None:
     parser.add_argument("--evidence", type=Path, required=True)
     parser.add_argument("--target")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--no-strict", action="store_true", help="strike impossible numbers through instead")
     args = parser.parse_args()
-    findings = Findings(args.results, args.evidence)
+    findings = Findings(args.results, args.evidence, strict=not args.no_strict)
     write_text(args.out, render(args.page, findings, args.target))
 
 

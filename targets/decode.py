@@ -29,9 +29,15 @@ PARAMETERS: Params = {
     "kv_heads": 32,
     "head_dim": 128,
     "page_size": 16,
-    "dtype": "f16",  # f16 | bf16
-    "cores": "cuda",  # cuda | tensor
-    "launch": "eager",  # eager | graph (replay of a CUDA graph)
+    "dtype": "f16",
+    "cores": "cuda",
+    "launch": "eager",  # graph: replay of a CUDA graph
+}
+CHOICES = {
+    "dtype": tuple(ITEMSIZE),
+    "cores": ("cuda", "tensor"),
+    "launch": ("eager", "graph"),
+    "head_dim": (64, 128, 256),
 }
 KERNELS = (
     r"BatchDecodeWithPagedKVCacheKernel",

@@ -11,9 +11,8 @@ import fnmatch
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from targets.launch import Launch
+from targets.launch import Launch, Tensor
 
 VARIABLE = "NCUFLOW_FAULT"
 _KINDS = ("wrong", "delay", "copy")
@@ -74,8 +73,8 @@ def _delay(launch: Launch, fault: Fault) -> Launch:
 
 
 def _copy(launch: Launch, fault: Fault) -> Launch:
-    run, scratch = launch.run, {}
-    scratch_of: dict[int, Any] = scratch
+    run = launch.run
+    scratch_of: dict[int, Tensor] = {}
 
     def copied() -> None:
         run()

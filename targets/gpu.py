@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from targets.launch import Launch, Tensor
+from targets.timing import Series
 
 Run = Callable[[], None]
-SPINS = 4  # series that may be taken again because the host fell behind the GPU
+SPINS = 4  # times that a series is taken if the host falls behind the GPU
+HOST_US = 50.0  # to enqueue one launch; learnt anew for each point
+LONGEST_SPIN_US = 200_000.0
 
 
 class Gpu:
@@ -25,9 +28,10 @@ class Gpu:
         torch.backends.cuda.matmul.allow_tf32 = False
         self.torch = torch
         self.properties = torch.cuda.get_device_properties(0)
-        self._flush = torch.empty(2 * self.properties.L2_cache_size, dtype=torch.int8, device="cuda")
+        twice_l2 = 2 * self.properties.L2_cache_size
+        self._flush = torch.empty(twice_l2, dtype=torch.int8, device="cuda")
         self._handle = _nvml_handle(self.properties)
-        self._host_us = 200.0  # of one repetition; learnt as we go
+        self._host_us = HOST_US
 
     def facts(self) -> dict[str, Any]:
         """{"name", "compute_capability", "memory_bytes"}, what a target's skip() is given."""
@@ -52,13 +56,15 @@ class Gpu:
 
     def release(self) -> None:
         """Give the memory of the last point back."""
+        self._host_us = HOST_US
         gc.collect()
         self.torch.cuda.empty_cache()
         self.torch.cuda.reset_peak_memory_stats()
 
     def peak_memory(self) -> int:
-        """Most bytes allocated since ``release``, the flush buffer included."""
-        return int(self.torch.cuda.max_memory_allocated())
+        """Most bytes allocated since ``release``, the flush buffer aside."""
+        peak: int = self.torch.cuda.max_memory_allocated() - self._flush.numel()
+        return peak
 
     # correctness
 
@@ -73,18 +79,22 @@ class Gpu:
         """Whether every element of the launch's output is finite."""
         return all(bool(self.torch.isfinite(tensor).all()) for tensor in launch.buffers())
 
-    def compare(self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> dict[str, float]:
-        """{"rel_l2", "max_abs"}, the worst over the tensors. Raises ValueError on other shapes."""
-        worst = {"rel_l2": 0.0, "max_abs": 0.0}
+    def differences(
+        self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
+    ) -> list[tuple[float, float]]:
+        """(relative L2 error, largest absolute error) of each output; NaN stays NaN.
+
+        Raises ValueError if an output and its reference differ in number or shape.
+        """
+        found = []
         for output, reference in zip(outputs, expected, strict=True):
             if output.shape != reference.shape:
-                raise ValueError(f"output {tuple(output.shape)}, reference {tuple(reference.shape)}")
+                shapes = f"{tuple(output.shape)} and {tuple(reference.shape)}"
+                raise ValueError(f"output and reference have shapes {shapes}")
             error = output.float() - reference
-            ratio = (error.norm() / reference.norm()).item()
-            for key, value in (("rel_l2", ratio), ("max_abs", error.abs().max().item())):
-                # NaN is kept: it must fail the check
-                worst[key] = value if value != value else max(worst[key], value)
-        return worst
+            ratio = error.norm() / reference.norm()
+            found.append((float(ratio), float(error.abs().max())))
+        return found
 
     # timing
 
@@ -92,43 +102,40 @@ class Gpu:
         """Evict the L2 cache: write twice its size."""
         self._flush.zero_()
 
-    def estimate(self, run: Run) -> float:
-        """Rough time of a run with a cold cache."""
-        return min(self.cold(run, 3))
-
-    def cold(self, run: Run, n: int) -> list[float]:
+    def cold(self, run: Run, n: int) -> Series:
         """Time of each of ``n`` launches, each after an L2 flush."""
-        return self._queued(lambda: run(), n, group=1, before=self.flush)
+        return self._queued(run, n, 1, self.flush)
 
-    def hot(self, run: Run, n: int, group: int) -> list[float]:
+    def hot(self, run: Run, n: int, group: int) -> Series:
         """Time a launch of each of ``n`` groups of ``group`` launches back to back."""
-        return self._queued(run, n, group, before=lambda: None)
+        return self._queued(run, n, group, None)
 
-    def _queued(self, run: Run, n: int, group: int, before: Run) -> list[float]:
-        """Queue the series behind a spin kernel; again, behind a longer one, if the host was late."""
+    def _queued(self, run: Run, n: int, group: int, before: Run | None) -> Series:
+        """Queue the series behind a spin kernel, a longer one each time the host fell behind."""
         for _ in range(SPINS):
-            events, late = self._enqueue(run, n, group, before)
+            events, ahead = self._enqueue(run, n, group, before)
             self.torch.cuda.synchronize()
-            if not late:
+            if ahead:
                 break
             self._host_us *= 2
-        return [start.elapsed_time(end) * 1e3 / group for start, end in events]
+        return [start.elapsed_time(end) * 1e3 / group for start, end in events], ahead
 
-    def _enqueue(self, run: Run, n: int, group: int, before: Run) -> tuple[list[Any], bool]:
-        """(events of each group, whether the GPU was ready before the host had queued it all)."""
+    def _enqueue(self, run: Run, n: int, group: int, before: Run | None) -> tuple[list[Any], bool]:
+        """(events around each group, whether all was queued before the GPU was let go)."""
         torch = self.torch
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(n)]
         spun = torch.cuda.Event()
-        # clock cycles at 2 GHz; no longer than 0.2 s
-        torch.cuda._sleep(int(2_000 * min(self._host_us * n * group, 200_000)))
+        spin_us = min(self._host_us * n * (group + 1), LONGEST_SPIN_US)
+        torch.cuda._sleep(int(spin_us * 2_000))  # clock cycles; at 2 GHz, so rather longer
         spun.record()
         for start, end in events:
-            before()
+            if before is not None:
+                before()
             start.record()
             for _ in range(group):
                 run()
             end.record()
-        return events, bool(spun.query())
+        return events, not spun.query()
 
     # profilers
 

@@ -20,12 +20,17 @@ from targets.launch import (
 NAME = "merge_state"
 TITLE = "Merging of attention states"
 PARAMETERS: Params = {
-    "variant": "merge_states",  # merge_state (two) | merge_states (n)
+    "variant": "merge_states",  # merge_state merges two
     "states": 4,  # merge_states only
     "seq_len": 4096,
     "heads": 32,
     "head_dim": 128,
-    "dtype": "f16",  # f16 | bf16
+    "dtype": "f16",
+}
+CHOICES = {
+    "variant": ("merge_state", "merge_states"),
+    "head_dim": (64, 128, 256),
+    "dtype": tuple(ITEMSIZE),
 }
 KERNELS = (
     r"MergeStateKernel",

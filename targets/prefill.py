@@ -23,16 +23,23 @@ from targets.planinfo import plan_info
 NAME = "prefill"
 TITLE = "Batch prefill attention"
 PARAMETERS: Params = {
-    "layout": "paged",  # paged | ragged
+    "layout": "paged",
     "seq_len": 4096,  # query and KV tokens of each sequence
     "batch": 1,
     "qo_heads": 32,
     "kv_heads": 32,
     "head_dim": 128,
     "page_size": 16,  # paged only
-    "dtype": "f16",  # f16 | bf16
-    "backend": "fa2",  # fa2 | fa3 (sm_90)
+    "dtype": "f16",
+    "backend": "fa2",  # fa3: sm_90 only
     "causal": True,
+}
+CHOICES = {
+    "layout": ("paged", "ragged"),
+    "dtype": tuple(ITEMSIZE),
+    "backend": ("fa2", "fa3"),
+    "head_dim": (64, 128, 256),
+    "causal": (True, False),
 }
 KERNELS = (
     r"BatchPrefillWith(Paged|Ragged)KVCacheKernel",
@@ -167,7 +174,7 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
             kv_data_type=q.dtype,
         )
 
-    def keys_values(sequence: int) -> tuple[Tensor, Tensor]:
+    def keys_values(sequence: int) -> tuple[Tensor, ...]:
         return tuple(table.gather(cache, sequence, sequence + 1)[0] for cache in (k, v))
 
     return wrapper, plan, lambda: wrapper.run(q, (k, v), out=out), keys_values
@@ -220,5 +227,6 @@ def _reference(p: Params, q: Tensor, chosen: Tensor, keys_values: Any) -> Tensor
     for sequence, rows in enumerate(chosen):
         position = rows - sequence * p["seq_len"]
         visible = position + 1 if p["causal"] else torch.full_like(position, p["seq_len"])
-        parts.append(reference.attention(q[rows], *keys_values(sequence), visible))
+        k, v = keys_values(sequence)
+        parts.append(reference.attention(q[rows], k, v, visible))
     return torch.cat(parts)

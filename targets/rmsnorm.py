@@ -21,10 +21,14 @@ from targets.launch import (
 NAME = "rmsnorm"
 TITLE = "RMSNorm"
 PARAMETERS: Params = {
-    "variant": "rmsnorm",  # rmsnorm | fused_add_rmsnorm | add_then_rmsnorm (torch add, then norm)
+    "variant": "rmsnorm",  # add_then_rmsnorm: torch add, then norm
     "rows": 4096,
     "hidden": 4096,
-    "dtype": "f16",  # f16 | bf16
+    "dtype": "f16",
+}
+CHOICES = {
+    "variant": ("rmsnorm", "fused_add_rmsnorm", "add_then_rmsnorm"),
+    "dtype": tuple(ITEMSIZE),
 }
 KERNELS = (r"RMSNorm", r"elementwise_kernel")  # the second is the separate add
 API = {

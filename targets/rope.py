@@ -21,7 +21,6 @@ from targets.launch import (
 NAME = "rope"
 TITLE = "Rotary position embedding"
 PARAMETERS: Params = {
-    # rope | rope_pos_ids | llama31 | llama31_pos_ids | cos_sin_cache
     "variant": "cos_sin_cache",
     "inplace": True,
     "tokens": 4096,  # of all sequences together
@@ -29,8 +28,15 @@ PARAMETERS: Params = {
     "qo_heads": 32,
     "kv_heads": 8,
     "head_dim": 128,
-    "dtype": "f16",  # f16 | bf16
-    "style": "neox",  # neox (halves) | interleaved (pairs)
+    "dtype": "f16",
+    "style": "neox",  # neox rotates halves, interleaved pairs
+}
+CHOICES = {
+    "variant": ("rope", "rope_pos_ids", "llama31", "llama31_pos_ids", "cos_sin_cache"),
+    "inplace": (True, False),
+    "style": ("neox", "interleaved"),
+    "head_dim": (64, 128, 256),
+    "dtype": tuple(ITEMSIZE),
 }
 KERNELS = (r"BatchQKApplyRotary\w*Kernel",)
 API = {

@@ -25,31 +25,44 @@ class Point:
         return {"id": self.id, "target": self.target, "params": dict(self.params)}
 
 
-def expand(blocks: Sequence[Block], defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
+def expand(
+    blocks: Sequence[Block],
+    defaults: Mapping[str, Any],
+    choices: Mapping[str, Sequence[Any]] | None = None,
+) -> list[dict[str, Any]]:
     """Parameter sets of a sweep.
 
     A block maps a parameter to a value or a list of values: the product within a block, the union
     of the blocks, in the order written, duplicates dropped, ``defaults`` for what is left out.
-    Raises ValueError for a parameter that ``defaults`` does not have, or an empty list.
+    Raises ValueError for a parameter that ``defaults`` does not have, an empty list, or a value
+    that is none of the parameter's ``choices``; a parameter without choices is a number from 1.
     """
-    sets: list[dict[str, Any]] = []
+    sets: dict[tuple[Any, ...], dict[str, Any]] = {}
     for block in blocks:
-        _check(block, defaults)
-        values = [v if isinstance(v, (list, tuple)) else [v] for v in block.values()]
+        values = [_values(key, value, defaults, choices or {}) for key, value in block.items()]
         for chosen in itertools.product(*values):
             one = {**defaults, **dict(zip(block, chosen, strict=True))}
-            if one not in sets:
-                sets.append(one)
-    return sets
+            sets.setdefault(tuple(one.values()), one)
+    return list(sets.values())
 
 
-def _check(block: Block, defaults: Mapping[str, Any]) -> None:
-    for key, value in block.items():
-        if key not in defaults:
-            known = ", ".join(defaults)
-            raise ValueError(f"unknown parameter {key!r} in a sweep block; there are: {known}")
-        if isinstance(value, (list, tuple)) and not value:
-            raise ValueError(f"parameter {key!r} of a sweep block has no values")
+def _values(
+    key: str, value: Any, defaults: Mapping[str, Any], choices: Mapping[str, Sequence[Any]]
+) -> list[Any]:
+    """The checked values of one parameter of a block."""
+    if key not in defaults:
+        known = ", ".join(defaults)
+        raise ValueError(f"unknown parameter {key!r} in a sweep block; there are: {known}")
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not values:
+        raise ValueError(f"parameter {key!r} of a sweep block has no values")
+    for one in values:
+        if key in choices and one not in choices[key]:
+            known = ", ".join(map(str, choices[key]))
+            raise ValueError(f"parameter {key!r} cannot be {one!r}; it is one of: {known}")
+        if key not in choices and (type(one) is not int or one < 1):
+            raise ValueError(f"parameter {key!r} cannot be {one!r}; it is a number from 1")
+    return values
 
 
 def points(target: ModuleType, blocks: Sequence[Block]) -> list[Point]:
@@ -59,7 +72,7 @@ def points(target: ModuleType, blocks: Sequence[Block]) -> list[Point]:
     the first stays. Raises ValueError as ``expand`` does.
     """
     try:
-        sets = expand(blocks, target.PARAMETERS)
+        sets = expand(blocks, target.PARAMETERS, target.CHOICES)
     except ValueError as error:
         raise ValueError(f"target {target.NAME}: {error}") from None
     found: dict[str, Point] = {}

@@ -7,7 +7,8 @@ plan  perf_counter around plan() on an idle GPU; plan() copies the index arrays 
       this is what a serving loop pays before each step
 
 For cold and hot the whole series is queued behind a spin kernel, so that the host is never what is
-measured: a device reports when the host fell behind, and the series is taken again.
+measured. ``queued`` is false where the host fell behind all the same: then the gaps it left are in
+the numbers.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any, Protocol
 
 from targets.launch import Launch
 
-COLD, HOT, HOST, PLAN = 30, 30, 30, 15  # repetitions, if the budget allows
+REPEATS = 30  # cold, hot and host repetitions, if the budget allows
+PLANS = 15  # repetitions of plan()
 LEAST = 5  # repetitions, whatever the budget
 GROUP = 8  # launches of one hot sample
-BUDGET_US = 500_000.0  # GPU time of a point's series together
+BUDGET_US = 500_000.0  # of a point's series together
 SAMPLES = 50  # kept in the record
 
 # Reasons that make a measurement worth retaking. Idle, application clocks, sync boost, display
@@ -33,47 +35,56 @@ RETAKE_REASONS = frozenset(
 )
 RETAKES = 2
 
+Series = tuple[list[float], bool]  # times in us; whether the host stayed ahead of the GPU
+
 
 class Clock(Protocol):
-    """What timing asks of a device. Times are microseconds."""
+    """What timing asks of a device."""
 
     def synchronize(self) -> None: ...
-    def estimate(self, run: Callable[[], None]) -> float: ...
-    def cold(self, run: Callable[[], None], n: int) -> list[float]: ...
-    def hot(self, run: Callable[[], None], n: int, group: int) -> list[float]: ...
+    def cold(self, run: Callable[[], None], n: int) -> Series: ...
+    def hot(self, run: Callable[[], None], n: int, group: int) -> Series: ...
     def clocks(self) -> dict[str, Any] | None: ...
 
 
-def measure(device: Clock, launch: Launch) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def measure(
+    device: Clock, launch: Launch, repeats: int = REPEATS
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """(timing, clocks) of the record of one launch.
 
     ``clocks`` is None if the device cannot tell them. While a throttle reason of RETAKE_REASONS
     shows after the series, it is taken again, RETAKES times at most; the last one stands.
     """
-    for retakes in range(RETAKES + 1):
+    retakes = 0
+    while True:
         before = device.clocks()
-        timing = _series(device, launch)
+        timing = _series(device, launch, repeats)
         after = device.clocks()
-        if after is None or not RETAKE_REASONS & set(after["throttle"]):
-            break
-    clocks = None
-    if before is not None and after is not None:
-        clocks = {"before": before, "after": after, "retakes": retakes}
-    return timing, clocks
+        if before is None or after is None:
+            return timing, None
+        if retakes == RETAKES or not RETAKE_REASONS & set(after["throttle"]):
+            return timing, {"before": before, "after": after, "retakes": retakes}
+        retakes += 1
 
 
-def _series(device: Clock, launch: Launch) -> dict[str, Any]:
+def _series(device: Clock, launch: Launch, repeats: int) -> dict[str, Any]:
+    share = BUDGET_US / 3
     _reset(launch)
-    each = max(device.estimate(launch.run), 1.0)
-    group = repetitions(GROUP, BUDGET_US / 3 / LEAST, each, least=1)
+    each = max(min(device.cold(launch.run, 3)[0]), 1.0)
+    group = repetitions(GROUP, share / LEAST, each, least=1)
     _reset(launch)
-    cold = device.cold(launch.run, repetitions(COLD, BUDGET_US / 3, each))
+    cold, ahead_cold = device.cold(launch.run, repetitions(repeats, share, each))
     _reset(launch)
-    hot = device.hot(launch.run, repetitions(HOT, BUDGET_US / 3, each * group), group)
+    hot, ahead_hot = device.hot(launch.run, repetitions(repeats, share, each * group), group)
     _reset(launch)
-    host = _host(device, launch.run, repetitions(HOST, BUDGET_US / 3, each))
-    plan = None if launch.plan is None else summary(_plan(device, launch.plan))
-    return {"cold": summary(cold), "hot": summary(hot), "host": summary(host), "plan": plan}
+    host = _host(device, launch.run, repetitions(repeats, share, each))
+    _reset(launch)
+    return {
+        "cold": {**summary(cold), "queued": ahead_cold},
+        "hot": {**summary(hot), "queued": ahead_hot},
+        "host": summary(host),
+        "plan": None if launch.plan is None else summary(_plan(device, launch.plan)),
+    }
 
 
 def _reset(launch: Launch) -> None:
@@ -82,7 +93,7 @@ def _reset(launch: Launch) -> None:
 
 
 def repetitions(wanted: int, budget: float, each: float, least: int = LEAST) -> int:
-    """How many repetitions of ``each`` us fit ``budget`` us: at least ``least``."""
+    """Repetitions of ``each`` us in ``budget`` us: ``wanted`` at most, ``least`` at least."""
     return max(least, min(wanted, int(budget / each)))
 
 
@@ -99,7 +110,7 @@ def _host(device: Clock, run: Callable[[], None], n: int) -> list[float]:
 
 def _plan(device: Clock, plan: Callable[[], None]) -> list[float]:
     times: list[float] = []
-    while len(times) < PLAN and (len(times) < LEAST or sum(times) < BUDGET_US / 3):
+    while len(times) < PLANS and (len(times) < LEAST or sum(times) < BUDGET_US / 3):
         device.synchronize()
         start = perf_counter()
         plan()
@@ -112,14 +123,25 @@ def summary(samples: Sequence[float]) -> dict[str, Any]:
 
     Quartiles interpolate between samples. Raises ValueError if there are no samples.
     """
+    low, median, high = (significant(value) for value in quartiles(samples))
+    kept = [significant(value) for value in samples[:SAMPLES]]
+    return {
+        "unit": "us",
+        "median": median,
+        "q25": low,
+        "q75": high,
+        "n": len(samples),
+        "samples": kept,
+    }
+
+
+def quartiles(samples: Sequence[float]) -> list[float]:
+    """[lower quartile, median, upper quartile]. Raises ValueError if there are no samples."""
     if not samples:
         raise ValueError("no samples to summarise")
-    several = len(samples) > 1
-    quartiles = statistics.quantiles(samples, n=4, method="inclusive") if several else samples * 3
-    low, median, high = (significant(value) for value in quartiles)
-    kept = [significant(value) for value in samples[:SAMPLES]]
-    n = len(samples)
-    return {"unit": "us", "median": median, "q25": low, "q75": high, "n": n, "samples": kept}
+    if len(samples) == 1:
+        return [samples[0]] * 3
+    return statistics.quantiles(samples, n=4, method="inclusive")
 
 
 def significant(value: float, digits: int = 4) -> float:

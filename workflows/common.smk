@@ -21,6 +21,8 @@ except ValueError as error:
 OUT = f"{config['outputs']}/{EVIDENCE.machine}"
 LIVE = EVIDENCE.recording is None
 RECORDING = f"--recording {EVIDENCE.recording}" if EVIDENCE.recording else ""
+# --config strict=false arrives as text or as a boolean, depending on how it was given.
+STRICT = "" if str(config["strict"]).lower() == "true" else "--no-strict"
 PYTHON = sys.executable
 KERNEL_TARGETS = [name for name in TARGETS if name in EVIDENCE.targets]
 JIT = f"{EVIDENCE.root}/jit/jit_analysis.json"

@@ -5,6 +5,7 @@ CONTEXT = modules(
     "reporting.format",
     "reporting.series",
     "analysis.provenance",
+    "analysis.sanity",
 ) + ["templates/_macros.j2"]
 PAGE_NAMES = ["INDEX", "environment", "analysis", "final-report"]
 PAGES = [f"{OUT}/reports/{name}.md" for name in PAGE_NAMES]
@@ -56,7 +57,7 @@ rule target_page:
         root=EVIDENCE.root,
     shell:
         "{PYTHON} -m reporting.pages target --target {wildcards.target} --results {params.results}"
-        " --evidence {params.root} --out {output} 2> {log}"
+        " --evidence {params.root} {STRICT} --out {output} 2> {log}"
 
 
 rule environment_page:
@@ -74,7 +75,7 @@ rule environment_page:
         root=EVIDENCE.root,
     shell:
         "{PYTHON} -m reporting.pages environment --results {params.results}"
-        " --evidence {params.root} --out {output} 2> {log}"
+        " --evidence {params.root} {STRICT} --out {output} 2> {log}"
 
 
 rule page:
@@ -96,7 +97,7 @@ rule page:
         root=EVIDENCE.root,
     shell:
         "{PYTHON} -m reporting.pages {wildcards.page} --results {params.results}"
-        " --evidence {params.root} --out {output} 2> {log}"
+        " --evidence {params.root} {STRICT} --out {output} 2> {log}"
 
 
 if HAS_JIT:
@@ -115,7 +116,7 @@ if HAS_JIT:
             root=EVIDENCE.root,
         shell:
             "{PYTHON} -m reporting.pages jit --results {params.results} --evidence {params.root}"
-            " --out {output} 2> {log}"
+            " {STRICT} --out {output} 2> {log}"
 
 
 # What a user types: one name a target, and the two groups of pages.

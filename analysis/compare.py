@@ -1,0 +1,295 @@
+"""What got slower, and why: two sides of results, or two Nsight Compute reports of any program.
+
+python -m analysis.compare --base RESULTS_DIR --head RESULTS_DIR --out compare.json
+python -m analysis.compare A.ncu-rep B.ncu-rep [--format table|json]
+python -m analysis.compare --gate compare.json --threshold 0.05
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from analysis import attribution, differences, gate
+from parsers.files import BadInput, dump_json, emit, main_guard, read_json
+
+Row = dict[str, Any]
+# metric -> column of the measurement; the first that changed leads a point
+METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "plan_us"}
+CHANGED = ("slower", "faster")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """alpha: significance after the correction; threshold: changes below it do not matter (of 1);
+    floor: A/A floor known from elsewhere, used where the evidence has no repeats."""
+
+    alpha: float = 0.05
+    threshold: float = 0.03
+    floor: float | None = None
+
+
+@dataclass
+class Side:
+    """One side of a comparison: points by id, and where the tables beside the results lie."""
+
+    name: str
+    provenance: Row
+    points: dict[str, Row]
+    tables: Path | None = None
+    _operations: dict[str, dict[str, list[Row]]] = field(default_factory=dict)
+
+    def with_operations(self, point: Row) -> Row:
+        """The point with its copies and fills, from the target's timeline table if there is one."""
+        target = point["target"]
+        if target not in self._operations:
+            self._operations[target] = _operations(self.tables, target)
+        return point | {"operations": self._operations[target].get(point["point"])}
+
+
+def load(folder: Path) -> Side:
+    """The results of one side. Raises BadInput where the folder holds none."""
+    if not folder.is_dir():
+        raise BadInput(folder, "no such folder" if not folder.exists() else "not a folder")
+    files = sorted(folder.glob("*_results.json"))
+    if not files:
+        raise BadInput(folder, "no *_results.json here: not the results of a side")
+    points: dict[str, Row] = {}
+    provenance: Row = {}
+    for path in files:
+        content = read_json(path)
+        try:
+            provenance = provenance or content["provenance"]
+            points |= _points(content)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BadInput(path, f"not the results of a target ({error!r})") from None
+    name = provenance.get("recording") or folder.parent.name
+    return Side(name, provenance, points, folder.parent / "tables")
+
+
+def _points(content: Row) -> dict[str, Row]:
+    deep: dict[str, list[Row]] = defaultdict(list)
+    for kernel in content.get("deep") or []:
+        deep[kernel["point"]].append(kernel)
+    return {
+        p["point"]: p | {"target": content["target"], "deep": deep[p["point"]]}
+        for p in content["points"]
+    }
+
+
+def _operations(tables: Path | None, target: str) -> dict[str, list[Row]]:
+    path = tables / target / "timeline.parquet" if tables else None
+    if path is None or not path.exists():
+        return {}
+    import pyarrow.parquet as pq
+
+    columns = ["point", "launch", "kind", "name", "duration_ns"]
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for row in pq.read_table(path, columns=columns).to_pylist():
+        rows[row["point"]].append(row)
+    return {point: attribution.operations_of(found) for point, found in rows.items()}
+
+
+def runs_of(point: Row, metric: str) -> list[list[float]]:
+    """Samples of each run of a point; a lone median where none were kept; empty if not timed.
+
+    ``runs`` of a point is {metric: [[µs, …], …]} or, for cold_us alone, that list itself.
+    """
+    runs = point.get("runs") or {}
+    if isinstance(runs, list):
+        runs = {"cold_us": runs}
+    known = [run for run in runs.get(metric) or [] if run]
+    known = known or [run for run in [(point.get("samples") or {}).get(metric)] if run]
+    value = point["measurement"].get(METRICS[metric])
+    return known or ([[value]] if value else [])
+
+
+# --- the comparison ---------------------------------------------------------------------------
+
+
+def compare(base: Side, head: Side, settings: Settings) -> Row:
+    """Everything that ``compare.json`` holds."""
+    from analysis import statistics
+
+    common = [p for p in base.points if p in head.points]
+    good = [p for p in common if _ok(base.points[p]) and _ok(head.points[p])]
+    found: list[statistics.Estimate] = []
+    keys: list[tuple[str, str]] = []
+    floors: dict[str, Row] = {}
+    for metric in METRICS:
+        sides = {
+            p: pair for p in good if all(pair := _pair(base.points[p], head.points[p], metric))
+        }
+        some, floor = statistics.estimates(list(sides.values()), settings.alpha, settings.floor)
+        if some:
+            floors[metric] = asdict(floor)
+        found += some
+        keys += [(p, metric) for p in sides]
+    decided = statistics.decide(found, settings.alpha, settings.threshold)
+    by_point: dict[str, dict[str, statistics.Estimate]] = defaultdict(dict)
+    for (point, metric), estimate in zip(keys, decided, strict=True):
+        by_point[point][metric] = estimate
+    entries = [_entry(base, head, p, by_point[p]) for p in good if by_point[p]]
+    return _document(base, head, settings, entries, floors) | {
+        "only_base": [p for p in base.points if p not in head.points],
+        "only_head": [p for p in head.points if p not in base.points],
+        "not_compared": [
+            {"id": p, "base": _state(base.points[p]), "head": _state(head.points[p])}
+            for p in common
+            if not by_point.get(p)
+        ],
+    }
+
+
+def _ok(point: Row) -> bool:
+    return bool(point["status"] == "ok")
+
+
+def _state(point: Row) -> str:
+    return (
+        "not timed"
+        if _ok(point)
+        else f"{point['status']}: {point.get('reason') or 'no reason given'}"
+    )
+
+
+def _pair(base: Row, head: Row, metric: str) -> tuple[list[list[float]], list[list[float]]]:
+    return runs_of(base, metric), runs_of(head, metric)
+
+
+def _entry(base: Side, head: Side, point: str, estimates: dict[str, Any]) -> Row:
+    """One point: the metric that leads, spelled out, and all metrics beside it."""
+    rows = {metric: _row(estimate) for metric, estimate in estimates.items()}
+    changed = [metric for metric, row in rows.items() if row["verdict"] in CHANGED]
+    if changed:
+        a, b = base.with_operations(base.points[point]), head.with_operations(head.points[point])
+        for metric in changed:
+            row = rows[metric]
+            row["causes"], row["unexplained"] = attribution.explain(a, b, metric, row["delta"])
+    lead = changed[0] if changed else next(iter(rows))
+    return (
+        {"id": point, "target": base.points[point]["target"], "metric": lead}
+        | rows[lead]
+        | {"metrics": rows}
+    )
+
+
+def _row(e: Any) -> Row:
+    """An estimate as JSON: times in µs, ``interval`` of the change in µs, fractions of 1."""
+    relative = None if e.low is None else [e.low, e.high]
+    return {
+        "base": e.base,
+        "head": e.head,
+        "delta": e.head - e.base,
+        "relative": e.relative,
+        "interval": None if relative is None else [e.base * bound for bound in relative],
+        "interval_relative": relative,
+        "verdict": e.verdict,
+        "p": e.p,
+        "q": e.q,
+        "floor": e.floor,
+        "basis": e.basis,
+        "runs": list(e.runs),
+        "samples": list(e.samples),
+        "causes": [],
+        "unexplained": None,
+    }
+
+
+def _document(base: Side, head: Side, settings: Settings, entries: list[Row], floors: Row) -> Row:
+    pairs = [
+        (base.points[e["id"]]["measurement"], head.points[e["id"]]["measurement"]) for e in entries
+    ]
+    found = differences.of_sides(base.provenance, head.provenance, pairs)
+    return {
+        "schema": 1,
+        "base": {"name": base.name, "provenance": base.provenance},
+        "head": {"name": head.name, "provenance": head.provenance},
+        "differences": [asdict(difference) for difference in found],
+        "mixed_causes": differences.mixed(found),
+        "settings": asdict(settings),
+        "statistics": {
+            "tests": sum(row["p"] is not None for e in entries for row in e["metrics"].values()),
+            "correction": "Benjamini-Hochberg over all points and metrics",
+            "floors": floors,
+            "notes": notes(entries, floors),
+        },
+        "summary": {"points": len(entries)} | dict(Counter(e["verdict"] for e in entries)),
+        "points": entries,
+    }
+
+
+_FLOOR_SOURCE = {
+    "repeats": "the largest difference between two runs of one side",
+    "configured": "configured",
+    "assumed": "assumed: without a repeat nobody knows how far two runs of one binary differ here",
+}
+
+
+def notes(entries: Sequence[Row], floors: Row) -> list[str]:
+    """What the verdicts cannot know, in sentences."""
+    from analysis.statistics import ENOUGH_RUNS
+
+    out = []
+    fewest = [min((e["runs"][side] for e in entries), default=ENOUGH_RUNS) for side in (0, 1)]
+    if min(fewest) < ENOUGH_RUNS:
+        floor = next(iter(floors.values()))
+        out.append(
+            f"{fewest[0]} and {fewest[1]} run(s) a side, fewer than {ENOUGH_RUNS}: only changes "
+            f"beyond the A/A floor of {100 * floor['value']:.1f} % count "
+            f"({_FLOOR_SOURCE[floor['source']]})."
+        )
+    untested = sum(e["basis"] == "none" for e in entries)
+    if untested:
+        out.append(f"{untested} point(s) have one value a side: no statistics, so no verdict.")
+    return out
+
+
+# --- command line -----------------------------------------------------------------------------
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("reports", nargs="*", type=Path, help="two .ncu-rep files, instead of results")
+    add("--base", type=Path, help="results folder of the base side")
+    add("--head", type=Path, help="results folder of the head side")
+    add("--gate", type=Path, help="a compare.json: exit 1 on a slow-down beyond --threshold")
+    add("--out", help="file to write; standard output by default")
+    add("--format", choices=("table", "json"), default="table", help="of two reports")
+    add("--alpha", type=float, default=Settings.alpha, help="significance after the correction")
+    add("--threshold", type=float, help="smaller changes do not matter (0.03; gate 0.05)")
+    add("--floor", type=float, help="A/A floor known from elsewhere, of 1")
+    args = parser.parse_args(argv)
+    wanted = (bool(args.gate), bool(args.base or args.head), bool(args.reports))
+    if sum(wanted) != 1 or bool(args.base) != bool(args.head) or len(args.reports) not in (0, 2):
+        parser.error("give two reports, or --base and --head, or --gate")
+    if not 0 < args.alpha < 1 or any(x and x < 0 for x in (args.threshold, args.floor)):
+        parser.error("--alpha lies between 0 and 1; --threshold and --floor are not negative")
+    return args
+
+
+def main() -> int:
+    args = parse()
+    if args.gate:
+        return gate.check(args.gate, gate.THRESHOLD if args.threshold is None else args.threshold)
+    settings = Settings(args.alpha, floor=args.floor)
+    if args.threshold is not None:
+        settings = replace(settings, threshold=args.threshold)
+    if args.reports:
+        from analysis import compare_reports
+
+        found = compare_reports.compare(*args.reports, settings)
+        as_json = args.format == "json"
+        emit(dump_json(found) if as_json else compare_reports.table(found), args.out)
+    else:
+        emit(dump_json(compare(load(args.base), load(args.head), settings)), args.out)
+    return 0
+
+
+if __name__ == "__main__":
+    main_guard(main)

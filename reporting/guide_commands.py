@@ -1,0 +1,32 @@
+"""Commands: those that captured this evidence, read from the records beside the captures."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+TOOLS = {"trace": "timeline", "sweep": "counters", "deep": "deep"}
+PREFERRED = "decode"  # the target whose commands are shown, if it has them
+
+
+def of_evidence(root: Path) -> dict[str, str]:
+    """timeline, counters, deep -> the command line that ran; only those that were recorded."""
+    out = {}
+    for tool, name in TOOLS.items():
+        records = sorted(root.glob(f"*/*/{tool}.json"), key=_order)
+        commands = [command for path in records if (command := _command(path))]
+        if commands:
+            out[name] = shlex.join(commands[0])
+    return out
+
+
+def _order(path: Path) -> tuple[bool, str]:
+    return path.parts[-3] != PREFERRED, str(path)
+
+
+def _command(path: Path) -> list[str] | None:
+    record: Any = json.loads(path.read_text())
+    command = record.get("command")
+    return [str(word) for word in command] if command else None

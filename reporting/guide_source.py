@@ -1,0 +1,158 @@
+"""FlashInfer's source as the guide cites it: from the index recorded with the evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import PurePosixPath
+from typing import Any
+
+Row = dict[str, Any]
+# What a variable does. Where it is read and its default come from the index; a variable that this
+# FlashInfer does not read has no row.
+PURPOSE = {
+    "FLASHINFER_WORKSPACE_BASE": "folder that holds .cache/flashinfer; one for each set of flags",
+    "FLASHINFER_CUDA_ARCH_LIST": "architectures to build for (8.0, 9.0a); needs no GPU then",
+    "FLASHINFER_JIT_VERBOSE": "print the build; alone it also builds without optimisation",
+    "FLASHINFER_JIT_DEBUG": "1: -O0 and device debug for cuda-gdb; 0 keeps -O3 beside VERBOSE",
+    "FLASHINFER_JIT_LINEINFO": "line tables for ncu and hot lines; free at run time",
+    "FLASHINFER_EXTRA_CFLAGS": "more flags for the host compiler",
+    "FLASHINFER_EXTRA_CUDAFLAGS": "more flags for nvcc",
+    "FLASHINFER_EXTRA_LDFLAGS": "more flags for the linker",
+    "FLASHINFER_NVCC": "another nvcc",
+    "FLASHINFER_NVCC_THREADS": "threads of one nvcc",
+    "MAX_JOBS": "files that ninja compiles at once",
+    "CUDA_HOME": "the CUDA toolkit that builds",
+    "FLASHINFER_DISABLE_JIT": "never compile: a module that is not prebuilt is an error",
+    "FLASHINFER_DISABLE_VERSION_CHECK": "accept prebuilt packages of another version",
+    "FLASHINFER_CUBIN_DIR": "where prebuilt cubins lie",
+    "FLASHINFER_USE_CUDA_NORM": "1: the CUDA norm kernels although the CuTe DSL is installed",
+    "FLASHINFER_LOGLEVEL": "log API calls",
+    "FLASHINFER_LOGDEST": "where API calls are logged",
+    "FLASHINFER_LOGGING_LEVEL": "level of the JIT logger",
+}
+LABELS = {
+    "python": "Python API",
+    "python_ragged": "Python API, ragged KV",
+    "python_graph": "Python API, CUDA graph",
+    "python_fused": "Python API, fused",
+    "python_on_the_fly": "Python API, on the fly",
+    "python_two": "Python API, two states",
+    "jit": "JIT generator",
+    "binding": "binding",
+    "binding_fa3": "binding, fa3",
+    "scheduler": "scheduler",
+}
+MOST_TREE_LINES = 24
+
+
+def place(entry: Row) -> str:
+    """``decode.py:751`` of an entry with file and line."""
+    return f"{entry['file']}:{entry['line']}"
+
+
+def code_path(target: str, index: Any, results: Any, jit: Any) -> Row | None:
+    """{steps: [(step, symbol, place)], uris, templates, kernels: [(symbol, place, points)]}."""
+    entry = ((index or {}).get("targets") or {}).get(target)
+    if entry is None:
+        return None
+    ok = [p for p in (results or {}).get("points", ()) if p["status"] == "ok"]
+    launched = Counter(name for p in ok for name in {k["name"] for k in p["kernels"]})
+    api = [(_label(key), e["symbol"], place(e)) for key, e in entry["api"].items()]
+    python = [step for step in api if step[0] != LABELS["jit"]]
+    files = [(_label(k), None, f) for k, f in entry["files"].items() if k in LABELS]
+    return {
+        "steps": python + [step for step in api if step[0] == LABELS["jit"]] + files,
+        "uris": uris(target, jit),
+        "templates": entry["templates"],
+        "kernels": [
+            (k["symbol"], place(k), launched.get(k["symbol"], 0)) for k in entry["kernels"]
+        ],
+    }
+
+
+def _label(key: str) -> str:
+    return LABELS.get(key, key.replace("_", " "))
+
+
+def uris(target: str, jit: Any) -> list[str]:
+    """URIs of the JIT modules of a target, as measured."""
+    modules = ((jit or {}).get("modules") or {}).values()
+    cold = [m["cold"] for m in modules if m.get("target") == target]
+    return [c["uri"] for c in cold if c.get("uri")]
+
+
+def environment(index: Any) -> list[Row]:
+    """Variables that matter to a kernel developer: {name, purpose, place, default}."""
+    reads = (index or {}).get("environment") or {}
+    return [
+        {
+            "name": name,
+            "purpose": purpose,
+            "place": place(reads[name][0]),
+            "default": next((r["default"] for r in reads[name] if r["default"]), None),
+        }
+        for name, purpose in PURPOSE.items()
+        if reads.get(name)
+    ]
+
+
+def other_variables(index: Any) -> int:
+    """How many further variables this FlashInfer reads."""
+    return len(set((index or {}).get("environment") or {}) - set(PURPOSE))
+
+
+def jit(found: Any) -> Row | None:
+    """JIT measurements for the guide: rows of latencies, and the cache of the first module."""
+    if not found or not found.get("modules"):
+        return None
+    rows = [_latency(name, m) for name, m in found["modules"].items()]
+    built = [m for m in found["modules"].values() if m.get("cache")]
+    smallest = min(built, key=lambda m: len(m["cache"]), default=None)
+    return {
+        "rows": rows,
+        "method": found.get("method"),
+        "cpu_count": found.get("cpu_count"),
+        "aot": any(m.get("aot") for m in found["modules"].values()),
+        "tree": tree(smallest["cache"]) if smallest else None,
+        "flags": _flags(built),
+    }
+
+
+def _latency(name: str, module: Row) -> Row:
+    cold, disk = module.get("cold") or {}, module.get("disk") or {}
+    first = module.get("first_launch") or {}
+    return {
+        "name": name,
+        "error": cold.get("error"),
+        "generation_s": cold.get("generation_s"),
+        "build_s": cold.get("build_s"),
+        "load_s": cold.get("load_s"),
+        "disk_s": disk.get("build_and_load_s"),
+        "memory_s": disk.get("memory_hit_s"),
+        "first_s": first.get("first_launch_s"),
+        "later_s": first.get("later_launch_s"),
+        "bytes": cold.get("library_bytes"),
+    }
+
+
+def _flags(built: list[Row]) -> str | None:
+    """nvcc flags of the first built module, as its build.ninja has them."""
+    for module in built:
+        flags = ((module["cold"].get("ninja") or {}).get("flags") or {}).get("cuda_cflags")
+        if flags:
+            return " ".join(word for word in flags if not word.startswith(("-I", "-isystem", "$")))
+    return None
+
+
+def tree(files: dict[str, int]) -> list[tuple[str, int | None]]:
+    """(drawn line, bytes or None for a folder) of a cache, folders before their files."""
+    lines: list[tuple[str, int | None]] = []
+    seen: set[PurePosixPath] = set()
+    for name, size in sorted(files.items()):
+        path = PurePosixPath(name)
+        for parent in [*reversed(path.parents)][1:]:
+            if parent not in seen:
+                seen.add(parent)
+                lines.append((f"{'  ' * (len(parent.parts) - 1)}{parent.name}/", None))
+        lines.append((f"{'  ' * (len(path.parts) - 1)}{path.name}", size))
+    return lines[:MOST_TREE_LINES]

@@ -1,0 +1,68 @@
+"""Builds of JIT modules: ahead of a run, and the watch that none happens during one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePath
+from types import ModuleType
+from typing import Any
+
+from targets.sweep import Point
+
+COMPILERS = frozenset({"ninja", "nvcc"})
+
+
+class CompilerWatch:
+    """Counts the compilers that this process starts, whichever library starts them.
+
+    FlashInfer calls ninja whenever it loads a module that it built, even one that is up to date:
+    the first run of a module counts, the runs after it do not.
+    """
+
+    def __init__(self) -> None:
+        self.started = 0
+        sys.addaudithook(self._hook)  # an audit hook cannot be removed: one watch a process
+
+    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and _program(args) in COMPILERS:
+            self.started += 1
+
+
+def _program(args: tuple[Any, ...]) -> str:
+    """Name of the program that a subprocess.Popen audit event starts."""
+    executable, command = args[:2]
+    first = executable or (command if isinstance(command, (str, bytes)) else [*command, ""][0])
+    text = first.decode(errors="replace") if isinstance(first, bytes) else str(first)
+    return PurePath(text.split(" ")[0]).name
+
+
+def modules(target: ModuleType, points: Sequence[Point]) -> list[Any]:
+    """JIT modules (JitSpec) of the points, one a name."""
+    found = {spec.name: spec for point in points for spec in target.modules(point.params)}
+    return list(found.values())
+
+
+def build(specs: Sequence[Any], log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Build the modules side by side; one that is up to date takes milliseconds.
+
+    Returns [{"name", "status", "reason", "seconds"}], status "built", "prebuilt" or "error".
+    """
+    with ThreadPoolExecutor(max(1, len(specs))) as pool:
+        return list(pool.map(lambda spec: _build_one(spec, log), specs))
+
+
+def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
+    start, status, reason = time.perf_counter(), "built", None
+    try:
+        if getattr(spec, "is_aot", False):
+            status = "prebuilt"
+        else:
+            spec.build(verbose=False, need_lock=True)
+    except Exception as error:
+        status, reason = "error", str(error).strip() or type(error).__name__
+    seconds = round(time.perf_counter() - start, 3)
+    log(f"{spec.name}: {status} in {seconds:.1f} s")
+    return {"name": spec.name, "status": status, "reason": reason, "seconds": seconds}

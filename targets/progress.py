@@ -1,0 +1,37 @@
+"""Progress of a run on stderr: a line a point, rewritten in place on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+
+class Progress:
+    """Tells how many of ``total`` points are done, and how long the rest may take."""
+
+    def __init__(
+        self,
+        total: int,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.total, self.count = total, 0
+        self.stream = sys.stderr if stream is None else stream
+        self.clock, self.start = clock, clock()
+
+    def done(self, point: str, status: str, reason: str | None) -> None:
+        """One more point is done. A point that is not ok keeps its line, with the reason."""
+        self.count += 1
+        elapsed = self.clock() - self.start
+        left = elapsed / self.count * (self.total - self.count)
+        why = f" ({reason})" if reason else ""
+        line = f"[{self.count}/{self.total}] {point}: {status}{why}"
+        line += f", {elapsed:.0f} s elapsed, about {left:.0f} s left"
+        terminal = self.stream.isatty()
+        last = self.count == self.total
+        end = "\n" if not terminal or reason or last else ""
+        start = "\r\x1b[K" if terminal else ""
+        self.stream.write(f"{start}{line}{end}")
+        self.stream.flush()

@@ -1,0 +1,144 @@
+"""One job per GPU, with real processes and a fake nvidia-smi."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from capture.gpulock import Gpu, parse_gpus, select_visible
+
+ROOT = Path(__file__).parents[1]
+GPUS = [Gpu(0, "GPU-aaaa0000-1", "NVIDIA H200"), Gpu(1, "GPU-bbbb1111-2", "NVIDIA H200")]
+HOLD = ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $TMPDIR"; read line; test -d "$TMPDIR"']
+
+
+@pytest.fixture
+def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    def make(count: int) -> None:
+        lines = "".join(f"{gpu.index}, {gpu.uuid}, {gpu.name}\n" for gpu in GPUS[:count])
+        program = tmp_path / "bin" / "nvidia-smi"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}END\n")
+        program.chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("NCUFLOW_GPU_LOCK", raising=False)
+    return make
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(*words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "capture.gpulock", *words]
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        running.append(child)
+        return child
+
+    yield begin
+    for child in running:
+        child.kill()
+        child.communicate()
+
+
+def first_line(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+def finish(child: subprocess.Popen[str]) -> tuple[int, str]:
+    _, errors = child.communicate("go\n", timeout=60)
+    return child.returncode, errors
+
+
+def test_second_job_is_kept_out_until_the_first_ends(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
+    fake_gpus(1)
+    holder = start("--", *HOLD)
+    assert first_line(holder).startswith(GPUS[0].uuid)
+    status, errors = finish(start("--timeout", "0", "--", "true"))
+    assert (status, errors.strip()) == (2, "error: no GPU of 1 became free in time")
+    assert finish(holder)[0] == 0
+    assert finish(start("--timeout", "0", "--", "true"))[0] == 0
+
+
+def test_two_jobs_get_different_gpus_and_private_temporary_folders(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
+    fake_gpus(2)
+    one, two = start("--", *HOLD), start("--", *HOLD)
+    (gpu1, tmp1), (gpu2, tmp2) = first_line(one).split(), first_line(two).split()
+    assert {gpu1, gpu2} == {gpu.uuid for gpu in GPUS}
+    assert tmp1 != tmp2
+    assert Path(tmp1).stat().st_mode & 0o777 == 0o700
+    assert finish(one)[0] == finish(two)[0] == 0
+    assert not Path(tmp1).exists() and not Path(tmp2).exists()
+
+
+def test_kill_9_leaves_no_stale_lock_and_no_child(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
+    fake_gpus(1)
+    holder = start("--", "sh", "-c", "echo $$; read line")
+    child = int(first_line(holder))
+    pidfd = os.pidfd_open(child)  # readable when the command, not a child of ours, ends
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert select.select([pidfd], [], [], 30)[0], "the command outlived its lock"
+    assert finish(start("--timeout", "0", "--", "true"))[0] == 0
+
+
+def test_exclusive_host_waits_for_every_gpu(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
+    fake_gpus(2)
+    holder = start("--", *HOLD)
+    first_line(holder)
+    assert finish(start("--exclusive-host", "--timeout", "0", "--", "true"))[0] == 2
+    finish(holder)
+    exclusive = start("--exclusive-host", "--", *HOLD)
+    first_line(exclusive)
+    assert finish(start("--timeout", "0", "--", "true"))[0] == 2
+    assert finish(exclusive)[0] == 0
+
+
+def test_a_capture_under_the_lock_does_not_wait_for_itself(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
+    fake_gpus(1)
+    inner = [sys.executable, "-m", "capture.gpulock", "--timeout", "0", "--", "true"]
+    assert finish(start("--", *inner))[0] == 0
+
+
+def test_status_of_the_command_is_ours(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
+    fake_gpus(1)
+    assert finish(start("--", "sh", "-c", "exit 7"))[0] == 7
+    assert finish(start("--", "sh", "-c", "kill -9 $$"))[0] == 137
+
+
+def test_no_driver_is_one_clear_line(fake_gpus, start, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("PATH", "/nowhere")
+    status, errors = finish(start("--", "true"))
+    assert (status, errors) == (2, "error: nvidia-smi: not found or failing, so there is no GPU to lock\n")
+
+
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [
+        (None, [0, 1]),
+        ("1,0", [1, 0]),
+        ("GPU-bbbb", [1]),
+        ("0,7,1", [0]),  # as in CUDA, what follows a bad entry is not seen
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_visible_gpus_follow_cuda_visible_devices(visible: str | None, indices: list[int]) -> None:
+    assert [gpu.index for gpu in select_visible(GPUS, visible)] == indices
+
+
+def test_parse_gpus_skips_what_is_no_gpu() -> None:
+    text = "0, GPU-aaaa0000-1, NVIDIA H200\nNo devices were found\n"
+    assert parse_gpus(text) == GPUS[:1]

@@ -1,0 +1,193 @@
+"""Profiling under a fake ncu: limits, refusals, lost points, what is stored."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from capture import ncu, process
+from capture.points import Found
+from capture.process import CaptureError
+from capture.progress import Progress
+
+POINTS = ["decode/B1", "decode/B32", "decode/B128"]
+TOKEN = "hf_planted_token_value"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with points, a fake GPU, and a token in the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    for name in ("CUDA_VISIBLE_DEVICES", "NCUFLOW_GPU_LOCK", "NCUFLOW_NCU"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(process, "GRACE_S", 0.2)
+    points = [{"id": point, "target": "decode", "params": {}} for point in POINTS]
+    (tmp_path / "points.json").write_text(json.dumps(points))
+    program(tmp_path, "nvidia-smi", "echo '0, GPU-aaaa, NVIDIA H200'")
+    return tmp_path
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    path = folder / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+
+
+# A fake ncu: knows its -o and the program's --out, and answers --version.
+FAKE = """
+[ "$1" = --version ] && { echo "NVIDIA (R) Nsight Compute Command Line Profiler"; echo "Version 2025.3.1.0 (build 1)"; exit; }
+all="$*"; while [ $# -gt 0 ]; do case $1 in -o) report=$2.ncu-rep;; --out) out=$2;; --points) points=$2;; esac; shift; done
+"""
+
+
+def profile(bench: Path, *more: str) -> int:
+    words = ["decode", "--points", "points.json", "--out", "out", "--sections", "SpeedOfLight"]
+    return ncu.main([*words, *more])
+
+
+def found(monkeypatch: pytest.MonkeyPatch, kernels: dict[str, int], failed: dict[str, int] | None = None) -> None:
+    result = Found(kernels, failed or {}, 0, sum(kernels.values()))
+    monkeypatch.setattr(ncu, "count_kernels", lambda report, points: result)
+
+
+def test_a_complete_sweep(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(bench, "ncu", FAKE + 'echo report >"$report"; env >"seen"; echo "$all" >args')
+    found(monkeypatch, dict.fromkeys(POINTS, 1))
+    assert profile(bench) == 0
+    record = json.loads((bench / "out/sweep.json").read_text())
+    assert record["points"] == POINTS
+    assert record["kernels"] == dict.fromkeys(POINTS, 1)
+    assert record["lost"] == []
+    assert (record["tool"], record["version"], record["gpu"]) == ("ncu", "2025.3.1.0", "NVIDIA H200")
+    assert (bench / "out/sweep.ncu-rep").exists()
+    assert sorted(p.name for p in (bench / "out").iterdir()) == ["sweep.json", "sweep.ncu-rep"]
+    assert TOKEN not in (bench / "seen").read_text()
+    assert "CUDA_VISIBLE_DEVICES=GPU-aaaa" in (bench / "seen").read_text()
+
+
+def test_command_opens_the_range_late_and_stores_no_absolute_path(
+    bench: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(bench, "ncu", FAKE + 'echo report >"$report"; echo "$all" >args')
+    found(monkeypatch, dict.fromkeys(POINTS, 1))
+    profile(bench)
+    seen = (bench / "args").read_text()
+    assert "--nvtx --profile-from-start off --clock-control none" in seen
+    assert "-m targets.run decode --mode trace" in seen and "--repeats 1 --no-flush" in seen
+    record = (bench / "out/sweep.json").read_text()
+    assert str(bench) not in record and '"/' not in record
+    assert json.loads(record)["command"][0] == "ncu"
+
+
+def test_lost_points_are_named_and_the_report_stands(
+    bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = r'{"point": "decode/B1", "status": "ok"}\n{"point": "decode/B32", "status": "error", "reason": "out of memory"}\n'
+    program(bench, "ncu", FAKE + f"echo report >$report; printf '{lines}' >$out")
+    found(monkeypatch, {POINTS[0]: 1})
+    assert profile(bench) == 3
+    assert (bench / "out/sweep.ncu-rep").exists()
+    assert json.loads((bench / "out/sweep.json").read_text())["lost"] == [
+        {"point": "decode/B32", "reason": "error: out of memory"},
+        {"point": "decode/B128", "reason": "not reached"},
+    ]
+    assert "lost: decode/B128: not reached" in capsys.readouterr().err
+
+
+def test_a_kernel_without_duration_is_a_lost_point(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(bench, "ncu", FAKE + "echo report >$report")
+    found(monkeypatch, dict.fromkeys(POINTS, 2), {POINTS[1]: 1})
+    assert profile(bench) == 3
+    lost = json.loads((bench / "out/sweep.json").read_text())["lost"]
+    assert lost == [{"point": POINTS[1], "reason": "failed: 1 of 2 kernels have no duration"}]
+
+
+def test_a_truncated_report_is_not_complete(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiled = "".join(f'echo \'==PROF== Profiling "K" - {i}: 0%....100% - 33 passes\';' for i in range(5))
+    program(bench, "ncu", FAKE + profiled + "echo report >$report")
+    found(monkeypatch, dict.fromkeys(POINTS, 1))
+    assert profile(bench) == 3
+    notes = json.loads((bench / "out/sweep.json").read_text())["notes"]
+    assert "the report holds 3 of the 5 kernels that ncu profiled" in notes
+
+
+def test_time_limit_names_what_was_not_reached(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = 'exec 3<>fifo; read x <&3'
+    os.mkfifo(bench / "fifo")
+    body = FAKE + 'echo report >$report; printf \'{"point": "decode/B1", "status": "ok"}\\n\' >$out;' + wait
+    program(bench, "ncu", body)
+    found(monkeypatch, {POINTS[0]: 1})
+    assert profile(bench, "--timeout", "1") == 3
+    lost = json.loads((bench / "out/sweep.json").read_text())["lost"]
+    assert [entry["point"] for entry in lost] == POINTS[1:]
+    assert all("not reached: stopped at the time limit" in entry["reason"] for entry in lost)
+
+
+def test_a_hang_without_a_report_writes_nothing(bench: Path) -> None:
+    os.mkfifo(bench / "fifo")
+    program(bench, "ncu", FAKE + "exec 3<>fifo; read x <&3")
+    with pytest.raises(CaptureError, match="time limit") as error:
+        profile(bench, "--timeout", "1")
+    assert error.value.code == 1
+    assert list((bench / "out").iterdir()) == []
+
+
+def test_refused_counters_are_one_line_with_the_remedy(bench: Path) -> None:
+    program(bench, "ncu", FAKE + "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1")
+    with pytest.raises(CaptureError, match="NVreg_RestrictProfilingToAdminUsers=0") as error:
+        profile(bench)
+    assert error.value.code == 5
+    assert "\n" not in str(error.value)
+    assert list((bench / "out").iterdir()) == []
+
+
+def test_only_points_that_timed_well_are_profiled(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = {POINTS[0]: "ok", POINTS[1]: "wrong", POINTS[2]: "skipped"}
+    rows = [json.dumps({"point": point, "status": value}) for point, value in status.items()]
+    (bench / "timing.jsonl").write_text("\n".join(rows))
+    program(bench, "ncu", FAKE + 'echo report >$report; cp "$points" given.json')
+    found(monkeypatch, {POINTS[0]: 1})
+    assert profile(bench, "--timing", "timing.jsonl") == 0
+    assert [point["id"] for point in json.loads((bench / "given.json").read_text())] == [POINTS[0]]
+
+
+def test_deep_takes_the_full_set(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(bench, "ncu", FAKE + 'echo report >$report; echo "$all" >args')
+    found(monkeypatch, dict.fromkeys(POINTS, 1))
+    words = ["decode", "--points", "points.json", "--out", "out", "--name", "deep", "--deep"]
+    assert ncu.main(words) == 0
+    assert "--set full" in (bench / "args").read_text()
+    assert "--import-source" not in (bench / "args").read_text()
+    assert (bench / "out/deep.ncu-rep").exists()
+
+
+@pytest.mark.parametrize("text", ["not json", '{"id": 1}', '[{"name": "x"}]'])
+def test_bad_points_are_refused_before_anything_runs(bench: Path, text: str) -> None:
+    (bench / "points.json").write_text(text)
+    with pytest.raises(Exception, match="points.json"):
+        profile(bench)
+    assert not (bench / "out").exists()
+
+
+def test_progress_says_point_kernels_elapsed_and_left(tmp_path: Path) -> None:
+    now = [0.0]
+    records = tmp_path / "progress.jsonl"
+    progress = Progress("decode sweep", 4, records, clock=lambda: now[0])
+    records.write_text('{"point": "a"}\n{"point": "b"}\n{"point": "cut sho')
+    now[0] = 20.0
+    progress.line('==PROF== Profiling "BatchDecode" - 2 (3/8): 0%....100% - 33 passes')
+    assert progress.describe() == "decode sweep: point 3 of 4, 1 kernels, 20 s elapsed, about 20 s left"
+
+
+def test_version_texts() -> None:
+    assert ncu.parse_version("Version 2025.3.1.0 (build 36398880)") == "2025.3.1.0"
+    nsys = "NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0"
+    assert ncu.parse_version(nsys) == "2023.4.4.54"
+    assert ncu.parse_version("") is None

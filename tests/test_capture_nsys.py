@@ -1,0 +1,251 @@
+"""Tracing under a fake nsys: what it gets to see, what is stored, what is lost."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import re
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from capture import nsys
+from capture.process import CaptureError
+from capture.tracescrub import scrub_trace, tables
+
+POINTS = ["rope/T512", "rope/T4096"]
+TOKEN = "hf_planted_token_value"
+CAPTURES = Path(__file__).parents[1].parent / "shared" / "captures" / "h200"
+SCHEMA = """
+CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, globalTid INTEGER, textId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER,
+    correlationId INTEGER, nameId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, correlationId INTEGER,
+    shortName INTEGER NOT NULL, -- REFERENCES StringIds(id) -- Base kernel function name
+    cacheLabel INTEGER -- REFERENCES StringIds(id)
+);
+CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, busLocation TEXT, uuid TEXT);
+CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, nameEnum INTEGER, value TEXT);
+CREATE TABLE PROCESSES (globalPid INTEGER, name TEXT);
+CREATE TABLE ANALYSIS_DETAILS (command TEXT);
+CREATE TABLE FUTURE_TABLE (surprise TEXT);
+CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT);
+CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
+CREATE INDEX someIndex ON PROCESSES(name);
+"""
+
+
+def make_export(path: Path, points: list[str] = POINTS) -> Path:
+    """A small export with everything private that a real one has."""
+    database = sqlite3.connect(path)
+    database.executescript(SCHEMA)
+    strings = ["RopeKernel", "cudaLaunchKernel", f"/home/alice/run.py --token {TOKEN}", points[-1], "/home/alice/k"]
+    database.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(strings))
+    for n, point in enumerate(points):
+        start = 1000 * n
+        registered = n == len(points) - 1  # a registered NVTX string has no text, only an id
+        text, text_id = (None, 3) if registered else (point, None)
+        database.execute("INSERT INTO NVTX_EVENTS VALUES (?,?,?,?,?)", (start, start + 500, text, 7, text_id))
+        database.execute("INSERT INTO NVTX_EVENTS VALUES (?,?,?,?,?)", (start, start + 500, "plan", 9, None))
+        for k in range(n + 1):
+            correlation = 10 * n + k
+            launch = (start + 10 + k, start + 20 + k, 7, correlation, 1)
+            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,?)", launch)
+            kernel = (start + 600, start + 700, correlation, 0, 4)  # it runs after its range has closed
+            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?)", kernel)
+    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 1, 999, 0, NULL)")  # warm-up
+    database.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA H200', '0000:41:00.0', 'ffcf-uuid')")
+    for number in range(200):
+        database.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('HF_TOKEN', ?, ?)", (number, TOKEN))
+    database.execute("INSERT INTO PROCESSES VALUES (1, '/home/alice/venv/bin/python')")
+    database.execute("INSERT INTO ANALYSIS_DETAILS VALUES ('nsys profile alice')")
+    database.execute("INSERT INTO FUTURE_TABLE VALUES ('alice was here')")
+    meta = [("EXPORT_SCHEMA_VERSION", "3.7.2"), ("EXPORT_USER", "alice"), ("EXPORT_PARAM_INPUT_FILE", "/home/alice/x")]
+    database.executemany("INSERT INTO META_DATA_EXPORT VALUES (?, ?)", meta)
+    database.execute("INSERT INTO META_DATA_CAPTURE VALUES ('COMMAND', 'alice')")
+    database.commit()
+    database.close()
+    return path
+
+
+def known(*values: str) -> dict[str, re.Pattern[bytes]]:
+    return {f"planted value {n}": re.compile(re.escape(value.encode())) for n, value in enumerate(values)}
+
+
+def test_kernels_belong_to_the_range_that_launched_them(tmp_path: Path) -> None:
+    found = nsys.count_kernels(make_export(tmp_path / "t.sqlite"), [*POINTS, "rope/T9"])
+    assert found.kernels == {"rope/T512": 1, "rope/T4096": 2}
+    assert (found.total, found.unattributed) == (4, 1)
+
+
+def test_scrub_leaves_no_byte_of_what_is_private(tmp_path: Path) -> None:
+    path = make_export(tmp_path / "t.sqlite")
+    before = path.read_bytes()
+    private = (TOKEN.encode(), b"alice", b"ffcf-uuid", b"0000:41:00.0")
+    assert all(value in before for value in private)
+    scrub_trace(path, known(TOKEN))
+    after = path.read_bytes()
+    assert not [value for value in private if value in after]
+
+
+def test_scrub_keeps_what_the_timeline_needs(tmp_path: Path) -> None:
+    path = make_export(tmp_path / "t.sqlite")
+    before = nsys.count_kernels(path, POINTS)
+    scrub_trace(path, known(TOKEN))
+    assert nsys.count_kernels(path, POINTS) == before
+    database = sqlite3.connect(path)
+    assert set(tables(database)) == {
+        "StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL",
+        "TARGET_INFO_GPU", "META_DATA_EXPORT",
+    }  # fmt: skip
+    strings = dict(database.execute("SELECT id, value FROM StringIds"))
+    assert strings == {0: "RopeKernel", 1: "cudaLaunchKernel", 3: "rope/T4096", 4: "[removed]"}
+    assert database.execute("SELECT name, uuid FROM TARGET_INFO_GPU").fetchall() == [("NVIDIA H200", None)]
+    assert database.execute("SELECT * FROM META_DATA_EXPORT").fetchall() == [("EXPORT_SCHEMA_VERSION", "3.7.2")]
+    database.close()
+
+
+def test_a_secret_that_scrubbing_cannot_reach_is_refused(tmp_path: Path) -> None:
+    path = make_export(tmp_path / "t.sqlite")
+    with pytest.raises(CaptureError, match="still holds planted value 0"):
+        scrub_trace(path, known("NVIDIA H200"))
+
+
+def test_scrub_refuses_what_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    path.write_text("version https://git-lfs.github.com/spec/v1\n" * 40)
+    with pytest.raises(CaptureError, match=r"t\.sqlite: not an nsys SQLite export"):
+        scrub_trace(path, {})
+
+
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="no captures beside the checkout")
+@pytest.mark.parametrize("name", ["rope", "decode"])
+def test_scrub_of_a_real_export_keeps_its_kernels(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "t.sqlite"
+    path.write_bytes(lzma.open(CAPTURES / f"{name}.nsys.sqlite.xz").read())
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
+    database.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('HF_TOKEN', ?)", (TOKEN,))
+    ranges = [row[0] for row in database.execute("SELECT text FROM NVTX_EVENTS WHERE text IS NOT NULL")]
+    database.commit()
+    database.close()
+    before = nsys.count_kernels(path, ranges)
+    assert set(before.kernels) == set(ranges) and TOKEN.encode() in path.read_bytes()
+    scrub_trace(path, known(TOKEN))
+    assert nsys.count_kernels(path, ranges) == before
+    assert TOKEN.encode() not in path.read_bytes()
+
+
+FAKE = """
+case "$1" in
+--version) echo "NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0"; exit;;
+export) for word; do case $word in --output=*) out=${{word#--output=}};; esac; done; cp export.sqlite "$out"; exit;;
+esac
+echo "$*" >args; env >seen; echo "$LD_LIBRARY_PATH" >nsys-libraries
+while [ $# -gt 0 ]; do case $1 in -o) echo x >"$2.nsys-rep"; shift 2;; profile|--*) shift;; *) break;; esac; done
+program() {{ while [ "$1" != -m ]; do [ "$1" = env ] || [ "$1" = -u ] || last=$1; set -- "${{@:1:0}}" "${{@:2}}"; done; }}
+eval "$(echo "$*" | sed 's# [^ ]*python[^ ]* .*# env >program-seen#')"
+{more}
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/program/libraries")
+    for name in ("CUDA_VISIBLE_DEVICES", "NCUFLOW_GPU_LOCK", "NCUFLOW_NSYS", "NCUFLOW_NSYS_LD_LIBRARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    points = [{"id": point, "target": "rope", "params": {}} for point in POINTS]
+    (tmp_path / "points.json").write_text(json.dumps(points))
+    make_export(tmp_path / "export.sqlite")
+    program(tmp_path, "nvidia-smi", "echo '0, GPU-aaaa, NVIDIA H200'")
+    program(tmp_path, "nsys", FAKE.format(more=""))
+    return tmp_path
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    path = folder / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+
+
+def trace(*more: str) -> int:
+    return nsys.main(["rope", "--points", "points.json", "--out", "out", *more])
+
+
+def test_a_complete_trace_is_scrubbed(bench: Path) -> None:
+    assert trace() == 0
+    record = json.loads((bench / "out/trace.json").read_text())
+    assert record["kernels"] == {"rope/T512": 1, "rope/T4096": 2}
+    assert (record["version"], record["lost"], record["unattributed"]) == ("2023.4.4.54", [], 1)
+    stored = (bench / "out/trace.sqlite").read_bytes()
+    assert TOKEN.encode() not in stored and b"alice" not in stored
+    assert sorted(p.name for p in (bench / "out").iterdir()) == ["trace.json", "trace.sqlite"]
+
+
+def test_record_names_the_command_without_a_path(bench: Path) -> None:
+    trace()
+    text = (bench / "out/trace.json").read_text()
+    command = json.loads(text)["command"]
+    assert command[:3] == ["nsys", "profile", "--trace=cuda,nvtx"]
+    assert command[command.index("python") :][:4] == ["python", "-m", "targets.run", "rope"]
+    assert '"/' not in text and str(bench) not in text and "libraries" not in text
+
+
+def test_nsys_sees_a_minimal_environment(bench: Path) -> None:
+    trace()
+    seen = (bench / "seen").read_text()
+    assert TOKEN not in seen
+    home = re.search("^HOME=(.*)$", seen, re.MULTILINE)
+    assert home is not None and home.group(1) != os.path.expanduser("~")
+    assert f"FLASHINFER_WORKSPACE_BASE={os.path.expanduser('~')}" in seen or "FLASHINFER_WORKSPACE_BASE" in os.environ
+
+
+def test_libraries_of_a_relocated_nsys_do_not_reach_the_program(
+    bench: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCUFLOW_NSYS_LD_LIBRARY_PATH", "/nsys/libraries")
+    trace()
+    assert (bench / "nsys-libraries").read_text().strip() == "/nsys/libraries"
+    program_seen = (bench / "program-seen").read_text()
+    assert "LD_LIBRARY_PATH=/program/libraries" in program_seen
+    assert "/nsys/libraries" not in program_seen
+
+
+def test_a_lost_point_is_named_and_the_trace_stands(bench: Path) -> None:
+    (bench / "export.sqlite").unlink()
+    make_export(bench / "export.sqlite", POINTS[:1] + ["rope/other"])
+    assert trace() == 3
+    lost = json.loads((bench / "out/trace.json").read_text())["lost"]
+    assert lost == [{"point": "rope/T4096", "reason": "not reached"}]
+
+
+def test_no_report_means_nothing_is_written(bench: Path) -> None:
+    program(bench, "nsys", "echo 'Importer error: libssh.so.4 not found'; exit 1")
+    with pytest.raises(CaptureError, match=r"libssh\.so\.4") as error:
+        trace()
+    assert error.value.code == 1
+    assert list((bench / "out").iterdir()) == []
+
+
+def test_a_trace_without_kernels_is_nothing(bench: Path) -> None:
+    database = sqlite3.connect(bench / "export.sqlite")
+    database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    database.commit()
+    database.close()
+    with pytest.raises(CaptureError, match="no kernel") as error:
+        trace()
+    assert error.value.code == 1
+
+
+def test_program_command_runs_this_python(bench: Path) -> None:
+    trace()
+    assert f"env LD_LIBRARY_PATH=/program/libraries {sys.executable} -m targets.run rope" in (bench / "args").read_text()

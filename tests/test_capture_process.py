@@ -1,0 +1,73 @@
+"""Child processes: what reaches them, how they end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from capture import process
+from capture.process import CaptureError, minimal_environment, run, scrub_command
+
+
+def test_minimal_environment_passes_what_a_build_needs_and_no_secret() -> None:
+    kept = minimal_environment(
+        {
+            "PATH": "/bin",
+            "CUDA_HOME": "/usr/local/cuda",
+            "FLASHINFER_CUDA_ARCH_LIST": "9.0a",
+            "MAX_JOBS": "4",
+            "HF_TOKEN": "hf_planted",
+            "FLASHINFER_API_TOKEN": "planted",
+            "NCUFLOW_SECRET": "planted",
+            "AWS_REGION": "eu",
+            "SSH_AUTH_SOCK": "/run/agent",
+        }
+    )
+    assert kept == {
+        "PATH": "/bin",
+        "CUDA_HOME": "/usr/local/cuda",
+        "FLASHINFER_CUDA_ARCH_LIST": "9.0a",
+        "MAX_JOBS": "4",
+    }
+
+
+def test_run_hands_over_lines_and_status() -> None:
+    lines: list[str] = []
+    outcome = run(["sh", "-c", "echo one; echo two >&2; exit 3"], on_line=lines.append)
+    assert (lines, outcome.returncode, outcome.timed_out) == (["one", "two"], 3, False)
+
+
+def test_time_limit_ends_the_whole_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "GRACE_S", 0.2)
+    pipe = tmp_path / "held"
+    os.mkfifo(pipe)
+    # Leader and grandchild both ignore polite signals; the grandchild holds the pipe as long as it lives.
+    script = f"trap '' INT TERM; (trap '' INT TERM; exec 3>{pipe}; while :; do read x </dev/zero; done) & wait; wait"
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    outcome = run(["bash", "-c", script], timeout=0.5)
+    os.set_blocking(reader, True)
+    assert outcome.timed_out
+    assert os.read(reader, 1) == b""  # end of file: nobody holds the pipe any more
+    os.close(reader)
+
+
+def test_missing_program_is_one_clear_error() -> None:
+    with pytest.raises(CaptureError, match="no-such-program: No such file"):
+        run(["no-such-program"])
+
+
+def test_scrub_command_keeps_no_absolute_path(tmp_path: Path) -> None:
+    inside = tmp_path / "outputs" / "points.json"
+    command = [sys.executable, "-m", "x", str(inside), "/opt/nvidia/ncu", f"--output={inside}", "-f"]
+    assert scrub_command(command, root=tmp_path) == [
+        "python",
+        "-m",
+        "x",
+        "outputs/points.json",
+        "ncu",
+        "--output=outputs/points.json",
+        "-f",
+    ]

@@ -1,0 +1,435 @@
+"""The ncu reader: values of real reports, silences of the reader package, damaged files, the command."""
+
+from __future__ import annotations
+
+import functools
+import json
+import lzma
+import math
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parsers import container, lines, ncu
+from parsers.files import BadInput
+from parsers.schema import build
+
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared"
+RECORDED = sorted(ROOT.glob("recordings/*/**/*.ncu-rep.xz"), key=lambda p: p.stat().st_size)
+TABLES = ("kernels", "metrics", "stalls", "rules", "lines")
+
+
+@functools.cache
+def smallest() -> bytes:
+    """The real report to damage: the smallest that ships, cut down to its first kernel's block."""
+    if not RECORDED:
+        pytest.skip("no recorded report here")
+    return first_kernels(lzma.decompress(RECORDED[0].read_bytes()), 1)
+
+
+def first_kernels(data: bytes, count: int) -> bytes:
+    """A well-formed report of the first kernels only, made of whole blocks; cubins are left out."""
+    _, position = container._message(data, 4, "header")
+    kept, found = [data[:position]], 0
+    while position < len(data) and found < count:
+        start = position
+        header, position = container._message(data, position, "header")
+        fields = dict(container._varints(header))
+        position += fields.get(container.PAYLOAD_SIZE, 0)
+        results = fields.get(2, 0)
+        found += results
+        if results or fields.get(1, 0) == 0:
+            kept.append(data[start:position])
+    return b"".join(kept)
+
+
+@functools.cache
+def shared(name: str) -> ncu.Report:
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"{name} is not here")
+    return ncu.read(path, with_lines="deep" in name)
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "parsers.ncu", *map(str, arguments)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def by_kernel(rows, value):
+    out = defaultdict(dict)
+    for row in rows:
+        out[row["kernel"]][row.get("key") or row["reason"]] = row[value]
+    return out
+
+
+# --- what real reports say --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("point", "gflop", "instruction", "ceiling"),
+    [
+        ("prefill/S4096_B1_H32_K32_fa2_c", 146.2, "op_hmma_src_fp16", (600e12, 680e12)),
+        ("prefill/S4096_B1_H32_K32_fa3_c", 143.9, "op_hgmma_src_fp16", (890e12, 970e12)),
+        ("prefill/S4096_B1_H32_K32_fa2_f", 283.5, "op_hmma_src_fp16", (600e12, 680e12)),
+    ],
+)
+def test_tensor_work_and_the_ceiling_of_the_instruction_that_ran(
+    point, gflop, instruction, ceiling
+):
+    report = shared("captures/h200/prefill.ncu-rep.xz")
+    rows = {m["key"]: m for m in report.metrics if m["point"] == point}  # the last kernel is ours
+    assert rows["tensor_flops"]["value"] / 1e9 == pytest.approx(gflop, abs=0.05)
+    assert instruction in rows["tensor_flops"]["metric"]
+    assert instruction in rows["tensor_flops_peak_per_second"]["metric"]
+    assert ceiling[0] < rows["tensor_flops_peak_per_second"]["value"] < ceiling[1]
+    assert rows["dram_peak_bytes_per_second"]["value"] == pytest.approx(4.81e12, rel=0.002)
+
+
+def test_flops_from_rates_are_those_from_counted_instructions():
+    report = shared("captures/h200/deep_decode.ncu-rep.xz")
+    values = by_kernel(report.metrics, "value")[0]
+    opcodes = {"FFMA": 17334272, "FADD": 6358016, "FMUL": 3473408}  # warp instructions, same kernel
+    counted = 32 * (2 * opcodes["FFMA"] + opcodes["FADD"] + opcodes["FMUL"])
+    assert values["fp32_flops"] == pytest.approx(counted, rel=0.02)
+    assert values["fp16_adds"] == pytest.approx(2 * 32 * 16809984, rel=0.02)  # all HADD2.F32
+    assert values["fp16_flops"] < 0.01 * values["fp32_flops"]
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode", "norm", "rope", "deep_decode"])
+def test_stall_reasons_add_up_to_the_warp_latency(name):
+    report = shared(f"captures/h200/{name}.ncu-rep.xz")
+    metrics, ratios = by_kernel(report.metrics, "value"), by_kernel(report.stalls, "ratio")
+    compared = 0
+    for kernel in report.kernels:
+        if kernel["duration_ns"] < 50_000:
+            continue  # short launches differ between the passes that their counters come from
+        latency = metrics[kernel["kernel"]]["warp_latency_per_issue"]
+        assert sum(ratios[kernel["kernel"]].values()) == pytest.approx(latency, rel=0.02)
+        compared += 1
+    assert compared >= 2
+
+
+def test_pc_samples_add_up_and_lines_are_relative():
+    report = shared("captures/h200/deep_decode.ncu-rep.xz")
+    for kernel in report.kernels:
+        at = kernel["kernel"]
+        by_reason = {s["reason"]: s["samples"] for s in report.stalls if s["kernel"] == at}
+        sampled = defaultdict(int)
+        for row in report.lines:
+            if row["kernel"] == at:
+                sampled[row["reason"]] += row["samples"]
+                assert row["samples_not_issued"] <= row["samples"]
+        assert dict(sampled) == {r: n for r, n in by_reason.items() if n}
+    files = {row["file"] for row in report.lines}
+    assert any(f and f.startswith("include/flashinfer/") for f in files)
+    assert not any(f and (f.startswith("/") or "site-packages" in f) for f in files)
+    assert min(row["pc"] for row in report.lines) < 4096
+    assert {row["opcode"] for row in report.lines} >= {
+        "FFMA",
+        "HADD2.F32",
+        "LDGSTS.E.BYPASS.LTC128B.128",
+    }
+
+
+def test_points_come_from_ranges():
+    report = shared("captures/h200/decode.ncu-rep.xz")
+    assert {k["point"] for k in report.kernels} >= {"decode/B32_L2048_H32_K32_cc"}
+    assert report.ncu_version == "2025.3.1"
+    assert report.devices == ["NVIDIA H200"]
+    rule_texts = "".join(r["message"] for r in report.rules)
+    assert "@url" not in rule_texts and "@section" not in rule_texts
+    path = SHARED / "captures/h200/decode.ncu-rep.xz"
+    planned = ncu.read(path, {"decode/B32_L2048_H32_K32_cc"}, with_lines=False)
+    assert {k["point"] for k in planned.kernels} == {None, "decode/B32_L2048_H32_K32_cc"}
+    assert any("no NVTX range of the plan" in (k["problems"] or "") for k in planned.kernels)
+
+
+def test_a_failed_kernel_is_kept_with_nulls():
+    report = shared("corpus/esmm_a10g_one_failed_kernel.ncu-rep")
+    *good, failed = report.kernels
+    assert all(k["duration_ns"] > 0 and k["problems"] is None for k in good)
+    assert failed["duration_ns"] is None and failed["grid"] is None
+    assert "profiling of this kernel failed" in failed["problems"]
+    values = by_kernel(report.metrics, "value")[failed["kernel"]]
+    assert values["duration_ns"] is None and values["sm_throughput_pct"] is None
+    assert {key for key, value in values.items() if value is not None} <= {"passes", "sm_count"}
+    assert report.ncu_version == "2023.1.1"
+
+
+def test_nested_ranges_and_old_floats():
+    report = shared("corpus/manual_nvtx_rtx3070.ncu-rep")
+    assert [k["nvtx_ranges"] for k in report.kernels][0] == ["run_test", "init_data"]
+    assert {k["point"] for k in report.kernels} == {"run_test"}
+    assert all(isinstance(k["registers"], int) for k in report.kernels)
+    assert all(s["ratio"] is None and s["samples"] is not None for s in report.stalls)
+    shares = [s["share"] for s in report.stalls if s["kernel"] == 0 and s["kind"] == "stall"]
+    assert sum(shares) == pytest.approx(1)
+
+
+def test_a100_reads_its_own_names():
+    report = shared("corpus/silu_a100_sxm4_40gb_full.ncu-rep")
+    values = by_kernel(report.metrics, "value")[0]
+    assert values["tensor_flops"] == 0 and "tensor_flops_peak_per_second" not in values
+    assert values["dram_peak_bytes_per_second"] == pytest.approx(1.555e12, rel=0.001)
+    assert values["l1_bytes"] > values["dram_bytes_read"]
+    assert [k["compute_capability"] for k in report.kernels] == ["8.0"] * 3
+    assert all(k["point"] is None for k in report.kernels)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda p: p.parent.parent.name)
+def test_recorded_reports_fit_the_schema(path):
+    report = ncu.read(path)
+    for name in TABLES:
+        rows = [{"report": "r", "batch": "b", **row} for row in getattr(report, name)]
+        build(name, rows)
+    assert {k["problems"] for k in report.kernels} == {None}
+
+
+# --- files that are no report -----------------------------------------------------------------
+
+NOT_REPORTS = {
+    "empty": (b"", "empty file"),
+    "csv": (b'"ID","Kernel Name","Metric"\n"0","k","1"\n', "CSV"),
+    "prof": (b"==PROF== Connected to process 1\nhello\n", "CSV output"),
+    "lfs": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+        "git-LFS pointer",
+    ),
+    "sqlite": (b"SQLite format 3\0" + bytes(100), "SQLite database"),
+    "nsys": (b"NVIDIA Tegra Profiler Report 2023@4", "Nsight Systems report"),
+    "text": (b"hello\n", "text file"),
+    "magic": (b"NVR\0", "truncated"),
+    "half magic": (b"NV", "too short"),
+    "noise": (bytes(range(256)), "unknown kind"),
+    "xz": (b"\xfd7zXZ\0garbage", "xz archive"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_REPORTS)
+def test_what_is_no_report_is_named(case, tmp_path):
+    data, words = NOT_REPORTS[case]
+    path = tmp_path / "x.ncu-rep"
+    path.write_bytes(data)
+    with pytest.raises(BadInput) as error:
+        ncu.read(path)
+    assert words in error.value.what
+    assert error.value.path == str(path)
+
+
+def test_missing_file_folder_and_no_kernels(tmp_path):
+    with pytest.raises(BadInput, match="no such file"):
+        ncu.read(tmp_path / "absent.ncu-rep")
+    with pytest.raises(BadInput, match="folder"):
+        ncu.read(tmp_path)
+    path = tmp_path / "none.ncu-rep"
+    path.write_bytes(first_kernels(smallest(), 0) + no_kernel_block())
+    with pytest.raises(BadInput, match="no kernels"):
+        ncu.read(path)
+
+
+def no_kernel_block() -> bytes:
+    """The first block of the report: the session, without results."""
+    data = smallest()
+    _, start = container._message(data, 4, "header")
+    header, end = container._message(data, start, "header")
+    return data[start : end + dict(container._varints(header)).get(container.PAYLOAD_SIZE, 0)]
+
+
+def test_the_cut_down_report_is_a_good_one(tmp_path):
+    path = tmp_path / "x.ncu-rep"
+    path.write_bytes(smallest())
+    report = ncu.read(path)
+    assert len(report.kernels) == 1
+    assert report.kernels[0]["duration_ns"] > 0
+
+
+SLOW = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@SLOW
+@given(st.data())
+def test_a_truncated_report_is_always_noticed(tmp_path, data):
+    whole = smallest()
+    path = tmp_path / "x.ncu-rep"
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(BadInput):
+        ncu.read(path)
+
+
+@SLOW
+@given(st.data())
+def test_a_damaged_report_is_noticed_or_read_into_numbers(tmp_path, data):
+    damaged = bytearray(smallest())
+    for _ in range(data.draw(st.integers(1, 8))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "x.ncu-rep"
+    path.write_bytes(damaged)
+    try:
+        report = ncu.read(path)
+    except BadInput:
+        return
+    for name in TABLES:
+        rows = [{"report": "r", "batch": "b", **row} for row in getattr(report, name)]
+        build(name, rows)
+    json.dumps([report.kernels, report.metrics, report.stalls], allow_nan=False).encode()
+
+
+# --- counters: the silences of the reader -----------------------------------------------------
+
+
+class FakeMetric:
+    def __init__(self, value, unit="", has_value=True):
+        self._value, self._unit, self._has = value, unit, has_value
+
+    def has_value(self):
+        return self._has
+
+    def value(self):
+        return self._value
+
+    def unit(self):
+        return self._unit
+
+
+class FakeAction:
+    def __init__(self, **metrics):
+        self.metrics = metrics
+
+    def metric_by_name(self, name):
+        return self.metrics.get(name)
+
+
+def test_a_false_zero_is_absent():
+    kernel = ncu.Kernel(FakeAction(x=FakeMetric(0.0, has_value=False)), 0)
+    assert kernel.counter("x") is None
+    assert ncu.Kernel(FakeAction(x=FakeMetric(0.0)), 0).counter("x") == (0.0, 0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.5])
+def test_what_is_no_count_is_named(value):
+    kernel = ncu.Kernel(FakeAction(x=FakeMetric(value, "byte")), 0)
+    for _ in range(2):
+        with pytest.raises(ncu.NotANumber):
+            kernel.counter("x")
+    assert set(kernel.invalid) == {"x"}
+
+
+def test_units_of_a_report_are_normalised():
+    action = FakeAction(
+        **{
+            "gpu__time_duration.sum": FakeMetric(2.5, "usecond"),
+            "dram__bytes_read.sum": FakeMetric(1.5, "Gbyte"),
+            "sm__cycles_elapsed.avg.per_second": FakeMetric(1.7, "cycle/nsecond"),
+        }
+    )
+    rows = {m["key"]: m["value"] for m in ncu._metrics(ncu.Kernel(action, 0))}
+    assert rows["duration_ns"] == 2500.0
+    assert rows["dram_bytes_read"] == 1.5e9
+    assert rows["sm_clock_hz"] == 1.7e9
+
+
+def test_no_nvtx_state_is_no_range():
+    action = FakeAction()
+    action.nvtx_state = lambda: None
+    assert ncu.nvtx_ranges(action) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("see @section:LaunchStats:Launch Statistics@.", "see Launch Statistics."),
+        ("the @url:fused:https://docs.nvidia.com/x/#y@ one", "the fused one"),
+        ("at @sass:12:FFMA@ and 5 @ 3", "at 12 and 5 @ 3"),
+    ],
+)
+def test_rule_markup_is_stripped(text, plain):
+    assert ncu.plain_text(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "relative"),
+    [
+        ("/r/v/site-packages/flashinfer/data/include/flashinfer/attention/decode.cuh",
+         "include/flashinfer/attention/decode.cuh"),
+        ("/home/u/.cache/flashinfer/0.6/90a/generated/norm/norm.cu", "flashinfer/0.6/90a/generated/norm/norm.cu"),
+        ("/usr/local/cuda-13.0/include/cuda_fp16.hpp", "include/cuda_fp16.hpp"),
+        (r"C:\Users\me\kernel.cu", "me/kernel.cu"),
+        ("kernel.cu", "kernel.cu"),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_source_files_lose_the_machine(name, relative):
+    assert lines.relative(name) == relative
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def report_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ncu") / "a report (1).ncu-rep"
+    path.write_bytes(smallest())
+    return path
+
+
+def test_json_is_strict_and_complete(report_file):
+    done = command(report_file, "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
+    assert document["report"]["kernels"] == len(document["kernels"]) == 1
+    kernel = document["kernels"][0]
+    assert kernel["metrics"]["duration_ns"] == kernel["duration_ns"] > 0
+    assert set(kernel["throughput"]) == {"sm", "memory", "dram", "l2", "l1"}
+    assert kernel["stalls"] and kernel["problems"] == []
+    assert str(report_file.parent) not in done.stdout
+
+
+def test_table_fits_a_terminal_and_names_the_top_stall(report_file):
+    done = command(report_file)
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "top stall" in done.stdout
+
+
+def test_csv_has_a_row_a_kernel(report_file, tmp_path):
+    out = tmp_path / "out.csv"
+    done = command(report_file, "--format", "csv", "--out", out)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert len(out.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("case", ["empty", "csv", "lfs", "nsys", "magic"])
+def test_bad_input_is_one_line_and_exit_2(case, tmp_path):
+    path = tmp_path / "x.ncu-rep"
+    path.write_bytes(NOT_REPORTS[case][0])
+    out = tmp_path / "out.json"
+    done = command(path, "--format", "json", "--out", out)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: {path}: ") and done.stderr.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.ncu-rep"]
+
+
+def test_a_closed_pipe_is_quiet(report_file):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "parsers.ncu", report_file, "--format", "json"],
+        cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(write_end)
+    assert done.stderr == ""

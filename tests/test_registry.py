@@ -1,0 +1,176 @@
+"""The registry: names that exist, units, formatting, the arithmetic of sources."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parsers import docs
+from parsers.registry import METRICS, STALL_REASONS, architecture, format_value
+from parsers.sources import Ceiling, NotANumber, scaled, total
+from parsers.units import as_text, base_unit, scale
+
+FACTS = Path(__file__).parents[1].parent / "shared" / "facts"
+FROM_SECTIONS = ("launch__", "profiler__", "device__", "derived__")
+# Made by the Occupancy section; not a hardware counter, so not in the list that ncu prints.
+FROM_SECTIONS += ("sm__maximum_warps_per_active_cycle_pct",)
+
+
+@pytest.fixture(params=["ga100", "gh100"])
+def listed(request):
+    path = FACTS / f"ncu-metrics-{request.param}.txt.gz"
+    if not path.exists():
+        pytest.skip("no list of metric names here")
+    with gzip.open(path, "rt") as lines:
+        return request.param, {line.split()[0] for line in lines if line.strip()}
+
+
+def test_every_metric_name_exists_on_its_architecture(listed):
+    arch, names = listed
+    unknown = [
+        name
+        for metric in METRICS.values()
+        for source in metric.candidates(arch)
+        for name in source.names
+        if name.split(".")[0] not in names and not name.startswith(FROM_SECTIONS)
+    ]
+    assert unknown == []
+
+
+def test_stall_reasons_are_those_of_the_architecture(listed):
+    arch, names = listed
+    pattern = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active")
+    there = {found[1] for found in map(pattern.fullmatch, names) if found}
+    assert set(STALL_REASONS) - ({"gmma"} if arch == "ga100" else set()) == there
+
+
+def test_every_architecture_has_a_source_for_every_metric():
+    for metric in METRICS.values():
+        for arch in ("ga100", "gh100"):
+            assert metric.candidates(arch), (metric.key, arch)
+
+
+def test_only_stalls_are_stalls():
+    kinds = {r.reason: r.kind for r in STALL_REASONS.values()}
+    assert kinds.pop("selected") == "selected"
+    assert kinds.pop("not_selected") == "not_selected"
+    assert set(kinds.values()) == {"stall"}
+    assert STALL_REASONS["gmma"].samples.endswith("_warpgroup_arrive")
+    assert STALL_REASONS["no_instruction"].samples.endswith("_no_instructions")
+    assert "shared memory" in STALL_REASONS["short_scoreboard"].meaning
+
+
+@pytest.mark.parametrize(
+    ("unit", "base"),
+    [
+        ("ns", (-9, "s")),
+        ("nsecond", (-9, "s")),
+        ("usecond", (-6, "s")),
+        ("second", (0, "s")),
+        ("Gbyte", (9, "byte")),
+        ("byte/second", (0, "byte/s")),
+        ("Gbyte/second", (9, "byte/s")),
+        ("byte/s", (0, "byte/s")),
+        ("Kbyte/block", (3, "byte/block")),
+        ("Ghz", (9, "hz")),
+        ("cycle/nsecond", (9, "hz")),
+        ("cycle/second", (0, "hz")),
+        ("inst/cycle", (0, "inst/cycle")),
+        ("%", (0, "%")),
+        ("", (0, "")),
+        ("branches", (0, "branches")),
+    ],
+)
+def test_units_come_down_to_one_base(unit, base):
+    assert base_unit(unit) == base
+
+
+@given(st.floats(1e-6, 1e15), st.integers(-12, 12))
+def test_scaling_is_a_power_of_ten(value, exponent):
+    assert scale(value, exponent) == pytest.approx(value * 10.0**exponent)
+    assert scale(value, 0) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("duration_ns", 3104.0, "3.10 µs"),
+        ("duration_ns", 999.9, "1.00 µs"),
+        ("duration_ns", 523968.0, "524 µs"),
+        ("duration_ns", 10783168.0, "10.8 ms"),
+        ("dram_peak_bytes_per_second", 4.812e12, "4.81 TB/s"),
+        ("tensor_flops", 1.462e11, "146 GFLOP"),
+        ("sm_clock_hz", 1.7745e9, "1.77 GHz"),
+        ("sm_throughput_pct", 7.37354, "7.4 %"),
+        ("registers", 255.0, "255 register"),
+        ("waves", 0.9696, "0.970"),
+        ("spill_bytes", 0.0, "0 B"),
+        ("spill_bytes", None, "–"),
+    ],
+)
+def test_values_as_text(key, value, text):
+    assert format_value(key, value) == text
+
+
+@given(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False, width=32)))
+def test_every_finite_value_has_a_text(value):
+    for metric in METRICS.values():
+        assert metric.format(value)
+
+
+def test_nan_has_no_text():
+    with pytest.raises(ValueError):
+        as_text(float("nan"), "%")
+
+
+def counters(**values):
+    return lambda name: values.get(name)
+
+
+def test_a_product_keeps_track_of_units():
+    get = counters(rate=(2.0, 0), hz=(3e9, 0), ns=(500.0, -9))
+    value, name = scaled(2, "rate", "hz", "ns").read(get)
+    assert value == 6000.0
+    assert name == "2 × rate × hz × ns"
+
+
+def test_a_sum_needs_all_its_terms_unless_partial():
+    get = counters(a=(5.0, 0))
+    assert total("a", "b").read(get) is None
+    assert total("a", "b", partial=True).read(get) == (5.0, "a")
+    assert total("c", partial=True).read(get) is None
+
+
+def test_the_ceiling_is_that_of_the_work_that_ran():
+    pairs = Ceiling((("hmma", "hmma_peak"), ("hgmma", "hgmma_peak")))
+    peaks = {"hmma_peak": (640.0, 0), "hgmma_peak": (960.0, 0)}
+    only = counters(hmma=(10.0, 0), hgmma=(0.0, 0), **peaks)
+    assert pairs.read(only) == (640.0, "hmma_peak")
+    both = counters(hmma=(640.0, 0), hgmma=(960.0, 0), **peaks)
+    assert pairs.read(both)[0] == 800.0
+    assert pairs.read(counters(hmma=(0.0, 0), hgmma=(0.0, 0), **peaks)) is None
+    assert pairs.read(counters(hmma=(1.0, 0))) is None
+
+
+def test_not_a_number_is_not_swallowed():
+    def get(name):
+        raise NotANumber(name)
+
+    with pytest.raises(NotANumber):
+        total("a", "b", partial=True).read(get)
+
+
+def test_old_cards_read_the_names_of_ga100():
+    assert architecture(9) == "gh100"
+    assert architecture(8) == architecture(7) == architecture(None) == "ga100"
+
+
+@pytest.mark.parametrize("name", docs.PAGES)
+def test_the_generated_docs_are_in_step(name):
+    page = Path(__file__).parents[1] / "docs" / name
+    assert page.read_text(encoding="utf-8") == docs.PAGES[name](), "run python -m parsers.docs"
