@@ -18,6 +18,7 @@ include: "workflows/capture.smk"
 include: "workflows/tables.smk"
 include: "workflows/findings.smk"
 include: "workflows/pages.smk"
+include: "workflows/sample.smk"
 
 
 rule all:

@@ -218,7 +218,8 @@ SHAPE = (
 
 def facts_of(base: Row, head: Row) -> Iterator[Fact]:
     """What differs between two kernel rows: template, launch, resources, then counters."""
-    yield from _template(base["demangled"], head["demangled"])
+    if base["name"] == head["name"]:  # another template has other parameters, not other values
+        yield from _template(base["demangled"], head["demangled"])
     for kind, what, name in SHAPE:
         a, b = base.get(name), head.get(name)
         if a is not None and b is not None and a != b:

@@ -16,12 +16,14 @@ from parsers.files import BadInput, read_json
 
 Row = dict[str, Any]
 
-# What capture.jit measures of a module; a step that failed, or that a prebuilt module spared, lacks its own.
-JIT_NAMES = frozenset(
-    "aot cache_paths cold_aot cold_build_s cold_generation_s cold_library_bytes cold_load_s cold_uri "
-    "cold_write_ninja_s disk_build_and_load_s disk_generation_s disk_memory_hit_s disk_n "
-    "disk_up_to_date_check_s first_launch_first_launch_s first_launch_later_launch_s".split()
-)
+# What capture.jit measures of a module; a step that failed, or that a prebuilt module spared, lacks
+# its own.
+JIT_NAMES = frozenset({
+    "aot", "cache_paths", "cold_aot", "cold_build_s", "cold_generation_s", "cold_library_bytes",
+    "cold_load_s", "cold_uri", "cold_write_ninja_s", "disk_build_and_load_s", "disk_generation_s",
+    "disk_memory_hit_s", "disk_n", "disk_up_to_date_check_s", "first_launch_first_launch_s",
+    "first_launch_later_launch_s",
+})  # fmt: skip
 
 
 class Unanswered(Exception):  # noqa: N818  (no error: the evidence has no answer)
@@ -96,7 +98,9 @@ def select(claim: Row, decide: Row, evidence: Evidence) -> list[Scope]:
         return [Scope({}, point=None)]
     if over == "source":
         if evidence.source is None:
-            raise Unanswered("the evidence has no source_index.json of the FlashInfer that was measured")
+            raise Unanswered(
+                "the evidence has no source_index.json of the FlashInfer that was measured"
+            )
         return [Scope({}, point=None)]
     if over == "jit":
         if not evidence.jit_scopes:
@@ -158,7 +162,7 @@ def _struck(results: Row) -> dict[str, set[str]]:
 
 
 def _of_module(name: str, row: Row) -> Scope:
-    """Nested keys are joined by '_' (``cold_build_s``); the cache's file names are ``cache_paths``."""
+    """Nested keys joined by '_' (``cold_build_s``); the cache's file names in ``cache_paths``."""
     values: Row = {"module": name}
     for key, value in row.items():
         parts = value if isinstance(value, dict) and key != "cache" else {"": value}

@@ -1,4 +1,4 @@
-"""Claim files: ``claims/*.yaml`` read, filled in from their defaults and cases, and checked by the schema."""
+"""Claim files: ``claims/*.yaml`` read, filled in from defaults and cases, checked by the schema."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SCHEMA = Path(__file__).parents[1] / "claims" / "schema.json"
 def load(folder: Path) -> list[Claim]:
     """All claims of a folder, files in name order, with ``file`` set to the file's name.
 
-    Raises BadInput naming the file and the key for anything the schema does not allow, for an id used
-    twice, and for an expression that cannot be parsed.
+    Raises BadInput naming the file and the key for anything the schema does not allow, for an id
+    used twice, and for an expression that cannot be parsed.
     """
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
@@ -67,7 +67,10 @@ def _outline(path: Path, content: Any) -> None:
 
 
 def _cases(claim: Claim) -> list[Claim]:
-    """A claim for each of its cases: the id with the case's appended, other keys laid over the claim's."""
+    """A claim for each of its cases:
+
+    the id with the case's appended, other keys laid over the claim's.
+    """
     cases = claim.get("cases")
     if not cases:
         return [claim]
@@ -76,7 +79,7 @@ def _cases(claim: Claim) -> list[Claim]:
 
 
 def _merge(base: Any, over: Any) -> Any:
-    """Mappings are laid over each other key by key; ``where`` of both must hold; anything else replaces."""
+    """Mappings key by key, the second over the first; ``where`` of both must hold."""
     if not (isinstance(base, dict) and isinstance(over, dict)):
         return copy.deepcopy(over)
     out = copy.deepcopy(base)
@@ -107,7 +110,7 @@ def _validate(path: Path, content: Any) -> None:
 
 
 def _parse(path: Path, claim: Claim) -> None:
-    """Every expression of the claim must parse; what its names mean is known only with the evidence."""
+    """Every expression must parse; what its names mean is known only with the evidence."""
     texts = [claim["applies"].get("where"), *(r["when"] for r in claim.get("reasons", ()))]
     for decide in claim["decide"]:
         texts += [decide["value"], decide.get("by"), decide.get("select", {}).get("where")]

@@ -1,8 +1,9 @@
-"""Claims: each statement of ``claims/*.yaml`` gets a verdict from the measurements, or a reason why not.
+"""Claims: each statement of ``claims/*.yaml`` gets a verdict from the measurements.
 
     python -m analysis.claims --results DIR --claims claims --out FILE.json [--source-index FILE]
 
-Verdicts: confirmed, refuted, differs by architecture, not testable here. docs/claims.md has the rules.
+Verdicts: confirmed, refuted, differs by architecture, not testable here. docs/claims.md has the
+rules.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 
 
 def judge(claim: Row, evidence: Evidence) -> Row:
-    """The record of one claim. Raises BadInput naming file and claim for an expression that is wrong."""
+    """The record of one claim.
+
+    Raises BadInput naming file and claim for an expression that is wrong.
+    """
     try:
         return _judged(claim, evidence)
     except ExpressionError as error:
@@ -70,13 +74,18 @@ def _functions(decide: Row, evidence: Evidence) -> Row:
 def verdict_of(found: Outcome, claim: Row, provenance: Row | None) -> tuple[str, str]:
     """(verdict, why it is not simply confirmed or refuted, '' otherwise).
 
-    A result that holds confirms. One that does not hold refutes where the claim is about the same GPU, or
-    about no GPU, or says itself why the GPU does not matter (``independent``). Otherwise another
-    architecture's measurement cannot refute it: the two differ.
+    A result that holds confirms. One that does not hold refutes where the claim is about the same
+    GPU, or about no GPU, or says itself why the GPU does not matter (``independent``). Otherwise
+    another architecture's measurement cannot refute it: the two differ.
     """
     if found.within_noise:
-        floor = f"{found.noise:.3g} {found.expected.unit}" if found.noise is not None else "the floor"
-        return NOT_TESTABLE, f"Inside the noise floor: the measurement is less than {floor} from the limit."
+        floor = (
+            f"{found.noise:.3g} {found.expected.unit}" if found.noise is not None else "the floor"
+        )
+        return (
+            NOT_TESTABLE,
+            f"Inside the noise floor: the measurement is less than {floor} from the limit.",
+        )
     if found.holds:
         return CONFIRMED, ""
     published = claim["published"]
@@ -88,8 +97,8 @@ def verdict_of(found: Outcome, claim: Row, provenance: Row | None) -> tuple[str,
     if stated_for and measured_on and stated_for != measured_on:
         return DIFFERS, ""
     return NOT_TESTABLE, (
-        f"It differs, but the figure is of another GPU ({published.get('gpu') or stated_for}) than the one "
-        "measured: only that GPU could refute it."
+        f"It differs, but the figure is of another GPU ({published.get('gpu') or stated_for}): "
+        "only that GPU could refute it."
     )
 
 
@@ -105,7 +114,7 @@ def _model(gpu: str | None) -> str | None:
 
 def _needs(claim: Row, lacking: str) -> str:
     """A sentence each for what is missing and what it would take."""
-    needs = f" {claim['needs'].strip()}" if claim.get("needs") else ""
+    needs = f" Needs: {claim['needs'].strip()}" if claim.get("needs") else ""
     return f"{lacking[:1].upper()}{lacking[1:]}.{needs}"
 
 
@@ -114,18 +123,26 @@ def _reasons(claim: Row, found: Outcome, verdict: str, evidence: Evidence) -> st
     functions = _functions(found.decide, evidence)
     wanted = found.expected
     scope = found.scope.with_values(
-        measured=found.measured, expected=wanted.value, low=wanted.low, high=wanted.high, verdict=verdict
+        measured=found.measured,
+        expected=wanted.value,
+        low=wanted.low,
+        high=wanted.high,
+        verdict=verdict,
     )
     said = [
         _filled(reason["say"], scope, functions, claim)
         for reason in claim.get("reasons", ())
-        if evaluate(str(reason["when"]), _forgiving(reason["when"], scope, claim), functions) is True
+        if evaluate(str(reason["when"]), _forgiving(reason["when"], scope, claim), functions)
+        is True
     ]
     return " ".join(text.strip() for text in said if text)
 
 
 def _forgiving(text: Any, scope: Scope, claim: Row) -> Scope:
-    """Of a claim with several decisions a reason may name what only another one has: here it is unknown."""
+    """Of a claim with several decisions a reason may name what only another one has:
+
+    here it is unknown.
+    """
     if len(claim["decide"]) == 1:
         return scope
     return scope.with_values(**{name: scope.get(name) for name in names(str(text))})
@@ -146,12 +163,15 @@ def _filled(text: str, scope: Scope, functions: Row, claim: Row) -> str | None:
 
 def _plain(found: Outcome) -> str:
     if isinstance(found.measured, bool):
-        return f"{found.decide['value']} is {str(found.measured).lower()} at {found.scope.point}."
+        where = f" at {found.scope.point}" if found.scope.point else ""
+        return f"{found.decide['value']} is {str(found.measured).lower()}{where}."
     inside = "within" if found.holds else "outside"
     return f"Measured {found.measured:.4g} {found.expected.unit}: {inside} what the claim allows."
 
 
-def _record(claim: Row, provenance: Row | None, verdict: str, found: Outcome | None, reason: str) -> Row:
+def _record(
+    claim: Row, provenance: Row | None, verdict: str, found: Outcome | None, reason: str
+) -> Row:
     here = provenance or {}
     return {
         "id": claim["id"],
@@ -166,11 +186,15 @@ def _record(claim: Row, provenance: Row | None, verdict: str, found: Outcome | N
         "difference": _difference(found),
         "tolerance": found.decide.get("tolerance") if found else None,
         "compare": found.decide["compare"] if found else None,
+        "limit": found.decide.get("limit") if found else None,
+        "over": found.decide.get("over", "points") if found else None,
         "evidence": _evidence(found),
-        "points": [{"point": point, "value": value} for point, value in found.values] if found else [],
+        "points": [{"point": point, "value": value} for point, value in found.values]
+        if found
+        else [],
         "reason": reason,
         "independent": claim.get("independent"),
-        "needs": claim.get("needs") if found is None else None,
+        "needs": claim.get("needs") if verdict == NOT_TESTABLE else None,
         "gpu": here.get("gpu"),
         "architecture": architecture(here),
         "tier": here.get("tier"),
@@ -234,7 +258,11 @@ def _evidence(found: Outcome | None) -> list[Row]:
     text = " ".join(str(found.decide["value"]).split())
     origins = found.scope.origins
     inputs = [
-        _cited(origins.get(name, Origin(None, found.scope.point, None, name, None)), name, found.scope[name])
+        _cited(
+            origins.get(name, Origin(None, found.scope.point, None, name, None)),
+            name,
+            found.scope[name],
+        )
         for name in names(text)
         if name not in ("published", "ceiling")
     ]
@@ -261,7 +289,9 @@ def judge_all(claims: list[Row], evidence: Evidence) -> Row:
     """``claims.json``: every claim's record, the counts by verdict, the noise floors by target."""
     records = [judge(claim, evidence) for claim in claims]
     counts = Counter(record["verdict"] for record in records)
-    provenance = evidence.machine or next((r["provenance"] for r in evidence.results.values()), None)
+    provenance = evidence.machine or next(
+        (r["provenance"] for r in evidence.results.values()), None
+    )
     return {
         "schema": 1,
         "provenance": provenance,

@@ -283,7 +283,7 @@ def main() -> int:
     if args.reports:
         from analysis import compare_reports
 
-        found = compare_reports.compare(*args.reports, settings)
+        found = compare_reports.compare(args.reports[0], args.reports[1], settings)
         as_json = args.format == "json"
         emit(dump_json(found) if as_json else compare_reports.table(found), args.out)
     else:

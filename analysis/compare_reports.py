@@ -28,14 +28,14 @@ def compare(base: Path, head: Path, settings: Settings) -> Row:
 
     Raises BadInput where a file is no complete report.
     """
-    kernels = [_kernels(path) for path in (base, head)]
-    pairs, removed, added = match(*kernels)
+    kernels, untimed = zip(*(_kernels(path) for path in (base, head)), strict=True)
+    pairs, removed, added = match(kernels[0], kernels[1])
     sides = [tuple([[k["duration_ns"] / 1e3 for k in side]] for side in pair) for pair in pairs]
     found, floor = statistics.estimates(sides, settings.alpha, settings.floor)  # type: ignore[arg-type]
     decided = statistics.decide(found, settings.alpha, settings.threshold)
     points = [_point(a, b, e, settings) for (a, b), e in zip(pairs, decided, strict=True)]
-    provenance = [_provenance(found) for found in kernels]
-    differ = differences.of_sides(*provenance, [])
+    provenance = [_provenance(side) for side in kernels]
+    differ = differences.of_sides(provenance[0], provenance[1], [])
     return {
         "schema": 1,
         "base": {"name": str(base), "provenance": provenance[0]},
@@ -43,15 +43,15 @@ def compare(base: Path, head: Path, settings: Settings) -> Row:
         "differences": [asdict(difference) for difference in differ],
         "mixed_causes": differences.mixed(differ),
         "settings": asdict(settings),
-        "notes": _notes(points, floor),
+        "notes": _notes(points, floor, untimed),
         "points": sorted(points, key=lambda point: -abs(point["delta"])),
         "only_base": [_name(group) for group in removed],
         "only_head": [_name(group) for group in added],
     }
 
 
-def _kernels(path: Path) -> list[Row]:
-    """Kernels that have a duration, in launch order, with their metrics and stalls inside."""
+def _kernels(path: Path) -> tuple[list[Row], int]:
+    """(timed kernels in launch order with metrics, stalls and lines, how many were not timed)."""
     report = ncu.read(path, with_lines=True)
     rows = {k["kernel"]: k | {"metrics": {}, "stalls": [], "lines": []} for k in report.kernels}
     for metric in report.metrics:
@@ -60,7 +60,8 @@ def _kernels(path: Path) -> list[Row]:
         rows[stall["kernel"]]["stalls"].append(stall)
     for line in report.lines:
         rows[line["kernel"]]["lines"].append(line)
-    return [row | {"report": path.name} for row in rows.values() if row["duration_ns"]]
+    timed = [row | {"report": path.name} for row in rows.values() if row["duration_ns"]]
+    return timed, len(rows) - len(timed)
 
 
 def match(
@@ -68,10 +69,11 @@ def match(
 ) -> tuple[list[tuple[list[Row], list[Row]]], list[list[Row]], list[list[Row]]]:
     """(pairs, only in base, only in head) of launch groups.
 
-    Where a range and name were launched on one and the same grid all along, its launches are
-    samples of one kernel; otherwise they pair off in order, a sample each.
+    By NVTX range and name where both reports share a range, else by name. Launches on one and the
+    same grid all along are samples of one kernel; otherwise they pair off in order, a sample each.
     """
-    before, after = _groups(base), _groups(head)
+    by_range = bool({k["nvtx"] for k in base} & {k["nvtx"] for k in head} - {None})
+    before, after = _groups(base, by_range), _groups(head, by_range)
     pairs, removed, added = [], [], []
     for key in before | after:
         a, b = before.get(key, []), after.get(key, [])
@@ -85,10 +87,10 @@ def match(
     return pairs, removed, added
 
 
-def _groups(kernels: list[Row]) -> dict[tuple[str | None, str], list[Row]]:
+def _groups(kernels: list[Row], by_range: bool) -> dict[tuple[str | None, str], list[Row]]:
     out: dict[tuple[str | None, str], list[Row]] = defaultdict(list)
     for kernel in kernels:
-        out[kernel["nvtx"], kernel["name"]].append(kernel)
+        out[kernel["nvtx"] if by_range else None, kernel["name"]].append(kernel)
     return out
 
 
@@ -105,8 +107,8 @@ def _point(base: list[Row], head: list[Row], e: statistics.Estimate, settings: S
     causes: list[Row] = []
     unexplained = None
     if abs(e.relative) > settings.threshold and e.verdict != statistics.SAME:
-        points = [{"kernels": [k], "deep": [k], "measurement": {}} for k in (a, b)]
-        causes, unexplained = attribution.explain(*points, "cold_us", delta)
+        before, after = ({"kernels": [k], "deep": [k], "measurement": {}} for k in (a, b))
+        causes, unexplained = attribution.explain(before, after, "cold_us", delta)
     tested = e.low is not None and e.high is not None
     return {
         "id": _name(head),
@@ -133,7 +135,7 @@ def _provenance(kernels: list[Row]) -> Row:
     return {"gpu": next((k["device"] for k in kernels if k["device"]), None)}
 
 
-def _notes(points: list[Row], floor: statistics.Floor) -> list[str]:
+def _notes(points: list[Row], floor: statistics.Floor, untimed: tuple[int, ...]) -> list[str]:
     single = sum(point["interval"] is None for point in points)
     out = [f"{single} of {len(points)} kernel(s) have {ONE_SAMPLE}."] if single else []
     if single < len(points):
@@ -141,6 +143,8 @@ def _notes(points: list[Row], floor: statistics.Floor) -> list[str]:
             "One run a side: how far two runs differ is not known, so only changes beyond "
             f"{100 * floor.value:.0f} % count ({floor.source})."
         )
+    if any(untimed):
+        out.append(f"{untimed[0]} and {untimed[1]} kernel(s) have no duration and are left out.")
     return out
 
 
@@ -163,8 +167,11 @@ def table(document: Row) -> str:
         out += [f"    {line}" for line in _why(point)]
     out += [f"only in base: {name}" for name in document["only_base"]]
     out += [f"only in head: {name}" for name in document["only_head"]]
-    if not any(point["causes"] for point in document["points"]):
-        out.append(f"nothing changed by more than {100 * document['settings']['threshold']:g} %")
+    if not document["points"]:
+        out.append("no kernel is in both reports")
+    elif not any(point["causes"] for point in document["points"]):
+        least = 100 * document["settings"]["threshold"]
+        out.append(f"nothing changed: no matched kernel moved by more than {least:g} %")
     return "\n".join(out) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""A decision: values over points, aggregated, compared with what was published, weighed against noise."""
+"""A decision: values over points, aggregated, compared with what was published, less noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Functions = Mapping[str, Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Expected:
-    """What the measurement is compared with, in the unit of the comparison. low and high: the range."""
+    """What the measurement is compared with, in the unit of the comparison.
+
+    low and high: the range.
+    """
 
     value: float | None
     low: float | None
@@ -30,8 +33,8 @@ class Expected:
 class Outcome:
     """A decision that could be made.
 
-    holds: the claim's comparison holds; margin: distance to where it would turn, in the measured unit
-    (None for a yes or no); noise: absolute floor of the measured value (None where unknown).
+    holds: the claim's comparison holds; margin: distance to where it would turn, in the measured
+    unit (None for a yes or no); noise: absolute floor of the measured value (None where unknown).
     """
 
     holds: bool
@@ -46,12 +49,13 @@ class Outcome:
 
 
 def expected(claim: Row, decide: Row) -> Expected:
-    """The published figure; as a fraction of its GPU's ceiling where the claim gives that ceiling."""
+    """The published figure, or the limit; a fraction of the GPU's ceiling if the claim has one."""
     published = claim["published"]
     ceiling = published.get("ceiling")
     low, high = published.get("range") or (None, None)
     scale = 1 / ceiling if ceiling else 1.0
     value, low, high = (None if v is None else v * scale for v in (published["value"], low, high))
+    value = decide.get("limit", value)
     unit = decide.get("unit", "of the ceiling" if ceiling else published["unit"])
     return Expected(value, low, high, unit)
 
@@ -124,7 +128,7 @@ def _comparison(decide: Row, wanted: Expected) -> Callable[[Any], float]:
             math.inf if high is None else high + slack - v,
         )
     if target is None:
-        raise ExpressionError(f"compare {kind!r} needs published.value")
+        raise ExpressionError(f"compare {kind!r} needs published.value, or a limit")
     slack = _slack(decide, target)
     margins: dict[str, Callable[[Any], float]] = {
         "within": lambda v: slack - abs(v - target),
@@ -145,7 +149,10 @@ def _aggregate(
     known: list[tuple[Scope, Any]],
     compare: Callable[[Any], float],
 ) -> tuple[Scope, Any, bool | None]:
-    """(deciding point, measured value, holds). holds is None where an unknown value could turn it."""
+    """(deciding point, measured value, holds).
+
+    holds is None where an unknown value could turn it.
+    """
     if kind in ("max", "min"):
         scope, value = (max if kind == "max" else min)(known, key=lambda pair: float(pair[1]))
         return scope, value, compare(value) >= 0
@@ -173,7 +180,7 @@ def _noise(
     moved: list[Any] = []
     for name in uncertain:
         for sign in (1, -1):
-            value = scope.values[name] * (1 + sign * scope.noise[name])
+            value = scope.known[name] * (1 + sign * scope.noise[name])
             moved.append(evaluate(text, scope.with_values(**{name: value}), functions))
     if isinstance(measured, bool):
         return None, any(value is not None and value != measured for value in moved)

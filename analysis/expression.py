@@ -1,10 +1,10 @@
-"""Expressions of claims: arithmetic and comparisons over named values, where a missing value stays missing.
+"""Expressions of claims: arithmetic and comparisons over names, where missing stays missing.
 
-A value is a number, a string, a bool, a list of these, or None. None is *unknown*: it passes through
-arithmetic, comparisons and calls, and ``and``/``or``/``not`` follow Kleene's three-valued logic, so that
-``False and None`` is False and ``True and None`` is None. Nothing but the syntax listed here is accepted:
-no attributes, no subscripts, no calls except ``known(x)`` (False where x is unknown), those in ``FUNCTIONS``
-and those given by the caller.
+A value is a number, a string, a bool, a list of these, or None. None is *unknown*: it passes
+through arithmetic, comparisons and calls, and ``and``/``or``/``not`` follow Kleene's three-valued
+logic, so that ``False and None`` is False and ``True and None`` is None. Nothing but the syntax
+listed here is accepted: no attributes, no subscripts, no calls except ``known(x)`` (False where x
+is unknown), those in ``FUNCTIONS`` and those given by the caller.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def parse(text: str) -> ast.expr:
 
 
 def names(text: str) -> list[str]:
-    """The value names an expression reads, in order of first use; function names are not among them."""
+    """The value names that an expression reads, in order of first use, without functions."""
     tree = parse(text)
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     found = (n for n in _in_order(tree) if isinstance(n, ast.Name) and id(n) not in called)
@@ -118,8 +118,8 @@ def _in_order(node: ast.AST) -> Iterator[ast.AST]:
 def evaluate(text: str, values: Mapping[str, Any], functions: Functions | None = None) -> Any:
     """The value of an expression; None where a value it needs is unknown.
 
-    values: what each name means; functions: calls allowed beside ``FUNCTIONS``.
-    Raises ExpressionError for a name in neither, for syntax outside the list, for a wrong kind of value.
+    values: what each name means; functions: calls allowed beside ``FUNCTIONS``. Raises
+    ExpressionError for a name in neither, for syntax outside the list, for a wrong kind of value.
     """
     try:
         return _evaluate(parse(text), values, {**FUNCTIONS, **(functions or {})})
@@ -150,18 +150,24 @@ def _evaluate(node: ast.expr, values: Mapping[str, Any], functions: Functions) -
         case ast.BoolOp(op=op, values=parts):
             return _logic(op, [_evaluate(part, values, functions) for part in parts])
         case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
-            return _binary(op, _evaluate(left, values, functions), _evaluate(right, values, functions))
+            return _binary(
+                op, _evaluate(left, values, functions), _evaluate(right, values, functions)
+            )
         case ast.Compare(left=left, ops=ops, comparators=rest):
             terms = [_evaluate(term, values, functions) for term in (left, *rest)]
             return _logic(ast.And(), list(_compared(terms, ops)))
         case ast.IfExp(test=test, body=body, orelse=orelse):
             chosen = _evaluate(test, values, functions)
-            return None if chosen is None else _evaluate(body if chosen else orelse, values, functions)
+            return (
+                None if chosen is None else _evaluate(body if chosen else orelse, values, functions)
+            )
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             if name == "known":
                 return all(_evaluate(arg, values, functions) is not None for arg in args)
             if name not in functions:
-                raise ExpressionError(f"unknown function {name!r} (known: {', '.join(sorted(functions))})")
+                raise ExpressionError(
+                    f"unknown function {name!r} (known: {', '.join(sorted(functions))})"
+                )
             arguments = [_evaluate(arg, values, functions) for arg in args]
             unknown = any(a is None or (isinstance(a, list) and None in a) for a in arguments)
             return None if unknown else _known(functions[name](*arguments))

@@ -1,5 +1,6 @@
-"""Hot lines: which source lines the warps of a deep-profiled kernel were seen at, and what they
-waited for there.
+"""Hot lines: the source lines at which warps of a deep-profiled kernel stood, and why they waited.
+
+    python -m analysis.hotlines --results A_results.json … --evidence ROOT --out hotlines.json
 
 A sample says where a warp stood, so the line is the one that waits, seldom the one that causes the
 wait: a long_scoreboard stands at the first use of a value, not at its load.
@@ -7,8 +8,10 @@ wait: a long_scoreboard stands at the first use of a value, not at its load.
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import importlib.util
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.stalltree import sampling_error
+from parsers.files import main_guard, write_json
 
 Row = dict[str, Any]
 MOST_LINES = 8
@@ -88,7 +92,7 @@ def as_json(
             "lines": [asdict(line) for line in of_kernel(kernel, index, version, 4 * MOST_LINES)],
         }
         for kernel in deep
-    ]  # fmt: skip
+    ]
 
 
 def _samples(rows: Iterable[Row]) -> int:
@@ -149,3 +153,24 @@ def text_of(root: Path | None, file: str | None, line: int | None) -> str | None
         return None
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return lines[line - 1].strip() if line <= len(lines) else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, nargs="+", required=True)
+    parser.add_argument(
+        "--evidence", type=Path, required=True, help="folder with source_index.json"
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    path = args.evidence / "source_index.json"
+    index = json.loads(path.read_text()) if path.exists() else None
+    kernels = []
+    for results in (json.loads(p.read_text()) for p in args.results):
+        version = results["provenance"].get("flashinfer")
+        kernels += as_json(results["target"], results["deep"], index, version)
+    write_json(args.out, {"schema": 1, "kernels": kernels})
+
+
+if __name__ == "__main__":
+    main_guard(main)

@@ -1,8 +1,9 @@
 """Noise floors: how far two measurements of the same thing lie apart, as a fraction of the value.
 
-Two sources, the larger one counts. Within a run, the spread of the launches bounds the median. Between
-runs (A/A: the same points captured again), the captures themselves differ; clocks and placement change
-there that one run never sees. Counters have no spread within a run, so only repeats give them a floor.
+Two sources, the larger one counts. Within a run, the spread of the launches bounds the median.
+Between runs (A/A: the same points captured again), the captures themselves differ; clocks and
+placement change there that one run never sees. Counters have no spread within a run, so only
+repeats give them a floor.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from typing import Any
 from analysis.columns import COLUMNS
 
 Row = dict[str, Any]
-# McGill, Tukey and Larsen (1978): two medians whose notches of this many IQR/√n do not overlap differ
-# at about the 95 % level. It needs no assumption on the shape, and launches have a long right tail.
+# McGill, Tukey and Larsen (1978): two medians whose notches of this many IQR/√n do not overlap
+# differ at about the 95 % level. It needs no assumption on the shape, and launches have a long
+# right tail.
 NOTCH = 1.57
-# The floor covers all but this fraction of what repeats showed; with fewer than 20 values it is the largest.
+# The floor covers all but this fraction of what repeats showed; with fewer than 20 values it is the
+# largest.
 COVERED = 0.95
 TIMED = {"time_cold_us": "time_cold", "time_hot_us": "time_hot"}
-MEASURED = tuple(c.name for c in COLUMNS if c.kind == "float" and c.source in ("events", "nsys", "ncu"))
+MEASURED = tuple(
+    c.name for c in COLUMNS if c.kind == "float" and c.source in ("events", "nsys", "ncu")
+)
 # A column that is a count over a time is as uncertain as that time.
 BASE = {
     **dict.fromkeys(
@@ -35,8 +40,13 @@ BASE = {
 }  # fmt: skip
 
 
-def half_width(q25: float | None, q75: float | None, n: int | None, median: float | None) -> float | None:
-    """Relative half-width of a median's notch: 1.57 × IQR / √n / median; None where a term is missing."""
+def half_width(
+    q25: float | None, q75: float | None, n: int | None, median: float | None
+) -> float | None:
+    """Relative half-width of a median's notch:
+
+    1.57 × IQR / √n / median; None where a term is missing.
+    """
     if q25 is None or q75 is None or not n or not median:
         return None
     return NOTCH * (q75 - q25) / math.sqrt(n) / abs(median)
@@ -58,8 +68,8 @@ def of_row(row: Row, name: str) -> float | None:
 def floor(rows_by_repeat: Sequence[Iterable[Row]]) -> dict[str, Row]:
     """Floors by column from repeated captures (A/A) of the same points.
 
-    rows_by_repeat: one collection of measurement rows a capture.
-    Returns {column: {"floor": relative, "n": captures, "points": points compared, "how": sentence}}.
+    rows_by_repeat: one collection of measurement rows a capture. Returns {column: {"floor":
+    relative, "n": captures, "points": points compared, "how": sentence}}.
     """
     by_point: dict[str, list[Row]] = defaultdict(list)
     for rows in rows_by_repeat:
@@ -74,14 +84,14 @@ def floor(rows_by_repeat: Sequence[Iterable[Row]]) -> dict[str, Row]:
                 "floor": _quantile(known, COVERED),
                 "n": len(rows_by_repeat),
                 "points": len(known),
-                "how": f"largest relative difference between {len(rows_by_repeat)} captures of a point, "
+                "how": f"largest relative difference between {len(rows_by_repeat)} captures, "
                 f"over {len(known)} point(s) ({COVERED:.0%} quantile)",
             }
     return out
 
 
 def within(rows: Iterable[Row]) -> dict[str, Row]:
-    """Floors by column from the launches of one capture; columns derived from a time share its floor."""
+    """Floors by column from the launches of one capture; a rate has the floor of its time."""
     rows = list(rows)
     out: dict[str, Row] = {}
     for name in (*TIMED, *BASE):
@@ -111,7 +121,10 @@ def of_results(results: Row, repeats: Sequence[Iterable[Row]] = ()) -> dict[str,
 
 
 def of_value(name: str, row: Row, floors: dict[str, Row]) -> float | None:
-    """The floor of one column at one point: its own launches' or the target's, whichever is larger."""
+    """The floor of one column at one point:
+
+    its own launches' or the target's, whichever is larger.
+    """
     stated = floors.get(name) or floors.get(BASE.get(name, name))
     known = [f for f in (of_row(row, name), stated["floor"] if stated else None) if f is not None]
     return max(known, default=None)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis import ceilings, measurement
+from analysis import ceilings, measurement, noise
 from analysis.columns import COLUMNS
 from analysis.provenance import load_provenance
 from parsers.files import main_guard, without_pandas, write_json, write_table
@@ -66,22 +66,42 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
     sweep = grouped([k for k in all_kernels if k["batch"] != "deep"], "point")
     launches = grouped(read(tables, "timeline"), "point")
     lost = grouped(read(tables, "lost"), "point")
+    timed = read(tables, "timing")
+    runs = grouped(timed, "point")
     points = []
-    for timing in read(tables, "timing"):
+    for timing in timed:
         point = timing["point"]
         timing["params"] = json.loads(timing["params"])
+        if timing["run"]:
+            continue
         problems = [f"{loss['tool']}: {loss['reason']}" for loss in lost[point]]
         row = measurement.row(
             timing, sweep[point], launches[point], machine, provenance, problems
         )
-        points.append(_entry(timing, row, sweep[point], problems))
-    return {
+        points.append(_entry(timing, row, sweep[point], problems) | {"runs": _runs(runs[point])})
+    found = {
         "schema": 1,
         "target": target,
         "provenance": provenance,
         "ceilings": machine,
         "points": points,
         "deep": _deep(deep, tables),
+    }
+    again = grouped([t for t in timed if t["run"]], "run")
+    repeats = [
+        [measurement.row(t, [], [], machine, provenance) for t in rows] for rows in again.values()
+    ]
+    return found | {"noise": noise.of_results(found, repeats)}
+
+
+def _runs(timed: list[Row]) -> Row:
+    """Samples of each run by metric, µs; host and plan times are kept as medians alone."""
+    ordered = sorted((t for t in timed if t["status"] == "ok"), key=lambda t: t["run"])
+    return {
+        "cold_us": [t["cold_samples_us"] for t in ordered],
+        "hot_us": [t["hot_samples_us"] for t in ordered],
+        "host_us": [[t["host_us"]] for t in ordered if t["host_us"] is not None],
+        "plan_us": [[t["plan_us"]] for t in ordered if t["plan_us"] is not None],
     }
 
 

@@ -1,7 +1,8 @@
-"""Sanity: numbers that cannot be. A page that would print one does not render; it says which and why.
+"""Sanity: numbers that cannot be. A page that would print one does not render, and says why.
 
-Every number here is checked against something measured another way: rates against the ceiling of the same
-launch, analytic work against counted work, event times against the trace, stall shares against their sum.
+Every number here is checked against something measured another way: rates against the ceiling of
+the same launch, analytic work against counted work, event times against the trace, stall shares
+against their sum.
 
     python -m analysis.sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
 """
@@ -21,15 +22,19 @@ from parsers.files import BadInput, main_guard, read_json
 
 Row = dict[str, Any]
 
-# --- tolerances, each with the reason for its size -----------------------------------------------------
-# Bytes and their ceiling come from different replay passes, between which clocks move by a per cent or two.
+# --- tolerances, each with the reason for its size ------------------------------------------------
+# Bytes and their ceiling come from different replay passes, between which clocks move by a per cent
+# or two.
 COUNTED_RATE = 1.03
-# A part runs at most at its datasheet peak; event timing of a 4 µs kernel has a resolution of 0.5 %.
+# A part runs at most at its datasheet peak; event timing of a 4 µs kernel has a resolution of 0.5
+# %.
 DATASHEET_RATE = 1.01
-# The measured ceilings are a copy and one matrix product. A copy turns the bus around between reading and
-# writing, which a kernel that only reads does not: on an H200 decode reads at 1.01 × the copy rate.
+# The measured ceilings are a copy and one matrix product. A copy turns the bus around between
+# reading and writing, which a kernel that only reads does not: on an H200 decode reads at 1.01 ×
+# the copy rate.
 MEASURED_RATE = 1.10
-# Tensor FLOPs are counted per instruction: the hardware does the whole tile, so counted ≥ analytic always.
+# Tensor FLOPs are counted per instruction: the hardware does the whole tile, so counted ≥ analytic
+# always.
 TENSOR_CREDIT = 1.05
 # CUDA-core conventions (5 FLOP an element for RMSNorm) are not what the compiler emits.
 CORE_CREDIT = 2.5
@@ -37,9 +42,11 @@ CORE_CREDIT = 2.5
 CAUSAL_IN_FULL = (1.5, 2.1)
 # Padding of 1 query row to a 16-row tile, and of a short sequence to one tile of 128: up to 128 ×.
 PADDING = 1 / 150
-# What a launch writes may still lie in L2 when the counters stop; beyond that every byte must pass DRAM.
+# What a launch writes may still lie in L2 when the counters stop; beyond that every byte must pass
+# DRAM.
 DRAM_CREDIT = 1.03
-# Reading twice, page tables, ECC: over-fetch is reported. Beyond this it is another kernel's traffic.
+# Reading twice, page tables, ECC: over-fetch is reported. Beyond this it is another kernel's
+# traffic.
 OVERFETCH, OVERFETCH_SLACK = 32.0, 32 << 20
 # Shares are ratios over their own sum.
 SHARE_SUM = 0.02
@@ -58,13 +65,22 @@ FROM_TIME = {  # rates and what is derived of them: a struck rate strikes these 
     "tflops": ("tflops_fraction_datasheet", "tflops_fraction_measured"),
     "dram_gbs_counted": ("gbs_fraction_counter",),
     "tensor_tflops_counted": ("tflops_fraction_counter",),
-    "flops_analytic": ("tflops", "tflops_fraction_datasheet", "tflops_fraction_measured", "ai_analytic"),
-    "bytes_analytic": ("gbs", "gbs_fraction_datasheet", "gbs_fraction_measured", "ai_analytic", "gbs_hot"),
+    "flops_analytic": ("tflops", "tflops_fraction_datasheet", "tflops_fraction_measured",
+                       "ai_analytic"),
+    "bytes_analytic": ("gbs", "gbs_fraction_datasheet", "gbs_fraction_measured", "ai_analytic",
+                       "gbs_hot"),
     "time_cold_us": ("gbs", "tflops", "gbs_fraction_datasheet", "gbs_fraction_measured",
                      "tflops_fraction_datasheet", "tflops_fraction_measured"),
 }  # fmt: skip
 NUMERIC = {column.name for column in COLUMNS if column.kind in ("float", "int")}
-DURATIONS = ("time_cold_us", "time_hot_us", "time_insitu_us", "time_ncu_us", "host_launch_us", "plan_us")
+DURATIONS = (
+    "time_cold_us",
+    "time_hot_us",
+    "time_insitu_us",
+    "time_ncu_us",
+    "host_launch_us",
+    "plan_us",
+)
 CEILINGS = {"datasheet": DATASHEET_RATE, "measured": MEASURED_RATE}
 
 
@@ -82,8 +98,8 @@ class Violation:
 
     def __str__(self) -> str:
         return (
-            f"{self.point}: {self.cell} = {_text(self.value)} {self.unit} is beyond {_text(self.limit)} "
-            f"{self.unit} [{self.kind}]: {self.cause}"
+            f"{self.point}: {self.cell} = {_text(self.value)} {self.unit} is beyond "
+            f"{_text(self.limit)} {self.unit} [{self.kind}]: {self.cause}"
         ).replace("  ", " ")
 
 
@@ -129,7 +145,14 @@ def check(results: Row) -> Violations:
         broken = list(_not_numbers(row))
         found += broken
         clean = row | {violation.cell: None for violation in broken}
-        for rule in (_durations, _rates_counted, _rates_timed, _percentages, _occupancy, _arithmetic):
+        for rule in (
+            _durations,
+            _rates_counted,
+            _rates_timed,
+            _percentages,
+            _occupancy,
+            _arithmetic,
+        ):
             found += rule(clean)
         found += _flops(clean, entry.get("params") or {})
         found += _bytes(clean, l2)
@@ -178,7 +201,7 @@ def _rates_counted(row: Row) -> Iterator[Violation]:
 
 
 def _rates_timed(row: Row) -> Iterator[Violation]:
-    """Analytic work over event time, against the peak of the part and the rate that was measured on it."""
+    """Analytic work over event time, against the part's peak and the rate measured on it."""
     for name, part, unit in (("gbs", "dram_gbs", "GB/s"), ("tflops", "tensor_tflops", "TFLOPS")):
         rate = row.get(name)
         for source, tolerance in CEILINGS.items():
@@ -202,7 +225,9 @@ def _credit_cause(row: Row) -> str:
     ratio = row.get("flops_ratio")
     if ratio is not None and CAUSAL_IN_FULL[0] <= ratio <= CAUSAL_IN_FULL[1]:
         return "a causal kernel is credited with the full square"
-    return "more FLOPs are credited than the kernel does, or the timed range misses part of the work"
+    return (
+        "more FLOPs are credited than the kernel does, or the timed range misses part of the work"
+    )
 
 
 def _flops(row: Row, params: Row) -> Iterator[Violation]:
@@ -215,8 +240,8 @@ def _flops(row: Row, params: Row) -> Iterator[Violation]:
     if ratio > limit:
         in_full = params.get("causal") and CAUSAL_IN_FULL[0] <= ratio <= CAUSAL_IN_FULL[1]
         cause = (
-            "the causal mask is ignored: the kernel skips the tiles above the diagonal, and full FLOPs are "
-            "credited to it"
+            "the causal mask is ignored: full FLOPs are credited to a kernel that skips the tiles "
+            "above the diagonal"
             if in_full
             else "the analytic count credits work that no instruction did"
         )
@@ -227,7 +252,10 @@ def _flops(row: Row, params: Row) -> Iterator[Violation]:
 
 
 def _bytes(row: Row, l2_bytes: float | None) -> Iterator[Violation]:
-    """Analytic bytes against DRAM bytes. L2 may hold up to its size back, so small footprints always pass."""
+    """Analytic bytes against DRAM bytes.
+
+    L2 may hold up to its size back, so small footprints always pass.
+    """
     analytic, counted = row.get("bytes_analytic"), row.get("bytes_dram_counted")
     if analytic is None or counted is None or l2_bytes is None:
         return
@@ -237,7 +265,9 @@ def _bytes(row: Row, l2_bytes: float | None) -> Iterator[Violation]:
         yield _at(row, "bytes_analytic", analytic, limit, "B", cause, "bytes ratio")
     most = OVERFETCH * analytic + OVERFETCH_SLACK
     if counted > most:
-        cause = "the counters hold another kernel's traffic, or the analytic count misses an operand"
+        cause = (
+            "the counters hold another kernel's traffic, or the analytic count misses an operand"
+        )
         yield _at(row, "bytes_dram_counted", counted, most, "B", cause, "bytes ratio")
 
 
@@ -320,7 +350,9 @@ def _stall_latency(
     short = not isinstance(duration, int | float) or duration < SHORT_NS
     tolerance = LATENCY_SHORT if short else LATENCY
     if abs(sum(ratios) / latency - 1) > tolerance:
-        cause = "the reasons do not add up to the warp latency: some are missing, or of another launch"
+        cause = (
+            "the reasons do not add up to the warp latency: some are missing, or of another launch"
+        )
         cell = f"warp_latency_per_issue of {name}"
         yield Violation(cell, point, sum(ratios), latency, "cycles", cause, "warp latency")
 

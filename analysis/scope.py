@@ -1,9 +1,9 @@
 """Scope: the names that a claim's expressions may use, and where each value came from.
 
-A point's scope holds its parameters, its measurement columns, the main kernel's metrics by registry key,
-``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info_<key>``), the GPU
-(``gpu_sm_count``, ``gpu_l2_bytes``, …) and lists over its kernels (``kernel_names``, ``kernel_grids``, …).
-docs/claims.md has the table.
+A point's scope holds its parameters, its measurement columns, the main kernel's metrics by registry
+key, ``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info_<key>``), the GPU
+(``gpu_sm_count``, ``gpu_l2_bytes``, …) and lists over its kernels (``kernel_names``,
+``kernel_grids``, …). docs/claims.md has the table.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ KERNEL_LISTS = {
     "kernel_grids": "grid_size",
     "kernel_durations_ns": "duration_ns",
 }
-ITEMSIZE = {"f16": 2, "fp16": 2, "float16": 2, "bf16": 2, "bfloat16": 2, "f32": 4, "fp32": 4, "float32": 4,
-            "fp8": 1, "e4m3": 1, "e5m2": 1}  # fmt: skip
+ITEMSIZE = {"f32": 4, "f16": 2, "bf16": 2, "f8": 1}
 FIXED = {"itemsize", "main_template", "published", "ceiling", *KERNEL_LISTS, *GPU}
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was read: the evidence file, the point, the kernel, the metric and its formula."""
+    """Where a value was read:
+
+    the evidence file, the point, the kernel, the metric and its formula.
+    """
 
     report: str | None
     point: str | None
@@ -51,31 +53,31 @@ class Scope(Mapping[str, Any]):
     origins: where each value was read; noise: relative floors of the values that have one.
     """
 
-    values: Row
+    known: Row
     possible: frozenset[str] = frozenset()
     origins: dict[str, Origin] = field(default_factory=dict)
     point: str | None = None
     noise: dict[str, float] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
-        if name in self.values:
-            return self.values[name]
+        if name in self.known:
+            return self.known[name]
         if name in self:
             return None
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.values or name in self.possible or str(name).startswith("info_")
+        return name in self.known or name in self.possible or str(name).startswith("info_")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.values)
+        return iter(self.known)
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.known)
 
     def with_values(self, **values: Any) -> Scope:
         """The same scope with further values."""
-        return Scope(self.values | values, self.possible, self.origins, self.point, self.noise)
+        return Scope(self.known | values, self.possible, self.origins, self.point, self.noise)
 
 
 def main_kernel(entry: Row) -> Row | None:
@@ -104,14 +106,18 @@ def _parameters(target: str) -> Iterable[str]:
     return declared
 
 
-def of_point(entry: Row, results: Row, possible: frozenset[str], struck: Iterable[str] = ()) -> Scope:
+def of_point(
+    entry: Row, results: Row, possible: frozenset[str], struck: Iterable[str] = ()
+) -> Scope:
     """The scope of one point. ``struck`` columns (see ``analysis.sanity``) are unknown."""
     provenance, params = results["provenance"], dict(entry.get("params") or {})
     main = main_kernel(entry)
     values: Row = {name: provenance.get(key) for name, key in GPU.items()}
     values |= {f"info_{key}": value for key, value in (entry.get("info") or {}).items()}
     values |= _of_kernels(entry.get("kernels") or [], main)
-    values |= {name: value for name, value in entry["measurement"].items() if name != "params"} | params
+    values |= {
+        name: value for name, value in entry["measurement"].items() if name != "params"
+    } | params
     values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
     values |= dict.fromkeys(struck)
     scope = Scope(values, possible, point=entry["point"])
@@ -137,11 +143,16 @@ def _of_kernels(kernels: list[Row], main: Row | None) -> Row:
 
 
 def _stalls(stalls: list[Row]) -> Row:
-    """``stall_<r>``: share of stall cycles; ``state_<r>``: share of all warp cycles, issued ones included."""
+    """``stall_<r>``: share of stall cycles; ``state_<r>``:
+
+    share of all warp cycles, issued ones included.
+    """
     total = sum(s["ratio"] for s in stalls if s.get("ratio") is not None)
     out = {f"stall_{s['reason']}": s.get("share") for s in stalls if s["kind"] == "stall"}
     if total:
-        out |= {f"state_{s['reason']}": s["ratio"] / total for s in stalls if s.get("ratio") is not None}
+        out |= {
+            f"state_{s['reason']}": s["ratio"] / total for s in stalls if s.get("ratio") is not None
+        }
     return out
 
 
@@ -156,7 +167,9 @@ def _origin(name: str, entry: Row, main: Row | None, params: Row) -> Origin:
         return Origin(report, entry["point"], kernel, name, column.formula)
     if column.source in ("events", "nsys"):
         file = {"events": "timing.jsonl", "nsys": "trace.sqlite"}[column.source]
-        folder = str(PurePosixPath(report).parent) if report else str(entry["measurement"].get("target"))
+        folder = (
+            str(PurePosixPath(report).parent) if report else str(entry["measurement"].get("target"))
+        )
         return Origin(f"{folder}/{file}", entry["point"], None, name, column.formula)
     return Origin(None, entry["point"], None, name, column.formula)
 
@@ -172,14 +185,19 @@ def _stall_formula(name: str) -> str | None:
     kind, _, reason = name.partition("_")
     if reason not in REASONS:
         return None
-    return {"stall": "ratio / sum of all stall ratios", "state": "ratio / sum of all warp states"}.get(kind)
+    return {
+        "stall": "ratio / sum of all stall ratios",
+        "state": "ratio / sum of all warp states",
+    }.get(kind)
 
 
-def paired(scopes: dict[str, list[Scope]], differ: Iterable[str], params: Iterable[str]) -> list[Scope]:
+def paired(
+    scopes: dict[str, list[Scope]], differ: Iterable[str], params: Iterable[str]
+) -> list[Scope]:
     """Points of several samples joined where all parameters but ``differ`` agree.
 
-    The joined scope has every name with its sample's name before it (``fused_time_cold_us``), and the
-    parameters that agree plainly. Points without a partner in every sample are left out.
+    The joined scope has every name with its sample's name before it (``fused_time_cold_us``), and
+    the parameters that agree plainly. Points without a partner in every sample are left out.
     """
     names = sorted(set(params) - set(differ))
     first, *others = scopes
@@ -187,7 +205,9 @@ def paired(scopes: dict[str, list[Scope]], differ: Iterable[str], params: Iterab
     for scope in scopes[first]:
         group = {first: scope}
         for other in others:
-            partners = [s for s in scopes[other] if all(s.values.get(n) == scope.values.get(n) for n in names)]
+            partners = [
+                s for s in scopes[other] if all(s.known.get(n) == scope.known.get(n) for n in names)
+            ]
             if partners:
                 group[other] = partners[0]
         if len(group) == len(scopes):
@@ -197,11 +217,11 @@ def paired(scopes: dict[str, list[Scope]], differ: Iterable[str], params: Iterab
 
 def _joined(group: dict[str, Scope], shared: list[str]) -> Scope:
     first = next(iter(group.values()))
-    joined = Scope({name: first.values.get(name) for name in shared})
+    joined = Scope({name: first.known.get(name) for name in shared})
     joined.possible = first.possible | {f"{s}_{name}" for s in group for name in first.possible}
     joined.point = " / ".join(dict.fromkeys(str(scope.point) for scope in group.values()))
     for sample, scope in group.items():
-        joined.values |= {f"{sample}_{name}": value for name, value in scope.values.items()}
+        joined.known |= {f"{sample}_{name}": value for name, value in scope.known.items()}
         joined.origins |= {f"{sample}_{name}": origin for name, origin in scope.origins.items()}
         joined.noise |= {f"{sample}_{name}": floor for name, floor in scope.noise.items()}
     return joined

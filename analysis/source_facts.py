@@ -1,7 +1,8 @@
-"""Source facts: what the index of the installed FlashInfer says of a name, a file, a variable or a signature.
+"""Source facts: what the index of the installed FlashInfer says of names, files and signatures.
 
-Each question answers None (unknown) where the index does not hold what it would take to know.
-The index is ``source_index.json`` of ``capture.sourceindex``; ``signatures`` and ``python_functions`` are optional.
+Each question answers None (unknown) where the index does not hold what it would take to know. The
+index is ``source_index.json`` of ``capture.sourceindex``; ``signatures`` and ``exports`` are
+optional.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ HEADERS = "data/include/flashinfer/"
 
 
 class SourceFacts:
-    """Questions to a source index; a claim decided over the source may call any of ``functions``."""
+    """Questions to a source index, which a claim decided over the source may ask."""
 
     def __init__(self, index: Row) -> None:
         self.index = index
@@ -26,7 +27,7 @@ class SourceFacts:
             "header_defines": self.header_defines,
             "api_file": self.api_file,
             "reads_variable": self.reads_variable,
-            "python_defines": self.python_defines,
+            "exports": self.exports,
             "accepts": self.accepts,
             "requires": self.requires,
             "default": self.default,
@@ -34,7 +35,8 @@ class SourceFacts:
         }
 
     def header_defines(self, name: str, header: str | None = None) -> bool | None:
-        """Whether a function of this name is defined in that CUDA header, or in any of FlashInfer's.
+        """Whether a function of this name is defined in that CUDA header, or in any of
+        FlashInfer's.
 
         header: below include/flashinfer, e.g. ``attention/variants.cuh``.
         """
@@ -55,13 +57,15 @@ class SourceFacts:
         variables = self.index.get("environment")
         return None if not variables else name in variables
 
-    def python_defines(self, name: str) -> bool | None:
-        """Whether the package defines a Python function of this name anywhere."""
-        names = self.index.get("python_functions")
+    def exports(self, name: str) -> bool | None:
+        """Whether ``import flashinfer`` has this name."""
+        names = self.index.get("exports")
         return None if names is None else name in names
 
     def accepts(self, function: str, parameter: str) -> bool | None:
-        """Whether a call may pass this parameter by name; unknown where ``**kwargs`` takes the rest."""
+        """Whether a call may pass this parameter by name; unknown where ``**kwargs`` takes the
+        rest.
+        """
         parameters = self._parameters(function)
         if parameters is None:
             return None
@@ -93,6 +97,9 @@ class SourceFacts:
         return names.index(parameter) if parameter in names else None
 
     def _parameters(self, function: str) -> list[Row] | None:
-        """[{"name", "kind": positional | keyword | var_positional | var_keyword, "default": text | None}]."""
+        """[{"name", "kind": positional | keyword | var_positional | var_keyword, "default":
+
+        text | None}].
+        """
         signatures = self.index.get("signatures") or {}
         return signatures.get(function)

@@ -139,9 +139,10 @@ def _grouped(reasons: list[Reason]) -> list[Group]:
     return sorted(groups, key=lambda g: (-g.share, g.name))
 
 
-def advice(kernel: Row, most: int = 3) -> list[Row]:
+def advice(kernel: Row, most: int = 2) -> list[Row]:
     """NVIDIA's own rules that fired for this kernel, the largest estimated speed-up first.
 
+    Estimates of the whole kernel (global) come before those of a part of it (local).
     Each: {rule, section, message, speedup_pct (or None), speedup_type}; one of each rule.
     """
     fired = [
@@ -149,8 +150,12 @@ def advice(kernel: Row, most: int = 3) -> list[Row]:
         for rule in kernel.get("rules") or ()
         if rule["type"] in ("optimization", "warning") and rule["rule"] not in NOT_ADVICE
     ]
-    fired.sort(key=lambda r: (-(r.get("speedup_pct") or 0), r["rule"]))
+    fired.sort(key=_gain)
     unique: dict[str, Row] = {}
     for rule in fired:
         unique.setdefault(rule["rule"], rule)
     return list(unique.values())[:most]
+
+
+def _gain(rule: Row) -> tuple[bool, float, str]:
+    return rule.get("speedup_type") != "global", -(rule.get("speedup_pct") or 0), rule["rule"]

@@ -43,7 +43,7 @@ def finding(check: str, status: str, found: str, remedy: str | None = None) -> F
 def gpu_findings(gpu: dict[str, Any] | None) -> list[Finding]:
     """GPU, driver and clocks, from machine.parse_gpu."""
     if gpu is None:
-        remedy = "nothing to do to read recorded evidence; to measure, run on a machine with an NVIDIA GPU and driver"
+        remedy = "recorded evidence needs none; to measure, use a machine with an NVIDIA GPU"
         return [finding("gpu", "missing", "no NVIDIA GPU visible", remedy)]
     memory = f", {gpu['memory_mib'] / 1024:.0f} GiB" if gpu["memory_mib"] else ""
     rows = [
@@ -57,7 +57,7 @@ def gpu_findings(gpu: dict[str, Any] | None) -> list[Finding]:
 
 def clock_finding(gpu: dict[str, Any]) -> Finding:
     """Clocks now and why they are held back. An idle GPU's low clock is no fault."""
-    found = f"SM {gpu['sm_mhz'] or 0:.0f} of {gpu['sm_max_mhz'] or 0:.0f} MHz, memory {gpu['memory_mhz'] or 0:.0f} MHz"
+    found = "SM {sm_mhz} of {sm_max_mhz} MHz, memory {memory_mhz} MHz".format(**_whole(gpu))
     if gpu["sm_mhz"] is None:
         return finding(
             "clocks", "warn", "the driver does not tell", "timings are kept with the clocks unknown"
@@ -71,6 +71,10 @@ def clock_finding(gpu: dict[str, Any]) -> Finding:
             "free the GPU or wait until it has cooled down",
         )
     return finding("clocks", "ok", found)
+
+
+def _whole(gpu: dict[str, Any]) -> dict[str, str]:
+    return {k: f"{v:.0f}" if isinstance(v, float) else str(v or "?") for k, v in gpu.items()}
 
 
 def package_finding(check: str, version: str | None, remedy: str) -> Finding:

@@ -26,7 +26,8 @@ class Evidence:
     """One set of captures.
 
     root: folder of the captures; machine: name of the folder under outputs/; recording: its name or None
-    for live; targets: target -> batch -> point ids; tools: which of events, nsys, ncu it has.
+    for live; targets: target -> batch -> point ids; tools: which of events, nsys, ncu it has; runs: how
+    often each batch is timed.
     """
 
     root: Path
@@ -34,6 +35,7 @@ class Evidence:
     recording: str | None
     targets: dict[str, dict[str, list[str]]]
     tools: frozenset[str]
+    runs: int = 1
 
     def batches(self, target: str) -> list[str]:
         return list(self.targets.get(target, {}))
@@ -52,6 +54,7 @@ class Evidence:
         if batch == DEEP:
             return ["deep.ncu-rep", "deep.json"]
         names = ["points.json", "timing.jsonl"]
+        names += [f"timing.{run}.jsonl" for run in range(1, self.runs)]
         if "nsys" in self.tools:
             names += ["trace.sqlite", "trace.json"]
         if "ncu" in self.tools:
@@ -84,7 +87,8 @@ def live(config: dict[str, Any], names: list[str]) -> Evidence:
         if "ncu" in tools and config["deep"].get(name):
             deep = sweep.points(load(name), config["deep"][name])
             targets[name][DEEP] = [p.id for p in deep]
-    return Evidence(Path(config["outputs"]) / machine / "captures", machine, None, targets, tools)
+    root = Path(config["outputs"]) / machine / "captures"
+    return Evidence(root, machine, None, targets, tools, config["timing"]["runs"])
 
 
 def resolve(config: dict[str, Any], names: list[str]) -> Evidence:

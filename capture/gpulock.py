@@ -23,7 +23,7 @@ from pathlib import Path
 from capture.process import CaptureError, cli, output_of, run
 
 QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
-HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture started under the lock does not wait for itself
+HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself
 POLL_S = 0.25
 
 
@@ -53,7 +53,10 @@ def parse_gpus(text: str) -> list[Gpu]:
 
 
 def select_visible(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order. As in CUDA, the first bad entry ends the list."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
+
+    As in CUDA, the first bad entry ends the list.
+    """
     if visible is None:
         return list(gpus)
     chosen: list[Gpu] = []
@@ -78,7 +81,10 @@ def visible_gpus(environ: Mapping[str, str] | None = None) -> list[Gpu]:
 
 
 def lock_folder() -> Path:
-    """The per-user folder of lock files (mode 0700). Raises CaptureError if somebody else owns that name."""
+    """The per-user folder of lock files (mode 0700).
+
+    Raises CaptureError if somebody else owns that name.
+    """
     base = (
         os.environ.get("NCUFLOW_LOCK_DIR")
         or Path(tempfile.gettempdir()) / f"ncuflow-gpu-{os.getuid()}"

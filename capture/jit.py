@@ -3,9 +3,10 @@
     python -m capture.jit --out jit_analysis.json [--modules decode,prefill_fa2,rmsnorm,rope,merge]
                           [--disk-repeats 3] [--memory-repeats 20] [--workdir DIR] [--ignore-aot]
 
-Each measurement is a fresh process on a private FLASHINFER_WORKSPACE_BASE, removed afterwards unless
---workdir names one. A prebuilt (AOT) module is loaded before any JIT: then `aot` is true and nothing is said
-about compiling, unless --ignore-aot hides them. Exit status: 0; 3 if some modules failed; 1 if all did.
+Each measurement is a fresh process on a private FLASHINFER_WORKSPACE_BASE, removed afterwards
+unless --workdir names one. A prebuilt (AOT) module is loaded before any JIT: then `aot` is true and
+nothing is said about compiling, unless --ignore-aot hides them. Exit status: 0; 3 if some modules
+failed; 1 if all did.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from parsers.files import write_json
 DEFAULT = ("decode", "prefill_fa2", "rmsnorm", "rope", "merge")
 SHOWN_ENVIRONMENT = re.compile(r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CC|CXX)$")
 METHOD = (
-    "each step in a fresh process; imports and the start of CUDA before the timer; private workspace; "
-    "disk hit: build_and_load with the library on disk; memory hit: FlashInfer's cached getter, asked again; "
+    "each step in a fresh process; imports and the start of CUDA before the timer; private "
+    "workspace; disk hit: build_and_load with the library on disk; memory hit: FlashInfer's cached "
+    "getter, asked again; "
     "first launch: run and synchronise after preparation, against the median of later launches"
 )
 
@@ -135,7 +137,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def fresh(folder: Path) -> Path:
-    """An empty workspace. Raises CaptureError if there is something in it: that would not be a cold build."""
+    """An empty workspace. Raises CaptureError if something is in it: no build there is cold."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise CaptureError(f"{folder}: not empty, so a build in it is not cold")

@@ -1,7 +1,9 @@
-"""One JIT measurement in a process of its own: `python -m capture.jitprobe STEP MODULE --repeats N`.
+"""One JIT measurement in a process of its own.
 
-Import of torch and FlashInfer and the start of CUDA lie before every timer. The result is one line of JSON
-after the marker, because compilers and loggers write to the same stream.
+    python -m capture.jitprobe cold|disk|first MODULE [--repeats N] [--ignore-aot]
+
+Import of torch and FlashInfer and the start of CUDA lie before every timer. The result is one line
+of JSON after the marker, because compilers and loggers write to the same stream.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ SMALL = {"batch": 1, "kv_len": 128, "seq_len": 128, "rows": 64, "tokens": 64}
 
 @dataclass(frozen=True)
 class Module:
-    """A JIT module: the kernel target that uses it, and FlashInfer's cached getter of the loaded module."""
+    """A JIT module: the kernel target that uses it, and FlashInfer's cached getter."""
 
     target: str
     getter: str
@@ -103,7 +105,7 @@ def probe_cold(module: Module, repeats: int) -> dict[str, Any]:
 
 
 def probe_disk(module: Module, repeats: int) -> dict[str, Any]:
-    """First request in a fresh process with the library on disk, then further requests in that process."""
+    """First request with the library on disk, then further requests in the same process."""
     (spec, *_), generation_s = timed(lambda: specs(module))
     aot = is_aot(spec)
     _, load_s = timed(spec.build_and_load)
@@ -153,7 +155,7 @@ def memory_hits(module: Module, repeats: int) -> float:
 
 
 def getter_arguments(kind: str) -> tuple[Any, ...]:
-    """Arguments of FlashInfer's getter: fp16, head dim 128, no position encoding, window or soft cap."""
+    """Arguments of the getter: fp16, head dim 128, no position encoding, window or soft cap."""
     if not kind:
         return ()
     import torch
@@ -198,7 +200,7 @@ def read_ninja(text: str) -> dict[str, Any]:
 
 
 def plain_path(word: str) -> str:
-    """`-I/opt/x/flashinfer/data/include` → `-I<flashinfer>/data/include`; other paths keep their last part."""
+    """`-I/opt/x/flashinfer/data/include` → `-I<flashinfer>/data/include`; else the last part."""
     word = re.sub(r"/\S*?/flashinfer/data\b", "<flashinfer>/data", word)
     return re.sub(r"(^|-[ILB]|[=:\s'\"(])(?:/[\w.+-]+)+/([\w.+-]+)", r"\1<…>/\2", word)
 

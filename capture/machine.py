@@ -1,4 +1,4 @@
-"""What this machine has: GPU, driver, tools, packages. Queries only; nothing is imported that is slow."""
+"""What this machine has: GPU, driver, tools, packages. Queries only, no slow import."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def throttle_reasons(mask: str) -> list[str]:
 
 
 def driver_attributes() -> dict[str, int | None]:
-    """{sm_count, l2_bytes, memory_bytes} of device 0 from libcuda; None where it does not answer."""
+    """{sm_count, l2_bytes, memory_bytes} of device 0 from libcuda; None where unknown."""
     found: dict[str, int | None] = {**dict.fromkeys(DRIVER_ATTRIBUTES), "memory_bytes": None}
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -118,7 +118,7 @@ def package_folder(name: str) -> Path | None:
 
 
 def torch_cuda() -> str | None:
-    """CUDA version that torch was built for, read from torch/version.py: importing torch takes seconds."""
+    """CUDA version that torch was built for, without importing torch (which takes seconds)."""
     folder = package_folder("torch")
     path = None if folder is None else folder / "version.py"
     if path is None or not path.exists():
@@ -153,7 +153,7 @@ def read_text(path: Path) -> str | None:
 
 
 def tool(name: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """Path of ncu, nsys or nvcc: NCUFLOW_NCU, NCUFLOW_NSYS; else PATH; else the CUDA toolkit's folder."""
+    """Path of ncu, nsys or nvcc: NCUFLOW_NCU, NCUFLOW_NSYS; else PATH; else the CUDA toolkit."""
     environ = os.environ if environ is None else environ
     toolkit = Path(environ.get("CUDA_HOME") or "/usr/local/cuda") / "bin" / name
     return shutil.which(environ.get(f"NCUFLOW_{name.upper()}") or name) or shutil.which(toolkit)

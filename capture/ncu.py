@@ -1,10 +1,10 @@
 """Profile the points of a batch under Nsight Compute.
 
-    python -m capture.ncu TARGET --points P.json --out DIR --name sweep --sections "SpeedOfLight,Occupancy"
+    python -m capture.ncu TARGET --points P.json --out DIR --name sweep --sections "A,B"
     python -m capture.ncu TARGET --points P.json --out DIR --name deep --deep
 
-Writes DIR/NAME.ncu-rep and DIR/NAME.json. Exit status: 0 complete; 1 nothing usable, nothing written;
-2 bad input; 3 some points lost, the report stands; 5 the driver refuses counters.
+Writes DIR/NAME.ncu-rep and DIR/NAME.json. Exit status: 0 complete; 1 nothing usable, nothing
+written; 2 bad input; 3 some points lost, the report stands; 5 the driver refuses counters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from capture.gpulock import Held, gpu_lock
 from capture.machine import tool
-from capture.points import Found, capture_record, lost_points, read_points, read_records, timed_ok
+from capture.points import Found, capture_record, lost_points, read_points, read_progress, timed_ok
 from capture.process import (
     CaptureError,
     Outcome,
@@ -36,6 +36,7 @@ from capture.staging import staging
 from parsers.files import write_json
 
 COMPLETE, NOTHING, LOST, REFUSED = 0, 1, 3, 5
+SOME_POINTS_FAILED = 3  # of targets.run, which the profilers pass on; its records say which
 DURATION = "gpu__time_duration.sum"
 REMEDY = (
     "the driver refuses performance counters (ERR_NVGPUCTRPERM): run as root, give the container "
@@ -74,7 +75,7 @@ def ncu_command(args: argparse.Namespace, points: Path, progress: Path, report: 
 
 
 def trace_command(args: argparse.Namespace, points: Path, out: Path) -> list[str]:
-    """The profiled program: each point once, no timing, L2 not flushed by us (a profiler does that)."""
+    """The profiled program: no timing, and no flush of L2, which ncu does itself."""
     command = [sys.executable, "-m", "targets.run", args.target, "--mode", "trace"]
     return [
         *command,
@@ -146,7 +147,7 @@ def _keep(
     lost = (
         []
         if found is None
-        else lost_points(ids, found, read_records(progress.records), _ending(outcome))
+        else lost_points(ids, found, read_progress(progress.records), _ending(outcome))
     )
     notes = _notes(progress, outcome, found)
     report = stage / f"{args.name}.ncu-rep"
@@ -167,11 +168,10 @@ def _keep(
     )
     for entry in lost:
         print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
-    os.replace(report, args.out / report.name)
+    report.replace(args.out / report.name)
     write_json(args.out / f"{args.name}.json", record)
-    return (
-        LOST if lost or outcome.timed_out or any("of the" in note for note in notes) else COMPLETE
-    )
+    truncated = found is not None and found.total < progress.kernels
+    return LOST if lost or outcome.timed_out or truncated else COMPLETE
 
 
 def ncu_version() -> str | None:
@@ -220,7 +220,8 @@ def _notes(progress: Progress, outcome: Outcome, found: Found | None) -> list[st
 def _ending(outcome: Outcome) -> str:
     if outcome.timed_out:
         return f"stopped at the time limit after {outcome.wall_s:.0f} s"
-    return f"ncu ended with status {outcome.returncode}" if outcome.returncode else ""
+    ended_well = outcome.returncode in (0, SOME_POINTS_FAILED)
+    return "" if ended_well else f"ncu ended with status {outcome.returncode}"
 
 
 def _shown(command: Sequence[str], stage: Path, args: argparse.Namespace) -> list[str]:

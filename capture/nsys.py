@@ -1,12 +1,13 @@
 """Trace the points of a batch under Nsight Systems.
 
-    python -m capture.nsys TARGET --points P.json --out DIR [--name trace] [--repeats 5] [--timing timing.jsonl]
+    python -m capture.nsys TARGET --points P.json --out DIR [--name trace] [--repeats 5] [--flush]
 
-Writes DIR/NAME.sqlite (scrubbed) and DIR/NAME.json. Exit status: 0 complete; 1 nothing usable, nothing
-written; 2 bad input; 3 some points lost, the trace stands.
+Writes DIR/NAME.sqlite (scrubbed) and DIR/NAME.json. Exit status: 0 complete; 1 nothing usable,
+nothing written; 2 bad input; 3 some points lost, the trace stands.
 
-The program gets a minimal environment and a private HOME, since nsys stores both. A relocated nsys that needs
-libraries of its own takes them from NCUFLOW_NSYS_LD_LIBRARY_PATH; the profiled program does not see that.
+The program gets a minimal environment and a private HOME, since nsys stores both. A relocated nsys
+that needs libraries of its own takes them from NCUFLOW_NSYS_LD_LIBRARY_PATH; the profiled program
+does not see that.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from capture.gpulock import Held, gpu_lock
-from capture.ncu import COMPLETE, LOST, NOTHING, add_common_arguments, parse_version
 from capture.machine import tool
-from capture.points import Found, capture_record, lost_points, read_points, read_records, timed_ok
+from capture.ncu import (
+    COMPLETE,
+    LOST,
+    NOTHING,
+    SOME_POINTS_FAILED,
+    add_common_arguments,
+    parse_version,
+)
+from capture.points import Found, capture_record, lost_points, read_points, read_progress, timed_ok
 from capture.process import (
     CaptureError,
     Outcome,
@@ -62,10 +70,10 @@ def nsys_program() -> str:
 
 
 def program_environment(held: Mapping[str, str], home: Path) -> dict[str, str]:
-    """The environment that nsys sees and stores: allow-listed names, a HOME without a person's name in it."""
+    """The environment that nsys sees and stores: allow-listed names, a HOME that names nobody."""
     env = {**minimal_environment(), **held}
     env.setdefault(
-        "FLASHINFER_WORKSPACE_BASE", os.path.expanduser("~")
+        "FLASHINFER_WORKSPACE_BASE", str(Path.home())
     )  # else the JIT cache moves with HOME
     env.setdefault("PYTHONUSERBASE", site.getuserbase())
     env["HOME"] = str(home)
@@ -76,21 +84,17 @@ def program_environment(held: Mapping[str, str], home: Path) -> dict[str, str]:
 
 
 def nsys_command(args: argparse.Namespace, points: Path, progress: Path, report: Path) -> list[str]:
-    """The command line. The program gets back the library path that nsys's own may have replaced."""
+    """The command line. The program gets back the library path that nsys's own replaced."""
     libraries = os.environ.get("LD_LIBRARY_PATH")
     restore = (
         ["env", f"LD_LIBRARY_PATH={libraries}"] if libraries else ["env", "-u", "LD_LIBRARY_PATH"]
     )
     program = [sys.executable, "-m", "targets.run", args.target, "--mode", "trace"]
-    program += [
-        "--points",
-        str(points),
-        "--out",
-        str(progress),
-        "--repeats",
-        str(args.repeats),
-        "--no-flush",
-    ]
+    program += ["--points", str(points), "--out", str(progress), "--repeats", str(args.repeats)]
+    program += [] if args.flush else ["--no-flush"]
+    program += (
+        ["--unchecked"] if args.timing else []
+    )  # those that are ok in the timing were checked there
     return [nsys_program(), "profile", *OPTIONS, "-o", str(report), *restore, *program]
 
 
@@ -141,7 +145,7 @@ def _capture_in(
     command = nsys_command(args, base / "points.json", base / records.name, base / args.name)
     progress = Progress(f"{args.target} {args.name}", len(points), records)
     (stage / "home").mkdir()
-    env = program_environment(held.environ, stage / "home")
+    env = program_environment(held.environ, (stage / "home").resolve())
     outcome = run(command, env=env, timeout=args.timeout, on_line=progress.line)
     if not report.exists():
         raise CaptureError(
@@ -170,7 +174,7 @@ def _keep(
     found = count_kernels(sqlite, ids)
     if found.total == 0:
         raise CaptureError("the trace holds no kernel", NOTHING)
-    lost = lost_points(ids, found, read_records(records), ending(outcome))
+    lost = lost_points(ids, found, read_progress(records), ending(outcome))
     for entry in lost:
         print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
     version = parse_version(output_of([nsys_program(), "--version"]) or "")
@@ -179,7 +183,7 @@ def _keep(
     record = capture_record(
         "nsys", version, shown, held.gpu.name, ids, found, lost, outcome.wall_s, notes
     )
-    os.replace(sqlite, args.out / sqlite.name)
+    sqlite.replace(args.out / sqlite.name)
     write_json(args.out / f"{args.name}.json", record)
     return LOST if lost or outcome.timed_out else COMPLETE
 
@@ -188,7 +192,8 @@ def ending(outcome: Outcome) -> str:
     """How a traced run ended, if not well."""
     if outcome.timed_out:
         return f"stopped at the time limit after {outcome.wall_s:.0f} s"
-    return f"nsys ended with status {outcome.returncode}" if outcome.returncode else ""
+    ended_well = outcome.returncode in (0, SOME_POINTS_FAILED)
+    return "" if ended_well else f"nsys ended with status {outcome.returncode}"
 
 
 def shown_command(command: Sequence[str], stage: Path) -> list[str]:
@@ -209,6 +214,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_common_arguments(parser, "trace")
     parser.add_argument("--repeats", type=int, default=5, help="launches of each point (default 5)")
+    parser.add_argument(
+        "--flush", action="store_true", help="flush L2 before each launch, as ncu does"
+    )
     return capture(parser.parse_args(argv))
 
 

@@ -15,7 +15,7 @@ from parsers.files import read_json
 
 @dataclass
 class Found:
-    """What a report holds: kernels per point, kernels in no point's range, kernels whose profiling failed."""
+    """What a report holds: kernels per point, failed ones among them, kernels of no point."""
 
     kernels: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
@@ -24,7 +24,10 @@ class Found:
 
 
 def read_points(path: Path) -> list[dict[str, Any]]:
-    """The plan of a batch: [{"id", "target", "params"}]. Raises BadInput or CaptureError for anything else."""
+    """The plan of a batch: [{"id", "target", "params"}].
+
+    Raises BadInput or CaptureError for anything else.
+    """
     points = read_json(path)
     if not isinstance(points, list) or not all(isinstance(p, dict) and "id" in p for p in points):
         raise CaptureError(f"{path}: not a list of points with an id")
@@ -56,10 +59,15 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def read_progress(path: Path) -> list[dict[str, Any]]:
+    """Records of a run, finished (PATH) or cut short (PATH.partial, as targets.run leaves it)."""
+    return read_records(path) or read_records(path.with_name(f"{path.name}.partial"))
+
+
 def lost_points(
     points: Iterable[str], found: Found, progress: Sequence[Mapping[str, Any]], ended: str
 ) -> list[dict[str, str]]:
-    """Why each point without a usable kernel is missing. `ended` says how the run ended ("" if well)."""
+    """Why each point without a usable kernel is missing; `ended`: how the run ended, "" if well."""
     said = {record.get("point"): record for record in progress}
     lost = []
     for point in points:

@@ -27,7 +27,7 @@ COMMON_NAMES = {
 
 
 def patterns(environ: Mapping[str, str] | None = None) -> dict[str, re.Pattern[bytes]]:
-    """{what it is: how it looks}: values of secret-looking variables, host name, home folder, user name.
+    """{what it is: how it looks}: secret-looking variables' values, host, home folder, user.
 
     Names are matched as whole words, and only if they are long and rare enough to mean something.
     """

@@ -1,4 +1,4 @@
-"""Child processes: a minimal environment, streamed output, and a time limit that ends the whole group."""
+"""Child processes: a minimal environment, streamed output, a time limit for the whole group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from parsers.files import BadInput
 
-# Only these reach a profiled program: profilers store the environment they see (nsys does, verbatim).
+# Only these reach a profiled program: nsys stores the environment it sees, verbatim.
 PASSED = re.compile(
     r"^(PATH|HOME|LANG|LC_ALL|TZ|TMPDIR|VIRTUAL_ENV|LD_LIBRARY_PATH|MAX_JOBS|CC|CXX|XDG_CACHE_HOME"
     r"|OMP_NUM_THREADS|PYTHON\w*|CUDA_\w+|NVIDIA_\w+|FLASHINFER_\w+|TVM_FFI_\w+|TORCH_CUDA_ARCH_LIST"
@@ -30,7 +30,7 @@ GRACE_S = 10.0
 
 
 class CaptureError(Exception):
-    """A capture that cannot go on. `code` is the exit status, the text is the one line that is shown."""
+    """A capture that cannot go on: the exit status, and the line that is shown."""
 
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class CaptureError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a child ended: exit status (negative signal number if killed), time limit hit, seconds."""
+    """How a child ended: exit status (-n for signal n), time limit hit, seconds."""
 
     returncode: int
     timed_out: bool
@@ -47,7 +47,7 @@ class Outcome:
 
 
 def minimal_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The allow-listed part of `environ` (default: this process's). Names that look like secrets never pass."""
+    """The allow-listed part of `environ` (default: this process's) without secrets."""
     source = os.environ if environ is None else environ
     return {k: v for k, v in source.items() if PASSED.match(k) and not SENSITIVE.search(k)}
 
@@ -98,7 +98,7 @@ def run(
 
 
 def end_group(child: subprocess.Popen[str], group: bool = True) -> None:
-    """Interrupt, then terminate, then kill the child (and its group): a profiler may still save its report."""
+    """Interrupt, terminate, kill the child (and its group); a profiler may yet save its report."""
     for sign, patience in (
         (signal.SIGINT, GRACE_S),
         (signal.SIGTERM, GRACE_S / 2),
@@ -142,7 +142,7 @@ def cli(main: Callable[[], int]) -> NoReturn:
 
 
 def scrub_command(command: Iterable[str], root: Path | None = None) -> list[str]:
-    """A command for the record: programs by name, paths relative to `root` (default: the working folder)."""
+    """A command for the record: programs by name, paths relative to `root` (default: here)."""
     base = (root or Path.cwd()).resolve()
     return [_scrub_word(word, base) for word in command]
 

@@ -1,4 +1,4 @@
-"""What a profiler prints while it works, as one line a kernel: point n of m, kernels, elapsed, left."""
+"""What a profiler prints, as one line a kernel: point n of m, kernels, elapsed, left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from capture.points import read_records
+from capture.points import read_progress
 
 PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')
 REFUSED = re.compile(r"ERR_NVGPUCTRPERM")
@@ -44,11 +44,12 @@ class Progress:
 
     def describe(self) -> str:
         """`decode sweep: point 3 of 12, 7 kernels, 14 s elapsed, about 40 s left`."""
-        done = min(len(read_records(self.records)), self.points)
+        done = min(len(read_progress(self.records)), self.points)
         elapsed = self.clock() - self.started
         left = f", about {elapsed / done * (self.points - done):.0f} s left" if done else ""
         current = min(done + 1, self.points)
-        return f"{self.label}: point {current} of {self.points}, {self.kernels} kernels, {elapsed:.0f} s elapsed{left}"
+        point = f"{self.label}: point {current} of {self.points}, {self.kernels} kernels"
+        return f"{point}, {elapsed:.0f} s elapsed{left}"
 
     def _report(self) -> None:
         text = self.describe()

@@ -3,7 +3,7 @@
     python -m capture.record EVIDENCE_DIR RECORDING_DIR [--name h200]
     python -m capture.record --verify RECORDING_DIR
 
-Exit status 2, with nothing written, if a file holds something private or a report embeds source files.
+Exit status 2, and nothing written, if a file holds something private or a report source files.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import argparse
 import hashlib
 import json
 import lzma
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from capture.points import now
+from capture.private import find_secret, patterns
 from capture.process import CaptureError, cli
 from capture.reportscrub import scrubbed
-from capture.private import find_secret, patterns
 from capture.staging import staging
-from parsers.files import read_json, write_json
+from parsers.files import opened, read_json, write_json
 
 PACKED = {".ncu-rep", ".sqlite"}
 PACKED_ABOVE = {".jsonl": 256 << 10, ".json": 512 << 10}
@@ -33,7 +32,7 @@ TOOL_RECORDS = ("sweep", "trace", "deep")
 
 
 def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
-    """Write a recording and return its manifest. Raises CaptureError if anything in it may not be stored."""
+    """Write a recording, return its manifest. Raises CaptureError for what may not be stored."""
     files = list(evidence_files(evidence))
     if not files:
         raise CaptureError(f"{evidence}: no evidence in it")
@@ -48,7 +47,7 @@ def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
         write_json(stage / "manifest.json", manifest)
         target.mkdir(exist_ok=True)
         for child in stage.iterdir():
-            os.replace(child, target / child.name)
+            child.replace(target / child.name)
     return manifest
 
 
@@ -63,20 +62,18 @@ def evidence_files(evidence: Path) -> Iterator[Path]:
 def check(path: Path, evidence: Path, known: Any) -> None:
     """Refuse a file that holds something private, or a report with embedded source files."""
     shown = path.relative_to(evidence)
-    data = lzma.open(path).read() if path.suffix == ".xz" else path.read_bytes()
-    secret = find_secret(data, known)
-    if secret:
-        raise CaptureError(f"{shown}: holds {secret}; nothing was recorded")
-    if path.suffix == ".ncu-rep":
+    with opened(path) as plain:
+        data = plain.read_bytes()
+        secret = find_secret(data, known)
+        if secret:
+            raise CaptureError(f"{shown}: holds {secret}; nothing was recorded")
+        if not path.name.removesuffix(".xz").endswith(".ncu-rep"):
+            return
         if scrubbed(data) is False:
-            raise CaptureError(
-                f"{shown}: names its host and command line; run capture.reportscrub on it first"
-            )
-        sources = embedded_sources(path)
+            raise CaptureError(f"{shown}: names its host; run capture.reportscrub on it first")
+        sources = embedded_sources(plain)
         if sources:
-            raise CaptureError(
-                f"{shown}: embeds {sources} source files; profile without --import-source"
-            )
+            raise CaptureError(f"{shown}: embeds {sources} source files: no --import-source here")
 
 
 def embedded_sources(path: Path) -> int:
@@ -158,7 +155,7 @@ def digest(path: Path) -> str:
 
 
 def verify(folder: Path) -> int:
-    """Check a recording against its manifest; returns the number of files. Raises CaptureError with the bad one."""
+    """Number of files of a recording, checked; CaptureError names the one that differs."""
     manifest = folder / "manifest.json"
     try:
         expected = json.loads(manifest.read_text())["files"]

@@ -1,16 +1,15 @@
-"""Mask what an .ncu-rep says about the machine: host name, addresses, command line, paths of programs.
+"""Mask what an .ncu-rep says about the machine: host, addresses, command line, folders.
 
     python -m capture.reportscrub REPORT.ncu-rep...
 
-A report is `NVR\\0`, a length-prefixed header, and length-prefixed protobuf messages. Masking keeps every
-length, so the report stays readable. The layout is not documented by NVIDIA; it is as found in reports of
-ncu 2025.3.1 (docs/capture.md), and a file laid out otherwise is left alone.
+A report is `NVR\\0`, a length-prefixed header, and length-prefixed protobuf messages. Masking keeps
+every length, so the report stays readable. The layout is not documented by NVIDIA; it is as found
+in reports of ncu 2025.3.1 (docs/capture.md), and a file laid out otherwise is left alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -42,7 +41,7 @@ class Field(NamedTuple):
 
 
 def scrub_report(path: Path) -> bool:
-    """Mask the private strings of a report in place. False if its layout is unknown (then nothing changes)."""
+    """Mask the private strings of a report in place. False (no change) for another layout."""
     data = bytearray(path.read_bytes())
     spans = list(private_spans(data))
     if not spans:
@@ -59,7 +58,7 @@ def scrub_report(path: Path) -> bool:
         )
     temporary = path.with_name(f".{path.name}.scrub")
     temporary.write_bytes(data)
-    os.replace(temporary, path)
+    temporary.replace(path)
     return True
 
 
@@ -70,7 +69,7 @@ def scrubbed(data: bytes) -> bool | None:
 
 
 def private_spans(data: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Where a report names its host, addresses, command line and program folder. Empty for another layout."""
+    """Where a report names its host, addresses, command line and program folder."""
     for start, end in messages(data):
         if end - start > SMALL:
             continue

@@ -1,9 +1,9 @@
-"""Index the installed FlashInfer's source: where each kernel target's code, kernels and switches are.
+"""Index the installed FlashInfer: where each kernel target's code, kernels and switches are.
 
     python -m capture.sourceindex --out source_index.json [--package PATH]
 
-Nothing of FlashInfer is imported. Paths are relative to the package's folder. A symbol that the targets
-declare and the package does not have is an error (exit status 2) that names it.
+Nothing of FlashInfer is imported. Paths are relative to the package's folder. A symbol that the
+targets declare and the package does not have is an error (exit status 2) that names it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from capture.cudascan import Function, functions
 from capture.machine import package_folder, package_version
 from capture.process import CaptureError, cli
+from capture.signatures import exports, signatures
 from parsers.files import write_json
 
 TARGETS = ("prefill", "decode", "rmsnorm", "rope", "merge_state")
@@ -166,6 +167,8 @@ def index(package: Package) -> dict[str, Any]:
         "scheduler": {name: span(package, "attention/scheduler.cuh", name) for name in SCHEDULER},
         "environment": environment(package),
         "functions": function_table(package),
+        "signatures": signatures(package.root),
+        "exports": exports(package.root),
     }
 
 
@@ -210,7 +213,7 @@ def existing(package: Package, file: str) -> str:
 
 
 def environment(package: Package) -> dict[str, list[dict[str, Any]]]:
-    """{variable: [{file, line, default}]} for every read of one in the package's Python; default is source text."""
+    """{variable: [{file, line, default}]} of every read in the package; default is source text."""
     found: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(package.root.rglob("*.py")):
         relative = file.relative_to(package.root)
@@ -227,7 +230,7 @@ def environment(package: Package) -> dict[str, list[dict[str, Any]]]:
 
 
 def environment_reads(tree: ast.Module) -> Iterator[tuple[str, int, str | None]]:
-    """(variable, line, default's source) of os.environ / os.getenv reads, named directly or by a local name."""
+    """(variable, line, default's source) of os.environ and os.getenv reads."""
     names = {
         target.id: node.value.value
         for node in ast.walk(tree)
@@ -243,7 +246,7 @@ def environment_reads(tree: ast.Module) -> Iterator[tuple[str, int, str | None]]
 
 
 def function_table(package: Package) -> dict[str, list[list[Any]]]:
-    """{header below the package: [[line_start, line_end, function]]}, to name the function of a hot line."""
+    """{header: [[line_start, line_end, function]]}, to name the function of a hot line."""
     base = package.root / INCLUDE
     headers = sorted({path for pattern in HEADERS for path in base.glob(pattern)})
     table = {}
@@ -257,7 +260,7 @@ def function_table(package: Package) -> dict[str, list[list[Any]]]:
 
 
 def version(root: Path) -> str | None:
-    """FlashInfer's version: its build metadata, else the dist-info beside it, else the installed package's."""
+    """FlashInfer's version: build metadata, the dist-info beside it, or the installed one."""
     meta = root / "_build_meta.py"
     match = (
         re.search(r"__version__\s*=\s*[\"']([^\"']+)", meta.read_text()) if meta.exists() else None

@@ -1,7 +1,7 @@
 """Keep of an nsys SQLite export only what the timeline needs.
 
-An export holds the environment block, the command line, the working folder and the host of the profiled
-process. Tables are allow-listed, not deny-listed: a newer nsys may add places for them.
+An export holds the environment block, the command line, the working folder and the host of the
+profiled process. Tables are allow-listed, not deny-listed: a newer nsys may add places for them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from capture.process import CaptureError
 from capture.private import find_secret, patterns
+from capture.process import CaptureError
 
 KEPT_TABLES = re.compile(
     r"^(CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS|StringIds|TARGET_INFO_GPU|TARGET_INFO_CUDA_\w+|ENUM_\w+"
@@ -31,7 +31,7 @@ Known = Mapping[str, re.Pattern[bytes]]
 
 
 def scrub_trace(path: Path, private: Known | None = None) -> None:
-    """Scrub an export in place. Raises CaptureError if a private value is still in its bytes afterwards.
+    """Scrub an export in place. Raises CaptureError if its bytes still hold a private value.
 
     `private` is what may not be stored (default: private.patterns() of this machine).
     """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from parsers.files import NCU_MAGIC, BadInput, sniff
 
-PAYLOAD_SIZE = 5  # field of BlockHeader
+RESULTS, PAYLOAD_SIZE = 2, 5  # fields of BlockHeader
 _VERSION = re.compile(rb"(\d{4}\.\d+\.\d+)(?:\.\d+)?$")
 _SOLUTIONS = {
     "nsys-rep": "read it with parsers.nsys after `nsys export --type sqlite`",
@@ -26,9 +26,9 @@ _SOLUTIONS = {
 
 @dataclass(frozen=True)
 class Container:
-    """What the framing tells: the blocks, and the version of ncu that wrote it, if it says so."""
+    """What the framing tells: how many kernel results, and the version of ncu, if it is there."""
 
-    blocks: int
+    results: int
     ncu_version: str | None
 
 
@@ -56,20 +56,23 @@ class _Truncated(Exception):  # noqa: N818
 
 
 def _walk(data: mmap.mmap) -> int:
+    """The number of results that the block headers announce."""
     _, position = _message(data, len(NCU_MAGIC), "file header")
-    blocks = 0
+    blocks = results = 0
     while position < len(data):
         header, position = _message(data, position, f"header of block {blocks}")
-        size = dict(_varints(header)).get(PAYLOAD_SIZE, 0)
+        fields = dict(_varints(header))
+        size = fields.get(PAYLOAD_SIZE, 0)
         if position + size > len(data):
             missing = position + size - len(data)
             raise _Truncated(f"block {blocks} lacks {missing} of {size} bytes")
         _entries(data, position, position + size)
         position += size
         blocks += 1
+        results += fields.get(RESULTS, 0)
     if blocks == 0:
         raise _Truncated("it ends after the file header")
-    return blocks
+    return results
 
 
 def _message(data: mmap.mmap, position: int, what: str) -> tuple[bytes, int]:

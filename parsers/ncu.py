@@ -9,8 +9,11 @@ file cannot be used, in a kernel's `problems` where the rest of the report can.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,15 +68,34 @@ def read(
         framing = container.check(plain, called)
         report = Report(called, framing.ncu_version)
         try:
-            _load(report, plain, points, with_lines)
-        except (BadInput, KeyboardInterrupt, MemoryError):
+            with _silenced():
+                _load(report, plain, points, with_lines)
+        except (BadInput, MemoryError):
             raise
-        except Exception as error:  # the SWIG layer raises anything on damaged bytes
-            what = f"a damaged Nsight Compute report ({type(error).__name__} in the reader)"
+        except Exception:  # the SWIG layer raises anything on damaged bytes
+            what = f"a damaged Nsight Compute report (kernel {len(report.kernels)})"
             raise BadInput(called, what) from None
-    if not report.kernels:
+    found = len(report.kernels)
+    if found < framing.results:
+        what = f"{found} of {framing.results} kernels can be read"
+        raise BadInput(called, f"a damaged Nsight Compute report ({what})")
+    if not found:
         raise BadInput(called, "an Nsight Compute report with no kernels")
     return report
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """The reader's C++ side writes parse errors of its own to file descriptor 2; ours will do."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _load(report: Report, plain: Path, points: Collection[str] | None, with_lines: bool) -> None:

@@ -104,17 +104,18 @@ def _key(process: Any, correlation: Any) -> Key:
 
 
 def _calls(db: Database) -> dict[Key, Call]:
-    """CUDA calls by process and correlation id; the first where ids repeat."""
+    """CUDA calls by process and correlation id, and by the id alone (process 0) for exports whose
+    operations do not name their process; the first where ids repeat."""
     calls: dict[Key, Call] = {}
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
-    one_process = "globalPid" not in db.columns(KERNEL)
     for start, end, thread, correlation, name in db.rows(RUNTIME, *columns):
         begins, ends, tid = integer(start), integer(end), integer(thread) or 0
         if begins is None or ends is None or ends < begins or integer(correlation) is None:
             continue
         text = db.string(name)
         call = Call(_VERSION_SUFFIX.sub("", text) if text else None, begins, ends, tid)
-        calls.setdefault(_key(0 if one_process else tid, correlation), call)
+        for process in (tid, 0):
+            calls.setdefault(_key(process, correlation), call)
     return calls
 
 
@@ -189,10 +190,9 @@ def _attribute(
     """Put the call, the open ranges, the point and its repeat into each row."""
     moments = [(call.thread, call.start) if call else (-1, -1) for call in calls]
     for row, call, open_ranges in zip(rows, calls, nvtx.open_at(ranges, moments), strict=True):
-        if call is not None:
-            row["api_name"] = call.name
-            row["api_start_ns"] = call.start
-            row["api_duration_ns"] = call.end - call.start
+        row["api_name"] = call.name if call else None
+        row["api_start_ns"] = call.start if call else None
+        row["api_duration_ns"] = call.end - call.start if call else None
         point = nvtx.point_range(open_ranges, points)
         row["nvtx"] = "/".join(item.name for item in open_ranges) or None
         row["point"] = point.name if point else None
@@ -238,12 +238,12 @@ def _missing(
         yield f"{kinds.count('graph')} CUDA graphs traced as a whole: their kernels are not listed"
     if not ranges:
         yield "the trace holds no NVTX ranges"
-    lost = sum(1 for row in rows if "api_name" not in row)
+    lost = sum(1 for row in rows if row["api_start_ns"] is None)
     if lost:
         yield f"{lost} operations without the CUDA call that launched them: in no range"
-    silent = sum(
-        1 for key, call in calls.items() if key not in seen and _LAUNCH.match(call.name or "")
-    )
+    heard = {id(calls[key]) for key in seen if key in calls}
+    every = {id(call): call for call in calls.values() if _LAUNCH.match(call.name or "")}
+    silent = len(every.keys() - heard)
     if silent:
         yield f"{silent} kernel launches without a kernel: captured into a graph, or not recorded"
 

@@ -49,6 +49,8 @@ class Database:
             return self._connection.execute(sql).fetchall()
         except sqlite3.Error as error:
             raise BadInput(self.name, f"a damaged SQLite database ({error})") from None
+        except UnicodeDecodeError:  # SQLite's own message quotes the damaged bytes
+            raise BadInput(self.name, "a damaged SQLite database") from None
 
     def columns(self, table: str) -> set[str]:
         """Column names of a table; none where it is absent."""

@@ -260,6 +260,7 @@ TIMING = Table(
     (
         REPORT,
         BATCH,
+        _int("run", "process that timed the batch, counted from 0; measurements are of run 0"),
         Column("point", TEXT, "point id", required=True),
         _text("target", "kernel target", required=True),
         _text("params", "parameters as JSON", required=True),

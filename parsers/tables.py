@@ -10,6 +10,7 @@ nsys, no counters).
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,9 +38,8 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
 
 def _batch(tables: Tables, root: Path, folder: Path) -> None:
     points = _points(folder)
-    times = _find(folder, "timing.jsonl")
-    if times:
-        key = _key(root, times)
+    for run, times in _runs(folder):
+        key = _key(root, times) | {"run": run}
         tables["timing"] += [key | row for row in timing.read(times)]
     for tool, name in TOOLS.items():
         record = _record(folder, tool)
@@ -51,6 +51,16 @@ def _batch(tables: Tables, root: Path, folder: Path) -> None:
             expected = points | set((record or {}).get("points") or ())
             read = _read_trace if tool == "trace" else _read_ncu
             read(tables, root, report, expected or None, record)
+
+
+def _runs(folder: Path) -> list[tuple[int, Path]]:
+    """timing.jsonl is run 0; timing.1.jsonl and so on are further runs of the same points."""
+    found = []
+    for path in folder.glob("timing*.jsonl*"):
+        number = re.fullmatch(r"timing(?:\.(\d+))?\.jsonl(?:\.xz)?", path.name)
+        if number:
+            found.append((int(number[1] or 0), path))
+    return sorted(found)
 
 
 def _find(folder: Path, name: str) -> Path | None:
@@ -131,8 +141,14 @@ def _read_trace(
 
 
 def write(tables: Tables, out: Path) -> None:
-    """Every table as out/<name>.parquet and .csv; nothing is written unless all rows fit."""
-    built = {name: build(name, rows) for name, rows in tables.items()}
+    """Every table as out/<name>.parquet and .csv; nothing is written unless all rows fit.
+
+    Raises BadInput where a value does not fit its column.
+    """
+    try:
+        built = {name: build(name, rows) for name, rows in tables.items()}
+    except ValueError as error:
+        raise BadInput(out, str(error)) from None
     for name, table in built.items():
         write_table(out / f"{name}.parquet", table)
 

@@ -68,13 +68,14 @@ def section(name: str, number: int, findings: Findings, index: Any, jit: Any) ->
     if results is None or not points:
         return out
     deep = results.get("deep") or []
-    axis = main_axis(points)
+    axis, rate = main_axis(points), axis_of(points).rate
     return out | {
         "measured": True,
         "provenance": results["provenance"],
         "good": len(points),
         "axis": axis,
-        "rate": axis_of(points).rate,
+        "rate": rate,
+        "best": best(points, rate),
         "points": points,
         "behaviour": behaviour(points, axis),
         "limiters": limiters(points),
@@ -86,6 +87,7 @@ def section(name: str, number: int, findings: Findings, index: Any, jit: Any) ->
         "parameters": guide_kernels.parameter_tables(points),
         "launches": guide_kernels.launches(points),
         "choices": guide_choices.of_target(results),
+        "fused": guide_choices.fused_traffic(points) if name == "rmsnorm" else [],
         "split": guide_splitkv.rows(points, results["provenance"].get("sm_count")),
     }
 
@@ -95,6 +97,12 @@ def main_axis(points: list[Row]) -> str:
     found = varying(points)
     long = [name for name in AXES if len(found.get(name, ())) >= crossing.FEWEST]
     return long[0] if long else next((n for n in AXES if n in found), axis_of(points).name)
+
+
+def best(points: list[Row], rate: str) -> Row | None:
+    """The point of the highest rate; None where none has one."""
+    rated = [p for p in points if p["measurement"][rate] is not None]
+    return max(rated, key=lambda p: float(p["measurement"][rate]), default=None)
 
 
 def behaviour(points: list[Row], axis: str) -> list[Row]:
@@ -108,7 +116,7 @@ def limiters(points: list[Row]) -> list[tuple[str, int]]:
     """(limiter, points), the most frequent first."""
     counts: dict[str, int] = {}
     for point in points:
-        name = point["measurement"]["bottleneck"]
+        name = point["measurement"]["bottleneck"] or "unknown"
         counts[name] = counts.get(name, 0) + 1
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from analysis.choices import CHOICES, Choice, Price, prices, summary
 from analysis.columns import BY_NAME
+from analysis.measurement import ratio
 from reporting.series import spread, varying
 
 Row = dict[str, Any]
@@ -34,6 +35,37 @@ def _shown(choice: Choice, results: Row, names: set[str]) -> Row:
         "more": max(0, len(found) - MOST_ROWS),
         "several": len(choice.metrics) > 1,
     }
+
+
+def fused_traffic(points: list[Row]) -> list[Row]:
+    """Bytes of the separate and the fused add with norm, where both were measured.
+
+    Each: {rows, hidden, separate, fused (measurements), saved_analytic, saved_dram (fractions)}.
+    """
+    by_variant: dict[str, dict[tuple[Any, ...], Row]] = {}
+    for point in points:
+        p = point["params"]
+        key = (p.get("rows"), p.get("hidden"), p.get("dtype"))
+        by_variant.setdefault(p.get("variant", ""), {})[key] = point["measurement"]
+    separate = by_variant.get("add_then_rmsnorm", {})
+    fused = by_variant.get("fused_add_rmsnorm", {})
+    return [
+        {
+            "rows": key[0],
+            "hidden": key[1],
+            "separate": separate[key],
+            "fused": fused[key],
+            "saved_analytic": _saved(separate[key], fused[key], "bytes_analytic"),
+            "saved_dram": _saved(separate[key], fused[key], "bytes_dram_counted"),
+        }
+        for key in separate
+        if key in fused
+    ]
+
+
+def _saved(before: Row, after: Row, column: str) -> float | None:
+    kept = ratio(after[column], before[column])
+    return None if kept is None else 1 - kept
 
 
 def _row(price: Price, names: set[str]) -> Row:

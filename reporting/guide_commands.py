@@ -11,9 +11,9 @@ TOOLS = {"trace": "timeline", "sweep": "counters", "deep": "deep"}
 PREFERRED = "decode"  # the target whose commands are shown, if it has them
 
 
-def of_evidence(root: Path) -> dict[str, str]:
-    """timeline, counters, deep -> the command line that ran; only those that were recorded."""
-    out = {}
+def of_evidence(root: Path) -> dict[str, str | None]:
+    """timeline, counters, deep -> the command line that ran, None where none was recorded."""
+    out: dict[str, str | None] = dict.fromkeys(TOOLS.values())
     for tool, name in TOOLS.items():
         records = sorted(root.glob(f"*/*/{tool}.json"), key=_order)
         commands = [command for path in records if (command := _command(path))]

@@ -88,12 +88,18 @@ def environment(index: Any) -> list[Row]:
         {
             "name": name,
             "purpose": purpose,
-            "place": place(reads[name][0]),
+            "place": place(min(reads[name], key=_by_relevance)),
             "default": next((r["default"] for r in reads[name] if r["default"]), None),
         }
         for name, purpose in PURPOSE.items()
         if reads.get(name)
     ]
+
+
+def _by_relevance(read: Row) -> tuple[bool, str, int]:
+    """What decides the JIT comes before tools that only print a variable."""
+    core = ("jit/core", "jit/env", "jit/cpp_ext", "compilation_context", "api_logging", "norm/")
+    return not read["file"].startswith(core), read["file"], read["line"]
 
 
 def other_variables(index: Any) -> int:
@@ -119,20 +125,20 @@ def jit(found: Any) -> Row | None:
 
 
 def _latency(name: str, module: Row) -> Row:
+    """Times of a module in microseconds, None where a step was not measured."""
     cold, disk = module.get("cold") or {}, module.get("disk") or {}
     first = module.get("first_launch") or {}
-    return {
-        "name": name,
-        "error": cold.get("error"),
-        "generation_s": cold.get("generation_s"),
-        "build_s": cold.get("build_s"),
-        "load_s": cold.get("load_s"),
-        "disk_s": disk.get("build_and_load_s"),
-        "memory_s": disk.get("memory_hit_s"),
-        "first_s": first.get("first_launch_s"),
-        "later_s": first.get("later_launch_s"),
-        "bytes": cold.get("library_bytes"),
+    seconds = {
+        "generation": cold.get("generation_s"),
+        "build": cold.get("build_s"),
+        "load": cold.get("load_s"),
+        "disk": disk.get("build_and_load_s"),
+        "memory": disk.get("memory_hit_s"),
+        "first": first.get("first_launch_s"),
+        "later": first.get("later_launch_s"),
     }
+    times = {f"{k}_us": None if v is None else v * 1e6 for k, v in seconds.items()}
+    return {"name": name, "error": cold.get("error")} | times
 
 
 def _flags(built: list[Row]) -> str | None:

@@ -61,7 +61,9 @@ def rows(points: list[Row], sm_count: int | None) -> list[Row]:
 
 
 def _row(point: Row, sm_count: int | None) -> Row | None:
-    params, main = point["params"], main_kernel(point["kernels"])
+    params = point["params"]
+    merge = [k for k in point["kernels"] if k["name"].startswith(MERGE)]
+    main = main_kernel([k for k in point["kernels"] if not k["name"].startswith(MERGE)])
     if main is None or "kv_heads" not in params:
         return None
     decoded = decode(main["demangled"] or main["name"])
@@ -69,7 +71,6 @@ def _row(point: Row, sm_count: int | None) -> Row | None:
     slots = _slots(decoded.name, main["metrics"], sm_count)
     if work is None or slots is None or not main["grid_size"]:
         return None
-    merge = [k for k in point["kernels"] if k["name"].startswith(MERGE)]
     merge_ns = sum(k["duration_ns"] or 0 for k in merge) if merge else None
     return {
         "point": point["point"],

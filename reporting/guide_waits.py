@@ -10,6 +10,7 @@ from analysis.measurement import main_kernel
 
 Row = dict[str, Any]
 MOST_TREES = 4
+TORCH = "at::native::"  # the add of a separate add and norm, a fill: not FlashInfer's to change
 LEAST_SHOWN = 0.005  # of all cycles: a smaller reason is not drawn
 
 
@@ -20,14 +21,19 @@ def trees(points: list[Row], deep: list[Row]) -> list[Row]:
     """
     chosen: dict[str, Row] = {}
     for kernel in deep:
-        chosen.setdefault(_kind(kernel), kernel | {"deep": True})
+        if not _of_torch(kernel):
+            chosen.setdefault(_kind(kernel), kernel | {"deep": True})
     longest = sorted(points, key=lambda p: -(p["measurement"]["time_ncu_us"] or 0))
     for point in longest:
         main = main_kernel(point["kernels"])
-        if main is not None:
+        if main is not None and not _of_torch(main):
             chosen.setdefault(_kind(main), main | {"deep": False, "point": point["point"]})
     found = (_shown(kernel) for kernel in chosen.values())
     return [shown for shown in found if shown][:MOST_TREES]
+
+
+def _of_torch(kernel: Row) -> bool:
+    return TORCH in (kernel["demangled"] or "")
 
 
 def _kind(kernel: Row) -> str:
@@ -91,7 +97,7 @@ def hot_kernels(deep: list[Row], index: Any, version: str | None) -> list[Row]:
     out = []
     for kernel in deep:
         lines = hotlines.of_kernel(kernel, index, version)
-        if lines:
+        if lines and not _of_torch(kernel):
             out.append(
                 {
                     "point": kernel["point"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ from typing import Any
 from targets.sweep import Point
 
 COMPILERS = frozenset({"ninja", "nvcc"})
+_COMPLAINT = re.compile(r"\b(error|fatal)\b.*:|: (error|fatal)|not found", re.IGNORECASE)
+_FOLDERS = re.compile(r"(?<!\S)(/[^\s/:]+)*/(?=[^\s/])")
 
 
 class CompilerWatch:
@@ -29,6 +32,19 @@ class CompilerWatch:
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen" and _program(args) in COMPILERS:
             self.started += 1
+
+
+def one_line(error: Exception) -> str:
+    """Type and first line of an error, and what a compiler complained of; no folders.
+
+    The rest is advice on debugging, or the command line of a compiler.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    complaint = next((line for line in lines[1:] if _COMPLAINT.search(line)), None)
+    text = f"{type(error).__name__}: {lines[0]}" + (f" {complaint}" if complaint else "")
+    return _FOLDERS.sub("", text)
 
 
 def _program(args: tuple[Any, ...]) -> str:
@@ -62,7 +78,8 @@ def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
         else:
             spec.build(verbose=False, need_lock=True)
     except Exception as error:
-        status, reason = "error", str(error).strip() or type(error).__name__
+        status, reason = "error", one_line(error)
+        log(str(error))
     seconds = round(time.perf_counter() - start, 3)
     log(f"{spec.name}: {status} in {seconds:.1f} s")
     return {"name": spec.name, "status": status, "reason": reason, "seconds": seconds}

@@ -121,7 +121,10 @@ def test_status_of_the_command_is_ours(fake_gpus, start) -> None:  # type: ignor
 def test_no_driver_is_one_clear_line(fake_gpus, start, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("PATH", "/nowhere")
     status, errors = finish(start("--", "true"))
-    assert (status, errors) == (2, "error: nvidia-smi: not found or failing, so there is no GPU to lock\n")
+    assert (status, errors) == (
+        2,
+        "error: nvidia-smi: not found or failing, so there is no GPU to lock\n",
+    )
 
 
 @pytest.mark.parametrize(

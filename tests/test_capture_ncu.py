@@ -42,8 +42,11 @@ def program(folder: Path, name: str, body: str) -> None:
 
 # A fake ncu: knows its -o and the program's --out, and answers --version.
 FAKE = """
-[ "$1" = --version ] && { echo "NVIDIA (R) Nsight Compute Command Line Profiler"; echo "Version 2025.3.1.0 (build 1)"; exit; }
-all="$*"; while [ $# -gt 0 ]; do case $1 in -o) report=$2.ncu-rep;; --out) out=$2;; --points) points=$2;; esac; shift; done
+[ "$1" = --version ] && { echo "Version 2025.3.1.0 (build 36398880)"; exit; }
+all="$*"
+while [ $# -gt 0 ]; do
+  case $1 in -o) report=$2.ncu-rep;; --out) out=$2;; --points) points=$2;; esac; shift
+done
 """
 
 
@@ -52,7 +55,9 @@ def profile(bench: Path, *more: str) -> int:
     return ncu.main([*words, *more])
 
 
-def found(monkeypatch: pytest.MonkeyPatch, kernels: dict[str, int], failed: dict[str, int] | None = None) -> None:
+def found(
+    monkeypatch: pytest.MonkeyPatch, kernels: dict[str, int], failed: dict[str, int] | None = None
+) -> None:
     result = Found(kernels, failed or {}, 0, sum(kernels.values()))
     monkeypatch.setattr(ncu, "count_kernels", lambda report, points: result)
 
@@ -65,7 +70,11 @@ def test_a_complete_sweep(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert record["points"] == POINTS
     assert record["kernels"] == dict.fromkeys(POINTS, 1)
     assert record["lost"] == []
-    assert (record["tool"], record["version"], record["gpu"]) == ("ncu", "2025.3.1.0", "NVIDIA H200")
+    assert (record["tool"], record["version"], record["gpu"]) == (
+        "ncu",
+        "2025.3.1.0",
+        "NVIDIA H200",
+    )
     assert (bench / "out/sweep.ncu-rep").exists()
     assert sorted(p.name for p in (bench / "out").iterdir()) == ["sweep.json", "sweep.ncu-rep"]
     assert TOKEN not in (bench / "seen").read_text()
@@ -89,7 +98,8 @@ def test_command_opens_the_range_late_and_stores_no_absolute_path(
 def test_lost_points_are_named_and_the_report_stands(
     bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = r'{"point": "decode/B1", "status": "ok"}\n{"point": "decode/B32", "status": "error", "reason": "out of memory"}\n'
+    lines = r'{"point": "decode/B1", "status": "ok"}\n'
+    lines += r'{"point": "decode/B32", "status": "error", "reason": "out of memory"}\n'
     program(bench, "ncu", FAKE + f"echo report >$report; printf '{lines}' >$out")
     found(monkeypatch, {POINTS[0]: 1})
     assert profile(bench) == 3
@@ -101,7 +111,9 @@ def test_lost_points_are_named_and_the_report_stands(
     assert "lost: decode/B128: not reached" in capsys.readouterr().err
 
 
-def test_a_kernel_without_duration_is_a_lost_point(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_duration_is_a_lost_point(
+    bench: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(bench, "ncu", FAKE + "echo report >$report")
     found(monkeypatch, dict.fromkeys(POINTS, 2), {POINTS[1]: 1})
     assert profile(bench) == 3
@@ -110,7 +122,9 @@ def test_a_kernel_without_duration_is_a_lost_point(bench: Path, monkeypatch: pyt
 
 
 def test_a_truncated_report_is_not_complete(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profiled = "".join(f'echo \'==PROF== Profiling "K" - {i}: 0%....100% - 33 passes\';' for i in range(5))
+    profiled = "".join(
+        f"echo '==PROF== Profiling \"K\" - {i}: 0%....100% - 33 passes';" for i in range(5)
+    )
     program(bench, "ncu", FAKE + profiled + "echo report >$report")
     found(monkeypatch, dict.fromkeys(POINTS, 1))
     assert profile(bench) == 3
@@ -118,10 +132,17 @@ def test_a_truncated_report_is_not_complete(bench: Path, monkeypatch: pytest.Mon
     assert "the report holds 3 of the 5 kernels that ncu profiled" in notes
 
 
-def test_time_limit_names_what_was_not_reached(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = 'exec 3<>fifo; read x <&3'
+def test_time_limit_names_what_was_not_reached(
+    bench: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = "exec 3<>fifo; read x <&3"
     os.mkfifo(bench / "fifo")
-    body = FAKE + 'echo report >$report; printf \'{"point": "decode/B1", "status": "ok"}\\n\' >$out;' + wait
+    body = (
+        FAKE
+        + "echo report >$report;"
+        + 'printf \'{"point": "decode/B1", "status": "ok"}\\n\' >$out.partial;'
+        + wait
+    )
     program(bench, "ncu", body)
     found(monkeypatch, {POINTS[0]: 1})
     assert profile(bench, "--timeout", "1") == 3
@@ -140,7 +161,11 @@ def test_a_hang_without_a_report_writes_nothing(bench: Path) -> None:
 
 
 def test_refused_counters_are_one_line_with_the_remedy(bench: Path) -> None:
-    program(bench, "ncu", FAKE + "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1")
+    program(
+        bench,
+        "ncu",
+        FAKE + "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1",
+    )
     with pytest.raises(CaptureError, match="NVreg_RestrictProfilingToAdminUsers=0") as error:
         profile(bench)
     assert error.value.code == 5
@@ -148,7 +173,9 @@ def test_refused_counters_are_one_line_with_the_remedy(bench: Path) -> None:
     assert list((bench / "out").iterdir()) == []
 
 
-def test_only_points_that_timed_well_are_profiled(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_points_that_timed_well_are_profiled(
+    bench: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     status = {POINTS[0]: "ok", POINTS[1]: "wrong", POINTS[2]: "skipped"}
     rows = [json.dumps({"point": point, "status": value}) for point, value in status.items()]
     (bench / "timing.jsonl").write_text("\n".join(rows))
@@ -171,7 +198,7 @@ def test_deep_takes_the_full_set(bench: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("text", ["not json", '{"id": 1}', '[{"name": "x"}]'])
 def test_bad_points_are_refused_before_anything_runs(bench: Path, text: str) -> None:
     (bench / "points.json").write_text(text)
-    with pytest.raises(Exception, match="points.json"):
+    with pytest.raises(Exception, match=r"points\.json"):
         profile(bench)
     assert not (bench / "out").exists()
 
@@ -183,7 +210,10 @@ def test_progress_says_point_kernels_elapsed_and_left(tmp_path: Path) -> None:
     records.write_text('{"point": "a"}\n{"point": "b"}\n{"point": "cut sho')
     now[0] = 20.0
     progress.line('==PROF== Profiling "BatchDecode" - 2 (3/8): 0%....100% - 33 passes')
-    assert progress.describe() == "decode sweep: point 3 of 4, 1 kernels, 20 s elapsed, about 20 s left"
+    assert (
+        progress.describe()
+        == "decode sweep: point 3 of 4, 1 kernels, 20 s elapsed, about 20 s left"
+    )
 
 
 def test_version_texts() -> None:

@@ -78,6 +78,7 @@ def test_only_stalls_are_stalls():
         ("byte/s", (0, "byte/s")),
         ("Kbyte/block", (3, "byte/block")),
         ("Ghz", (9, "hz")),
+        ("MHz", (6, "hz")),
         ("cycle/nsecond", (9, "hz")),
         ("cycle/second", (0, "hz")),
         ("inst/cycle", (0, "inst/cycle")),

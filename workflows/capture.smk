@@ -4,7 +4,12 @@ BLOCKS = config["sweeps"].get(config["sweep"], {})
 # FlashInfer builds into a folder of this run, with line tables: those cost nothing at run time, and a
 # module built with other flags in the user's own cache would have none.
 JIT_ENV = f"FLASHINFER_WORKSPACE_BASE=$PWD/{OUT}/jit-cache FLASHINFER_JIT_LINEINFO=1"
-RUNNER = modules("targets.run", "targets.launch", "targets.timing", "targets.gpu", "targets.reference")
+RUNNER = modules(
+    *(
+        f"targets.{name}"
+        for name in ("run", "launch", "timing", "gpu", "reference", "check", "faults", "pages")
+    )
+)
 PROFILER = modules("capture.points", "capture.process", "capture.gpulock", "capture.progress")
 
 
@@ -104,6 +109,13 @@ if LIVE:
             " --points {input.points} --out {output} 2> {log}"
             " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
 
+    # Further runs of the same points, each in a process of its own: how far a figure moves between runs.
+    use rule time as time_again with:
+        output:
+            CAPTURES + "/{target}/{batch}/timing.{run}.jsonl",
+        log:
+            OUT + "/logs/time-{target}-{batch}-{run}.log",
+
     rule trace:
         input:
             points=CAPTURES + "/{target}/{batch}/points.json",
@@ -124,7 +136,7 @@ if LIVE:
         shell:
             "{JIT_ENV} {PYTHON} -m capture.nsys {wildcards.target} --points {input.points}"
             " --timing {input.timing} --out {params.out} --name trace --repeats {params.repeats}"
-            " --timeout {params.timeout} 2> {log} || [ $? -eq 3 ]"
+            " --flush --timeout {params.timeout} 2> {log} || [ $? -eq 3 ]"
 
     rule profile:
         input:

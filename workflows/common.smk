@@ -34,6 +34,7 @@ wildcard_constraints:
     target="[a-z0-9_]+",
     batch="b[0-9a-f]{8}|deep",
     page="[A-Za-z-]+",
+    run=r"\d+",
 
 
 def modules(*names):

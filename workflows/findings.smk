@@ -5,6 +5,7 @@ FINDING_CODE = modules(
     "analysis.columns",
     "analysis.ceilings",
     "analysis.bottleneck",
+    "analysis.noise",
     "analysis.provenance",
     "parsers.files",
 ) + ["analysis/datasheets.yaml"]
@@ -46,6 +47,54 @@ rule environment_info:
         recording=RECORDING,
     shell:
         "{PYTHON} -m analysis.machine --evidence {params.root} {params.recording} --out {output} 2> {log}"
+
+
+SOURCE_INDEX = f"{EVIDENCE.root}/source_index.json"
+
+
+rule claims:
+    input:
+        results=RESULTS,
+        environment=rules.environment_info.output,
+        jit=f"{OUT}/results/jit_analysis.json" if HAS_JIT else [],
+        source_index=SOURCE_INDEX,
+        claims=sorted(glob("claims/*")),
+        code=modules(
+            "analysis.claims",
+            "analysis.claim_files",
+            "analysis.claim_evidence",
+            "analysis.decision",
+            "analysis.expression",
+            "analysis.scope",
+            "analysis.sanity",
+            "analysis.source_facts",
+            "analysis.noise",
+        ),
+    output:
+        OUT + "/results/claims.json",
+    log:
+        OUT + "/logs/claims.log",
+    params:
+        results=f"{OUT}/results",
+    shell:
+        "{PYTHON} -m analysis.claims --results {params.results} --claims claims"
+        " --source-index {input.source_index} --out {output} 2> {log}"
+
+
+rule hotlines:
+    input:
+        results=RESULTS,
+        source_index=SOURCE_INDEX,
+        code=modules("analysis.hotlines"),
+    output:
+        OUT + "/results/hotlines.json",
+    log:
+        OUT + "/logs/hotlines.log",
+    params:
+        root=EVIDENCE.root,
+    shell:
+        "{PYTHON} -m analysis.hotlines --results {input.results} --evidence {params.root}"
+        " --out {output} 2> {log}"
 
 
 rule jit_analysis:

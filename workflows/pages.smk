@@ -7,7 +7,17 @@ CONTEXT = modules(
     "analysis.provenance",
     "analysis.sanity",
 ) + ["templates/_macros.j2"]
-PAGE_NAMES = ["INDEX", "environment", "analysis", "final-report"]
+GUIDE = sorted(glob("reporting/guide*.py")) + modules(
+    "analysis.kernelname",
+    "analysis.stalltree",
+    "analysis.hotlines",
+    "analysis.crossing",
+    "analysis.choices",
+    "analysis.noise",
+    "parsers.stalls",
+)
+GUIDE += sorted(glob("templates/guide/**/*.*", recursive=True))
+PAGE_NAMES = ["INDEX", "environment", "analysis", "kernel-dev-guide", "final-report", "claims"]
 PAGES = [f"{OUT}/reports/{name}.md" for name in PAGE_NAMES]
 
 
@@ -84,7 +94,11 @@ rule page:
         environment=rules.environment_info.output,
         jit=rules.jit_analysis.output if HAS_JIT else [],
         figures=rules.overview_figure.output,
+        claims=rules.claims.output,
+        hotlines=rules.hotlines.output,
+        source_index=SOURCE_INDEX,
         code=CONTEXT,
+        guide=lambda wc: GUIDE if wc.page == "kernel-dev-guide" else [],
         template="templates/{page}.md.j2",
     output:
         OUT + "/reports/{page}.md",

@@ -23,7 +23,7 @@ apply_rope_with_cos_sin_cache_inplace(
 # On the fly: the kernel computes sines and cosines itself.
 on_the_fly = q.clone()
 apply_rope_pos_ids_inplace(on_the_fly, k.clone(), positions.int(), interleave=False)
-assert torch.allclose(cached, on_the_fly, atol=1e-2)
+assert torch.allclose(cached, on_the_fly, atol=2e-2)
 
 # Llama 3.1 and later: frequencies rescaled for long contexts.
 apply_llama31_rope_pos_ids_inplace(q, k, positions.int(), rope_scale=8.0, rope_theta=5e5)

@@ -1,0 +1,207 @@
+"""Capturing one sweep: the pipeline's batch, nsight-python, and a process a point.
+
+    python benchmarks/bench_capture.py --points 16 --out benchmarks/results/capture.json
+
+Needs a GPU with counters, ncu, torch, FlashInfer and, for its side, nsight-python (0.9.6 works
+with ncu 2025.3; newer ones need 2026.2.1). The sweep is RMSNorm, whose points launch one kernel
+each: nsight-python pairs kernels with points by position and expects one. All sides collect the
+same counters of the same launches in one run, with the caches flushed and the clocks left alone;
+ours also compares each point with its reference. What the sides read is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.machine import description, measure
+
+ROOT = Path(__file__).parents[1]
+TARGET = "rmsnorm"
+DURATION = "gpu__time_duration.sum"
+# What the summary of a kernel is made of: Speed of Light, DRAM, scheduler, stalls, occupancy.
+METRICS = (
+    DURATION,
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "dram__cycles_elapsed.avg.per_second",
+    "smsp__issue_active.avg.per_cycle_active",
+    "smsp__warps_active.avg.per_cycle_active",
+    "smsp__warps_eligible.avg.per_cycle_active",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "smsp__average_warp_latency_per_inst_issued.ratio",
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio",
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "smsp__inst_executed.sum",
+)
+NSIGHT = """
+import json, sys
+sys.path.insert(0, {root!r})
+import flashinfer
+import nsight
+import torch
+from targets import load
+
+target = load({target!r})
+points = json.load(open({points!r}))
+
+
+@nsight.analyze.kernel(
+    configs=[(index,) for index in range(len(points))], runs=1, metrics={metrics!r}, output="quiet",
+    clock_control="none", thermal_mode="off", output_prefix={prefix!r},
+)
+def profile(index):
+    launch = target.prepare(points[index]["params"])
+    launch.run()
+    launch.run()
+    torch.cuda.synchronize()
+    with nsight.annotate("point"):
+        launch.run()
+    torch.cuda.synchronize()
+
+
+frame = profile().to_dataframe()
+rows = frame[frame["Metric"] == {duration!r}].sort_values("index")
+print("DURATIONS", json.dumps([float(value) for value in rows["AvgValue"]]))
+"""
+Side = dict[str, Any]
+
+
+def sweep_points(count: int) -> list[dict[str, Any]]:
+    """`count` points of the target: rows from 128 on, one kernel each."""
+    from targets import load, sweep
+
+    rows = [128 + 256 * index for index in range(count)]
+    found = sweep.points(load(TARGET), [{"variant": "rmsnorm", "rows": rows}])
+    return [point.as_dict() for point in found]
+
+
+def capture(points: list[dict[str, Any]], folder: Path) -> tuple[float, list[float]]:
+    """(wall seconds, duration of each point in ns) of one `capture.ncu` run."""
+    folder.mkdir(parents=True)
+    (folder / "points.json").write_text(json.dumps(points))
+    command = [sys.executable, "-m", "capture.ncu", TARGET, "--points", str(folder / "points.json")]
+    command += ["--out", str(folder), "--sections", "LaunchStats", "--metrics", ",".join(METRICS)]
+    cost = measure(command, cwd=ROOT)
+    return cost.wall_s, durations(folder / "sweep.ncu-rep", [p["id"] for p in points])
+
+
+def durations(report: Path, points: list[str]) -> list[float]:
+    from parsers import ncu
+
+    found = {k["point"]: k["duration_ns"] for k in ncu.read(report, points).kernels}
+    return [found[point] for point in points]
+
+
+def batch(points: list[dict[str, Any]], folder: Path) -> Side:
+    wall, times = capture(points, folder / "batch")
+    return side(wall, times)
+
+
+def process_a_point(points: list[dict[str, Any]], folder: Path) -> Side:
+    walls, times = [], []
+    for index, point in enumerate(points):
+        wall, found = capture([point], folder / f"point-{index}")
+        walls.append(wall)
+        times += found
+    return side(sum(walls), times)
+
+
+def nsight_python(points: list[dict[str, Any]], folder: Path) -> Side:
+    """The package's own way: a decorated function, in a script that it runs again under ncu."""
+    script, plan = folder / "profile_sweep.py", folder / "points.json"
+    plan.write_text(json.dumps(points))
+    settings = {"root": str(ROOT), "target": TARGET, "points": str(plan), "metrics": list(METRICS)}
+    settings |= {"prefix": f"{folder}/nsight-", "duration": DURATION}
+    script.write_text(NSIGHT.format(**settings))
+    cost = measure([sys.executable, str(script)], cwd=folder)
+    text = next(line for line in cost.output.splitlines() if line.startswith("DURATIONS"))
+    return side(cost.wall_s, json.loads(text.split(" ", 1)[1]))
+
+
+def side(wall: float, times: list[float]) -> Side:
+    return {"wall_s": round(wall, 2), "points": len(times), "duration_ns": times}
+
+
+def agreement(one: Side, other: Side) -> dict[str, float]:
+    """Median and worst ratio of the kernel times that two sides read."""
+    ratios = [a / b for a, b in zip(one["duration_ns"], other["duration_ns"], strict=True)]
+    return {
+        "median": round(statistics.median(ratios), 4),
+        "least": round(min(ratios), 4),
+        "most": round(max(ratios), 4),
+    }
+
+
+def tools() -> dict[str, str | None]:
+    """Versions of ncu and the GPU; the packages are in the machine's description."""
+    text = subprocess.run(["ncu", "--version"], capture_output=True, text=True, check=True).stdout
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    version = re.search(r"Version (\S+)", text)
+    return {"ncu": version[1] if version else None, "gpu": gpu}
+
+
+def versions() -> dict[str, str]:
+    import importlib.metadata
+
+    names = ("torch", "flashinfer-python", "nsight-python")
+    return {n: importlib.metadata.version(n) for n in names if find_spec(n.split("-")[0])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--points", type=int, default=16)
+    parser.add_argument("--out", type=Path, help="JSON with all figures")
+    args = parser.parse_args()
+    if not shutil.which("ncu"):
+        parser.exit(2, "error: ncu: not on PATH\n")
+    points = sweep_points(args.points)
+    sides: dict[str, Side] = {}
+    runs = {"batch": batch, "nsight-python": nsight_python, "process a point": process_a_point}
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "outputs") as name:
+        folder = Path(name)
+        batch(points[:1], folder / "warm")  # builds the kernels, fills the file cache; not counted
+        for label, run in runs.items():
+            if label == "nsight-python" and not find_spec("nsight"):
+                continue
+            sides[label] = run(points, folder)
+            print(label, sides[label]["wall_s"], "s", flush=True)
+    ours = sides["batch"]
+    found = {
+        "benchmark": "capture",
+        "machine": description() | tools() | {"packages": versions()},
+        "metrics": len(METRICS),
+        "sides": sides,
+        "speedup": {k: round(s["wall_s"] / ours["wall_s"], 2) for k, s in sides.items()},
+        "agreement": {k: agreement(s, ours) for k, s in sides.items()},
+        "left_out": None if "nsight-python" in sides else "nsight-python is not installed",
+    }
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps({key: found[key] for key in ("speedup", "agreement", "left_out")}))
+
+
+if __name__ == "__main__":
+    (ROOT / "outputs").mkdir(exist_ok=True)
+    main()

@@ -1,0 +1,159 @@
+"""Figures of a comparison: both times and the change of every point; a waterfall a changed point.
+
+python -m reporting.compare_figures --comparison compare.json --out-dir DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from parsers.files import main_guard, read_json, write_text
+from reporting.compare_page import CHANGED, MOST_CHANGED, changed, figure_name
+from reporting.figures import STYLE
+
+Row = dict[str, Any]
+COLOURS = {
+    "slower": "#D55E00",
+    "faster": "#009E73",
+    "same": "#555555",
+    "too noisy to tell": "#BBBBBB",
+}
+BASE, HEAD = "#0072B2", "#000000"
+MOST_POINTS, MOST_STEPS = 50, 9
+EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
+
+
+def paired(document: Row) -> Figure:
+    """Left: base and head time of each point. Right: the change with its interval, by verdict."""
+    points = shown(document)
+    size = (9.0, 1.4 + 0.2 * max(len(points), 1))
+    figure = Figure(figsize=size, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.1])
+    rows = range(len(points))
+    left.hlines(rows, [p["base"] for p in points], [p["head"] for p in points], color="#cccccc")
+    for side, colour, marker in (("base", BASE, "o"), ("head", HEAD, "D")):
+        style = {"s": 14, "color": colour, "marker": marker, "zorder": 3}
+        left.scatter([p[side] for p in points], rows, label=side, **style)
+    for row, point in zip(rows, points, strict=True):
+        _change(right, row, point)
+    limit = 100 * document["settings"]["threshold"]
+    right.axvspan(-limit, limit, color="#eeeeee", zorder=0)
+    right.axvline(0, color="#888888", lw=0.8)
+    labels = [label(point) for point in points]
+    left.set_yticks(list(rows), labels, fontsize=6.5)
+    left.set(xscale="log", xlabel="µs")
+    right.set(xlabel=f"change, % (grey: threshold ± {limit:g} %)")
+    left.invert_yaxis()
+    left.legend(loc="lower right")
+    return figure
+
+
+def shown(document: Row) -> list[Row]:
+    """Points of the figure: what changed first, then the largest of the rest."""
+    rest = [p for p in document["points"] if p["verdict"] not in CHANGED]
+    rest.sort(key=lambda p: -abs(p["relative"]))
+    return (changed(document) + rest)[:MOST_POINTS]
+
+
+def _change(axes: Any, row: int, point: Row) -> None:
+    colour = COLOURS[point["verdict"]]
+    if point["interval_relative"] is not None:
+        low, high = (100 * bound for bound in point["interval_relative"])
+        axes.hlines(row, low, high, color=colour, lw=1.4)
+    axes.plot(100 * point["relative"], row, "o", color=colour, ms=3.5)
+
+
+# --- waterfall --------------------------------------------------------------------------------
+
+
+def steps(point: Row) -> list[tuple[str, float]]:
+    """(label, µs) from base to head: causes, the large ones by part, then what stays unexplained."""
+    out: list[tuple[str, float]] = []
+    for cause in point["causes"]:
+        if cause["delta_us"] is None:
+            continue
+        if cause["parts"] and abs(cause["share_of_delta"] or 0) >= EXPANDED:
+            out += [(part["what"], part["delta_us"]) for part in cause["parts"]]
+        else:
+            out.append((cause["what"], cause["delta_us"]))
+    out.sort(key=lambda step: -abs(step[1]))
+    other = sum(amount for _, amount in out[MOST_STEPS:])
+    out = out[:MOST_STEPS]
+    if other:
+        out.append(("other explained", other))
+    return [*out, ("unexplained", point["unexplained"])]
+
+
+def waterfall(point: Row) -> Figure:
+    """From the base's time to the head's, a bar for each thing that moved it."""
+    found = steps(point)
+    figure = Figure(figsize=(7.2, 1.0 + 0.26 * (len(found) + 2)), layout="constrained")
+    axes = figure.add_subplot()
+    labels = ["base", *(label for label, _ in found), "head"]
+    axes.barh(0, point["base"], color=BASE, height=0.7)
+    at = point["base"]
+    for row, (label, amount) in enumerate(found, start=1):
+        colour = (
+            "#BBBBBB" if label == "unexplained" else COLOURS["slower" if amount > 0 else "faster"]
+        )
+        axes.barh(row, amount, left=at, color=colour, height=0.7)
+        at += amount
+        axes.annotate(f"{amount:+.3g}", (max(at, at - amount), row), (3, 0), va="center", fontsize=7,
+                      textcoords="offset points")  # fmt: skip
+    axes.barh(len(found) + 1, point["head"], color=HEAD, height=0.7)
+    axes.set_yticks(range(len(labels)), [label[:60] for label in labels], fontsize=7)
+    axes.set(xlabel="µs", title=point["id"], xlim=_range(point, found))
+    axes.title.set_fontsize(8)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
+def _range(point: Row, found: list[tuple[str, float]]) -> tuple[float, float]:
+    """Limits around everything that is drawn; from zero unless that would hide the steps."""
+    levels = [point["base"]]
+    for _, amount in found:
+        levels.append(levels[-1] + amount)
+    low, high = min(*levels, point["head"]), max(*levels, point["head"])
+    margin = 0.12 * (high - low)
+    return (0.0 if high - low > 0.2 * high else low - margin, high + margin)
+
+
+def save(figure: Figure, path: Path, document: Row) -> None:
+    """Write the SVG with both sides underneath; the same bytes every time."""
+    sides = " → ".join(
+        f"{side['name']} (FlashInfer {side['provenance'].get('flashinfer') or '–'}, "
+        f"{side['provenance'].get('gpu')}, {side['provenance'].get('date')})"
+        for side in (document["base"], document["head"])
+    )
+    figure.supxlabel(sides, fontsize=6, color="#666666", x=0.01, ha="left")
+    text = StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    write_text(path, text.getvalue())
+
+
+def draw(document: Row, folder: Path) -> None:
+    """``compare.svg`` and a waterfall for each of the largest changes."""
+    save(paired(document), folder / "compare.svg", document)
+    for point in changed(document)[:MOST_CHANGED]:
+        save(waterfall(point), folder / figure_name(point), document)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--comparison", type=Path, required=True)
+    parser.add_argument("--out-dir", type=Path, required=True)
+    args = parser.parse_args()
+    document = read_json(args.comparison)
+    with mpl.rc_context(STYLE):
+        draw(document, args.out_dir)
+
+
+if __name__ == "__main__":
+    main_guard(main)

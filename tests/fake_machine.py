@@ -1,0 +1,267 @@
+"""A machine with two GPUs that are none: the live pipeline with its real rules, captures and locks.
+
+The copy of the project gets a kernel target `toy` of plain Python and a device that measures
+nothing; `nvidia-smi` and `ncu` are programs on PATH. Reports are real, with the kernels of a
+recorded one under the points' names. What goes wrong, and when, the test says with
+`Machine.plan`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from conftest import ROOT, Pipeline, copy_project
+
+TARGET = '''
+"""A kernel target that needs no GPU."""
+from targets.launch import Launch
+from targets import plans
+
+NAME = "toy"
+TITLE = "Toy"
+PARAMETERS = {"n": 1, "dtype": "f16"}
+CHOICES = {"dtype": ("f16",)}
+KERNELS = (r".*",)
+API = {}
+
+
+def point_id(p):
+    return f"toy/n{p['n']}"
+
+
+def skip(p, gpu):
+    return None
+
+
+def work(p):
+    return {"flops": 1000 * p["n"], "bytes": 1000 * p["n"], "convention": "toy"}
+
+
+def prepare(p, seed=0):
+    def run():
+        plans.follow(point_id(p))
+    return Launch(run=run, output=tuple, reference=tuple, tolerance=1.0, buffers=tuple)
+
+
+def modules(p):
+    return []
+'''
+
+# What a run does at a point, as the files of the plan folder say.
+PLANS = '''
+import os
+from pathlib import Path
+
+FOLDER = Path(os.environ.get("NCUFLOW_TEST_PLAN", "plan"))
+
+
+def planned(what, point):
+    """Whether `what` is to happen at `point`; a plan that says once is used up."""
+    path = FOLDER / f"{what}-{point.replace('/', '-')}"
+    if not path.exists():
+        return False
+    if path.read_text() == "once":
+        path.unlink()
+    return True
+
+
+def follow(point):
+    if planned("gate", point):
+        with open(FOLDER / "reached", "w") as reached:  # waits until the test reads
+            reached.write(str(os.getpid()))
+        with open(FOLDER / "go") as go:  # waits until the test writes
+            go.read()
+    if planned("lose", point):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+'''
+
+DEVICE = """
+from contextlib import contextmanager
+
+
+class Gpu:
+    dead = False
+
+    def facts(self):
+        return {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 1 << 37}
+
+    def synchronize(self): pass
+    def alive(self): return False
+    def release(self): pass
+    def peak_memory(self): return 0
+    def poison(self, launch): pass
+    def written(self, launch): return True
+    def differences(self, outputs, expected): return [(0.0, 0.0)]
+    def flush(self): pass
+    def clocks(self): return None
+
+    def cold(self, run, n):
+        return [10.0] * n, True
+
+    def hot(self, run, n, group):
+        return [8.0] * n, True
+
+    @contextmanager
+    def range(self, name):
+        yield
+
+    @contextmanager
+    def profiled(self):
+        yield
+"""
+
+# Two GPUs, other ones on each node of a cluster.
+SMI = """#!/bin/bash
+uuid=GPU-${SLURMD_NODENAME:-}
+case "$*" in
+  *index,uuid,name*)
+    echo "0, ${uuid}aaaa, NVIDIA H200"
+    [ -e "$NCUFLOW_TEST_PLAN/one-gpu" ] || echo "1, ${uuid}bbbb, NVIDIA H200";;
+  *name*) echo "NVIDIA H200"; echo "NVIDIA H200";;
+  *) exit 1;;
+esac
+"""
+
+# Runs the program, then writes a report of the points it traced; "hang-ncu" keeps it from ending.
+NCU = """#!{python}
+import json, os, subprocess, sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from benchmarks import reports
+if "--version" in sys.argv:
+    print("Version 2025.3.1.0 (build 36398880)")
+    sys.exit()
+words = sys.argv[1:]
+program = words[words.index("-o") + 2 :]
+while program[0] != {python!r}:
+    program.pop(0)
+subprocess.run(program)
+plan = Path(os.environ["NCUFLOW_TEST_PLAN"])
+records = Path(program[program.index("--out") + 1]).read_text().splitlines()
+done = [json.loads(line)["point"] for line in records if json.loads(line)["status"] == "ok"]
+hang = plan / "hang-ncu"
+if hang.exists():
+    done = done[:1]
+report = Path(words[words.index("-o") + 1] + ".ncu-rep")
+report.write_bytes(reports.of_points(Path({recorded!r}), done))
+if hang.exists():
+    if hang.read_text() == "once":
+        hang.unlink()
+    while True:
+        time.sleep(60)
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The project on the fake machine. `folder` is the working copy."""
+
+    folder: Path
+
+    @property
+    def captures(self) -> Path:
+        return self.folder / "outputs/fake/captures/toy"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {
+            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+            "NCUFLOW_LOCK_DIR": str(self.folder / "locks"),
+            "NCUFLOW_TEST_PLAN": str(self.folder / "plan"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+    def plan(self, what: str, point: str = "", once: bool = False) -> None:
+        """Let `what` happen at a point: gate (stop there until it is killed or told to go on), lose
+        (the GPU dies); or, without a point, hang-ncu. `once`: the first time only."""
+        self._planned(what, point).write_text("once" if once else "always")
+
+    def forget(self, what: str, point: str = "") -> None:
+        """Undo `plan`."""
+        self._planned(what, point).unlink()
+
+    def _planned(self, what: str, point: str) -> Path:
+        return self.folder / "plan" / (f"{what}-{point.replace('/', '-')}" if point else what)
+
+    def wait_at_gate(self) -> int:
+        """Wait until a run stops at its gate; its process id."""
+        return int((self.folder / "plan/reached").read_text())
+
+    def open_gate(self) -> None:
+        (self.folder / "plan/go").write_text("go")
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "snakemake", "-j1", *arguments]
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Snakemake in the background, its output in `run.log`."""
+        with (self.folder / "run.log").open("w") as log:
+            return subprocess.Popen(
+                self.command(*arguments), cwd=self.folder, env=self.environment, stdout=log,
+                stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments), cwd=self.folder, env=self.environment, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+
+    def records(self) -> dict[str, dict[str, object]]:
+        """Timing records of all batches by point."""
+        lines = [
+            json.loads(line)
+            for path in sorted(self.captures.glob("b*/timing.jsonl"))
+            for line in path.read_text().splitlines()
+        ]
+        return {record["point"]: record for record in lines}
+
+    def table(self, name: str) -> list[dict[str, object]]:
+        import pyarrow.parquet
+
+        path = self.folder / f"outputs/fake/tables/toy/{name}.parquet"
+        rows: list[dict[str, object]] = pyarrow.parquet.read_table(path).to_pylist()
+        return rows
+
+
+def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
+    """The fake machine in `folder`: a sweep of `points` points, batches of about `batch_size`."""
+    recorded = next((ROOT / "recordings/h200").glob("*/b*/sweep.ncu-rep.xz"))
+    project: Pipeline = copy_project(folder, [name for name in _parts() if name != "recordings"])
+    (project.folder / "targets/toy.py").write_text(TARGET.lstrip())
+    (project.folder / "targets/plans.py").write_text(PLANS.lstrip())
+    (project.folder / "targets/gpu.py").write_text(DEVICE.lstrip())
+    plan = project.folder / "plan"
+    plan.mkdir()
+    for pipe in ("reached", "go"):
+        os.mkfifo(plan / pipe)
+    config = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    config |= {"source": "live", "machine": "fake", "targets": ["toy"], "sweep": "default"}
+    config |= {"sweeps": {"default": {"toy": [{"n": list(range(1, points + 1))}]}}, "deep": {}}
+    config["batch_size"] = batch_size
+    config["nsys"]["enabled"] = False
+    (project.folder / "config/config.yaml").write_text(yaml.safe_dump(config))
+    program(folder, "nvidia-smi", SMI)
+    text = NCU.format(python=sys.executable, root=str(ROOT), recorded=str(recorded))
+    program(folder, "ncu", text)
+    return Machine(folder)
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    path = folder / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _parts() -> Sequence[str]:
+    from conftest import COPIED
+
+    return COPIED

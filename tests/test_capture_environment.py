@@ -1,0 +1,180 @@
+"""Preflight findings from canned texts, and the tier."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from capture import environment, machine
+
+ROOT = Path(__file__).parents[1]
+H200 = (
+    "NVIDIA H200, 9.0, 580.159.04, 143771, 1980, 1980, 3201, 3201, 0x0000000000000000, 31, 77.24\n"
+)
+HOT = H200.replace("0x0000000000000000", "0x0000000000000044")
+OLD = "Tesla V100-SXM2-16GB, 7.0, 535.54.03, 16384, [N/A], [N/A], [N/A], [N/A], [N/A], 40, [N/A]\n"
+
+
+def test_gpu_row() -> None:
+    gpu = machine.parse_gpu(H200)
+    assert gpu is not None
+    assert (gpu["gpu"], gpu["compute_capability"], gpu["driver"]) == (
+        "NVIDIA H200",
+        "9.0",
+        "580.159.04",
+    )
+    assert (gpu["sm_mhz"], gpu["throttle"]) == (1980.0, [])
+
+
+def test_missing_values_stay_missing() -> None:
+    gpu = machine.parse_gpu(OLD)
+    assert gpu is not None
+    assert gpu["sm_mhz"] is None and gpu["throttle"] is None and gpu["power_w"] is None
+    assert environment.clock_finding(gpu)["status"] == "warn"
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "No devices were found\n", "Unable to determine the device handle"]
+)
+def test_no_gpu_is_no_row(text: str | None) -> None:
+    assert machine.parse_gpu(text) is None
+    (found,) = environment.gpu_findings(None)
+    assert found["status"] == "missing" and "recorded evidence" in found["remedy"]
+
+
+def test_throttling_is_named() -> None:
+    gpu = machine.parse_gpu(HOT)
+    assert gpu is not None
+    found = environment.clock_finding(gpu)
+    assert found["status"] == "warn"
+    assert "software power cap, hardware thermal slowdown" in found["found"]
+
+
+ADMIN_ONLY = "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n"
+OPEN = "RmProfilingAdminOnly: 0\n"
+FULL, BARE = "CapEff:\t000001ffffffffff\n", "CapEff:\t00000000a80425fb\n"
+
+
+@pytest.mark.parametrize(
+    ("params", "status", "uid", "refused"),
+    [
+        (OPEN, BARE, 1000, False),
+        (ADMIN_ONLY, FULL, 0, False),
+        (ADMIN_ONLY, BARE, 0, True),  # root in a container without CAP_SYS_ADMIN
+        (ADMIN_ONLY, BARE, 1000, True),
+        (ADMIN_ONLY, None, 1000, True),
+        (None, FULL, 0, None),
+        ("no such key", FULL, 0, None),
+    ],
+)
+def test_counter_permission(
+    params: str | None, status: str | None, uid: int, refused: bool | None
+) -> None:
+    assert machine.counters_refused(params, status, uid) is refused
+
+
+def test_refused_counters_name_both_remedies() -> None:
+    found = environment.counter_finding(True)
+    assert found["status"] == "fail"
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in found["remedy"]
+    assert "--cap-add=SYS_ADMIN" in found["remedy"]
+
+
+def test_a_finding_that_is_not_ok_needs_a_remedy() -> None:
+    with pytest.raises(ValueError, match="no remedy"):
+        environment.finding("disk", "warn", "full")
+
+
+def test_dcgm_and_other_processes() -> None:
+    assert environment.dcgm_finding("bash\nnv-hostengine\n")["remedy"].count(
+        "dcgmi profile --pause"
+    )
+    assert environment.dcgm_finding("bash\n")["status"] == "ok"
+    assert (
+        environment.process_finding("1234, 512 MiB\n99, 1 MiB\n")["found"] == "2 compute processes"
+    )
+    assert environment.process_finding("")["status"] == "ok"
+
+
+def test_stale_ncu_lock_of_another_user(tmp_path: Path) -> None:
+    lock = tmp_path / "nsight-compute-lock"
+    assert environment.lock_finding(lock, os.getuid())["status"] == "ok"
+    lock.touch()
+    assert environment.lock_finding(lock, os.getuid())["status"] == "ok"
+    found = environment.lock_finding(lock, os.getuid() + 1)
+    assert found["status"] == "warn" and str(tmp_path) not in json.dumps(found)
+
+
+def test_jit_cache_is_counted(tmp_path: Path) -> None:
+    library = tmp_path / "0.6.18/90a/cached_ops/norm/norm.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(bytes(2 << 20))
+    assert environment.cache_finding(tmp_path, "~/.cache")["found"] == "~/.cache: 1 modules, 2 MiB"
+
+
+def test_tool_chain_and_disk() -> None:
+    found = environment.toolchain_findings(lambda name: None if name == "ninja" else "/bin/x")
+    assert [(row["check"], row["status"]) for row in found] == [("ninja", "missing"), ("g++", "ok")]
+    assert environment.disk_finding(int(1e9))["status"] == "warn"
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("programs", "packages", "refused", "tier"),
+    [
+        ({}, True, False, "C"),
+        ({"nvidia-smi": "echo No devices found; exit 6"}, True, False, "C"),
+        ({"nvidia-smi": "echo GPU 0: NVIDIA H200", "ncu": "true"}, False, False, "C"),
+        ({"nvidia-smi": "echo GPU 0: NVIDIA H200"}, True, False, "B"),
+        ({"nvidia-smi": "echo GPU 0: NVIDIA H200", "ncu": "true"}, True, True, "B"),
+        ({"nvidia-smi": "echo GPU 0: NVIDIA H200", "ncu": "true"}, True, False, "A"),
+    ],
+)
+def test_tier(  # type: ignore[no-untyped-def]
+    programs, packages, refused, tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, body in programs.items():
+        program(tmp_path, name, body)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "none"))
+    monkeypatch.delenv("NCUFLOW_NCU", raising=False)
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: packages or None)
+    monkeypatch.setattr(machine, "counters_refused", lambda *given: refused)
+    assert machine.tier() == tier
+    assert machine.tier_reason()[1]
+
+
+def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:
+    out = tmp_path / "environment.json"
+    secret = {**os.environ, "HF_TOKEN": "hf_planted_token_value", "HOME": "/home/alice"}
+    command = [sys.executable, "-m", "capture.environment", "--out", str(out), "--recorded"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=secret, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    text = out.read_text()
+    result = json.loads(text)
+    assert result["tier"] == result["provenance"]["tier"] == "C"
+    assert not [row for row in result["findings"] if row["status"] != "ok" and not row["remedy"]]
+    assert "hf_planted" not in text and "/home/alice" not in text and str(ROOT) not in text
+    assert {"gpu", "ncu", "nsys", "jit cache", "disk"} <= {
+        row["check"] for row in result["findings"]
+    }
+
+
+def test_the_tier_needs_no_heavy_import() -> None:
+    heavy = {"torch", "flashinfer", "numpy", "pyarrow", "pandas"}
+    code = f"import sys, capture.machine as m; m.tier(); print(sorted({heavy} & {{*sys.modules}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,202 @@
+"""JIT measurements: what is read from a build, how repeats and failures are kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capture import jit, jitprobe
+from capture.process import CaptureError, Outcome
+
+NINJA = """ninja_required_version = 1.3
+cuda_home = /usr/local/cuda
+common_cflags = -I/home/alice/lib/flashinfer/data/cccl/cub $
+    -isystem /home/alice/include/python3.12
+cuda_cflags = $common_cflags $
+    -gencode=arch=compute_90a,code=sm_90a $
+    -O3
+ldflags = -shared -L/opt/stub
+rule link
+  command = $cxx $in $ldflags -o $out
+
+build /w/norm/a.cuda.o: cuda_compile /w/a.cu
+build /w/norm/b.cuda.o: cuda_compile /w/b.cu
+build /w/norm/norm.so: link /w/norm/a.cuda.o /w/norm/b.cuda.o
+"""
+
+
+def test_ninja_file_gives_steps_and_flags_without_the_machine() -> None:
+    found = jitprobe.read_ninja(NINJA)
+    assert (found["commands"], found["steps"]) == (3, {"cuda_compile": 2, "link": 1})
+    assert found["flags"]["cuda_cflags"][-2:] == ["-gencode=arch=compute_90a,code=sm_90a", "-O3"]
+    assert found["flags"]["common_cflags"] == [
+        "-I<flashinfer>/data/cccl/cub",
+        "-isystem",
+        "<…>/python3.12",
+    ]
+    assert found["flags"]["ldflags"] == ["-shared", "-L<…>/stub"]
+    assert "alice" not in json.dumps(found)
+
+
+def test_medians_keep_their_samples_and_missing_stays_missing() -> None:
+    disks = [
+        {
+            "generation_s": 0.1,
+            "build_and_load_s": 3.0,
+            "memory_hit_s": None,
+            "memory_hit_refused": "TypeError: x",
+        },
+        {"generation_s": 0.3, "build_and_load_s": 1.0, "memory_hit_s": None},
+        {"generation_s": 0.2, "build_and_load_s": 2.0, "memory_hit_s": None},
+        {"error": "status 1: boom"},
+    ]
+    found = jit.summarise(disks)
+    assert (found["n"], found["build_and_load_s"], found["generation_s"]) == (3, 2.0, 0.2)
+    assert found["build_and_load_s_samples"] == [3.0, 1.0, 2.0]
+    assert found["memory_hit_s"] is None and found["memory_hit_refused"] == "TypeError: x"
+    assert found["errors"] == ["status 1: boom"]
+
+
+class Spec:
+    """A JitSpec as FlashInfer 0.5 to 0.7 have it, with a prebuilt library or without."""
+
+    def __init__(self, folder: Path, prebuilt: bool) -> None:
+        self.name = "norm"
+        self.sources = [Path("/x/norm.cu")]
+        self.ninja_path = folder / "build.ninja"
+        self.jit_library_path = folder / "norm.so"
+        self.aot_path = folder / "aot.so"
+        self.calls: list[str] = []
+        if prebuilt:
+            self.aot_path.touch()
+
+    def write_ninja(self) -> None:
+        self.calls.append("write_ninja")
+        self.ninja_path.write_text(NINJA)
+
+    def build(self, verbose: bool) -> None:
+        self.calls.append("build")
+        self.jit_library_path.write_bytes(bytes(10))
+
+    def load(self, path: Path) -> None:
+        self.calls.append("load")
+
+    def build_and_load(self) -> None:
+        self.calls.append("build_and_load")
+
+
+def test_cold_build_is_timed_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = Spec(tmp_path, prebuilt=False)
+    monkeypatch.setattr(jitprobe, "specs", lambda module: [spec])
+    found = jitprobe.probe_cold(jitprobe.MODULES["rmsnorm"], 1)
+    assert spec.calls == ["write_ninja", "build", "load"]
+    assert (
+        found["aot"] is False and found["library_bytes"] == 10 and found["sources"] == ["norm.cu"]
+    )
+    assert min(found["generation_s"], found["build_s"], found["load_s"]) >= 0
+
+
+def test_a_prebuilt_module_is_no_jit_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = Spec(tmp_path, prebuilt=True)
+    monkeypatch.setattr(jitprobe, "specs", lambda module: [spec])
+    found = jitprobe.probe_cold(jitprobe.MODULES["rmsnorm"], 1)
+    assert spec.calls == ["build_and_load"]
+    assert found["aot"] is True and "build_s" not in found and "prebuilt" in found["note"]
+
+
+def run_jit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: dict[str, Any], *more: str
+) -> int:
+    """jit.main with every probe process answered from `answers` by step."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("HF_TOKEN", "hf_planted_token_value")
+    seen = []
+
+    def fake(command, *, env, timeout, on_line):  # type: ignore[no-untyped-def]
+        step, name = command[3], command[4]
+        seen.append((step, name))
+        assert "HF_TOKEN" not in env
+        assert Path(env["FLASHINFER_WORKSPACE_BASE"]).name == name
+        answer = answers.get(f"{step}:{name}", answers.get(step))
+        on_line("ninja: noise")
+        if answer is not None:
+            on_line(jitprobe.MARKER + json.dumps(answer))
+        return Outcome(0 if answer else 1, False, 0.1)
+
+    monkeypatch.setattr(jit, "run", fake)
+    status = jit.main(["--out", str(tmp_path / "jit.json"), "--disk-repeats", "2", *more])
+    run_jit.seen = seen  # type: ignore[attr-defined]
+    return status
+
+
+ANSWERS = {
+    "cold": {"aot": False, "build_s": 10.0},
+    "disk": {"build_and_load_s": 0.01},
+    "first": {"first_launch_s": 1e-3},
+}
+
+
+def test_every_step_is_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_jit(monkeypatch, tmp_path, ANSWERS, "--modules", "decode") == 0
+    assert [step for step, _ in run_jit.seen] == ["cold", "disk", "disk", "first"]  # type: ignore[attr-defined]
+    result = json.loads((tmp_path / "jit.json").read_text())
+    assert result["modules"]["decode"]["cold"]["build_s"] == 10.0
+    assert result["modules"]["decode"]["disk"]["n"] == 2
+
+
+def test_a_module_that_fails_is_named_and_the_others_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {**ANSWERS, "cold:rope": None}
+    assert run_jit(monkeypatch, tmp_path, answers, "--modules", "rope,decode") == 3
+    result = json.loads((tmp_path / "jit.json").read_text())
+    assert result["modules"]["rope"]["cold"] == {"error": "status 1: ninja: noise"}
+    assert "disk" not in result["modules"]["rope"] and "disk" in result["modules"]["decode"]
+
+
+def test_if_all_fail_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_jit(monkeypatch, tmp_path, {}, "--modules", "rope") == 1
+    assert not (tmp_path / "jit.json").exists()
+
+
+def test_a_used_workspace_is_no_cold_build(tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    with pytest.raises(CaptureError, match="not cold"):
+        jit.fresh(tmp_path)
+
+
+def test_unknown_modules_are_refused() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="unknown module"):
+        jit.module_names("decode,nope")
+    assert jit.module_names("decode, rope") == ["decode", "rope"]
+
+
+def test_every_module_names_a_target_and_small_inputs() -> None:
+    import importlib
+
+    for module in jitprobe.MODULES.values():
+        target = importlib.import_module(f"targets.{module.target}")
+        chosen = jitprobe.params(target, module)
+        assert chosen.keys() == target.PARAMETERS.keys()
+        assert target.point_id(chosen) != target.point_id(target.PARAMETERS) or not set(
+            jitprobe.SMALL
+        ) & set(chosen)
+
+
+def test_environment_is_shown_without_paths() -> None:
+    env = {
+        "CUDA_HOME": "/home/alice/cuda",
+        "MAX_JOBS": "4",
+        "HOME": "/home/alice",
+        "PATH": os.environ["PATH"],
+    }
+    assert jit.shown_environment(env) == {"CUDA_HOME": "<…>/cuda", "MAX_JOBS": "4"}

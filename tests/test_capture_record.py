@@ -1,0 +1,130 @@
+"""Recordings: what is stored, what is refused, what verification finds."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from capture import record as recording
+from capture.private import find_secret, patterns
+from capture.process import CaptureError
+
+TOKEN = "hf_planted_token_value"
+
+
+@pytest.fixture
+def evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    folder = tmp_path / "captures"
+    batch = folder / "decode" / "b1a2b3c4"
+    batch.mkdir(parents=True)
+    (batch / "points.json").write_text(
+        json.dumps([{"id": "decode/B1", "target": "decode", "params": {}}])
+    )
+    (batch / "timing.jsonl").write_text('{"point": "decode/B1", "status": "ok"}\n')
+    (batch / "trace.sqlite").write_bytes(b"SQLite format 3\0" + bytes(5000))
+    (batch / "sweep.json").write_text(json.dumps({"command": ["ncu", "--nvtx"], "lost": []}))
+    origin = {"tier": "A", "gpu": "NVIDIA H200", "date": "2026-11-20T00:00:00Z", "recording": None}
+    (folder / "environment.json").write_text(json.dumps({"provenance": origin}))
+    (folder / "logs").mkdir()
+    (folder / "logs" / "x.log").write_text(TOKEN)
+    return folder
+
+
+def test_a_recording_holds_the_evidence_and_a_manifest(evidence: Path, tmp_path: Path) -> None:
+    target = tmp_path / "recordings" / "h200"
+    assert recording.main([str(evidence), str(target)]) == 0
+    manifest = json.loads((target / "manifest.json").read_text())
+    assert (manifest["schema"], manifest["name"]) == (1, "h200")
+    assert manifest["provenance"]["tier"] == "C" and manifest["provenance"]["recording"] == "h200"
+    assert manifest["date"] == "2026-11-20T00:00:00Z"
+    assert manifest["targets"] == {"decode": {"b1a2b3c4": ["decode/B1"]}}
+    assert manifest["commands"] == {"decode/b1a2b3c4/sweep.json": ["ncu", "--nvtx"]}
+    assert sorted(manifest["files"]) == [
+        "decode/b1a2b3c4/points.json",
+        "decode/b1a2b3c4/sweep.json",
+        "decode/b1a2b3c4/timing.jsonl",
+        "decode/b1a2b3c4/trace.sqlite.xz",
+        "environment.json",
+    ]
+    stored = lzma.decompress((target / "decode/b1a2b3c4/trace.sqlite.xz").read_bytes())
+    assert stored == (evidence / "decode/b1a2b3c4/trace.sqlite").read_bytes()
+    assert recording.main(["--verify", str(target)]) == 0
+
+
+@pytest.mark.parametrize("name", ["trace.sqlite", "timing.jsonl", "points.json"])
+def test_a_secret_in_any_file_is_refused_and_nothing_is_written(
+    evidence: Path, tmp_path: Path, name: str
+) -> None:
+    path = evidence / "decode/b1a2b3c4" / name
+    path.write_bytes(path.read_bytes().replace(b"B1", TOKEN.encode()) + TOKEN.encode())
+    target = tmp_path / "recordings" / "h200"
+    with pytest.raises(CaptureError, match=f"{name}: holds the value of HF_TOKEN"):
+        recording.record(evidence, target, "h200")
+    assert not target.exists() and list(target.parent.iterdir()) == []
+
+
+def test_a_report_with_source_files_is_refused(
+    evidence: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (evidence / "decode/b1a2b3c4/deep.ncu-rep").write_bytes(b"x")
+    monkeypatch.setattr(recording, "embedded_sources", lambda path: 19)
+    with pytest.raises(CaptureError, match="embeds 19 source files"):
+        recording.record(evidence, tmp_path / "r", "r")
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_report_that_names_its_host_is_refused(
+    evidence: Path, tmp_path: Path, pack: bool
+) -> None:
+    host = b"\x2a\x0calice-laptop"
+    system = b"\x22" + bytes([len(host)]) + host
+    session = b"\x1a" + bytes([len(system)]) + system
+    data = b"NVR\0" + bytes([len(session), 0, 0, 0]) + session
+    report = evidence / "decode/b1a2b3c4/sweep.ncu-rep"
+    if pack:
+        report.with_name("sweep.ncu-rep.xz").write_bytes(lzma.compress(data))
+    else:
+        report.write_bytes(data)
+    with pytest.raises(CaptureError, match="names its host"):
+        recording.record(evidence, tmp_path / "r", "r")
+
+
+def test_an_existing_recording_is_not_written_over(evidence: Path, tmp_path: Path) -> None:
+    target = tmp_path / "r"
+    target.mkdir()
+    (target / "kept").write_text("x")
+    with pytest.raises(CaptureError, match="not empty"):
+        recording.record(evidence, target, "r")
+    assert [path.name for path in target.iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda r: (r / "environment.json").write_text("{}"), "environment.json: does not match"),
+        (lambda r: (r / "environment.json").unlink(), "environment.json: missing"),
+        (lambda r: (r / "stray.txt").write_text("x"), "stray.txt: not in the manifest"),
+        (lambda r: (r / "manifest.json").write_text("[]"), "manifest.json: not a manifest"),
+    ],
+)
+def test_verify_names_the_bad_file(evidence: Path, tmp_path: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
+    recording.record(evidence, tmp_path / "r", "r")
+    damage(tmp_path / "r")
+    with pytest.raises(CaptureError, match=message) as error:
+        recording.verify(tmp_path / "r")
+    assert error.value.code == 2
+
+
+def test_names_match_as_whole_words_and_common_ones_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("capture.private._user", lambda: "alice")
+    known = patterns({"HOME": "/home/alice"})
+    assert find_secret(b"path=/home/alice/x", known) in ("the user name", "the home folder")
+    assert find_secret(b"malice and alices", known) is None
+    monkeypatch.setattr("capture.private._user", lambda: "root")
+    assert find_secret(b"/root and root", patterns({"HOME": "/root"})) is None

@@ -1,0 +1,119 @@
+"""Masking of what an ncu report says about its machine."""
+
+from __future__ import annotations
+
+import lzma
+import struct
+from pathlib import Path
+
+import pytest
+
+from capture.reportscrub import main, messages, scrub_report, scrubbed
+
+CAPTURES = Path(__file__).parents[1].parent / "shared" / "captures" / "h200"
+PRIVATE = (b"alice-laptop", b"192.0.2.7", b"fe80::1%eth0", b"/home/alice", b"--secret-option")
+
+
+def text(number: int, value: bytes) -> bytes:
+    """A length-delimited protobuf field."""
+    size = len(value)
+    length = bytes([size]) if size < 128 else bytes([size & 0x7F | 0x80, size >> 7])
+    return bytes([number << 3 | 2]) + length + value
+
+
+def make_report(*more: bytes) -> bytes:
+    """A report with the messages in which ncu names the host, as found in real ones."""
+    address = text(7, text(1, b"192.0.2.7") + b"\x10\x01") + text(
+        7, text(1, b"fe80::1%eth0") + b"\x10\x02"
+    )
+    system = text(1, b"Linux") + text(3, b"Xeon") + text(5, b"alice-laptop") + address
+    process = text(
+        6, b"\x08\x07" + text(2, b"127.0.0.1") + text(3, b"/home/alice/venv/bin/python3.12")
+    )
+    parts = [
+        b"\x08\x07",
+        b"\x08\x00" + text(3, b"\x10\x05" + text(3, system)) + process,
+        b"\x08\x00" + text(3, text(4, system)) + process,
+        b"\x08\x00"
+        + text(3, text(11, b"/opt/ncu -f -o /home/alice/x --secret-option python"))
+        + process,
+        *more,
+    ]
+    return b"NVR\0" + b"".join(struct.pack("<I", len(part)) + part for part in parts)
+
+
+def test_no_private_byte_is_left_and_every_length_stays(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.ncu-rep"
+    cubin = b"\x7fELF" + bytes(70_000) + b"/home/alice/src/decode.cuh\0flashinfer"
+    before = make_report(cubin)
+    path.write_bytes(before)
+    assert all(value in before for value in PRIVATE)
+    assert scrub_report(path)
+    after = path.read_bytes()
+    assert not [value for value in PRIVATE if value in after]
+    assert list(messages(after)) == list(messages(before))
+    # what is not private stays: system, program name, kernel modules
+    assert all(
+        value in after
+        for value in (b"Linux", b"Xeon", b"/python3.12", b"/src/decode.cuh\0flashinfer")
+    )
+
+
+def test_scrubbed_tells_before_from_after(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.ncu-rep"
+    path.write_bytes(make_report())
+    assert scrubbed(path.read_bytes()) is False
+    scrub_report(path)
+    once = path.read_bytes()
+    assert scrubbed(once) is True
+    scrub_report(path)
+    assert path.read_bytes() == once
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"NVR\0", b"NVR\0\xff\xff\xff\xff", b"ID,Kernel\n1,x\n", b"QDSS" * 100]
+)
+def test_another_layout_is_left_alone(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.ncu-rep"
+    path.write_bytes(data)
+    assert scrub_report(path) is False
+    assert path.read_bytes() == data
+    assert scrubbed(data) is None
+
+
+def test_command_refuses_what_it_cannot_scrub(tmp_path: Path) -> None:
+    path = tmp_path / "x.ncu-rep"
+    path.write_text("ID,Kernel")
+    with pytest.raises(Exception, match=r"x\.ncu-rep: not a report"):
+        main([str(path)])
+
+
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="no captures beside the checkout")
+@pytest.mark.parametrize("name", ["rope", "norm", "deep_norm"])
+def test_a_real_report_reads_the_same_after_scrubbing(tmp_path: Path, name: str) -> None:
+    reader = pytest.importorskip("ncu_report")
+    path = tmp_path / "r.ncu-rep"
+    path.write_bytes(lzma.decompress((CAPTURES / f"{name}.ncu-rep.xz").read_bytes()))
+    before = contents(reader, path)
+    assert scrub_report(path)
+    data = path.read_bytes()
+    assert not [
+        value
+        for value in (b"192.0.2.2", b"--section", b"/usr/bin/python", b"--clock-control")
+        if value in data
+    ]
+    assert contents(reader, path) == before
+
+
+def contents(reader, path: Path) -> list[str]:  # type: ignore[no-untyped-def]
+    """Every metric of every kernel, as text (NaN equals NaN)."""
+    context = reader.load_report(str(path))
+    found = []
+    for r in range(context.num_ranges()):
+        span = context.range_by_idx(r)
+        for a in range(span.num_actions()):
+            action = span.action_by_idx(a)
+            values = [(name, action.metric_by_name(name).value()) for name in action.metric_names()]
+            found.append(f"{action.name()} {values} {len(action.rule_results_as_dicts())}")
+    assert found
+    return found

@@ -1,0 +1,109 @@
+"""Choices: pairs that differ in one parameter, and when a difference is one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from analysis.choices import CHOICES, Choice, mann_whitney, prices, summary
+
+CORES = Choice("cores", "", "decode", "cores", "cuda", "tensor")
+
+
+def point(params, cold, samples=(), status="ok", **columns):
+    measurement = {"time_cold_us": cold, "time_cold_n": None} | columns
+    return {
+        "point": "decode/" + "_".join(map(str, params.values())),
+        "status": status, "params": params,
+        "measurement": measurement, "samples": {"cold_us": list(samples)},
+    }  # fmt: skip
+
+
+def spread(around, n=30, seed=1):
+    generator = random.Random(seed)
+    return [generator.gauss(around, 0.01 * around) for _ in range(n)]
+
+
+def test_pairs_agree_in_all_other_parameters():
+    results = {"points": [
+        point({"batch": 1, "cores": "cuda"}, 10.0),
+        point({"batch": 1, "cores": "tensor"}, 8.0),
+        point({"batch": 2, "cores": "cuda"}, 20.0),
+        point({"batch": 3, "cores": "tensor"}, 30.0),
+        point({"batch": 2, "cores": "tensor"}, 30.0, status="wrong"),
+    ]}  # fmt: skip
+    (found,) = prices(CORES, results)
+    assert (found.base, found.other, found.change) == (10.0, 8.0, pytest.approx(-0.2))
+    assert found.fixed == (("batch", 1),)
+    assert found.verdict == "not tested"  # no launches in this evidence
+
+
+def test_a_ragged_layout_has_no_page_size_to_agree_in():
+    layout = next(c for c in CHOICES if c.key == "layout")
+    results = {"points": [
+        point({"layout": "paged", "page_size": 16}, 10.0),
+        point({"layout": "ragged", "page_size": 1}, 9.0),
+    ]}  # fmt: skip
+    assert len(prices(layout, results)) == 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"), [(100.0, 105.0, "differs"), (100.0, 100.0, "within noise")]
+)
+def test_a_difference_is_tested_on_the_launches(a, b, verdict):
+    results = {"points": [
+        point({"cores": "cuda"}, a, spread(a, seed=1)),
+        point({"cores": "tensor"}, b, spread(b, seed=2)),
+    ]}  # fmt: skip
+    assert prices(CORES, results)[0].verdict == verdict
+
+
+def test_what_repeated_captures_cannot_tell_apart_is_noise_however_tight_the_launches():
+    points = [
+        point({"cores": "cuda"}, 100.0, spread(100.0, seed=1)),
+        point({"cores": "tensor"}, 105.0, spread(105.0, seed=2)),
+    ]
+    floors = {"time_cold_us": {"floor": 0.06, "n": 2, "points": 2, "how": "repeats"}}
+    assert prices(CORES, {"points": points, "noise": floors})[0].verdict == "within noise"
+
+
+def test_against_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    generator = random.Random(3)
+    a = [round(generator.gauss(10, 1), 1) for _ in range(30)]  # rounded: ties
+    b = [round(generator.gauss(10.6, 1), 1) for _ in range(25)]
+    expected = stats.mannwhitneyu(a, b, alternative="two-sided", method="asymptotic").pvalue
+    assert mann_whitney(a, b) == pytest.approx(expected, rel=1e-9)
+
+
+def test_edges_of_the_test():
+    assert mann_whitney([1.0] * 7, [2.0] * 30) is None
+    assert mann_whitney([5.0] * 30, [5.0] * 30) == 1.0
+
+
+def test_summary_ranges_over_the_pairs_that_differ():
+    results = {"points": [
+        *(point({"batch": b, "cores": c}, t, spread(t, seed=b)) for b, c, t in
+          [(1, "cuda", 100.0), (1, "tensor", 50.0), (2, "cuda", 100.0), (2, "tensor", 150.0)]),
+        point({"batch": 3, "cores": "cuda"}, 100.0, spread(100.0, seed=8)),
+        point({"batch": 3, "cores": "tensor"}, 100.0, spread(100.0, seed=9)),
+    ]}  # fmt: skip
+    found = summary(prices(CORES, results))
+    assert (found["pairs"], found["differs"], found["within"]) == (3, 2, 1)
+    assert (found["least"], found["most"]) == (pytest.approx(-0.5), pytest.approx(0.5))
+    assert summary([]) is None
+
+
+def test_choices_name_parameters_and_values_of_their_targets():
+    import importlib
+    import re
+    from pathlib import Path
+
+    for choice in CHOICES:
+        module = importlib.import_module(f"targets.{choice.target}")
+        assert choice.parameter in module.PARAMETERS, choice.key
+        source = Path(module.__file__).read_text()
+        for value in (choice.base, choice.other):
+            if isinstance(value, str):
+                assert re.search(rf"\b{value}\b", source), (choice.key, value)

@@ -1,0 +1,259 @@
+"""What dies, and what a rerun makes of it: no wrong number, no half file taken for a whole one.
+
+The live pipeline on a fake machine (`fake_machine.py`), and the recorded one where no capture is
+involved. docs/faults.md has the outcomes in words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import Pipeline
+from fake_machine import Machine, make
+
+TABLE = "outputs/fake/tables/toy/timing.parquet"
+POINTS = [f"toy/n{n}" for n in range(1, 9)]
+GATED = "toy/n5"
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return make(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """The same sweep where nothing went wrong."""
+    whole = make(tmp_path_factory.mktemp("undisturbed"))
+    done = whole.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return whole
+
+
+@pytest.fixture
+def gated(machine: Machine) -> Iterator[tuple[Machine, subprocess.Popen[str], int]]:
+    """A run that stands still in mid-batch: machine, Snakemake, id of the measuring process."""
+    machine.plan("gate", GATED, once=True)
+    snakemake = machine.start(TABLE)
+    pid = machine.wait_at_gate()
+    yield machine, snakemake, pid
+    if snakemake.poll() is None:
+        snakemake.kill()
+
+
+def batch_of(machine: Machine, point: str) -> Path:
+    """Folder of the batch whose plan holds a point."""
+    plans = machine.captures.glob("*/points.json")
+    (found,) = (path.parent for path in plans if f'"{point}"' in path.read_text())
+    return found
+
+
+def reports(machine: Machine) -> dict[str, int]:
+    """When each batch's report was written."""
+    found = machine.captures.glob("b*/sweep.ncu-rep")
+    return {path.parent.name: path.stat().st_mtime_ns for path in found}
+
+
+def text(rows: list[Row]) -> list[str]:
+    return sorted(map(repr, rows))
+
+
+def timed(machine: Machine) -> list[str]:
+    columns = ("point", "status", "cold_us", "hot_us")
+    return text([{name: row[name] for name in columns} for row in machine.table("timing")])
+
+
+def same_as(machine: Machine, whole: Machine) -> None:
+    """The measured values of both are equal (the host's own times are real and differ)."""
+    assert timed(machine) == timed(whole)
+    for name in ("kernels", "metrics", "lost"):
+        assert text(machine.table(name)) == text(whole.table(name)), name
+
+
+def completes(machine: Machine, whole: Machine) -> None:
+    """A plain rerun finishes, and its tables are those of the undisturbed run."""
+    done = machine.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    same_as(machine, whole)
+
+
+# --- kill -9 ----------------------------------------------------------------------------------
+
+
+def test_a_killed_job_is_tried_again_and_its_half_file_is_not_taken(gated, undisturbed):
+    machine, snakemake, pid = gated
+    timing = batch_of(machine, GATED) / "timing.jsonl"
+    assert not timing.exists()
+    os.kill(pid, signal.SIGKILL)
+    assert snakemake.wait() == 0, (machine.folder / "run.log").read_text()
+    assert "Trying to restart" in (machine.folder / "run.log").read_text()
+    same_as(machine, undisturbed)
+
+
+def test_a_job_killed_twice_costs_its_batch_alone(machine, undisturbed):
+    machine.plan("gate", GATED)
+    snakemake = machine.start(TABLE)
+    for _ in range(2):  # the first try and its one retry
+        os.kill(machine.wait_at_gate(), signal.SIGKILL)
+    assert snakemake.wait() != 0
+    hit = batch_of(machine, GATED)
+    whole = {path.parent for path in machine.captures.glob("b*/timing.jsonl")}
+    assert whole == {path.parent for path in machine.captures.glob("b*/points.json")} - {hit}
+    assert not (machine.folder / TABLE).exists()
+    machine.forget("gate", GATED)
+    before = reports(machine)
+    completes(machine, undisturbed)
+    assert before.items() <= reports(machine).items()
+
+
+def test_snakemake_killed_leaves_a_lock_that_one_command_opens(gated, undisturbed):
+    machine, snakemake, pid = gated
+    snakemake.kill()
+    snakemake.wait()
+    os.kill(pid, signal.SIGKILL)
+    refused = machine.run(TABLE)
+    assert refused.returncode != 0
+    assert "--unlock" in refused.stdout + refused.stderr
+    assert machine.run("--unlock").returncode == 0
+    completes(machine, undisturbed)
+
+
+def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed):
+    machine, snakemake, pid = gated
+    (machine.folder / "plan/one-gpu").touch()
+    snakemake.kill()
+    snakemake.wait()
+    lock = [sys.executable, "-m", "capture.gpulock", "--timeout", "0", "--", "true"]
+    run = {"cwd": machine.folder, "env": machine.environment, "capture_output": True, "text": True}
+    # the orphan still measures: nobody else gets its GPU
+    assert "no GPU of 1 became free" in subprocess.run(lock, check=False, **run).stderr
+    os.kill(pid, signal.SIGKILL)
+    machine.run("--unlock")
+    completes(machine, undisturbed)  # and after it the lock is gone with its holder
+
+
+def test_leftovers_of_a_killed_holder_do_not_block_the_next(machine, undisturbed):
+    locks = machine.folder / "locks"
+    locks.mkdir(mode=0o700)
+    (locks / "GPU-aaaa.lock").write_text("")
+    scratch = locks / "tmp-GPU-aaaa"
+    scratch.mkdir()
+    (scratch / "nsight-compute-lock").write_text("stale")
+    completes(machine, undisturbed)
+    assert not scratch.exists()
+
+
+# --- a lost GPU -------------------------------------------------------------------------------
+
+
+def test_a_gpu_lost_once_costs_a_retry(machine, undisturbed):
+    machine.plan("lose", GATED, once=True)
+    completes(machine, undisturbed)
+
+
+def test_a_gpu_lost_for_good_costs_the_rest_of_its_batch_and_no_number_is_made_up(machine):
+    machine.plan("lose", GATED)
+    done = machine.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["point"]: row for row in machine.table("timing")}
+    plan = json.loads((batch_of(machine, GATED) / "points.json").read_text())
+    batch = [point["id"] for point in plan]
+    after = batch[batch.index(GATED) + 1 :]
+    assert after, "the point must not be the last of its batch"
+    assert {p: rows[p]["status"] for p in POINTS} == {
+        p: "error" if p == GATED else "lost" if p in after else "ok" for p in POINTS
+    }
+    for point in (GATED, *after):
+        assert rows[point]["cold_us"] is None and rows[point]["hot_us"] is None
+        assert "illegal memory access" in rows[point]["reason"]
+    assert {k["point"] for k in machine.table("kernels")} == set(POINTS) - {GATED, *after}
+
+
+# --- ncu hangs --------------------------------------------------------------------------------
+
+
+def _with_limit(machine: Machine, seconds: int) -> None:
+    path = machine.folder / "config/config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["ncu"]["timeout_s"] = seconds
+    path.write_text(yaml.safe_dump(config))
+
+
+def test_a_hanging_ncu_is_ended_and_the_points_it_did_not_reach_are_named(machine):
+    _with_limit(machine, 2)
+    machine.plan("hang-ncu")
+    done = machine.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    profiled = {k["point"] for k in machine.table("kernels")}
+    lost = {row["point"]: row["reason"] for row in machine.table("lost")}
+    assert profiled | set(lost) == set(POINTS) and not profiled & set(lost)
+    assert all(row["status"] == "ok" for row in machine.table("timing"))
+
+
+# --- a full disk ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 400 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "ncuflow-test", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_leaves_no_half_table(project: Pipeline, small_disk: Path):
+    settings = ("decode", "--config", "source=recorded")
+    done = project.run(*settings, f"outputs={small_disk / 'outputs'}", check=False)
+    assert done.returncode != 0
+    assert "Error in rule tables" in done.stdout + done.stderr
+    left = [path for path in small_disk.rglob("*") if path.is_file() and path.suffix != ".log"]
+    assert not left
+    subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
+    project.run(*settings, f"outputs={small_disk / 'outputs'}")
+    project.run(*settings, "outputs=elsewhere")
+    made = sorted((small_disk / "outputs").rglob("*.csv"))
+    assert made
+    for path in made:
+        other = project.folder / "elsewhere" / path.relative_to(small_disk / "outputs")
+        assert path.read_bytes() == other.read_bytes()
+
+
+def test_a_full_disk_for_temporary_files_is_named(project, small_disk, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(small_disk))
+    done = project.run("decode", "--config", "source=recorded", check=False)
+    assert done.returncode != 0
+    assert "No space left on device" in done.stdout + done.stderr
+    assert not list(project.outputs.glob("tables/*/*"))
+    assert not list(small_disk.iterdir())
+
+
+# --- sharding ---------------------------------------------------------------------------------
+
+
+def test_a_point_more_captures_its_batch_again_and_no_other(undisturbed, machine):
+    assert machine.run(TABLE).returncode == 0
+    before = reports(machine)
+    path = machine.folder / "config/config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["sweeps"]["default"]["toy"][0]["n"].append(9)
+    path.write_text(yaml.safe_dump(config))
+    done = machine.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = reports(machine)
+    assert len(set(after) - set(before)) == 1
+    assert before.items() <= after.items()
+    assert {row["point"] for row in machine.table("timing")} == {*POINTS, "toy/n9"}

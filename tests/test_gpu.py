@@ -1,0 +1,77 @@
+"""On a GPU: small points of each target are right, and a planted wrong result is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import targets
+from targets import sweep
+
+pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).parents[1]
+# one small block a target; decode and prefill cover what they can without another build
+SMALL: dict[str, list[dict[str, Any]]] = {
+    "decode": [{"batch": 2, "kv_len": 100, "launch": ["eager", "graph"], "page_size": [1, 16]}],
+    "merge_state": [{"seq_len": 64, "variant": ["merge_state", "merge_states"]}],
+    "prefill": [{"seq_len": 300, "batch": 2, "layout": ["paged", "ragged"]}],
+    "rmsnorm": [
+        {"rows": 33, "variant": ["rmsnorm", "fused_add_rmsnorm", "add_then_rmsnorm"]},
+    ],
+    "rope": [
+        {
+            "tokens": 96,
+            "batch": 2,
+            "inplace": [True, False],
+            "style": ["neox", "interleaved"],
+            "variant": ["rope", "rope_pos_ids", "llama31", "llama31_pos_ids", "cos_sin_cache"],
+        }
+    ],
+}
+
+
+def run(folder: Path, name: str, mode: str, fault: str = "") -> tuple[int, list[dict[str, Any]]]:
+    """(exit status, records) of the command line on the small points of a target."""
+    found = sweep.points(targets.load(name), SMALL[name])
+    points, out = folder / "points.json", folder / "out.jsonl"
+    points.write_text(json.dumps([point.as_dict() for point in found]), "utf-8")
+    command = [sys.executable, "-m", "targets.run", name, "--mode", mode]
+    command += ["--points", str(points), "--out", str(out)]
+    environment = {**os.environ, "NCUFLOW_FAULT": fault}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert out.exists(), done.stderr
+    return done.returncode, [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("name", targets.names())
+def test_small_points_agree_with_the_reference(name: str, tmp_path: Path) -> None:
+    status, records = run(tmp_path, name, "check")
+    reasons = {record["point"]: record["reason"] for record in records if record["reason"]}
+    assert (status, reasons) == (0, {})
+    assert all(0 < record["check"]["rel_l2"] < record["check"]["tolerance"] for record in records)
+
+
+@pytest.mark.parametrize("name", targets.names())
+def test_a_planted_wrong_result_is_refused_and_not_timed(name: str, tmp_path: Path) -> None:
+    status, records = run(tmp_path, name, "time", "wrong:*")
+    assert status == 3
+    assert {record["status"] for record in records} == {"wrong"}
+    assert all(record["timing"] is None for record in records)
+
+
+def test_times_are_positive_and_hot_is_no_slower_than_cold(tmp_path: Path) -> None:
+    status, records = run(tmp_path, "rmsnorm", "time")
+    assert status == 0
+    for record in records:
+        cold, hot = (record["timing"][kind] for kind in ("cold", "hot"))
+        assert cold["n"] >= 5 and hot["n"] >= 5
+        assert 0 < hot["median"] <= 1.1 * cold["median"]
+        assert cold["queued"] and hot["queued"]

@@ -1,0 +1,388 @@
+"""The kernel developer guide: every section of the seed guide, from findings alone, complete or not."""
+
+# ruff: noqa: E501 (names, headings and rows of tables are as long as they are)
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from analysis.columns import COLUMNS
+from reporting.pages import Findings, render
+
+ROOT = Path(__file__).parents[1]
+SEEDS = ROOT.parent / "shared" / "seeds"
+TEMPLATES = sorted((ROOT / "templates" / "guide").glob("*.j2"))
+GUIDE = "kernel-dev-guide"
+
+# Headings of the attention-kernels example (002) and of the hands-on report's guide (000) -> the guide's.
+# A value is a heading, "" for the page as a whole, or (page, heading) where another page answers.
+HEADINGS = {
+    # 000: the guide
+    "FlashInfer Kernel Development Guide": "",
+    "Table of Contents": "Table of Contents",
+    "1. Prefill Attention Kernel": "1. Prefill Attention Kernel",
+    "2. Decode Attention Kernel": "2. Decode Attention Kernel",
+    "3. RMSNorm Kernel": "3. RMSNorm Kernel",
+    "4. RoPE Kernel": "4. RoPE Kernel",
+    "5. JIT System Architecture": "6. JIT System Architecture",
+    "6. Development Workflow": "7. Development Workflow",
+    "Algorithm Description": "Algorithm Description",
+    "Expected Hardware Behavior": "Expected Hardware Behavior",
+    "Warp Stall Breakdown": "Warp Stall Breakdown",
+    "Code Path for Customization": "Code Path for Customization",
+    "Key Parameters": "Key Parameters",
+    "Split-K Selection Heuristics": "Split-K Selection Heuristics",
+    "Fused Add RMSNorm Benefit": "Fused Add RMSNorm Benefit",
+    "Variant Selection Guide": "Variant Selection Guide",
+    "Compilation Flow": "Compilation Flow",
+    "Cache Structure": "Cache Structure",
+    "Development Environment Variables": "Development Environment Variables",
+    "Adding a New Kernel Variant": "Adding a New Kernel Variant",
+    "Debugging Tips": "Debugging Tips",
+    "Profiling Commands": "Profiling Commands",
+    "Quick Reference": "Quick Reference",
+    "Kernel Selection Guide": "Kernel Selection Guide",
+    "Performance Expectations": "Performance Expectations",
+    "Tags": "Tags",
+    # 002: usage notes
+    "Example 2: FlashInfer Attention Kernels": "",
+    "Overview": "",
+    "Prefill Attention": "1. Prefill Attention Kernel",
+    "Decode Attention": "2. Decode Attention Kernel",
+    "Architecture": "Algorithm Description",
+    "Usage in Mini-SGLang": "Usage",
+    "CUDA Graph Support": "CUDA Graph Support",
+    "RMSNorm and RoPE Kernels": "3. RMSNorm Kernel",
+    "RMSNorm": "3. RMSNorm Kernel",
+    "RoPE (Rotary Position Embedding)": "4. RoPE Kernel",
+    "Profiling FlashInfer Kernels": "Profiling Commands",
+    "Full Attention Profile": "Profiling Commands",
+    "RMSNorm Profile": "Profiling Commands",
+    "Performance Targets": "Performance Expectations",
+    "Summary": "Kernel Selection Guide",
+    "Next: [Example 3 - KV Cache Management](../03_kv_cache_management/)": ("INDEX", "By topic"),
+    # 001: the final report
+    "FlashInfer Hands-On Learning: Final Report": ("final-report", ""),
+    "Executive Summary": ("final-report", "Summary"),
+    "Key Findings": ("final-report", "Findings"),
+    "1. Prefill Attention: Compute-Bound Excellence": ("final-report", "Findings"),
+    "2. Decode Attention: Memory-Bound Reality": ("final-report", "Findings"),
+    "3. The Prefill vs Decode Gap": ("final-report", "Roofline summary"),
+    "4. Auxiliary Kernels: Memory-Bound but Efficient": ("final-report", "Findings"),
+    "5. JIT Compilation: Startup Cost": ("jit", ""),
+    "Roofline Summary": ("final-report", "Roofline summary"),
+    "Recommendations": ("final-report", "Recommendations"),
+    "For Serving System Developers": ("final-report", "Recommendations"),
+    "For Kernel Developers": ("final-report", "Recommendations"),
+    "Files Generated": ("INDEX", "Files"),
+    "Scripts": ("INDEX", "Make these pages again"),
+    "Reports": ("INDEX", "Quick start"),
+    "Results (JSON)": ("INDEX", "Files"),
+    "Conclusion": ("final-report", "Summary"),
+    # 003: the index
+    "FlashInfer Hands-On Learning Index": ("INDEX", ""),
+    "Directory Structure": ("INDEX", "Files"),
+    "Report Navigation": ("INDEX", "By topic"),
+    "Quick Start": ("INDEX", "Quick start"),
+    "By Topic": ("INDEX", "By topic"),
+    "By Kernel": ("INDEX", "By kernel"),
+    "Profiling Scripts Usage": ("INDEX", "Make these pages again"),
+    "Environment Check": ("INDEX", "Make these pages again"),
+    "Run All Profilers": ("INDEX", "Make these pages again"),
+    "Advanced Profiling": ("kernel-dev-guide", "Profiling Commands"),
+    "Key Findings Summary": ("INDEX", "What limits each kernel"),
+}
+EACH_KERNEL = (
+    "Algorithm Description", "Usage", "Expected Hardware Behavior", "Warp Stall Breakdown", "Hot Lines",
+    "Code Path for Customization", "Key Parameters",
+)  # fmt: skip
+KERNEL_HEADINGS = (
+    "1. Prefill Attention Kernel", "2. Decode Attention Kernel", "3. RMSNorm Kernel", "4. RoPE Kernel",
+    "5. Merge State Kernel",
+)  # fmt: skip
+
+PROVENANCE = {
+    "tier": "C", "gpu": "NVIDIA H200", "compute_capability": "9.0", "sm_count": 132, "l2_bytes": 1, "memory_bytes": 1,
+    "driver": "580", "cuda": "13.0", "torch": "2.11", "flashinfer": "0.6.18", "ncu": "2025.3", "nsys": "2023.4",
+    "python": "3.12", "date": "2026-11-20", "recording": "h200", "clock_policy": "none",
+}  # fmt: skip
+NAMES = {
+    "decode": "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, (unsigned int)2,"
+    " (unsigned int)4, (unsigned int)8, (unsigned int)16, (unsigned int)1, (unsigned int)8, Variant, Params>(T9)",
+    "rmsnorm": "void flashinfer::norm::RMSNormKernel<(unsigned int)8, __half>(T2 *)",
+}
+
+
+def point(target, params, cold, bottleneck, counters=True):
+    name = f"{target}/" + "_".join(f"{k[0]}{v}" for k, v in params.items())
+    moved = 3000e3 * cold  # bytes, at 3 000 GB/s
+    row = {column.name: None for column in COLUMNS} | {
+        "point": name, "target": target, "status": "ok", "time_cold_us": cold, "gbs": 3000.0, "tflops": 3.0,
+        "gbs_fraction_measured": 0.75, "ceiling_dram_gbs_measured": 4000.0, "gbs_fraction_datasheet": 0.625,
+        "ceiling_dram_gbs_datasheet": 4800.0, "flops_analytic": moved, "bytes_analytic": moved,
+        "bottleneck": bottleneck, "bottleneck_unit": "dram", "bottleneck_pct": 70.0, "ai_analytic": 1.0,
+    }  # fmt: skip
+    kernels = []
+    if counters:
+        row |= {"time_ncu_us": cold, "issue_active": 0.3, "waves": 0.5, "bytes_dram_counted": moved}
+        kernels = [kernel(target, name, cold)]
+    return {
+        "point": name, "params": params, "tier": "C", "status": "ok", "reason": None, "problems": [], "check": {},
+        "info": {"split_kv": False}, "measurement": row, "samples": {"cold_us": [], "hot_us": []}, "kernels": kernels,
+    }  # fmt: skip
+
+
+def kernel(target, name, cold):
+    demangled = NAMES.get(target, NAMES["rmsnorm"])
+    return {
+        "report": f"{target}/b0/sweep.ncu-rep", "point": name, "kernel": 0, "batch": "b0",
+        "name": demangled.split("<")[0].split("::")[-1], "demangled": demangled, "grid": "16,32,1", "block": "16,1,8",
+        "grid_size": 512, "block_size": 128, "registers": 64, "smem_static_bytes": 0, "smem_dynamic_bytes": 1024,
+        "duration_ns": cold * 1e3, "problems": None,
+        "metrics": {"issue_active": 0.3, "occupancy_limit_registers": 8.0, "occupancy_limit_shared_mem": 6.0},
+        "stalls": [
+            {"reason": "long_scoreboard", "kind": "stall", "ratio": 6.0, "share": 0.6, "samples_not_issued": None},
+            {"reason": "barrier", "kind": "stall", "ratio": 4.0, "share": 0.4, "samples_not_issued": None},
+        ],
+        "rules": [{"rule": "CPIStall", "section": "s", "message": "a | b", "type": "optimization",
+                   "speedup_pct": 12.0, "speedup_type": "global"}],
+    }  # fmt: skip
+
+
+def deep(target, name):
+    lines = [
+        {"pc": pc, "sass": "LDG R0", "opcode": "LDG", "file": "include/flashinfer/norm.cuh", "line": 70 + pc,
+         "function": "k", "samples": 500 - pc, "samples_not_issued": 300, "reason": "long_scoreboard"}
+        for pc in (0, 16)
+    ]  # fmt: skip
+    return kernel(target, name, 9.0) | {"lines": lines, "batch": "deep"}
+
+
+def results(target, points, deep_kernels=()):
+    return {"schema": 1, "target": target, "provenance": PROVENANCE, "ceilings": {}, "points": points,
+            "deep": list(deep_kernels)}  # fmt: skip
+
+
+DECODE = {
+    "kv_len": 2048,
+    "qo_heads": 32,
+    "kv_heads": 32,
+    "head_dim": 128,
+    "page_size": 16,
+    "dtype": "f16",
+}
+
+
+@pytest.fixture
+def evidence(tmp_path):
+    """Findings with decode, rmsnorm (deep), rope without counters, no prefill and no merge_state."""
+    batches = ((1, "grid"), (8, "latency"), (32, "memory"), (128, "memory"))
+    decode = [
+        point(
+            "decode",
+            DECODE | {"cores": c, "launch": "eager", "batch": b},
+            10.0 * b + (c == "cuda"),
+            limiter,
+        )
+        for c in ("cuda", "tensor")
+        for b, limiter in batches
+    ]
+    norm = [
+        point(
+            "rmsnorm",
+            {"variant": v, "rows": r, "hidden": 4096, "dtype": "f16"},
+            share * r / 4,
+            "memory",
+        )
+        for v, share in (("rmsnorm", 2), ("fused_add_rmsnorm", 4), ("add_then_rmsnorm", 5))
+        for r in (32, 4096)
+    ]
+    rope = [
+        point("rope", {"variant": "rope_pos_ids", "tokens": 512}, 5.0, "unknown", counters=False)
+    ]
+    root = tmp_path / "results"
+    write(root, "decode_results", results("decode", decode))
+    write(root, "rmsnorm_results", results("rmsnorm", norm, [deep("rmsnorm", norm[0]["point"])]))
+    write(root, "rope_results", results("rope", rope))
+    write(root, "environment_info", {"provenance": PROVENANCE, "findings": [], "ceilings": {}})
+    return tmp_path
+
+
+def write(folder, name, content):
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def page(evidence):
+    return render(GUIDE, Findings(evidence / "results", evidence / "evidence"))
+
+
+def headings(text):
+    plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return re.findall(r"^#+ (.+)$", plain, re.MULTILINE)
+
+
+def sections(text):
+    """Kernel heading -> its text."""
+    parts = re.split(
+        r"^## ", re.sub(r"```.*?```", "code", text, flags=re.DOTALL), flags=re.MULTILINE
+    )
+    return {part.splitlines()[0]: part for part in parts[1:]}
+
+
+def test_every_heading_of_the_seed_guide_has_its_section(evidence):
+    found = headings(page(evidence))
+    for seed, answer in HEADINGS.items():
+        heading = answer if isinstance(answer, str) else answer[1] if answer[0] == GUIDE else None
+        assert not heading or heading in found, seed
+
+
+def test_no_heading_of_the_seeds_is_forgotten():
+    if not SEEDS.exists():
+        pytest.skip("the seed documents are not here")
+    text = "\n".join(p.read_text() for p in sorted(SEEDS.glob("*.txt")))
+    assert set(headings(text)) <= set(HEADINGS)
+
+
+def test_every_kernel_has_every_section(evidence):
+    found = sections(page(evidence))
+    for kernel_heading in KERNEL_HEADINGS:
+        for heading in EACH_KERNEL:
+            assert f"\n### {heading}\n" in found[kernel_heading], (kernel_heading, heading)
+
+
+def test_nothing_stands_empty_and_what_is_missing_is_said(evidence):
+    text = re.sub(r"```.*?```", "code", page(evidence), flags=re.DOTALL)
+    lines = [line for line in text.splitlines() if line.strip()]
+    for line, after in zip(lines, [*lines[1:], "#"], strict=True):
+        depth = len(line) - len(line.lstrip("#"))
+        assert not (
+            depth and after.startswith("#") and len(after) - len(after.lstrip("#")) <= depth
+        ), line
+    found = sections(page(evidence))
+    assert (
+        "*Not in this evidence: any measured point of this kernel.*"
+        in found["1. Prefill Attention Kernel"]
+    )
+    assert "*Not in this evidence: stall counters of this kernel.*" in found["4. RoPE Kernel"]
+    assert "*Not in this evidence: a deep profile" in found["2. Decode Attention Kernel"]
+    assert "*Not in this evidence: an index of the FlashInfer source" in found["3. RMSNorm Kernel"]
+    assert "*Not in this evidence: a JIT measurement" in found["6. JIT System Architecture"]
+    assert (
+        "*Not in this evidence: the command lines of its captures.*"
+        in found["7. Development Workflow"]
+    )
+
+
+def test_numbers_come_from_the_findings(evidence):
+    found = sections(page(evidence))["2. Decode Attention Kernel"]
+    assert "**In short:** 3 000 GB/s at best (75 % of the measured ceiling)" in found
+    assert "**between 8 and 32**, from latency to memory" in found
+    assert "| 1 281 µs | 3 000 GB/s | 62 % | – | 75 % | – | memory (DRAM 70 %) |" in found
+    assert "| 512 | 792 | 16 | 16 |" in found  # launched 16 chunks, as the rule says
+    assert "| batch 1 | 11 µs | 10 µs | -9.1 % | not tested |" in found
+    assert (
+        "`long_scoreboard`, 60 % of the cycles without issue: waiting for a scoreboard dependency"
+        in found
+    )
+    assert "| bdy | 1 |" in found
+
+
+def test_the_fused_add_saves_a_fifth_at_most_and_says_what_was_counted(evidence):
+    found = sections(page(evidence))["3. RMSNorm Kernel"]
+    assert "at most a fifth" in found
+    assert "| 4 096 | 4 096 | 15.4 GB | 12.3 GB | 15.4 GB | 12.3 GB | 20 % | 20 % |" in found
+
+
+def test_kernels_of_torch_are_timed_and_not_explained(evidence):
+    path = evidence / "results" / "rmsnorm_results.json"
+    content = path.read_text().replace("flashinfer::norm::RMSNormKernel", "at::native::fill")
+    path.write_text(content)
+    found = sections(page(evidence))["3. RMSNorm Kernel"]
+    assert "*Not in this evidence: stall counters of this kernel.*" in found
+    assert "*Not in this evidence: a deep profile" in found
+
+
+def test_hot_lines_of_the_deep_profile(evidence):
+    found = sections(page(evidence))["3. RMSNorm Kernel"]
+    assert (
+        "| `include/flashinfer/norm.cuh:70` | – | 50.8 % ± 3 | long_scoreboard 100 % | LDG |"
+        in found
+    )
+
+
+def test_jit_source_and_commands_where_the_evidence_has_them(evidence):
+    root = evidence / "evidence"
+    write(root, "source_index", {
+        "version": "0.6.18", "scheduler": {}, "functions": {},
+        "environment": {"MAX_JOBS": [{"file": "collect_env.py", "line": 1, "default": None},
+                                     {"file": "jit/cpp_ext.py", "line": 347, "default": "'8'"}], "OTHER": [{}]},
+        "targets": {"rmsnorm": {
+            "api": {"python": {"symbol": "flashinfer.norm.rmsnorm", "file": "norm/__init__.py", "line": 142}},
+            "files": {"binding": "data/csrc/norm.cu"}, "templates": ["data/csrc/norm.cu"],
+            "kernels": [{"symbol": "RMSNormKernel", "file": "data/include/flashinfer/norm.cuh", "line": 63,
+                         "line_end": 137},
+                        {"symbol": "Unused", "file": "x.cuh", "line": 1, "line_end": 2}]}},
+    })  # fmt: skip
+    module = {"target": "rmsnorm", "aot": False, "cache": {".cache/flashinfer/0.6.18/90a/cached_ops/norm/norm.so": 2048},
+              "cold": {"uri": "norm", "generation_s": 0.01, "build_s": 33.0, "load_s": 0.002},
+              "disk": {"build_and_load_s": 0.005, "memory_hit_s": 2e-6}, "first_launch": {}}  # fmt: skip
+    write(evidence / "results", "jit_analysis", {"cpu_count": 16, "method": "fresh processes", "modules": {
+        "rmsnorm": module, "rope": {"target": "rope", "cold": {"error": "no nvcc | at all"}}}})  # fmt: skip
+    write(root / "decode" / "b0", "sweep", {"command": ["ncu", "--nvtx", "-o", "a b"]})
+    text = page(evidence)
+    assert "| Python API | `flashinfer.norm.rmsnorm` | `norm/__init__.py:142` |" in text
+    assert "`data/include/flashinfer/norm.cuh:63`, launched at 6 points |" in text
+    assert "| kernel | `Unused` | `x.cuh:1`, not launched in this evidence |" in text
+    assert (
+        "| `MAX_JOBS` | files that ninja compiles at once | `'8'` | `jit/cpp_ext.py:347` |" in text
+    )
+    assert "| rmsnorm | 10 ms | 33 s | 2 000 µs | 5 000 µs | 2 µs | – | – |" in text
+    assert "| rope | failed: no nvcc \\| at all |" in text
+    assert "norm.so  (2.05 kB)" in text
+    assert "ncu --nvtx -o 'a b'" in text
+
+
+def test_rendering_twice_gives_the_same_bytes(evidence):
+    assert page(evidence) == page(evidence)
+
+
+def test_tables_have_as_many_cells_as_columns_and_eight_at_most(evidence):
+    width = 0
+    for line in page(evidence).splitlines():
+        if not line.startswith("|"):
+            width = 0
+            continue
+        cells = len(re.split(r"(?<!\\)\|", line.strip())) - 2
+        assert cells <= 8, line
+        assert width in (0, cells), line
+        width = cells
+
+
+def test_pictures_have_captions(evidence):
+    lines = [line for line in page(evidence).splitlines() if line.strip()]
+    for line, after in pairwise(lines):
+        if line.startswith("!["):
+            assert after.startswith("*"), line
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda p: p.name)
+def test_no_measured_number_is_typed_into_a_template(template):
+    text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}", "", template.read_text(), flags=re.DOTALL)
+    unit = r"(?:%|µs|us|ms|s|[kMGT]B(?:/s)?|GHz|[GT]?FLOPS?)"
+    assert not re.findall(rf"\b\d+(?:[.,]\d+)?\s*{unit}(?![\w])", text)
+    prose = re.sub(r"```.*?```|arXiv \d+\.\d+|/abs/\S+|Llama 3\.1", "", text, flags=re.DOTALL)
+    versions = re.sub(r"\b(?:8\.0|9\.0)\b", "", prose)  # compute capabilities
+    assert not re.findall(r"\d+\.\d+", versions)
+
+
+def test_what_the_seed_had_wrong_is_not_repeated(evidence):
+    text = page(evidence)
+    for wrong in ("SHA256", "lib.so", "Llama31RoPEKernel", "compute_score", "jit/attention.py", "kernel-regex",
+                  "head_dim_qk=", "precompute_freqs_cis", "always memory-bound"):  # fmt: skip
+        assert wrong not in text, wrong

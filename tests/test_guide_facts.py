@@ -1,0 +1,68 @@
+"""What the guide's prose says of FlashInfer, held against FlashInfer's source."""
+
+# ruff: noqa: E501 (names, headings and rows of tables are as long as they are)
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from flashinfer_source import flashinfer_package
+
+INCLUDE = "data/include/flashinfer"
+# what the guide says -> where the source says it
+FACTS = [
+    ("split-KV: chunks of 128 tokens or more", f"{INCLUDE}/attention/scheduler.cuh", r"std::max\(128 / page_size, 1U\)"),
+    ("split-KV: not where batch × KV heads fills the slots", f"{INCLUDE}/attention/scheduler.cuh",
+     r"if \(batch_size \* gdy >= max_grid_size\) \{\s*split_kv = false"),
+    ("split-KV: slots are occupancy × SMs", f"{INCLUDE}/attention/scheduler.cuh",
+     r"max_grid_size = num_blocks_per_sm \* num_sm"),
+    ("split-KV: two blocks an SM for fa2", f"{INCLUDE}/attention/scheduler.cuh", r"int num_blocks_per_sm = 2;"),
+    ("CUDA graphs always split", f"{INCLUDE}/attention/scheduler.cuh", r"when using CUDAGraph, we always use partition-kv"),
+    ("decode: a row of threads a query head", f"{INCLUDE}/attention/decode.cuh", r"constexpr uint32_t bdy = GROUP_SIZE;"),
+    ("fa2: the mask hook only where a mask cuts", f"{INCLUDE}/attention/prefill.cuh",
+     r"MASK_MODE == MaskMode::kCustom \|\| .*?\(iter >= mask_iteration"),
+    ("fa3: a producer warpgroup", f"{INCLUDE}/attention/hopper/kernel_traits.cuh",
+     r"NUM_WARPS = \(\(CTA_Q / 64\) \+ 1\) \* 4"),
+    ("rmsnorm: min(1024, hidden / vector width) threads", f"{INCLUDE}/norm.cuh",
+     r"block_size = std::min<uint32_t>\(1024, d / vec_size\)"),
+    ("rmsnorm: the sums of the warps go through shared memory", f"{INCLUDE}/norm.cuh",
+     r"smem\[ty\] = sum_sq;\s*__syncthreads\(\);"),
+    ("fused add: the row stays in shared memory", f"{INCLUDE}/norm.cuh", r"x_vec\.store\(smem_x"),
+    ("rope: heads in the grid where tokens do not fill the GPU", f"{INCLUDE}/pos_enc.cuh",
+     r"if \(\(nnz \+ bdy - 1\) / bdy >= num_ctas_0\)"),
+    ("rope: Llama 3.1 is smooth_a and smooth_b of the same kernel", f"{INCLUDE}/pos_enc.cuh",
+     r"smooth = freq\[i\] \* smooth_a \+ smooth_b"),
+    ("rope: sines by __sincosf", f"{INCLUDE}/pos_enc.cuh", r"__sincosf\(embed"),
+    ("merge: the large kernel from states ≥ rows", f"{INCLUDE}/attention/cascade.cuh", r"if \(num_index_sets >= seq_len\)"),
+    ("JIT: the library is named after its URI", "jit/core.py", r'JIT_DIR / self\.name / f"\{self\.name\}\.so"'),
+    ("JIT: prebuilt first, then a file lock, then the build", "jit/core.py",
+     r"try_load\(\).*?FileLock\(self\.lock_path.*?FLASHINFER_DISABLE_JIT.*?self\.build\(\)\s*return self\.load\(\)"),
+    ("JIT: VERBOSE alone turns debugging on", "jit/core.py",
+     r"debug = \(debug_env if debug_env is not None else verbose_env\) == \"1\""),
+    ("JIT: sources are rewritten only if different", "jit/attention/modules.py", r"write_if_different\(dest_path, source\)"),
+    ("decode: tensor cores are off by default", "decode.py", r"use_tensor_cores: bool = False"),
+    ("norm: the CUDA kernels by FLASHINFER_USE_CUDA_NORM", "norm/__init__.py", r'"FLASHINFER_USE_CUDA_NORM", "0"\) == "1"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("says", "file", "pattern"), FACTS, ids=lambda v: v if " " in v and ":" in v else ""
+)
+def test_the_source_says_so(says, file, pattern):
+    text = (flashinfer_package() / file).read_text()
+    assert re.search(pattern, text, re.DOTALL), f"{says}: not in {file}"
+
+
+def test_the_commands_of_the_workflow_exist():
+    text = (flashinfer_package() / "__main__.py").read_text()
+    for command in ("collect-env", "clear-cache", "module-status"):
+        assert f'@cli.command("{command}")' in text
+
+
+def test_there_is_no_llama31_kernel_and_no_attention_py():
+    package = flashinfer_package()
+    assert not (package / "jit" / "attention.py").exists()
+    assert not re.search(
+        r"__global__[^;{]*[Ll]lama", (package / INCLUDE / "pos_enc.cuh").read_text()
+    )

@@ -1,0 +1,88 @@
+"""The scheduler's split-KV rule, and a launched grid beside it."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reporting.guide_splitkv import Work, chunks, rows
+
+
+@pytest.mark.parametrize(
+    ("work", "slots", "expected"),
+    [
+        (Work(1, 128, 16, 32), 792, 16),  # H200, decode batch 1: 16 chunks were launched
+        (Work(8, 128, 16, 32), 792, 3),
+        (Work(32, 128, 16, 32), 792, 1),  # the unsplit grid fills the GPU
+        (Work(1, 2048, 16, 8), 264, 33),  # tensor cores
+        (Work(1, 32, 16, 32, tiles=4), 264, 2),  # fa2 prefill of 512 tokens
+        (Work(1, 8, 16, 1), 10_000, 1),  # 128 tokens are the smallest chunk
+    ],
+)
+def test_what_was_launched_on_an_h200(work, slots, expected):
+    assert chunks(work, slots) == expected
+
+
+@given(
+    batch=st.integers(1, 64),
+    pages=st.integers(1, 4096),
+    heads=st.sampled_from([1, 4, 8, 32]),
+    slots=st.integers(1, 4096),
+)
+def test_a_split_grid_fits_and_a_smaller_chunk_would_not(batch, pages, heads, slots):
+    n = chunks(Work(batch, pages, 16, heads), slots)
+    assert n >= 1
+    if n > 1:
+        assert batch * n * heads <= slots
+        chunk = ceil(pages / n)
+        while chunk > 8 and ceil(pages / (chunk - 1)) == n:
+            chunk -= 1
+        if chunk > 8:  # 128 tokens of 16 a page
+            assert batch * ceil(pages / (chunk - 1)) * heads > slots
+
+
+def kernel(name, grid, duration):
+    return {
+        "name": name, "demangled": None, "grid_size": grid, "duration_ns": duration,
+        "metrics": {"occupancy_limit_registers": 8.0, "occupancy_limit_shared_mem": 6.0},
+    }  # fmt: skip
+
+
+PARAMS = {
+    "batch": 1,
+    "kv_len": 2048,
+    "qo_heads": 32,
+    "kv_heads": 32,
+    "page_size": 16,
+    "launch": "eager",
+}
+
+
+def row(params, *kernels):
+    return rows(
+        [{"point": "decode/x", "params": params, "kernels": list(kernels), "info": {}}], 132
+    )
+
+
+def test_a_row_holds_the_launched_grid_against_the_rule():
+    merge = kernel("PersistentVariableLengthMergeStatesKernel", 1000, 3000.0)
+    (found,) = row(PARAMS, kernel("BatchDecodeWithPagedKVCacheKernel", 512, 1000.0), merge)
+    assert (found["slots"], found["launched"], found["rule"]) == (792, 16, 16)
+    assert found["kernel"] == "BatchDecodeWithPagedKVCacheKernel"  # though the merge took longer
+    assert (found["merge_us"], found["merge_share"]) == (3.0, 0.75)
+
+
+def test_a_graph_has_a_padded_grid_and_no_prediction():
+    (found,) = row(
+        PARAMS | {"launch": "graph"}, kernel("BatchDecodeWithPagedKVCacheKernel", 768, 1000.0)
+    )
+    assert (found["rule"], found["graph"], found["merge_us"]) == (None, True, None)
+
+
+def test_fa3_and_other_kernels_have_no_row():
+    assert row(PARAMS | {"backend": "fa3"}, kernel("PrefillWithKVCacheKernel", 132, 1.0)) == []
+    assert row({"rows": 4096}, kernel("RMSNormKernel", 4096, 1.0)) == []
+    assert row(PARAMS) == []

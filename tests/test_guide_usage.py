@@ -1,0 +1,188 @@
+"""The guide's usage examples: run on a GPU; everywhere, held against FlashInfer's signatures."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import runpy
+from pathlib import Path
+
+import pytest
+from flashinfer_source import flashinfer_package
+
+USAGE = sorted((Path(__file__).parents[1] / "templates" / "guide" / "usage").glob("*.py"))
+EXAMPLES = pytest.mark.parametrize("example", USAGE, ids=lambda p: p.stem)
+KINDS = inspect.Parameter
+
+
+def signature(node: ast.FunctionDef, method: bool) -> inspect.Signature:
+    """The signature of a function as its source writes it; ``self`` left out."""
+    plain = [*node.args.posonlyargs, *node.args.args][method:]
+    optional = len(node.args.defaults)
+    parameters = [
+        KINDS(
+            a.arg,
+            KINDS.POSITIONAL_OR_KEYWORD,
+            default=None if i >= len(plain) - optional else KINDS.empty,
+        )
+        for i, a in enumerate(plain)
+    ]
+    if node.args.vararg:
+        parameters.append(KINDS(node.args.vararg.arg, KINDS.VAR_POSITIONAL))
+    parameters += [
+        KINDS(a.arg, KINDS.KEYWORD_ONLY, default=KINDS.empty if d is None else None)
+        for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    ]
+    if node.args.kwarg:
+        parameters.append(KINDS(node.args.kwarg.arg, KINDS.VAR_KEYWORD))
+    return inspect.Signature(parameters)
+
+
+class Package:
+    """Classes and functions of FlashInfer's top level, found in its source."""
+
+    def __init__(self, root: Path) -> None:
+        self.nodes = {}
+        for node in ast.parse((root / "__init__.py").read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+                self._collect(root, node)
+
+    def _collect(self, root: Path, node: ast.ImportFrom) -> None:
+        base = root.joinpath(*node.module.split("."))
+        file = next(
+            (f for f in (base.with_suffix(".py"), base / "__init__.py") if f.exists()), None
+        )
+        if file is None:
+            return
+        defined = {
+            n.name: n
+            for n in ast.parse(file.read_text()).body
+            if isinstance(n, (ast.ClassDef, ast.FunctionDef))
+        }
+        for alias in node.names:
+            if alias.name in defined:
+                self.nodes[alias.asname or alias.name] = defined[alias.name]
+
+    def signatures(self, name: str, method: str | None = None) -> list[inspect.Signature]:
+        """Signatures of a function or (overloaded) method, base classes followed."""
+        node = self.nodes[name]
+        if isinstance(node, ast.FunctionDef):
+            return [signature(node, method=False)]
+        found = [
+            n
+            for n in node.body
+            if isinstance(n, ast.FunctionDef) and n.name == (method or "__init__")
+        ]
+        if any(n.args.kwarg for n in found):  # what takes **kwargs hands them to its implementation
+            impl = [
+                n
+                for n in node.body
+                if isinstance(n, ast.FunctionDef) and n.name == f"_{method}_impl"
+            ]
+            found = impl or found
+        if found:
+            return [signature(n, method=True) for n in found]
+        bases = [b.id for b in node.bases if isinstance(b, ast.Name)]
+        return [s for base in bases for s in self.signatures(base, method)]
+
+
+LENGTHS = {"table": 3, "buffers": 3, "left": 2, "right": 2}  # of what the examples unpack
+
+
+def positional(call: ast.Call) -> list[None]:
+    """Placeholders for the positional arguments; a starred name counts for its length."""
+    counts = [LENGTHS[a.value.id] if isinstance(a, ast.Starred) else 1 for a in call.args]
+    return [None] * sum(counts)
+
+
+def imported_names(tree: ast.Module) -> set[str]:
+    """What an example imports from FlashInfer."""
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    return {alias.name for n in imports if n.module == "flashinfer" for alias in n.names}
+
+
+def wrappers(tree: ast.Module, package: Package) -> dict[str, str]:
+    """Variable -> FlashInfer class that an example builds it from."""
+    out = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            name = getattr(node.value.func, "id", None)
+            if name in imported_names(tree) and isinstance(package.nodes[name], ast.ClassDef):
+                out[node.targets[0].id] = name
+    return out
+
+
+def misfits(text: str, package: Package) -> list[str]:
+    """Calls of FlashInfer in an example that fit no signature."""
+    tree = ast.parse(text)
+    functions, objects, out = imported_names(tree), wrappers(tree, package), []
+    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
+        if getattr(call.func, "id", None) in functions:
+            name, method = call.func.id, None
+        elif getattr(getattr(call.func, "value", None), "id", None) in objects:
+            name, method = objects[call.func.value.id], call.func.attr
+        else:
+            continue
+        if not fits(call, package.signatures(name, method)):
+            out.append(f"{name}.{method or '__init__'}, line {call.lineno}")
+    return out
+
+
+def fits(call: ast.Call, signatures: list[inspect.Signature]) -> bool:
+    """Whether the arguments bind to one of the (overloaded) signatures."""
+    for one in signatures:
+        try:
+            one.bind(*positional(call), **{k.arg: None for k in call.keywords if k.arg})
+        except TypeError:
+            continue
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def package() -> Package:
+    return Package(flashinfer_package())
+
+
+@EXAMPLES
+def test_calls_fit_the_signatures_of_the_source(example, package):
+    compile(example.read_text(), example.name, "exec")
+    assert misfits(example.read_text(), package) == []
+
+
+@pytest.mark.parametrize(
+    ("example", "right", "wrong"),
+    [
+        (
+            "decode",
+            "    head_dim,\n    page_size,",
+            "    head_dim_qk=head_dim, page_size=page_size,",
+        ),
+        ("decode", "pos_encoding_mode=", "position_mode="),
+        (
+            "decode_graph",
+            '*buffers, "NHD", True',
+            '"NHD", max_batch_size=batch, max_num_pages=pages',
+        ),
+        ("prefill", "causal=True", "is_causal=True"),
+        ("rope", "is_neox=True", "interleave=False"),
+    ],
+)
+def test_a_call_that_would_raise_is_found(example, right, wrong, package):
+    text = next(p for p in USAGE if p.stem == example).read_text()
+    assert right in text
+    assert misfits(text.replace(right, wrong), package)
+
+
+def test_examples_stay_in_the_guide():
+    page = (USAGE[0].parents[2] / "kernel-dev-guide.md.j2").read_text()
+    page += "".join(p.read_text() for p in USAGE[0].parents[1].glob("*.j2"))
+    sections = {"prefill", "decode", "rmsnorm", "rope", "merge_state"}  # included by section
+    for example in USAGE:
+        assert example.stem in sections or f'usage("{example.stem}")' in page, example.name
+
+
+@pytest.mark.gpu
+@EXAMPLES
+def test_example_runs_and_its_assertions_hold(example):
+    runpy.run_path(str(example))

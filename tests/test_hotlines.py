@@ -1,0 +1,101 @@
+"""Hot lines: samples by source line, the function around it, instructions without lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis import hotlines
+
+INDEX = {
+    "functions": {
+        "data/include/flashinfer/norm.cuh": [
+            [60, 137, "RMSNormKernel"],
+            [80, 90, "inner"],
+            [414, 504, "Fused"],
+        ]
+    }
+}
+
+
+def row(line, samples, reason="wait", opcode="FADD", file="include/flashinfer/norm.cuh", pc=0):
+    return {
+        "pc": pc, "sass": f"{opcode} R0", "opcode": opcode, "file": file, "line": line,
+        "function": "RMSNormKernel",
+        "samples": samples, "samples_not_issued": None, "reason": reason,
+    }  # fmt: skip
+
+
+def kernel(*rows):
+    return {"point": "rmsnorm/x", "name": "RMSNormKernel", "report": "r", "lines": list(rows)}
+
+
+def test_lines_are_summed_over_instructions_and_ordered():
+    found = hotlines.of_kernel(
+        kernel(
+            row(85, 10),
+            row(103, 70, "barrier", "BRA"),
+            row(85, 20, "long_scoreboard", "LDG", pc=16),
+        ),
+        INDEX,
+    )
+    assert [(h.line, h.samples) for h in found] == [(103, 70), (85, 30)]
+    assert found[0].share == pytest.approx(0.7)
+    assert found[1].opcodes == (("LDG", 20), ("FADD", 10))
+    assert (found[1].reason, found[1].reason_share) == ("long_scoreboard", pytest.approx(2 / 3))
+
+
+def test_the_innermost_function_is_named():
+    found = {
+        h.line: h.function
+        for h in hotlines.of_kernel(kernel(row(85, 1), row(103, 1), row(300, 1)), INDEX)
+    }
+    assert found == {85: "inner", 103: "RMSNormKernel", 300: None}
+
+
+def test_issued_samples_count_for_the_share_but_are_no_reason():
+    (line,) = hotlines.of_kernel(kernel(row(85, 90, "selected"), row(85, 10, "barrier")))
+    assert (line.samples, line.reason, line.reason_share) == (100, "barrier", 1.0)
+    (ready,) = hotlines.of_kernel(kernel(row(85, 5, "not_selected")))
+    assert (ready.reason, ready.reason_share) == (None, None)
+
+
+def test_without_line_tables_the_instruction_stands_for_itself():
+    found = hotlines.of_kernel(
+        kernel(row(None, 3, file=None, pc=16), row(None, 9, file=None, pc=32))
+    )
+    assert [(h.file, h.line, h.sass, h.samples) for h in found] == [
+        (None, None, "FADD R0", 9), (None, None, "FADD R0", 3),
+    ]  # fmt: skip
+    assert hotlines.coverage(kernel(row(85, 3), row(None, 1, file=None))) == 0.75
+
+
+def test_no_samples_no_lines():
+    assert hotlines.of_kernel(kernel()) == []
+    assert hotlines.coverage(kernel()) is None
+
+
+def test_text_is_shown_only_from_an_installed_package_of_that_version(tmp_path, monkeypatch):
+    header = tmp_path / "data" / "include" / "flashinfer" / "norm.cuh"
+    header.parent.mkdir(parents=True)
+    header.write_text("a\n  b = c;\n")
+    (tmp_path / "__init__.py").touch()
+    spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
+    monkeypatch.setattr(hotlines.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(hotlines.importlib.metadata, "version", lambda name: "0.6.18")
+    (line,) = hotlines.of_kernel(kernel(row(2, 1)), version="0.6.18")
+    assert line.text == "b = c;"
+    (other,) = hotlines.of_kernel(kernel(row(2, 1)), version="0.5.3")
+    assert other.text is None
+    (beyond,) = hotlines.of_kernel(kernel(row(99, 1)), version="0.6.18")
+    assert beyond.text is None
+
+
+def test_json_names_where_it_comes_from():
+    (entry,) = hotlines.as_json("rmsnorm", [kernel(row(85, 4))], INDEX)
+    assert (entry["target"], entry["point"], entry["report"], entry["samples"]) == (
+        "rmsnorm",
+        "rmsnorm/x",
+        "r",
+        4,
+    )
+    assert entry["lines"][0]["function"] == "inner"

@@ -1,0 +1,113 @@
+"""Kernel names: template arguments decoded, held against the headers that define them."""
+
+# ruff: noqa: E501 (names, headings and rows of tables are as long as they are)
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from flashinfer_source import flashinfer_package
+
+from analysis.kernelname import TEMPLATES, decode
+
+DECODE = (
+    "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, (unsigned int)2,"
+    " (unsigned int)1, (unsigned int)8, (unsigned int)16, (unsigned int)4, (unsigned int)2,"
+    " flashinfer::DefaultAttention<(bool)0, (bool)0, (bool)0, (bool)0>, Params>(T9)"
+)
+TRAITS = (
+    "flashinfer::KernelTraits<(flashinfer::MaskMode)1, (unsigned int)128, (unsigned int)2, (unsigned int)4,"
+    " (unsigned int)8, (unsigned int)8, (unsigned int)4, (unsigned int)1, (flashinfer::PosEncodingMode)0,"
+    " __half, __nv_bfloat16, __half, float, int,"
+    " flashinfer::DefaultAttention<(bool)0, (bool)1, (bool)0, (bool)0>>"
+)
+PREFILL = f"void flashinfer::BatchPrefillWithPagedKVCacheKernel<{TRAITS}, PagedParams>(T2)"
+HOPPER = (
+    "flashinfer::AttentionKernelTraits<(bool)0, (int)128, (int)128, (int)128, (int)96, (int)2, cutlass::half_t,"
+    " cutlass::half_t, cutlass::half_t, int, flashinfer::StandardAttention>"
+)
+FA3 = (
+    "void flashinfer::PrefillWithKVCacheKernel<flashinfer::SparseCollectiveMainloop<PagedParams::AdditionalParams,"
+    f" {HOPPER}, (bool)1, (bool)0>, flashinfer::CollectiveEpilogue<{HOPPER}>, {HOPPER}, (bool)0, (bool)1,"
+    " flashinfer::BatchPrefillPersistentTileScheduler<int>, (bool)0>(T1::Params, T2::Params, T6::Params)"
+)
+
+
+def values(name):
+    found = decode(name)
+    return {a.parameter: a.value for a in (*found.arguments, *found.derived)}
+
+
+def test_decode_kernel_of_a_gqa_group_of_four():
+    found = decode(DECODE)
+    assert found.name == "BatchDecodeWithPagedKVCacheKernel"
+    assert found.value("bdy") == "4"
+    assert values(DECODE)["threads"] == "128"  # 16 × 4 × 2
+    assert values(DECODE)["tile"] == "8"  # 1 × 4 × 2 tokens a stage
+    assert values(DECODE)["head dimension"] == "128"  # 16 × 8, not times the tile
+    assert "Params" not in values(DECODE)
+
+
+def test_prefill_traits_are_opened_and_enumerations_read():
+    found = values(PREFILL)
+    assert found["MASK_MODE"] == "causal"
+    assert (found["CTA_TILE_Q"], found["CTA_TILE_KV"], found["NUM_THREADS"]) == ("128", "64", "128")
+    assert (found["DTypeQ"], found["DTypeKV"], found["DTypeQKAccum"]) == ("fp16", "bf16", "fp32")
+    assert found["AttentionVariant"] == "DefaultAttention (sliding_window)"
+
+
+def test_hopper_prefill_says_that_paged_kv_is_not_loaded_by_tma():
+    found = values(FA3)
+    assert found["CollectiveMainloop"] == "SparseCollectiveMainloop"
+    assert found["USE_TMA_LOAD_KV"] == "false"
+    assert (found["CTA_Q"], found["CTA_KV"], found["CAUSAL"]) == ("128", "96", "true")
+    assert found["NUM_WARPS"] == "12"  # 4 × (128 / 64 + 1)
+
+
+def test_literals_without_casts_are_read_too():
+    assert values("flashinfer::norm::RMSNormKernel<8u, __half>") == {"VEC_SIZE": "8", "T": "fp16"}
+
+
+@pytest.mark.parametrize(
+    ("name", "short", "arguments"),
+    [
+        (
+            "void at::native::fill<(int)8, std::array<char *, (unsigned long)1>>(int)",
+            "fill",
+            ["8", "array"],
+        ),
+        ("ampere_fp16_s16816gemm", "ampere_fp16_s16816gemm", []),
+        ("", "", []),
+        ("void broken<(int)1, (", "broken<", []),
+    ],
+)
+def test_unknown_kernels_are_decoded_by_position(name, short, arguments):
+    found = decode(name)
+    assert found.name == short
+    assert [a.value for a in found.arguments] == arguments
+    assert [a.parameter for a in found.arguments] == [f"#{i + 1}" for i in range(len(arguments))]
+
+
+def test_a_template_with_more_arguments_than_known_gets_no_shifted_names():
+    name = "flashinfer::norm::RMSNormKernel<(bool)1, (unsigned int)8, __half>"
+    assert [a.parameter for a in decode(name).arguments] == ["#1", "#2", "#3"]
+
+
+def test_parameter_lists_are_those_of_the_headers():
+    include = flashinfer_package() / "data" / "include" / "flashinfer"
+    text = "".join(p.read_text() for p in sorted(include.rglob("*.cuh")))
+    declared = re.compile(
+        r"template <([^{};]*?)>\s*(?:struct|__global__\s+(?:__launch_bounds__\(.*?\)\s*)?void"
+        r"(?:\s+__launch_bounds__\([^;{]*?,\s*\d\)\s*)?)\s+(\w+)\s*[({]",
+        re.DOTALL,
+    )
+    parameters = re.compile(r"(\w+?)_?\s*(?:=[^,]*)?(?:,|$)")
+    found = {}
+    for arguments, name in declared.findall(text):
+        found.setdefault(name, []).append(tuple(parameters.findall(" ".join(arguments.split()))))
+    for name, expected in TEMPLATES.items():
+        if name == "DefaultAttention":
+            continue  # a struct with a base
+        same = [tuple(p.upper() for p in found_one) for found_one in found.get(name, [])]
+        assert tuple(p.upper() for p in expected) in same, (name, found.get(name))

@@ -1,0 +1,75 @@
+"""Noise floors: from the launches of a run, and from captures repeated."""
+
+from __future__ import annotations
+
+import pytest
+from results_data import entry, results
+
+from analysis import noise
+
+
+def rows(**times: float) -> list[dict]:
+    return [
+        entry(f"decode/{name}", {}, time_cold_us=time, gbs=1e3 / time)["measurement"]
+        for name, time in times.items()
+    ]
+
+
+def test_floor_between_captures_is_their_relative_difference():
+    found = noise.floor([rows(a=100.0, b=50.0), rows(a=102.0, b=50.0)])
+    assert found["time_cold_us"]["floor"] == pytest.approx(2 / 101)
+    assert found["time_cold_us"]["n"] == 2 and found["time_cold_us"]["points"] == 2
+    assert "sol_memory_pct" not in found
+
+
+def test_a_point_captured_once_has_no_floor():
+    assert noise.floor([rows(a=100.0), rows(b=90.0)]) == {}
+    assert noise.floor([rows(a=100.0)]) == {}
+
+
+def test_one_outlier_among_many_points_is_not_the_floor():
+    first = rows(**{f"p{i}": 100.0 for i in range(40)})
+    second = rows(**{f"p{i}": 101.0 for i in range(39)}, p39=200.0)
+    assert noise.floor([first, second])["time_cold_us"]["floor"] == pytest.approx(1 / 100.5)
+
+
+def test_floor_of_a_run_narrows_with_the_number_of_launches():
+    def width(n: int) -> float:
+        return noise.half_width(95.0, 105.0, n, 100.0)
+
+    assert width(25) == pytest.approx(1.57 * 10 / 5 / 100)
+    assert width(100) == width(25) / 2
+    assert noise.half_width(None, 105.0, 9, 100.0) is None
+    assert noise.half_width(95.0, 105.0, 0, 100.0) is None
+
+
+def test_a_rate_is_as_uncertain_as_its_time_and_a_counter_has_no_floor():
+    row = entry(
+        "decode/a",
+        {},
+        time_cold_us=100.0,
+        time_cold_q25_us=95.0,
+        time_cold_q75_us=105.0,
+        time_cold_n=25,
+    )
+    row = row["measurement"]
+    assert noise.of_value("gbs", row, {}) == noise.of_value("time_cold_us", row, {}) > 0
+    assert noise.of_value("sol_memory_pct", row, {}) is None
+    assert (
+        noise.of_value("bytes_dram_counted", row, {"bytes_dram_counted": {"floor": 0.01}}) == 0.01
+    )
+
+
+def test_the_larger_of_both_floors_counts():
+    point = entry(
+        "decode/a",
+        {},
+        time_cold_us=100.0,
+        time_cold_q25_us=99.9,
+        time_cold_q75_us=100.1,
+        time_cold_n=25,
+    )
+    alone = noise.of_results(results(point))
+    repeated = noise.of_results(results(point), [rows(a=110.0)])
+    assert repeated["time_cold_us"]["floor"] > 0.09 > alone["time_cold_us"]["floor"]
+    assert "captures" in repeated["time_cold_us"]["how"] and "IQR" in alone["time_cold_us"]["how"]

@@ -1,0 +1,88 @@
+"""Pages: exact text, numbers from findings alone, and what the sample on the web shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from reporting import format as fmt
+
+SAMPLE = ROOT / "docs" / "sample"
+TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
+# Digits that are names, not measurements: tiers, section numbers, standards, units, sizes of a digit count.
+NAMES = re.compile(
+    r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|```.*?```|`[^`]*`|sm_\d+|float32|fp16|fp32|bf16|L[12]\b|arXiv[: ]\d+\.\d+|-j\d"
+    r"|\]\([^)]*\)|^\d+\. |[A-Z]\d\b|CUDA-\d+|FA[23]\b|fa[23]\b|FlashAttention-\d|Llama 3\.1|1e-\d|of 1\b",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("folder", ["reports", "figures"])
+def test_the_sample_is_what_the_recording_renders(finished, folder):
+    made = {p.name: p for p in (finished.outputs / folder).iterdir()}
+    shown = {p.name: p for p in (SAMPLE / folder).iterdir()}
+    assert set(shown) == set(made)
+    for name, path in shown.items():
+        assert path.read_bytes() == made[name].read_bytes(), f"{name}: run snakemake -j1 sample"
+
+
+def test_links_and_pictures_of_the_sample_exist():
+    for page in (SAMPLE / "reports").glob("*.md"):
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            if not link.startswith("http"):
+                assert (page.parent / link).resolve().exists(), f"{page.name} -> {link}"
+
+
+def test_no_table_is_wider_than_eight_columns():
+    for page in (SAMPLE / "reports").glob("*.md"):
+        for line in page.read_text().splitlines():
+            if re.fullmatch(r"\|[-:| ]+\|", line):
+                assert line.count("|") - 1 <= 8, f"{page.name}: {line}"
+
+
+def test_no_heading_stands_over_nothing():
+    for page in (SAMPLE / "reports").glob("*.md"):
+        text = re.sub(r"```.*?```", "text", page.read_text(), flags=re.DOTALL)
+        lines = [line for line in text.splitlines() if line.strip()]
+        for line, after in zip(lines, [*lines[1:], "# end"], strict=True):
+            if line.startswith("#") and after.startswith("#"):
+                deeper = len(after) - len(after.lstrip("#")) > len(line) - len(line.lstrip("#"))
+                assert deeper, f"{page.name}: nothing under {line!r}"
+
+
+def test_every_page_states_gpu_versions_date_and_tier():
+    for page in (SAMPLE / "reports").glob("*.md"):
+        origin = page.read_text().splitlines()[2]
+        assert re.match(r"> Tier [ABC] \(.*\) · .+ · .*FlashInfer .* · \d{4}-\d\d-\d\d", origin), page.name
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda p: p.name)
+def test_no_measured_number_is_typed_into_a_template(template: Path):
+    left = NAMES.sub("", template.read_text())
+    assert not re.findall(r"\d+(?:\.\d+)?\s*(?:%|µs|ms|GB|TB|TFLOP|FLOP|×|times)", left)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: fmt.number(None), "–"),
+        (lambda: fmt.number(0), "0"),
+        (lambda: fmt.number(4231.4), "4 231"),
+        (lambda: fmt.number(41.66), "41.7"),
+        (lambda: fmt.number(0.04166), "0.0417"),
+        (lambda: fmt.si(146.2e9, "FLOP"), "146 GFLOP"),
+        (lambda: fmt.si(None, "B"), "–"),
+        (lambda: fmt.percent(0.8836), "88 %"),
+        (lambda: fmt.micro(0.5), "0.5 µs"),
+        (lambda: fmt.micro(12345.0), "12.3 ms"),
+        (lambda: fmt.micro(12.3e6), "12.3 s"),
+        (lambda: fmt.with_unit(None, "GB/s"), "–"),
+        (lambda: fmt.cell("a|b\nc"), "a\\|b c"),
+        (lambda: fmt.FILTERS["unit"](fmt.Struck(6000.0), "GB/s"), "~~6 000 GB/s~~"),
+    ],
+)
+def test_format(call, text):
+    assert call() == text

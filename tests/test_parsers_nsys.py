@@ -1,0 +1,441 @@
+"""The nsys reader: synthetic exports of every shape that real ones come in, and recorded ones."""
+
+from __future__ import annotations
+
+import functools
+import json
+import lzma
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parsers import nsys
+from parsers.files import BadInput
+from parsers.schema import build
+
+ROOT = Path(__file__).parents[1]
+RECORDED = sorted(ROOT.glob("recordings/*/**/trace.sqlite.xz"), key=lambda p: p.stat().st_size)
+PID = 281525711011840
+THREAD = PID + 3024
+NAMES = {
+    1: "cudaLaunchKernel_v7000", 2: "DecodeKernel", 3: "void DecodeKernel<128>(float*)",
+    4: "cudaMemcpyAsync_v3020", 5: "cudaGraphLaunch_v10000", 6: "decode/B1", 7: "MergeKernel",
+}  # fmt: skip
+
+KERNEL = ("start end deviceId contextId streamId correlationId globalPid demangledName shortName "
+          "gridX gridY gridZ blockX blockY blockZ graphNodeId")  # fmt: skip
+CUPTI = "CUPTI_ACTIVITY_KIND_"
+TABLES = {
+    "StringIds": "id value",
+    CUPTI + "KERNEL": KERNEL,
+    CUPTI + "RUNTIME": "start end eventClass globalTid correlationId nameId returnValue",
+    CUPTI + "MEMCPY": "start end deviceId streamId correlationId globalPid bytes copyKind",
+    CUPTI + "MEMSET": "start end deviceId streamId correlationId globalPid bytes",
+    CUPTI + "GRAPH_TRACE": "start end deviceId streamId correlationId globalPid graphId",
+    "NVTX_EVENTS": "start end eventType text textId globalTid",
+    "TARGET_INFO_GPU": "id cuDevice name",
+    "META_DATA_EXPORT": "name value",
+}
+KIND = {name.rpartition("_KIND_")[2]: name for name in TABLES}
+
+
+class Export:
+    """Builds an export with only the tables and columns that rows were given for."""
+
+    def __init__(self) -> None:
+        self.rows = {"StringIds": [{"id": k, "value": v} for k, v in NAMES.items()]}
+
+    def add(self, table: str, **values) -> Export:
+        self.rows.setdefault(KIND.get(table, table), []).append(values)
+        return self
+
+    def kernel(self, start, end, correlation, name=2, **more) -> Export:
+        shape = {"gridX": 8, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1}
+        return self.add(
+            "KERNEL", start=start, end=end, correlationId=correlation, shortName=name,
+            **({"demangledName": 3, "deviceId": 0, "streamId": 7, "globalPid": PID} | shape | more),
+        )  # fmt: skip
+
+    def call(self, start, end, correlation, name=1, thread=THREAD) -> Export:
+        return self.add(
+            "RUNTIME",
+            start=start,
+            end=end,
+            correlationId=correlation,
+            nameId=name,
+            globalTid=thread,
+        )
+
+    def range(self, start, end, text, kind=59, thread=THREAD, **more) -> Export:
+        return self.add(
+            "NVTX_EVENTS", start=start, end=end, eventType=kind, text=text, globalTid=thread, **more
+        )
+
+    def write(self, path: Path, drop: tuple[str, ...] = ()) -> Path:
+        with sqlite3.connect(path) as db:
+            for table, rows in self.rows.items():
+                columns = [c for c in TABLES.get(table, "name value").split() if c not in drop]
+                db.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
+                marks = ", ".join("?" * len(columns))
+                values = [[row.get(c) for c in columns] for row in rows]
+                db.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+        db.close()
+        return path
+
+
+def one_point() -> Export:
+    """A point's range with a main and a merge kernel, and a warm-up kernel before it."""
+    return (
+        Export()
+        .call(10, 20, 1).kernel(30, 40, 1)
+        .range(100, 200, "decode/B1")
+        .call(110, 120, 2).kernel(150, 250, 2)
+        .call(130, 140, 3).kernel(260, 300, 3, name=7)
+    )  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "t.sqlite"
+
+
+def points(trace):
+    return [row["point"] for row in trace.timeline]
+
+
+def test_kernels_belong_to_the_range_of_their_call(path):
+    trace = nsys.read(one_point().write(path))
+    assert points(trace) == [None, "decode/B1", "decode/B1"]  # the merge ran after the range's end
+    assert [row["name"] for row in trace.timeline] == [
+        "DecodeKernel",
+        "DecodeKernel",
+        "MergeKernel",
+    ]
+    assert trace.timeline[1]["demangled"] == "void DecodeKernel<128>(float*)"
+    assert trace.timeline[1]["api_name"] == "cudaLaunchKernel"
+    assert trace.timeline[1]["api_start_ns"] == 110
+    assert trace.timeline[1]["api_duration_ns"] == 10
+    assert (trace.timeline[1]["grid"], trace.timeline[1]["block"]) == ("8,1,1", "128,1,1")
+    assert trace.problems == []
+
+
+def test_gaps_are_idle_time_of_the_device(path):
+    export = one_point().kernel(255, 270, 9, streamId=8).kernel(280, 290, 10, deviceId=1)
+    trace = nsys.read(export.write(path))
+    rows = [(r["start_ns"], r["gap_before_ns"], r["stream_gap_before_ns"]) for r in trace.timeline]
+    assert rows == [
+        (30, None, None),
+        (150, 110, 110),
+        (255, 5, None),
+        (260, 0, 10),
+        (280, None, None),
+    ]
+
+
+def test_a_long_kernel_hides_the_gap_behind_a_short_one(path):
+    export = Export().kernel(0, 100, 1).kernel(10, 20, 2, streamId=8).kernel(50, 60, 3, streamId=8)
+    trace = nsys.read(export.write(path))
+    assert [r["gap_before_ns"] for r in trace.timeline] == [None, 0, 0]
+    assert [r["stream_gap_before_ns"] for r in trace.timeline] == [None, None, 30]
+
+
+def test_launch_counts_the_repeats_of_a_range(path):
+    export = Export()
+    for repeat in range(3):
+        at = 1000 * repeat
+        export.range(at, at + 100, "decode/B1").call(at + 10, at + 20, repeat)
+        export.kernel(at + 30, at + 40, repeat)
+    export.range(5000, 5100, "decode/B2").call(5010, 5020, 9).kernel(5030, 5040, 9)
+    trace = nsys.read(export.write(path))
+    assert [(r["point"], r["launch"]) for r in trace.timeline] == [
+        ("decode/B1", 0), ("decode/B1", 1), ("decode/B1", 2), ("decode/B2", 0),
+    ]  # fmt: skip
+
+
+def test_plan_ranges_lie_in_their_point(path):
+    export = one_point().range(105, 108, "plan").range(50, 90, "plan")
+    trace = nsys.read(export.write(path), points={"decode/B1"})
+    assert [(r["name"], r["point"]) for r in trace.ranges] == [
+        ("plan", None), ("decode/B1", "decode/B1"), ("plan", "decode/B1"),
+    ]  # fmt: skip
+
+
+def test_the_plan_names_the_point_and_nvtx_keeps_all(path):
+    export = one_point().range(90, 210, "whole run").range(108, 125, "inner")
+    assert points(nsys.read(export.write(path))) == [None, "whole run", "whole run"]
+    trace = nsys.read(path, points={"decode/B1"})
+    assert points(trace) == [None, "decode/B1", "decode/B1"]
+    assert trace.timeline[1]["nvtx"] == "whole run/decode/B1/inner"
+    assert trace.timeline[2]["nvtx"] == "whole run/decode/B1"
+
+
+def test_the_innermost_range_of_the_plan_is_the_point(path):
+    export = one_point().range(108, 145, "decode/B2")
+    trace = nsys.read(export.write(path), points={"decode/B1", "decode/B2"})
+    assert points(trace) == [None, "decode/B2", "decode/B2"]
+
+
+def test_ranges_of_other_threads_and_processes_do_not_count(path):
+    export = Export().range(0, 100, "other", thread=THREAD + 1).call(10, 20, 1).kernel(30, 40, 1)
+    other = PID + (1 << 24)
+    export.range(0, 100, "mine", thread=other + 5).call(10, 20, 1, thread=other + 5)
+    export.kernel(50, 60, 1, globalPid=other)
+    assert points(nsys.read(export.write(path))) == [None, "mine"]
+
+
+def test_start_end_ranges_hold_for_the_process(path):
+    export = Export().range(0, 100, "all", kind=60, thread=THREAD + 1)
+    export.call(10, 20, 1).kernel(30, 40, 1)
+    assert points(nsys.read(export.write(path))) == ["all"]
+
+
+def test_a_range_that_was_never_closed(path):
+    export = Export().range(0, None, "open").call(10, 20, 1).kernel(30, 40, 1)
+    trace = nsys.read(export.write(path))
+    assert points(trace) == ["open"]
+    assert trace.ranges[0]["end_ns"] is None
+
+
+def test_range_text_by_reference_and_marks_are_no_ranges(path):
+    export = Export().range(0, 100, None, textId=6).range(5, None, "mark", kind=34)
+    export.call(10, 20, 1).kernel(30, 40, 1)
+    trace = nsys.read(export.write(path))
+    assert points(trace) == ["decode/B1"]
+    assert len(trace.ranges) == 1
+
+
+def test_graphs_traced_as_a_whole(path):
+    export = Export().range(0, 100, "decode/B1").call(10, 20, 1, name=5)
+    export.add(
+        "GRAPH_TRACE", start=30, end=530, deviceId=0, streamId=7, correlationId=1, globalPid=PID,
+        graphId=4,
+    )  # fmt: skip
+    trace = nsys.read(export.write(path))
+    (row,) = trace.timeline
+    assert (row["kind"], row["graph"], row["duration_ns"]) == ("graph", True, 500)
+    assert (row["point"], row["api_name"]) == ("decode/B1", "cudaGraphLaunch")
+    assert any("traced as a whole" in problem for problem in trace.problems)
+
+
+def test_graphs_traced_by_node(path):
+    export = Export().range(0, 100, "decode/B1").call(10, 20, 1, name=5)
+    export.kernel(30, 40, 1, graphNodeId=11).kernel(45, 60, 1, graphNodeId=12)
+    trace = nsys.read(export.write(path))
+    assert [r["graph"] for r in trace.timeline] == [True, True]
+    assert points(trace) == ["decode/B1"] * 2
+    assert {r["launch"] for r in trace.timeline} == {0}
+
+
+def test_launches_that_left_no_kernel_are_told(path):
+    trace = nsys.read(one_point().call(500, 510, 77).write(path))
+    assert any(problem.startswith("1 kernel launches without") for problem in trace.problems)
+
+
+def test_copies_only(path):
+    export = Export().call(0, 5, 1, name=4)
+    export.add(
+        "MEMCPY", start=10, end=20, deviceId=0, streamId=7, correlationId=1, globalPid=PID,
+        bytes=4096, copyKind=1,
+    )  # fmt: skip
+    export.add("MEMSET", start=30, end=31, deviceId=0, streamId=7, correlationId=2, bytes=8)
+    trace = nsys.read(export.write(path))
+    assert [(r["kind"], r["name"], r["bytes"]) for r in trace.timeline] == [
+        ("memcpy", "Host-to-Device", 4096), ("memset", "memset", 8),
+    ]  # fmt: skip
+    assert "the trace holds no kernels" in trace.problems
+
+
+def test_calls_only(path):
+    trace = nsys.read(Export().call(0, 5, 1, name=4).write(path))
+    assert trace.timeline == []
+    assert "the trace holds no NVTX ranges" in trace.problems
+
+
+@pytest.mark.parametrize("table", ["META_DATA_EXPORT", "EXPORT_META_DATA", None])
+def test_version_tables(path, table):
+    export = one_point()
+    if table:
+        export.add(table, name="EXPORT_PRODUCT_VERSION", value="2023.4.4.54")
+    trace = nsys.read(export.write(path))
+    assert trace.nsys_version == ("2023.4.4.54" if table else None)
+
+
+def test_device_names_go_by_cuda_device(path):
+    export = one_point().add("TARGET_INFO_GPU", id=3, cuDevice=0, name="NVIDIA H200")
+    export.add("TARGET_INFO_GPU", id=0, cuDevice=1, name="NVIDIA A10G")
+    assert nsys.read(export.write(path)).devices == {0: "NVIDIA H200", 1: "NVIDIA A10G"}
+    old = one_point().add("TARGET_INFO_GPU", id=0, name="Tesla V100")
+    other = old.write(path.with_name("old.sqlite"), drop=("cuDevice",))
+    assert nsys.read(other).devices == {0: "Tesla V100"}
+
+
+def test_old_exports_lack_columns(path):
+    drop = ("globalPid", "graphNodeId", "contextId", "gridZ", "textId", "returnValue")
+    trace = nsys.read(one_point().write(path, drop=drop))
+    assert points(trace) == [None, "decode/B1", "decode/B1"]
+    assert trace.timeline[0]["grid"] is None
+    assert trace.timeline[0]["graph"] is False
+
+
+def test_without_calls_nothing_is_attributed(path):
+    export = Export().range(0, 100, "decode/B1").kernel(30, 40, 1)
+    trace = nsys.read(export.write(path))
+    assert points(trace) == [None]
+    assert any("without the CUDA call" in problem for problem in trace.problems)
+
+
+def test_rows_without_usable_times_are_counted(path):
+    export = one_point().kernel(90, 80, 5).kernel("x", 80, 6).kernel(None, 80, 7)
+    export.kernel(0, 1 << 62, 8)
+    trace = nsys.read(export.write(path))
+    assert len(trace.timeline) == 3
+    assert "4 operations without usable times were left out" in trace.problems
+
+
+def test_rows_fit_the_schema(path):
+    trace = nsys.read(one_point().range(105, 108, "plan").write(path))
+    build("timeline", [{"report": "r", **row} for row in trace.timeline])
+    build("ranges", [{"report": "r", **row} for row in trace.ranges])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1000), st.integers(0, 200), st.integers(0, 2), st.integers(0, 2)),
+        min_size=1, max_size=30,
+    )
+)  # fmt: skip
+def test_gaps_are_never_negative_and_add_up(spans):
+    rows = sorted(
+        ({"start_ns": s, "end_ns": s + d, "device": v, "stream": t} for s, d, v, t in spans),
+        key=lambda row: (row["start_ns"], row["end_ns"]),
+    )
+    nsys._gaps(rows, "gap", ("device",))
+    for device in {row["device"] for row in rows}:
+        mine = [row for row in rows if row["device"] == device]
+        idle = sum(row["gap"] or 0 for row in mine)
+        covered = set()
+        for row in mine:
+            covered |= set(range(row["start_ns"], row["end_ns"]))
+        span = max(row["end_ns"] for row in mine) - mine[0]["start_ns"]
+        assert idle == span - len(covered)
+        assert mine[0]["gap"] is None and all(row["gap"] >= 0 for row in mine[1:])
+
+
+# --- files that are no export -----------------------------------------------------------------
+
+NOT_EXPORTS = {
+    "empty": (b"", "empty file"),
+    "ncu": (b"NVR\0\2\0\0\0\x08\7", "Nsight Compute report"),
+    "nsys": (b"NVIDIA Tegra Profiler Report 2023@4", "nsys export --type sqlite"),
+    "csv": (b"Time (%),Total,Name\n1,2,3\n", "CSV"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+    "header": (b"SQLite format 3\0" + bytes(20), "truncated"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_EXPORTS)
+def test_what_is_no_export_is_named(case, path):
+    data, words = NOT_EXPORTS[case]
+    path.write_bytes(data)
+    with pytest.raises(BadInput) as error:
+        nsys.read(path)
+    assert words in error.value.what
+
+
+def test_another_database_is_named(path):
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE users (name)")
+    db.close()
+    with pytest.raises(BadInput, match="not an nsys export"):
+        nsys.read(path)
+
+
+def test_an_export_without_events_is_named(path):
+    with pytest.raises(BadInput, match="no CUDA or NVTX event"):
+        nsys.read(Export().write(path))
+
+
+@functools.cache
+def recorded() -> bytes:
+    if not RECORDED:
+        pytest.skip("no recorded trace here")
+    return lzma.decompress(RECORDED[0].read_bytes())
+
+
+SLOW = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@SLOW
+@given(st.data())
+def test_a_truncated_trace_is_always_noticed(path, data):
+    whole = recorded()
+    kept = data.draw(st.integers(0, len(whole) - 1))
+    path.write_bytes(whole[:kept])
+    with pytest.raises(BadInput) as error:
+        nsys.read(path)
+    assert kept < 16 or "truncated" in error.value.what
+
+
+@SLOW
+@given(st.data())
+def test_a_damaged_trace_is_noticed_or_read_into_numbers(path, data):
+    damaged = bytearray(recorded())
+    for _ in range(data.draw(st.integers(1, 40))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(damaged)
+    try:
+        trace = nsys.read(path)
+    except BadInput:
+        return
+    build("timeline", [{"report": "r", **row} for row in trace.timeline])
+    build("ranges", [{"report": "r", **row} for row in trace.ranges])
+
+
+@pytest.mark.parametrize("source", RECORDED, ids=lambda p: p.parent.parent.name)
+def test_recorded_traces_attribute_every_point(source):
+    planned = {p["id"] for p in json.loads((source.parent / "points.json").read_text())}
+    trace = nsys.read(source, planned)
+    ran = {row["point"] for row in trace.timeline if row["kind"] == "kernel"} - {None}
+    assert ran == planned
+    assert all(row["gap_before_ns"] is None or row["gap_before_ns"] >= 0 for row in trace.timeline)
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "parsers.nsys", *map(str, arguments)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_command_in_its_three_forms(path):
+    one_point().write(path)
+    document = json.loads(command(path, "--format", "json").stdout)
+    assert document["report"]["operations"] == 3 == len(document["launches"])
+    assert document["summary"][0] == {
+        "name": "DecodeKernel", "kind": "kernel", "count": 2, "total_ns": 110, "median_ns": 55.0,
+        "min_ns": 10, "max_ns": 100,
+    }  # fmt: skip
+    assert len(command(path, "--format", "csv").stdout.splitlines()) == 4
+    table = command(path).stdout
+    assert "MergeKernel" in table and max(map(len, table.splitlines())) <= 100
+
+
+def test_bad_input_is_one_line_and_exit_2(path):
+    path.write_bytes(NOT_EXPORTS["ncu"][0])
+    done = command(path, "--out", path.with_name("out.txt"))
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"error: {path}: ") and done.stderr.count("\n") == 1
+    assert not path.with_name("out.txt").exists()

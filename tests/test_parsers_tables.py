@@ -1,0 +1,314 @@
+"""Files, schemas, timing records, and the tables of a target made of whole batches."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import lzma
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parsers import files, tables, timing
+from parsers.files import BadInput
+from parsers.schema import TABLES, build, check
+
+ROOT = Path(__file__).parents[1]
+REPORTS = sorted(ROOT.glob("recordings/*/**/sweep.ncu-rep.xz"), key=lambda p: p.stat().st_size)
+T = {"unit": "us", "median": 3.0, "q25": 2.5, "q75": 3.5, "n": 2, "samples": [2.5, 3.5]}
+RECORD = {
+    "point": "decode/B1", "target": "decode", "params": {"batch": 1}, "status": "ok",
+    "reason": None,
+    "check": {"rel_l2": 1e-4, "max_abs": 1e-3, "tolerance": 1e-2},
+    "work": {"flops": 100, "bytes": 200, "convention": "FlashInfer"},
+    "timing": {"cold": T, "hot": T, "host": T, "plan": None},
+    "clocks": {"before": {"sm_mhz": 1980, "mem_mhz": 3201, "throttle": []},
+               "after": {"sm_mhz": 1700, "mem_mhz": 3201, "throttle": ["power"]}, "retakes": 1},
+    "info": {"split_kv": False}, "peak_memory_bytes": 4096,
+}  # fmt: skip
+
+
+# --- timing.jsonl -----------------------------------------------------------------------------
+
+
+def test_a_record_becomes_a_row():
+    row = timing.flatten(RECORD)
+    assert (row["cold_us"], row["cold_q25_us"], row["cold_n"]) == (3.0, 2.5, 2)
+    assert row["cold_samples_us"] == [2.5, 3.5]
+    assert row.get("plan_us") is None
+    assert (row["throttled"], row["throttle_reasons"]) == (True, "power")
+    assert (row["sm_mhz_before"], row["sm_mhz_after"]) == (1980.0, 1700.0)
+    assert json.loads(row["info"]) == {"split_kv": False}
+    build("timing", [{"report": "r", "batch": "b", **row}])
+
+
+@pytest.mark.parametrize("status", ["skipped", "error", "lost", "wrong"])
+def test_points_that_have_no_times_have_nulls(status):
+    record = {"point": "p", "target": "t", "params": {}, "status": status, "reason": "why"}
+    row = timing.flatten(record)
+    table = build("timing", [{"report": "r", "batch": "b", **row}]).to_pylist()[0]
+    assert table["reason"] == "why"
+    assert table["cold_us"] is None and table["flops"] is None and table["throttled"] is None
+
+
+def changed(**values):
+    return json.dumps({**RECORD, **values})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 2"),
+        ("[]", "not an object"),
+        ('{"point": "p"}', "status is missing"),
+        (changed(status="fine"), "status 'fine'"),
+        (changed(point=None), "point is no text"),
+        (changed(timing={"cold": {**T, "unit": "ms"}}), "'ms'"),
+        (changed(timing={"cold": {**T, "median": "3"}}), "'3' is no number"),
+        (changed(timing={"cold": {**T, "median": math.nan}}), "NaN is not JSON"),
+        (changed(work={"flops": 1.5}), "no whole number"),
+        (changed(timing=[1]), "line 2"),
+    ],
+)
+def test_a_malformed_line_is_named_by_its_number(line, words, tmp_path):
+    path = tmp_path / "timing.jsonl"
+    path.write_text(json.dumps(RECORD) + "\n" + line + "\n")
+    with pytest.raises(BadInput) as error:
+        timing.read(path)
+    assert "line 2: " in error.value.what and words in error.value.what
+
+
+def test_the_last_record_of_a_point_stands(tmp_path):
+    path = tmp_path / "timing.jsonl"
+    path.write_text(changed(status="error", reason="x") + "\n\n" + changed() + "\n")
+    (row,) = timing.read(path)
+    assert row["status"] == "ok"
+
+
+@given(st.text(max_size=200))
+def test_no_line_makes_a_traceback(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("t") / "timing.jsonl"
+    path.write_bytes(text.encode("utf-8", "replace"))
+    with contextlib.suppress(BadInput):
+        assert timing.read(path) == []
+
+
+# --- schemas ----------------------------------------------------------------------------------
+
+METRIC = {
+    "report": "r", "point": None, "kernel": 0, "key": "waves", "metric": "m", "value": 1.0,
+    "unit": "",
+}  # fmt: skip
+
+
+def test_every_column_says_what_it_is():
+    for table in TABLES.values():
+        for field in table.schema:
+            assert field.metadata[b"meaning"], (table.name, field.name)
+            if field.name.endswith(("_ns", "_us", "_bytes", "_pct")):
+                assert field.metadata[b"unit"], (table.name, field.name)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"value": math.nan}, "not a number in column value"),
+        ({"value": math.inf}, "not a number in column value"),
+        ({"key": None}, "null in column key"),
+        ({"value": "1"}, "table metrics"),
+        ({"kernel": 1 << 70}, "table metrics"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, words):
+    build("metrics", [METRIC])
+    with pytest.raises(ValueError, match=words):
+        build("metrics", [METRIC | change])
+
+
+def test_another_schema_is_refused():
+    with pytest.raises(ValueError, match="columns"):
+        check("stalls", build("metrics", [METRIC]))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_empty_table_keeps_its_columns(name):
+    assert build(name, []).column_names == TABLES[name].schema.names
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def test_writers_leave_nothing_half_written(tmp_path):
+    path = tmp_path / "x.json"
+    files.write_json(path, {"a": 1})
+    with pytest.raises(ValueError):
+        files.write_json(path, {"a": math.nan})
+    with pytest.raises(RuntimeError), files.replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_tables_are_written_twice(tmp_path):
+    table = build("timing", [{"report": "r", "batch": "b", **timing.flatten(RECORD)}])
+    files.write_table(tmp_path / "timing.parquet", table)
+    assert pq.read_table(tmp_path / "timing.parquet").equals(table)
+    with (tmp_path / "timing.csv").open() as text:
+        (row,) = csv.DictReader(text)
+    assert row["cold_samples_us"] == "[2.5, 3.5]"
+    assert row["reason"] == ""
+
+
+def test_a_compressed_file_is_opened_as_a_private_copy(tmp_path):
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(lzma.compress(b"hello"))
+    with files.opened(path) as plain:
+        assert plain.read_bytes() == b"hello"
+        assert plain.name == "a.txt"
+        assert plain.parent.stat().st_mode & 0o077 == 0
+    assert not plain.exists()
+    path.write_bytes(lzma.compress(b"hello" * 1000)[:40])
+    with pytest.raises(BadInput, match="xz archive"), files.opened(path):
+        pass
+
+
+def test_what_cannot_be_read_is_bad_input(tmp_path):
+    with pytest.raises(BadInput, match="no such file"):
+        files.sniff(tmp_path / "none")
+    with pytest.raises(BadInput, match="folder"):
+        files.sniff(tmp_path)
+
+
+@given(st.binary(max_size=200))
+def test_every_file_has_a_description(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("f") / "x"
+    path.write_bytes(data)
+    kind, words = files.sniff(path)
+    assert kind and words
+    assert (kind == "empty") == (data == b"")
+
+
+# --- a target's tables ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def evidence(tmp_path):
+    """An evidence root with one real batch, and where it lies."""
+    if not REPORTS:
+        pytest.skip("no recorded sweep here")
+    target = REPORTS[0].parent.parent.name
+    folder = tmp_path / "root" / target / "b0"
+    shutil.copytree(REPORTS[0].parent, folder)
+    return tmp_path / "root", folder
+
+
+def command(root: Path, folder: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    arguments = ["--evidence", root, "--target", folder.parent.name, "--out", out, folder]
+    return subprocess.run(
+        [sys.executable, "-m", "parsers.tables", *map(str, arguments)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_batch_becomes_tables(evidence, tmp_path):
+    root, folder = evidence
+    done = command(root, folder, tmp_path / "out")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    names = {p.name for p in (tmp_path / "out").iterdir()}
+    assert names == {f"{name}.{kind}" for name in TABLES for kind in ("parquet", "csv")}
+    kernels = pq.read_table(tmp_path / "out" / "kernels.parquet").to_pylist()
+    planned = {p["id"] for p in json.loads((folder / "points.json").read_text())}
+    assert {k["point"] for k in kernels} == planned
+    assert {k["report"] for k in kernels} == {f"{folder.parent.name}/b0/sweep.ncu-rep"}
+    timed = pq.read_table(tmp_path / "out" / "timing.parquet").to_pylist()
+    assert {row["point"] for row in timed} == planned
+    assert not any(str(tmp_path) in p.read_text() for p in (tmp_path / "out").glob("*.csv"))
+
+
+def test_plain_and_compressed_evidence_give_the_same_rows(evidence):
+    root, folder = evidence
+    packed = tables.collect(root, [folder])
+    for path in folder.glob("*.xz"):
+        path.with_suffix("").write_bytes(lzma.decompress(path.read_bytes()))
+        path.unlink()
+    assert tables.collect(root, [folder]) == packed
+
+
+def test_tiers_without_counters_or_trace(evidence):
+    root, folder = evidence
+    for path in [*folder.glob("sweep.*"), *folder.glob("trace.*")]:
+        path.unlink()
+    found = tables.collect(root, [folder])
+    assert found["timing"] and not found["kernels"] and not found["timeline"]
+
+
+def record(folder: Path, **values) -> None:
+    (folder / "sweep.json").write_text(json.dumps({"tool": "sweep", **values}))
+
+
+def test_lost_points_are_listed(evidence):
+    root, folder = evidence
+    record(folder, lost=[{"point": "x/y", "reason": "out of memory"}])
+    (lost,) = tables.collect(root, [folder])["lost"]
+    assert lost == {
+        "report": f"{folder.parent.name}/b0/sweep.ncu-rep", "batch": "b0", "tool": "sweep",
+        "point": "x/y", "reason": "out of memory",
+    }  # fmt: skip
+
+
+def test_a_report_with_fewer_kernels_than_its_record_is_refused(evidence):
+    root, folder = evidence
+    found = [k["point"] for k in tables.collect(root, [folder])["kernels"]]
+    record(folder, kernels={point: found.count(point) for point in found})
+    tables.collect(root, [folder])
+    record(folder, kernels={found[0]: found.count(found[0]) + 1})
+    with pytest.raises(BadInput, match="its capture record says"):
+        tables.collect(root, [folder])
+
+
+def test_a_broken_file_writes_no_table(evidence, tmp_path):
+    root, folder = evidence
+    (folder / "timing.jsonl").write_text("{\n")
+    done = command(root, folder, tmp_path / "out")
+    assert done.returncode == 2
+    assert "timing.jsonl: line 1" in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_value_that_fits_no_column_writes_no_table(evidence, tmp_path):
+    root, folder = evidence
+    target = folder.parent.name
+    (folder / "timing.jsonl").write_text(changed(target=target, reason={"a": 1}) + "\n")
+    done = command(root, folder, tmp_path / "out")
+    assert done.returncode == 2
+    assert "table timing" in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_deep_batch(evidence):
+    root, folder = evidence
+    deep = folder.with_name("deep")
+    deep.mkdir()
+    shutil.copy(folder / "sweep.ncu-rep.xz", deep / "deep.ncu-rep.xz")
+    ids = [p["id"] for p in json.loads((folder / "points.json").read_text())]
+    (deep / "deep.json").write_text(json.dumps({"points": ids[:1]}))
+    kernels = tables.collect(root, [deep])["kernels"]
+    assert {k["batch"] for k in kernels} == {"deep"}
+    assert {k["point"] for k in kernels} == {ids[0], None}
+
+
+def test_evidence_outside_the_root_is_refused(evidence, tmp_path):
+    _, folder = evidence
+    with pytest.raises(BadInput, match="not below"):
+        tables.collect(tmp_path / "elsewhere", [folder])
+    with pytest.raises(BadInput, match="no such batch"):
+        tables.collect(tmp_path, [tmp_path / "absent"])

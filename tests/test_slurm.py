@@ -1,0 +1,179 @@
+"""The pipeline through a real Slurm of two nodes, n1 and n2, which `scripts/slurm-test` starts.
+
+Capture runs on the fake machine (`fake_machine.py`); scheduler, nodes, generic resources and the
+Snakemake plugin are real, and the profile is the one that ships.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Pipeline
+from fake_machine import Machine, make
+from test_faults import GATED, TABLE, same_as
+
+pytestmark = pytest.mark.slurm
+
+# What a small test cluster needs beside the profile: no accounting, and no patience.
+PROFILE = [
+    "--workflow-profile", "profiles/slurm", "--jobs", "4", "--latency-wait", "10",
+    "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2",
+    "--seconds-between-status-checks", "2",
+]  # fmt: skip
+LIMIT_S = 300
+POINTS = 7  # two batches
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slurm() -> None:
+    if not shutil.which("sinfo") or "n1" not in scontrol("show", "nodes"):
+        pytest.skip("no Slurm with the nodes n1 and n2 here: scripts/slurm-test starts one")
+
+
+@pytest.fixture(autouse=True)
+def healthy() -> Iterator[None]:
+    yield
+    for node in ("n1", "n2"):
+        scontrol("update", f"nodename={node}", "state=resume")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """The same sweep without Slurm."""
+    whole = make(tmp_path_factory.mktemp("undisturbed"), POINTS)
+    done = whole.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return whole
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return make(tmp_path, POINTS)
+
+
+def scontrol(*words: str) -> str:
+    return subprocess.run(["scontrol", *words], capture_output=True, text=True, check=False).stdout
+
+
+def jobs(folder: Path) -> list[dict[str, str]]:
+    """Slurm's account of the jobs that were submitted from a folder."""
+    found = [
+        dict(re.findall(r"(\S+?)=(\S*)", text)) for text in scontrol("show", "jobs").split("\n\n")
+    ]
+    return [job for job in found if job.get("WorkDir") == str(folder)]
+
+
+def submit(folder: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    """Snakemake with the profile, in the background; its output in `slurm.log`."""
+    with (folder / "slurm.log").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "snakemake", *PROFILE, *words], cwd=folder, env=environment,
+            stdout=log, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+
+def finish(folder: Path, environment: dict[str, str], *words: str) -> None:
+    status = submit(folder, environment, *words).wait(LIMIT_S)
+    assert status == 0, (folder / "slurm.log").read_text()
+
+
+def job_at_gate(machine: Machine) -> str:
+    """The Slurm job whose measuring process stands at the gate."""
+    pid = machine.wait_at_gate()
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    # a profiled program has a minimal environment: its Slurm job is its ancestors'
+    while not any(v.startswith(b"SLURM_JOB_ID=") for v in variables):
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(v for v in variables if v.startswith(b"SLURM_JOB_ID=")).decode().split("=")[1]
+
+
+def until(what: str, condition) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.2)
+
+
+def state(job: str) -> str:
+    return re.findall(r"JobState=(\S+)", scontrol("show", "job", job) or "JobState=GONE")[0]
+
+
+def test_recorded_evidence_end_to_end(project: Pipeline, finished: Pipeline):
+    finish(project.folder, os.environ | {}, "all", "--config", "source=recorded")
+    for local in sorted(finished.outputs.rglob("*")):
+        if local.suffix in (".md", ".csv", ".json"):
+            other = project.outputs / local.relative_to(finished.outputs)
+            assert other.read_bytes() == local.read_bytes(), local.name
+    ran = jobs(project.folder)
+    assert {job["JobState"] for job in ran} == {"COMPLETED"}
+    assert {job["NodeList"] for job in ran} == {"n1", "n2"}
+
+
+def test_capture_asks_for_one_gpu_a_job(machine: Machine, undisturbed: Machine):
+    finish(machine.folder, machine.environment, TABLE)
+    same_as(machine, undisturbed)
+    asked = {}
+    for job in jobs(machine.folder):
+        rule = re.sub(r"^(rule|group)_|_wildcards.*$", "", job["Comment"])
+        asked.setdefault(rule, set()).add("gpu" in job.get("TresPerJob", ""))
+    assert asked["time"] == asked["profile"] == {True}
+    assert asked["build"] == {False}
+
+
+def test_batches_of_one_rule_are_an_array(machine: Machine):
+    finish(machine.folder, machine.environment, TABLE)
+    assert any("ArrayTaskId" in job and "time" in job["Comment"] for job in jobs(machine.folder))
+
+
+def test_a_cancelled_job_is_survived_by_a_rerun(machine: Machine, undisturbed: Machine):
+    machine.plan("gate", GATED)
+    run = submit(machine.folder, machine.environment, TABLE)
+    for _ in range(2):  # the job and its one retry
+        subprocess.run(["scancel", job_at_gate(machine)], check=True)
+    assert run.wait(LIMIT_S) != 0
+    assert GATED not in machine.records()
+    machine.forget("gate", GATED)
+    finish(machine.folder, machine.environment, TABLE)
+    same_as(machine, undisturbed)
+
+
+def test_a_drained_node_gets_no_job(machine: Machine, undisturbed: Machine):
+    scontrol("update", "nodename=n1", "state=drain", "reason=test")
+    finish(machine.folder, machine.environment, TABLE)
+    same_as(machine, undisturbed)
+    assert {job["NodeList"] for job in jobs(machine.folder)} == {"n2"}
+
+
+def test_a_node_that_dies_loses_nothing(machine: Machine, undisturbed: Machine):
+    machine.plan("gate", GATED, once=True)
+    run = submit(machine.folder, machine.environment, TABLE)
+    job = job_at_gate(machine)
+    node = re.findall(r" NodeList=(\S+)", scontrol("show", "job", job))[0]
+    scontrol("update", f"nodename={node}", "state=down", "reason=test")
+    until("the job to leave its dead node", lambda: node not in scontrol("show", "job", job))
+    status = run.wait(LIMIT_S)
+    if status:  # the submission was lost with the node: a plain rerun takes it up
+        finish(machine.folder, machine.environment, TABLE)
+    same_as(machine, undisturbed)
+
+
+def test_an_interrupted_run_leaves_no_job_behind(machine: Machine, undisturbed: Machine):
+    machine.plan("gate", GATED, once=True)
+    run = submit(machine.folder, machine.environment, TABLE)
+    job = job_at_gate(machine)
+    run.send_signal(signal.SIGINT)
+    run.wait(LIMIT_S)
+    until("the job to be cancelled", lambda: state(job) == "CANCELLED")
+    machine.run("--unlock")
+    finish(machine.folder, machine.environment, TABLE)
+    same_as(machine, undisturbed)

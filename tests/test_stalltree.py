@@ -1,0 +1,110 @@
+"""The stall tree: shares that add up, what they are attributed by, and what is uncertain."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import stalltree
+from parsers.stalls import STALL_REASONS
+
+REASONS = [name for name, reason in STALL_REASONS.items() if reason.kind == "stall"]
+
+
+def stall(reason, ratio=None, samples=None, kind="stall"):
+    return {
+        "reason": reason,
+        "kind": kind,
+        "ratio": ratio,
+        "share": None,
+        "samples_not_issued": samples,
+    }
+
+
+def kernel(issued, stalls, rules=()):
+    return {"metrics": {"issue_active": issued}, "stalls": stalls, "rules": list(rules)}
+
+
+@given(
+    issued=st.floats(0, 1),
+    ratios=st.dictionaries(st.sampled_from(REASONS), st.floats(1e-3, 1e3), min_size=1),
+)
+def test_issued_and_all_reasons_add_up_to_one(issued, ratios):
+    tree = stalltree.of_kernel(kernel(issued, [stall(r, v) for r, v in ratios.items()]))
+    leaves = [reason.share for group in tree.groups for reason in group.reasons]
+    assert math.isclose(tree.issued + sum(leaves), 1, rel_tol=1e-9)
+    assert math.isclose(tree.issued + sum(g.share for g in tree.groups), 1, rel_tol=1e-9)
+
+
+def test_every_reason_of_the_registry_has_its_group():
+    grouped = {reason for members in stalltree.GROUPS.values() for reason in members}
+    assert set(REASONS) - grouped == {"misc"}
+    assert grouped <= set(REASONS)
+
+
+def test_ready_warps_are_not_charged():
+    stalls = [
+        stall("wait", 3.0),
+        stall("not_selected", 9.0, kind="not_selected"),
+        stall("selected", 1.0, kind="selected"),
+    ]
+    tree = stalltree.of_kernel(kernel(0.25, stalls))
+    assert [r.reason for g in tree.groups for r in g.reasons] == ["wait"]
+    assert tree.groups[0].share == pytest.approx(0.75)
+
+
+def test_samples_are_used_where_there_are_enough_and_ratios_elsewhere():
+    stalls = [stall("wait", 1.0, 100), stall("barrier", 1.0, 1900)]
+    tree = stalltree.of_kernel(kernel(0.5, stalls))
+    assert (tree.basis, tree.samples) == ("samples", 2000)
+    assert tree.top()[0].of_stalls == pytest.approx(0.95)
+    few = stalltree.of_kernel(kernel(0.5, [stall("wait", 1.0, 10), stall("barrier", 1.0, 190)]))
+    assert (few.basis, few.samples) == ("ratio", None)
+    assert {r.of_stalls for r in few.top()} == {0.5}
+    assert all(r.uncertainty is None for r in few.top())
+
+
+def test_an_error_of_sampling_shrinks_with_samples_and_never_vanishes():
+    assert stalltree.sampling_error(0.3, 100) > 2 * stalltree.sampling_error(0.3, 1000)
+    assert stalltree.sampling_error(0.0, 100) > 0
+    assert stalltree.sampling_error(0.3, 0) is None
+
+
+@pytest.mark.parametrize(
+    "missing", [kernel(None, [stall("wait", 1.0)]), kernel(0.5, []), kernel(0.5, [stall("wait")])]
+)
+def test_without_evidence_there_is_no_tree(missing):
+    assert stalltree.of_kernel(missing) is None
+
+
+def test_only_reasons_that_matter_are_named():
+    stalls = [stall("wait", 80.0), stall("barrier", 15.0), stall("drain", 4.0), stall("misc", 1.0)]
+    tree = stalltree.of_kernel(kernel(0.4, stalls))
+    assert [r.reason for r in tree.top()] == ["wait", "barrier"]
+    assert tree.top()[0].meaning == "a fixed-latency execution dependency"
+
+
+def rule(name, kind="optimization", gain=None, scope="local"):
+    return {
+        "rule": name,
+        "section": "s",
+        "message": "m",
+        "type": kind,
+        "speedup_pct": gain,
+        "speedup_type": scope,
+    }
+
+
+def test_advice_is_of_the_whole_kernel_first_and_leaves_out_what_always_fires():
+    fired = [
+        rule("Local", gain=90.0),
+        rule("Global", gain=20.0, scope="global"),
+        rule("Global", gain=10.0, scope="global"),
+        rule("MemoryL2Compression", gain=99.0, scope="global"),
+        rule("Fine", kind="ok", gain=99.0),
+    ]
+    found = stalltree.advice(kernel(0.5, [], fired), most=3)
+    assert [(r["rule"], r["speedup_pct"]) for r in found] == [("Global", 20.0), ("Local", 90.0)]

@@ -1,0 +1,401 @@
+"""Kernel targets: what they declare, the work they count, and their float32 references."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+import targets
+from targets import sweep
+from targets.planinfo import plan_info
+
+ROOT = Path(__file__).parents[1]
+NAMES = targets.names()
+H200 = {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 150_754_820_096}
+A100 = {"name": "NVIDIA A100", "compute_capability": "8.0", "memory_bytes": 42_949_672_960}
+T4 = {"name": "Tesla T4", "compute_capability": "7.5", "memory_bytes": 15_828_320_256}
+
+
+def params(target: ModuleType, **changes: Any) -> dict[str, Any]:
+    assert changes.keys() <= target.PARAMETERS.keys()
+    return {**target.PARAMETERS, **changes}
+
+
+def other_values(target: ModuleType, key: str) -> list[Any]:
+    """Values of a parameter other than its default."""
+    default = target.PARAMETERS[key]
+    return [v for v in target.CHOICES.get(key, (default * 2,)) if v != default]
+
+
+# --- what every target declares ---------------------------------------------------------------
+
+
+def test_the_kernel_targets() -> None:
+    assert NAMES == ["decode", "merge_state", "prefill", "rmsnorm", "rope"]
+
+
+def test_an_unknown_target_is_one_error_that_names_the_known() -> None:
+    with pytest.raises(ValueError, match="unknown kernel target 'launch'; there are: decode, m"):
+        targets.load("launch")
+
+
+def test_every_module_imports_without_torch_flashinfer_pandas_or_pyarrow() -> None:
+    barred = ("torch", "flashinfer", "pandas", "pyarrow", "pynvml")
+    modules = sorted(path.stem for path in (ROOT / "targets").glob("*.py"))
+    code = f"""
+import importlib, sys
+for name in {barred!r}: sys.modules[name] = None
+for name in {modules!r}: importlib.import_module("targets." + name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_target_has_all_its_parts(name: str) -> None:
+    target = targets.load(name)
+    assert name == target.NAME
+    assert target.TITLE and target.__doc__
+    assert all(type(v) in (int, str, bool) for v in target.PARAMETERS.values())
+    assert target.CHOICES.keys() <= target.PARAMETERS.keys()
+    assert all(target.PARAMETERS[key] in values for key, values in target.CHOICES.items())
+    assert all(re.compile(kernel) for kernel in target.KERNELS)
+    assert {"python", "jit", "binding", "kernel"} <= target.API.keys()
+    for function in ("point_id", "skip", "work", "prepare", "modules"):
+        assert getattr(target, function).__doc__, function
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_shows_in_the_id(name: str) -> None:
+    target = targets.load(name)
+    default = target.point_id(target.PARAMETERS)
+    for key in target.PARAMETERS:
+        for value in other_values(target, key):
+            assert target.point_id(params(target, **{key: value})) != default, (key, value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_are_unique_and_safe_in_file_and_range_names(name: str) -> None:
+    target = targets.load(name)
+    values = [[target.PARAMETERS[key], *other_values(target, key)] for key in target.PARAMETERS]
+    seen: dict[str, dict[str, Any]] = {}
+    for chosen in itertools.product(*values):
+        p = dict(zip(target.PARAMETERS, chosen, strict=True))
+        point = target.point_id(p)
+        assert re.fullmatch(rf"{name}/[A-Za-z0-9_]+", point)
+        if point in seen:
+            assert unused(name, p, seen[point]), (p, seen[point])
+        seen[point] = p
+
+
+def unused(name: str, a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two parameter sets differ only in one that their variant does not use."""
+    differing = {key for key in a if a[key] != b[key]}
+    if name == "prefill":
+        return a["layout"] == "ragged" and differing == {"page_size"}
+    if name == "merge_state":
+        return a["variant"] == "merge_state" and differing == {"states"}
+    return False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_sweep_of_the_configuration_expands(name: str) -> None:
+    config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
+    target = targets.load(name)
+    for blocks in (*config["sweeps"].values(), config["deep"]):
+        found = sweep.points(target, blocks[name])
+        assert found
+        assert all(target.work(point.params)["bytes"] > 0 for point in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "point"),
+    [
+        ("decode", {}, "decode/B32_L2048_H32_K32_D128_P16_f16_cc"),
+        ("decode", {"cores": "tensor", "launch": "graph", "page_size": 1},
+         "decode/B32_L2048_H32_K32_D128_P1_f16_tc_graph"),
+        ("prefill", {}, "prefill/paged_S4096_B1_H32_K32_D128_f16_fa2_c"),
+        ("prefill", {"layout": "ragged", "backend": "fa3", "causal": False, "dtype": "bf16"},
+         "prefill/ragged_S4096_B1_H32_K32_D128_bf16_fa3_f"),
+        ("prefill", {"page_size": 1}, "prefill/paged_S4096_B1_H32_K32_D128_P1_f16_fa2_c"),
+        ("rmsnorm", {}, "rmsnorm/rmsnorm_R4096_D4096_f16"),
+        ("rmsnorm", {"variant": "fused_add_rmsnorm"}, "rmsnorm/fused_add_R4096_D4096_f16"),
+        ("rmsnorm", {"variant": "add_then_rmsnorm"}, "rmsnorm/add_then_rmsnorm_R4096_D4096_f16"),
+        ("rope", {}, "rope/cos_sin_cache_inplace_T4096_H32_K8_D128_f16_neox"),
+        ("rope", {"variant": "rope", "inplace": False, "batch": 4, "style": "interleaved"},
+         "rope/rope_T4096_B4_H32_K8_D128_f16_interleaved"),
+        ("merge_state", {}, "merge_state/merge_states_n4_S4096_H32_D128_f16"),
+        ("merge_state", {"variant": "merge_state"}, "merge_state/merge_state_S4096_H32_D128_f16"),
+    ],
+)  # fmt: skip
+def test_ids_do_not_change(name: str, changes: dict[str, Any], point: str) -> None:
+    target = targets.load(name)
+    assert target.point_id(params(target, **changes)) == point
+
+
+# --- work -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "flops", "moved"),
+    [
+        # 4*S^2*D*H = 274.9 GFLOP; q, k, v, o of 4096*32*128 halves
+        ("prefill", {"causal": False}, 4 * 4096**2 * 128 * 32, 4 * 4096 * 32 * 128 * 2),
+        ("prefill", {}, 2 * 4096**2 * 128 * 32, 4 * 4096 * 32 * 128 * 2),
+        ("prefill", {"batch": 3, "kv_heads": 8}, 3 * 137_438_953_472,
+         3 * 4096 * (2 * 32 + 2 * 8) * 128 * 2),
+        ("decode", {"batch": 128}, 4 * 128 * 2048 * 32 * 128, 4_294_967_296 + 2_097_152),
+        ("decode", {"batch": 128, "kv_heads": 8}, 4 * 128 * 2048 * 32 * 128,
+         4_294_967_296 // 4 + 2_097_152),
+        ("rmsnorm", {"rows": 10, "hidden": 64}, 5 * 640, (2 * 640 + 64) * 2),
+        ("rmsnorm", {"rows": 10, "hidden": 64, "variant": "fused_add_rmsnorm"}, 6 * 640,
+         (4 * 640 + 64) * 2),
+        ("rmsnorm", {"rows": 10, "hidden": 64, "variant": "add_then_rmsnorm"}, 6 * 640,
+         (5 * 640 + 64) * 2),
+        ("rope", {"tokens": 10}, 3 * 40 * 128 * 10, 2 * 40 * 128 * 10 * 2 + 10 * 128 * 4 + 80),
+        ("rope", {"tokens": 10, "variant": "rope_pos_ids"}, 3 * 40 * 128 * 10,
+         2 * 40 * 128 * 10 * 2 + 40),
+        ("merge_state", {"seq_len": 10}, 2 * 4 * 10 * 32 * 128, 5 * 10 * 32 * (256 + 4)),
+        ("merge_state", {"seq_len": 10, "variant": "merge_state"}, 2 * 2 * 10 * 32 * 128,
+         3 * 10 * 32 * (256 + 4)),
+    ],
+)  # fmt: skip
+def test_work_of_known_cases(name: str, changes: dict[str, Any], flops: int, moved: int) -> None:
+    target = targets.load(name)
+    found = target.work(params(target, **changes))
+    assert (found["flops"], found["bytes"]) == (flops, moved)
+    assert found["convention"]
+
+
+def test_full_prefill_is_274_9_gflop() -> None:
+    prefill = targets.load("prefill")
+    assert prefill.work(params(prefill, causal=False))["flops"] / 1e9 == pytest.approx(274.878)
+
+
+# --- skip -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "gpu", "reason"),
+    [
+        ("prefill", {}, A100, None),
+        ("prefill", {"backend": "fa3"}, H200, None),
+        ("prefill", {"backend": "fa3"}, A100, "fa3 needs compute capability 9.0"),
+        ("prefill", {"kv_heads": 5}, H200, "not a multiple of 5"),
+        ("prefill", {"dtype": "bf16"}, T4, "bf16 needs compute capability 8.0"),
+        ("decode", {"kv_heads": 8}, H200, None),
+        ("decode", {"qo_heads": 40, "kv_heads": 8}, H200, "no group of 5"),
+        ("decode", {"qo_heads": 40, "kv_heads": 8, "cores": "tensor"}, H200, None),
+        ("decode", {"batch": 256, "kv_len": 8192}, A100, r"needs 34.1 GiB of the GPU's 40.0 GiB"),
+        ("decode", {"batch": 256, "kv_len": 8192}, H200, None),
+        ("rope", {"batch": 3}, H200, "do not split into 3"),
+        ("rmsnorm", {}, T4, None),
+        ("merge_state", {"seq_len": 1 << 22}, H200, "needs"),
+    ],
+)
+def test_skip(name: str, changes: dict[str, Any], gpu: dict[str, Any], reason: str | None) -> None:
+    target = targets.load(name)
+    found = target.skip(params(target, **changes), gpu)
+    assert found is None if reason is None else re.search(reason, found or "")
+
+
+def test_a_gpu_of_unknown_memory_is_not_too_small() -> None:
+    decode = targets.load("decode")
+    huge = params(decode, batch=4096, kv_len=65536)
+    assert decode.skip(huge, H200)
+    assert decode.skip(huge, {**H200, "memory_bytes": None}) is None
+
+
+# --- what plan() chose ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([64, 0, 0, 0, 0, 0, 0, 0, 0, 1], {"padded_batch_size": 64, "split_kv": True}),
+        ([7, 9, 0, 128, *[0] * 9, 1, 0],  # a CUDA graph, not split
+         {"padded_batch_size": 7, "cta_tile_q": 128, "split_kv": False}),
+        ([*[0] * 8, 1], {"same_schedule_for_all_heads": True}),
+        ([1, 2, 3], {}),
+        (None, {}),
+        (["x"] * 10, {}),
+    ],
+)  # fmt: skip
+def test_plan_info_reads_the_plans_it_knows(values: Any, found: dict[str, Any]) -> None:
+    assert plan_info(SimpleNamespace(_plan_info=values, _backend="fa2")) == {
+        "backend": "fa2",
+        **found,
+    }
+    assert plan_info(object()) == {}
+
+
+# --- the page on adding a target --------------------------------------------------------------
+
+
+def example(name: str) -> str:
+    """The code block of docs/adding-a-target.md after the comment ``name``."""
+    text = (ROOT / "docs" / "adding-a-target.md").read_text(encoding="utf-8")
+    found = re.search(rf"<!-- {re.escape(name)} -->\n```\w+\n(.*?)```", text, re.DOTALL)
+    assert found, name
+    return found[1]
+
+
+@pytest.fixture
+def page_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The documented target, in a folder beside the targets of the project."""
+    (tmp_path / "page_append.py").write_text(example("file: targets/page_append.py"), "utf-8")
+    monkeypatch.setattr(targets, "__path__", [*targets.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "targets.page_append", raising=False)
+    yield targets.load("page_append")
+    sys.modules.pop("targets.page_append", None)
+    del targets.page_append  # type: ignore[attr-defined]
+
+
+def test_the_documented_target_works(page_append: ModuleType) -> None:
+    assert "page_append" in targets.names()
+    blocks = yaml.safe_load(example("block: page_append"))["page_append"]
+    found = sweep.points(page_append, blocks)
+    assert len(found) == len({point.id for point in found}) == 8
+    assert found[0].id == "page_append/B1_L1_K8_D128_P16_f16"
+    assert page_append.work(found[0].params)["bytes"] == 2 * 2 * 8 * 128 * 2 + 8
+    assert page_append.skip(found[0].params, H200) is None
+    for key in page_append.PARAMETERS:
+        for value in other_values(page_append, key):
+            changed = params(page_append, **{key: value})
+            assert page_append.point_id(changed) != page_append.point_id(page_append.PARAMETERS)
+
+
+# --- references against the formulas, where torch is installed --------------------------------
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+def naive_attention(torch: Any, q: Any, k: Any, v: Any, visible: list[int]) -> Any:
+    """Row by row and head by head."""
+    out = torch.empty(q.shape, dtype=torch.float64)
+    group = q.shape[1] // k.shape[1]
+    for row, head in itertools.product(range(q.shape[0]), range(q.shape[1])):
+        n, kv = visible[row], head // group
+        scores = (k[:n, kv].double() * q[row, head].double()).sum(-1) / math.sqrt(q.shape[2])
+        weight = torch.exp(scores) / torch.exp(scores).sum()
+        out[row, head] = (weight[:, None] * v[:n, kv].double()).sum(0)
+    return out
+
+
+def test_attention_reference(torch: Any) -> None:
+    from targets import reference
+
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(5, heads, 16, generator=generator) for heads in (4, 2, 2))
+    found = reference.attention(q, k, v, torch.tensor([1, 2, 3, 4, 5]))
+    expected = naive_attention(torch, q, k, v, [1, 2, 3, 4, 5])
+    assert torch.allclose(found.double(), expected, atol=1e-5)
+    one = reference.decode_attention(q[:1], k[None], v[None])
+    assert torch.allclose(one.double(), naive_attention(torch, q[:1], k, v, [5]), atol=1e-5)
+
+
+def test_rope_reference_turns_pairs_by_their_angle(torch: Any) -> None:
+    from targets import reference
+
+    frequency = reference.rope_frequencies(4, 1e4, llama31=False)
+    assert frequency.tolist() == pytest.approx([1.0, 0.01])
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 4)
+    angle = torch.tensor([[0.5, 0.25]])
+    for interleaved, pairs in ((False, ((0, 2), (1, 3))), (True, ((0, 1), (2, 3)))):
+        found = reference.rope(x, angle.cos(), angle.sin(), interleaved)[0, 0]
+        for turn, (i, j) in zip((0.5, 0.25), pairs, strict=True):
+            turned = complex(x[0, 0, i], x[0, 0, j]) * complex(math.cos(turn), math.sin(turn))
+            assert complex(found[i], found[j]) == pytest.approx(turned, abs=1e-6)
+
+
+def test_llama31_frequencies_keep_the_fast_and_divide_the_slow_by_eight(torch: Any) -> None:
+    from targets import reference
+
+    plain = reference.rope_frequencies(128, 5e5, llama31=False)
+    scaled = reference.rope_frequencies(128, 5e5, llama31=True)
+    wavelength = 2 * math.pi / plain
+    assert torch.equal(scaled[wavelength < 2048], plain[wavelength < 2048])
+    assert torch.allclose(scaled[wavelength > 8192] * 8, plain[wavelength > 8192])
+    between = (wavelength > 2048) & (wavelength < 8192)
+    assert between.any() and bool((scaled[between] < plain[between]).all())
+
+
+def test_merged_states_are_the_attention_over_all_segments(torch: Any) -> None:
+    from targets import reference
+
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(6, dtype=torch.float64, generator=generator)
+    values = torch.randn(6, 8, dtype=torch.float64, generator=generator)
+    states, sums = [], []
+    for part in (slice(0, 2), slice(2, 3), slice(3, 6)):
+        states.append(scores[part].softmax(0) @ values[part])
+        sums.append(torch.logsumexp(scores[part], 0) / math.log(2))
+    v, s = torch.stack(states).view(1, 3, 1, 8), torch.stack(sums).view(1, 3, 1)
+    merged, total = reference.merge_states(v, s)
+    assert torch.allclose(merged[0, 0].double(), scores.softmax(0) @ values, atol=1e-6)
+    assert float(total) == pytest.approx(float(torch.logsumexp(scores, 0)) / math.log(2), rel=1e-5)
+
+
+def test_rmsnorm_reference(torch: Any) -> None:
+    from targets import reference
+
+    found = reference.rmsnorm(torch.tensor([[3.0, 4.0]]), torch.tensor([2.0, 1.0]), 0.0)
+    assert found[0].tolist() == pytest.approx([6 / math.sqrt(12.5), 4 / math.sqrt(12.5)])
+
+
+@pytest.mark.parametrize(("length", "page_size", "last"), [(33, 16, 1), (32, 16, 16), (5, 1, 1)])
+def test_a_page_table_is_shuffled_complete_and_gathers_in_order(
+    torch: Any, length: int, page_size: int, last: int
+) -> None:
+    from targets.launch import Inputs
+    from targets.pages import page_table
+
+    table = page_table(Inputs("point", device="cpu"), 3, length, page_size)
+    pages = len(table.indices) // 3
+    assert pages == math.ceil(length / page_size)
+    assert sorted(table.indices.tolist()) == list(range(3 * pages)) != table.indices.tolist()
+    assert table.indptr.tolist() == [0, pages, 2 * pages, 3 * pages]
+    assert table.last_page_len.tolist() == [last] * 3
+    cache = torch.arange(3 * pages * page_size).view(3 * pages, page_size, 1, 1)
+    found = table.gather(cache, 1, 3)
+    assert found.shape == (2, length, 1, 1)
+    token = [
+        int(table.indices[pages + t // page_size]) * page_size + t % page_size
+        for t in range(length)
+    ]
+    assert found[0].flatten().tolist() == token
+
+
+def test_inputs_depend_on_point_and_seed_alone(torch: Any) -> None:
+    from targets.launch import Inputs
+
+    def draw(point: str, seed: int) -> list[float]:
+        drawn = Inputs(point, seed, "cpu").normal(4, dtype=torch.float32)
+        return list(drawn.tolist())
+
+    assert draw("a", 0) == draw("a", 0)
+    assert draw("a", 0) != draw("b", 0) != draw("b", 1)
+
+
+def test_a_sample_of_rows_has_the_first_and_the_last(torch: Any) -> None:
+    from targets.launch import Inputs
+
+    inputs = Inputs("point", device="cpu")
+    assert inputs.rows(5, 8).tolist() == [0, 1, 2, 3, 4]
+    rows = inputs.rows(1000, 8).tolist()
+    assert rows == sorted(set(rows)) and len(rows) <= 8
+    assert rows[0] == 0 and rows[-1] == 999
