@@ -118,7 +118,7 @@ def _alone(kernel: Row, kind: str) -> Cause:
     sign = 1 if kind == "kernel_added" else -1
     time = _us(kernel)
     names = (None, kernel["name"]) if sign > 0 else (kernel["name"], None)
-    what = f"{kernel['name']} {'more' if sign > 0 else 'less'}"
+    what = f"{'one more' if sign > 0 else 'one less'} kernel: {kernel['name']}"
     delta = None if time is None else sign * time
     return Cause(kind, what, names[0], names[1], delta, _origin(kernel))
 
@@ -177,7 +177,10 @@ def _headline(kind: str, base: Row, head: Row, facts: list[Fact]) -> tuple[str, 
     what = _WHAT[kind].format(name=head["name"])
     if kind == "kernel_replaced":
         return what, base["name"], head["name"]
-    wanted = {"launch_shape": "launch", "clock": "clock"}.get(kind, kind)
+    wanted = {"launch_shape": "launch"}.get(kind, kind)
+    if kind == "clock":
+        clocks = [f"{k['metrics']['sm_clock_hz'] / 1e9:.3f} GHz" for k in (base, head)]
+        return what, clocks[0], clocks[1]
     named = [fact for fact in facts if fact.kind == wanted]
     if not named:
         return what, _us(base), _us(head)
@@ -203,7 +206,7 @@ COUNTERS = (
     ("tensor", "tensor pipe busy", "tensor_pipe_pct", "%", 0.0, 2.0),
     ("tensor", "tensor FLOPs", "tensor_flops", "FLOP", 0.02, 1e6),
     ("issue", "instructions issued a cycle", "issue_active", "", 0.05, 0.0),
-    ("occupancy", "active warps a scheduler", "warps_active_per_scheduler", "warps", 0.05, 0.0),
+    ("occupancy", "active warps a scheduler", "warps_active_per_scheduler", "", 0.05, 0.0),
     ("occupancy", "theoretical occupancy", "theoretical_occupancy_pct", "%", 0.0, 0.5),
     ("waves", "waves", "waves", "", 0.05, 0.0),
 )  # fmt: skip

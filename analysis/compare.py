@@ -8,6 +8,7 @@ python -m analysis.compare --gate compare.json --threshold 0.05
 from __future__ import annotations
 
 import argparse
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +21,9 @@ from parsers.files import BadInput, dump_json, emit, main_guard, read_json
 Row = dict[str, Any]
 # metric -> column of the measurement; the first that changed leads a point
 METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "plan_us"}
+# A slow process is slow on the host at every point: points do not tell its runs apart, however
+# many.
+HOST = ("host_us", "plan_us")
 CHANGED = ("slower", "faster")
 
 
@@ -102,10 +106,10 @@ def runs_of(point: Row, metric: str) -> list[list[float]]:
     runs = point.get("runs") or {}
     if isinstance(runs, list):
         runs = {"cold_us": runs}
-    known = [run for run in runs.get(metric) or [] if run]
-    known = known or [run for run in [(point.get("samples") or {}).get(metric)] if run]
+    kept = runs.get(metric) or [(point.get("samples") or {}).get(metric)]
+    known = [[sample for sample in run or () if sample is not None] for run in kept]
     value = point["measurement"].get(METRICS[metric])
-    return known or ([[value]] if value else [])
+    return [run for run in known if run] or ([[value]] if value else [])
 
 
 # --- the comparison ---------------------------------------------------------------------------
@@ -124,7 +128,10 @@ def compare(base: Side, head: Side, settings: Settings) -> Row:
         sides = {
             p: pair for p in good if all(pair := _pair(base.points[p], head.points[p], metric))
         }
-        some, floor = statistics.estimates(list(sides.values()), settings.alpha, settings.floor)
+        enough = math.inf if metric in HOST else statistics.ENOUGH_RUNS
+        some, floor = statistics.estimates(
+            list(sides.values()), settings.alpha, settings.floor, enough
+        )
         if some:
             floors[metric] = asdict(floor)
         found += some
@@ -150,11 +157,9 @@ def _ok(point: Row) -> bool:
 
 
 def _state(point: Row) -> str:
-    return (
-        "not timed"
-        if _ok(point)
-        else f"{point['status']}: {point.get('reason') or 'no reason given'}"
-    )
+    if _ok(point):
+        return "ok" if runs_of(point, "cold_us") else "not timed"
+    return f"{point['status']}: {point.get('reason') or 'no reason given'}"
 
 
 def _pair(base: Row, head: Row, metric: str) -> tuple[list[list[float]], list[list[float]]]:

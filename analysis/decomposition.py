@@ -24,6 +24,7 @@ FACTORS = {
     "SM clock": ("sm_clock_hz", -1),
     "SMs": ("sm_count", -1),
 }
+ROUNDING = 1e-9  # of the duration
 OPTIONAL = ("SMs",)  # equal on one GPU; old reports do not say
 
 
@@ -74,7 +75,8 @@ def parts(base: Row, head: Row) -> list[Part]:
             out.append(Part(name, name, *values, UNITS[name], scale * term))
     rest = times[1] - times[0] - sum(part.delta_ns for part in out)
     out.append(Part("idle SMs", "launch, tail and uneven SMs", *_idle(known, times), "of 1", rest))
-    return sorted((p for p in out if p.delta_ns), key=lambda p: -abs(p.delta_ns))
+    moved = (part for part in out if abs(part.delta_ns) > ROUNDING * times[1])
+    return sorted(moved, key=lambda part: -abs(part.delta_ns))
 
 
 def _both(base: Row, head: Row, key: str) -> tuple[float, float] | None:

@@ -78,12 +78,16 @@ class Prior:
 
 
 def estimates(
-    sides: Sequence[tuple[Runs, Runs]], alpha: float, configured_floor: float | None = None
+    sides: Sequence[tuple[Runs, Runs]],
+    alpha: float,
+    configured_floor: float | None = None,
+    enough_runs: float = ENOUGH_RUNS,
 ) -> tuple[list[Estimate], Floor]:
     """An estimate for each (base, head) and the metric's A/A floor; verdicts by ``decide``.
 
     alpha: 1 − confidence of the intervals; configured_floor: a fraction known from elsewhere, used
-    where this evidence has no repeats. Raises ValueError on a side without a positive sample.
+    where this evidence has no repeats; enough_runs: from so many a side the floor no longer
+    applies. Raises ValueError on a side without a positive sample.
     """
     medians = [tuple(_log_medians(runs) for runs in side) for side in sides]
     floor = _floor([m for pair in medians for m in pair], configured_floor)
@@ -93,12 +97,17 @@ def estimates(
     by_run = [i for i, (_, df) in enumerate(own) if df + prior.df > 0]
     tests = _by_runs([medians[i] for i in by_run], [own[i] for i in by_run], prior, alpha)
     for i, found in zip(by_run, tests, strict=True):
-        out[i] = _estimate(sides[i], medians[i], found, "runs", floor)
+        out[i] = _estimate(sides[i], medians[i], found, "runs")
     rest = [i for i, estimate in enumerate(out) if estimate is None]
     for i, found in zip(rest, _by_samples([sides[i] for i in rest], alpha), strict=True):
         basis = "none" if found[0] is None else "samples"
-        out[i] = _estimate(sides[i], medians[i], found, basis, floor)
-    return [found for found in out if found is not None], floor
+        out[i] = _estimate(sides[i], medians[i], found, basis)
+    return [_held(e, floor, enough_runs) for e in out if e is not None], floor
+
+
+def _held(e: Estimate, floor: Floor, enough_runs: float) -> Estimate:
+    """The estimate with the floor that its change must exceed, where its runs are too few."""
+    return e if min(e.runs) >= enough_runs else replace(e, floor=floor.value)
 
 
 def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Estimate]:
@@ -214,8 +223,10 @@ def _launches(base: Floats, head: Floats, alpha: float) -> list[Found]:
 
     p = mannwhitneyu(base, head, axis=-1, method="asymptotic").pvalue
     # Maritz and Jarrett's estimator: the bootstrap standard error of a median, without resampling.
-    errors = [np.asarray(mjci(side, prob=[0.5], axis=1))[:, 0] for side in (base, head)]
-    change = np.median(head, axis=-1) - np.median(base, axis=-1)
+    middles = [np.median(side, axis=-1, keepdims=True) for side in (base, head)]
+    centred = (base - middles[0], head - middles[1])  # it squares: keep what differs
+    errors = [np.asarray(mjci(side, prob=[0.5], axis=1))[:, 0] for side in centred]
+    change = (middles[1] - middles[0])[:, 0]
     half = norm.ppf(1 - alpha / 2) * np.maximum(np.hypot(*errors), TIMER_STEP)
     p = np.nan_to_num(p, nan=1.0)  # all samples equal
     return list(zip(p.tolist(), (change - half).tolist(), (change + half).tolist(), strict=True))
@@ -240,11 +251,9 @@ def _estimate(
     medians: tuple[list[float], ...],
     found: Found,
     basis: str,
-    floor: Floor,
 ) -> Estimate:
     p, low, high = found
     base, head = (exp(float(np.mean(m))) for m in medians)
-    runs = (len(medians[0]), len(medians[1]))
     return Estimate(
         base=base,
         head=head,
@@ -252,8 +261,8 @@ def _estimate(
         low=None if low is None else expm1(low),
         high=None if high is None else expm1(high),
         p=p,
-        floor=None if min(runs) >= ENOUGH_RUNS else floor.value,
+        floor=None,
         basis=basis,
-        runs=runs,
+        runs=(len(medians[0]), len(medians[1])),
         samples=(sum(map(len, side[0])), sum(map(len, side[1]))),
     )

@@ -177,6 +177,7 @@ def main() -> None:
         parser.exit(2, "error: ncu: not on PATH\n")
     points = sweep_points(args.points)
     sides: dict[str, Side] = {}
+    failed: dict[str, str] = {}
     runs = {"batch": batch, "nsight-python": nsight_python, "process a point": process_a_point}
     with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "outputs") as name:
         folder = Path(name)
@@ -184,7 +185,12 @@ def main() -> None:
         for label, run in runs.items():
             if label == "nsight-python" and not find_spec("nsight"):
                 continue
-            sides[label] = run(points, folder)
+            try:
+                sides[label] = run(points, folder)
+            except subprocess.CalledProcessError as error:
+                failed[label] = " / ".join(str(error.output).strip().splitlines()[-4:])
+                print(label, "failed:", failed[label], flush=True)
+                continue
             print(label, sides[label]["wall_s"], "s", flush=True)
     ours = sides["batch"]
     found = {
@@ -194,7 +200,8 @@ def main() -> None:
         "sides": sides,
         "speedup": {k: round(s["wall_s"] / ours["wall_s"], 2) for k, s in sides.items()},
         "agreement": {k: agreement(s, ours) for k, s in sides.items()},
-        "left_out": None if "nsight-python" in sides else "nsight-python is not installed",
+        "failed": failed,
+        "left_out": None if find_spec("nsight") else "nsight-python is not installed",
     }
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)

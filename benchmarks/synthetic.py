@@ -84,11 +84,8 @@ def copy_batch(batch: Path, folder: Path, number: int) -> tuple[str, list[str]]:
     points = json.loads((batch / "points.json").read_text())
     names = {point["id"]: f"{point['id']}{MARK}{number}" for point in points}
     write_json(copy / "points.json", [point | {"id": names[point["id"]]} for point in points])
-    with (copy / "timing.jsonl").open("w") as lines:
-        for record in map(json.loads, (batch / "timing.jsonl").read_text().splitlines()):
-            old = record["point"]
-            record |= {"point": names[old], "reason": f"synthetic: a copy of {old}"}
-            lines.write(json.dumps(record) + "\n")
+    for path in batch.glob("timing*.jsonl"):
+        (copy / path.name).write_text(renamed_times(path, names))
     for tool in ("sweep", "trace"):
         if (batch / f"{tool}.json").exists():
             write_json(copy / f"{tool}.json", renamed_record(batch / f"{tool}.json", names))
@@ -107,6 +104,16 @@ def copy_evidence(batch: Path, copy: Path, names: Mapping[str, str]) -> None:
         else:
             continue
         (copy / f"{kind}.xz").write_bytes(lzma.compress(data, preset=PRESET))
+
+
+def renamed_times(path: Path, names: Mapping[str, str]) -> str:
+    """Timing records of the renamed points, each with the point that it is a copy of."""
+    lines = []
+    for record in map(json.loads, path.read_text().splitlines()):
+        old = record["point"]
+        record |= {"point": names[old], "reason": f"synthetic: a copy of {old}"}
+        lines.append(json.dumps(record, allow_nan=False) + "\n")
+    return "".join(lines)
 
 
 def renamed_record(path: Path, names: Mapping[str, str]) -> dict[str, Any]:

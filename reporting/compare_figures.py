@@ -12,9 +12,10 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from parsers.files import main_guard, read_json, write_text
-from reporting.compare_page import CHANGED, MOST_CHANGED, changed, figure_name
+from reporting.compare_page import CHANGED, LABELS, MOST_CHANGED, changed, figure_name
 from reporting.figures import STYLE
 
 Row = dict[str, Any]
@@ -24,7 +25,11 @@ COLOURS = {
     "same": "#555555",
     "too noisy to tell": "#BBBBBB",
 }
-BASE, HEAD = "#0072B2", "#000000"
+BASE, HEAD, UNEXPLAINED = "#0072B2", "#000000", "#BBBBBB"
+LINEAR = 10.0
+MARKS = (5, 10, 30, 100, 300, 1000, 3000)
+TICKS = [*(-mark for mark in reversed(MARKS)), 0, *MARKS]
+PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
 MOST_POINTS, MOST_STEPS = 50, 9
 EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
 
@@ -32,26 +37,36 @@ EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
 def paired(document: Row) -> Figure:
     """Left: base and head time of each point. Right: the change with its interval, by verdict."""
     points = shown(document)
-    size = (9.0, 1.4 + 0.2 * max(len(points), 1))
-    figure = Figure(figsize=size, layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.1])
     rows = range(len(points))
+    figure = Figure(figsize=(9.6, 1.4 + 0.2 * max(len(points), 1)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.1])
     left.hlines(rows, [p["base"] for p in points], [p["head"] for p in points], color="#cccccc")
-    for side, colour, marker in (("base", BASE, "o"), ("head", HEAD, "D")):
-        style = {"s": 14, "color": colour, "marker": marker, "zorder": 3}
-        left.scatter([p[side] for p in points], rows, label=side, **style)
+    left.scatter(
+        [p["base"] for p in points], rows, s=34, facecolor="none", color=BASE, label="base"
+    )
+    left.scatter([p["head"] for p in points], rows, s=9, color=HEAD, label="head", zorder=3)
+    left.set_yticks(list(rows), [label(point) for point in points], fontsize=6.5)
+    left.set(xscale="log", xlabel="µs")
+    left.xaxis.set_major_formatter(PLAIN)
+    left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     for row, point in zip(rows, points, strict=True):
         _change(right, row, point)
-    limit = 100 * document["settings"]["threshold"]
-    right.axvspan(-limit, limit, color="#eeeeee", zorder=0)
-    right.axvline(0, color="#888888", lw=0.8)
-    labels = [label(point) for point in points]
-    left.set_yticks(list(rows), labels, fontsize=6.5)
-    left.set(xscale="log", xlabel="µs")
-    right.set(xlabel=f"change, % (grey: threshold ± {limit:g} %)")
-    left.invert_yaxis()
-    left.legend(loc="lower right")
+    _threshold(right, 100 * document["settings"]["threshold"])
+    left.set_ylim(len(points) - 0.3, -0.7)
     return figure
+
+
+def _threshold(axes: Any, limit: float) -> None:
+    """Grey where a change does not matter; beyond LINEAR per cent the axis is logarithmic."""
+    axes.axvspan(-limit, limit, color="#eeeeee", zorder=0)
+    axes.axvline(0, color="#888888", lw=0.8)
+    axes.set_xscale("symlog", linthresh=LINEAR, linscale=1.5)
+    axes.xaxis.set_major_locator(FixedLocator(TICKS))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(PLAIN)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, -LINEAR), max(high, LINEAR))
+    axes.set_xlabel(f"change, % (grey: threshold ± {limit:g} %)")
 
 
 def shown(document: Row) -> list[Row]:
@@ -59,6 +74,12 @@ def shown(document: Row) -> list[Row]:
     rest = [p for p in document["points"] if p["verdict"] not in CHANGED]
     rest.sort(key=lambda p: -abs(p["relative"]))
     return (changed(document) + rest)[:MOST_POINTS]
+
+
+def label(point: Row) -> str:
+    """The id, and which time it is where it is not the launch's."""
+    time = LABELS[point["metric"]]
+    return str(point["id"]) if point["metric"] == "cold_us" else f"{point['id']} ({time})"
 
 
 def _change(axes: Any, row: int, point: Row) -> None:
@@ -73,7 +94,7 @@ def _change(axes: Any, row: int, point: Row) -> None:
 
 
 def steps(point: Row) -> list[tuple[str, float]]:
-    """(label, µs) from base to head: causes, the large ones by part, then what stays unexplained."""
+    """(label, µs) from base to head: causes, the large ones by part, then the unexplained."""
     out: list[tuple[str, float]] = []
     for cause in point["causes"]:
         if cause["delta_us"] is None:
@@ -95,19 +116,19 @@ def waterfall(point: Row) -> Figure:
     found = steps(point)
     figure = Figure(figsize=(7.2, 1.0 + 0.26 * (len(found) + 2)), layout="constrained")
     axes = figure.add_subplot()
-    labels = ["base", *(label for label, _ in found), "head"]
+    labels = ["base", *(name for name, _ in found), "head"]
     axes.barh(0, point["base"], color=BASE, height=0.7)
     at = point["base"]
-    for row, (label, amount) in enumerate(found, start=1):
-        colour = (
-            "#BBBBBB" if label == "unexplained" else COLOURS["slower" if amount > 0 else "faster"]
-        )
+    for row, (name, amount) in enumerate(found, start=1):
+        colour = COLOURS["slower" if amount > 0 else "faster"]
+        colour = UNEXPLAINED if name == "unexplained" else colour
         axes.barh(row, amount, left=at, color=colour, height=0.7)
         at += amount
-        axes.annotate(f"{amount:+.3g}", (max(at, at - amount), row), (3, 0), va="center", fontsize=7,
-                      textcoords="offset points")  # fmt: skip
+        end = (max(at, at - amount), row)
+        offset: Any = {"xytext": (3, 0), "textcoords": "offset points"}
+        axes.annotate(f"{amount:+.3g}", end, **offset, va="center", fontsize=7)
     axes.barh(len(found) + 1, point["head"], color=HEAD, height=0.7)
-    axes.set_yticks(range(len(labels)), [label[:60] for label in labels], fontsize=7)
+    axes.set_yticks(range(len(labels)), [text[:60] for text in labels], fontsize=7)
     axes.set(xlabel="µs", title=point["id"], xlim=_range(point, found))
     axes.title.set_fontsize(8)
     axes.invert_yaxis()
@@ -151,7 +172,8 @@ def main() -> None:
     parser.add_argument("--out-dir", type=Path, required=True)
     args = parser.parse_args()
     document = read_json(args.comparison)
-    with mpl.rc_context(STYLE):
+    style: Any = STYLE
+    with mpl.rc_context(style):
         draw(document, args.out_dir)
 
 

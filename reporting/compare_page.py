@@ -1,7 +1,6 @@
 """The page of a comparison: what differs, what changed and why, what stays unexplained.
 
-    python -m reporting.compare_page --comparison compare.json [MORE.json …] --figures DIR --out
-    FILE.md
+    python -m reporting.compare_page --comparison A.json [B.json …] --figures DIR … --out FILE.md
 
 Several comparisons of one sweep, each side compared with the one before it, make one page that
 leads with the times of all sides.
@@ -29,6 +28,7 @@ CHANGED = ("slower", "faster")
 # facts that a reader of the page wants first; bytes and rates follow in the order found
 FIRST = ("template", "launch", "code", "smem", "occupancy")
 MOST_FACTS = 12
+SAID_BY_PARTS = ("instructions executed", "SM clock", "active warps a scheduler")
 
 
 def changed(document: Row) -> list[Row]:
@@ -43,7 +43,7 @@ def figure_name(point: Row) -> str:
 
 
 def context(document: Row, figures: str | None) -> Row:
-    """What the template is given of one comparison. figures: folder relative to the page, or None."""
+    """What the template is given of one comparison. figures: their folder, from the page."""
     found = changed(document)
     rest = [point for point in document["points"] if point["verdict"] not in CHANGED]
     return document | {
@@ -64,13 +64,18 @@ def _counts(points: list[Row]) -> dict[str, Counter[str]]:
 
 
 def _told(point: Row) -> Row:
-    causes = [
-        cause
-        | {"parts": _large(cause["parts"]), "facts": [_fact(f) for f in _ordered(cause["facts"])]}
-        for cause in point["causes"]
-        if abs(cause["share_of_delta"] or 0) >= LEAST_SHARE or cause["delta_us"] is None
-    ]
+    causes = []
+    for cause in point["causes"]:
+        if abs(cause["share_of_delta"] or 0) >= LEAST_SHARE or cause["delta_us"] is None:
+            facts = [_fact(fact) for fact in _ordered(cause["facts"]) if not _said(fact, cause)]
+            causes.append(cause | {"parts": _large(cause["parts"]), "facts": facts})
     return point | {"causes": causes, "figure": figure_name(point)}
+
+
+def _said(fact: Row, cause: Row) -> bool:
+    """The headline or a part of the cause says it already."""
+    in_parts = bool(cause["parts"]) and fact["what"] in SAID_BY_PARTS
+    return fact["kind"] == "template" == cause["kind"] or in_parts
 
 
 def _large(parts: list[Row]) -> list[Row]:
@@ -120,9 +125,9 @@ def series(documents: list[Row]) -> Row:
                 own[index] = row["base"] if own[index] is None else own[index]
                 own[index + 1] = row["head"]
     verdicts = [{point["id"]: point for point in document["points"]} for document in documents]
-    rows = [
-        {"id": point, "times": own, "steps": [found.get(point) for found in verdicts]}
-        for point, own in times.items()
+    rows: list[Row] = [
+        {"id": name, "times": own, "steps": [found.get(name) for found in verdicts]}
+        for name, own in times.items()
     ]
     moved = [row for row in rows if any(s and s["verdict"] in CHANGED for s in row["steps"])]
     return {

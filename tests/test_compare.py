@@ -1,0 +1,323 @@
+"""Two sides: what changed is found, put down to its cause, and nothing else is claimed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from compare_data import PROVENANCE, kernel, pair, point, side, sweep, with_runs
+
+from analysis import compare as comparison
+from analysis.compare import Settings, Side, compare, load, runs_of
+from parsers.files import BadInput, write_json
+
+ROOT = Path(__file__).parents[1]
+LIMITS = Settings()
+
+
+def changed(document: dict) -> dict[str, str]:
+    return {p["id"]: p["verdict"] for p in document["points"] if p["verdict"] in comparison.CHANGED}
+
+
+def of(document: dict, name: str) -> dict:
+    return next(p for p in document["points"] if p["id"] == name)
+
+
+def planted(at: int, **change: object) -> tuple[list[dict], list[dict]]:
+    """A sweep, and the same with one point replaced: keys of ``point`` in ``change``."""
+    base, head = sweep(), sweep()
+    head[at] = head[at] | change
+    return base, head
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_two_captures_of_one_version_report_no_change(seed: int, count: int) -> None:
+    base, head = pair(sweep(), seed=seed, count=count)
+    document = compare(base, head, LIMITS)
+    assert changed(document) == {}
+    assert document["differences"] == [] and not document["mixed_causes"]
+    assert all(p["causes"] == [] for p in document["points"])
+
+
+def test_the_document_has_what_it_promises() -> None:
+    base, head = pair(*planted(7, **point("decode/B8", 60.0)))
+    document = compare(base, head, LIMITS)
+    found = of(document, "decode/B8")
+    assert found["verdict"] == "slower" and found["metric"] == "cold_us"
+    assert found["delta"] == pytest.approx(found["head"] - found["base"])
+    low, high = found["interval"]
+    assert low < found["delta"] < high
+    assert {"id", "base", "head", "delta", "interval", "verdict", "causes"} <= set(found)
+    assert document["summary"]["slower"] == 1
+    json.dumps(document, allow_nan=False)
+
+
+def test_both_directions_agree() -> None:
+    base, head = pair(*planted(7, **point("decode/B8", 60.0)))
+    assert changed(compare(base, head, LIMITS)) == {"decode/B8": "slower"}
+    assert changed(compare(head, base, LIMITS)) == {"decode/B8": "faster"}
+
+
+def test_a_worse_tile_is_put_down_to_the_template_arguments_registers_and_waiting() -> None:
+    good = kernel()
+    bad = kernel(tile=1, stages=1, registers=110, warps=4.6, long_scoreboard=6.5)
+    time = 43.0 * bad["duration_ns"] / good["duration_ns"]
+    base, head = planted(7, **point("decode/B8", time, [bad]))
+    scale = 43.0 / (good["duration_ns"] / 1e3)
+    for k in (base[7]["kernels"][0], head[7]["kernels"][0]):
+        k["duration_ns"] *= scale
+        k["metrics"]["inst_executed"] *= scale
+    found = of(compare(*pair(base, head), LIMITS), "decode/B8")
+    first = found["causes"][0]
+    assert (found["verdict"], first["kind"]) == ("slower", "template")
+    assert first["share_of_delta"] == pytest.approx(1, abs=0.15)
+    facts = {f["what"]: (f["base"], f["head"]) for f in first["facts"]}
+    assert facts["tile_size_per_bdx"] == ("4", "1") and facts["num_stages_smem"] == ("2", "1")
+    assert facts["registers"] == (70, 110)
+    assert facts["blocks an SM can hold"] == ("6 (shared memory)", "4 (registers)")
+    grown = {p["what"]: p["delta_us"] for p in first["parts"]}
+    assert grown["long_scoreboard"] > 0 and grown["active warps"] > 0
+    assert max(grown, key=lambda what: grown[what]) in ("long_scoreboard", "active warps")
+    assert sum(grown.values()) == pytest.approx(first["delta_us"])
+    assert grown.get("barrier", 0) == pytest.approx(0)
+
+
+def test_an_extra_kernel_is_found_by_name() -> None:
+    extra = kernel("vectorized_elementwise_kernel", instructions=5e6) | {"duration_ns": 6000.0}
+    base, head = planted(7, **point("decode/B8", 49.0, [kernel(), extra]))
+    found = of(compare(*pair(base, head), LIMITS), "decode/B8")
+    first = found["causes"][0]
+    assert (first["kind"], first["base"], first["head"]) == (
+        "kernel_added", None, "vectorized_elementwise_kernel",
+    )  # fmt: skip
+    assert first["delta_us"] == 6.0
+    assert found["unexplained"] == pytest.approx(found["delta"] - 6.0)
+
+
+def test_an_extra_copy_is_found_in_the_timeline(tmp_path: Path) -> None:
+    """A device copy is no kernel: ncu never sees it, nsys does."""
+    base, head = pair(*planted(7, **point("decode/B8", 49.0)))
+    for found, rows in ((base, []), (head, [("memcpy", "Device-to-Device", 5900.0)])):
+        found.tables = tmp_path / found.name
+        timeline(found.tables / "decode", "decode/B8", rows)
+    point_ = of(compare(base, head, LIMITS), "decode/B8")
+    assert [c["kind"] for c in point_["causes"]] == ["copy_added"]
+    (cause,) = point_["causes"]
+    assert (cause["base"], cause["head"], cause["delta_us"]) == (0, 1, pytest.approx(5.9))
+    assert "Device-to-Device" in cause["what"]
+
+
+def timeline(folder: Path, name: str, operations: list[tuple[str, str, float]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {"point": name, "launch": launch, "kind": kind, "name": what, "duration_ns": ns}
+        for launch in range(3)
+        for kind, what, ns in [("kernel", "BatchDecode", 40000.0), *operations]
+    ]
+    folder.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "timeline.parquet")
+
+
+def test_an_injected_host_delay_is_host_time_and_no_kernel_change() -> None:
+    time = sweep()[7]["measurement"]["time_cold_us"]
+    base, head = pair(*planted(7, **point("decode/B8", time, host=215.0)))
+    document = compare(base, head, LIMITS)
+    assert changed(document) == {"decode/B8": "slower"}
+    found = of(document, "decode/B8")
+    assert found["metric"] == "host_us"
+    assert found["metrics"]["cold_us"]["verdict"] == "same"
+    (cause,) = found["causes"]
+    assert cause["kind"] == "host_launch" and "GPU work is the same" in cause["evidence"]
+    assert cause["share_of_delta"] == pytest.approx(1)
+
+
+def test_a_process_that_is_slow_on_the_host_is_no_regression() -> None:
+    """Every point of a run shifts together, so 24 points are no better evidence than one."""
+    base, head = pair(sweep(), count=6)
+    for level, found in ((1.0, base), (1.25, head)):
+        for row in found.points.values():
+            row["runs"]["host_us"] = [[15 * level * s] for s in (1, 1.02, 0.98, 1.4, 1.0, 1.01)]
+    document = compare(base, head, LIMITS)
+    assert changed(document) == {}
+    assert document["statistics"]["floors"]["host_us"]["value"] > 0.25
+
+
+def test_a_lower_clock_is_the_clock() -> None:
+    slow = kernel(clock=1.9e9 / 1.2)
+    base, head = planted(7, **point("decode/B8", 43.0 * 1.2, [slow]))
+    first = of(compare(*pair(base, head), LIMITS), "decode/B8")["causes"][0]
+    assert first["kind"] == "clock"
+    assert {p["what"] for p in first["parts"]} == {"SM clock"}
+
+
+def test_a_change_without_evidence_stays_unexplained() -> None:
+    base, head = pair(*planted(7, **point("decode/B8", 60.0)))
+    found = of(compare(base, head, LIMITS), "decode/B8")
+    assert found["causes"] == [] and found["unexplained"] == pytest.approx(found["delta"])
+
+
+def test_noise_is_admitted() -> None:
+    base, head = pair(sweep(), between=0.15)
+    document = compare(base, head, LIMITS)
+    assert changed(document) == {}
+    assert document["summary"]["too noisy to tell"] == len(sweep())
+
+
+def test_one_run_a_side_says_so() -> None:
+    document = compare(*pair(sweep(), count=1), LIMITS)
+    (note,) = [n for n in document["statistics"]["notes"] if "1 and 1 run" in n]
+    assert "12.0 %" in note and "assumed" in note
+
+
+# --- what differs -----------------------------------------------------------------------------
+
+
+def test_differences_are_listed_and_mixed_causes_are_named() -> None:
+    rng = random.Random(1)
+    points = [with_runs(rng, p) for p in sweep(8)]
+    base = side("base", points)
+    one = compare(base, side("head", points, flashinfer="0.7.2", ncu="2026.1"), LIMITS)
+    assert [(d["axis"], d["cause"]) for d in one["differences"]] == [
+        ("FlashInfer", True), ("ncu", False),
+    ]  # fmt: skip
+    assert not one["mixed_causes"]
+    two = compare(base, side("head", points, flashinfer="0.7.2", gpu="NVIDIA H100"), LIMITS)
+    assert two["mixed_causes"]
+
+
+def test_flags_differ_by_name() -> None:
+    points = [with_runs(random.Random(1), p) for p in sweep(8)]
+    head = side("head", points, flags={"NCUFLOW_FAULT": "copy:*"})
+    (found,) = compare(side("base", points), head, LIMITS)["differences"]
+    assert (found["axis"], found["base"], found["head"]) == ("NCUFLOW_FAULT", None, "copy:*")
+
+
+def test_a_clock_that_moved_is_a_difference() -> None:
+    base, head = pair(sweep(8))
+    for row in head.points.values():
+        row["measurement"]["sm_clock_ghz"] = 1.7
+    (found,) = compare(base, head, LIMITS)["differences"]
+    assert (found["base"], found["head"]) == ("1.900 GHz", "1.700 GHz")
+
+
+def test_points_of_one_side_and_broken_points_are_listed_not_compared() -> None:
+    base, head = pair(sweep(8))
+    del head.points["decode/B1"]
+    head.points["decode/B2"] |= {"status": "wrong", "reason": "off by 3 %"}
+    del base.points["decode/B3"]
+    document = compare(base, head, LIMITS)
+    assert document["only_base"] == ["decode/B1"] and document["only_head"] == ["decode/B3"]
+    assert document["not_compared"] == [
+        {"id": "decode/B2", "base": "ok", "head": "wrong: off by 3 %"}
+    ]
+    assert {"decode/B1", "decode/B2", "decode/B3"}.isdisjoint(p["id"] for p in document["points"])
+
+
+# --- files and commands -----------------------------------------------------------------------
+
+
+def test_runs_come_in_several_forms() -> None:
+    row = point("decode/B1", 10.0)
+    assert runs_of(row, "cold_us") == [[10.0]] and runs_of(row, "plan_us") == []
+    assert runs_of(row | {"samples": {"cold_us": [9.0, 11.0]}}, "cold_us") == [[9.0, 11.0]]
+    assert runs_of(row | {"runs": {"cold_us": [[1.0], []]}}, "cold_us") == [[1.0]]
+    assert runs_of(row | {"runs": {"cold_us": [None, [None, 2.0]]}}, "cold_us") == [[2.0]]
+
+
+def write_side(folder: Path, found: Side) -> Path:
+    results = folder / "results"
+    results.mkdir(parents=True)
+    points = list(found.points.values())
+    content = {"target": "decode", "provenance": found.provenance, "points": points}
+    write_json(results / "decode_results.json", content)
+    return results
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "analysis.compare", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def slower(tmp_path: Path) -> Path:
+    """compare.json of two sides with one slow-down of 40 %, made by the command."""
+    base, head = pair(*planted(7, **point("decode/B8", 60.0)))
+    out = tmp_path / "compare.json"
+    sides = (write_side(tmp_path / name, found) for name, found in (("a", base), ("b", head)))
+    done = run("--base", next(sides), "--head", next(sides), "--out", out)
+    assert (done.returncode, done.stderr) == (0, "")
+    return out
+
+
+def test_the_command_writes_the_same_bytes_again(slower: Path, tmp_path: Path) -> None:
+    again = run("--base", tmp_path / "a/results", "--head", tmp_path / "b/results")
+    assert again.stdout == slower.read_text()
+
+
+def test_the_gate_fails_on_a_slow_down_and_names_it(slower: Path) -> None:
+    done = run("--gate", slower, "--threshold", 0.05)
+    assert done.returncode == 1
+    assert done.stdout.startswith("decode/B8: time ") and "beyond 5 %" in done.stdout
+
+
+def test_the_gate_passes_below_its_threshold_and_on_speed_ups(slower: Path, tmp_path: Path) -> None:
+    assert run("--gate", slower, "--threshold", 0.5).returncode == 0
+    back = tmp_path / "back.json"
+    run("--base", tmp_path / "b/results", "--head", tmp_path / "a/results", "--out", back)
+    assert changed(json.loads(back.read_text())) == {"decode/B8": "faster"}
+    assert run("--gate", back).returncode == 0
+
+
+def test_the_gate_says_what_it_did_not_cover(tmp_path: Path) -> None:
+    base, head = pair(sweep(8), count=1)
+    del head.points["decode/B1"]
+    out = tmp_path / "compare.json"
+    write_json(out, compare(base, head, LIMITS))
+    done = run("--gate", out)
+    assert done.returncode == 0
+    assert "1 point(s) in the base only" in done.stderr and "run(s) a side" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("", "not JSON"), ("{}", "the JSON of a comparison"), ("[1]", "the JSON of a comparison")],
+)
+def test_the_gate_refuses_what_is_no_comparison(content: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    done = run("--gate", path)
+    assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_bad_sides_are_one_line_and_status_2(tmp_path: Path) -> None:
+    empty = tmp_path / "results"
+    done = run("--base", empty, "--head", empty)
+    assert (done.returncode, done.stderr) == (2, f"error: {empty}: no such folder\n")
+    empty.mkdir()
+    assert "no *_results.json here" in run("--base", empty, "--head", empty).stderr
+    (empty / "decode_results.json").write_text('{"points": 3}')
+    with pytest.raises(BadInput, match="not the results of a target"):
+        load(empty)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--base", "x"), ("a", "b", "--gate", "c"), ("a",), ("--gate", "c", "--alpha", "2")],
+)
+def test_a_command_that_asks_for_nothing_clear_is_refused(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).returncode == 2
+
+
+def test_load_reads_what_results_hold(tmp_path: Path) -> None:
+    base, _ = pair(sweep(3))
+    found = load(write_side(tmp_path / "outputs", base))
+    assert found.name == "base" and list(found.points) == list(base.points)
+    assert found.provenance["gpu"] == PROVENANCE["gpu"]
+    assert found.tables == tmp_path / "outputs/tables"

@@ -1,0 +1,250 @@
+"""Causes: parts that add up, kernels that pair off, facts that differ; made up and real."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from compare_data import kernel, point
+
+from analysis import attribution, decomposition
+from analysis.attribution import explain, match, operations_of
+from analysis.compare_reports import _kernels
+
+RECORDING = Path(__file__).parents[1] / "recordings/h200"
+REPORTS = sorted(RECORDING.glob("*/b*/sweep.ncu-rep.xz"))
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"instructions": 154e6}, "instructions"),
+        ({"warps": 2.7}, "active warps"),
+        ({"clock": 0.95e9}, "SM clock"),
+        ({"long_scoreboard": 18.2}, "long_scoreboard"),
+        ({"busy": 0.455}, "launch, tail and uneven SMs"),
+    ],
+)
+def test_one_thing_that_doubles_the_time_is_all_of_the_change(change: dict, part: str) -> None:
+    base, head = kernel(), kernel(**change)
+    assert head["duration_ns"] == pytest.approx(2 * base["duration_ns"])
+    (found,) = decomposition.parts(base, head)
+    assert found.what == part
+    assert found.delta_ns == pytest.approx(base["duration_ns"])
+
+
+def test_what_works_against_the_change_counts_negative() -> None:
+    base, head = kernel(), kernel(instructions=154e6, long_scoreboard=2.0)
+    parts = {p.what: p.delta_ns for p in decomposition.parts(base, head)}
+    assert parts["instructions"] > 0 > parts["long_scoreboard"]
+    assert sum(parts.values()) == pytest.approx(head["duration_ns"] - base["duration_ns"])
+
+
+def test_reasons_that_miss_some_of_the_latency_leave_the_rest_named() -> None:
+    base, head = kernel(), kernel()
+    head["metrics"]["warp_latency_per_issue"] *= 1.2
+    head["duration_ns"] *= 1.2
+    (found,) = decomposition.parts(base, head)
+    assert found.what == "not attributed to a reason"
+
+
+def test_without_stalls_the_waiting_is_one_part() -> None:
+    base, head = kernel(), kernel(long_scoreboard=18.2)
+    head["stalls"] = []
+    (found,) = decomposition.parts(base, head)
+    assert found.what == "all waiting"
+    assert found.delta_ns == pytest.approx(base["duration_ns"])
+
+
+@pytest.mark.parametrize("missing", ["inst_executed", "sm_clock_hz"])
+def test_without_a_factor_there_are_no_parts(missing: str) -> None:
+    base, head = kernel(), kernel(warps=2.7)
+    head["metrics"][missing] = None
+    assert decomposition.parts(base, head) == []
+    (cause,), unexplained = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 9)
+    assert cause["parts"] == [] and cause["delta_us"] is not None
+    assert unexplained == pytest.approx(9 - cause["delta_us"])
+
+
+@pytest.mark.skipif(not REPORTS, reason="no recorded reports")
+@pytest.mark.parametrize("report", REPORTS[:3], ids=lambda path: path.parent.parent.name)
+def test_parts_of_real_kernels_add_up(report: Path) -> None:
+    kernels, _ = _kernels(report)
+    compared = 0
+    for base, head in combinations(kernels[:12], 2):
+        parts = decomposition.parts(base, head)
+        change = head["duration_ns"] - base["duration_ns"]
+        compared += bool(parts)
+        assert sum(p.delta_ns for p in parts) == pytest.approx(change, abs=0.1)
+        for idle in (p for p in parts if p.kind == "idle SMs"):
+            assert all(v is not None and -0.05 < v < 1 for v in (idle.base, idle.head))
+    assert compared
+
+
+# --- kernels ----------------------------------------------------------------------------------
+
+
+def names(kernels: list[dict]) -> list[str]:
+    return [k["name"] for k in kernels]
+
+
+def test_kernels_pair_by_name_in_order_and_leftovers_by_time() -> None:
+    def timed(name: str, ns: float) -> dict:
+        return {"name": name, "duration_ns": ns}
+
+    base = [timed("fill", 1), timed("main", 9), timed("main", 8)]
+    head = [timed("main", 7), timed("main", 6), timed("long", 5), timed("short", 2)]
+    pairs, removed, added = match(base, head)
+    assert [(a["duration_ns"], b["duration_ns"]) for a, b in pairs] == [(9, 7), (8, 6), (1, 5)]
+    assert removed == [] and names(added) == ["short"]
+    pairs, removed, _ = match([timed("a", 1), timed("b", 9)], [timed("c", 8)])
+    assert [(a["name"], b["name"]) for a, b in pairs] == [("b", "c")]
+    assert names(removed) == ["a"]
+
+
+def test_a_kernel_that_went_explains_time_that_went() -> None:
+    gone = kernel("fill") | {"duration_ns": 4000.0}
+    base, head = point("d/x", 9, [kernel(), gone]), point("d/x", 5, [kernel()])
+    (cause,), unexplained = explain(base, head, "cold_us", -5.0)
+    assert (cause["kind"], cause["base"], cause["head"]) == ("kernel_removed", "fill", None)
+    assert (cause["delta_us"], unexplained) == (-4.0, -1.0)
+
+
+def test_another_kernel_in_its_place_is_a_replacement() -> None:
+    base, head = kernel(), kernel("BatchPrefillWithPagedKVCacheKernel", tile=1, instructions=2e8)
+    delta = (head["duration_ns"] - base["duration_ns"]) / 1e3
+    (cause,), unexplained = explain(
+        point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", delta
+    )
+    assert cause["kind"] == "kernel_replaced"
+    assert not [fact for fact in cause["facts"] if fact["kind"] == "template"]
+    assert (cause["base"], cause["head"]) == (base["name"], head["name"])
+    assert unexplained == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"tile": 1}, "template"),
+        ({"registers": 96, "warps": 4.0}, "code"),
+        ({"grid": "64,32,1", "warps": 4.0}, "launch_shape"),
+        ({"clock": 1.5e9}, "clock"),
+        ({"long_scoreboard": 8.0}, "execution"),
+    ],
+)
+def test_the_kind_is_what_changed_first_of_all(change: dict, kind: str) -> None:
+    base, head = kernel(), kernel(**change)
+    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+    assert cause["kind"] == kind
+
+
+def test_causes_are_ordered_by_what_they_explain() -> None:
+    extra = kernel("fill") | {"duration_ns": 30_000.0}
+    base, head = kernel(), kernel(long_scoreboard=5.2)
+    causes, _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head, extra]), "cold_us", 33.0)
+    assert [c["kind"] for c in causes] == ["kernel_added", "execution"]
+    assert causes[0]["share_of_delta"] == pytest.approx(30 / 33)
+
+
+def test_traffic_spills_and_tensor_work_are_facts_beyond_their_noise() -> None:
+    base, head = kernel(), kernel()
+    base["metrics"] |= {"spill_bytes": 0.0, "tensor_pipe_pct": 40.0, "l2_hit_pct": 30.0}
+    head["metrics"] |= {"spill_bytes": 5e6, "tensor_pipe_pct": 30.0, "l2_hit_pct": 31.0}
+    head["metrics"]["dram_bytes_read"] *= 1.5
+    head["metrics"]["inst_executed"] *= 1.01
+    found = {f.what: (f.base, f.head) for f in attribution.facts_of(base, head)}
+    assert found == {
+        "DRAM bytes read": (1.07e9, 1.605e9),
+        "local memory bytes (spills)": (0.0, 5e6),
+        "tensor pipe busy": (40.0, 30.0),
+    }
+
+
+def test_what_is_not_known_on_a_side_is_no_difference() -> None:
+    base, head = kernel(), kernel()
+    base["metrics"]["dram_bytes_read"] = None
+    base["demangled"] = None
+    base["registers"] = None
+    assert list(attribution.facts_of(base, head)) == []
+
+
+def test_a_kernel_without_a_duration_explains_nothing() -> None:
+    base, head = kernel(), kernel()
+    head["duration_ns"] = None
+    causes, unexplained = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+    assert causes == [] and unexplained == 5.0
+
+
+def test_source_lines_that_gained_are_named_in_time() -> None:
+    def deep(lines: dict[int, int], ns: float) -> dict:
+        rows = [
+            {"file": "norm.cuh", "line": line, "opcode": "LDG", "samples": n}
+            for line, n in lines.items()
+        ]
+        return kernel() | {"duration_ns": ns, "lines": rows}
+
+    base = point("d/x", 1, [kernel()]) | {"deep": [deep({10: 50, 20: 50}, 100_000)]}
+    slow = kernel(long_scoreboard=8.0)
+    head = point("d/x", 2, [slow]) | {"deep": [deep({10: 50, 20: 150}, 200_000)]}
+    (cause,), _ = explain(base, head, "cold_us", 100.0)
+    lines = [(f["what"], f["base"], f["head"]) for f in cause["facts"] if f["kind"] == "line"]
+    assert lines == [("norm.cuh:20", 50.0, 150.0)]
+
+
+# --- copies, gaps, host -----------------------------------------------------------------------
+
+
+def test_operations_are_counted_per_launch() -> None:
+    rows = [
+        {"launch": launch, "kind": kind, "name": name, "duration_ns": ns}
+        for launch in range(3)
+        for kind, name, ns in (("kernel", "k", 9e3), ("memcpy", "D2D", 1e3), ("memcpy", "D2D", 2e3))
+    ]
+    assert operations_of(rows) == [{"kind": "memcpy", "name": "D2D", "count": 2, "us": 3.0}]
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "kind", "delta"),
+    [(1, 2, "copy_added", 3.0), (2, 1, "copy_removed", -3.0), (1, 1, "copy_changed", 0.5)],
+)
+def test_copies_that_came_went_or_took_longer(
+    base: int, head: int, kind: str, delta: float
+) -> None:
+    def side(count: int, us: float) -> dict:
+        copies = [{"kind": "memcpy", "name": "D2D", "count": count, "us": us}]
+        return point("d/x", 1, []) | {"operations": copies}
+
+    (cause,), _ = explain(side(base, 3.0), side(head, 3.0 + delta), "cold_us", delta)
+    assert (cause["kind"], cause["delta_us"]) == (kind, delta)
+
+
+def test_gaps_between_kernels_count() -> None:
+    base, head = point("d/x", 1, []), point("d/x", 2, [])
+    head["measurement"]["kernel_gap_us"] = 4.0
+    (cause,), unexplained = explain(base, head, "cold_us", 5.0)
+    assert (cause["kind"], cause["delta_us"], unexplained) == ("gap", 4.0, 1.0)
+
+
+def test_a_slower_plan_says_what_it_chose_otherwise() -> None:
+    base, head = point("d/x", 1), point("d/x", 1)
+    for row, us, split in ((base, 20.0, False), (head, 90.0, True)):
+        row["measurement"]["plan_us"] = us
+        row["info"] = {"split_kv": split}
+    (cause,), unexplained = explain(base, head, "plan_us", 70.0)
+    assert (cause["kind"], cause["base"], cause["head"]) == ("plan", 20.0, 90.0)
+    (fact,) = cause["facts"]
+    assert (fact["what"], fact["base"], fact["head"]) == ("split_kv", False, True)
+    assert unexplained == 0
+
+
+def test_a_slower_launch_names_the_launches_that_were_added() -> None:
+    extra = kernel("fill")
+    base, head = point("d/x", 1, [kernel()]), point("d/x", 1, [kernel(), extra], host=30)
+    (cause,), _ = explain(base, head, "host_us", 15.0)
+    (fact,) = cause["facts"]
+    assert fact["what"] == "kernels" and fact["head"].endswith(", fill")
+    assert "differs too" in cause["evidence"]

@@ -1,0 +1,237 @@
+"""The page, the figures and the rules of a comparison."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from compare_data import kernel, pair, point, sweep
+from conftest import ROOT, Pipeline
+
+from analysis.compare import Settings, compare
+from reporting import compare_figures, compare_page
+from reporting.compare_page import context, figure_name, render, series, value
+
+
+def document(change: dict | None = None, count: int = 5, **provenance: str) -> dict:
+    """A comparison; ``change`` replaces the point decode/B8 of the head."""
+    head_points = sweep()
+    if change is not None:
+        head_points[7] = head_points[7] | change
+    base, head = pair(sweep(), head_points, count=count)
+    head.provenance |= provenance
+    return compare(base, head, Settings())
+
+
+@pytest.fixture(scope="module")
+def slower() -> dict:
+    worse = kernel(tile=1, registers=110, warps=4.6, long_scoreboard=6.5)
+    return document(point("decode/B8", 60.0, [worse]), flashinfer="0.7.2", driver="590.1")
+
+
+def sections(text: str) -> list[str]:
+    return re.findall(r"^##+ (.*)$", text, re.MULTILINE)
+
+
+def test_the_page_leads_with_the_differences_then_counts_then_changes(slower: dict) -> None:
+    text = render([slower], ["../figures"])
+    assert sections(text) == [
+        "What differs", "Summary", "The largest changes",
+        f"`decode/B8`: slower, {100 * slower['points'][7]['relative']:+.1f} %", "All points",
+    ]  # fmt: skip
+    assert "| FlashInfer | 0.6.18 | 0.7.2 | yes |" in text
+    assert "**Mixed causes.** driver, FlashInfer differ at once." in text
+    assert "1 of 24 points changed beyond 3 %." in text
+
+
+def test_the_page_tells_the_cause_its_parts_and_what_stays_unexplained(slower: dict) -> None:
+    text = render([slower], ["../figures"])
+    told = text.partition("### `decode/B8`")[2].partition("## All points")[0]
+    assert "template arguments**: tile_size_per_bdx 4 → tile_size_per_bdx 1" in told
+    assert "long_scoreboard: 5 → 6.5 cycles per instruction" in told
+    assert "registers 70 → 110" in told and "Unexplained: " in told
+    assert f"(../figures/{figure_name(slower['points'][7])})" in told
+
+
+def test_slow_downs_come_before_larger_speed_ups() -> None:
+    points = sweep()
+    points[3], points[7] = point("decode/B4", 5.0), point("decode/B8", 60.0)
+    base, head = pair(sweep(), points)
+    found = compare(base, head, Settings())
+    assert [p["id"] for p in compare_page.changed(found)] == ["decode/B8", "decode/B4"]
+
+
+def test_nothing_changed_is_said_plainly() -> None:
+    text = render([document()], ["../figures"])
+    assert "**Nothing changed.** None of 24 points is slower or faster" in text
+    assert "Nothing: same GPU, driver, versions, clock policy and flags" in text
+    assert "The largest changes" not in text and "Mixed causes" not in text
+
+
+def test_one_run_a_side_is_a_note_on_the_page() -> None:
+    assert "- 1 and 1 run(s) a side, fewer than 5" in render([document(count=1)], [None])
+
+
+def test_tables_are_whole_and_have_at_most_eight_columns(slower: dict) -> None:
+    text = render([slower, slower], [None, None])
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        columns = {len(re.findall(r"(?<!\\)\|", line)) - 1 for line in table.splitlines()}
+        assert len(columns) == 1 and max(columns) <= 8, table
+
+
+def test_points_of_one_side_and_broken_points_are_on_the_page() -> None:
+    base, head = pair(sweep(8))
+    del head.points["decode/B1"]
+    head.points["decode/B2"] |= {"status": "wrong", "reason": "off by 3 %"}
+    text = render([compare(base, head, Settings())], [None])
+    assert "1 point(s) only in the base: `decode/B1`." in text
+    assert "| `decode/B2` | ok | wrong: off by 3 % |" in text
+
+
+def test_no_points_in_common() -> None:
+    base, head = pair(sweep(2))
+    head.points = {}
+    assert "No point could be compared." in render([compare(base, head, Settings())], [None])
+
+
+def test_a_long_comparison_shows_what_changed_first_and_says_what_it_left_out() -> None:
+    long = [point(f"decode/B{i}", 50.0) for i in range(100)]
+    base, head = pair(long, [*long[:70], point("decode/B70", 80.0), *long[71:]])
+    found = context(compare(base, head, Settings()), None)
+    assert found["rows"][0]["id"] == "decode/B70" and len(found["rows"]) == compare_page.MOST_ROWS
+    assert "40 more in `compare.json`" in render([compare(base, head, Settings())], [None])
+
+
+def test_several_sides_make_one_page_with_all_times(slower: dict) -> None:
+    found = series([slower, slower])
+    assert [side["name"] for side in found["sides"]] == ["base", "head", "head"]
+    (row,) = found["rows"]
+    assert row["id"] == "decode/B8" and len(row["times"]) == 3 and found["moved"] == 1
+    text = render([slower, slower], [None, None])
+    assert "1 of 24 points changed in some step." in text
+    assert "Nothing changed: on none of 24 points" in render([document()] * 2, [None, None])
+
+
+@pytest.mark.parametrize(
+    ("found", "unit", "text"),
+    [
+        (1.07e9, "byte", "1.07 GB"),
+        (1.9e9, "hz", "1.9 GHz"),
+        (77e6, "", "77 M"),
+        (70, "", "70"),
+        (12.5, "%", "12.5 %"),
+        ("32,32,1", "", "`32,32,1`"),
+        (True, "", "`True`"),
+        ([1, 2], "", "`[1, 2]`"),
+        (None, "byte", "–"),
+    ],
+)
+def test_values_are_printed_as_their_kind(found: object, unit: str, text: str) -> None:
+    assert value(found, unit) == text
+
+
+# --- figures ----------------------------------------------------------------------------------
+
+
+def test_a_waterfall_goes_from_base_to_head(slower: dict) -> None:
+    changed = slower["points"][7]
+    steps = compare_figures.steps(changed)
+    assert changed["base"] + sum(amount for _, amount in steps) == pytest.approx(changed["head"])
+    assert steps[-1] == ("unexplained", changed["unexplained"])
+    assert "long_scoreboard" in dict(steps)
+
+
+def test_many_small_parts_are_one_step() -> None:
+    parts = [{"what": f"p{i}", "delta_us": float(i)} for i in range(1, 21)]
+    cause = {"delta_us": 210.0, "share_of_delta": 1.0, "parts": parts, "what": "k"}
+    steps = compare_figures.steps({"causes": [cause], "unexplained": 0.0})
+    assert len(steps) == compare_figures.MOST_STEPS + 2
+    assert steps[-2] == ("other explained", sum(range(1, 12)))
+
+
+def test_figures_are_the_same_bytes_and_named_as_the_page_says(
+    slower: dict, tmp_path: Path
+) -> None:
+    (tmp_path / "compare.json").write_text(json.dumps(slower))
+    style = compare_figures.STYLE
+    for folder in ("a", "b"):
+        with compare_figures.mpl.rc_context(style):  # type: ignore[arg-type]
+            compare_figures.draw(slower, tmp_path / folder)
+    names = sorted(p.name for p in (tmp_path / "a").iterdir())
+    assert names == ["compare.svg", "waterfall-decode-B8.svg"]
+    for name in names:
+        first, second = ((tmp_path / folder / name).read_bytes() for folder in ("a", "b"))
+        assert first == second and b"<dc:date>" not in first
+    linked = re.findall(r"\]\(F/(.*?)\)", render([slower], ["F"]))
+    assert sorted(linked) == names
+
+
+# --- rules ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_sides(project: Pipeline) -> Pipeline:
+    """The project with recordings/one and recordings/two: one target of the shipped recording."""
+    source = ROOT / "recordings/h200"
+    if not (source / "merge_state").exists():
+        pytest.skip("the shipped recording has no merge_state")
+    (project.folder / "recordings").unlink()
+    for name in ("one", "two"):
+        folder = project.folder / "recordings" / name
+        shutil.copytree(source / "merge_state", folder / "merge_state")
+        for file in ("environment.json", "ceilings.json", "source_index.json"):
+            shutil.copy(source / file, folder)
+        manifest = json.loads((source / "manifest.json").read_text())
+        manifest["targets"] = {"merge_state": manifest["targets"]["merge_state"]}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    return project
+
+
+SOURCE = ("source=recorded", "recording=recordings/one")
+
+
+def test_the_rules_make_the_page_and_the_gate_passes_and_fails(two_sides: Pipeline) -> None:
+    sides = ("--config", *SOURCE, "base=recordings/one", "head=recordings/two/")
+    two_sides.run("compare", *sides)
+    folder = two_sides.folder / "outputs/compare/one-vs-two"
+    found = json.loads((folder / "results/compare.json").read_text())
+    assert (found["base"]["name"], found["head"]["name"]) == ("one", "two")
+    assert found["summary"]["points"] == len(found["points"]) > 0
+    assert "**Nothing changed.**" in (folder / "reports/compare.md").read_text()
+    assert (folder / "figures/compare.svg").exists()
+    assert two_sides.planned(*sides, "--", "compare") == []
+    assert "compare_gate: no slow-down" in two_sides.run("compare_gate", *sides).stdout
+    slow = next(p for p in found["points"] if p["verdict"] == "same")
+    slow["metrics"]["cold_us"] |= {"verdict": "slower", "relative": 0.2}
+    (folder / "results/compare.json").write_text(json.dumps(found))
+    done = two_sides.run("compare_gate", *sides, check=False)
+    assert done.returncode == 1 and slow["id"] in done.stdout
+
+
+def test_several_heads_make_a_page_of_all_sides(two_sides: Pipeline) -> None:
+    shutil.copytree(two_sides.folder / "recordings/two", two_sides.folder / "recordings/three")
+    heads = "head=recordings/two,recordings/three"
+    two_sides.run("compare", "--config", *SOURCE, "base=recordings/one", heads)
+    made = two_sides.folder / "outputs/compare"
+    assert (made / "two-vs-three/reports/compare.md").exists()
+    text = (made / "one-vs-two-vs-three/reports/series.md").read_text()
+    assert "| point | one | two | three | step 1 | step 2 |" in text
+
+
+@pytest.mark.parametrize(
+    ("sides", "says"),
+    [
+        ((), "compare needs --config base=recordings/A head=recordings/B"),
+        (("base=recordings/one", "head=recordings/none"), "no recording here"),
+        (("base=recordings/one", "head=recordings/one"), "two sides are called one"),
+        (("base=recordings/one", "head=live"), "a side is live, but this run"),
+    ],
+)
+def test_sides_that_cannot_be_compared_say_so(
+    sides: tuple[str, ...], says: str, two_sides: Pipeline
+) -> None:
+    done = two_sides.run("-n", "compare", "--config", *SOURCE, *sides, check=False)
+    assert done.returncode != 0 and says in done.stdout + done.stderr

@@ -1,0 +1,131 @@
+"""Any two .ncu-rep files: matched by range, or by name and order; statistics where samples are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from compare_data import kernel
+
+from analysis import compare_reports
+from analysis.compare import Settings
+from analysis.compare_reports import compare, match, table
+
+ROOT = Path(__file__).parents[1]
+REPORTS = sorted((ROOT / "recordings/h200").glob("decode/b*/sweep.ncu-rep.xz"))
+CORPUS = ROOT.parent / "shared/corpus"
+needs_reports = pytest.mark.skipif(not REPORTS, reason="no recorded reports")
+needs_corpus = pytest.mark.skipif(not CORPUS.exists(), reason="no public reports here")
+
+
+def launch(name: str, nvtx: str | None = None, grid: str = "1,1,1", ns: float = 1e4) -> dict:
+    return kernel(name, grid=grid) | {"nvtx": nvtx, "duration_ns": ns}
+
+
+def named(pairs: list) -> list[tuple[int, int, str | None]]:
+    return [(len(a), len(b), a[0]["nvtx"]) for a, b in pairs]
+
+
+def test_launches_of_a_range_match_whatever_their_order() -> None:
+    base = [launch("k", "p"), launch("k", "q")]
+    pairs, removed, added = match(base, base[::-1])
+    assert [(a[0]["nvtx"], b[0]["nvtx"]) for a, b in pairs] == [("p", "p"), ("q", "q")]
+    assert removed == added == []
+
+
+def test_without_a_common_range_name_and_order_match() -> None:
+    base = [launch("k", "p", "1,1,1"), launch("k", "p", "2,1,1"), launch("other", "p")]
+    head = [launch("k", None, "1,1,1"), launch("k", None, "4,1,1")]
+    pairs, removed, added = match(base, head)
+    assert [(a[0]["grid"], b[0]["grid"]) for a, b in pairs] == [
+        ("1,1,1", "1,1,1"), ("2,1,1", "4,1,1"),
+    ]  # fmt: skip
+    assert [group[0]["name"] for group in removed] == ["other"] and added == []
+
+
+def test_launches_on_one_grid_are_samples_of_one_kernel() -> None:
+    pairs, _, _ = match([launch("k")] * 3, [launch("k", grid="2,1,1")] * 4)
+    assert named(pairs) == [(3, 4, None)]
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict]]:
+    """Kernels of reports that are not files."""
+    found: dict[str, list[dict]] = {}
+    monkeypatch.setattr(compare_reports, "_kernels", lambda path: (found[path.name], 0))
+    for rows in found.values():
+        rows[:] = [row | {"device": "NVIDIA H200"} for row in rows]
+    return found
+
+
+def of(reports: dict, base: list[dict], head: list[dict]) -> dict:
+    for name, rows in (("a", base), ("b", head)):
+        reports[name] = [row | {"device": "GPU", "lines": []} for row in rows]
+    return compare(Path("a"), Path("b"), Settings())
+
+
+def test_one_sample_a_side_has_no_verdict_and_says_so(reports: dict) -> None:
+    document = of(reports, [launch("k", ns=1e4)], [launch("k", ns=2e4)])
+    (found,) = document["points"]
+    assert (found["verdict"], found["interval"]) == (None, None)
+    assert found["relative"] == pytest.approx(1.0) and found["causes"]
+    assert document["notes"] == ["1 of 1 kernel(s) have one sample a side: no statistics."]
+    assert "one sample a side: no statistics" in table(document)
+
+
+def test_samples_on_both_sides_have_a_verdict(reports: dict) -> None:
+    base = [launch("k", ns=1e4 + n) for n in range(10)]
+    head = [launch("k", ns=2e4 + n) for n in range(10)]
+    (found,) = of(reports, base, head)["points"]
+    assert found["verdict"] == "slower" and found["interval"][0] > 9
+    (same,) = of(reports, base, base)["points"]
+    assert same["verdict"] == "same" and same["causes"] == []
+
+
+def test_kernels_of_one_report_are_listed(reports: dict) -> None:
+    document = of(reports, [launch("gone")], [launch("new")])
+    assert document["points"] == []
+    text = table(document)
+    assert "only in base: gone" in text and "no kernel is in both reports" in text
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "analysis.compare", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@needs_reports
+def test_a_report_against_itself_changed_nothing() -> None:
+    done = run(REPORTS[0], REPORTS[0])
+    assert done.returncode == 0
+    assert done.stdout.endswith("nothing changed: no matched kernel moved by more than 3 %\n")
+    as_json = json.loads(run(REPORTS[0], REPORTS[0], "--format", "json").stdout)
+    assert as_json["points"] and all(p["delta"] == 0 for p in as_json["points"])
+    assert as_json["differences"] == []
+
+
+@needs_corpus
+def test_reports_of_two_gpus_name_the_gpu() -> None:
+    names = ("manual_nvtx_rtx3070", "silu_a100_sxm4_40gb_full")
+    done = run(*(CORPUS / f"{name}.ncu-rep" for name in names))
+    assert done.returncode == 0
+    assert "differs: GPU: NVIDIA GeForce RTX 3070 → NVIDIA A100-SXM4-40GB" in done.stdout
+
+
+@needs_corpus
+def test_a_kernel_that_was_not_timed_is_counted() -> None:
+    path = CORPUS / "esmm_a10g_one_failed_kernel.ncu-rep"
+    assert "1 and 1 kernel(s) have no duration and are left out" in run(path, path).stdout
+
+
+@needs_reports
+@pytest.mark.parametrize("content", [b"", b"a,b,c\n1,2,3\n", b"NVR\0cut short"])
+def test_what_is_no_report_is_one_line_and_status_2(content: bytes, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.ncu-rep"
+    bad.write_bytes(content)
+    done = run(REPORTS[0], bad, "--out", tmp_path / "out.json")
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {bad}: ")
+    assert done.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == [bad]

@@ -1,0 +1,187 @@
+# Two or more sides of evidence -> what changed, and why. Asked for by name, never by `all`:
+#   snakemake -j1 compare --config base=recordings/A head=recordings/B
+# head may list several, separated by commas: each is then compared with the one before it.
+# A side is a recording's folder, or `live`: what this machine's GPU gives now.
+import re
+
+from capture import sides as _sides
+
+COMPARE = f"{config['outputs']}/compare"
+COMPARE_CODE = modules(
+    "analysis.compare",
+    "analysis.attribution",
+    "analysis.decomposition",
+    "analysis.differences",
+    "analysis.gate",
+    "analysis.kernelname",
+    "analysis.statistics",
+    "parsers.files",
+)
+COMPARE_PAGE = modules(
+    "reporting.compare_page", "reporting.format", "reporting.pages", "analysis.provenance"
+)
+try:
+    SIDES = _sides.of(config["base"], config["head"], EVIDENCE)
+except ValueError as error:
+    raise WorkflowError(str(error)) from None
+
+# A live side's tables and results are those of the run itself.
+SIDE_FOLDER = {
+    name: OUT if side.recording is None else f"{COMPARE}/sides/{name}"
+    for name, side in SIDES.items()
+}
+SIDE_RESULTS = {
+    name: [
+        f"{SIDE_FOLDER[name]}/results/{target}_results.json"
+        for target in side.targets
+        if target != "jit"
+    ]
+    for name, side in SIDES.items()
+}
+SERIES = f"{COMPARE}/{'-vs-'.join(SIDES)}"
+PAIRS = {
+    f"{base}-vs-{head}": (base, head) for base, head in zip(list(SIDES), list(SIDES)[1:])
+}
+
+if not PAIRS:
+
+    rule compare:
+        input:
+            lambda wc: (_ for _ in ()).throw(
+                WorkflowError("compare needs --config base=recordings/A head=recordings/B")
+            ),
+        localrule: True
+
+else:
+    SIDE = {"side": "|".join(map(re.escape, SIDES))}
+    PAIR = {"pair": "|".join(map(re.escape, PAIRS))}
+
+    rule compare_tables:
+        input:
+            evidence=lambda wc: SIDES[wc.side].files(wc.target),
+            code=package("parsers"),
+        output:
+            [f"{COMPARE}/sides/{{side}}/tables/{{target}}/{table}.parquet" for table in TABLES],
+            [f"{COMPARE}/sides/{{side}}/tables/{{target}}/{table}.csv" for table in TABLES],
+        log:
+            f"{COMPARE}/sides/{{side}}/logs/tables-{{target}}.log",
+        wildcard_constraints:
+            **SIDE,
+        params:
+            root=lambda wc: SIDES[wc.side].root,
+            out=lambda wc: f"{COMPARE}/sides/{wc.side}/tables/{wc.target}",
+            batches=lambda wc: [
+                f"{SIDES[wc.side].root}/{wc.target}/{batch}"
+                for batch in SIDES[wc.side].batches(wc.target)
+            ],
+        shell:
+            "{PYTHON} -m parsers.tables --evidence {params.root} --target {wildcards.target}"
+            " --out {params.out} {params.batches} 2> {log}"
+
+    rule compare_findings:
+        input:
+            tables=rules.compare_tables.output,
+            environment=lambda wc: f"{SIDES[wc.side].root}/environment.json",
+            code=FINDING_CODE,
+        output:
+            results=f"{COMPARE}/sides/{{side}}/results/{{target}}_results.json",
+            measurements=f"{COMPARE}/sides/{{side}}/tables/{{target}}/measurements.parquet",
+            csv=f"{COMPARE}/sides/{{side}}/tables/{{target}}/measurements.csv",
+        log:
+            f"{COMPARE}/sides/{{side}}/logs/findings-{{target}}.log",
+        wildcard_constraints:
+            **SIDE,
+        params:
+            tables=lambda wc: f"{COMPARE}/sides/{wc.side}/tables/{wc.target}",
+            root=lambda wc: SIDES[wc.side].root,
+        shell:
+            "{PYTHON} -m analysis.results --target {wildcards.target} --tables {params.tables}"
+            " --evidence {params.root} --recording {wildcards.side} --out {output.results}"
+            " --measurements {output.measurements} 2> {log}"
+
+    rule compare_sides:
+        input:
+            base=lambda wc: SIDE_RESULTS[PAIRS[wc.pair][0]],
+            head=lambda wc: SIDE_RESULTS[PAIRS[wc.pair][1]],
+            code=COMPARE_CODE,
+        output:
+            f"{COMPARE}/{{pair}}/results/compare.json",
+        log:
+            f"{COMPARE}/{{pair}}/logs/compare.log",
+        wildcard_constraints:
+            **PAIR,
+        params:
+            base=lambda wc: f"{SIDE_FOLDER[PAIRS[wc.pair][0]]}/results",
+            head=lambda wc: f"{SIDE_FOLDER[PAIRS[wc.pair][1]]}/results",
+            alpha=config["compare"]["alpha"],
+            threshold=config["compare"]["threshold"],
+            floor=f"--floor {config['compare']['floor']}" if config["compare"]["floor"] else "",
+        shell:
+            "{PYTHON} -m analysis.compare --base {params.base} --head {params.head}"
+            " --alpha {params.alpha} --threshold {params.threshold} {params.floor}"
+            " --out {output} 2> {log}"
+
+    rule compare_figures:
+        input:
+            comparison=rules.compare_sides.output,
+            code=modules(
+                "reporting.compare_figures", "reporting.compare_page", "reporting.figures"
+            ),
+        output:
+            directory(f"{COMPARE}/{{pair}}/figures"),
+        log:
+            f"{COMPARE}/{{pair}}/logs/figures.log",
+        wildcard_constraints:
+            **PAIR,
+        shell:
+            "{PYTHON} -m reporting.compare_figures --comparison {input.comparison}"
+            " --out-dir {output} 2> {log}"
+
+    rule compare_page:
+        input:
+            comparison=rules.compare_sides.output,
+            figures=rules.compare_figures.output,
+            code=COMPARE_PAGE,
+            template="templates/compare.md.j2",
+        output:
+            f"{COMPARE}/{{pair}}/reports/compare.md",
+        log:
+            f"{COMPARE}/{{pair}}/logs/page.log",
+        wildcard_constraints:
+            **PAIR,
+        shell:
+            "{PYTHON} -m reporting.compare_page --comparison {input.comparison}"
+            " --figures {input.figures} --out {output} 2> {log}"
+
+    # One page of all sides, where there are more than two.
+    rule compare_series:
+        input:
+            comparison=[f"{COMPARE}/{pair}/results/compare.json" for pair in PAIRS],
+            figures=[f"{COMPARE}/{pair}/figures" for pair in PAIRS],
+            code=COMPARE_PAGE,
+            template="templates/compare.md.j2",
+        output:
+            f"{SERIES}/reports/series.md",
+        log:
+            f"{SERIES}/logs/series.log",
+        shell:
+            "{PYTHON} -m reporting.compare_page --comparison {input.comparison}"
+            " --figures {input.figures} --out {output} 2> {log}"
+
+    rule compare:
+        input:
+            [f"{COMPARE}/{pair}/reports/compare.md" for pair in PAIRS],
+            rules.compare_series.output if len(PAIRS) > 1 else [],
+        localrule: True
+
+    # Fails on a significant slow-down beyond the threshold; docs/ci.md shows it in a CI job.
+    rule compare_gate:
+        input:
+            comparison=[f"{COMPARE}/{pair}/results/compare.json" for pair in PAIRS],
+            code=COMPARE_CODE,
+        params:
+            threshold=config["compare"]["gate_threshold"],
+        localrule: True
+        shell:
+            "for comparison in {input.comparison}; do {PYTHON} -m analysis.compare --gate $comparison"
+            " --threshold {params.threshold} || exit 1; done"
