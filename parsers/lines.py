@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from parsers.stalls import STALL_REASONS, StallReason
 
 Row = dict[str, Any]
+# Disassembling an instruction costs a third of a millisecond: it is done for those that hold samples worth
+# showing. A PC below this share of its kernel's samples keeps them, and its line, without the SASS.
+SHOWN_SHARE = 1e-3
 _OPCODE = re.compile(r"^\s*(?:@!?U?P[T\d]+\s+)?([A-Z][A-Z0-9_.]*)")
 
 
@@ -16,17 +20,22 @@ def of(action: Any) -> Iterator[Row]:
     """A row per PC and reason with at least one sample, by PC; none where there are no samples.
 
     `pc` counts bytes from the kernel's first instruction; `file` is relative: from `flashinfer/`
-    on, or the last two components.
+    on, or the last two components; `sass` is None for PCs below SHOWN_SHARE.
     """
     samples = {reason.reason: _by_pc(action, reason.samples) for reason in STALL_REASONS.values()}
     idle = {
         reason.reason: _by_pc(action, reason.samples + "_not_issued")
         for reason in STALL_REASONS.values()
     }
-    pcs = sorted({pc for counts in samples.values() for pc in counts or ()})
-    start = _start(action, pcs)
+    totals: Counter[int] = Counter()
+    for counts in samples.values():
+        totals.update(counts or {})
+    if not totals:
+        return
+    pcs = sorted(totals)
+    start, least = _start(action, pcs), SHOWN_SHARE * totals.total()
     for pc in pcs:
-        place = {"pc": pc - start} | _place(action, pc)
+        place = {"pc": pc - start} | _place(action, pc, with_sass=totals[pc] >= least)
         for reason in STALL_REASONS.values():
             yield from _row(place, pc, reason, samples, idle)
 
@@ -69,8 +78,8 @@ def _start(action: Any, pcs: list[int]) -> int:
     return min(addresses + pcs[:1], default=0)
 
 
-def _place(action: Any, pc: int) -> Row:
-    sass = (action.sass_by_pc(pc) or "").strip()
+def _place(action: Any, pc: int, with_sass: bool) -> Row:
+    sass = (action.sass_by_pc(pc) or "").strip() if with_sass else ""
     source = action.source_info(pc)
     opcode = _OPCODE.match(sass)
     return {

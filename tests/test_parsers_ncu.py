@@ -134,10 +134,23 @@ def test_pc_samples_add_up_and_lines_are_relative():
     assert any(f and f.startswith("include/flashinfer/") for f in files)
     assert not any(f and (f.startswith("/") or "site-packages" in f) for f in files)
     assert min(row["pc"] for row in report.lines) < 4096
-    opcodes = {row["opcode"] for row in report.lines}
+    opcodes = {row["opcode"] for row in report.lines if row["sass"]}
     assert None not in opcodes and {"HADD2.F32", "BAR.SYNC"} <= {
         ".".join(opcode.split(".")[:2]) for opcode in opcodes
     }
+
+
+def test_sass_is_read_for_the_instructions_that_hold_samples():
+    report = shared("captures/h200/deep_decode.ncu-rep.xz")
+    for kernel in report.kernels:
+        held = defaultdict(int)
+        sass = {}
+        for row in report.lines:
+            if row["kernel"] == kernel["kernel"]:
+                held[row["pc"]] += row["samples"]
+                sass[row["pc"]] = row["sass"]
+        least = 1e-3 * sum(held.values())
+        assert all((sass[pc] is not None) == (held[pc] >= least) for pc in held)
 
 
 def test_points_come_from_ranges():

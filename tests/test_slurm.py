@@ -78,8 +78,13 @@ def submit(folder: Path, environment: dict[str, str], *words: str) -> subprocess
     with (folder / "slurm.log").open("a") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "snakemake", *PROFILE, *words], cwd=folder, env=environment,
-            stdout=log, stderr=subprocess.STDOUT, text=True,
+            stdout=log, stderr=subprocess.STDOUT, text=True, preexec_fn=interruptible,
         )  # fmt: skip
+
+
+def interruptible() -> None:
+    # A shell starts what runs in its background with interrupts ignored, and so are its children's.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(folder: Path, environment: dict[str, str], *words: str) -> None:
