@@ -10,7 +10,8 @@ min_version("9.13")
 configfile: "config/config.yaml"
 
 
-container: None
+# Used with --software-deployment-method apptainer alone; the environment is README's otherwise.
+container: "docker://python:3.11-slim"
 
 
 include: "workflows/common.smk"
@@ -18,6 +19,7 @@ include: "workflows/capture.smk"
 include: "workflows/tables.smk"
 include: "workflows/findings.smk"
 include: "workflows/pages.smk"
+include: "workflows/compare.smk"
 include: "workflows/sample.smk"
 
 

@@ -60,10 +60,9 @@ def explain(base: Row, head: Row, metric: str, delta_us: float) -> tuple[list[Ro
     ``operations`` (copies seen by nsys, ``operations_of``) and ``deep`` (deep-profiled kernels
     with their lines); metric: cold_us, host_us or plan_us.
     """
-    if metric == "cold_us":
-        found = _of_device(base, head)
-    else:
-        found = [_of_host(base, head, metric, delta_us)]
+    found = (
+        _of_device(base, head) if metric == "cold_us" else [_of_host(base, head, metric, delta_us)]
+    )
     for cause in found:
         cause.share_of_delta = _share(cause.delta_us, delta_us)
     found.sort(key=lambda cause: -(cause.share_of_delta or 0.0))

@@ -44,7 +44,9 @@ def of_kernel(metrics: dict[str, Any]) -> Bottleneck:
             return Bottleneck("grid", "sm", 100 * waves)
         return Bottleneck("latency", "sm", max(compute, memory))
     if min(compute, memory) >= BUSY and abs(compute - memory) < 10:
-        return Bottleneck("balanced", _memory_level(metrics)[0], memory, max(compute, memory) >= NEAR)
+        return Bottleneck(
+            "balanced", _memory_level(metrics)[0], memory, max(compute, memory) >= NEAR
+        )
     if memory >= compute:
         level, pct = _memory_level(metrics)
         return Bottleneck("memory", level, memory if pct is None else pct, memory >= NEAR)

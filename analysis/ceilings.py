@@ -63,7 +63,10 @@ def of_point(ceilings: dict[str, Any], kernel: dict[str, Any], dtype: str) -> di
 
     ``kernel`` holds the main kernel's metrics by registry key; counter ceilings are None without them.
     """
-    per_cycle, cycles = kernel.get("dram_bytes_peak_per_cycle"), kernel.get("dram_cycles_per_second")
+    per_cycle, cycles = (
+        kernel.get("dram_bytes_peak_per_cycle"),
+        kernel.get("dram_cycles_per_second"),
+    )
     flops = kernel.get("tensor_flops_peak_per_second")
     products = ceilings["measured"]["tensor_tflops"]
     return {

@@ -1,6 +1,6 @@
 """``docs/measurements.md`` from the column table.
 
-    python -m analysis.docs [--check]
+python -m analysis.docs [--check]
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from parsers.files import main_guard, write_text
 PAGE = Path(__file__).parents[1] / "docs" / "measurements.md"
 INTRODUCTION = """# Measurements
 
-One row a point, in `tables/<target>/measurements.{parquet,csv}` and under `measurement` in `results/<target>_results.json`. A value that any
-term of its formula lacks is null. Names in a formula are other columns, or registry keys of [metrics.md](metrics.md). Made by
-`python -m analysis.docs`.
+One row a point, in `tables/<target>/measurements.{parquet,csv}` and under `measurement` in
+`results/<target>_results.json`. A value that any term of its formula lacks is null. Names in a formula are
+other columns, or registry keys of [metrics.md](metrics.md). Made by `python -m analysis.docs`.
 
 A number on a page is traced to its report, kernel and metric with its point and column:
 
@@ -44,7 +44,10 @@ def main() -> int:
         return 0
     if PAGE.exists() and PAGE.read_text() == page():
         return 0
-    print(f"{PAGE.relative_to(PAGE.parents[1])}: not up to date; run python -m analysis.docs", file=sys.stderr)
+    print(
+        f"{PAGE.relative_to(PAGE.parents[1])}: not up to date; run python -m analysis.docs",
+        file=sys.stderr,
+    )
     return 1
 
 

@@ -1,6 +1,6 @@
 """The JIT: what was measured of each module, as ``results/jit_analysis.json``.
 
-    python -m analysis.jit --evidence ROOT [--recording NAME] --out FILE.json
+python -m analysis.jit --evidence ROOT [--recording NAME] --out FILE.json
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _median(value: Any) -> float | None:
 
 def jit_analysis(evidence: Path, recording: str | None) -> Row:
     """The recording's measurement with its provenance and one summary row a module."""
-    measured = json.loads((evidence / "jit" / "jit_analysis.json").read_text())
+    measured: Row = json.loads((evidence / "jit" / "jit_analysis.json").read_text())
     rows = [summary(name, module) for name, module in measured["modules"].items()]
     return measured | {"provenance": load_provenance(evidence, recording), "summary": rows}
 

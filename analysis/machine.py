@@ -1,6 +1,6 @@
 """The machine: what the preflight found, as ``results/environment_info.json``.
 
-    python -m analysis.machine --evidence ROOT [--recording NAME] --out FILE.json
+python -m analysis.machine --evidence ROOT [--recording NAME] --out FILE.json
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -124,10 +125,7 @@ def _insitu(launches: list[Row]) -> Row:
         return {}
     spans = [sorted(rows, key=lambda r: r["start_ns"]) for rows in by_launch.values()]
     busy = [sum(r["duration_ns"] for r in rows) for rows in spans]
-    idle = [
-        sum(max(0, b["start_ns"] - a["end_ns"]) for a, b in zip(rows, rows[1:], strict=False))
-        for rows in spans
-    ]
+    idle = [sum(max(0, b["start_ns"] - a["end_ns"]) for a, b in pairwise(rows)) for rows in spans]
     return {
         "time_insitu_us": median(busy) / 1e3,
         "insitu_n": len(busy),
@@ -162,7 +160,7 @@ def _of_main(main: Row | None) -> Row:
         (s for s in main["stalls"] if s["kind"] == "stall" and s["share"] is not None),
         key=lambda s: -s["share"],
     )
-    first, second = (stalls + [{}, {}])[:2]
+    first, second = [*stalls, {}, {}][:2]
     return {column: metrics.get(key) for column, key in OF_MAIN.items()} | {
         "main_kernel": main["name"],
         "grid_size": main["grid_size"],
@@ -195,12 +193,18 @@ def _derived(r: Row) -> Row:
         tensor = rates["tensor_tflops_counted" if source == "counter" else "tflops"]
         fractions[f"gbs_fraction_{source}"] = ratio(memory, r[f"ceiling_dram_gbs_{source}"])
         fractions[f"tflops_fraction_{source}"] = ratio(tensor, r[f"ceiling_tensor_tflops_{source}"])
-    return rates | fractions | {
-        "replay_distortion": ratio(r["time_ncu_us"], r["time_insitu_us"]),
-        "flops_ratio": ratio(r["flops_analytic"], r["flops_tensor_counted"] or r["flops_counted"]),
-        "bytes_ratio": ratio(r["bytes_analytic"], r["bytes_dram_counted"]),
-        "ai_analytic": ratio(r["flops_analytic"], r["bytes_analytic"]),
-        "ai_counted": ratio(r["flops_counted"], r["bytes_dram_counted"]),
-        "ai_l2_counted": ratio(r["flops_counted"], r["bytes_l2_counted"]),
-        "ai_l1_counted": ratio(r["flops_counted"], r["bytes_l1_counted"]),
-    }
+    return (
+        rates
+        | fractions
+        | {
+            "replay_distortion": ratio(r["time_ncu_us"], r["time_insitu_us"]),
+            "flops_ratio": ratio(
+                r["flops_analytic"], r["flops_tensor_counted"] or r["flops_counted"]
+            ),
+            "bytes_ratio": ratio(r["bytes_analytic"], r["bytes_dram_counted"]),
+            "ai_analytic": ratio(r["flops_analytic"], r["bytes_analytic"]),
+            "ai_counted": ratio(r["flops_counted"], r["bytes_dram_counted"]),
+            "ai_l2_counted": ratio(r["flops_counted"], r["bytes_l2_counted"]),
+            "ai_l1_counted": ratio(r["flops_counted"], r["bytes_l1_counted"]),
+        }
+    )

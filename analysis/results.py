@@ -1,6 +1,6 @@
 """Per target: the tables of one kernel target become ``results/<target>_results.json`` and its measurement table.
 
-    python -m analysis.results --target decode --tables DIR --evidence ROOT --out FILE.json --measurements FILE.parquet
+python -m analysis.results --target decode --tables DIR --evidence ROOT --out FILE.json --measurements FILE.parquet
 """
 
 from __future__ import annotations
@@ -75,9 +75,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         if timing["run"]:
             continue
         problems = [f"{loss['tool']}: {loss['reason']}" for loss in lost[point]]
-        row = measurement.row(
-            timing, sweep[point], launches[point], machine, provenance, problems
-        )
+        row = measurement.row(timing, sweep[point], launches[point], machine, provenance, problems)
         points.append(_entry(timing, row, sweep[point], problems) | {"runs": _runs(runs[point])})
     found = {
         "schema": 1,
@@ -113,9 +111,7 @@ def _entry(timing: Row, row: Row, kernel_rows: list[Row], problems: list[str]) -
         "status": timing["status"],
         "reason": timing["reason"],
         "problems": problems,
-        "check": {
-            key: timing[f"check_{key}"] for key in ("rel_l2", "max_abs", "tolerance")
-        },
+        "check": {key: timing[f"check_{key}"] for key in ("rel_l2", "max_abs", "tolerance")},
         "info": json.loads(timing["info"] or "{}"),
         "measurement": row,
         "samples": {"cold_us": timing["cold_samples_us"], "hot_us": timing["hot_samples_us"]},

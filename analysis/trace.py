@@ -19,6 +19,7 @@ from parsers.files import BadInput, main_guard, read_json
 from parsers.registry import METRICS
 
 Row = dict[str, Any]
+Metrics = dict[tuple[str, int], list[Row]]
 EVENTS = {"time_cold": "cold", "time_hot": "hot", "host_launch": "host", "plan": "plan"}
 
 
@@ -39,11 +40,14 @@ def trace(outputs: Path, point: str, column: str) -> Iterator[str]:
     raise BadInput(path, f"no point {point!r}")
 
 
-def _column(entry: Row, metrics: Row, name: str, depth: int, seen: set[str]) -> Iterator[str]:
+def _column(entry: Row, metrics: Metrics, name: str, depth: int, seen: set[str]) -> Iterator[str]:
     column = BY_NAME[name]
     value = entry["measurement"][name]
     shown = "null" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-    yield f"{'  ' * depth}{name} = {shown} {column.unit}".rstrip() + f"   [{column.source}: {column.formula}]"
+    yield (
+        f"{'  ' * depth}{name} = {shown} {column.unit}".rstrip()
+        + f"   [{column.source}: {column.formula}]"
+    )
     if name in seen:
         return
     seen.add(name)
@@ -64,7 +68,7 @@ def _series(name: str) -> str:
     return next(f"series {series!r}" for stem, series in EVENTS.items() if name.startswith(stem))
 
 
-def _metric(entry: Row, metrics: Row, key: str, depth: int, main_only: bool) -> Iterator[str]:
+def _metric(entry: Row, metrics: Metrics, key: str, depth: int, main_only: bool) -> Iterator[str]:
     kernels = entry["kernels"]
     if main_only and kernels:
         kernels = [max(kernels, key=lambda k: k["duration_ns"] or 0)]
@@ -81,7 +85,9 @@ def _line(kernel: Row, metric: str, value: Any, unit: str, depth: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("outputs", type=Path, help="folder of one machine's results, outputs/<machine>")
+    parser.add_argument(
+        "outputs", type=Path, help="folder of one machine's results, outputs/<machine>"
+    )
     parser.add_argument("point", help="point id")
     parser.add_argument("column", help="column of the measurement table")
     args = parser.parse_args()

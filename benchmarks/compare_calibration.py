@@ -1,4 +1,4 @@
-"""How often a comparison of one binary with itself calls a change, and how often it finds a real one.
+"""How often comparing one binary with itself calls a change, and how often a real one is found.
 
     python benchmarks/compare_calibration.py [--trials 100] [--points 40]
 

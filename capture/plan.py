@@ -10,8 +10,8 @@ import argparse
 import json
 from pathlib import Path
 
-from parsers.files import write_json
 from capture.process import CaptureError, cli
+from parsers.files import write_json
 from targets import load, sweep
 
 

@@ -180,7 +180,11 @@ LINES = Table(
         _int(
             "pc", "instruction address, from the kernel's first instruction", "byte", required=True
         ),
-        _text("sass", "the instruction, for PCs with at least 0.1 % of the kernel's samples", "IAction.sass_by_pc"),
+        _text(
+            "sass",
+            "the instruction, for PCs with at least 0.1 % of the kernel's samples",
+            "IAction.sass_by_pc",
+        ),
         _text("opcode", "its opcode with modifiers"),
         _text(
             "file",

@@ -40,6 +40,15 @@ def of_page(page: str, findings: Findings, target: str | None) -> Row:
         return context
     context["targets"] = {name: of_target(found) for name, found in findings.targets.items()}
     context["claims"] = findings.optional("claims")
+    if page == "final-report":
+        from reporting import guide_choices
+
+        context["choices"] = [
+            choice
+            for results in findings.targets.values()
+            for choice in guide_choices.of_target(results).values()
+            if choice["summary"]
+        ]
     if page == "kernel-dev-guide":
         from reporting import guide
 
@@ -78,7 +87,12 @@ def of_target(results: Row) -> Row:
 
 def _shown(point: Row) -> Row:
     m = point["measurement"]
-    return {"label": point["point"].split("/", 1)[1], "id": point["point"], "m": m, "params": point["params"]}
+    return {
+        "label": point["point"].split("/", 1)[1],
+        "id": point["point"],
+        "m": m,
+        "params": point["params"],
+    }
 
 
 def _best(points: list[Row], rate: str) -> Row | None:

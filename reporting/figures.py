@@ -1,7 +1,7 @@
 """Figures of one kernel target (or of all): roofline, stall bars, rate over the sweep. SVG, same bytes every time.
 
-    python -m reporting.figures --results decode_results.json --out-dir DIR
-    python -m reporting.figures --overview --results A.json B.json … --out-dir DIR
+python -m reporting.figures --results decode_results.json --out-dir DIR
+python -m reporting.figures --overview --results A.json B.json … --out-dir DIR
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from reporting.series import Series, axis_of, series_of, spread
 # Okabe and Ito's palette: told apart by colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
 MARKERS = "osD^vP*X"
-CEILING_STYLE = {"datasheet": ":", "counter": "-", "measured": "--"}
-STYLE = {
+CEILING_STYLE: dict[Any, Any] = {"datasheet": ":", "counter": "-", "measured": "--"}
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "ncuflow",
     "svg.fonttype": "none",
     "font.size": 9,
@@ -45,7 +45,9 @@ STYLE = {
 STALL_BARS, STALL_REASONS = 12, 6
 
 
-def new(height: float = 4.0, left: float = 0.8, right: float = 2.2, top: float = 0.15) -> tuple[Figure, Axes]:
+def new(
+    height: float = 4.0, left: float = 0.8, right: float = 2.2, top: float = 0.15
+) -> tuple[Figure, Axes]:
     """An empty figure with margins in inches: fixed ones, as a layout engine would draw everything twice."""
     width = 7.6
     figure = Figure(figsize=(width, height))
@@ -57,7 +59,8 @@ def new(height: float = 4.0, left: float = 0.8, right: float = 2.2, top: float =
 
 def _plain_log(axis: Axis, base: int = 10) -> None:
     """A logarithmic axis with plain numbers at its powers and nothing between."""
-    axis.axes.set(**{f"{axis.axis_name}scale": LogScale(axis, base=base)})
+    which = "xscale" if axis is axis.axes.xaxis else "yscale"
+    axis.axes.set(**{which: LogScale(axis, base=base)})
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.set_minor_locator(NullLocator())
 
@@ -102,7 +105,8 @@ def roofline(all_results: list[dict[str, Any]], levels: bool) -> Figure:
             xs += [x for x, _ in found]
             label = {"ai_counted": "DRAM", "ai_l2_counted": "L2", "ai_l1_counted": "L1"}[column]
             axes.scatter(
-                *zip(*found, strict=True), s=size, facecolors=face, edgecolors=colour,
+                [x for x, _ in found],
+                [y for _, y in found], s=size, facecolors=face, edgecolors=colour,
                 marker=MARKERS[index % len(MARKERS)], linewidths=0.8,
                 label=f"{results['target']}, {label}" if levels else results["target"],
             )  # fmt: skip
@@ -151,7 +155,9 @@ def stalls(results: dict[str, Any]) -> Figure:
             for row in rows
         ]  # fmt: skip
         colour = "#BBBBBB" if reason == "other" else COLOURS[index % 7]
-        axes.barh(labels, [100 * w for w in widths], left=left, color=colour, label=reason, height=0.75)
+        axes.barh(
+            labels, [100 * w for w in widths], left=left, color=colour, label=reason, height=0.75
+        )
         left = [a + 100 * w for a, w in zip(left, widths, strict=True)]
     axes.set(xlabel="% of scheduler cycles", xlim=(0, 100))
     axes.tick_params(axis="y", labelsize=7)
@@ -170,7 +176,9 @@ def _slots(point: dict[str, Any]) -> dict[str, float]:
     m = point["measurement"]
     main = max(point["kernels"], key=lambda k: k["duration_ns"] or 0)
     issued = m["issue_active"] or 0.0
-    shares = {s["reason"]: s["share"] for s in main["stalls"] if s["kind"] == "stall" and s["share"]}
+    shares = {
+        s["reason"]: s["share"] for s in main["stalls"] if s["kind"] == "stall" and s["share"]
+    }
     return {"issued": issued} | {reason: (1 - issued) * share for reason, share in shares.items()}
 
 
@@ -186,7 +194,9 @@ def sweep(results: dict[str, Any]) -> Figure:
     for source, style in CEILING_STYLE.items():
         top = max((r[f"{stem}_{source}"] or 0 for r in rows), default=0)
         if top:
-            axes.axhline(top, ls=style, color="#555555", lw=1, label=f"{source} ceiling: {top:,.0f}")
+            axes.axhline(
+                top, ls=style, color="#555555", lw=1, label=f"{source} ceiling: {top:,.0f}"
+            )
     unit = {"tflops": "TFLOPS", "gbs": "GB/s"}[axis.rate]
     axes.set(xlabel=axis.name, ylabel=f"{unit} (analytic work / cold event time)", ylim=(0, None))
     _plain_log(axes.xaxis, base=2)
@@ -197,7 +207,9 @@ def sweep(results: dict[str, Any]) -> Figure:
 def _line(axes: Axes, line: Series, index: int) -> None:
     axes.plot(line.x, line.y, marker=MARKERS[index % len(MARKERS)], color=COLOURS[index % len(COLOURS)], ms=4,
               lw=1.2, label=line.label or "all points")  # fmt: skip
-    axes.fill_between(line.x, line.low, line.high, color=COLOURS[index % len(COLOURS)], alpha=0.15, lw=0)
+    axes.fill_between(
+        line.x, line.low, line.high, color=COLOURS[index % len(COLOURS)], alpha=0.15, lw=0
+    )
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
@@ -212,12 +224,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, nargs="+", required=True)
     parser.add_argument("--out-dir", type=Path, required=True)
-    parser.add_argument("--overview", action="store_true", help="one roofline of all given targets instead")
+    parser.add_argument(
+        "--overview", action="store_true", help="one roofline of all given targets instead"
+    )
     args = parser.parse_args()
     found = [json.loads(path.read_text()) for path in args.results]
     with mpl.rc_context(STYLE):
         if args.overview:
-            save(roofline(found, levels=False), args.out_dir / "roofline.svg", found[0]["provenance"])
+            save(
+                roofline(found, levels=False), args.out_dir / "roofline.svg", found[0]["provenance"]
+            )
             return
         for results in found:
             draw(results, args.out_dir)

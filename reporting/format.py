@@ -80,7 +80,9 @@ def micro(value: float | None) -> str:
 
 def cell(text: Any) -> str:
     """Text that is safe inside a Markdown table cell."""
-    return MISSING if text is None or text == "" else str(text).replace("|", "\\|").replace("\n", " ")
+    return (
+        MISSING if text is None or text == "" else str(text).replace("|", "\\|").replace("\n", " ")
+    )
 
 
 FILTERS = {

@@ -1,6 +1,6 @@
 """Render one page: findings and a template in, Markdown out.
 
-    python -m reporting.pages PAGE --results DIR --evidence ROOT --out FILE [--target NAME]
+python -m reporting.pages PAGE --results DIR --evidence ROOT --out FILE [--target NAME]
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - Markdown, and every value is the project's own
+        autoescape=False,
     )
     env.filters.update(FILTERS)
     env.globals |= {"one_line": one_line, "TIERS": TIERS}
@@ -98,7 +98,9 @@ def main() -> None:
     parser.add_argument("--evidence", type=Path, required=True)
     parser.add_argument("--target")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--no-strict", action="store_true", help="strike impossible numbers through instead")
+    parser.add_argument(
+        "--no-strict", action="store_true", help="strike impossible numbers through instead"
+    )
     args = parser.parse_args()
     findings = Findings(args.results, args.evidence, strict=not args.no_strict)
     write_text(args.out, render(args.page, findings, args.target))

@@ -57,7 +57,9 @@ def series_of(points: list[Point], axis: Axis) -> list[Series]:
     for point in points:
         if point["measurement"][axis.rate] is not None and axis.name in point["params"]:
             groups[tuple(point["params"].get(n) for n in axis.others)].append(point)
-    lines = sorted((g for g in groups.items() if len(g[1]) > 1), key=lambda g: -len(g[1]))[:MOST_SERIES]
+    lines = sorted((g for g in groups.items() if len(g[1]) > 1), key=lambda g: -len(g[1]))[
+        :MOST_SERIES
+    ]
     shared = _constant(tuple(key for key, _ in lines), axis.others)
     return [_series(key, members, axis, shared) for key, members in lines]
 
@@ -71,7 +73,9 @@ def _series(key: tuple[Any, ...], members: list[Point], axis: Axis, shared: set[
     members = sorted(members, key=lambda p: p["params"][axis.name])
     rows = [p["measurement"] for p in members]
     label = ", ".join(
-        f"{name} {value}" for name, value in zip(axis.others, key, strict=True) if name not in shared
+        f"{name} {value}"
+        for name, value in zip(axis.others, key, strict=True)
+        if name not in shared
     )
     rates = [r[axis.rate] for r in rows]
     cold = [r["time_cold_us"] for r in rows]

@@ -19,9 +19,7 @@ def measure(device: Gpu, repeats: int = REPEATS) -> dict[str, Any]:
     """ceilings.json: medians with quartiles of a large copy (GB/s) and matmuls (TFLOPS)."""
     return {
         "copy_gbs": _copy(device, repeats),
-        "matmul_tflops": {
-            dtype: _matmul(device, dtype, repeats) for dtype in ("f16", "bf16")
-        },
+        "matmul_tflops": {dtype: _matmul(device, dtype, repeats) for dtype in ("f16", "bf16")},
         "gpu": device.facts()["name"],
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "clocks": device.clocks(),

@@ -34,7 +34,9 @@ class Pipeline:
             command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False
         )
         if check and done.returncode:
-            pytest.fail(f"{' '.join(arguments)}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
+            pytest.fail(
+                f"{' '.join(arguments)}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
+            )
         return done
 
     def planned(self, *arguments: str) -> list[str]:

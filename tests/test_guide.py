@@ -1,7 +1,5 @@
 """The kernel developer guide: every section of the seed guide, from findings alone, complete or not."""
 
-# ruff: noqa: E501 (names, headings and rows of tables are as long as they are)
-
 from __future__ import annotations
 
 import json

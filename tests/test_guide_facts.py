@@ -1,7 +1,5 @@
 """What the guide's prose says of FlashInfer, held against FlashInfer's source."""
 
-# ruff: noqa: E501 (names, headings and rows of tables are as long as they are)
-
 from __future__ import annotations
 
 import re

@@ -1,7 +1,5 @@
 """Kernel names: template arguments decoded, held against the headers that define them."""
 
-# ruff: noqa: E501 (names, headings and rows of tables are as long as they are)
-
 from __future__ import annotations
 
 import re

@@ -27,7 +27,13 @@ def kernel(name: str = "Main", duration: float | None = 90e3, **metrics: float) 
 
 
 def launch(start: int, end: int, number: int, kind: str = "kernel") -> dict:
-    return {"kind": kind, "start_ns": start, "end_ns": end, "duration_ns": end - start, "launch": number}
+    return {
+        "kind": kind,
+        "start_ns": start,
+        "end_ns": end,
+        "duration_ns": end - start,
+        "launch": number,
+    }
 
 
 def row(kernels=(), launches=(), **changes):
@@ -52,7 +58,9 @@ def test_nothing_profiled_is_null_not_zero():
 
 
 def test_kernels_of_a_point_are_summed_and_the_longest_stands_for_it():
-    main = kernel(dram_bytes_read=100e6, dram_bytes_write=20e6, sm_throughput_pct=10, memory_throughput_pct=90)
+    main = kernel(
+        dram_bytes_read=100e6, dram_bytes_write=20e6, sm_throughput_pct=10, memory_throughput_pct=90
+    )
     merge = kernel("Merge", 10e3, dram_bytes_read=5e6, dram_bytes_write=0, sm_throughput_pct=99)
     found = row([merge, main])
     assert found["time_ncu_us"] == pytest.approx(100)

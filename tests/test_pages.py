@@ -56,7 +56,9 @@ def test_no_heading_stands_over_nothing():
 def test_every_page_states_gpu_versions_date_and_tier():
     for page in (SAMPLE / "reports").glob("*.md"):
         origin = page.read_text().splitlines()[2]
-        assert re.match(r"> Tier [ABC] \(.*\) · .+ · .*FlashInfer .* · \d{4}-\d\d-\d\d", origin), page.name
+        assert re.match(r"> Tier [ABC] \(.*\) · .+ · .*FlashInfer .* · \d{4}-\d\d-\d\d", origin), (
+            page.name
+        )
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda p: p.name)

@@ -119,7 +119,9 @@ def test_no_path_of_this_machine_is_in_the_outputs(finished):
 
 def test_json_is_strict(finished):
     for path in finished.outputs.rglob("*.json"):
-        json.loads(path.read_text(), parse_constant=lambda name, at=path: pytest.fail(f"{name} in {at}"))
+        json.loads(
+            path.read_text(), parse_constant=lambda name, at=path: pytest.fail(f"{name} in {at}")
+        )
 
 
 def test_default_config_fits_the_schema_and_every_key_is_described():

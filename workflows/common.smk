@@ -1,4 +1,5 @@
 # Configuration, evidence and path helpers that the other rule files share.
+import json
 import sys
 from glob import glob
 from pathlib import Path
@@ -23,7 +24,8 @@ LIVE = EVIDENCE.recording is None
 RECORDING = f"--recording {EVIDENCE.recording}" if EVIDENCE.recording else ""
 # --config strict=false arrives as text or as a boolean, depending on how it was given.
 STRICT = "" if str(config["strict"]).lower() == "true" else "--no-strict"
-PYTHON = sys.executable
+# The environment that Snakemake runs in is the one that its jobs run in, also where nobody activated it.
+shell.prefix(f"set -euo pipefail; export PATH={Path(sys.executable).parent}:$PATH; ")
 KERNEL_TARGETS = [name for name in TARGETS if name in EVIDENCE.targets]
 JIT = f"{EVIDENCE.root}/jit/jit_analysis.json"
 HAS_JIT = "jit" in TARGETS and (LIVE or Path(JIT).exists())
@@ -45,3 +47,13 @@ def modules(*names):
 def package(name):
     """Every module of a package."""
     return sorted(glob(f"{name}/*.py"))
+
+
+def blocks_of(wildcards):
+    """The blocks of a batch's sweep as JSON: what the plan of that batch depends on."""
+    source = (
+        config["deep"]
+        if wildcards.batch == "deep"
+        else config["sweeps"][config["sweep"]]
+    )
+    return json.dumps(source.get(wildcards.target, []))

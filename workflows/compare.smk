@@ -18,7 +18,10 @@ COMPARE_CODE = modules(
     "parsers.files",
 )
 COMPARE_PAGE = modules(
-    "reporting.compare_page", "reporting.format", "reporting.pages", "analysis.provenance"
+    "reporting.compare_page",
+    "reporting.format",
+    "reporting.pages",
+    "analysis.provenance",
 )
 try:
     SIDES = _sides.of(config["base"], config["head"], EVIDENCE)
@@ -40,7 +43,8 @@ SIDE_RESULTS = {
 }
 SERIES = f"{COMPARE}/{'-vs-'.join(SIDES)}"
 PAIRS = {
-    f"{base}-vs-{head}": (base, head) for base, head in zip(list(SIDES), list(SIDES)[1:])
+    f"{base}-vs-{head}": (base, head)
+    for base, head in zip(list(SIDES), list(SIDES)[1:])
 }
 
 if not PAIRS:
@@ -48,7 +52,9 @@ if not PAIRS:
     rule compare:
         input:
             lambda wc: (_ for _ in ()).throw(
-                WorkflowError("compare needs --config base=recordings/A head=recordings/B")
+                WorkflowError(
+                    "compare needs --config base=recordings/A head=recordings/B"
+                )
             ),
         localrule: True
 
@@ -61,8 +67,14 @@ else:
             evidence=lambda wc: SIDES[wc.side].files(wc.target),
             code=package("parsers"),
         output:
-            [f"{COMPARE}/sides/{{side}}/tables/{{target}}/{table}.parquet" for table in TABLES],
-            [f"{COMPARE}/sides/{{side}}/tables/{{target}}/{table}.csv" for table in TABLES],
+            [
+                f"{COMPARE}/sides/{{side}}/tables/{{target}}/{table}.parquet"
+                for table in TABLES
+            ],
+            [
+                f"{COMPARE}/sides/{{side}}/tables/{{target}}/{table}.csv"
+                for table in TABLES
+            ],
         log:
             f"{COMPARE}/sides/{{side}}/logs/tables-{{target}}.log",
         wildcard_constraints:
@@ -75,7 +87,7 @@ else:
                 for batch in SIDES[wc.side].batches(wc.target)
             ],
         shell:
-            "{PYTHON} -m parsers.tables --evidence {params.root} --target {wildcards.target}"
+            "python -m parsers.tables --evidence {params.root} --target {wildcards.target}"
             " --out {params.out} {params.batches} 2> {log}"
 
     rule compare_findings:
@@ -95,7 +107,7 @@ else:
             tables=lambda wc: f"{COMPARE}/sides/{wc.side}/tables/{wc.target}",
             root=lambda wc: SIDES[wc.side].root,
         shell:
-            "{PYTHON} -m analysis.results --target {wildcards.target} --tables {params.tables}"
+            "python -m analysis.results --target {wildcards.target} --tables {params.tables}"
             " --evidence {params.root} --recording {wildcards.side} --out {output.results}"
             " --measurements {output.measurements} 2> {log}"
 
@@ -115,9 +127,13 @@ else:
             head=lambda wc: f"{SIDE_FOLDER[PAIRS[wc.pair][1]]}/results",
             alpha=config["compare"]["alpha"],
             threshold=config["compare"]["threshold"],
-            floor=f"--floor {config['compare']['floor']}" if config["compare"]["floor"] else "",
+            floor=(
+                f"--floor {config['compare']['floor']}"
+                if config["compare"]["floor"]
+                else ""
+            ),
         shell:
-            "{PYTHON} -m analysis.compare --base {params.base} --head {params.head}"
+            "python -m analysis.compare --base {params.base} --head {params.head}"
             " --alpha {params.alpha} --threshold {params.threshold} {params.floor}"
             " --out {output} 2> {log}"
 
@@ -125,7 +141,9 @@ else:
         input:
             comparison=rules.compare_sides.output,
             code=modules(
-                "reporting.compare_figures", "reporting.compare_page", "reporting.figures"
+                "reporting.compare_figures",
+                "reporting.compare_page",
+                "reporting.figures",
             ),
         output:
             directory(f"{COMPARE}/{{pair}}/figures"),
@@ -134,7 +152,7 @@ else:
         wildcard_constraints:
             **PAIR,
         shell:
-            "{PYTHON} -m reporting.compare_figures --comparison {input.comparison}"
+            "python -m reporting.compare_figures --comparison {input.comparison}"
             " --out-dir {output} 2> {log}"
 
     rule compare_page:
@@ -150,7 +168,7 @@ else:
         wildcard_constraints:
             **PAIR,
         shell:
-            "{PYTHON} -m reporting.compare_page --comparison {input.comparison}"
+            "python -m reporting.compare_page --comparison {input.comparison}"
             " --figures {input.figures} --out {output} 2> {log}"
 
     # One page of all sides, where there are more than two.
@@ -165,7 +183,7 @@ else:
         log:
             f"{SERIES}/logs/series.log",
         shell:
-            "{PYTHON} -m reporting.compare_page --comparison {input.comparison}"
+            "python -m reporting.compare_page --comparison {input.comparison}"
             " --figures {input.figures} --out {output} 2> {log}"
 
     rule compare:
@@ -179,9 +197,9 @@ else:
         input:
             comparison=[f"{COMPARE}/{pair}/results/compare.json" for pair in PAIRS],
             code=COMPARE_CODE,
+        localrule: True
         params:
             threshold=config["compare"]["gate_threshold"],
-        localrule: True
         shell:
-            "for comparison in {input.comparison}; do {PYTHON} -m analysis.compare --gate $comparison"
+            "for comparison in {input.comparison}; do python -m analysis.compare --gate $comparison"
             " --threshold {params.threshold} || exit 1; done"

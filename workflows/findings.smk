@@ -19,17 +19,17 @@ rule findings:
         ceilings=f"{EVIDENCE.root}/ceilings.json",
         code=FINDING_CODE,
     output:
-        results=OUT + "/results/{target}_results.json",
-        measurements=OUT + "/tables/{target}/measurements.parquet",
-        csv=OUT + "/tables/{target}/measurements.csv",
+        results=f"{OUT}/results/{{target}}_results.json",
+        measurements=f"{OUT}/tables/{{target}}/measurements.parquet",
+        csv=f"{OUT}/tables/{{target}}/measurements.csv",
     log:
-        OUT + "/logs/findings-{target}.log",
+        f"{OUT}/logs/findings-{{target}}.log",
     params:
         tables=lambda wc: f"{OUT}/tables/{wc.target}",
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "{PYTHON} -m analysis.results --target {wildcards.target} --tables {params.tables}"
+        "python -m analysis.results --target {wildcards.target} --tables {params.tables}"
         " --evidence {params.root} {params.recording} --out {output.results}"
         " --measurements {output.measurements} 2> {log}"
 
@@ -39,14 +39,14 @@ rule environment_info:
         environment=f"{EVIDENCE.root}/environment.json",
         code=modules("analysis.machine", "analysis.provenance", "parsers.files"),
     output:
-        OUT + "/results/environment_info.json",
+        f"{OUT}/results/environment_info.json",
     log:
-        OUT + "/logs/environment_info.log",
+        f"{OUT}/logs/environment_info.log",
     params:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "{PYTHON} -m analysis.machine --evidence {params.root} {params.recording} --out {output} 2> {log}"
+        "python -m analysis.machine --evidence {params.root} {params.recording} --out {output} 2> {log}"
 
 
 SOURCE_INDEX = f"{EVIDENCE.root}/source_index.json"
@@ -71,13 +71,13 @@ rule claims:
             "analysis.noise",
         ),
     output:
-        OUT + "/results/claims.json",
+        f"{OUT}/results/claims.json",
     log:
-        OUT + "/logs/claims.log",
+        f"{OUT}/logs/claims.log",
     params:
-        results=f"{OUT}/results",
+        results=lambda wc: f"{OUT}/results",
     shell:
-        "{PYTHON} -m analysis.claims --results {params.results} --claims claims"
+        "python -m analysis.claims --results {params.results} --claims claims"
         " --source-index {input.source_index} --out {output} 2> {log}"
 
 
@@ -87,13 +87,13 @@ rule hotlines:
         source_index=SOURCE_INDEX,
         code=modules("analysis.hotlines"),
     output:
-        OUT + "/results/hotlines.json",
+        f"{OUT}/results/hotlines.json",
     log:
-        OUT + "/logs/hotlines.log",
+        f"{OUT}/logs/hotlines.log",
     params:
         root=EVIDENCE.root,
     shell:
-        "{PYTHON} -m analysis.hotlines --results {input.results} --evidence {params.root}"
+        "python -m analysis.hotlines --results {input.results} --evidence {params.root}"
         " --out {output} 2> {log}"
 
 
@@ -103,11 +103,11 @@ rule jit_analysis:
         environment=f"{EVIDENCE.root}/environment.json",
         code=modules("analysis.jit", "analysis.provenance", "parsers.files"),
     output:
-        OUT + "/results/jit_analysis.json",
+        f"{OUT}/results/jit_analysis.json",
     log:
-        OUT + "/logs/jit_analysis.log",
+        f"{OUT}/logs/jit_analysis.log",
     params:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "{PYTHON} -m analysis.jit --evidence {params.root} {params.recording} --out {output} 2> {log}"
+        "python -m analysis.jit --evidence {params.root} {params.recording} --out {output} 2> {log}"

@@ -17,22 +17,32 @@ GUIDE = sorted(glob("reporting/guide*.py")) + modules(
     "parsers.stalls",
 )
 GUIDE += sorted(glob("templates/guide/**/*.*", recursive=True))
-PAGE_NAMES = ["INDEX", "environment", "analysis", "kernel-dev-guide", "final-report", "claims"]
+PAGE_NAMES = [
+    "INDEX",
+    "environment",
+    "analysis",
+    "kernel-dev-guide",
+    "final-report",
+    "claims",
+]
 PAGES = [f"{OUT}/reports/{name}.md" for name in PAGE_NAMES]
 
 
 rule figures:
     input:
-        results=OUT + "/results/{target}_results.json",
+        results=f"{OUT}/results/{{target}}_results.json",
         code=modules("reporting.figures", "reporting.series", "analysis.provenance"),
     output:
-        expand(OUT + "/figures/{{target}}-{kind}.svg", kind=["roofline", "stalls", "sweep"]),
+        expand(
+            f"{OUT}/figures/{{{{target}}}}-{{kind}}.svg",
+            kind=["roofline", "stalls", "sweep"],
+        ),
     log:
-        OUT + "/logs/figures-{target}.log",
+        f"{OUT}/logs/figures-{{target}}.log",
     params:
-        out=f"{OUT}/figures",
+        out=lambda wc: f"{OUT}/figures",
     shell:
-        "{PYTHON} -m reporting.figures --results {input.results} --out-dir {params.out} 2> {log}"
+        "python -m reporting.figures --results {input.results} --out-dir {params.out} 2> {log}"
 
 
 rule overview_figure:
@@ -44,30 +54,31 @@ rule overview_figure:
     log:
         f"{OUT}/logs/figures-overview.log",
     params:
-        out=f"{OUT}/figures",
+        out=lambda wc: f"{OUT}/figures",
     shell:
-        "{PYTHON} -m reporting.figures --overview --results {input.results} --out-dir {params.out}"
+        "python -m reporting.figures --overview --results {input.results} --out-dir {params.out}"
         " 2> {log}"
 
 
 rule target_page:
     input:
-        results=OUT + "/results/{target}_results.json",
+        results=f"{OUT}/results/{{target}}_results.json",
         figures=rules.figures.output,
         code=CONTEXT,
         template="templates/target.md.j2",
     output:
-        OUT + "/reports/{target}.md",
+        f"{OUT}/reports/{{target}}.md",
     log:
-        OUT + "/logs/page-{target}.log",
+        f"{OUT}/logs/page-{{target}}.log",
     wildcard_constraints:
         target="|".join(KERNEL_TARGETS),
     params:
-        results=f"{OUT}/results",
+        strict=STRICT,
+        results=lambda wc: f"{OUT}/results",
         root=EVIDENCE.root,
     shell:
-        "{PYTHON} -m reporting.pages target --target {wildcards.target} --results {params.results}"
-        " --evidence {params.root} {STRICT} --out {output} 2> {log}"
+        "python -m reporting.pages target --target {wildcards.target} --results {params.results}"
+        " --evidence {params.root} {params.strict} --out {output} 2> {log}"
 
 
 rule environment_page:
@@ -81,11 +92,12 @@ rule environment_page:
     log:
         f"{OUT}/logs/page-environment.log",
     params:
-        results=f"{OUT}/results",
+        strict=STRICT,
+        results=lambda wc: f"{OUT}/results",
         root=EVIDENCE.root,
     shell:
-        "{PYTHON} -m reporting.pages environment --results {params.results}"
-        " --evidence {params.root} {STRICT} --out {output} 2> {log}"
+        "python -m reporting.pages environment --results {params.results}"
+        " --evidence {params.root} {params.strict} --out {output} 2> {log}"
 
 
 rule page:
@@ -98,20 +110,23 @@ rule page:
         hotlines=rules.hotlines.output,
         source_index=SOURCE_INDEX,
         code=CONTEXT,
-        guide=lambda wc: GUIDE if wc.page == "kernel-dev-guide" else [],
+        guide=lambda wc: (
+            GUIDE if wc.page in ("kernel-dev-guide", "final-report") else []
+        ),
         template="templates/{page}.md.j2",
     output:
-        OUT + "/reports/{page}.md",
+        f"{OUT}/reports/{{page}}.md",
     log:
-        OUT + "/logs/page-{page}.log",
+        f"{OUT}/logs/page-{{page}}.log",
     wildcard_constraints:
         page="|".join(name for name in PAGE_NAMES if name != "environment"),
     params:
-        results=f"{OUT}/results",
+        strict=STRICT,
+        results=lambda wc: f"{OUT}/results",
         root=EVIDENCE.root,
     shell:
-        "{PYTHON} -m reporting.pages {wildcards.page} --results {params.results}"
-        " --evidence {params.root} {STRICT} --out {output} 2> {log}"
+        "python -m reporting.pages {wildcards.page} --results {params.results}"
+        " --evidence {params.root} {params.strict} --out {output} 2> {log}"
 
 
 if HAS_JIT:
@@ -126,11 +141,12 @@ if HAS_JIT:
         log:
             f"{OUT}/logs/page-jit.log",
         params:
-            results=f"{OUT}/results",
+            strict=STRICT,
+            results=lambda wc: f"{OUT}/results",
             root=EVIDENCE.root,
         shell:
-            "{PYTHON} -m reporting.pages jit --results {params.results} --evidence {params.root}"
-            " {STRICT} --out {output} 2> {log}"
+            "python -m reporting.pages jit --results {params.results} --evidence {params.root}"
+            " {params.strict} --out {output} 2> {log}"
 
 
 # What a user types: one name a target, and the two groups of pages.

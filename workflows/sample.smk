@@ -2,14 +2,15 @@
 rule sample:
     input:
         pages=PAGES + [f"{OUT}/reports/{name}.md" for name in TARGET_PAGES],
-        figures=rules.overview_figure.output + [f"{OUT}/figures/{name}-sweep.svg" for name in KERNEL_TARGETS],
+        figures=rules.overview_figure.output
+        + [f"{OUT}/figures/{name}-sweep.svg" for name in KERNEL_TARGETS],
         tables=[f"{OUT}/tables/{name}/measurements.csv" for name in KERNEL_TARGETS],
     output:
         touch(f"{OUT}/sample.done"),
     log:
         f"{OUT}/logs/sample.log",
     params:
-        out=OUT,
+        out=lambda wc: OUT,
     shell:
         "rm -rf docs/sample/reports docs/sample/figures docs/sample/tables"
         " && mkdir -p docs/sample && cp -r {params.out}/reports {params.out}/figures docs/sample/"

@@ -1,5 +1,15 @@
 # Captures -> tables: one job a target reads all its reports into Parquet and CSV.
-TABLES = ["kernels", "metrics", "stalls", "rules", "lines", "timeline", "ranges", "timing", "lost"]
+TABLES = [
+    "kernels",
+    "metrics",
+    "stalls",
+    "rules",
+    "lines",
+    "timeline",
+    "ranges",
+    "timing",
+    "lost",
+]
 
 
 rule tables:
@@ -7,14 +17,16 @@ rule tables:
         evidence=lambda wc: EVIDENCE.files(wc.target),
         code=package("parsers"),
     output:
-        expand(OUT + "/tables/{{target}}/{table}.parquet", table=TABLES),
-        expand(OUT + "/tables/{{target}}/{table}.csv", table=TABLES),
+        expand(f"{OUT}/tables/{{{{target}}}}/{{table}}.parquet", table=TABLES),
+        expand(f"{OUT}/tables/{{{{target}}}}/{{table}}.csv", table=TABLES),
     log:
-        OUT + "/logs/tables-{target}.log",
+        f"{OUT}/logs/tables-{{target}}.log",
     params:
         root=EVIDENCE.root,
         out=lambda wc: f"{OUT}/tables/{wc.target}",
-        batches=lambda wc: [f"{EVIDENCE.root}/{wc.target}/{b}" for b in EVIDENCE.batches(wc.target)],
+        batches=lambda wc: [
+            f"{EVIDENCE.root}/{wc.target}/{b}" for b in EVIDENCE.batches(wc.target)
+        ],
     shell:
-        "{PYTHON} -m parsers.tables --evidence {params.root} --target {wildcards.target}"
+        "python -m parsers.tables --evidence {params.root} --target {wildcards.target}"
         " --out {params.out} {params.batches} 2> {log}"
