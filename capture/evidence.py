@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ class Evidence:
 
     root: folder of the captures; machine: name of the folder under outputs/; recording: its name or None
     for live; targets: target -> batch -> point ids; tools: which of events, nsys, ncu it has; runs: how
-    often each batch is timed.
+    often each batch is timed; plans: (target, batch) -> the points of a live batch, as in points.json.
     """
 
     root: Path
@@ -36,6 +36,7 @@ class Evidence:
     targets: dict[str, dict[str, list[str]]]
     tools: frozenset[str]
     runs: int = 1
+    plans: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
 
     def batches(self, target: str) -> list[str]:
         return list(self.targets.get(target, {}))
@@ -79,16 +80,18 @@ def live(config: dict[str, Any], names: list[str]) -> Evidence:
     """Evidence that the capture rules will make on this machine."""
     tools = live_tools(config)
     machine = config.get("machine") or slug(gpu_names()[0])
-    targets: dict[str, dict[str, list[str]]] = {}
+    plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for name in names:
         points = sweep.points(load(name), config["sweeps"][config["sweep"]].get(name, []))
-        batches = sweep.batches(points, config["batch_size"])
-        targets[name] = {batch: [p.id for p in members] for batch, members in batches.items()}
+        found = sweep.batches(points, config["batch_size"])
         if "ncu" in tools and config["deep"].get(name):
-            deep = sweep.points(load(name), config["deep"][name])
-            targets[name][DEEP] = [p.id for p in deep]
+            found[DEEP] = sweep.points(load(name), config["deep"][name])
+        plans |= {(name, batch): [p.as_dict() for p in found[batch]] for batch in found}
+    targets: dict[str, dict[str, list[str]]] = {name: {} for name in names}
+    for (name, batch), members in plans.items():
+        targets[name][batch] = [point["id"] for point in members]
     root = Path(config["outputs"]) / machine / "captures"
-    return Evidence(root, machine, None, targets, tools, config["timing"]["runs"])
+    return Evidence(root, machine, None, targets, tools, config["timing"]["runs"], plans)
 
 
 def resolve(config: dict[str, Any], names: list[str]) -> Evidence:

@@ -114,6 +114,8 @@ def test_every_sweep_of_the_configuration_expands(name: str) -> None:
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
     target = targets.load(name)
     for blocks in (*config["sweeps"].values(), config["deep"]):
+        if name not in blocks:
+            continue
         found = sweep.points(target, blocks[name])
         assert found
         assert all(target.work(point.params)["bytes"] > 0 for point in found)

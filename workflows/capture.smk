@@ -63,18 +63,16 @@ if LIVE:
 
     rule plan:
         input:
-            code=modules("capture.plan", "targets.sweep"),
+            code=modules("capture.plan"),
             target="targets/{target}.py",
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/points.json",
         log:
             f"{OUT}/logs/plan-{{target}}-{{batch}}.log",
         params:
-            blocks=blocks_of,
-            size=config["batch_size"],
+            points=plan_of,
         shell:
-            "python -m capture.plan {wildcards.target} {wildcards.batch} --blocks {params.blocks:q}"
-            " --size {params.size} --out {output} 2> {log}"
+            "python -m capture.plan --points {params.points:q} --out {output} 2> {log}"
 
     # Compile what the points need before a GPU is held; modules of one target side by side.
     rule build:

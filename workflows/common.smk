@@ -49,11 +49,6 @@ def package(name):
     return sorted(glob(f"{name}/*.py"))
 
 
-def blocks_of(wildcards):
-    """The blocks of a batch's sweep as JSON: what the plan of that batch depends on."""
-    source = (
-        config["deep"]
-        if wildcards.batch == "deep"
-        else config["sweeps"][config["sweep"]]
-    )
-    return json.dumps(source.get(wildcards.target, []))
+def plan_of(wildcards):
+    """The points of a batch as JSON: what its captures depend on, and no other batch's."""
+    return json.dumps(EVIDENCE.plans[wildcards.target, wildcards.batch])
