@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from analysis import attribution, differences, gate
@@ -25,6 +26,8 @@ METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "p
 # many.
 HOST = ("host_us", "plan_us")
 CHANGED = ("slower", "faster")
+SHORT_US = 20.0  # launches below this are a group of their own
+FEWEST_POINTS = 3  # of such a group
 
 
 @dataclass(frozen=True)
@@ -129,13 +132,14 @@ def compare(base: Side, head: Side, settings: Settings) -> Row:
             p: pair for p in good if all(pair := _pair(base.points[p], head.points[p], metric))
         }
         enough = math.inf if metric in HOST else statistics.ENOUGH_RUNS
-        some, floor = statistics.estimates(
-            list(sides.values()), settings.alpha, settings.floor, enough
-        )
-        if some:
-            floors[metric] = asdict(floor)
-        found += some
-        keys += [(p, metric) for p in sides]
+        for label, group in _by_length(metric, sides).items():
+            some, floor = statistics.estimates(
+                list(group.values()), settings.alpha, settings.floor, enough
+            )
+            if some:
+                floors[label] = asdict(floor)
+            found += some
+            keys += [(p, metric) for p in group]
     decided = statistics.decide(found, settings.alpha, settings.threshold)
     by_point: dict[str, dict[str, statistics.Estimate]] = defaultdict(dict)
     for (point, metric), estimate in zip(keys, decided, strict=True):
@@ -150,6 +154,22 @@ def compare(base: Side, head: Side, settings: Settings) -> Row:
             if not by_point.get(p)
         ],
     }
+
+
+def _by_length(metric: str, sides: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Points whose noise is judged together: a launch of few µs moves by more of itself than a long one.
+
+    Label of the floor -> points. One group where either would be too small to know its own noise.
+    """
+    short = {
+        p: pair
+        for p, pair in sides.items()
+        if metric == "cold_us" and median(pair[0][0]) < SHORT_US
+    }
+    long = {p: pair for p, pair in sides.items() if p not in short}
+    if min(len(short), len(long)) < FEWEST_POINTS:
+        return {metric: sides}
+    return {metric: long, f"{metric}_short": short}
 
 
 def _ok(point: Row) -> bool:
@@ -243,9 +263,11 @@ def notes(entries: Sequence[Row], floors: Row) -> list[str]:
     fewest = [min((e["runs"][side] for e in entries), default=ENOUGH_RUNS) for side in (0, 1)]
     if min(fewest) < ENOUGH_RUNS:
         floor = next(iter(floors.values()))
+        short = floors.get("cold_us_short")
+        of_short = f", {100 * short['value']:.1f} % below {SHORT_US:.0f} µs," if short else ""
         out.append(
             f"{fewest[0]} and {fewest[1]} run(s) a side, fewer than {ENOUGH_RUNS}: only changes "
-            f"beyond the A/A floor of {100 * floor['value']:.1f} % count "
+            f"beyond the A/A floor of {100 * floor['value']:.1f} %{of_short} count "
             f"({_FLOOR_SOURCE[floor['source']]})."
         )
     untested = sum(e["basis"] == "none" for e in entries)

@@ -23,7 +23,12 @@ Row = dict[str, Any]
 MOST_CHANGED = 12  # told in full, with a waterfall each
 MOST_ROWS = 60
 MOST_PARTS, LEAST_SHARE = 5, 0.05
-LABELS = {"cold_us": "time", "host_us": "host", "plan_us": "plan"}
+LABELS = {
+    "cold_us": "time",
+    "cold_us_short": "time of short launches",
+    "host_us": "host",
+    "plan_us": "plan",
+}
 CHANGED = ("slower", "faster")
 # facts that a reader of the page wants first; bytes and rates follow in the order found
 FIRST = ("template", "launch", "code", "smem", "occupancy")
