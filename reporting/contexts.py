@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reporting.series import axis_of, spread, varying
+from reporting.series import axis_of, spread, usual
 
 if TYPE_CHECKING:
     from reporting.pages import Findings
@@ -72,7 +72,7 @@ def of_target(results: Row) -> Row:
         "provenance": results["provenance"],
         "ceilings": results["ceilings"],
         "axis": axis,
-        "varying": varying(good),
+        "base": ", ".join(f"{name} {value}" for name, value in usual(good, axis)),
         "total": len(points),
         "good": len(good),
         "not_good": [p for p in points if p["status"] != "ok"],

@@ -206,7 +206,7 @@ def sweep(results: dict[str, Any]) -> Figure:
 
 def _line(axes: Axes, line: Series, index: int) -> None:
     axes.plot(line.x, line.y, marker=MARKERS[index % len(MARKERS)], color=COLOURS[index % len(COLOURS)], ms=4,
-              lw=1.2, label=line.label or "all points")  # fmt: skip
+              lw=1.2, label=line.label)  # fmt: skip
     axes.fill_between(
         line.x, line.low, line.high, color=COLOURS[index % len(COLOURS)], alpha=0.15, lw=0
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from statistics import mode
 from typing import Any
 
 Point = dict[str, Any]
@@ -53,30 +54,49 @@ def axis_of(points: list[Point]) -> Axis:
 
 def series_of(points: list[Point], axis: Axis) -> list[Series]:
     """Lines of at least two points, the longest first, at most eight; the tables hold the rest."""
+    base = [value for _, value in usual(points, axis)]
+    return [
+        _series(_label(key, base, axis.others), members, axis)
+        for key, members in _lines(points, axis)
+    ]
+
+
+def usual(points: list[Point], axis: Axis) -> list[tuple[str, Any]]:
+    """The most frequent setting, over the lines, of each parameter beside the axis."""
+    keys = [key for key, _ in _lines(points, axis)]
+    return (
+        [(name, mode(key[i] for key in keys)) for i, name in enumerate(axis.others)] if keys else []
+    )
+
+
+def _lines(points: list[Point], axis: Axis) -> list[tuple[tuple[Any, ...], list[Point]]]:
     groups: dict[tuple[Any, ...], list[Point]] = defaultdict(list)
     for point in points:
         if point["measurement"][axis.rate] is not None and axis.name in point["params"]:
             groups[tuple(point["params"].get(n) for n in axis.others)].append(point)
-    lines = sorted((g for g in groups.items() if len(g[1]) > 1), key=lambda g: -len(g[1]))[
-        :MOST_SERIES
+    lines = [group for group in groups.items() if len(group[1]) > 1]
+    return sorted(lines, key=lambda group: -len(group[1]))[:MOST_SERIES]
+
+
+def _label(key: tuple[Any, ...], base: list[Any], names: tuple[str, ...]) -> str:
+    """What sets a line apart from the usual settings; ``base`` where nothing does."""
+    apart = [
+        _setting(name, value)
+        for name, value, common in zip(names, key, base, strict=True)
+        if value != common
     ]
-    shared = _constant(tuple(key for key, _ in lines), axis.others)
-    return [_series(key, members, axis, shared) for key, members in lines]
+    return ", ".join(apart) or "base"
 
 
-def _constant(keys: tuple[tuple[Any, ...], ...], names: tuple[str, ...]) -> set[str]:
-    """Parameters that do not tell these lines apart, so that no label repeats them."""
-    return {name for i, name in enumerate(names) if len({key[i] for key in keys}) <= 1}
+def _setting(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    return value if isinstance(value, str) else f"{name} {value}"
 
 
-def _series(key: tuple[Any, ...], members: list[Point], axis: Axis, shared: set[str]) -> Series:
+def _series(label: str, members: list[Point], axis: Axis) -> Series:
     members = sorted(members, key=lambda p: p["params"][axis.name])
     rows = [p["measurement"] for p in members]
-    label = ", ".join(
-        f"{name} {value}"
-        for name, value in zip(axis.others, key, strict=True)
-        if name not in shared
-    )
     rates = [r[axis.rate] for r in rows]
     cold = [r["time_cold_us"] for r in rows]
     slow = [r["time_cold_q75_us"] or r["time_cold_us"] for r in rows]
