@@ -140,7 +140,7 @@ if "--version" in sys.argv:
     sys.exit()
 words = sys.argv[1:]
 program = words[words.index("-o") + 2 :]
-while program[0] != {python!r}:
+while Path(program[0]).parent != Path({python!r}).parent:
     program.pop(0)
 subprocess.run(program)
 plan = Path(os.environ["NCUFLOW_TEST_PLAN"])
