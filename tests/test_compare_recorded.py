@@ -25,7 +25,7 @@ Compared = Callable[[str, str], dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
-    """``compared("compare-base", "compare-again")``: the document, from the evidence on."""
+    """``compared("flashinfer-0.6.18", "planted-slow-downs")``: the document, from the evidence on."""
     folder = tmp_path_factory.mktemp("sides")
     done: dict[str, Path] = {}
 
