@@ -2,6 +2,8 @@
 
     python -m analysis.claims --results DIR --claims claims --out FILE.json [--source-index FILE]
 
+FILE.json is the list of records; FILE_summary.json beside it has the counts and the noise floors.
+
 Verdicts: confirmed, refuted, differs by architecture, not testable here. docs/claims.md has the
 rules.
 """
@@ -173,6 +175,7 @@ def _record(
     claim: Row, provenance: Row | None, verdict: str, found: Outcome | None, reason: str
 ) -> Row:
     here = provenance or {}
+    published = _published(claim, found)
     return {
         "id": claim["id"],
         "file": claim["file"],
@@ -181,8 +184,9 @@ def _record(
         "target": claim["applies"]["target"],
         "verdict": verdict,
         "another_gpu": _another_gpu(claim, found, provenance),
-        "published": _published(claim, found),
+        "published": published,
         "measured": _measured(found),
+        "unit": (published["compared"] or published)["unit"],
         "difference": _difference(found),
         "tolerance": found.decide.get("tolerance") if found else None,
         "compare": found.decide["compare"] if found else None,
@@ -286,7 +290,7 @@ def _cited(origin: Origin, name: str, value: Any) -> Row:
 
 
 def judge_all(claims: list[Row], evidence: Evidence) -> Row:
-    """``claims.json``: every claim's record, the counts by verdict, the noise floors by target."""
+    """Every claim's record, the counts by verdict, the noise floors by target."""
     records = [judge(claim, evidence) for claim in claims]
     counts = Counter(record["verdict"] for record in records)
     provenance = evidence.machine or next(
@@ -309,7 +313,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     claims = claim_files.load(args.claims)
-    write_json(args.out, judge_all(claims, load(args.results, args.source_index)))
+    found = judge_all(claims, load(args.results, args.source_index))
+    write_json(args.out, found.pop("claims"))
+    write_json(args.out.with_name(f"{args.out.stem}_summary.json"), found)
 
 
 if __name__ == "__main__":

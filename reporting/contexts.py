@@ -39,7 +39,10 @@ def of_page(page: str, findings: Findings, target: str | None) -> Row:
     if page == "environment":
         return context
     context["targets"] = {name: of_target(found) for name, found in findings.targets.items()}
-    context["claims"] = findings.optional("claims")
+    records = findings.optional("claims")
+    if records is not None:
+        records = findings.optional("claims_summary") | {"claims": records}
+    context["claims"] = records
     if page == "final-report":
         from reporting import guide_choices
 

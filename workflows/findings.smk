@@ -71,14 +71,15 @@ rule claims:
             "analysis.noise",
         ),
     output:
-        f"{OUT}/results/claims.json",
+        records=f"{OUT}/results/claims.json",
+        summary=f"{OUT}/results/claims_summary.json",
     log:
         f"{OUT}/logs/claims.log",
     params:
         results=lambda wc: f"{OUT}/results",
     shell:
         "python -m analysis.claims --results {params.results} --claims claims"
-        " --source-index {input.source_index} --out {output} 2> {log}"
+        " --source-index {input.source_index} --out {output.records} 2> {log}"
 
 
 rule hotlines:
