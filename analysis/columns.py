@@ -96,15 +96,15 @@ kernel_count        | int   |        | kernels that ncu profiled in the point's 
 main_kernel         | text  |        | the longest of them                                            | ncu
 grid_size           | int   | blocks | of the main kernel                                             | ncu
 block_size          | int   | threads| of the main kernel                                             | ncu
-registers           | int   | /thread| of the main kernel                                             | ncu
-smem_bytes          | int   | B/block| static and dynamic shared memory of the main kernel            | ncu
-waves               | float |        | grid over what the GPU holds at once                           | ncu
+registers           | int   | /thread| registers of the main kernel | ncu
+smem_bytes          | int   | B/block| smem_static + smem_dynamic of the main kernel | ncu
+waves               | float |        | waves of the main kernel: grid over what the GPU holds at once | ncu
 top_stall           | text  |        | the largest stall of the main kernel                           | ncu
 top_stall_share     | float | of 1   | its share of all stall cycles                                  | ncu
 second_stall        | text  |        | the second largest                                             | ncu
 second_stall_share  | float | of 1   | its share                                                      | ncu
-bottleneck          | text  |        | memory, compute, balanced, latency, grid or unknown            | ncu
-bottleneck_unit     | text  |        | the unit that leads                                            | ncu
-bottleneck_pct      | float | %      | its use in per cent of peak                                    | ncu
+bottleneck          | text  |        | memory, compute, balanced, latency, grid: by sol_sm_pct, sol_memory_pct, waves | ncu
+bottleneck_unit     | text  |        | the unit that leads, by sol_dram_pct, sol_l2_pct, sol_l1_pct, tensor_pipe_pct | ncu
+bottleneck_pct      | float | %      | its use: one of sol_sm_pct, sol_dram_pct, sol_l2_pct, sol_l1_pct, waves | ncu
 """)
 BY_NAME = {column.name: column for column in COLUMNS}

@@ -20,6 +20,11 @@ from parsers.registry import METRICS
 
 Row = dict[str, Any]
 Metrics = dict[tuple[str, int], list[Row]]
+MEDIANS = {
+    c.name
+    for c in COLUMNS
+    if (c.source == "events" and "median" in c.formula) or "quartile" in c.formula
+}
 EVENTS = {"time_cold": "cold", "time_hot": "hot", "host_launch": "host", "plan": "plan"}
 
 
@@ -53,19 +58,33 @@ def _column(entry: Row, metrics: Metrics, name: str, depth: int, seen: set[str])
     seen.add(name)
     words = re.findall(r"\w+", column.formula)
     for word in dict.fromkeys(words):
-        if word in BY_NAME and word != name and BY_NAME[word].kind != "text":
+        if word in METRICS and word == name:
+            yield from _metric(entry, metrics, word, depth + 1, "main kernel" in column.formula)
+        elif word in BY_NAME and word != name and BY_NAME[word].kind != "text":
             yield from _column(entry, metrics, word, depth + 1, seen)
         elif word in METRICS:
             yield from _metric(entry, metrics, word, depth + 1, "main kernel" in column.formula)
-    if column.source == "events" and "quartile" not in column.formula and name.endswith("_us"):
-        yield f"{'  ' * (depth + 1)}timing.jsonl of the point's batch, {_series(name)}"
+    yield from (f"{'  ' * (depth + 1)}{line}" for line in _evidence(entry, column.source, name))
     if "gpu__time_duration" in words:
         for kernel in entry["kernels"]:
             yield _line(kernel, "gpu__time_duration.sum", kernel["duration_ns"], "ns", depth + 1)
 
 
-def _series(name: str) -> str:
-    return next(f"series {series!r}" for stem, series in EVENTS.items() if name.startswith(stem))
+def _evidence(entry: Row, source: str, name: str) -> Iterator[str]:
+    """The file behind a column that no formula leads further down from."""
+    series = next((s for stem, s in EVENTS.items() if name.startswith(stem)), None)
+    if source == "events" and series and name in MEDIANS:
+        yield f"timing.jsonl of the point's batch, series {series!r}"
+    elif name in ("time_insitu_us", "insitu_n", "kernel_gap_us"):
+        yield "trace.sqlite of the point's batch: the kernels in its NVTX range (tables/<target>/timeline)"
+    elif name.startswith("ceiling") and name.endswith(("datasheet", "measured")):
+        yield f"{'analysis/datasheets.yaml' if name.endswith('datasheet') else 'ceilings.json of the evidence'}"
+    elif "stall" in name:
+        main = max(entry["kernels"], key=lambda k: k["duration_ns"] or 0)
+        for stall in main["stalls"]:
+            if stall["kind"] == "stall" and stall["share"]:
+                where = f"{main['report']}  kernel {main['kernel']} {main['name']}"
+                yield f"{where}  {stall['reason']}: {stall['ratio']} cycles an instruction, share {stall['share']}"
 
 
 def _metric(entry: Row, metrics: Metrics, key: str, depth: int, main_only: bool) -> Iterator[str]:

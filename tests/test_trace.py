@@ -1,0 +1,55 @@
+"""From a cell back to its metric: every number of the recorded pages has evidence under it."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from analysis.trace import trace
+from parsers.files import BadInput
+
+EVIDENCE = (
+    ".ncu-rep",
+    "timing.jsonl",
+    "trace.sqlite",
+    "ceilings.json",
+    "datasheets.yaml",
+    "[point",
+)
+
+
+def cells(outputs):
+    for path in sorted((outputs / "results").glob("*_results.json")):
+        for point in json.loads(path.read_text())["points"]:
+            for column, value in point["measurement"].items():
+                if isinstance(value, float):
+                    yield point["point"], column
+
+
+def test_random_cells_end_at_evidence(finished):
+    chosen = random.Random(20260109).sample(list(cells(finished.outputs)), 40)
+    for point, column in chosen:
+        text = "\n".join(trace(finished.outputs, point, column))
+        assert any(end in text for end in EVIDENCE), text
+
+
+def test_a_rate_is_traced_to_the_metric_it_was_counted_with(finished):
+    point = next(p for p, c in cells(finished.outputs) if c == "dram_gbs_counted")
+    text = "\n".join(trace(finished.outputs, point, "dram_gbs_counted"))
+    assert "dram_bytes_read (dram__bytes_read.sum)" in text
+    assert "gpu__time_duration.sum" in text
+
+
+@pytest.mark.parametrize(
+    ("point", "column", "named"),
+    [
+        ("decode/none", "gbs", "decode/none"),
+        ("nowhere/x", "gbs", "nowhere"),
+        ("decode/x", "gbps", "gbps"),
+    ],
+)
+def test_what_is_not_there_is_named(finished, point, column, named):
+    with pytest.raises(BadInput, match=named):
+        list(trace(finished.outputs, point, column))
