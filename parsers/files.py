@@ -42,6 +42,9 @@ class BadInput(Exception):  # noqa: N818
         self.path = os.fspath(path)
         self.what = what
 
+    def __reduce__(self) -> tuple[type[BadInput], tuple[str, str]]:
+        return BadInput, (self.path, self.what)  # a child process may have found it
+
 
 # --- what a file is ---------------------------------------------------------------------------
 

@@ -14,18 +14,19 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parsers import container, lines
+from parsers import children, container, lines
 from parsers.files import BadInput, opened
 from parsers.registry import METRICS, STALL_REASONS, architecture
 from parsers.sources import Counter, NotANumber
 from parsers.units import base_unit
 
 Row = dict[str, Any]
+PART = 32  # kernels that one child reads at most: the reader takes about 5 MB for each and keeps it
 RULE_TYPES = {1: "ok", 2: "optimization", 3: "warning", 4: "error"}
 SPEEDUP_TYPES = {1: "local", 2: "global"}
 _MARKUP = re.compile(r"@(?:url|section|sass|source|metric):([^:@]*)(?::[^@]*)?@")
@@ -50,6 +51,30 @@ class Report:
     lines: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
+    def add(self, part: Report) -> None:
+        """Take over what a part of the same report holds."""
+        self.ranges = part.ranges
+        for name in ("kernels", "metrics", "stalls", "rules", "lines", "problems"):
+            getattr(self, name).extend(getattr(part, name))
+
+
+@dataclass(frozen=True)
+class Request:
+    """A report to read, plain or `.xz`.
+
+    points: the ids that NVTX ranges may name; without them a kernel's point is its outermost range.
+    with_lines: also the per-PC samples. name: what to call the file, its own path by default.
+    """
+
+    path: str | Path
+    points: Collection[str] | None = None
+    with_lines: bool = True
+    name: str | None = None
+
+    @property
+    def called(self) -> str:
+        return self.name or str(self.path)
+
 
 def read(
     path: str | Path,
@@ -57,31 +82,81 @@ def read(
     with_lines: bool = True,
     name: str | None = None,
 ) -> Report:
-    """Read a report, plain or `.xz`.
+    """Read one report; the arguments are those of `Request`.
 
-    points: the ids that NVTX ranges may name; without them a kernel's point is its outermost range.
-    with_lines: also the per-PC samples. name: what to call the file, its own path by default.
     Raises BadInput where the file is not a complete report with at least one kernel.
     """
-    called = name or str(path)
-    with opened(path) as plain:
-        framing = container.check(plain, called)
-        report = Report(called, framing.ncu_version)
+    return next(read_all([Request(path, points, with_lines, name)]))
+
+
+def read_all(requests: Iterable[Request]) -> Iterator[Report]:
+    """Reports in the order asked for. Children read parts of them, several at once (`children`).
+
+    Raises BadInput at the first that cannot be used.
+    """
+    with contextlib.ExitStack() as unfinished:
         try:
-            with _silenced():
-                _load(report, plain, points, with_lines)
-        except (BadInput, MemoryError):
-            raise
-        except Exception:  # the SWIG layer raises anything on damaged bytes
-            what = f"a damaged Nsight Compute report (kernel {len(report.kernels)})"
-            raise BadInput(called, what) from None
-    found = len(report.kernels)
-    if found < framing.results:
-        what = f"{found} of {framing.results} kernels can be read"
-        raise BadInput(called, f"a damaged Nsight Compute report ({what})")
-    if not found:
-        raise BadInput(called, "an Nsight Compute report with no kernels")
+            for part, found in children.each(_read_part, _parts(requests, unfinished)):
+                part.report.add(found)
+                if part.last is None:
+                    part.file.close()
+                    _complete(part.report, part.results)
+                    yield part.report
+        except children.ChildDied as death:
+            what = "an Nsight Compute report that NVIDIA's reader crashes on"
+            raise BadInput(death.task.request.called, what) from None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Kernels `first` up to `last` (None: to the end) of a report; the `file` is open until then.
+
+    `report` is where its rows belong, `results` the number of kernels that the framing announces.
+    """
+
+    request: Request
+    plain: Path
+    file: contextlib.ExitStack
+    report: Report
+    results: int
+    first: int
+    last: int | None
+
+
+def _parts(requests: Iterable[Request], unfinished: contextlib.ExitStack) -> Iterator[Part]:
+    for request in requests:
+        file = unfinished.enter_context(contextlib.ExitStack())
+        plain = file.enter_context(opened(request.path))
+        framing = container.check(plain, request.called)
+        report = Report(request.called, framing.ncu_version)
+        size = min(PART, -(-framing.results // children.AT_ONCE)) or 1
+        starts = list(range(0, framing.results, size)) or [0]
+        for first, last in zip(starts, [*starts[1:], None], strict=True):
+            yield Part(request, plain, file, report, framing.results, first, last)
+
+
+def _read_part(part: Part) -> Report:
+    called = part.request.called
+    report = Report(called)
+    try:
+        with _silenced():
+            _load(report, part)
+    except MemoryError:
+        raise
+    except Exception:  # the SWIG layer raises anything on damaged bytes
+        what = f"a damaged Nsight Compute report (kernel {part.first + len(report.kernels)})"
+        raise BadInput(called, what) from None
     return report
+
+
+def _complete(report: Report, results: int) -> None:
+    found = len(report.kernels)
+    if found < results:
+        what = f"{found} of {results} kernels can be read"
+        raise BadInput(report.file, f"a damaged Nsight Compute report ({what})")
+    if not found:
+        raise BadInput(report.file, "an Nsight Compute report with no kernels")
+    report.devices = list(dict.fromkeys(k["device"] for k in report.kernels if k["device"]))
 
 
 @contextlib.contextmanager
@@ -98,21 +173,25 @@ def _silenced() -> Iterator[None]:
         os.close(kept)
 
 
-def _load(report: Report, plain: Path, points: Collection[str] | None, with_lines: bool) -> None:
+def _load(report: Report, part: Part) -> None:
     import ncu_report
 
-    context = ncu_report.load_report(str(plain))
+    context = ncu_report.load_report(str(part.plain))
     report.ranges = context.num_ranges()
-    for index, action in enumerate(_actions(context)):
-        _kernel(report, Kernel(action, index), points, with_lines)
-    report.devices = list(dict.fromkeys(k["device"] for k in report.kernels if k["device"]))
+    for index, action in _actions(context, part.first, part.last):
+        _kernel(report, Kernel(action, index), part.request)
 
 
-def _actions(context: Any) -> Iterator[Any]:
+def _actions(context: Any, first: int, last: int | None) -> Iterator[tuple[int, Any]]:
+    """(index, action) of kernels first ≤ index < last; the others are not even parsed."""
+    before = 0
     for number in range(context.num_ranges()):
         found = context.range_by_idx(number)
-        for index in range(found.num_actions()):
-            yield found.action_by_idx(index)
+        count = found.num_actions()
+        until = before + count if last is None else min(before + count, last)
+        for index in range(max(first, before), until):
+            yield index, found.action_by_idx(index - before)
+        before += count
 
 
 class Kernel:
@@ -177,22 +256,20 @@ def clean(text: str) -> str:
 # --- one kernel -------------------------------------------------------------------------------
 
 
-def _kernel(
-    report: Report, kernel: Kernel, points: Collection[str] | None, with_lines: bool
-) -> None:
+def _kernel(report: Report, kernel: Kernel, request: Request) -> None:
     nvtx = nvtx_ranges(kernel.action)
-    point = _point(nvtx, points)
+    point = _point(nvtx, request.points)
     key = {"point": point, "kernel": kernel.index}
     metrics = _metrics(kernel)
     stalls = _stalls(kernel)
     row = key | _identity(kernel, nvtx) | _launch(kernel)
     row["duration_ns"] = next((m["value"] for m in metrics if m["key"] == "duration_ns"), None)
-    row["problems"] = "; ".join(_problems(kernel, row, points)) or None
+    row["problems"] = "; ".join(_problems(kernel, row, request.points)) or None
     report.kernels.append(row)
     report.metrics += [key | metric for metric in metrics]
     report.stalls += [key | stall for stall in stalls]
     report.rules += [key | rule for rule in _rules(kernel.action)]
-    if with_lines:
+    if request.with_lines:
         report.lines += [key | line for line in lines.of(kernel.action)]
 
 

@@ -29,18 +29,24 @@ NCU_TABLES = ("kernels", "metrics", "stalls", "rules", "lines")
 def collect(root: Path, batches: Iterable[Path]) -> Tables:
     """Rows of all tables of a target. Raises BadInput on the first file that cannot be used."""
     tables: Tables = {name: [] for name in TABLES}
+    reports: list[tuple[ncu.Request, Row | None]] = []
     for folder in batches:
         if not folder.is_dir():
             raise BadInput(folder, "no such batch folder")
-        _batch(tables, root, folder)
+        reports += _batch(tables, root, folder)
+    # One by one: a report's rows are taken over before the next one's are asked for.
+    for (request, record), report in zip(reports, ncu.read_all(r for r, _ in reports), strict=True):
+        _take(tables, root, Path(request.path), report, record)
     return tables
 
 
-def _batch(tables: Tables, root: Path, folder: Path) -> None:
+def _batch(tables: Tables, root: Path, folder: Path) -> list[tuple[ncu.Request, Row | None]]:
+    """Times, losses and the trace of a batch; its ncu reports, each with its capture record."""
     points = _points(folder)
     for run, times in _runs(folder):
         key = _key(root, times) | {"run": run}
         tables["timing"] += [key | row for row in timing.read(times)]
+    reports = []
     for tool, name in TOOLS.items():
         record = _record(folder, tool)
         report = _find(folder, name)
@@ -48,9 +54,12 @@ def _batch(tables: Tables, root: Path, folder: Path) -> None:
             missing = {"report": f"{_key(root, folder / name)['report']}", "tool": tool}
             tables["lost"] += _lost(record, missing | {"batch": folder.name})
         if report:
-            expected = points | set((record or {}).get("points") or ())
-            read = _read_trace if tool == "trace" else _read_ncu
-            read(tables, root, report, expected or None, record)
+            expected = points | set((record or {}).get("points") or ()) or None
+            if tool == "trace":
+                _read_trace(tables, root, report, expected)
+            else:
+                reports.append((ncu.Request(report, expected), record))
+    return reports
 
 
 def _runs(folder: Path) -> list[tuple[int, Path]]:
@@ -110,10 +119,7 @@ def _lost(record: Row, key: Row) -> list[Row]:
     ]
 
 
-def _read_ncu(
-    tables: Tables, root: Path, path: Path, points: set[str] | None, record: Row | None
-) -> None:
-    report = ncu.read(path, points)
+def _take(tables: Tables, root: Path, path: Path, report: ncu.Report, record: Row | None) -> None:
     _same_kernels(path, Counter(k["point"] for k in report.kernels), record)
     key = _key(root, path)
     for name in NCU_TABLES:
@@ -131,9 +137,7 @@ def _same_kernels(path: Path, found: Counter[str | None], record: Row | None) ->
             raise BadInput(path, what)
 
 
-def _read_trace(
-    tables: Tables, root: Path, path: Path, points: set[str] | None, _record: Row | None
-) -> None:
+def _read_trace(tables: Tables, root: Path, path: Path, points: set[str] | None) -> None:
     trace = nsys.read(path, points)
     key = _key(root, path)
     tables["timeline"] += [key | row for row in trace.timeline]
