@@ -26,7 +26,9 @@ from parsers.sources import Counter, NotANumber
 from parsers.units import base_unit
 
 Row = dict[str, Any]
-PART = 32  # kernels that one child reads at most: the reader takes about 5 MB for each and keeps it
+# Kernels that one child reads at most. The reader takes about 5 MB for each and keeps it; a child's first kernel
+# costs as much time as ten further ones.
+PART = 64
 RULE_TYPES = {1: "ok", 2: "optimization", 3: "warning", 4: "error"}
 SPEEDUP_TYPES = {1: "local", 2: "global"}
 _MARKUP = re.compile(r"@(?:url|section|sass|source|metric):([^:@]*)(?::[^@]*)?@")
@@ -129,8 +131,7 @@ def _parts(requests: Iterable[Request], unfinished: contextlib.ExitStack) -> Ite
         plain = file.enter_context(opened(request.path))
         framing = container.check(plain, request.called)
         report = Report(request.called, framing.ncu_version)
-        size = min(PART, -(-framing.results // children.AT_ONCE)) or 1
-        starts = list(range(0, framing.results, size)) or [0]
+        starts = list(range(0, framing.results, PART)) or [0]
         for first, last in zip(starts, [*starts[1:], None], strict=True):
             yield Part(request, plain, file, report, framing.results, first, last)
 

@@ -66,7 +66,6 @@ def test_what_a_child_raises_is_raised_and_the_others_are_gone() -> None:
 
 def test_a_report_in_parts_is_the_whole_report(monkeypatch: pytest.MonkeyPatch) -> None:
     path = sweep_of("rmsnorm")
-    monkeypatch.setattr(children, "AT_ONCE", 1)
     whole = ncu.read(path)
     monkeypatch.setattr(ncu, "PART", 4)
     assert asdict(ncu.read(path)) == asdict(whole)
