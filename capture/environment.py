@@ -239,8 +239,7 @@ def findings(gpu: dict[str, Any] | None, origin: dict[str, Any]) -> list[Finding
     nsys_remedy = "install Nsight Systems, or set NCUFLOW_NSYS; without it there are no timelines"
     rows.append(package_finding("nsys", origin["nsys"], nsys_remedy))
     if gpu is not None:
-        params, status = machine.read_text(machine.PARAMS), machine.read_text(machine.STATUS)
-        rows.append(counter_finding(machine.counters_refused(params, status, os.getuid())))
+        rows.append(counter_finding(machine.counters_refused_here()))
         rows.append(process_finding(output_of(["nvidia-smi", compute, "--format=csv,noheader"])))
         rows.append(dcgm_finding(output_of(["ps", "-eo", "comm"])))
     rows.append(lock_finding(Path(tempfile.gettempdir()) / "nsight-compute-lock", os.getuid()))

@@ -7,7 +7,6 @@ a recording's large files carry ``.xz``. Importing this module costs millisecond
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from capture.machine import counters_refused_here, tool
 from targets import load, sweep
 
 DEEP = "deep"
@@ -77,21 +77,44 @@ def recorded(folder: Path) -> Evidence:
 
 
 def live(config: dict[str, Any], names: list[str]) -> Evidence:
-    """Evidence that the capture rules will make on this machine."""
+    """Evidence that the capture rules will make on this machine: what the sweep has points of.
+
+    Raises ValueError for a sweep that is not there, or has no point of these targets.
+    """
+    blocks, deep = _chosen(config)
     tools = live_tools(config)
     machine = config.get("machine") or slug(gpu_names()[0])
     plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for name in names:
-        points = sweep.points(load(name), config["sweeps"][config["sweep"]].get(name, []))
-        found = sweep.batches(points, config["batch_size"])
-        if "ncu" in tools and config["deep"].get(name):
-            found[DEEP] = sweep.points(load(name), config["deep"][name])
+        found = sweep.batches(sweep.points(load(name), blocks.get(name, [])), config["batch_size"])
+        if "ncu" in tools and deep.get(name):
+            found[DEEP] = sweep.points(load(name), deep[name])
         plans |= {(name, batch): [p.as_dict() for p in found[batch]] for batch in found}
-    targets: dict[str, dict[str, list[str]]] = {name: {} for name in names}
+    targets: dict[str, dict[str, list[str]]] = {}
     for (name, batch), members in plans.items():
-        targets[name][batch] = [point["id"] for point in members]
+        targets.setdefault(name, {})[batch] = [point["id"] for point in members]
+    if not targets:
+        raise ValueError(
+            f"sweep {config['sweep']}: no points of {', '.join(names) or 'any target'}"
+        )
     root = Path(config["outputs"]) / machine / "captures"
     return Evidence(root, machine, None, targets, tools, config["timing"]["runs"], plans)
+
+
+def _chosen(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(blocks by target of the sweep, those of its deep points); a sweep without deep points has none."""
+    known = config["sweeps"]
+    for key, named in (
+        ("sweep", [config["sweep"]]),
+        ("deep", config["deep"]),
+        ("jit", config["jit"]),
+    ):
+        unknown = [name for name in named if name not in known]
+        if unknown:
+            raise ValueError(
+                f"{key}: there is no sweep {unknown[0]}; sweeps has {', '.join(known)}"
+            )
+    return known[config["sweep"]], config["deep"].get(config["sweep"], {})
 
 
 def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
@@ -100,7 +123,8 @@ def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
     if source == "auto":
         source = "live" if can_capture() else "recorded"
     if source == "live":
-        if not gpu_names():
+        # a login node has none: it plans and compiles for the machine that is named
+        if not config.get("machine") and not gpu_names():
             raise ValueError("source: live, but no NVIDIA GPU is visible (nvidia-smi lists none)")
         return live(config, names)
     return recorded(Path(config["recording"]))
@@ -121,21 +145,13 @@ def gpu_names() -> list[str]:
 
 
 def live_tools(config: dict[str, Any]) -> frozenset[str]:
-    """events always; nsys and ncu where they are installed, wanted and, for ncu, permitted."""
+    """events always; nsys and ncu where they are installed, wanted and, for ncu, not refused."""
     tools = {"events"}
-    if config["nsys"]["enabled"] and (os.environ.get("NCUFLOW_NSYS") or shutil.which("nsys")):
+    if config["nsys"]["enabled"] and tool("nsys"):
         tools.add("nsys")
-    if config["ncu"]["enabled"] and shutil.which("ncu") and counters_permitted():
+    if config["ncu"]["enabled"] and tool("ncu") and not counters_refused_here():
         tools.add("ncu")
     return frozenset(tools)
-
-
-def counters_permitted() -> bool:
-    """Hardware counters are open to this user: root, or the driver does not restrict them to root."""
-    if os.geteuid() == 0:
-        return True
-    params = Path("/proc/driver/nvidia/params")
-    return params.exists() and "RmProfilingAdminOnly: 0" in params.read_text()
 
 
 def slug(name: str) -> str:

@@ -144,6 +144,11 @@ def counters_refused(params: str | None, status: str | None, uid: int) -> bool |
     return not int(capabilities.group(1), 16) >> CAP_SYS_ADMIN & 1
 
 
+def counters_refused_here() -> bool | None:
+    """`counters_refused` of this process."""
+    return counters_refused(read_text(PARAMS), read_text(STATUS), os.getuid())
+
+
 def read_text(path: Path) -> str | None:
     """A small file's text, or None."""
     try:
@@ -173,7 +178,7 @@ def tier_reason() -> tuple[str, str]:
         return "C", f"not installed: {', '.join(missing)}"
     if tool("ncu") is None:
         return "B", "ncu is not on PATH"
-    if counters_refused(read_text(PARAMS), read_text(STATUS), os.getuid()):
+    if counters_refused_here():
         return "B", "the driver refuses performance counters"
     return "A", "GPU, ncu and counters are available"
 

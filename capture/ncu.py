@@ -75,18 +75,15 @@ def ncu_command(args: argparse.Namespace, points: Path, progress: Path, report: 
 
 
 def trace_command(args: argparse.Namespace, points: Path, out: Path) -> list[str]:
-    """The profiled program: no timing, and no flush of L2, which ncu does itself."""
+    """The profiled program, as both profilers start it.
+
+    With a timing only points that are ok there are left (`timed_ok`), and they were compared with
+    their references in that run: once is enough. Without one, the program checks them itself.
+    """
     command = [sys.executable, "-m", "targets.run", args.target, "--mode", "trace"]
-    return [
-        *command,
-        "--points",
-        str(points),
-        "--out",
-        str(out),
-        "--repeats",
-        str(args.repeats),
-        "--no-flush",
-    ]
+    command += ["--points", str(points), "--out", str(out), "--repeats", str(args.repeats)]
+    command += [] if args.flush else ["--no-flush"]
+    return [*command, "--unchecked"] if args.timing else command
 
 
 def count_kernels(report: Path, points: Sequence[str]) -> Found | None:
@@ -241,7 +238,11 @@ def add_common_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         "--out", type=Path, required=True, help="folder for the report and its record"
     )
     parser.add_argument("--name", default=name, help=f"name of both files (default {name})")
-    parser.add_argument("--timing", type=Path, help="timing.jsonl: only points that are ok there")
+    parser.add_argument(
+        "--timing",
+        type=Path,
+        help="timing.jsonl: only points that are ok there, which are not checked again",
+    )
     parser.add_argument("--timeout", type=float, help="seconds the profiled run may take")
     parser.add_argument("--lock-timeout", type=float, help="seconds to wait for a free GPU")
 
@@ -264,6 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--clock-control", default="none", choices=("none", "base"), help="default none"
     )
     parser.add_argument("--repeats", type=int, default=1, help="launches of each point (default 1)")
+    parser.set_defaults(flush=False)  # ncu flushes L2 itself
     args = parser.parse_args(argv)
     if not args.deep and not _words(args.sections):
         parser.error("give --sections or --deep")

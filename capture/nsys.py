@@ -30,6 +30,7 @@ from capture.ncu import (
     SOME_POINTS_FAILED,
     add_common_arguments,
     parse_version,
+    trace_command,
 )
 from capture.points import Found, capture_record, lost_points, read_points, read_progress, timed_ok
 from capture.process import (
@@ -89,12 +90,7 @@ def nsys_command(args: argparse.Namespace, points: Path, progress: Path, report:
     restore = (
         ["env", f"LD_LIBRARY_PATH={libraries}"] if libraries else ["env", "-u", "LD_LIBRARY_PATH"]
     )
-    program = [sys.executable, "-m", "targets.run", args.target, "--mode", "trace"]
-    program += ["--points", str(points), "--out", str(progress), "--repeats", str(args.repeats)]
-    program += [] if args.flush else ["--no-flush"]
-    program += (
-        ["--unchecked"] if args.timing else []
-    )  # those that are ok in the timing were checked there
+    program = trace_command(args, points, progress)
     return [nsys_program(), "profile", *OPTIONS, "-o", str(report), *restore, *program]
 
 

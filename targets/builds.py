@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePath
 from types import ModuleType
@@ -14,6 +14,7 @@ from typing import Any
 from targets.sweep import Point
 
 COMPILERS = frozenset({"ninja", "nvcc"})
+ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"
 _COMPLAINT = re.compile(r"\b(error|fatal)\b.*:|: (error|fatal)|not found", re.IGNORECASE)
 _FOLDERS = re.compile(r"(?<!\S)(/[^\s/:]+)*/(?=[^\s/])")
 
@@ -53,6 +54,35 @@ def _program(args: tuple[Any, ...]) -> str:
     first = executable or (command if isinstance(command, (str, bytes)) else [*command, ""][0])
     text = first.decode(errors="replace") if isinstance(first, bytes) else str(first)
     return PurePath(text.split(" ")[0]).name
+
+
+def capabilities(
+    environment: Mapping[str, str], devices: Callable[[], Sequence[str]]
+) -> Sequence[str]:
+    """Compute capabilities that FlashInfer compiles for: those it is told ("9.0a" is 9.0), else the GPUs'."""
+    told = environment.get(ARCH_LIST)
+    return [word.rstrip("af") for word in told.split()] if told else devices()
+
+
+def buildable(
+    target: ModuleType,
+    points: Sequence[Point],
+    capabilities: Sequence[str],
+    log: Callable[[str], None],
+) -> list[Point]:
+    """The points that one of these GPUs can run; all if none is known.
+
+    A kernel of another architecture (fa3) would not compile, and its point is skipped anyway.
+    """
+    gpus = [{"compute_capability": capability} for capability in capabilities]
+    kept = []
+    for point in points:
+        reasons = [target.skip(point.params, gpu) for gpu in gpus]
+        if reasons and all(reasons):
+            log(f"{point.id}: not built: {reasons[0]}")
+        else:
+            kept.append(point)
+    return kept
 
 
 def modules(target: ModuleType, points: Sequence[Point]) -> list[Any]:

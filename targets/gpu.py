@@ -16,6 +16,14 @@ HOST_US = 50.0  # to enqueue one launch; learnt anew for each point
 LONGEST_SPIN_US = 200_000.0
 
 
+def capabilities() -> list[str]:
+    """Compute capabilities of the visible GPUs, e.g. ["9.0"]; empty without one."""
+    import torch
+
+    found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+    return [f"{major}.{minor}" for major, minor in sorted(found)]
+
+
 class Gpu:
     """The current CUDA device. Times are microseconds."""
 

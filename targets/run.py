@@ -7,8 +7,10 @@
 check  compare each point with its float32 reference
 time   check, then time it (``targets/timing.py``)
 trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each point, an NVTX range
-       named exactly as the point around each launch, "plan:<id>" around one plan() before them
-build  compile the JIT modules of the points; needs no GPU if FLASHINFER_CUDA_ARCH_LIST is set
+       named exactly as the point around each launch, "plan:<id>" around one plan() before them;
+       --unchecked leaves out the check, for points that an earlier run found right
+build  compile the JIT modules of the points that the GPU can run; FLASHINFER_CUDA_ARCH_LIST names
+       architectures in its place, and then no GPU is needed
 
 A wrong result is never timed or traced. Records go to OUT.partial, one a point, flushed as they
 come; OUT appears when all are there. Hold the GPU's lock while this runs.
@@ -214,7 +216,7 @@ def write_records(out: Path, points: Sequence[Point], produce: Callable[..., int
 def build(target: ModuleType, points: Sequence[Point], out: Path) -> int:
     """Compile the modules of the points and write how long each took."""
     start = time.perf_counter()
-    found = builds.build(builds.modules(target, points), lambda line: print(line, file=sys.stderr))
+    found = builds.build(builds.modules(target, points), _tell)
     seconds = round(time.perf_counter() - start, 3)
     write_json(out, {"target": target.NAME, "modules": found, "seconds": seconds})
     return SOME_FAILED if any(module["status"] == "error" for module in found) else OK
@@ -234,8 +236,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--unchecked",
         action="store_true",
-        help="trace: an earlier run checked these points (nsys 2023.4 loses the kernels after a cuBLAS"
-        " call under a CUDA 13 driver, and the references call cuBLAS)",
+        help="trace: an earlier run found these points right (a second check costs time, and nsys 2023.4"
+        " loses the kernels after a cuBLAS call under a CUDA 13 driver, which the references make)",
     )
     arguments = parser.parse_args(argv)
     if arguments.target != "ceilings" and arguments.points is None:
@@ -255,6 +257,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     points = [] if target is None else read_points(arguments.points, target)
     if target is not None and arguments.mode == "build":
+        known = builds.capabilities(os.environ, gpu_capabilities)
+        points = builds.buildable(target, points, known, _tell)
         return build(target, points, arguments.out)
     try:
         from targets.gpu import Gpu
@@ -271,6 +275,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.flush, run.faults, run.watch = not arguments.no_flush, planted, builds.CompilerWatch()
     run.checked = not (arguments.unchecked and arguments.mode == "trace")
     return write_records(arguments.out, points, lambda emit: run_points(run, points, emit))
+
+
+def gpu_capabilities() -> list[str]:
+    """Compute capabilities of the visible GPUs; empty without one."""
+    from targets.gpu import capabilities
+
+    return capabilities()
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _fail(message: str, status: int) -> int:

@@ -12,9 +12,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from conftest import ROOT, Pipeline, copy_project
@@ -47,7 +48,8 @@ def work(p):
 def prepare(p, seed=0):
     def run():
         plans.follow(point_id(p))
-    return Launch(run=run, output=tuple, reference=tuple, tolerance=1.0, buffers=tuple)
+    tolerance = -1.0 if plans.planned("wrong", point_id(p)) else 1.0
+    return Launch(run=run, output=tuple, reference=tuple, tolerance=tolerance, buffers=tuple)
 
 
 def modules(p):
@@ -84,6 +86,10 @@ def follow(point):
 
 DEVICE = """
 from contextlib import contextmanager
+
+
+def capabilities():
+    return ["9.0"]
 
 
 class Gpu:
@@ -180,7 +186,7 @@ class Machine:
 
     def plan(self, what: str, point: str = "", once: bool = False) -> None:
         """Let `what` happen at a point: gate (stop there until it is killed or told to go on), lose
-        (the GPU dies); or, without a point, hang-ncu. `once`: the first time only."""
+        (the GPU dies), wrong (the result is); or, without a point, hang-ncu. `once`: the first time only."""
         self._planned(what, point).write_text("once" if once else "always")
 
     def forget(self, what: str, point: str = "") -> None:
@@ -213,6 +219,13 @@ class Machine:
             self.command(*arguments), cwd=self.folder, env=self.environment, capture_output=True,
             text=True, check=False,
         )  # fmt: skip
+
+    def configure(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Let `change` edit the configuration in place."""
+        path = self.folder / "config/config.yaml"
+        config = yaml.safe_load(path.read_text())
+        change(config)
+        path.write_text(yaml.safe_dump(config))
 
     def records(self) -> dict[str, dict[str, object]]:
         """Timing records of all batches by point."""

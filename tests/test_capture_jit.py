@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_machine import make
 
 from capture import jit, jitprobe
 from capture.process import CaptureError, Outcome
@@ -161,6 +162,32 @@ def test_a_module_that_fails_is_named_and_the_others_stand(
     result = json.loads((tmp_path / "jit.json").read_text())
     assert result["modules"]["rope"]["cold"] == {"error": "status 1: ninja: noise"}
     assert "disk" not in result["modules"]["rope"] and "disk" in result["modules"]["decode"]
+
+
+STUB = """
+import pathlib, sys
+words = sys.argv[1:]
+pathlib.Path(words[words.index("--out") + 1]).write_text(" ".join(words))
+sys.exit(int(pathlib.Path("plan/jit-status").read_text()))
+"""
+
+
+def test_the_rule_compiles_what_the_sweep_names_and_lets_named_failures_stand(
+    tmp_path: Path,
+) -> None:
+    machine = make(tmp_path)
+    machine.configure(
+        lambda c: c.update(targets=["toy", "jit"], jit={"default": ["rope", "merge"]})
+    )
+    (tmp_path / "capture/jit.py").write_text(STUB)
+    status, out = tmp_path / "plan/jit-status", "outputs/fake/captures/jit/jit_analysis.json"
+    status.write_text("1")
+    assert machine.run(out).returncode != 0
+    assert not (tmp_path / out).exists()
+    status.write_text("3")
+    done = machine.run(out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / out).read_text().startswith("--ignore-aot --modules rope,merge ")
 
 
 def test_if_all_fail_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

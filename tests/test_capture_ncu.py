@@ -185,6 +185,28 @@ def test_only_points_that_timed_well_are_profiled(
     assert [point["id"] for point in json.loads((bench / "given.json").read_text())] == [POINTS[0]]
 
 
+def test_no_point_that_timed_well_means_nothing_is_profiled(bench: Path) -> None:
+    rows = [json.dumps({"point": point, "status": "error"}) for point in POINTS[:2]]
+    (bench / "timing.jsonl").write_text("\n".join(rows))  # the third has no record at all
+    program(bench, "ncu", "touch started")
+    with pytest.raises(CaptureError, match="none is ok in the timing"):
+        profile(bench, "--timing", "timing.jsonl")
+    assert not (bench / "started").exists()
+
+
+def test_what_the_timing_run_checked_is_not_checked_again(
+    bench: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [json.dumps({"point": point, "status": "ok"}) for point in POINTS]
+    (bench / "timing.jsonl").write_text("\n".join(rows))
+    program(bench, "ncu", FAKE + 'echo report >$report; echo "$all" >args')
+    found(monkeypatch, dict.fromkeys(POINTS, 1))
+    assert profile(bench, "--timing", "timing.jsonl") == 0
+    assert "--unchecked" in (bench / "args").read_text()
+    assert profile(bench) == 0
+    assert "--unchecked" not in (bench / "args").read_text()
+
+
 def test_deep_takes_the_full_set(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(bench, "ncu", FAKE + 'echo report >$report; echo "$all" >args')
     found(monkeypatch, dict.fromkeys(POINTS, 1))

@@ -293,6 +293,17 @@ def test_a_trace_without_kernels_is_nothing(bench: Path) -> None:
     assert error.value.code == 1
 
 
+def test_only_points_that_timed_well_are_traced_and_those_unchecked(bench: Path) -> None:
+    status = {POINTS[0]: "ok", POINTS[1]: "wrong"}
+    rows = [json.dumps({"point": point, "status": value}) for point, value in status.items()]
+    (bench / "timing.jsonl").write_text("\n".join(rows))
+    trace()
+    assert "--unchecked" not in (bench / "args").read_text()
+    trace("--timing", "timing.jsonl")
+    assert "--unchecked" in (bench / "args").read_text()
+    assert json.loads((bench / "out/trace.json").read_text())["points"] == [POINTS[0]]
+
+
 def test_program_command_runs_this_python(bench: Path) -> None:
     trace()
     assert (

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from conftest import Pipeline
 from fake_machine import Machine, make
 
@@ -179,18 +178,52 @@ def test_a_gpu_lost_for_good_costs_the_rest_of_its_batch_and_no_number_is_made_u
     assert {k["point"] for k in machine.table("kernels")} == set(POINTS) - {GATED, *after}
 
 
+# --- a wrong result ---------------------------------------------------------------------------
+
+
+def test_a_point_that_was_wrong_once_is_not_profiled_unchecked(machine):
+    machine.plan("wrong", GATED, once=True)  # the profiled process would not see it any more
+    done = machine.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert machine.records()[GATED]["status"] == "wrong"
+    batch = json.loads((batch_of(machine, GATED) / "sweep.json").read_text())
+    assert "--unchecked" in batch["command"] and GATED not in batch["points"]
+    assert {k["point"] for k in machine.table("kernels")} == set(POINTS) - {GATED}
+
+
+def test_a_deep_report_has_no_timing_and_checks_its_points_itself(machine):
+    machine.configure(lambda config: config["deep"].update(default={"toy": [{"n": [5, 6]}]}))
+    machine.plan("wrong", GATED)
+    done = machine.run(f"{machine.captures.relative_to(machine.folder)}/deep/deep.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((machine.captures / "deep/deep.json").read_text())
+    assert record["kernels"] == {"toy/n6": 1} and "--unchecked" not in record["command"]
+    (lost,) = record["lost"]
+    assert lost["point"] == GATED and lost["reason"].startswith("wrong: ")
+
+
+# --- edited code ------------------------------------------------------------------------------
+
+
+def test_an_edit_of_what_a_capture_executes_captures_again(machine):
+    assert machine.run(TABLE).returncode == 0
+    for name in ("reportscrub", "staging", "ncu"):
+        path = machine.folder / f"capture/{name}.py"
+        text = path.read_text()
+        path.write_text(text + "\n# a comment more\n")
+        done = machine.run("-n", TABLE)
+        planned = {
+            line.split()[1].rstrip(":") for line in done.stdout.splitlines() if "rule " in line
+        }
+        assert "profile" in planned and "time" not in planned, name
+        path.write_text(text)
+
+
 # --- ncu hangs --------------------------------------------------------------------------------
 
 
-def _with_limit(machine: Machine, seconds: int) -> None:
-    path = machine.folder / "config/config.yaml"
-    config = yaml.safe_load(path.read_text())
-    config["ncu"]["timeout_s"] = seconds
-    path.write_text(yaml.safe_dump(config))
-
-
 def test_a_hanging_ncu_is_ended_and_the_points_it_did_not_reach_are_named(machine):
-    _with_limit(machine, 2)
+    machine.configure(lambda config: config["ncu"].update(timeout_s=2))
     machine.plan("hang-ncu")
     done = machine.run(TABLE)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -247,10 +280,7 @@ def test_a_full_disk_for_temporary_files_is_named(project, small_disk, monkeypat
 def test_a_point_more_captures_its_batch_again_and_no_other(undisturbed, machine):
     assert machine.run(TABLE).returncode == 0
     before = reports(machine)
-    path = machine.folder / "config/config.yaml"
-    config = yaml.safe_load(path.read_text())
-    config["sweeps"]["default"]["toy"][0]["n"].append(9)
-    path.write_text(yaml.safe_dump(config))
+    machine.configure(lambda config: config["sweeps"]["default"]["toy"][0]["n"].append(9))
     done = machine.run(TABLE)
     assert done.returncode == 0, done.stdout + done.stderr
     after = reports(machine)

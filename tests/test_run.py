@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import targets
 from parsers.files import BadInput
-from targets import builds, ceilings, faults, gpu, timing
+from targets import builds, ceilings, faults, gpu, sweep, timing
 from targets import run as running
 from targets.launch import Launch
 from targets.progress import Progress
@@ -266,6 +267,15 @@ def test_trace_without_flush_leaves_the_cache_alone() -> None:
     assert "flush" not in device.log and "<fake/p1" in device.log
 
 
+def test_an_unchecked_trace_runs_no_reference_and_still_warms_up_and_restores() -> None:
+    device = Device()
+    run = Run(device, fake_target(device, p1=2.5), "trace", repeats=1, checked=False)
+    records: list[dict[str, Any]] = []
+    assert run_points(run, made(1), records.append) == 0
+    assert device.log[: device.log.index("start")] == ["run", "run", "reset"]
+    assert records[0]["check"] is None
+
+
 # --- timing -----------------------------------------------------------------------------------
 
 
@@ -466,6 +476,16 @@ def test_a_run_that_is_cut_off_leaves_no_output_but_what_it_had(
     assert [r["point"] for r in lines(tmp_path / "out.jsonl.partial")] == ["fake/p1"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("trace", "ok"), ("time", "wrong"), ("check", "wrong")]
+)
+def test_only_a_trace_can_go_unchecked(
+    command: Callable[..., tuple[int, Path]], mode: str, expected: str
+) -> None:
+    _, out = command("--mode", mode, "--unchecked", p1=2.5)
+    assert lines(out)[0]["status"] == expected
+
+
 def test_records_can_be_followed_while_the_run_goes_on(
     command: Callable[..., tuple[int, Path]], tmp_path: Path
 ) -> None:
@@ -630,3 +650,45 @@ def test_build_mode_writes_its_report_and_tells_failure(tmp_path: Path) -> None:
     target.modules = lambda p: [Spec("norm")]
     assert running.build(target, made(1), tmp_path / "build.json") == 0
     assert json.loads((tmp_path / "build.json").read_text("utf-8"))["target"] == "fake"
+
+
+PREFILL = targets.load("prefill")
+BOTH = sweep.points(PREFILL, [{"backend": ["fa2", "fa3"]}])
+
+
+def test_the_arch_list_stands_in_for_the_gpus() -> None:
+    told = {"FLASHINFER_CUDA_ARCH_LIST": "8.0 9.0a 12.0f"}
+    assert builds.capabilities(told, lambda: pytest.fail("asked")) == ["8.0", "9.0", "12.0"]
+    assert builds.capabilities({}, lambda: ["8.6"]) == ["8.6"]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "backends"),
+    [
+        (["8.0"], ["fa2"]),
+        (["9.0"], ["fa2", "fa3"]),
+        (["8.0", "9.0"], ["fa2", "fa3"]),
+        ([], ["fa2", "fa3"]),
+    ],
+)
+def test_what_none_of_the_gpus_can_run_is_not_built(
+    capabilities: list[str], backends: list[str]
+) -> None:
+    said: list[str] = []
+    kept = builds.buildable(PREFILL, BOTH, capabilities, said.append)
+    assert [point.params["backend"] for point in kept] == backends
+    assert len(said) == 2 - len(backends)
+    assert all(line.endswith("fa3 needs compute capability 9.0, this GPU has 8.0") for line in said)
+
+
+def test_build_mode_with_an_arch_list_asks_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", "8.0")
+    monkeypatch.setattr(gpu, "Gpu", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(gpu, "capabilities", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(PREFILL, "modules", lambda p: [Spec(p["backend"])])
+    path, out = points_file(tmp_path, [p.as_dict() for p in BOTH]), tmp_path / "build.json"
+    files = ["--points", str(path), "--out", str(out)]
+    assert running.main(["prefill", "--mode", "build", *files]) == 0
+    assert [module["name"] for module in json.loads(out.read_text("utf-8"))["modules"]] == ["fa2"]

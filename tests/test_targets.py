@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import yaml
 
 import targets
+from capture import plan
 from targets import sweep
 from targets.planinfo import plan_info
 
@@ -113,7 +116,7 @@ def unused(name: str, a: dict[str, Any], b: dict[str, Any]) -> bool:
 def test_every_sweep_of_the_configuration_expands(name: str) -> None:
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
     target = targets.load(name)
-    for blocks in (*config["sweeps"].values(), config["deep"]):
+    for blocks in (*config["sweeps"].values(), *config["deep"].values()):
         if name not in blocks:
             continue
         found = sweep.points(target, blocks[name])
@@ -276,6 +279,19 @@ def test_the_documented_target_works(page_append: ModuleType) -> None:
         for value in other_values(page_append, key):
             changed = params(page_append, **{key: value})
             assert page_append.point_id(changed) != page_append.point_id(page_append.PARAMETERS)
+
+
+def test_the_documented_way_to_try_it_plans_the_point(
+    page_append: ModuleType, tmp_path: Path
+) -> None:
+    line = re.search(r"python -m capture\.plan (.*)", (ROOT / "docs/adding-a-target.md").read_text())
+    assert line
+    arguments = shlex.split(line[1])
+    arguments[-1] = str(tmp_path / "points.json")
+    assert plan.main(arguments) == 0
+    (point,) = json.loads((tmp_path / "points.json").read_text())
+    assert point["id"] == "page_append/B32_L512_K8_D128_P16_f16"
+    assert point["params"]["batch"] == 32
 
 
 # --- references against the formulas, where torch is installed --------------------------------

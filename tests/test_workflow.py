@@ -137,10 +137,29 @@ def test_every_sweep_names_known_targets_and_parameters():
     sys.path.insert(0, str(ROOT))
     from targets import load, names, sweep
 
-    for blocks in [*CONFIG["sweeps"].values(), CONFIG["deep"]]:
+    assert {*CONFIG["deep"], *CONFIG["jit"]} <= set(CONFIG["sweeps"])
+    for blocks in [*CONFIG["sweeps"].values(), *CONFIG["deep"].values()]:
         assert set(blocks) <= set(names())
         for target, found in blocks.items():
             assert sweep.points(load(target), found)
+
+
+def test_the_schema_knows_the_jit_modules_that_the_probe_knows():
+    from capture.jitprobe import MODULES
+
+    schema = yaml.safe_load((ROOT / "config/schema.yaml").read_text())
+    known = schema["properties"]["jit"]["additionalProperties"]["items"]["enum"]
+    assert set(known) == set(MODULES)
+
+
+def test_the_smoke_sweep_is_small_as_a_whole():
+    """Three process starts a target are what it costs; deep reports and the JIT would double it."""
+    from targets import load, sweep
+
+    smoke = CONFIG["sweeps"]["smoke"]
+    assert len(smoke) <= 3
+    assert sum(len(sweep.points(load(name), blocks)) for name, blocks in smoke.items()) <= 6
+    assert "smoke" not in {**CONFIG["deep"], **CONFIG["jit"]}
 
 
 def test_lint_is_clean(project):

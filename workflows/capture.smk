@@ -15,17 +15,26 @@ RUNNER = modules(
             "check",
             "faults",
             "pages",
+            "planinfo",
         )
     )
 )
 PROFILER = modules(
-    "capture.points", "capture.process", "capture.gpulock", "capture.progress"
+    "capture.points",
+    "capture.process",
+    "capture.gpulock",
+    "capture.machine",
+    "capture.progress",
+    "capture.staging",
+    "capture.ncu",
 )
 
 
 if LIVE:
 
     rule preflight:
+        input:
+            code=modules("capture.environment", "capture.machine"),
         output:
             f"{CAPTURES}/environment.json",
         log:
@@ -41,7 +50,7 @@ if LIVE:
 
     rule ceilings:
         input:
-            code=modules("targets.ceilings"),
+            code=modules("targets.ceilings", "targets.gpu"),
         output:
             f"{CAPTURES}/ceilings.json",
         log:
@@ -53,7 +62,9 @@ if LIVE:
 
     rule source_index:
         input:
-            code=modules("capture.sourceindex"),
+            code=modules(
+                "capture.sourceindex", "capture.cudascan", "capture.signatures"
+            ),
         output:
             f"{CAPTURES}/source_index.json",
         log:
@@ -63,7 +74,7 @@ if LIVE:
 
     rule plan:
         input:
-            code=modules("capture.plan"),
+            code=modules("capture.plan", "targets.sweep"),
             target="targets/{target}.py",
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/points.json",
@@ -74,7 +85,8 @@ if LIVE:
         shell:
             "python -m capture.plan --points {params.points:q} --out {output} 2> {log}"
 
-    # Compile what the points need before a GPU is held; modules of one target side by side.
+    # Compile what the points need before a GPU is held; modules of one target side by side. Status 3: some do not
+    # compile; the points that need them fail on their own, and are named.
     rule build:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
@@ -86,7 +98,7 @@ if LIVE:
             jit_env=JIT_ENV,
         shell:
             "{params.jit_env} python -m targets.run {wildcards.target} --mode build"
-            " --points {input.points} --out {output} 2> {log}"
+            " --points {input.points} --out {output} 2> {log} || [ $? -eq 3 ]"
 
     # Status 3: some points are wrong or failed, and named. Status 4: the GPU was lost in mid-sweep; the batch
     # is tried once more, and then stands as far as it came.
@@ -124,7 +136,8 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             timing=f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
-            code=PROFILER + modules("capture.nsys", "capture.tracescrub"),
+            code=PROFILER
+            + modules("capture.nsys", "capture.tracescrub", "capture.private"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/trace.sqlite",
             f"{CAPTURES}/{{target}}/{{batch}}/trace.json",
@@ -147,7 +160,7 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             timing=f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
-            code=PROFILER + modules("capture.ncu"),
+            code=PROFILER + modules("capture.reportscrub"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/sweep.ncu-rep",
             f"{CAPTURES}/{{target}}/{{batch}}/sweep.json",
@@ -171,7 +184,7 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/deep/points.json",
             build=f"{CAPTURES}/{{target}}/deep/build.json",
-            code=PROFILER + modules("capture.ncu"),
+            code=PROFILER + RUNNER + modules("capture.reportscrub"),
         output:
             f"{CAPTURES}/{{target}}/deep/deep.ncu-rep",
             f"{CAPTURES}/{{target}}/deep/deep.json",
@@ -191,17 +204,22 @@ if LIVE:
             " --out {params.out} --name deep --deep {params.source} --clock-control {params.clocks}"
             " --timeout {params.timeout} 2> {log} || [ $? -eq 3 ]"
 
+    # Compilation is what is asked for, so modules that came prebuilt are passed over. Status 3: some modules
+    # failed, and are named.
     rule jit_measure:
         input:
-            code=modules("capture.jit"),
+            code=modules("capture.jit", "capture.jitprobe", "capture.process"),
         output:
             f"{CAPTURES}/jit/jit_analysis.json",
         log:
             f"{OUT}/logs/jit.log",
         resources:
             gpu=1,
+        params:
+            modules=",".join(JIT_MODULES),
         shell:
-            "python -m capture.jit --out {output} 2> {log}"
+            "python -m capture.jit --ignore-aot --modules {params.modules} --out {output} 2> {log}"
+            " || [ $? -eq 3 ]"
 
     # What a live run compiles, ahead of it: snakemake -j4 build_all
     rule build_all:

@@ -28,7 +28,8 @@ STRICT = "" if str(config["strict"]).lower() == "true" else "--no-strict"
 shell.prefix(f"set -euo pipefail; export PATH={Path(sys.executable).parent}:$PATH; ")
 KERNEL_TARGETS = [name for name in TARGETS if name in EVIDENCE.targets]
 JIT = f"{EVIDENCE.root}/jit/jit_analysis.json"
-HAS_JIT = "jit" in TARGETS and (LIVE or Path(JIT).exists())
+JIT_MODULES = config["jit"].get(config["sweep"], [])
+HAS_JIT = "jit" in TARGETS and bool(JIT_MODULES if LIVE else Path(JIT).exists())
 TARGET_PAGES = KERNEL_TARGETS + ["jit"] * HAS_JIT
 
 
