@@ -8,9 +8,11 @@ parts moved.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from difflib import SequenceMatcher
 from statistics import median
 from typing import Any
 
@@ -53,15 +55,24 @@ class Cause:
     facts: list[Row] = field(default_factory=list)
 
 
-def explain(base: Row, head: Row, metric: str, delta_us: float) -> tuple[list[Row], float]:
+def explain(
+    base: Row,
+    head: Row,
+    metric: str,
+    delta_us: float,
+    times: tuple[float | None, float | None] = (None, None),
+) -> tuple[list[Row], float]:
     """(causes by explained part, what they leave unexplained in µs) of one changed point.
 
     base, head: points of ``<target>_results.json``, each with ``kernels`` and, where known,
-    ``operations`` (copies seen by nsys, ``operations_of``) and ``deep`` (deep-profiled kernels
-    with their lines); metric: cold_us, host_us or plan_us.
+    ``operations`` (copies seen by nsys, ``operations_of``), ``idle_us`` (``idle_of``) and ``deep``
+    (deep-profiled kernels with their lines); metric: cold_us, host_us or plan_us; times: what the
+    metric was on both sides, over all runs.
     """
     found = (
-        _of_device(base, head) if metric == "cold_us" else [_of_host(base, head, metric, delta_us)]
+        _of_device(base, head)
+        if metric == "cold_us"
+        else [_of_host(base, head, metric, delta_us, times)]
     )
     for cause in found:
         cause.share_of_delta = _share(cause.delta_us, delta_us)
@@ -75,17 +86,23 @@ def _share(part: float | None, whole: float) -> float | None:
 
 
 def _of_device(base: Row, head: Row) -> list[Cause]:
-    pairs, removed, added = match(base["kernels"], head["kernels"])
+    pairs, removed, added = match(*_kernels_of(base, head))
     found = [
         _of_pair(a, b, base, head) for a, b in pairs if _us(a) is not None and _us(b) is not None
     ]
     found += [_alone(kernel, "kernel_removed") for kernel in removed]
     found += [_alone(kernel, "kernel_added") for kernel in added]
-    found += _of_copies(base.get("operations") or [], head.get("operations") or [])
+    found += _of_copies(base.get("operations"), head.get("operations"))
     return [cause for cause in [*found, *_of_gaps(base, head)] if cause.delta_us or cause.facts]
 
 
 # --- kernels ----------------------------------------------------------------------------------
+
+
+def _kernels_of(base: Row, head: Row) -> tuple[list[Row], list[Row]]:
+    """The kernels of both sides; none where a side was not profiled: nothing was added there."""
+    sides = base["kernels"], head["kernels"]
+    return sides if all(sides) else ([], [])
 
 
 def match(
@@ -157,6 +174,8 @@ def _kind(base: Row, head: Row, facts: list[Fact], parts: list[decomposition.Par
         return "code"
     if "launch" in kinds:
         return "launch_shape"
+    if "instructions" in kinds:  # what ran differs: a change of clock would not be the first thing
+        return "execution"
     total = sum(part.delta_ns for part in parts)
     clock = sum(part.delta_ns for part in parts if part.kind == "SM clock")
     return "clock" if total and clock / total >= CLOCK_DECIDES else "execution"
@@ -174,6 +193,8 @@ _WHAT = {
 
 def _headline(kind: str, base: Row, head: Row, facts: list[Fact]) -> tuple[str, Any, Any]:
     what = _WHAT[kind].format(name=head["name"])
+    if kind == "execution" and any(fact.kind == "instructions" for fact in facts):
+        what = f"{head['name']}: same registers and launch, other instructions"
     if kind == "kernel_replaced":
         return what, base["name"], head["name"]
     wanted = {"launch_shape": "launch"}.get(kind, kind)
@@ -256,11 +277,28 @@ def _template(base: str | None, head: str | None) -> Iterator[Fact]:
     if not base or not head or base == head:
         return
     before, after = (_arguments(name) for name in (base, head))
+    if any(parameter.startswith("#") for parameter in before | after):
+        yield from _unnamed(base, head)
+        return
     differ = [name for name in before | after if before.get(name) != after.get(name)]
     for name in differ:
         yield Fact("template", name, before.get(name), after.get(name))
     if not differ and _head_of(base) != _head_of(head):
         yield Fact("template", "arguments not decoded", *_first_difference(base, head))
+
+
+def _unnamed(base: str, head: str) -> Iterator[Fact]:
+    """Where a template's parameters are not known (another version's), the arguments of one side alone."""
+    before, after = (re.findall(r"[^<>,\s][^<>,]*", _head_of(name)) for name in (base, head))
+    moved = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    only: tuple[list[str], list[str]] = ([], [])
+    for tag, i, j, k, m in moved:
+        if tag != "equal":
+            only[0].extend(before[i:j])
+            only[1].extend(after[k:m])
+    if any(only):
+        gone, came = (", ".join(texts) or "–" for texts in only)
+        yield Fact("template", "only here:", gone, came)
 
 
 def _arguments(demangled: str) -> dict[str, str]:
@@ -311,10 +349,13 @@ def _by_line(kernel: Row) -> dict[str, float]:
 
 
 def operations_of(timeline: Iterable[Row]) -> list[Row]:
-    """Copies and fills of one launch: kind, name, count, µs (medians over the launches)."""
+    """Copies and fills of one launch: kind, name, count, µs (medians over the launches).
+
+    timeline: the rows of one point; a point that two reports traced has launches in both.
+    """
     launches: dict[Any, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in timeline:
-        own = launches[row["launch"]]
+        own = launches[row["report"], row["launch"]]
         if row["kind"] in ("memcpy", "memset") and row["duration_ns"] is not None:
             own[row["kind"], row["name"] or row["kind"]].append(row["duration_ns"] / 1e3)
     seen = dict.fromkeys(key for own in launches.values() for key in own)
@@ -326,7 +367,26 @@ def operations_of(timeline: Iterable[Row]) -> list[Row]:
     ]  # fmt: skip
 
 
-def _of_copies(base: list[Row], head: list[Row]) -> Iterator[Cause]:
+def idle_of(timeline: Iterable[Row]) -> float | None:
+    """Idle µs between the kernels, copies and fills of one launch (median over the launches)."""
+    launches: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+    for row in timeline:
+        launches[row["report"], row["launch"]].append((row["start_ns"], row["end_ns"]))
+    return median(map(_idle_us, launches.values())) if launches else None
+
+
+def _idle_us(spans: list[tuple[int, int]]) -> float:
+    idle, until = 0, min(spans)[0]
+    for start, end in sorted(spans):
+        idle += max(0, start - until)
+        until = max(until, end)
+    return idle / 1e3
+
+
+def _of_copies(base: list[Row] | None, head: list[Row] | None) -> Iterator[Cause]:
+    """Nothing where a side has no trace: what was not looked at was not added."""
+    if base is None or head is None:
+        return
     before, after = ({(op["kind"], op["name"]): op for op in side} for side in (base, head))
     for key in before | after:
         a, b = before.get(key), after.get(key)
@@ -340,10 +400,15 @@ def _of_copies(base: list[Row], head: list[Row]) -> Iterator[Cause]:
 
 
 def _of_gaps(base: Row, head: Row) -> Iterator[Cause]:
-    a, b = (point["measurement"].get("kernel_gap_us") for point in (base, head))
+    """Without the timelines of both sides: their measured gaps between kernels."""
+    a, b = (point.get("idle_us") for point in (base, head))
+    between = "kernels, copies and fills"
+    if a is None or b is None:
+        a, b = (point["measurement"].get("kernel_gap_us") for point in (base, head))
+        between = "kernels"
     if a is not None and b is not None and a != b:
-        what = "idle time between the kernels of a launch"
-        yield Cause("gap", what, a, b, b - a, "nsys: kernel gaps of a launch")
+        what = f"idle time between the {between} of a launch"
+        yield Cause("gap", what, a, b, b - a, "nsys: gaps of a launch")
 
 
 # --- the host ---------------------------------------------------------------------------------
@@ -354,24 +419,38 @@ _HOST = {
 }
 
 
-def _of_host(base: Row, head: Row, metric: str, delta_us: float) -> Cause:
+def _of_host(
+    base: Row, head: Row, metric: str, delta_us: float, times: tuple[float | None, float | None]
+) -> Cause:
     kind, what, column = _HOST[metric]
-    a, b = (point["measurement"].get(column) for point in (base, head))
+    if None in times:
+        times = base["measurement"].get(column), head["measurement"].get(column)
+    a, b = times
     facts = [Fact("launches", *row) for row in _launches(base, head)]
     for name in (base.get("info") or {}) | (head.get("info") or {}):
         before, after = ((point.get("info") or {}).get(name) for point in (base, head))
         if before != after:
             facts.append(Fact("plan_info", name, before, after))
-    differs = any(fact.kind == "launches" for fact in facts)
-    work = "the GPU work differs too" if differs else "the GPU work is the same"
-    evidence = f"perf_counter around the call; {work}"
+    evidence = f"perf_counter around the call; {_gpu_work(base, head, facts)}"
     return Cause(kind, what, a, b, delta_us, evidence, facts=[asdict(f) for f in facts])
 
 
+def _gpu_work(base: Row, head: Row, facts: list[Fact]) -> str:
+    if any(fact.kind == "launches" for fact in facts):
+        return "the GPU work differs too"
+    if not all(_kernels_of(base, head)):
+        return "the kernels of a side are not known"
+    traced = None not in (base.get("operations"), head.get("operations"))
+    return "the GPU work is the same" if traced else "the same kernels; copies were not traced"
+
+
 def _launches(base: Row, head: Row) -> Iterator[tuple[str, Any, Any]]:
-    names = [[kernel["name"] for kernel in point["kernels"]] for point in (base, head)]
+    names = [[kernel["name"] for kernel in side] for side in _kernels_of(base, head)]
     if names[0] != names[1]:
         yield "kernels", ", ".join(names[0]), ", ".join(names[1])
-    copies = [sum(op["count"] for op in point.get("operations") or []) for point in (base, head)]
+    before, after = (point.get("operations") for point in (base, head))
+    if before is None or after is None:
+        return
+    copies = [sum(op["count"] for op in found) for found in (before, after)]
     if copies[0] != copies[1]:
         yield "copies and fills", copies[0], copies[1]

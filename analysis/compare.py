@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -48,14 +48,15 @@ class Side:
     provenance: Row
     points: dict[str, Row]
     tables: Path | None = None
-    _operations: dict[str, dict[str, list[Row]]] = field(default_factory=dict)
+    _traced: dict[str, dict[str, Row]] = field(default_factory=dict)
 
-    def with_operations(self, point: Row) -> Row:
-        """The point with its copies and fills, from the target's timeline table if there is one."""
+    def traced(self, point: Row) -> Row:
+        """The point with what nsys saw in its launches: ``operations`` and ``idle_us``, None if not traced."""
         target = point["target"]
-        if target not in self._operations:
-            self._operations[target] = _operations(self.tables, target)
-        return point | {"operations": self._operations[target].get(point["point"])}
+        if target not in self._traced:
+            self._traced[target] = _traced(self.tables, target)
+        unknown = {"operations": None, "idle_us": None}
+        return point | self._traced[target].get(point["point"], unknown)
 
 
 def load(folder: Path) -> Side:
@@ -88,17 +89,25 @@ def _points(content: Row) -> dict[str, Row]:
     }
 
 
-def _operations(tables: Path | None, target: str) -> dict[str, list[Row]]:
+def _traced(tables: Path | None, target: str) -> dict[str, Row]:
+    """By point: copies and fills of a launch, idle time in it, from the timeline table if there is one."""
     path = tables / target / "timeline.parquet" if tables else None
     if path is None or not path.exists():
         return {}
     import pyarrow.parquet as pq
 
-    columns = ["point", "launch", "kind", "name", "duration_ns"]
+    columns = ["report", "point", "launch", "kind", "name", "start_ns", "end_ns", "duration_ns"]
     rows: dict[str, list[Row]] = defaultdict(list)
     for row in pq.read_table(path, columns=columns).to_pylist():
-        rows[row["point"]].append(row)
-    return {point: attribution.operations_of(found) for point, found in rows.items()}
+        rows[row["point"]].append(row)  # of no point: the flush between launches, plan() before
+    return {
+        point: {
+            "operations": attribution.operations_of(found),
+            "idle_us": attribution.idle_of(found),
+        }
+        for point, found in rows.items()
+        if point is not None
+    }
 
 
 def runs_of(point: Row, metric: str) -> list[list[float]]:
@@ -145,7 +154,9 @@ def compare(base: Side, head: Side, settings: Settings) -> Row:
     for (point, metric), estimate in zip(keys, decided, strict=True):
         by_point[point][metric] = estimate
     entries = [_entry(base, head, p, by_point[p]) for p in good if by_point[p]]
-    return _document(base, head, settings, entries, floors) | {
+    document = _document(base, head, settings, entries, floors)
+    document["statistics"]["notes"] += _untraced(base, head, entries)
+    return document | {
         "only_base": [p for p in base.points if p not in head.points],
         "only_head": [p for p in head.points if p not in base.points],
         "not_compared": [
@@ -191,16 +202,37 @@ def _entry(base: Side, head: Side, point: str, estimates: dict[str, Any]) -> Row
     rows = {metric: _row(estimate) for metric, estimate in estimates.items()}
     changed = [metric for metric, row in rows.items() if row["verdict"] in CHANGED]
     if changed:
-        a, b = base.with_operations(base.points[point]), head.with_operations(head.points[point])
+        a, b = base.traced(base.points[point]), head.traced(head.points[point])
         for metric in changed:
             row = rows[metric]
-            row["causes"], row["unexplained"] = attribution.explain(a, b, metric, row["delta"])
+            row["causes"], row["unexplained"] = attribution.explain(
+                a, b, metric, row["delta"], (row["base"], row["head"])
+            )
     lead = changed[0] if changed else next(iter(rows))
     return (
         {"id": point, "target": base.points[point]["target"], "metric": lead}
         | rows[lead]
         | {"metrics": rows}
     )
+
+
+def _untraced(base: Side, head: Side, entries: Sequence[Row]) -> Iterator[str]:
+    """A note on changed times whose causes may be ones that only a trace shows."""
+    changed = [
+        e["id"]
+        for e in entries
+        if "cold_us" in e["metrics"] and e["metrics"]["cold_us"]["verdict"] in CHANGED
+    ]
+    unknown = [
+        point
+        for point in changed
+        if any(side.traced(side.points[point])["operations"] is None for side in (base, head))
+    ]
+    if unknown:
+        yield (
+            f"{len(unknown)} point(s) changed that nsys did not trace on both sides: a copy or a fill"
+            " that came or went there would stay unexplained."
+        )
 
 
 def _row(e: Any) -> Row:
@@ -260,13 +292,14 @@ def notes(entries: Sequence[Row], floors: Row) -> list[str]:
     from analysis.statistics import ENOUGH_RUNS
 
     out = []
-    fewest = [min((e["runs"][side] for e in entries), default=ENOUGH_RUNS) for side in (0, 1)]
-    if min(fewest) < ENOUGH_RUNS:
+    runs = [sorted(e["runs"][side] for e in entries) or [ENOUGH_RUNS] for side in (0, 1)]
+    if min(own[0] for own in runs) < ENOUGH_RUNS:
+        counts = [f"{own[0]} to {own[-1]}" if own[0] < own[-1] else f"{own[0]}" for own in runs]
         floor = next(iter(floors.values()))
         short = floors.get("cold_us_short")
         of_short = f", {100 * short['value']:.1f} % below {SHORT_US:.0f} µs," if short else ""
         out.append(
-            f"{fewest[0]} and {fewest[1]} run(s) a side, fewer than {ENOUGH_RUNS}: only changes "
+            f"{counts[0]} and {counts[1]} run(s) a side, fewer than {ENOUGH_RUNS}: only changes "
             f"beyond the A/A floor of {100 * floor['value']:.1f} %{of_short} count "
             f"({_FLOOR_SOURCE[floor['source']]})."
         )

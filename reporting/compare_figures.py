@@ -160,10 +160,12 @@ def save(figure: Figure, path: Path, document: Row) -> None:
 
 
 def draw(document: Row, folder: Path) -> None:
-    """``compare.svg`` and a waterfall for each of the largest changes."""
+    """``compare.svg`` and a waterfall for each of the largest changes of a launch's time."""
     save(paired(document), folder / "compare.svg", document)
     for point in changed(document)[:MOST_CHANGED]:
-        save(waterfall(point), folder / figure_name(point), document)
+        name = figure_name(point)
+        if name:
+            save(waterfall(point), folder / name, document)
 
 
 def main() -> None:

@@ -42,8 +42,10 @@ def changed(document: Row) -> list[Row]:
     return sorted(found, key=lambda p: (p["verdict"] != "slower", -abs(p["relative"])))
 
 
-def figure_name(point: Row) -> str:
-    """File name of a point's waterfall."""
+def figure_name(point: Row) -> str | None:
+    """File name of a point's waterfall; None for a host time, which has one cause and no parts."""
+    if point["metric"] != "cold_us":
+        return None
     return f"waterfall-{re.sub(r'[^A-Za-z0-9]+', '-', point['id'])}.svg"
 
 
@@ -74,7 +76,12 @@ def _told(point: Row) -> Row:
         if abs(cause["share_of_delta"] or 0) >= LEAST_SHARE or cause["delta_us"] is None:
             facts = [_fact(fact) for fact in _ordered(cause["facts"]) if not _said(fact, cause)]
             causes.append(cause | {"parts": _large(cause["parts"]), "facts": facts})
-    return point | {"causes": causes, "figure": figure_name(point)}
+    also = [
+        (metric, row)
+        for metric, row in point["metrics"].items()
+        if metric != point["metric"] and row["verdict"] in CHANGED
+    ]
+    return point | {"causes": causes, "figure": figure_name(point), "also": also}
 
 
 def _said(fact: Row, cause: Row) -> bool:

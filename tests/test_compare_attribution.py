@@ -114,6 +114,17 @@ def test_a_kernel_that_went_explains_time_that_went() -> None:
     assert (cause["delta_us"], unexplained) == (-4.0, -1.0)
 
 
+@pytest.mark.parametrize("metric", ["cold_us", "host_us"])
+@pytest.mark.parametrize("sides", [([], [kernel()]), ([kernel()], [])])
+def test_kernels_of_a_side_without_counters_neither_came_nor_went(
+    sides: tuple[list[dict], list[dict]], metric: str
+) -> None:
+    base, head = (point("d/x", 9, kernels) for kernels in sides)
+    causes, _ = explain(base, head, metric, 5.0)
+    assert [c["kind"] for c in causes] == ([] if metric == "cold_us" else ["host_launch"])
+    assert all(not c["facts"] and "not known" in c["evidence"] for c in causes)
+
+
 def test_another_kernel_in_its_place_is_a_replacement() -> None:
     base, head = kernel(), kernel("BatchPrefillWithPagedKVCacheKernel", tile=1, instructions=2e8)
     delta = (head["duration_ns"] - base["duration_ns"]) / 1e3
@@ -140,6 +151,38 @@ def test_the_kind_is_what_changed_first_of_all(change: dict, kind: str) -> None:
     base, head = kernel(), kernel(**change)
     (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
     assert cause["kind"] == kind
+
+
+def test_another_clock_and_other_instructions_are_not_called_a_change_of_clock() -> None:
+    base, head = kernel(), kernel(clock=1.5e9, instructions=80e6)
+    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+    assert cause["kind"] == "execution" and cause["what"].endswith("other instructions")
+    assert cause["parts"][0]["what"] == "SM clock"
+
+
+PREFILL = (
+    "void flashinfer::Prefill<{first}flashinfer::KernelTraits<(int)1, {tile}, __half{last}>, P>(T2)"
+)
+
+
+@pytest.mark.parametrize(
+    ("other", "only"),
+    [
+        ({"first": "(bool)1, ", "last": ", (bool)0"}, ("–", "(bool)1, (bool)0")),
+        ({"tile": "(int)64"}, ("(int)128", "(int)64")),
+    ],
+)
+def test_a_template_of_an_unknown_version_names_only_what_differs(
+    other: dict, only: tuple[str, str]
+) -> None:
+    plain = {"first": "", "tile": "(int)128", "last": ""}
+    base, head = kernel(), kernel(warps=4.0)
+    base["demangled"] = PREFILL.format(**plain)
+    head["demangled"] = PREFILL.format(**plain | other)
+    facts = [(f.what, f.base, f.head) for f in attribution.facts_of(base, head)]
+    assert facts[0] == ("only here:", *only)
+    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+    assert (cause["kind"], cause["head"]) == ("template", f"only here: {only[1]}")
 
 
 def test_causes_are_ordered_by_what_they_explain() -> None:
@@ -200,7 +243,8 @@ def test_source_lines_that_gained_are_named_in_time() -> None:
 
 def test_operations_are_counted_per_launch() -> None:
     rows = [
-        {"launch": launch, "kind": kind, "name": name, "duration_ns": ns}
+        {"report": report, "launch": launch, "kind": kind, "name": name, "duration_ns": ns}
+        for report in ("b0/trace.sqlite", "b1/trace.sqlite")
         for launch in range(3)
         for kind, name, ns in (("kernel", "k", 9e3), ("memcpy", "D2D", 1e3), ("memcpy", "D2D", 2e3))
     ]
@@ -239,6 +283,11 @@ def test_a_slower_plan_says_what_it_chose_otherwise() -> None:
     (fact,) = cause["facts"]
     assert (fact["what"], fact["base"], fact["head"]) == ("split_kv", False, True)
     assert unexplained == 0
+
+
+def test_a_host_cause_says_the_times_of_all_runs_where_they_are_given() -> None:
+    (cause,), _ = explain(point("d/x", 1), point("d/x", 1, host=30), "host_us", 12.0, (16.0, 28.0))
+    assert (cause["base"], cause["head"], cause["delta_us"]) == (16.0, 28.0, 12.0)
 
 
 def test_a_slower_launch_names_the_launches_that_were_added() -> None:

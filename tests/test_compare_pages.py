@@ -67,7 +67,7 @@ def test_slow_downs_come_before_larger_speed_ups() -> None:
 def test_nothing_changed_is_said_plainly() -> None:
     text = render([document()], ["../figures"])
     assert "**Nothing changed.** None of 24 points is slower or faster" in text
-    assert "Nothing: same GPU, driver, versions, clock policy and flags" in text
+    assert "Nothing that is recorded: same GPU, driver, versions and clock policy on both" in text
     assert "The largest changes" not in text and "Mixed causes" not in text
 
 
@@ -150,6 +150,23 @@ def test_many_small_parts_are_one_step() -> None:
     steps = compare_figures.steps({"causes": [cause], "unexplained": 0.0})
     assert len(steps) == compare_figures.MOST_STEPS + 2
     assert steps[-2] == ("other explained", sum(range(1, 12)))
+
+
+def test_a_host_time_has_no_waterfall_and_stands_beside_a_slower_kernel() -> None:
+    time = sweep()[7]["measurement"]["time_cold_us"]
+    host = document(point("decode/B8", time, host=215.0))
+    text = render([host], ["../figures"])
+    assert "### `decode/B8`: slower" in text and "waterfall" not in text
+    both = document(point("decode/B8", 60.0, host=215.0))
+    told = render([both], ["../figures"]).partition("### `decode/B8`")[2].partition("## All")[0]
+    assert "Time of a launch: 42.8" in told and "waterfall-decode-B8.svg" in told
+    assert re.search(r"^Host time of the launching call: slower, 1\d\S* µs → 21", told, re.M)
+
+
+def test_a_tiny_negative_share_is_no_negative_zero(slower: dict) -> None:
+    row = slower["points"][7] | {"unexplained": -1e-6, "relative": -1e-6}
+    text = render([slower | {"points": [row]}], [None])
+    assert "-0 %" not in text and "-0.0 %" not in text
 
 
 def test_figures_are_the_same_bytes_and_named_as_the_page_says(

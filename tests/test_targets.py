@@ -284,7 +284,9 @@ def test_the_documented_target_works(page_append: ModuleType) -> None:
 def test_the_documented_way_to_try_it_plans_the_point(
     page_append: ModuleType, tmp_path: Path
 ) -> None:
-    line = re.search(r"python -m capture\.plan (.*)", (ROOT / "docs/adding-a-target.md").read_text())
+    line = re.search(
+        r"python -m capture\.plan (.*)", (ROOT / "docs/adding-a-target.md").read_text()
+    )
     assert line
     arguments = shlex.split(line[1])
     arguments[-1] = str(tmp_path / "points.json")

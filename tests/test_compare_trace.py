@@ -1,0 +1,138 @@
+"""Copies: an nsys export goes through the tables, and an added copy is a cause with its time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from compare_data import pair, point, sweep
+from test_parsers_nsys import PID, Export
+
+from analysis.compare import Settings, Side, compare
+from parsers import tables
+from parsers.files import write_json
+
+POINT = "decode/B8"
+LAUNCHES = 10
+KERNEL_NS, COPY_NS, GAP_NS, FLUSH_NS, PREPARED_NS = 40_000, 5_900, 1_000, 90_000, 30_000
+
+
+class Recorder:
+    """A host thread that calls, and a GPU that does the work later, one operation after another."""
+
+    def __init__(self) -> None:
+        self.export = Export()
+        self.host = self.gpu = self.calls = 0
+
+    def operation(self, table: str, duration: int, gap: int = 0, **columns: int) -> None:
+        self.calls += 1
+        self.export.call(self.host, self.host + 10, self.calls, name=1 if table == "KERNEL" else 4)
+        self.host += 20
+        start = max(self.gpu + gap, self.host)
+        self.gpu = start + duration
+        if table == "KERNEL":
+            self.export.kernel(start, self.gpu, self.calls)
+        else:
+            where = {"deviceId": 0, "streamId": 7, "globalPid": PID, "correlationId": self.calls}
+            self.export.add(table, start=start, end=self.gpu, bytes=1 << 20, **where, **columns)
+
+    def named(self, name: str, *operations: tuple) -> None:
+        begin = self.host = self.host + 100
+        for table, duration, gap, columns in operations:
+            self.operation(table, duration, gap, **columns)
+        self.export.range(begin, self.host, name)
+        self.host += 100
+
+
+def trace(folder: Path, copies: list[int]) -> Path:
+    """Tables of a side: ten launches, with these copies (ns) in each; a slow first one.
+
+    Around the launches there is what a run does besides: inputs copied in, plan(), the L2 flush.
+    """
+    run = Recorder()
+    to_device, on_device = {"copyKind": 1}, {"copyKind": 8}
+    run.operation("MEMCPY", PREPARED_NS, **to_device)
+    run.named(f"plan:{POINT}", ("MEMCPY", PREPARED_NS, 0, to_device))
+    for launch in range(LAUNCHES):
+        run.operation("MEMSET", FLUSH_NS)
+        slow = 20 if launch == 0 else 1
+        copied = [("MEMCPY", slow * ns, GAP_NS, on_device) for ns in copies]
+        run.named(POINT, ("KERNEL", KERNEL_NS, 0, {}), *copied)
+        run.operation("MEMCPY", PREPARED_NS, **on_device)
+    batch = folder / "evidence/decode/b0"
+    batch.mkdir(parents=True)
+    write_json(batch / "points.json", [{"id": POINT, "target": "decode", "params": {}}])
+    run.export.write(batch / "trace.sqlite")
+    tables.write(tables.collect(folder / "evidence", [batch]), folder / "tables/decode")
+    return folder / "tables"
+
+
+def sides(us: float) -> tuple[Side, Side]:
+    """Two sides of a sweep; POINT takes ``us`` in the head, and neither side was traced."""
+    head = sweep()
+    head[7] = head[7] | point(POINT, us)
+    return pair(sweep(), head)
+
+
+def found(base: Side, head: Side) -> dict:
+    return next(p for p in compare(base, head, Settings())["points"] if p["id"] == POINT)
+
+
+def test_an_added_copy_is_a_cause_with_the_time_of_one_launch(tmp_path: Path) -> None:
+    base, head = sides(49.9)
+    base.tables = trace(tmp_path / "base", [])
+    head.tables = trace(tmp_path / "head", [COPY_NS])
+    row = found(base, head)["metrics"]["cold_us"]
+    copy, gap = row["causes"]
+    assert (copy["kind"], copy["what"]) == ("copy_added", "memcpy Device-to-Device")
+    assert (copy["base"], copy["head"], copy["delta_us"]) == (0, 1, COPY_NS / 1e3)
+    assert copy["share_of_delta"] == pytest.approx(COPY_NS / 1e3 / row["delta"])
+    assert (gap["kind"], gap["delta_us"]) == ("gap", GAP_NS / 1e3)
+    explained = (COPY_NS + GAP_NS) / 1e3
+    assert row["unexplained"] == pytest.approx(row["delta"] - explained)
+
+
+def test_several_copies_of_a_launch_count_together(tmp_path: Path) -> None:
+    base, head = sides(60.0)
+    base.tables = trace(tmp_path / "base", [COPY_NS])
+    head.tables = trace(tmp_path / "head", [COPY_NS, 2 * COPY_NS, COPY_NS])
+    copy = found(base, head)["causes"][0]
+    assert (copy["kind"], copy["base"], copy["head"]) == ("copy_added", 1, 3)
+    assert copy["delta_us"] == pytest.approx(3 * COPY_NS / 1e3)
+
+
+def test_copies_and_fills_outside_the_launches_are_not_theirs(tmp_path: Path) -> None:
+    folder = trace(tmp_path, [])
+    traced = Side("x", {}, {}, folder).traced({"point": POINT, "target": "decode"})
+    assert (traced["operations"], traced["idle_us"]) == ([], 0.0)
+
+
+@pytest.mark.parametrize("without", ["base", "head"])
+def test_a_side_without_a_trace_has_no_known_copies(without: str, tmp_path: Path) -> None:
+    base, head = sides(49.9)
+    for side in (base, head):
+        if side.name != without:
+            side.tables = trace(tmp_path / side.name, [COPY_NS])
+    document = compare(base, head, Settings())
+    row = next(p for p in document["points"] if p["id"] == POINT)
+    assert (row["verdict"], row["causes"]) == ("slower", [])
+    assert row["unexplained"] == row["delta"]
+    (note,) = [n for n in document["statistics"]["notes"] if "nsys" in n]
+    assert note.startswith("1 point(s)")
+
+
+def test_a_slower_call_does_not_count_copies_that_one_side_cannot_know(tmp_path: Path) -> None:
+    base, head = sides(point(POINT, 1)["measurement"]["time_cold_us"])
+    for side, host in ((base, 15.0), (head, 90.0)):
+        side.points[POINT]["measurement"]["host_launch_us"] = host
+        side.points[POINT]["runs"]["host_us"] = [[host * k] for k in (0.99, 1.0, 1.0, 1.0, 1.01)]
+    head.tables = trace(tmp_path / "head", [COPY_NS])
+    cause = found(base, head)["metrics"]["host_us"]["causes"][0]
+    assert (cause["kind"], cause["facts"]) == ("host_launch", [])
+    assert "copies were not traced" in cause["evidence"]
+    base.tables = trace(tmp_path / "base", [])
+    base._traced.clear()
+    cause = found(base, head)["metrics"]["host_us"]["causes"][0]
+    (fact,) = cause["facts"]
+    assert "the GPU work differs too" in cause["evidence"]
+    assert (fact["what"], fact["base"], fact["head"]) == ("copies and fills", 0, 1)
