@@ -20,7 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--points", type=json.loads, help="the points, as JSON")
-    what.add_argument("--blocks", type=json.loads, help="blocks of a sweep (with --target), as JSON")
+    what.add_argument(
+        "--blocks", type=json.loads, help="blocks of a sweep (with --target), as JSON"
+    )
     parser.add_argument("--target", choices=names(), help="kernel target of the blocks")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
