@@ -27,8 +27,7 @@ COLOURS = {
 }
 BASE, HEAD, UNEXPLAINED = "#0072B2", "#000000", "#BBBBBB"
 LINEAR = 10.0
-MARKS = (5, 10, 30, 100, 300, 1000, 3000)
-TICKS = [*(-mark for mark in reversed(MARKS)), 0, *MARKS]
+FINE, COARSE = (5, 10, 30, 100, 300), (10, 100, 1000, 10_000, 100_000)  # ticks up to 300 % and beyond
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
 MOST_POINTS, MOST_STEPS = 50, 9
 EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
@@ -61,10 +60,11 @@ def _threshold(axes: Any, limit: float) -> None:
     axes.axvspan(-limit, limit, color="#eeeeee", zorder=0)
     axes.axvline(0, color="#888888", lw=0.8)
     axes.set_xscale("symlog", linthresh=LINEAR, linscale=1.5)
-    axes.xaxis.set_major_locator(FixedLocator(TICKS))
+    low, high = axes.get_xlim()
+    marks = FINE if max(-low, high) < FINE[-1] else COARSE
+    axes.xaxis.set_major_locator(FixedLocator([*(-mark for mark in marks), 0, *marks]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(PLAIN)
-    low, high = axes.get_xlim()
     axes.set_xlim(min(low, -LINEAR), max(high, LINEAR))
     axes.set_xlabel(f"change, % (grey: threshold ± {limit:g} %)")
 
