@@ -5,8 +5,9 @@
 Needs a GPU with counters, ncu, torch, FlashInfer and, for its side, nsight-python (0.9.6 works
 with ncu 2025.3; newer ones need 2026.2.1). The sweep is RMSNorm, whose points launch one kernel
 each: nsight-python pairs kernels with points by position and expects one. All sides collect the
-same counters of the same launches in one run, with the caches flushed and the clocks left alone;
-ours also compares each point with its reference. What the sides read is compared.
+same counters of the same launches in one run, with the caches flushed and the clocks left alone,
+and none compares the points with their references: ours did in the timing run before. What the
+sides read is compared.
 """
 
 from __future__ import annotations
@@ -95,12 +96,13 @@ def sweep_points(count: int) -> list[dict[str, Any]]:
     return [point.as_dict() for point in found]
 
 
-def capture(points: list[dict[str, Any]], folder: Path) -> tuple[float, list[float]]:
-    """(wall seconds, duration of each point in ns) of one `capture.ncu` run."""
+def capture(points: list[dict[str, Any]], folder: Path, timing: Path) -> tuple[float, list[float]]:
+    """(wall seconds, duration of each point in ns) of one `capture.ncu` run, as the pipeline makes it."""
     folder.mkdir(parents=True)
     (folder / "points.json").write_text(json.dumps(points))
     command = [sys.executable, "-m", "capture.ncu", TARGET, "--points", str(folder / "points.json")]
-    command += ["--out", str(folder), "--sections", "LaunchStats", "--metrics", ",".join(METRICS)]
+    command += ["--timing", str(timing), "--out", str(folder)]
+    command += ["--sections", "LaunchStats", "--metrics", ",".join(METRICS)]
     cost = measure(command, cwd=ROOT)
     return cost.wall_s, durations(folder / "sweep.ncu-rep", [p["id"] for p in points])
 
@@ -112,21 +114,30 @@ def durations(report: Path, points: list[str]) -> list[float]:
     return [found[point] for point in points]
 
 
-def batch(points: list[dict[str, Any]], folder: Path) -> Side:
-    wall, times = capture(points, folder / "batch")
+def timed(points: list[dict[str, Any]], folder: Path) -> Path:
+    """The points checked and timed, which comes before profiling and is no part of a side."""
+    plan, out = folder / "timed.json", folder / "timing.jsonl"
+    plan.write_text(json.dumps(points))
+    command = [sys.executable, "-m", "targets.run", TARGET, "--mode", "time", "--repeats", "3"]
+    measure([*command, "--points", str(plan), "--out", str(out)], cwd=ROOT)
+    return out
+
+
+def batch(points: list[dict[str, Any]], folder: Path, timing: Path) -> Side:
+    wall, times = capture(points, folder / "batch", timing)
     return side(wall, times)
 
 
-def process_a_point(points: list[dict[str, Any]], folder: Path) -> Side:
+def process_a_point(points: list[dict[str, Any]], folder: Path, timing: Path) -> Side:
     walls, times = [], []
     for index, point in enumerate(points):
-        wall, found = capture([point], folder / f"point-{index}")
+        wall, found = capture([point], folder / f"point-{index}", timing)
         walls.append(wall)
         times += found
     return side(sum(walls), times)
 
 
-def nsight_python(points: list[dict[str, Any]], folder: Path) -> Side:
+def nsight_python(points: list[dict[str, Any]], folder: Path, _timing: Path) -> Side:
     """The package's own way: a decorated function, in a script that it runs again under ncu."""
     script, plan = folder / "profile_sweep.py", folder / "points.json"
     plan.write_text(json.dumps(points))
@@ -181,12 +192,13 @@ def main() -> None:
     runs = {"batch": batch, "nsight-python": nsight_python, "process a point": process_a_point}
     with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "outputs") as name:
         folder = Path(name)
-        batch(points[:1], folder / "warm")  # builds the kernels, fills the file cache; not counted
+        timing = timed(points, folder)
+        batch(points[:1], folder / "warm", timing)  # fills the file cache; not counted
         for label, run in runs.items():
             if label == "nsight-python" and not find_spec("nsight"):
                 continue
             try:
-                sides[label] = run(points, folder)
+                sides[label] = run(points, folder, timing)
             except subprocess.CalledProcessError as error:
                 failed[label] = " / ".join(str(error.output).strip().splitlines()[-4:])
                 print(label, "failed:", failed[label], flush=True)
