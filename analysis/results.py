@@ -9,25 +9,23 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from analysis import ceilings, measurement, noise
 from analysis.columns import COLUMNS
 from analysis.provenance import load_provenance
-from parsers.files import main_guard, without_pandas, write_json, write_table
+from parsers.files import main_guard, read_table, without, write_json, write_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Row = dict[str, Any]
-ARROW = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
-SCHEMA = pa.schema([pa.field(c.name, ARROW[c.kind]) for c in COLUMNS])
 
 
 def read(tables: Path, name: str) -> list[Row]:
     """Rows of one table of a target; none where the evidence has no such table."""
     path = tables / f"{name}.parquet"
-    return pq.read_table(path).to_pylist() if path.exists() else []
+    return read_table(path) if path.exists() else []
 
 
 def grouped(rows: list[Row], *keys: str) -> dict[Any, list[Row]]:
@@ -127,6 +125,15 @@ def _deep(kernel_rows: list[Row], tables: Path) -> list[Row]:
     ]
 
 
+def measurements(found: Row) -> pa.Table:
+    """The measurement rows of all points as a table."""
+    import pyarrow as pa
+
+    kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
+    schema = pa.schema([pa.field(column.name, kinds[column.kind]) for column in COLUMNS])
+    return pa.Table.from_pylist([point["measurement"] for point in found["points"]], schema=schema)
+
+
 def _json(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
@@ -140,10 +147,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--measurements", type=Path, required=True)
     args = parser.parse_args()
-    without_pandas()
+    without("numpy", "pandas")
     found = results(args.target, args.tables, args.evidence, args.recording)
-    rows = [point["measurement"] for point in found["points"]]
-    write_table(args.measurements, pa.Table.from_pylist(rows, schema=SCHEMA))
+    write_table(args.measurements, measurements(found))
     write_json(args.out, found)
 
 

@@ -26,6 +26,7 @@ def of(action: Any) -> Iterator[Row]:
     idle = {
         reason.reason: _by_pc(action, reason.samples + "_not_issued")
         for reason in STALL_REASONS.values()
+        if samples[reason.reason]
     }
     totals: Counter[int] = Counter()
     for counts in samples.values():

@@ -10,15 +10,16 @@ nsys, no counters).
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parsers import ncu, nsys, timing
-from parsers.files import BadInput, main_guard, read_json, without_pandas, write_table
-from parsers.schema import TABLES, build
+from parsers.files import BadInput, main_guard, read_json, without, write_table
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -26,40 +27,63 @@ TOOLS = {"trace": "trace.sqlite", "sweep": "sweep.ncu-rep", "deep": "deep.ncu-re
 NCU_TABLES = ("kernels", "metrics", "stalls", "rules", "lines")
 
 
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """A report of a batch, its capture record, and the point ids that it may name (None: any)."""
+
+    tool: str
+    path: Path
+    record: Row | None
+    points: set[str] | None
+
+
 def collect(root: Path, batches: Iterable[Path]) -> Tables:
-    """Rows of all tables of a target. Raises BadInput on the first file that cannot be used."""
-    tables: Tables = {name: [] for name in TABLES}
-    reports: list[tuple[ncu.Request, Row | None]] = []
-    for folder in batches:
-        if not folder.is_dir():
-            raise BadInput(folder, "no such batch folder")
-        reports += _batch(tables, root, folder)
-    # One by one: a report's rows are taken over before the next one's are asked for.
-    for (request, record), report in zip(reports, ncu.read_all(r for r, _ in reports), strict=True):
-        _take(tables, root, Path(request.path), report, record)
+    """Rows of all tables of a target. Raises BadInput on a file that cannot be used."""
+    tables: Tables = defaultdict(list)
+    folders = list(batches)
+    captures = [capture for folder in folders for capture in _captures(folder)]
+    reports = [capture for capture in captures if capture.tool != "trace"]
+    longest_first = sorted(reports, key=lambda report: report.tool != "deep")
+
+    def requests() -> Iterator[ncu.Request]:
+        for report in longest_first:
+            yield ncu.Request(report.path, report.points)
+        # Nothing is left to start: while the children read, this process has time for the rest.
+        for folder in folders:
+            _times_and_losses(tables, root, folder)
+        for capture in captures:
+            if capture.tool == "trace":
+                _read_trace(tables, root, capture)
+        importlib.import_module("parsers.schema")  # and pyarrow, which `write` needs
+
+    found = zip(longest_first, ncu.read_all(requests()), strict=True)
+    rows = {report: _rows(root, report, content) for report, content in found}
+    for report in reports:
+        for name in NCU_TABLES:
+            tables[name] += rows[report][name]
     return tables
 
 
-def _batch(tables: Tables, root: Path, folder: Path) -> list[tuple[ncu.Request, Row | None]]:
-    """Times, losses and the trace of a batch; its ncu reports, each with its capture record."""
+def _captures(folder: Path) -> Iterator[Capture]:
+    if not folder.is_dir():
+        raise BadInput(folder, "no such batch folder")
     points = _points(folder)
+    for tool, name in TOOLS.items():
+        path, record = _find(folder, name), _record(folder, tool)
+        if path:
+            expected = points | set((record or {}).get("points") or ()) or None
+            yield Capture(tool, path, record, expected)
+
+
+def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
     for run, times in _runs(folder):
         key = _key(root, times) | {"run": run}
         tables["timing"] += [key | row for row in timing.read(times)]
-    reports = []
     for tool, name in TOOLS.items():
         record = _record(folder, tool)
-        report = _find(folder, name)
         if record:
             missing = {"report": f"{_key(root, folder / name)['report']}", "tool": tool}
             tables["lost"] += _lost(record, missing | {"batch": folder.name})
-        if report:
-            expected = points | set((record or {}).get("points") or ()) or None
-            if tool == "trace":
-                _read_trace(tables, root, report, expected)
-            else:
-                reports.append((ncu.Request(report, expected), record))
-    return reports
 
 
 def _runs(folder: Path) -> list[tuple[int, Path]]:
@@ -119,11 +143,11 @@ def _lost(record: Row, key: Row) -> list[Row]:
     ]
 
 
-def _take(tables: Tables, root: Path, path: Path, report: ncu.Report, record: Row | None) -> None:
-    _same_kernels(path, Counter(k["point"] for k in report.kernels), record)
-    key = _key(root, path)
-    for name in NCU_TABLES:
-        tables[name] += [key | row for row in getattr(report, name)]
+def _rows(root: Path, capture: Capture, report: ncu.Report) -> Tables:
+    """What a report adds to each table."""
+    _same_kernels(capture.path, Counter(k["point"] for k in report.kernels), capture.record)
+    key = _key(root, capture.path)
+    return {name: [key | row for row in getattr(report, name)] for name in NCU_TABLES}
 
 
 def _same_kernels(path: Path, found: Counter[str | None], record: Row | None) -> None:
@@ -137,9 +161,9 @@ def _same_kernels(path: Path, found: Counter[str | None], record: Row | None) ->
             raise BadInput(path, what)
 
 
-def _read_trace(tables: Tables, root: Path, path: Path, points: set[str] | None) -> None:
-    trace = nsys.read(path, points)
-    key = _key(root, path)
+def _read_trace(tables: Tables, root: Path, capture: Capture) -> None:
+    trace = nsys.read(capture.path, capture.points)
+    key = _key(root, capture.path)
     tables["timeline"] += [key | row for row in trace.timeline]
     tables["ranges"] += [key | row for row in trace.ranges]
 
@@ -149,8 +173,10 @@ def write(tables: Tables, out: Path) -> None:
 
     Raises BadInput where a value does not fit its column.
     """
+    from parsers import schema  # not above: with pyarrow it takes as long as a small report
+
     try:
-        built = {name: build(name, rows) for name, rows in tables.items()}
+        built = {name: schema.build(name, tables[name]) for name in schema.TABLES}
     except ValueError as error:
         raise BadInput(out, str(error)) from None
     for name, table in built.items():
@@ -165,7 +191,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
     parser.add_argument("batches", type=Path, nargs="+", help="batch folders of the target")
     args = parser.parse_args()
-    without_pandas()
+    without("numpy", "pandas")
     tables = collect(args.evidence, args.batches)
     stray = {row["target"] for row in tables["timing"]} - {args.target}
     if stray:

@@ -27,7 +27,10 @@ COLOURS = {
 }
 BASE, HEAD, UNEXPLAINED = "#0072B2", "#000000", "#BBBBBB"
 LINEAR = 10.0
-FINE, COARSE = (5, 10, 30, 100, 300), (10, 100, 1000, 10_000, 100_000)  # ticks up to 300 % and beyond
+FINE, COARSE = (
+    (5, 10, 30, 100, 300),
+    (10, 100, 1000, 10_000, 100_000),
+)  # ticks up to 300 % and beyond
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
 MOST_POINTS, MOST_STEPS = 50, 9
 EXPANDED = 0.2  # a kernel with this share of the change is split into its parts

@@ -1,12 +1,13 @@
-"""Render one page: findings and a template in, Markdown out.
+"""Render pages: findings and templates in, Markdown out.
 
-python -m reporting.pages PAGE --results DIR --evidence ROOT --out FILE [--target NAME]
+python -m reporting.pages PAGE… --results DIR --evidence ROOT --out-dir DIR [--target NAME]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import jinja2
 
 from analysis import sanity
 from analysis.provenance import TIERS, one_line
+from parsers import children
 from parsers.files import BadInput, main_guard, write_text
 from reporting import contexts
 from reporting.format import FILTERS, Struck
@@ -91,19 +93,34 @@ def render(page: str, findings: Findings, target: str | None = None) -> str:
     return text
 
 
+def render_all(
+    pages: list[str], findings: Findings, target: str | None = None
+) -> Iterator[tuple[str, str]]:
+    """(page, its text) of several; children render them, with the results that are read once."""
+    if len(pages) == 1:
+        yield pages[0], render(pages[0], findings, target)
+        return
+    _ = findings.targets
+    yield from children.each(lambda page: render(page, findings, target), pages)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("page")
+    parser.add_argument(
+        "pages", nargs="+", metavar="page", help="target, jit, environment, INDEX, …"
+    )
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--evidence", type=Path, required=True)
-    parser.add_argument("--target")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--target", help="of page target, whose file has this name")
+    parser.add_argument("--out-dir", type=Path, required=True)
     parser.add_argument(
         "--no-strict", action="store_true", help="strike impossible numbers through instead"
     )
     args = parser.parse_args()
     findings = Findings(args.results, args.evidence, strict=not args.no_strict)
-    write_text(args.out, render(args.page, findings, args.target))
+    # None is written before all are rendered.
+    for page, text in list(render_all(args.pages, findings, args.target)):
+        write_text(args.out_dir / f"{args.target or page}.md", text)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 
 from reporting import format as fmt
+from reporting import pages
 
 SAMPLE = ROOT / "docs" / "sample"
 TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
@@ -88,3 +89,13 @@ def test_no_measured_number_is_typed_into_a_template(template: Path):
 )
 def test_format(call, text):
     assert call() == text
+
+
+def test_pages_rendered_together_are_those_rendered_alone(finished):
+    def findings():
+        return pages.Findings(finished.outputs / "results", ROOT / "recordings/h200")
+
+    names = ["claims", "kernel-dev-guide", "INDEX"]
+    together = list(pages.render_all(names, findings()))
+    assert [name for name, _ in together] == names
+    assert all(text == pages.render(name, findings()) for name, text in together)

@@ -312,3 +312,15 @@ def test_evidence_outside_the_root_is_refused(evidence, tmp_path):
         tables.collect(tmp_path / "elsewhere", [folder])
     with pytest.raises(BadInput, match="no such batch"):
         tables.collect(tmp_path, [tmp_path / "absent"])
+
+
+def test_tables_need_neither_numpy_nor_pandas(evidence, tmp_path):
+    root, folder = evidence
+    code = (
+        "import sys; from parsers import tables\n"
+        "try: tables.main()\n"
+        "finally: assert not (sys.modules['numpy'] or sys.modules['pandas'])"
+    )
+    arguments = ["--evidence", root, "--target", folder.parent.name, "--out", tmp_path, folder]
+    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, check=False)
+    assert done.returncode == 0

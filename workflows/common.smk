@@ -5,6 +5,8 @@ from glob import glob
 from pathlib import Path
 
 sys.path.insert(0, workflow.basedir)
+# Snakemake imports pandas, where it is there, to ask of each param whether it is a data frame: none is.
+sys.modules.setdefault("pandas", None)
 
 from snakemake.exceptions import WorkflowError
 
@@ -36,7 +38,6 @@ TARGET_PAGES = KERNEL_TARGETS + ["jit"] * HAS_JIT
 wildcard_constraints:
     target="[a-z0-9_]+",
     batch="b[0-9a-f]{8}|deep",
-    page="[A-Za-z-]+",
     run=r"\d+",
 
 

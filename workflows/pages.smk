@@ -17,15 +17,8 @@ GUIDE = sorted(glob("reporting/guide*.py")) + modules(
     "parsers.stalls",
 )
 GUIDE += sorted(glob("templates/guide/**/*.*", recursive=True))
-PAGE_NAMES = [
-    "INDEX",
-    "environment",
-    "analysis",
-    "kernel-dev-guide",
-    "final-report",
-    "claims",
-]
-PAGES = [f"{OUT}/reports/{name}.md" for name in PAGE_NAMES]
+OVER_ALL = ["kernel-dev-guide", "final-report", "claims", "INDEX", "analysis"]
+PAGES = [f"{OUT}/reports/{name}.md" for name in ["environment", *OVER_ALL]]
 
 
 rule figures:
@@ -75,10 +68,11 @@ rule target_page:
     params:
         strict=STRICT,
         results=lambda wc: f"{OUT}/results",
+        out=lambda wc: f"{OUT}/reports",
         root=EVIDENCE.root,
     shell:
         "python -m reporting.pages target --target {wildcards.target} --results {params.results}"
-        " --evidence {params.root} {params.strict} --out {output} 2> {log}"
+        " --evidence {params.root} {params.strict} --out-dir {params.out} 2> {log}"
 
 
 rule environment_page:
@@ -94,13 +88,15 @@ rule environment_page:
     params:
         strict=STRICT,
         results=lambda wc: f"{OUT}/results",
+        out=lambda wc: f"{OUT}/reports",
         root=EVIDENCE.root,
     shell:
         "python -m reporting.pages environment --results {params.results}"
-        " --evidence {params.root} {params.strict} --out {output} 2> {log}"
+        " --evidence {params.root} {params.strict} --out-dir {params.out} 2> {log}"
 
 
-rule page:
+# The pages that read all results, in one job: reading those takes as long as most of the pages.
+rule pages:
     input:
         results=RESULTS,
         environment=rules.environment_info.output,
@@ -110,23 +106,21 @@ rule page:
         hotlines=rules.hotlines.output,
         source_index=SOURCE_INDEX,
         code=CONTEXT,
-        guide=lambda wc: (
-            GUIDE if wc.page in ("kernel-dev-guide", "final-report") else []
-        ),
-        template="templates/{page}.md.j2",
+        guide=GUIDE,
+        templates=expand("templates/{page}.md.j2", page=OVER_ALL),
     output:
-        f"{OUT}/reports/{{page}}.md",
+        expand(f"{OUT}/reports/{{page}}.md", page=OVER_ALL),
     log:
-        f"{OUT}/logs/page-{{page}}.log",
-    wildcard_constraints:
-        page="|".join(name for name in PAGE_NAMES if name != "environment"),
+        f"{OUT}/logs/pages.log",
     params:
+        pages=OVER_ALL,
         strict=STRICT,
         results=lambda wc: f"{OUT}/results",
+        out=lambda wc: f"{OUT}/reports",
         root=EVIDENCE.root,
     shell:
-        "python -m reporting.pages {wildcards.page} --results {params.results}"
-        " --evidence {params.root} {params.strict} --out {output} 2> {log}"
+        "python -m reporting.pages {params.pages} --results {params.results}"
+        " --evidence {params.root} {params.strict} --out-dir {params.out} 2> {log}"
 
 
 if HAS_JIT:
@@ -143,10 +137,11 @@ if HAS_JIT:
         params:
             strict=STRICT,
             results=lambda wc: f"{OUT}/results",
+            out=lambda wc: f"{OUT}/reports",
             root=EVIDENCE.root,
         shell:
             "python -m reporting.pages jit --results {params.results} --evidence {params.root}"
-            " {params.strict} --out {output} 2> {log}"
+            " {params.strict} --out-dir {params.out} 2> {log}"
 
 
 # What a user types: one name a target, and the two groups of pages.
