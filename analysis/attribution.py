@@ -204,11 +204,11 @@ def _headline(kind: str, base: Row, head: Row, facts: list[Fact]) -> tuple[str, 
     named = [fact for fact in facts if fact.kind == wanted]
     if not named:
         return what, _us(base), _us(head)
-    return (
-        what,
-        ", ".join(f"{fact.what} {fact.base}" for fact in named),
-        ", ".join(f"{fact.what} {fact.head}" for fact in named),
+    before, after = (
+        ", ".join(f"{fact.what} {'absent' if value is None else value}" for fact, value in side)
+        for side in ([(f, f.base) for f in named], [(f, f.head) for f in named])
     )
+    return what, before, after
 
 
 # --- facts ------------------------------------------------------------------------------------

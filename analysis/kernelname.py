@@ -41,6 +41,11 @@ _TEMPLATES = {
     "BatchQKApplyRotaryPosIdsCosSinCacheHeadParallelismKernel": _ROPE,
 }
 TEMPLATES = {name: tuple(parameters.split()) for name, parameters in _TEMPLATES.items()}
+# Those of 0.7.2 that have more; told apart by their number.
+LATER = {
+    ("BatchPrefillWithPagedKVCacheKernel", 3): ("SAME_KV_STRIDES", "KTraits", "Params"),
+    ("KernelTraits", 16): (*TEMPLATES["KernelTraits"], "ENABLE_FP4_REPACK"),
+}
 # What a parameter means; where two templates disagree, the entry "template.parameter" wins.
 MEANINGS = {
     "POS_ENCODING_MODE": "positions encoded inside the kernel",
@@ -55,6 +60,8 @@ MEANINGS = {
     "AttentionVariant": "compiled variant: mask, window, soft cap, ALiBi",
     "MASK_MODE": "mask compiled in",
     "CTA_TILE_Q": "query rows a block (heads of a GQA group are packed into rows)",
+    "SAME_KV_STRIDES": "K and V have the same strides: one set of offsets serves both",
+    "ENABLE_FP4_REPACK": "staging buffer for 4-bit K and V",
     "NUM_MMA_Q": "16-row tensor-core tiles of Q a warp",
     "NUM_MMA_KV": "16-token tensor-core tiles of KV a warp and step",
     "NUM_MMA_D_QK": "16-element tiles of the head dimension of Q and K",
@@ -168,7 +175,7 @@ def _short(name: str) -> str:
 
 def _named(template: str, arguments: list[str]) -> list[Argument]:
     """Arguments under their parameters' names; traits classes are opened in place."""
-    names = TEMPLATES.get(template, ())
+    names = LATER.get((template, len(arguments)), TEMPLATES.get(template, ()))
     if len(arguments) > len(names):
         names = ()  # another version's template: names would be shifted
     out: list[Argument] = []

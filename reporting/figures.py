@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from analysis.provenance import one_line
 from parsers.files import main_guard, write_text
-from reporting.series import Series, axis_of, series_of, spread
+from reporting.series import Series, axis_of, drawn, series_of, spread
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
@@ -189,7 +189,7 @@ def sweep(results: dict[str, Any]) -> Figure:
     figure, axes = new()
     for index, line in enumerate(series_of(points, axis)):
         _line(axes, line, index)
-    rows = measured(results)
+    rows = [point["measurement"] for point in drawn(points, axis)]
     stem = "ceiling_tensor_tflops" if axis.rate == "tflops" else "ceiling_dram_gbs"
     for source, style in CEILING_STYLE.items():
         top = max((r[f"{stem}_{source}"] or 0 for r in rows), default=0)

@@ -61,6 +61,11 @@ def series_of(points: list[Point], axis: Axis) -> list[Series]:
     ]
 
 
+def drawn(points: list[Point], axis: Axis) -> list[Point]:
+    """The points of these lines: what is drawn, and what its ceilings are those of."""
+    return [point for _, members in _lines(points, axis) for point in members]
+
+
 def usual(points: list[Point], axis: Axis) -> list[tuple[str, Any]]:
     """The most frequent setting, over the lines, of each parameter beside the axis."""
     keys = [key for key, _ in _lines(points, axis)]

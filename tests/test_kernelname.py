@@ -92,6 +92,20 @@ def test_a_template_with_more_arguments_than_known_gets_no_shifted_names():
     assert [a.parameter for a in decode(name).arguments] == ["#1", "#2", "#3"]
 
 
+def test_the_prefill_kernel_of_a_later_version_has_named_parameters():
+    traits = (
+        "flashinfer::KernelTraits<(flashinfer::MaskMode)1, (unsigned int)128, (unsigned int)2, (unsigned int)4, "
+        "(unsigned int)8, (unsigned int)8, (unsigned int)4, (unsigned int)1, (flashinfer::PosEncodingMode)0, __half, "
+        "__half, __half, float, int, flashinfer::DefaultAttention<(bool)0, (bool)0, (bool)0, (bool)0>, (bool)1>"
+    )
+    name = (
+        f"void flashinfer::BatchPrefillWithPagedKVCacheKernel<(bool)1, {traits}, PagedParams>(T3)"
+    )
+    named = {a.parameter: a.value for a in decode(name).arguments}
+    assert named["SAME_KV_STRIDES"] == named["ENABLE_FP4_REPACK"] == "true"
+    assert (named["MASK_MODE"], named["CTA_TILE_Q"]) == ("causal", "128")
+
+
 def test_parameter_lists_are_those_of_the_headers():
     include = flashinfer_package() / "data" / "include" / "flashinfer"
     text = "".join(p.read_text() for p in sorted(include.rglob("*.cuh")))

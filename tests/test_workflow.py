@@ -80,8 +80,22 @@ def test_an_edited_parser_reads_every_target_again(changed):
 def test_an_edited_figure_draws_no_table_again(changed):
     _append(changed.folder / "reporting/figures.py", "\n# a comment more\n")
     planned = changed.planned("all", *RECORDED)
-    assert planned.count("figures") == len(TARGETS)
-    assert not {"tables", "findings"} & set(planned)
+    assert planned.count("target_page") == len(TARGETS)
+    assert set(planned) == {"target_page", "pages", "all"}
+
+
+@pytest.mark.parametrize("module", ["figures", "pages"])
+def test_a_page_whose_figures_fail_is_not_kept_and_the_other_way_round(changed, module):
+    """Also when what fails has written its files before."""
+    path = changed.folder / f"reporting/{module}.py"
+    failing = (
+        "    try:\n        main_guard(main)\n    finally:\n        __import__('os')._exit(3)\n"
+    )
+    path.write_text(path.read_text().replace("    main_guard(main)\n", failing))
+    done = changed.run("decode", *RECORDED, check=False)
+    assert done.returncode != 0
+    assert not (changed.outputs / "reports/decode.md").exists()
+    assert not list((changed.outputs / "figures").glob("decode-*.svg"))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 # Configuration, evidence and path helpers that the other rule files share.
 import json
+import os
 import sys
 from glob import glob
 from pathlib import Path
@@ -27,7 +28,14 @@ RECORDING = f"--recording {EVIDENCE.recording}" if EVIDENCE.recording else ""
 # --config strict=false arrives as text or as a boolean, depending on how it was given.
 STRICT = "" if str(config["strict"]).lower() == "true" else "--no-strict"
 # The environment that Snakemake runs in is the one that its jobs run in, also where nobody activated it.
-shell.prefix(f"set -euo pipefail; export PATH={Path(sys.executable).parent}:$PATH; ")
+# Jobs that run at once share the machine between their children. With -jN beside the profile's `cores`, N is in `nodes`.
+_jobs = max(
+    workflow.resource_settings.cores or 1, workflow.resource_settings.nodes or 1
+)
+CHILDREN = max(1, min(4, (os.cpu_count() or 1) // _jobs))
+shell.prefix(
+    f"set -euo pipefail; export PATH={Path(sys.executable).parent}:$PATH NCUFLOW_CHILDREN={CHILDREN}; "
+)
 KERNEL_TARGETS = [name for name in TARGETS if name in EVIDENCE.targets]
 JIT = f"{EVIDENCE.root}/jit/jit_analysis.json"
 JIT_MODULES = config["jit"].get(config["sweep"], [])

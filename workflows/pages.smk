@@ -21,46 +21,28 @@ OVER_ALL = ["kernel-dev-guide", "final-report", "claims", "INDEX", "analysis"]
 PAGES = [f"{OUT}/reports/{name}.md" for name in ["environment", *OVER_ALL]]
 
 
-rule figures:
-    input:
-        results=f"{OUT}/results/{{target}}_results.json",
-        code=modules("reporting.figures", "reporting.series", "analysis.provenance"),
-    output:
-        expand(
-            f"{OUT}/figures/{{{{target}}}}-{{kind}}.svg",
-            kind=["roofline", "stalls", "sweep"],
-        ),
-    log:
-        f"{OUT}/logs/figures-{{target}}.log",
-    params:
-        out=lambda wc: f"{OUT}/figures",
-    shell:
-        "python -m reporting.figures --results {input.results} --out-dir {params.out} 2> {log}"
-
-
-rule overview_figure:
-    input:
-        results=RESULTS,
-        code=modules("reporting.figures", "reporting.series", "analysis.provenance"),
-    output:
-        f"{OUT}/figures/roofline.svg",
-    log:
-        f"{OUT}/logs/figures-overview.log",
-    params:
-        out=lambda wc: f"{OUT}/figures",
-    shell:
-        "python -m reporting.figures --overview --results {input.results} --out-dir {params.out}"
-        " 2> {log}"
+# A page and the figures beside it in one job, at once: most of a figure's time is the import of matplotlib.
+# The shell waits for both, whichever of them fails.
+FIGURE_CODE = modules(
+    "reporting.figures",
+    "reporting.series",
+    "analysis.provenance",
+    "parsers.files",
+)
 
 
 rule target_page:
     input:
         results=f"{OUT}/results/{{target}}_results.json",
-        figures=rules.figures.output,
         code=CONTEXT,
+        figure_code=FIGURE_CODE,
         template="templates/target.md.j2",
     output:
-        f"{OUT}/reports/{{target}}.md",
+        page=f"{OUT}/reports/{{target}}.md",
+        figures=expand(
+            f"{OUT}/figures/{{{{target}}}}-{{kind}}.svg",
+            kind=["roofline", "stalls", "sweep"],
+        ),
     log:
         f"{OUT}/logs/page-{{target}}.log",
     wildcard_constraints:
@@ -69,10 +51,13 @@ rule target_page:
         strict=STRICT,
         results=lambda wc: f"{OUT}/results",
         out=lambda wc: f"{OUT}/reports",
+        figures=lambda wc: f"{OUT}/figures",
         root=EVIDENCE.root,
     shell:
-        "python -m reporting.pages target --target {wildcards.target} --results {params.results}"
-        " --evidence {params.root} {params.strict} --out-dir {params.out} 2> {log}"
+        "( trap wait EXIT;"
+        " python -m reporting.figures --results {input.results} --out-dir {params.figures} &"
+        " python -m reporting.pages target --target {wildcards.target} --results {params.results}"
+        " --evidence {params.root} {params.strict} --out-dir {params.out}; wait $! ) 2> {log}"
 
 
 rule environment_page:
@@ -101,15 +86,16 @@ rule pages:
         results=RESULTS,
         environment=rules.environment_info.output,
         jit=rules.jit_analysis.output if HAS_JIT else [],
-        figures=rules.overview_figure.output,
         claims=rules.claims.output,
         hotlines=rules.hotlines.output,
         source_index=SOURCE_INDEX,
         code=CONTEXT,
+        figure_code=FIGURE_CODE,
         guide=GUIDE,
         templates=expand("templates/{page}.md.j2", page=OVER_ALL),
     output:
-        expand(f"{OUT}/reports/{{page}}.md", page=OVER_ALL),
+        pages=expand(f"{OUT}/reports/{{page}}.md", page=OVER_ALL),
+        figure=f"{OUT}/figures/roofline.svg",
     log:
         f"{OUT}/logs/pages.log",
     params:
@@ -117,10 +103,13 @@ rule pages:
         strict=STRICT,
         results=lambda wc: f"{OUT}/results",
         out=lambda wc: f"{OUT}/reports",
+        figures=lambda wc: f"{OUT}/figures",
         root=EVIDENCE.root,
     shell:
-        "python -m reporting.pages {params.pages} --results {params.results}"
-        " --evidence {params.root} {params.strict} --out-dir {params.out} 2> {log}"
+        "( trap wait EXIT; python -m reporting.figures --overview --results {input.results}"
+        " --out-dir {params.figures} &"
+        " python -m reporting.pages {params.pages} --results {params.results}"
+        " --evidence {params.root} {params.strict} --out-dir {params.out}; wait $! ) 2> {log}"
 
 
 if HAS_JIT:
