@@ -150,7 +150,7 @@ def main() -> None:
     without("numpy", "pandas")
     found = results(args.target, args.tables, args.evidence, args.recording)
     write_table(args.measurements, measurements(found))
-    write_json(args.out, found)
+    write_json(args.out, found, levels=3)
 
 
 if __name__ == "__main__":

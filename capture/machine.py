@@ -44,11 +44,11 @@ PARAMS = Path("/proc/driver/nvidia/params")
 STATUS = Path("/proc/self/status")
 
 
-def gpu_query() -> str | None:
-    """nvidia-smi's row for the first visible GPU, or None."""
+def gpu_query(uuid: str | None = None) -> str | None:
+    """nvidia-smi's row for a GPU (default: the first visible one), or None."""
     if shutil.which("nvidia-smi") is None:
         return None
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    visible = uuid or os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     select = [f"--id={visible}"] if visible else []
     query = f"--query-gpu={','.join(GPU_FIELDS.values())}"
     return output_of(["nvidia-smi", *select, query, "--format=csv,noheader,nounits"])

@@ -1,6 +1,6 @@
 """Profile the points of a batch under Nsight Compute.
 
-    python -m capture.ncu TARGET --points P.json --out DIR --name sweep --sections "A,B"
+    python -m capture.ncu TARGET --points P.json --out DIR --name sweep --registry --sections "A,B"
     python -m capture.ncu TARGET --points P.json --out DIR --name deep --deep
 
 Writes DIR/NAME.ncu-rep and DIR/NAME.json. Exit status: 0 complete; 1 nothing usable, nothing
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from capture.gpulock import Held, gpu_lock
-from capture.machine import tool
+from capture.gpulock import Gpu, Held, gpu_lock
+from capture.machine import gpu_query, parse_gpu, tool
 from capture.points import Found, capture_record, lost_points, read_points, read_progress, timed_ok
 from capture.process import (
     CaptureError,
@@ -34,6 +34,7 @@ from capture.progress import Progress
 from capture.reportscrub import scrub_report
 from capture.staging import staging
 from parsers.files import write_json
+from parsers.registry import architecture, counters
 
 COMPLETE, NOTHING, LOST, REFUSED = 0, 1, 3, 5
 SOME_POINTS_FAILED = 3  # of targets.run, which the profilers pass on; its records say which
@@ -50,7 +51,9 @@ def ncu_program() -> str:
     return tool("ncu") or "ncu"
 
 
-def ncu_command(args: argparse.Namespace, points: Path, progress: Path, report: Path) -> list[str]:
+def ncu_command(
+    args: argparse.Namespace, gpu: Gpu, points: Path, progress: Path, report: Path
+) -> list[str]:
     """The command line. Paths are relative: the report stores this line as it is."""
     command = [ncu_program(), "--nvtx", "--profile-from-start", "off"]
     # `all`: a virtual environment's python may be a launcher whose child does the work.
@@ -67,11 +70,21 @@ def ncu_command(args: argparse.Namespace, points: Path, progress: Path, report: 
         command += ["--set", "full"]
     for section in _words(args.sections):
         command += ["--section", section]
-    if args.metrics:
-        command += ["--metrics", args.metrics]
+    metrics = [*(registry_counters(gpu) if args.registry else ()), *_words(args.metrics)]
+    if metrics:
+        command += ["--metrics", ",".join(metrics)]
     if args.import_source:
         command += ["--import-source", "yes"]
     return command + trace_command(args, points, progress)
+
+
+def registry_counters(gpu: Gpu) -> tuple[str, ...]:
+    """The counters behind the metric registry, by the names of this GPU's architecture.
+
+    ncu passes over a name that it does not know.
+    """
+    capability = (parse_gpu(gpu_query(gpu.uuid)) or {}).get("compute_capability")
+    return counters(architecture(int(str(capability).split(".")[0]) if capability else None))
 
 
 def trace_command(args: argparse.Namespace, points: Path, out: Path) -> list[str]:
@@ -116,7 +129,9 @@ def _capture_in(
     base = Path(os.path.relpath(stage))
     write_json(stage / "points.json", points)
     records, report = stage / "progress.jsonl", stage / f"{args.name}.ncu-rep"
-    command = ncu_command(args, base / "points.json", base / records.name, base / args.name)
+    command = ncu_command(
+        args, held.gpu, base / "points.json", base / records.name, base / args.name
+    )
     progress = Progress(f"{args.target} {args.name}", len(points), records)
     env = {**minimal_environment(), **held.environ}
     outcome = run(command, env=env, timeout=args.timeout, on_line=progress.line)
@@ -256,6 +271,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_common_arguments(parser, "sweep")
     parser.add_argument("--sections", help="ncu sections, separated by commas")
+    parser.add_argument(
+        "--registry", action="store_true", help="collect the counters of the metric registry"
+    )
     parser.add_argument("--metrics", help="further metrics, as ncu's --metrics takes them")
     parser.add_argument("--deep", action="store_true", help="--set full")
     parser.add_argument(
@@ -267,8 +285,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=1, help="launches of each point (default 1)")
     parser.set_defaults(flush=False)  # ncu flushes L2 itself
     args = parser.parse_args(argv)
-    if not args.deep and not _words(args.sections):
-        parser.error("give --sections or --deep")
+    if not (args.deep or args.registry or _words(args.sections)):
+        parser.error("give --registry, --sections or --deep")
     return capture(args)
 
 

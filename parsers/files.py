@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,14 +136,30 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def dump_json(value: Any) -> str:
-    """Strict JSON text (no NaN, no infinity): keys as given, indented, a final newline."""
-    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+def dump_json(value: Any, levels: int | None = None) -> str:
+    """Strict JSON text (no NaN, no infinity): keys as given, indented, a final newline.
+
+    `levels`: what lies deeper is a line each; Python writes that four times as fast.
+    """
+    if levels is None:
+        return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return _shallow(value, levels, "\n") + "\n"
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write strict JSON atomically; ValueError on NaN or infinity."""
-    write_text(path, dump_json(value))
+def _shallow(value: Any, levels: int, newline: str) -> str:
+    if not levels or not value or not isinstance(value, dict | list):
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+    inner = newline + " "
+    if isinstance(value, list):
+        parts = [_shallow(item, levels - 1, inner) for item in value]
+        return f"[{inner}{f',{inner}'.join(parts)}{newline}]"
+    parts = [f"{json.dumps(key)}: {_shallow(value[key], levels - 1, inner)}" for key in value]
+    return f"{{{inner}{f',{inner}'.join(parts)}{newline}}}"
+
+
+def write_json(path: str | os.PathLike[str], value: Any, levels: int | None = None) -> None:
+    """Write strict JSON (`dump_json`) atomically; ValueError on NaN or infinity."""
+    write_text(path, dump_json(value, levels))
 
 
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
@@ -201,8 +217,11 @@ def without(*modules: str) -> None:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
-def main_guard(main: Callable[[], int | None]) -> None:
-    """Run a command's main: BadInput is one line on stderr and exit 2; a closed pipe is quiet."""
+def main_guard(main: Callable[[], int | None]) -> NoReturn:
+    """Run a command's main: BadInput is one line on stderr and exit 2; a closed pipe is quiet.
+
+    The process ends at once: to take matplotlib apart, object by object, is 0.07 s of a figure's 0.6.
+    """
     try:
         code = main() or 0
         sys.stdout.flush()
@@ -213,7 +232,9 @@ def main_guard(main: Callable[[], int | None]) -> None:
         # Python flushes stdout again at exit, and would complain about the same pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def emit(text: str, out: str | None, stream: IO[str] | None = None) -> None:

@@ -3,9 +3,13 @@
 Parsers, analysis, templates and docs/metrics.md all read it. Names were checked against
 `ncu --query-metrics --chips ga100,gh100` of ncu 2025.3.1; `launch__`, `profiler__`, `device__` and
 `derived__` names come from sections and are not in those lists.
+
+    python -m parsers.registry gh100    # what `ncu --metrics` has to be given to collect them
 """
 
 from __future__ import annotations
+
+import argparse
 
 from parsers.catalogue_execution import OCCUPANCY, SCHEDULER, SPEED_OF_LIGHT, TIME
 from parsers.catalogue_work import MEMORY, WORK
@@ -13,12 +17,14 @@ from parsers.metric import Metric
 from parsers.stalls import STALL_REASONS, StallReason
 
 __all__ = [
+    "ARCHITECTURES",
     "GROUPS",
     "METRICS",
     "STALL_REASONS",
     "Metric",
     "StallReason",
     "architecture",
+    "counters",
     "format_value",
 ]
 
@@ -30,7 +36,11 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Memory": MEMORY,
     "Work": WORK,
 }
+NOT_COUNTED = ("launch__", "profiler__", "device__", "derived__")
 METRICS: dict[str, Metric] = {m.key: m for group in GROUPS.values() for m in group}
+
+
+ARCHITECTURES = ("ga100", "gh100")
 
 
 def architecture(major: int | None) -> str:
@@ -38,6 +48,22 @@ def architecture(major: int | None) -> str:
     return "gh100" if major is not None and major >= 9 else "ga100"
 
 
+def counters(arch: str) -> tuple[str, ...]:
+    """Every ncu name that an architecture's values are read from and `ncu --metrics` can collect.
+
+    Names that sections derive, and properties of the launch, come with the sections.
+    """
+    sources = (source for metric in METRICS.values() for source in metric.candidates(arch))
+    names = dict.fromkeys(name for source in sources for name in source.names)
+    return tuple(name for name in names if not name.startswith(NOT_COUNTED))
+
+
 def format_value(key: str, value: float | str | None) -> str:
     """A registry value as text: format_value("duration_ns", 3104.0) is "3.10 µs"."""
     return METRICS[key].format(value)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="parsers.registry")
+    parser.add_argument("architecture", choices=ARCHITECTURES)
+    print(",".join(counters(parser.parse_args().architecture)))

@@ -7,6 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from parsers.registry import ARCHITECTURES, counters
+
 TOOLS = {"trace": "timeline", "sweep": "counters", "deep": "deep"}
 PREFERRED = "decode"  # the target whose commands are shown, if it has them
 
@@ -18,8 +20,16 @@ def of_evidence(root: Path) -> dict[str, str | None]:
         records = sorted(root.glob(f"*/*/{tool}.json"), key=_order)
         commands = [command for path in records if (command := _command(path))]
         if commands:
-            out[name] = shlex.join(commands[0])
+            out[name] = " ".join(_word(word) for word in commands[0])
     return out
+
+
+def _word(word: str) -> str:
+    """A word as a shell takes it; the registry's hundred counters as what prints them."""
+    for arch in ARCHITECTURES:
+        if word == ",".join(counters(arch)):
+            return f'"$(python -m parsers.registry {arch})"'
+    return shlex.quote(word)
 
 
 def _order(path: Path) -> tuple[bool, str]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from capture import ncu, process
+from capture import machine, ncu, process
 from capture.points import Found
 from capture.process import CaptureError
 from capture.progress import Progress
+from parsers import registry
 
 POINTS = ["decode/B1", "decode/B32", "decode/B128"]
 TOKEN = "hf_planted_token_value"
@@ -29,7 +30,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(process, "GRACE_S", 0.2)
     points = [{"id": point, "target": "decode", "params": {}} for point in POINTS]
     (tmp_path / "points.json").write_text(json.dumps(points))
-    program(tmp_path, "nvidia-smi", "echo '0, GPU-aaaa, NVIDIA H200'")
+    asked = 'case "$*" in *compute_cap*) ;; *) echo "0, GPU-aaaa, NVIDIA H200";; esac'
+    program(tmp_path, "nvidia-smi", asked)
     return tmp_path
 
 
@@ -93,6 +95,27 @@ def test_command_opens_the_range_late_and_stores_no_absolute_path(
     record = (bench / "out/sweep.json").read_text()
     assert str(bench) not in record and '"/' not in record
     assert json.loads(record)["command"][0] == "ncu"
+
+
+@pytest.mark.parametrize(("capability", "arch"), [("9.0", "gh100"), ("8.0", "ga100")])
+def test_the_registrys_counters_are_asked_for_by_the_names_of_this_gpu(
+    bench: Path, monkeypatch: pytest.MonkeyPatch, capability: str, arch: str
+) -> None:
+    row = ", ".join(
+        capability if column == "compute_cap" else "[N/A]" for column in machine.GPU_FIELDS.values()
+    )
+    program(
+        bench,
+        "nvidia-smi",
+        f'case "$*" in *compute_cap*) echo "{row}";; *) echo "0, GPU-aaaa, NVIDIA H200";; esac',
+    )
+    program(bench, "ncu", FAKE + 'echo report >"$report"; echo "$all" >args')
+    found(monkeypatch, dict.fromkeys(POINTS, 1))
+    assert profile(bench, "--registry", "--metrics", "one.sum,two.sum") == 0
+    words = (bench / "args").read_text().split()
+    asked = words[words.index("--metrics") + 1].split(",")
+    assert asked == [*registry.counters(arch), "one.sum", "two.sum"]
+    assert not any(name.startswith(("launch__", "derived__")) for name in asked)
 
 
 def test_lost_points_are_named_and_the_report_stands(

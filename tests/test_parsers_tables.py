@@ -158,6 +158,31 @@ def test_writers_leave_nothing_half_written(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.integers(0, 4),
+)
+def test_json_with_lines_below_a_level_holds_the_same_value(value, levels):
+    assert json.loads(files.dump_json(value, levels)) == value
+
+
+def test_json_below_the_last_level_is_a_line_each():
+    value = {"points": [{"id": "a", "work": {"flops": 1}}, {"id": "b", "work": {}}], "none": []}
+    assert files.dump_json(value, 2) == (
+        '{\n "points": [\n  {"id": "a", "work": {"flops": 1}},\n  {"id": "b", "work": {}}\n ],\n'
+        ' "none": []\n}\n'
+    )
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.dump_json({"a": [{"b": math.nan}]}, 2)
+
+
 def test_tables_are_written_twice(tmp_path):
     table = build("timing", [{"report": "r", "batch": "b", **timing.flatten(RECORD)}])
     files.write_table(tmp_path / "timing.parquet", table)

@@ -160,7 +160,9 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             timing=f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
-            code=PROFILER + modules("capture.reportscrub"),
+            code=PROFILER
+            + modules("capture.reportscrub", "parsers.registry")
+            + sorted(glob("parsers/catalogue_*.py")),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/sweep.ncu-rep",
             f"{CAPTURES}/{{target}}/{{batch}}/sweep.json",
@@ -177,7 +179,7 @@ if LIVE:
             timeout=config["ncu"]["timeout_s"],
         shell:
             "{params.jit_env} python -m capture.ncu {wildcards.target} --points {input.points}"
-            " --timing {input.timing} --out {params.out} --name sweep --sections {params.sections}"
+            " --timing {input.timing} --out {params.out} --name sweep --registry --sections {params.sections}"
             " --clock-control {params.clocks} --timeout {params.timeout} 2> {log} || [ $? -eq 3 ]"
 
     rule profile_deep:

@@ -62,3 +62,10 @@ def package(name):
 def plan_of(wildcards):
     """The points of a batch as JSON: what its captures depend on, and no other batch's."""
     return json.dumps(EVIDENCE.plans[wildcards.target, wildcards.batch])
+
+
+# Snakemake's limit of submissions a second is for clusters; on one machine it keeps a finished run from ending for a
+# second (its timers are waited for).
+onstart:
+    if workflow.local_exec and hasattr(workflow.scheduler, "job_rate_limiter"):
+        workflow.scheduler.job_rate_limiter = None
