@@ -170,8 +170,11 @@ def _of_module(name: str, row: Row) -> Scope:
     values["cache_paths"] = list(row["cache"]) if "cache" in row else None
     values.pop("cache", None)
     point = f"jit/{name}"
-    origins = {key: Origin("jit/jit_analysis.json", point, None, key, None) for key in values}
-    return Scope(values | {"point": point}, JIT_NAMES, origins, point)
+
+    def origin(key: str) -> Origin | None:
+        return Origin("jit/jit_analysis.json", point, None, key, None) if key in values else None
+
+    return Scope(values | {"point": point}, JIT_NAMES, point, origin)
 
 
 def _optional(path: Path) -> Any:

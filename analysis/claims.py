@@ -260,10 +260,9 @@ def _evidence(found: Outcome | None) -> list[Row]:
     if found is None:
         return []
     text = " ".join(str(found.decide["value"]).split())
-    origins = found.scope.origins
     inputs = [
         _cited(
-            origins.get(name, Origin(None, found.scope.point, None, name, None)),
+            found.scope.origin(name) or Origin(None, found.scope.point, None, name, None),
             name,
             found.scope[name],
         )

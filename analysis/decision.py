@@ -174,13 +174,13 @@ def _noise(
 
     Each uncertain input is moved by its floor, and what that changes is added in squares.
     """
-    uncertain = [name for name in names(text) if scope.noise.get(name)]
+    uncertain = {name: floor for name in names(text) if (floor := scope.noise(name))}
     if not uncertain:
         return None, False
     moved: list[Any] = []
-    for name in uncertain:
+    for name, floor in uncertain.items():
         for sign in (1, -1):
-            value = scope.known[name] * (1 + sign * scope.noise[name])
+            value = scope.known[name] * (1 + sign * floor)
             moved.append(evaluate(text, scope.with_values(**{name: value}), functions))
     if isinstance(measured, bool):
         return None, any(value is not None and value != measured for value in moved)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 _ROPE = "interleave head_dim vec_size bdx DType IdType"
 _MERGE = "vec_size bdx bdy num_smem_stages DTypeIn DTypeO"
@@ -132,6 +133,7 @@ class Kernel:
         return next((a.value for a in self.arguments if a.parameter == parameter), None)
 
 
+@cache
 def decode(demangled: str) -> Kernel:
     """Decode a demangled kernel name. A name without template arguments has none; never raises."""
     name, arguments = _split(_without_parameters(demangled))

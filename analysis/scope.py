@@ -9,8 +9,8 @@ key, ``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -46,18 +46,23 @@ class Origin:
     formula: str | None
 
 
+def nothing(name: str) -> None:
+    """The origin, and the noise, of a value that has none."""
+
+
 @dataclass
 class Scope(Mapping[str, Any]):
     """Values by name. A name that exists elsewhere in the evidence but not here is unknown (None).
 
-    origins: where each value was read; noise: relative floors of the values that have one.
+    origin: where a known value was read; noise: its relative floor, if it has one. Both by name, and
+    found when asked for: a claim cites a handful of the two hundred names of a point.
     """
 
     known: Row
     possible: frozenset[str] = frozenset()
-    origins: dict[str, Origin] = field(default_factory=dict)
     point: str | None = None
-    noise: dict[str, float] = field(default_factory=dict)
+    origin: Callable[[str], Origin | None] = nothing
+    noise: Callable[[str], float | None] = nothing
 
     def __getitem__(self, name: str) -> Any:
         if name in self.known:
@@ -77,7 +82,7 @@ class Scope(Mapping[str, Any]):
 
     def with_values(self, **values: Any) -> Scope:
         """The same scope with further values."""
-        return Scope(self.known | values, self.possible, self.origins, self.point, self.noise)
+        return replace(self, known=self.known | values)
 
 
 def main_kernel(entry: Row) -> Row | None:
@@ -120,14 +125,14 @@ def of_point(
     } | params
     values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
     values |= dict.fromkeys(struck)
-    scope = Scope(values, possible, point=entry["point"])
-    floors = results.get("noise") or {}
-    for name in values:
-        scope.origins[name] = _origin(name, entry, main, params)
-        relative = noise.of_value(name, entry["measurement"], floors)
-        if relative is not None:
-            scope.noise[name] = relative
-    return scope
+    row, floors = entry["measurement"], results.get("noise") or {}
+    return Scope(
+        values,
+        possible,
+        entry["point"],
+        lambda name: _origin(name, entry, main, params) if name in values else None,
+        lambda name: noise.of_value(name, row, floors) if name in values else None,
+    )
 
 
 def _of_kernels(kernels: list[Row], main: Row | None) -> Row:
@@ -220,8 +225,10 @@ def _joined(group: dict[str, Scope], shared: list[str]) -> Scope:
     joined = Scope({name: first.known.get(name) for name in shared})
     joined.possible = first.possible | {f"{s}_{name}" for s in group for name in first.possible}
     joined.point = " / ".join(dict.fromkeys(str(scope.point) for scope in group.values()))
+    owners: dict[str, tuple[Scope, str]] = {}
     for sample, scope in group.items():
         joined.known |= {f"{sample}_{name}": value for name, value in scope.known.items()}
-        joined.origins |= {f"{sample}_{name}": origin for name, origin in scope.origins.items()}
-        joined.noise |= {f"{sample}_{name}": floor for name, floor in scope.noise.items()}
+        owners |= {f"{sample}_{name}": (scope, name) for name in scope.known}
+    joined.origin = lambda name: owners[name][0].origin(owners[name][1]) if name in owners else None
+    joined.noise = lambda name: owners[name][0].noise(owners[name][1]) if name in owners else None
     return joined

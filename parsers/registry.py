@@ -10,6 +10,7 @@ Parsers, analysis, templates and docs/metrics.md all read it. Names were checked
 from __future__ import annotations
 
 import argparse
+from functools import cache
 
 from parsers.catalogue_execution import OCCUPANCY, SCHEDULER, SPEED_OF_LIGHT, TIME
 from parsers.catalogue_work import MEMORY, WORK
@@ -48,6 +49,7 @@ def architecture(major: int | None) -> str:
     return "gh100" if major is not None and major >= 9 else "ga100"
 
 
+@cache
 def counters(arch: str) -> tuple[str, ...]:
     """Every ncu name that an architecture's values are read from and `ncu --metrics` can collect.
 

@@ -55,7 +55,7 @@ class Source:
         """(value, names that contributed), or None."""
         if not self.partial and len(self.terms) == 1 and len(self.terms[0].names) == 1:
             value = self.terms[0].value(get, exponent)
-            return None if value is None else (value, self.terms[0].names[0])
+            return None if value is None else (value, str(self))
         found = [(term.value(get, exponent), term) for term in self.terms]
         known = [(value, term) for value, term in found if value is not None]
         if not known or (len(known) < len(found) and not self.partial):
