@@ -54,7 +54,8 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
         for capture in captures:
             if capture.tool == "trace":
                 _read_trace(tables, root, capture)
-        importlib.import_module("parsers.schema")  # and pyarrow, which `write` needs
+        for needed_by_write in ("parsers.schema", "pyarrow.parquet", "pyarrow.csv"):
+            importlib.import_module(needed_by_write)
 
     found = zip(longest_first, ncu.read_all(requests()), strict=True)
     rows = {report: _rows(root, report, content) for report, content in found}
