@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import importlib.util
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable

@@ -37,7 +37,14 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Memory": MEMORY,
     "Work": WORK,
 }
-NOT_COUNTED = ("launch__", "profiler__", "device__", "derived__")
+# Not in ncu's lists of counters: sections make them. The last is one of the Occupancy section.
+NOT_COUNTED = (
+    "launch__",
+    "profiler__",
+    "device__",
+    "derived__",
+    "sm__maximum_warps_per_active_cycle_pct",
+)
 METRICS: dict[str, Metric] = {m.key: m for group in GROUPS.values() for m in group}
 
 

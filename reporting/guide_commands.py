@@ -26,9 +26,10 @@ def of_evidence(root: Path) -> dict[str, str | None]:
 
 def _word(word: str) -> str:
     """A word as a shell takes it; the registry's hundred counters as what prints them."""
-    for arch in ARCHITECTURES:
-        if word == ",".join(counters(arch)):
-            return f'"$(python -m parsers.registry {arch})"'
+    names = set(word.split(","))
+    arch = max(ARCHITECTURES, key=lambda known: len(names.intersection(counters(known))))
+    if len(names) > 1 and len(names.intersection(counters(arch))) > len(names) / 2:
+        return f'"$(python -m parsers.registry {arch})"'
     return shlex.quote(word)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from analysis.columns import COLUMNS
+from parsers.registry import counters
+from reporting import guide_commands
 from reporting.pages import Findings, render
 
 ROOT = Path(__file__).parents[1]
@@ -384,3 +386,17 @@ def test_what_the_seed_had_wrong_is_not_repeated(evidence):
     for wrong in ("SHA256", "lib.so", "Llama31RoPEKernel", "compute_score", "jit/attention.py", "kernel-regex",
                   "head_dim_qk=", "precompute_freqs_cis", "always memory-bound"):  # fmt: skip
         assert wrong not in text, wrong
+
+
+@pytest.mark.parametrize("arch", ["ga100", "gh100"])
+def test_the_registrys_counters_are_shown_as_the_command_that_prints_them(tmp_path, arch):
+    names = [*counters(arch)[3:], "one.more.sum"]  # of a registry that has changed since
+    command = ["ncu", "--section", "a b", "--metrics", ",".join(names), "python"]
+    batch = tmp_path / "decode/b1"
+    batch.mkdir(parents=True)
+    (batch / "sweep.json").write_text(json.dumps({"command": command}))
+    shown = guide_commands.of_evidence(tmp_path)
+    assert shown["counters"] == (
+        f"""ncu --section 'a b' --metrics "$(python -m parsers.registry {arch})" python"""
+    )
+    assert shown["timeline"] is None

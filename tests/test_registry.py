@@ -11,14 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsers import docs
-from parsers.registry import METRICS, STALL_REASONS, architecture, format_value
+from parsers.registry import (
+    METRICS,
+    NOT_COUNTED,
+    STALL_REASONS,
+    architecture,
+    counters,
+    format_value,
+)
 from parsers.sources import Ceiling, NotANumber, scaled, total
 from parsers.units import as_text, base_unit, scale
 
 FACTS = Path(__file__).parents[1].parent / "shared" / "facts"
-FROM_SECTIONS = ("launch__", "profiler__", "device__", "derived__")
-# Made by the Occupancy section; not a hardware counter, so not in the list that ncu prints.
-FROM_SECTIONS += ("sm__maximum_warps_per_active_cycle_pct",)
 
 
 @pytest.fixture(params=["ga100", "gh100"])
@@ -37,9 +41,21 @@ def test_every_metric_name_exists_on_its_architecture(listed):
         for metric in METRICS.values()
         for source in metric.candidates(arch)
         for name in source.names
-        if name.split(".")[0] not in names and not name.startswith(FROM_SECTIONS)
+        if name.split(".")[0] not in names and not name.startswith(NOT_COUNTED)
     ]
     assert unknown == []
+
+
+@pytest.mark.parametrize("arch", ["ga100", "gh100"])
+def test_a_sweep_asks_for_every_counter_that_a_value_is_read_from(arch):
+    read = {n for m in METRICS.values() for source in m.candidates(arch) for n in source.names}
+    asked = counters(arch)
+    assert len(asked) == len(set(asked))
+    assert {name for name in read - set(asked) if not name.startswith(NOT_COUNTED)} == set()
+    assert not [name for name in asked if name.startswith(NOT_COUNTED)]
+    assert "sm__ops_path_tensor_src_fp64.sum" in asked
+    other = {"ga100": "op_hmma_src", "gh100": "src_fp16_dst"}[arch]
+    assert not [name for name in asked if name.startswith(f"sm__ops_path_tensor_{other}")]
 
 
 def test_stall_reasons_are_those_of_the_architecture(listed):
@@ -129,19 +145,19 @@ def test_nan_has_no_text():
         as_text(float("nan"), "%")
 
 
-def counters(**values):
+def lookup(**values):
     return lambda name: values.get(name)
 
 
 def test_a_product_keeps_track_of_units():
-    get = counters(rate=(2.0, 0), hz=(3e9, 0), ns=(500.0, -9))
+    get = lookup(rate=(2.0, 0), hz=(3e9, 0), ns=(500.0, -9))
     value, name = scaled(2, "rate", "hz", "ns").read(get)
     assert value == 6000.0
     assert name == "2 × rate × hz × ns"
 
 
 def test_a_sum_needs_all_its_terms_unless_partial():
-    get = counters(a=(5.0, 0))
+    get = lookup(a=(5.0, 0))
     assert total("a", "b").read(get) is None
     assert total("a", "b", partial=True).read(get) == (5.0, "a")
     assert total("c", partial=True).read(get) is None
@@ -150,12 +166,12 @@ def test_a_sum_needs_all_its_terms_unless_partial():
 def test_the_ceiling_is_that_of_the_work_that_ran():
     pairs = Ceiling((("hmma", "hmma_peak"), ("hgmma", "hgmma_peak")))
     peaks = {"hmma_peak": (640.0, 0), "hgmma_peak": (960.0, 0)}
-    only = counters(hmma=(10.0, 0), hgmma=(0.0, 0), **peaks)
+    only = lookup(hmma=(10.0, 0), hgmma=(0.0, 0), **peaks)
     assert pairs.read(only) == (640.0, "hmma_peak")
-    both = counters(hmma=(640.0, 0), hgmma=(960.0, 0), **peaks)
+    both = lookup(hmma=(640.0, 0), hgmma=(960.0, 0), **peaks)
     assert pairs.read(both)[0] == 800.0
-    assert pairs.read(counters(hmma=(0.0, 0), hgmma=(0.0, 0), **peaks)) is None
-    assert pairs.read(counters(hmma=(1.0, 0))) is None
+    assert pairs.read(lookup(hmma=(0.0, 0), hgmma=(0.0, 0), **peaks)) is None
+    assert pairs.read(lookup(hmma=(1.0, 0))) is None
 
 
 def test_not_a_number_is_not_swallowed():
