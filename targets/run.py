@@ -294,4 +294,4 @@ def _fail(message: str, status: int) -> int:
 
 
 if __name__ == "__main__":
-    main_guard(main)
+    main_guard(main, at_once=False)

@@ -549,6 +549,21 @@ def test_bad_usage_exits_2_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_profiler_hooked_into_the_exit_runs() -> None:
+    """A profiler that is inside the process writes its last buffers there."""
+    code = "import atexit, runpy, sys; atexit.register(print, 'hooked'); "
+    code += "sys.argv[1:] = ['decode', '--points', 'none.json', '--out', 'o']; "
+    code += "runpy.run_module('targets.run', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "hooked\n")
+
+
 # --- progress ---------------------------------------------------------------------------------
 
 
