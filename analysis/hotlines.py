@@ -9,6 +9,7 @@ wait: a long_scoreboard stands at the first use of a value, not at its load.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
 from collections import Counter, defaultdict
@@ -137,17 +138,10 @@ def enclosing(index: Any, file: str | None, line: int | None) -> str | None:
 def installed(version: str | None) -> Path | None:
     """The data folder of the installed FlashInfer if it is of this version; it is not imported."""
     try:
-        spec = importlib.util.find_spec("flashinfer")
-    except ValueError:
-        spec = None
-    if version is None or spec is None:
-        return None
-    from importlib import metadata  # not above: it takes longer than the rest where there is none
-
-    try:
-        if metadata.version("flashinfer-python") != version:
+        if version is None or importlib.metadata.version("flashinfer-python") != version:
             return None
-    except metadata.PackageNotFoundError:
+        spec = importlib.util.find_spec("flashinfer")
+    except (importlib.metadata.PackageNotFoundError, ValueError):
         return None
     return Path(spec.origin).parent / "data" if spec and spec.origin else None
 

@@ -99,3 +99,19 @@ def test_pages_rendered_together_are_those_rendered_alone(finished):
     together = list(pages.render_all(names, findings()))
     assert [name for name, _ in together] == names
     assert all(text == pages.render(name, findings()) for name, text in together)
+
+
+def test_no_cell_of_a_table_is_longer_than_a_kernel_name():
+    for page in (SAMPLE / "reports").glob("*.md"):
+        for line in page.read_text().splitlines():
+            if line.startswith("|"):
+                longest = max(re.split(r"(?<!\\)\|", line), key=len)
+                assert len(longest) < 600, f"{page.name}: {longest[:80]}…"
+
+
+def test_a_sweep_of_one_point_has_a_base_without_parentheses(finished):
+    found = pages.Findings(finished.outputs / "results", ROOT / "recordings/h200")
+    found.targets["decode"]["points"] = found.targets["decode"]["points"][:1]
+    page = pages.render("analysis", found)
+    assert "named by what sets it apart from the base, under" in page
+    assert "()" not in re.sub(r"`[^`]*`", "", page).replace("plan()", "")
