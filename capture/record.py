@@ -14,6 +14,7 @@ import json
 import lzma
 import shutil
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from capture.private import find_secret, patterns
 from capture.process import CaptureError, cli
 from capture.reportscrub import scrubbed
 from capture.staging import staging
+from parsers import listing
 from parsers.files import opened, read_json, write_json
 
 PACKED = {".ncu-rep", ".sqlite"}
@@ -43,6 +45,7 @@ def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
         for path in files:
             check(path, evidence, known)
             store(path, stage / path.relative_to(evidence))
+            add_listing(path, stage / path.relative_to(evidence))
         manifest = make_manifest(evidence, stage, name)
         write_json(stage / "manifest.json", manifest)
         target.mkdir(exist_ok=True)
@@ -52,10 +55,11 @@ def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
 
 
 def evidence_files(evidence: Path) -> Iterator[Path]:
-    """Files of an evidence folder, sorted; logs, tables and hidden files are not evidence."""
+    """Files of an evidence folder, sorted; logs, tables, listings and hidden files are not evidence."""
     for path in sorted(evidence.rglob("*")):
         parts = path.relative_to(evidence).parts
-        if path.is_file() and not any(part in SKIPPED or part.startswith(".") for part in parts):
+        skipped = any(part in SKIPPED or part.startswith(".") for part in parts)
+        if path.is_file() and not skipped and not path.name.endswith(listing.SUFFIX):
             yield path
 
 
@@ -67,7 +71,7 @@ def check(path: Path, evidence: Path, known: Any) -> None:
         secret = find_secret(data, known)
         if secret:
             raise CaptureError(f"{shown}: holds {secret}; nothing was recorded")
-        if not path.name.removesuffix(".xz").endswith(".ncu-rep"):
+        if not is_report(path):
             return
         if scrubbed(data) is False:
             raise CaptureError(f"{shown}: names its host; run capture.reportscrub on it first")
@@ -99,6 +103,20 @@ def store(path: Path, place: Path) -> None:
         return
     with path.open("rb") as source, lzma.open(f"{place}.xz", "wb", filters=FILTERS) as packed:
         shutil.copyfileobj(source, packed, 1 << 20)
+
+
+def add_listing(path: Path, place: Path) -> None:
+    """Beside a report with per-instruction samples, the listing that saves its readers the disassembler."""
+    if not is_report(path) or find_spec("ncu_report") is None:
+        return
+    made = listing.make(path)
+    if made:
+        write_json(listing.place(place), made, listing.LEVELS)
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is an Nsight Compute report, plain or .xz."""
+    return path.name.removesuffix(".xz").endswith(".ncu-rep")
 
 
 def is_packed(path: Path) -> bool:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parsers.stalls import STALL_REASONS, StallReason
 
 Row = dict[str, Any]
+Instruction = tuple[str | None, str | None, int | None]  # SASS, source file (relative), line
 # Disassembling an instruction costs a third of a millisecond: it is done for those that hold samples worth
 # showing. A PC below this share of its kernel's samples keeps them, and its line, without the SASS.
 SHOWN_SHARE = 1e-3
 _OPCODE = re.compile(r"^\s*(?:@!?U?P[T\d]+\s+)?([A-Z][A-Z0-9_.]*)")
 
 
-def of(action: Any) -> Iterator[Row]:
+def of(action: Any, listed: Mapping[int, Instruction] | None = None) -> Iterator[Row]:
     """A row per PC and reason with at least one sample, by PC; none where there are no samples.
 
     `pc` counts bytes from the kernel's first instruction; `file` is relative: from `flashinfer/`
-    on, or the last two components; `sass` is None for PCs below SHOWN_SHARE.
+    on, or the last two components; `sass` is None for PCs below SHOWN_SHARE. listed: what is known
+    of the instructions by pc; NVIDIA's disassembler is asked for the others.
     """
     samples = {reason.reason: _by_pc(action, reason.samples) for reason in STALL_REASONS.values()}
     idle = {
@@ -36,9 +38,19 @@ def of(action: Any) -> Iterator[Row]:
     pcs = sorted(totals)
     start, least = _start(action, pcs), SHOWN_SHARE * totals.total()
     for pc in pcs:
-        place = {"pc": pc - start} | _place(action, pc, with_sass=totals[pc] >= least)
+        shown = totals[pc] >= least
+        known = (listed or {}).get(pc - start) or _instruction(action, pc, with_sass=shown)
+        place = {"pc": pc - start} | _place(action, known, shown)
         for reason in STALL_REASONS.values():
             yield from _row(place, pc, reason, samples, idle)
+
+
+def instructions(action: Any) -> dict[int, Instruction]:
+    """Every sampled instruction of a kernel, disassembled: pc from its first instruction -> what is there."""
+    samples = [_by_pc(action, reason.samples) for reason in STALL_REASONS.values()]
+    pcs = sorted({pc for counts in samples for pc in counts or {}})
+    start = _start(action, pcs)
+    return {pc - start: _instruction(action, pc) for pc in pcs}
 
 
 def _row(
@@ -79,15 +91,22 @@ def _start(action: Any, pcs: list[int]) -> int:
     return min(addresses + pcs[:1], default=0)
 
 
-def _place(action: Any, pc: int, with_sass: bool) -> Row:
+def _instruction(action: Any, pc: int, with_sass: bool = True) -> Instruction:
     sass = (action.sass_by_pc(pc) or "").strip() if with_sass else ""
     source = action.source_info(pc)
-    opcode = _OPCODE.match(sass)
+    if source is None:
+        return sass or None, None, None
+    return sass or None, relative(source.file_name()), source.line()
+
+
+def _place(action: Any, instruction: Instruction, shown: bool) -> Row:
+    sass, file, line = instruction
+    opcode = _OPCODE.match(sass) if sass and shown else None
     return {
-        "sass": sass or None,
+        "sass": sass if shown else None,
         "opcode": opcode[1] if opcode else None,
-        "file": relative(source.file_name()) if source is not None else None,
-        "line": source.line() if source is not None else None,
+        "file": file,
+        "line": line,
         "function": action.name(),
     }
 

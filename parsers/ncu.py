@@ -14,12 +14,12 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parsers import children, container, lines
+from parsers import children, container, lines, listing
 from parsers.files import BadInput, opened
 from parsers.registry import METRICS, STALL_REASONS, architecture
 from parsers.sources import Counter, NotANumber
@@ -139,9 +139,10 @@ def _parts(requests: Iterable[Request], unfinished: contextlib.ExitStack) -> Ite
 def _read_part(part: Part) -> Report:
     called = part.request.called
     report = Report(called)
+    listed = listing.stored(Path(part.request.path), part.plain) if part.request.with_lines else {}
     try:
         with _silenced():
-            _load(report, part)
+            _load(report, part, listed)
     except MemoryError:
         raise
     except Exception:  # the SWIG layer raises anything on damaged bytes
@@ -174,13 +175,13 @@ def _silenced() -> Iterator[None]:
         os.close(kept)
 
 
-def _load(report: Report, part: Part) -> None:
+def _load(report: Report, part: Part, listed: listing.Listings) -> None:
     import ncu_report
 
     context = ncu_report.load_report(str(part.plain))
     report.ranges = context.num_ranges()
     for index, action in _actions(context, part.first, part.last):
-        _kernel(report, Kernel(action, index), part.request)
+        _kernel(report, Kernel(action, index), part.request, listed.get(index))
 
 
 def _actions(context: Any, first: int, last: int | None) -> Iterator[tuple[int, Any]]:
@@ -257,7 +258,9 @@ def clean(text: str) -> str:
 # --- one kernel -------------------------------------------------------------------------------
 
 
-def _kernel(report: Report, kernel: Kernel, request: Request) -> None:
+def _kernel(
+    report: Report, kernel: Kernel, request: Request, listed: Mapping[int, lines.Instruction] | None
+) -> None:
     nvtx = nvtx_ranges(kernel.action)
     point = _point(nvtx, request.points)
     key = {"point": point, "kernel": kernel.index}
@@ -271,7 +274,7 @@ def _kernel(report: Report, kernel: Kernel, request: Request) -> None:
     report.stalls += [key | stall for stall in stalls]
     report.rules += [key | rule for rule in _rules(kernel.action)]
     if request.with_lines:
-        report.lines += [key | line for line in lines.of(kernel.action)]
+        report.lines += [key | line for line in lines.of(kernel.action, listed)]
 
 
 def nvtx_ranges(action: Any) -> list[str]:

@@ -1,0 +1,83 @@
+"""The listing of a report: SASS and source line of each sampled instruction, kept beside a recorded report.
+
+NVIDIA's disassembler takes 0.4 s to start and 0.1 s and more a kernel: half of what a deep report costs to
+read. It says the same each time, so a recording holds what it said once, as `deep.listing.json` beside
+`deep.ncu-rep.xz`. A listing names its report by sha256 and serves that report alone; without one, or for
+an instruction that it lacks, the disassembler is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from parsers import children, lines
+from parsers.files import BadInput, opened, read_json
+
+SUFFIX = ".listing.json"
+LEVELS = 4  # of JSON, so that each instruction is a line of the file
+Listings = Mapping[int, Mapping[int, lines.Instruction]]
+
+
+def place(report: Path) -> Path:
+    """Where the listing of a report lies: deep.ncu-rep.xz has deep.listing.json."""
+    return report.with_name(report.name.removesuffix(".xz").removesuffix(".ncu-rep") + SUFFIX)
+
+
+def make(report: Path) -> dict[str, Any] | None:
+    """The listing of a report, plain or `.xz`, by NVIDIA's reader; None where no kernel was sampled.
+
+    {schema, report: its name, sha256: of the plain report, reader: package and version, kernels:
+    [{kernel: index, function, instructions: [[pc, sass, file, line], …]}]}, with `pc`, `file` and
+    `line` as in the table `lines`.
+    """
+    # In a child: the disassembler leaves a thread behind, and a process with threads should not fork.
+    with opened(report) as plain:
+        ((_, kernels),) = children.each(_kernels, [plain])
+        head = {"schema": 1, "report": report.name.removesuffix(".xz"), "sha256": _digest(plain)}
+    reader = f"ncu-report {importlib.metadata.version('ncu-report')}"
+    return head | {"reader": reader, "kernels": kernels} if kernels else None
+
+
+def _kernels(plain: Path) -> list[dict[str, Any]]:
+    import ncu_report
+
+    context = ncu_report.load_report(str(plain))
+    spans = [context.range_by_idx(number) for number in range(context.num_ranges())]
+    actions = [span.action_by_idx(at) for span in spans for at in range(span.num_actions())]
+    kernels = []
+    for index, action in enumerate(actions):
+        listed = [[pc, *of_pc] for pc, of_pc in lines.instructions(action).items()]
+        if listed:
+            kernels.append({"kernel": index, "function": action.name(), "instructions": listed})
+    return kernels
+
+
+def stored(report: Path, plain: Path) -> Listings:
+    """Kernel index -> pc -> instruction, from the listing beside a report; {} without one for it.
+
+    plain: the report itself, decompressed. Raises BadInput where the file there is no listing.
+    """
+    path = place(report)
+    if not path.is_file():
+        return {}
+    content = read_json(path)
+    try:
+        if content["sha256"] != _digest(plain):
+            return {}
+        return {
+            kernel["kernel"]: {
+                pc: (sass, file, line) for pc, sass, file, line in kernel["instructions"]
+            }
+            for kernel in content["kernels"]
+        }
+    except (KeyError, TypeError, ValueError):
+        raise BadInput(path, "not the listing of a report") from None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,103 @@
+"""Listings: what they hold is what NVIDIA's reader says, and they serve their own report alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capture import record as recording
+from parsers import listing, ncu
+from parsers.files import BadInput, write_json
+
+ROOT = Path(__file__).parents[1]
+REPORTS = sorted((ROOT / "recordings").glob("*/*/deep/deep.ncu-rep.xz"))
+SMALL = ROOT / "recordings/h200/merge_state/deep/deep.ncu-rep.xz"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A report with its listing, to change."""
+    for path in (SMALL, listing.place(SMALL)):
+        shutil.copy(path, tmp_path)
+    return tmp_path / SMALL.name
+
+
+def edited(report: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    content = json.loads(listing.place(report).read_text())
+    edit(content)
+    write_json(listing.place(report), content)
+
+
+def mark(content: dict[str, Any]) -> None:
+    for kernel in content["kernels"]:
+        for instruction in kernel["instructions"]:
+            instruction[1:] = ["MARKED R0", "marked.cuh", 1]
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.parts[-3])
+def test_a_recorded_listing_is_what_the_reader_says(report: Path, tmp_path: Path) -> None:
+    stored = json.loads(listing.place(report).read_text())
+    made = json.loads(json.dumps(listing.make(report)))
+    assert stored | {"reader": None} == made | {"reader": None}
+    alone = shutil.copy(report, tmp_path)
+    assert ncu.read(report).lines == ncu.read(alone).lines
+
+
+def test_every_recorded_deep_report_has_a_listing() -> None:
+    assert REPORTS
+    assert [path for path in REPORTS if not listing.place(path).exists()] == []
+
+
+def test_a_listing_is_read_in_place_of_the_disassembler(copied: Path) -> None:
+    edited(copied, mark)
+    rows = ncu.read(copied).lines
+    assert {(r["file"], r["line"]) for r in rows} == {("marked.cuh", 1)}
+    # as without a listing: SASS only where enough samples are
+    assert {r["sass"] for r in rows} == {"MARKED R0", None}
+    assert {r["opcode"] for r in rows} == {"MARKED", None}
+
+
+def test_a_listing_of_another_report_is_left_alone(copied: Path) -> None:
+    edited(copied, lambda content: (mark(content), content.update(sha256="0" * 64)))
+    assert ncu.read(copied).lines == ncu.read(SMALL).lines
+
+
+def test_an_instruction_that_the_listing_lacks_is_disassembled(copied: Path) -> None:
+    edited(copied, lambda content: content["kernels"][0]["instructions"].clear())
+    assert ncu.read(copied).lines == ncu.read(SMALL).lines
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"sha256": 1', '{"kernels": []}'])
+def test_a_damaged_listing_is_named(copied: Path, text: str) -> None:
+    listing.place(copied).write_text(text)
+    with pytest.raises(BadInput, match=r"deep\.listing\.json"):
+        ncu.read(copied)
+
+
+def test_an_instruction_of_the_wrong_shape_is_named(copied: Path) -> None:
+    edited(copied, lambda content: content["kernels"][0]["instructions"].insert(0, [1, "NOP"]))
+    with pytest.raises(BadInput, match=r"deep\.listing\.json: not the listing of a report"):
+        ncu.read(copied)
+
+
+def test_recording_makes_the_listing_anew(copied: Path, tmp_path: Path) -> None:
+    evidence = tmp_path / "captures"
+    batch = evidence / "merge_state/deep"
+    batch.mkdir(parents=True)
+    edited(copied, mark)
+    for path in (copied, listing.place(copied)):
+        path.replace(batch / path.name)
+    manifest = recording.record(evidence, tmp_path / "made", "made")
+    made = tmp_path / "made/merge_state/deep" / listing.place(SMALL).name
+    assert made.read_text() == listing.place(SMALL).read_text()
+    assert "merge_state/deep/deep.listing.json" in manifest["files"]
+
+
+def test_a_report_without_samples_has_no_listing() -> None:
+    sweep = next(SMALL.parents[1].glob("b*/sweep.ncu-rep.xz"))
+    assert listing.make(sweep) is None
