@@ -208,15 +208,29 @@ def test_a_deep_report_has_no_timing_and_checks_its_points_itself(machine):
 def test_an_edit_of_what_a_capture_executes_captures_again(machine):
     assert machine.run(TABLE).returncode == 0
     for name in ("reportscrub", "staging", "ncu"):
-        path = machine.folder / f"capture/{name}.py"
-        text = path.read_text()
-        path.write_text(text + "\n# a comment more\n")
-        done = machine.run("-n", TABLE)
-        planned = {
-            line.split()[1].rstrip(":") for line in done.stdout.splitlines() if "rule " in line
-        }
+        planned = planned_after(machine, f"capture/{name}.py", "", "\n# a comment more\n")
         assert "profile" in planned and "time" not in planned, name
-        path.write_text(text)
+
+
+def test_another_counter_of_the_registry_captures_again_and_another_label_does_not(machine):
+    assert machine.run(TABLE).returncode == 0
+    relabelled = planned_after(machine, "parsers/catalogue_execution.py", '"Duration"', '"Time"')
+    assert relabelled == {"tables"}
+    counter = "smsp__inst_executed.sum"
+    asked = planned_after(machine, "parsers/catalogue_execution.py", counter, f"{counter}.x")
+    assert "profile" in asked and "time" not in asked
+
+
+def planned_after(machine: Machine, module: str, old: str, new: str) -> set[str]:
+    """The rules that would run after an edit of a module (at its end where `old` is empty), which is undone."""
+    path = machine.folder / module
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new) if old else text + new)
+    done = machine.run("-n", TABLE)
+    path.write_text(text)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line.split()[1].rstrip(":") for line in done.stdout.splitlines() if "rule " in line}
 
 
 # --- ncu hangs --------------------------------------------------------------------------------
