@@ -1,0 +1,146 @@
+"""A device and a target of numbers, for runs without a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from targets import faults, timing
+from targets.launch import Launch
+from targets.run import Run, run_points
+from targets.sweep import Point
+
+
+class Device:
+    """A device whose tensors are numbers; it writes down what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.answers = True
+        self.unwritten = False
+        self.states: list[dict[str, Any] | None] = []  # answers of clocks(), the last one for good
+
+    def facts(self) -> dict[str, Any]:
+        return {"name": "fake", "compute_capability": "9.0", "memory_bytes": 1 << 34}
+
+    def synchronize(self) -> None: ...
+
+    def alive(self) -> bool:
+        return self.answers
+
+    def release(self) -> None:
+        self.log.append("release")
+
+    def peak_memory(self) -> int:
+        return 1234
+
+    def poison(self, launch: Launch) -> None:
+        self.log.append("poison")
+
+    def written(self, launch: Launch) -> bool:
+        return not self.unwritten
+
+    def differences(
+        self, outputs: tuple[float, ...], expected: tuple[float, ...]
+    ) -> list[tuple[float, float]]:
+        pairs = zip(outputs, expected, strict=True)
+        return [(abs(o - e) / abs(e), abs(o - e)) for o, e in pairs]
+
+    def flush(self) -> None:
+        self.log.append("flush")
+
+    def cold(self, run: Callable[[], None], n: int) -> timing.Series:
+        self.log.append(f"cold {n}")
+        run()
+        return [10.0 + i for i in range(n)], True
+
+    def hot(self, run: Callable[[], None], n: int, group: int) -> timing.Series:
+        self.log.append(f"hot {n} x {group}")
+        run()
+        return [5.0] * n, False
+
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        self.log.append(f"<{name}")
+        yield
+        self.log.append(f"{name}>")
+
+    @contextmanager
+    def profiled(self) -> Iterator[None]:
+        self.log.append("start")
+        yield
+        self.log.append("stop")
+
+    def clocks(self) -> dict[str, Any] | None:
+        if not self.states:
+            return None
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+
+def fake_target(device: Device, **kinds: Any) -> Any:
+    """A target of points {"n": 1}, ...; ``kinds`` maps p<n> to what its launch does.
+
+    A kind is a number (the output; the reference is 2), "skip", an exception to raise, or a
+    function to call.
+    """
+
+    def skip(p: dict[str, Any], facts: dict[str, Any]) -> str | None:
+        return "not here" if kinds.get(f"p{p['n']}") == "skip" else None
+
+    def prepare(p: dict[str, Any], seed: int = 0) -> Launch:
+        kind = kinds.get(f"p{p['n']}", 2.0)
+
+        def run() -> None:
+            device.log.append("run")
+            if isinstance(kind, BaseException):
+                raise kind
+            if callable(kind):
+                kind()
+
+        return Launch(
+            run=run,
+            output=lambda: (2.0 if callable(kind) else kind,),
+            reference=lambda: (2.0,),
+            tolerance=0.01,
+            buffers=lambda: (),
+            plan=lambda: device.log.append("plan"),
+            reset=lambda: device.log.append("reset"),
+            info={"split_kv": False, "seed": seed},
+        )
+
+    return SimpleNamespace(
+        NAME="fake",
+        PARAMETERS={"n": 1},
+        CHOICES={},
+        point_id=lambda p: f"fake/p{p['n']}",
+        skip=skip,
+        work=lambda p: {"flops": 1, "bytes": 2, "convention": "none"},
+        prepare=prepare,
+    )
+
+
+def made(n: int) -> list[Point]:
+    return [Point(f"fake/p{i}", "fake", {"n": i}) for i in range(1, n + 1)]
+
+
+def ran(
+    device: Device, mode: str = "time", n: int = 1, planted: str = "", **kinds: Any
+) -> tuple[int, list[dict[str, Any]]]:
+    """(exit status, records) of a run over n points."""
+    records: list[dict[str, Any]] = []
+    run = Run(device, fake_target(device, **kinds), mode, seed=7)
+    run.faults = faults.parse({faults.VARIABLE: planted})
+    status = run_points(run, made(n), records.append)
+    for record in records:
+        json.dumps(record, allow_nan=False)
+    return status, records
+
+
+def points_file(folder: Path, entries: Any) -> Path:
+    path = folder / "points.json"
+    path.write_text(entries if isinstance(entries, str) else json.dumps(entries), "utf-8")
+    return path
