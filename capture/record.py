@@ -24,7 +24,7 @@ from capture.process import CaptureError, cli
 from capture.reportscrub import scrubbed
 from capture.staging import staging
 from parsers import listing
-from parsers.files import opened, read_json, write_json
+from parsers.files import dump_json, opened, read_json, write_json, write_text
 
 PACKED = {".ncu-rep", ".sqlite"}
 PACKED_ABOVE = {".jsonl": 256 << 10, ".json": 512 << 10}
@@ -45,7 +45,7 @@ def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
         for path in files:
             check(path, evidence, known)
             store(path, stage / path.relative_to(evidence))
-            add_listing(path, stage / path.relative_to(evidence))
+            add_listing(path, stage / path.relative_to(evidence), known)
         manifest = make_manifest(evidence, stage, name)
         write_json(stage / "manifest.json", manifest)
         target.mkdir(exist_ok=True)
@@ -105,13 +105,19 @@ def store(path: Path, place: Path) -> None:
         shutil.copyfileobj(source, packed, 1 << 20)
 
 
-def add_listing(path: Path, place: Path) -> None:
-    """Beside a report with per-instruction samples, the listing that saves its readers the disassembler."""
+def add_listing(path: Path, place: Path, known: Any) -> None:
+    """Beside a report with samples of instructions, the listing that saves its readers the disassembler."""
     if not is_report(path) or find_spec("ncu_report") is None:
         return
     made = listing.make(path)
-    if made:
-        write_json(listing.place(place), made, listing.LEVELS)
+    if made is None:
+        return
+    text = dump_json(made, listing.LEVELS)
+    # What the reader decodes need not stand in the report's bytes.
+    secret = find_secret(text.encode("utf-8"), known)
+    if secret:
+        raise CaptureError(f"{path.name}: names {secret} as a source; nothing was recorded")
+    write_text(listing.place(place), text)
 
 
 def is_report(path: Path) -> bool:

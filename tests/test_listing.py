@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from capture import record as recording
+from capture.process import CaptureError
 from parsers import listing, ncu
 from parsers.files import BadInput, write_json
 
@@ -96,6 +97,21 @@ def test_recording_makes_the_listing_anew(copied: Path, tmp_path: Path) -> None:
     made = tmp_path / "made/merge_state/deep" / listing.place(SMALL).name
     assert made.read_text() == listing.place(SMALL).read_text()
     assert "merge_state/deep/deep.listing.json" in manifest["files"]
+
+
+def test_a_listing_that_names_something_private_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "planted_token_value")
+    source = ["NOP", "planted_token_value/norm.cuh", 1]
+    made = {"kernels": [{"kernel": 0, "function": "f", "instructions": [[0, *source]]}]}
+    monkeypatch.setattr(listing, "make", lambda report: made)
+    batch = tmp_path / "captures/merge_state/deep"
+    batch.mkdir(parents=True)
+    shutil.copy(SMALL, batch)
+    with pytest.raises(CaptureError, match="names the value of HF_TOKEN as a source"):
+        recording.record(tmp_path / "captures", tmp_path / "made", "made")
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_report_without_samples_has_no_listing() -> None:
