@@ -2,7 +2,7 @@
 #   snakemake -j1 all                 everything, live on a GPU or from recorded evidence
 #   snakemake -j1 decode              one kernel target: its chain and its page
 #   snakemake --list-target-rules     what else there is
-from snakemake.utils import min_version, validate
+from snakemake.utils import min_version
 
 min_version("9.13")
 

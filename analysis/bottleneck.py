@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NEAR, BUSY = 80.0, 60.0  # per cent of peak sustained throughput
+FILLED = 0.9  # waves: from here on a larger grid has next to no free slot to fill
 LEVEL_SLACK = 10.0  # percentage points between memory levels that count as equally busy
 MEMORY_LEVELS = {  # farthest from the SM first
     "dram": "dram_throughput_pct",
@@ -21,10 +22,10 @@ MEMORY_LEVELS = {  # farthest from the SM first
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """limiter: memory | compute | balanced | latency | grid (too few blocks) | unknown.
+    """limiter: memory | compute | balanced | latency | grid (too few blocks) | merge | unknown.
 
-    unit: the unit that leads (dram, l2, l1, tensor, sm); pct: its use in per cent of peak, or None;
-    at_ceiling: that use is at least 80 %.
+    unit: the unit that leads (dram, l2, l1, tensor, sm); pct: its use in per cent of peak, or None
+    (of merge: the kernel's share of the point's time); at_ceiling: that use is at least 80 %.
     """
 
     limiter: str
@@ -40,27 +41,29 @@ def of_kernel(metrics: dict[str, Any]) -> Bottleneck:
         return Bottleneck("unknown")
     if max(compute, memory) < BUSY:
         waves = metrics.get("waves")
-        if waves is not None and waves < 1:
+        if waves is not None and waves < FILLED:
             return Bottleneck("grid", "sm", 100 * waves)
         return Bottleneck("latency", "sm", max(compute, memory))
     if min(compute, memory) >= BUSY and abs(compute - memory) < 10:
         return Bottleneck(
-            "balanced", _memory_level(metrics)[0], memory, max(compute, memory) >= NEAR
+            "balanced", _memory_level(metrics, memory)[0], memory, max(compute, memory) >= NEAR
         )
     if memory >= compute:
-        level, pct = _memory_level(metrics)
+        level, pct = _memory_level(metrics, memory)
         return Bottleneck("memory", level, memory if pct is None else pct, memory >= NEAR)
     unit = "tensor" if (metrics.get("tensor_pipe_pct") or 0) >= 0.5 * compute else "sm"
     return Bottleneck("compute", unit, compute, compute >= NEAR)
 
 
-def _memory_level(metrics: dict[str, Any]) -> tuple[str | None, float | None]:
+def _memory_level(metrics: dict[str, Any], memory: float) -> tuple[str | None, float | None]:
     """The level that limits: the farthest from the SM among those that are about as busy as the busiest.
 
-    What DRAM delivers passes through L2 and L1, so a launch that waits for DRAM keeps those busy, too.
+    What DRAM delivers passes through L2 and L1, so a launch that waits for DRAM keeps those busy, too. A
+    level's own throughput counts more than memory throughput does of it (and L1's only active cycles):
+    none is taken for busier than the memory throughput that decides.
     """
     known = {
-        level: float(metrics[key])
+        level: min(float(metrics[key]), memory)
         for level, key in MEMORY_LEVELS.items()
         if metrics.get(key) is not None
     }

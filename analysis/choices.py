@@ -7,7 +7,7 @@ noise floor of the evidence (``analysis.noise``) covers is within noise whatever
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -19,14 +19,16 @@ Fixed = tuple[tuple[str, Any], ...]
 ALPHA = 0.01
 FEWEST_SAMPLES = 8  # a side, for the normal approximation
 # column -> the samples in the results file that it is the median of
-SAMPLES = {"time_cold_us": "cold_us", "time_hot_us": "hot_us"}
+SAMPLES = {"time_cold_us": "cold_us", "time_hot_us": "hot_us", "host_launch_us": "host_us"}
 
 
 @dataclass(frozen=True)
 class Choice:
     """A parameter that a caller sets, and two of its values to compare.
 
-    where: parameters that must have one of some values; metrics: measurement columns compared.
+    where: which points take part, by their parameters; ignoring: parameters that may differ as
+    well, because they mean nothing on one side; metrics: measurement columns compared; names: of
+    the two values, where they do not say it themselves.
     """
 
     key: str
@@ -35,20 +37,38 @@ class Choice:
     parameter: str
     base: Any
     other: Any
-    where: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    where: Callable[[Row], bool] = lambda params: True
+    ignoring: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("time_cold_us",)
+    names: tuple[str, str] | None = None
+
+    @property
+    def called(self) -> tuple[str, str]:
+        return self.names or (str(self.base), str(self.other))
+
+
+def _grouped(params: Row) -> bool:
+    return bool(params["kv_heads"] < params["qo_heads"])
 
 
 _LAUNCH = ("host_launch_us", "time_hot_us", "time_cold_us")
 _VARIANT = "rope", "variant"
 CHOICES = (
     Choice("backend", "fa2 or fa3", "prefill", "backend", "fa2", "fa3"),
-    Choice("layout", "Paged or ragged KV", "prefill", "layout", "paged", "ragged"),
+    Choice(  # a ragged KV has no pages
+        "layout", "Paged or ragged KV", "prefill", "layout", "paged", "ragged", ignoring=("page_size",)
+    ),
     Choice(
         "prefill_page", "Page size 16 or 1", "prefill", "page_size", 16, 1,
-        (("layout", ("paged",)),),
+        lambda params: params["layout"] == "paged",
     ),
-    Choice("cores", "CUDA cores or tensor cores", "decode", "cores", "cuda", "tensor"),
+    Choice(
+        "cores", "CUDA cores or tensor cores, one query head a KV head", "decode", "cores", "cuda",
+        "tensor", lambda params: not _grouped(params),
+    ),
+    Choice(
+        "cores_grouped", "CUDA cores or tensor cores, GQA", "decode", "cores", "cuda", "tensor", _grouped
+    ),
     Choice("decode_page", "Page size 16 or 1", "decode", "page_size", 16, 1),
     Choice(
         "launch", "Eager or CUDA graph", "decode", "launch", "eager", "graph", metrics=_LAUNCH
@@ -68,7 +88,14 @@ CHOICES = (
         "rope_llama31_offsets", "Plain or Llama 3.1 scaling, positions from offsets", *_VARIANT,
         "rope", "llama31",
     ),
-    Choice("rope_inplace", "In place or into new tensors", "rope", "inplace", True, False),
+    Choice(  # offsets are given by sequence, so that this call needs more than one
+        "rope_positions", "Position ids or offsets", *_VARIANT, "rope_pos_ids", "rope",
+        ignoring=("batch",),
+    ),
+    Choice(
+        "rope_inplace", "In place or into new tensors", "rope", "inplace", True, False,
+        names=("in place", "new tensors"),
+    ),
     Choice("rope_style", "NeoX halves or pairs", "rope", "style", "neox", "interleaved"),
 )  # fmt: skip
 
@@ -95,12 +122,12 @@ class Price:
 
 def prices(choice: Choice, results: Row) -> list[Price]:
     """The price of a choice at every pair that the evidence has, in the order of its points."""
-    points = [p for p in results["points"] if p["status"] == "ok" and _holds(choice, p)]
+    points = [p for p in results["points"] if p["status"] == "ok" and choice.where(p["params"])]
     by_value: dict[Any, dict[Fixed, Row]] = {choice.base: {}, choice.other: {}}
     for point in points:
         value = point["params"].get(choice.parameter)
         if value in by_value:
-            by_value[value][_rest(choice, point)] = point
+            by_value[value].setdefault(_rest(choice, point), point)
     bases, others = by_value[choice.base], by_value[choice.other]
     floors = results.get("noise") or {}
     found = (
@@ -112,13 +139,9 @@ def prices(choice: Choice, results: Row) -> list[Price]:
     return [one for one in found if one]
 
 
-def _holds(choice: Choice, point: Row) -> bool:
-    return all(point["params"].get(name) in values for name, values in choice.where)
-
-
 def _rest(choice: Choice, point: Row) -> Fixed:
-    """All other parameters. A ragged KV has no pages: between layouts the page size is none."""
-    skipped = {choice.parameter} | ({"page_size"} if choice.parameter == "layout" else set())
+    """All parameters in which both points of a pair agree."""
+    skipped = {choice.parameter, *choice.ignoring}
     return tuple((k, v) for k, v in point["params"].items() if k not in skipped)
 
 
@@ -146,7 +169,8 @@ def _floor(metric: str, rows: tuple[Row, Row], floors: Row) -> float | None:
 
 
 def _verdict(p: float | None, change: float, floor: float | None) -> str:
-    if floor is not None and abs(change) <= floor:
+    # As a factor: half the time is as far from no change as twice the time.
+    if floor is not None and abs(math.log1p(change)) <= math.log1p(floor):
         return "within noise"
     if p is None:
         return "not tested"
@@ -181,13 +205,12 @@ def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float | None:
 def summary(found: list[Price]) -> Row | None:
     """How a choice fares over its pairs; None without pairs.
 
-    {pairs, differs, within, untested: counts; least, median, most: change of the pairs that
-    differ, of all where none does}
+    {pairs, differs, within, untested: counts; least, median, most: change over all of them}
     """
     if not found:
         return None
     verdicts = [p.verdict for p in found]
-    changes = [p.change for p in found if p.verdict == "differs"] or [p.change for p in found]
+    changes = [p.change for p in found]
     return {
         "pairs": len(found),
         "differs": verdicts.count("differs"),

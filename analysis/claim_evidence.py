@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -73,19 +74,26 @@ class Evidence:
         return [_of_module(name, row) for name, row in (self.jit or {}).get("modules", {}).items()]
 
 
-def load(results: Path, source_index: Path | None) -> Evidence:
-    """Evidence of a results folder. Raises BadInput for a folder without any ``*_results.json``."""
-    found = {}
-    for path in sorted(results.glob("*_results.json")):
-        content = read_json(path)
-        found[content["target"]] = content
-    if not found:
+def load(
+    results: Path, source_index: Path | None, targets: Sequence[str] | None = None
+) -> Evidence:
+    """Evidence of these targets (``jit`` among them) in a results folder, or of all that it holds.
+
+    Raises BadInput for a folder without any ``*_results.json``, and for a file that is named but
+    not there.
+    """
+    paths = sorted(results.glob("*_results.json"))
+    if targets is not None:
+        paths = [results / f"{name}_results.json" for name in sorted(targets) if name != "jit"]
+    if not paths:
         raise BadInput(results, "a folder without *_results.json")
+    found = {content["target"]: content for content in map(read_json, paths)}
     machine = _optional(results / "environment_info.json")
-    index = _optional(source_index) if source_index else _optional(results / "source_index.json")
+    index = read_json(source_index) if source_index else _optional(results / "source_index.json")
+    with_jit = targets is None or "jit" in targets
     return Evidence(
         results=found,
-        jit=_optional(results / "jit_analysis.json"),
+        jit=_optional(results / "jit_analysis.json") if with_jit else None,
         source=SourceFacts(index) if index else None,
         machine=machine.get("provenance") if machine else None,
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import yaml
 
+import targets
 from analysis.expression import ExpressionError, names
 from parsers.files import BadInput
 
@@ -18,10 +20,10 @@ SCHEMA = Path(__file__).parents[1] / "claims" / "schema.json"
 
 
 def load(folder: Path) -> list[Claim]:
-    """All claims of a folder, files in name order, with ``file`` set to the file's name.
+    """All claims of a folder, files in name order, with their ``path``, and ``file``, its name.
 
     Raises BadInput naming the file and the key for anything the schema does not allow, for an id
-    used twice, and for an expression that cannot be parsed.
+    used twice, for a target that is not there, and for an expression that cannot be parsed.
     """
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
@@ -50,9 +52,10 @@ def load_file(path: Path) -> list[Claim]:
         for one in _cases(claim)
     ]
     _validate(path, {"claims": expanded} | {k: v for k, v in content.items() if k != "claims"})
+    known = [*targets.names(), "jit"]
     for claim in expanded:
-        claim["file"] = path.name
-        claim["decide"] = _listed(claim.get("decide"))
+        claim |= {"path": path, "file": path.name, "decide": _listed(claim.get("decide"))}
+        _check_targets(path, claim, known)
         _parse(path, claim)
     return expanded
 
@@ -107,6 +110,22 @@ def _validate(path: Path, content: Any) -> None:
     named = content["claims"][index].get("id") if isinstance(index, int) else None
     prefix = f"claim {named!r}, " if named else ""
     raise BadInput(path, f"{prefix}{where.lstrip('.') or 'top level'}: {error.message[:300]}")
+
+
+def _check_targets(path: Path, claim: Claim, known: Sequence[str]) -> None:
+    """Every target must be one of those known, and one with points where points decide."""
+    stated = claim["applies"]["target"]
+    named = [stated]
+    for decide in claim["decide"]:
+        chosen = decide.get("select", {}).get("target", stated)
+        samples = [sample.get("target", chosen) for sample in decide.get("samples", {}).values()]
+        if decide.get("over", "points") == "points" and "jit" in (samples or [chosen]):
+            raise BadInput(path, f"claim {claim['id']!r}: jit has no points; it needs over: jit")
+        named += [chosen, *samples]
+    for name in named:
+        if name not in known:
+            what = f"claim {claim['id']!r}: unknown target {name!r}; there are: {', '.join(known)}"
+            raise BadInput(path, what)
 
 
 def _parse(path: Path, claim: Claim) -> None:

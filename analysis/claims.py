@@ -1,6 +1,7 @@
 """Claims: each statement of ``claims/*.yaml`` gets a verdict from the measurements.
 
-    python -m analysis.claims --results DIR --claims claims --out FILE.json [--source-index FILE]
+    python -m analysis.claims --results DIR --claims claims --out FILE.json [--targets NAME…]
+        [--source-index FILE]
 
 FILE.json is the list of records; FILE_summary.json beside it has the counts and the noise floors.
 
@@ -34,12 +35,12 @@ _PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 def judge(claim: Row, evidence: Evidence) -> Row:
     """The record of one claim.
 
-    Raises BadInput naming file and claim for an expression that is wrong.
+    Raises BadInput naming file and claim for an expression or a format that is wrong.
     """
     try:
         return _judged(claim, evidence)
     except ExpressionError as error:
-        raise BadInput(f"claims/{claim['file']}", f"claim {claim['id']!r}: {error}") from None
+        raise BadInput(claim["path"], f"claim {claim['id']!r}: {error}") from None
 
 
 def _judged(claim: Row, evidence: Evidence) -> Row:
@@ -81,13 +82,7 @@ def verdict_of(found: Outcome, claim: Row, provenance: Row | None) -> tuple[str,
     another architecture's measurement cannot refute it: the two differ.
     """
     if found.within_noise:
-        floor = (
-            f"{found.noise:.3g} {found.expected.unit}" if found.noise is not None else "the floor"
-        )
-        return (
-            NOT_TESTABLE,
-            f"Inside the noise floor: the measurement is less than {floor} from the limit.",
-        )
+        return NOT_TESTABLE, _inside_noise(found)
     if found.holds:
         return CONFIRMED, ""
     published = claim["published"]
@@ -102,6 +97,14 @@ def verdict_of(found: Outcome, claim: Row, provenance: Row | None) -> tuple[str,
         f"It differs, but the figure is of another GPU ({published.get('gpu') or stated_for}): "
         "only that GPU could refute it."
     )
+
+
+def _inside_noise(found: Outcome) -> str:
+    if found.margin is None or found.noise is None:
+        return "Inside the noise floor: an input that is moved by its floor turns the answer."
+    unit = found.expected.unit
+    distance, floor = (f"{size:.3g} {unit}".strip() for size in (found.margin, found.noise))
+    return f"The distance to the limit ({distance}) is smaller than the noise floor ({floor})."
 
 
 def _same_gpu(stated: str | None, provenance: Row | None) -> bool:
@@ -158,9 +161,17 @@ def _filled(text: str, scope: Scope, functions: Row, claim: Row) -> str | None:
         value = evaluate(match[1], _forgiving(match[1], scope, claim), functions)
         if value is None:
             return None
-        parts += [text[end : match.start()], format(value, match[2] or "")]
+        parts += [text[end : match.start()], _formatted(value, match, claim)]
         end = match.end()
     return "".join([*parts, text[end:]])
+
+
+def _formatted(value: Any, placeholder: re.Match[str], claim: Row) -> str:
+    try:
+        return format(value, placeholder[2] or "")
+    except (TypeError, ValueError) as error:
+        what = f"claim {claim['id']!r}: {placeholder[0]}: {error}"
+        raise BadInput(claim["path"], what) from None
 
 
 def _plain(found: Outcome) -> str:
@@ -307,12 +318,13 @@ def judge_all(claims: list[Row], evidence: Evidence) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, required=True, help="folder of *_results.json")
+    parser.add_argument("--targets", nargs="*", help="of these alone (jit: the JIT); default: all")
     parser.add_argument("--claims", type=Path, required=True, help="folder of claim files")
     parser.add_argument("--source-index", type=Path, help="source_index.json of the evidence")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     claims = claim_files.load(args.claims)
-    found = judge_all(claims, load(args.results, args.source_index))
+    found = judge_all(claims, load(args.results, args.source_index, args.targets))
     write_json(args.out, found.pop("claims"))
     write_json(args.out.with_name(f"{args.out.stem}_summary.json"), found)
 

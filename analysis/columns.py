@@ -103,8 +103,8 @@ top_stall           | text  |        | the largest stall of the main kernel     
 top_stall_share     | float | of 1   | its share of all stall cycles                                  | ncu
 second_stall        | text  |        | the second largest                                             | ncu
 second_stall_share  | float | of 1   | its share                                                      | ncu
-bottleneck          | text  |        | memory, compute, balanced, latency, grid: by sol_sm_pct, sol_memory_pct, waves | ncu
+bottleneck          | text  |        | memory, compute, balanced, latency, grid, merge: by sol_sm_pct, sol_memory_pct, waves | ncu
 bottleneck_unit     | text  |        | the unit that leads, by sol_dram_pct, sol_l2_pct, sol_l1_pct, tensor_pipe_pct | ncu
-bottleneck_pct      | float | %      | its use: one of sol_sm_pct, sol_dram_pct, sol_l2_pct, sol_l1_pct, waves | ncu
+bottleneck_pct      | float | %      | one of sol_sm_pct, sol_dram_pct, sol_l2_pct, sol_l1_pct, waves; of merge: of the time | ncu
 """)
 BY_NAME = {column.name: column for column in COLUMNS}

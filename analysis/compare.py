@@ -328,7 +328,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     wanted = (bool(args.gate), bool(args.base or args.head), bool(args.reports))
     if sum(wanted) != 1 or bool(args.base) != bool(args.head) or len(args.reports) not in (0, 2):
         parser.error("give two reports, or --base and --head, or --gate")
-    if not 0 < args.alpha < 1 or any(x and x < 0 for x in (args.threshold, args.floor)):
+    if not 0 < args.alpha < 1 or not all(x is None or x >= 0 for x in (args.threshold, args.floor)):
         parser.error("--alpha lies between 0 and 1; --threshold and --floor are not negative")
     return args
 

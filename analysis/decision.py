@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import median_low
 from typing import Any
 
 from analysis.claim_evidence import Unanswered
@@ -78,7 +78,7 @@ def decide_over(claim: Row, decide: Row, scopes: list[Scope], functions: Functio
         missing = next(s for s, value in pairs if value is None)
         raise Unanswered(f"{_lacking(text, [missing])}, and the points that have it do not decide")
     margin = None if isinstance(measured, bool) else abs(compare(measured))
-    noise, flips = _noise(text, scope, functions, measured)
+    noise, flips = _noise(text, scope, functions)
     return Outcome(
         holds=holds,
         measured=measured,
@@ -157,9 +157,10 @@ def _aggregate(
         scope, value = (max if kind == "max" else min)(known, key=lambda pair: float(pair[1]))
         return scope, value, compare(value) >= 0
     if kind == "median":
-        middle = median(float(value) for _, value in known)
-        scope, _ = min(known, key=lambda pair: abs(float(pair[1]) - middle))
-        return scope, middle, compare(middle) >= 0
+        # Not the mean of two middle points: no point has it.
+        middle = median_low(float(value) for _, value in known)
+        scope, value = next(pair for pair in known if float(pair[1]) == middle)
+        return scope, value, compare(value) >= 0
     worst, best = ((f(known, key=lambda pair: compare(pair[1]))) for f in (min, max))
     scope, value = worst if kind == "all" else best
     holds = compare(value) >= 0
@@ -167,22 +168,20 @@ def _aggregate(
     return scope, value, None if undecided else holds
 
 
-def _noise(
-    text: str, scope: Scope, functions: Functions, measured: Any
-) -> tuple[float | None, bool]:
-    """(absolute floor of the value, whether the floor alone turns a yes or no).
+def _noise(text: str, scope: Scope, functions: Functions) -> tuple[float | None, bool]:
+    """(absolute floor of the value at this point, whether the floor alone turns a yes or no).
 
     Each uncertain input is moved by its floor, and what that changes is added in squares.
     """
     uncertain = {name: floor for name in names(text) if (floor := scope.noise(name))}
     if not uncertain:
         return None, False
-    moved: list[Any] = []
+    here, moved = evaluate(text, scope, functions), []
     for name, floor in uncertain.items():
         for sign in (1, -1):
             value = scope.known[name] * (1 + sign * floor)
             moved.append(evaluate(text, scope.with_values(**{name: value}), functions))
-    if isinstance(measured, bool):
-        return None, any(value is not None and value != measured for value in moved)
-    changes = [abs(value - measured) for value in moved[::2] if value is not None]
+    if isinstance(here, bool):
+        return None, any(value is not None and value != here for value in moved)
+    changes = [abs(value - here) for value in moved[::2] if value is not None]
     return math.sqrt(sum(change**2 for change in changes)), False

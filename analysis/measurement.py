@@ -23,6 +23,7 @@ SUMMED = {
     "bytes_l2_counted": ("l2_bytes",),
     "bytes_l1_counted": ("l1_bytes",),
 }
+MERGE = "PersistentVariableLengthMergeStates"  # merges what a split over the KV cache left
 OF_MAIN = {
     "sol_sm_pct": "sm_throughput_pct",
     "sol_memory_pct": "memory_throughput_pct",
@@ -78,7 +79,7 @@ def row(
     }
     out |= _times(timing) | _insitu(launches) | _counted(kernels)
     main = main_kernel(kernels)
-    out |= _of_main(main)
+    out |= _of_main(main, kernels)
     out |= ceilings.of_point(machine, main["metrics"] if main else {}, str(params.get("dtype")))
     out |= _derived(out)
     named = list(problems) + [f"{k['name']}: {k['problems']}" for k in kernels if k["problems"]]
@@ -151,11 +152,18 @@ def _known_sum(metrics: Row, keys: tuple[str, ...]) -> float | None:
     return sum(known) if known else None
 
 
-def _of_main(main: Row | None) -> Row:
+def _verdict(main: Row, kernels: list[Row]) -> bottleneck.Bottleneck:
+    """Of the longest kernel; a merge that takes longer than what it merges is the finding itself."""
+    if len(kernels) > 1 and main["name"].startswith(MERGE):
+        whole = sum(kernel["duration_ns"] or 0 for kernel in kernels)
+        return bottleneck.Bottleneck("merge", "kernel", 100 * main["duration_ns"] / whole)
+    return bottleneck.of_kernel(main["metrics"])
+
+
+def _of_main(main: Row | None, kernels: list[Row]) -> Row:
     if main is None:
         return {"bottleneck": "unknown"}
-    metrics = main["metrics"]
-    verdict = bottleneck.of_kernel(metrics)
+    metrics, verdict = main["metrics"], _verdict(main, kernels)
     stalls = sorted(
         (s for s in main["stalls"] if s["kind"] == "stall" and s["share"] is not None),
         key=lambda s: -s["share"],

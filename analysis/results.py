@@ -15,6 +15,7 @@ from analysis import ceilings, measurement, noise
 from analysis.columns import COLUMNS
 from analysis.provenance import load_provenance
 from parsers.files import main_guard, read_table, without, write_json, write_table
+from parsers.timing import KINDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +92,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
 
 
 def _runs(timed: list[Row]) -> Row:
-    """Samples of each run by metric, µs; host and plan times are kept as medians alone."""
+    """Samples of each run by metric, µs; of host and plan times, which move between runs, the medians."""
     ordered = sorted((t for t in timed if t["status"] == "ok"), key=lambda t: t["run"])
     return {
         "cold_us": [t["cold_samples_us"] for t in ordered],
@@ -112,7 +113,7 @@ def _entry(timing: Row, row: Row, kernel_rows: list[Row], problems: list[str]) -
         "check": {key: timing[f"check_{key}"] for key in ("rel_l2", "max_abs", "tolerance")},
         "info": json.loads(timing["info"] or "{}"),
         "measurement": row,
-        "samples": {"cold_us": timing["cold_samples_us"], "hot_us": timing["hot_samples_us"]},
+        "samples": {f"{kind}_us": timing[f"{kind}_samples_us"] for kind in KINDS},
         "kernels": kernel_rows,
     }
 

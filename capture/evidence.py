@@ -64,15 +64,18 @@ class Evidence:
 
 
 def recorded(folder: Path) -> Evidence:
-    """Evidence of a recording. Raises ValueError with one clear line where it is none."""
+    """Evidence of a recording. Raises ValueError with one clear line where it is none, or not whole."""
     manifest = folder / "manifest.json"
     if not manifest.exists():
         raise ValueError(f"{folder}: no recording here (no manifest.json)")
     try:
         content = json.loads(manifest.read_text())
-        name, targets = content["name"], content["targets"]
-    except (ValueError, KeyError) as error:
+        name, targets, files = content["name"], content["targets"], content["files"]
+        missing = [file for file in files if not (folder / file).is_file()]
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{manifest}: not a manifest ({error})") from None
+    if missing:
+        raise ValueError(f"{folder / missing[0]}: missing, though the manifest lists it")
     return Evidence(folder, f"recorded-{name}", name, targets, frozenset())
 
 
@@ -118,7 +121,12 @@ def _chosen(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
-    """The evidence that ``source`` asks for: ``auto`` is live where GPU and packages are, else recorded."""
+    """The evidence that ``source`` asks for: ``auto`` is live where GPU and packages are, else recorded.
+
+    Raises ValueError with one line where there is none of these kernel targets.
+    """
+    for name in names:
+        load(name)  # an unknown one is an error also where nothing of it is recorded
     source = config["source"]
     if source == "auto":
         source = "live" if can_capture() else "recorded"
@@ -127,7 +135,13 @@ def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
         if not config.get("machine") and not gpu_names():
             raise ValueError("source: live, but no NVIDIA GPU is visible (nvidia-smi lists none)")
         return live(config, names)
-    return recorded(Path(config["recording"]))
+    found = recorded(Path(config["recording"]))
+    if not set(names) & set(found.targets):
+        known = ", ".join(found.targets) or "no target"
+        raise ValueError(
+            f"{found.root}: nothing of {', '.join(names) or 'jit alone'}; it has {known}"
+        )
+    return found
 
 
 def can_capture() -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from parsers.files import BadInput
+from parsers.files import BadInput, flush_streams, refused
 
 # Only these reach a profiled program: nsys stores the environment it sees, verbatim.
 PASSED = re.compile(
@@ -125,19 +125,28 @@ def output_of(command: Sequence[str], timeout: float = 20.0) -> str | None:
 
 
 def cli(main: Callable[[], int]) -> NoReturn:
-    """Run a command's main: bad input is one line and its exit status, SIGTERM an interrupt."""
+    """Run a command's main: SIGTERM is an interrupt, a closed pipe is quiet, and bad input, or what
+    the system refuses, is one line and its exit status.
+    """
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         status = main()
+        sys.stdout.flush()
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         status = 2
     except CaptureError as error:
         print(f"error: {error}", file=sys.stderr)
         status = error.code
+    except BrokenPipeError:
+        status = 128 + signal.SIGPIPE
+    except OSError as error:
+        print(f"error: {refused(error)}", file=sys.stderr)
+        status = 2
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         status = 130
+    flush_streams()
     sys.exit(status)
 
 

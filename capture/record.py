@@ -36,8 +36,9 @@ TOOL_RECORDS = ("sweep", "trace", "deep")
 def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
     """Write a recording, return its manifest. Raises CaptureError for what may not be stored."""
     files = list(evidence_files(evidence))
-    if not files:
-        raise CaptureError(f"{evidence}: no evidence in it")
+    if not any(evidence.glob("*/*/points.json")):
+        what = "no evidence in it (a live run's is outputs/<machine>/captures)"
+        raise CaptureError(f"{evidence}: {what}")
     if target.exists() and any(target.iterdir()):
         raise CaptureError(f"{target}: is there and not empty; record into a new folder")
     known = patterns()

@@ -218,7 +218,8 @@ def without(*modules: str) -> None:
 
 
 def main_guard(main: Callable[[], int | None], at_once: bool = True) -> NoReturn:
-    """Run a command's main: BadInput is one line on stderr and exit 2; a closed pipe is quiet.
+    """Run a command's main: BadInput, or what the system refuses, is one line on stderr and exit 2;
+    a closed pipe is quiet.
 
     The process ends at once: to take matplotlib apart, object by object, is 0.07 s of a figure's 0.6.
     Not at once, a program that a profiler watches: what the profiler hooked into its exit has to run.
@@ -230,14 +231,31 @@ def main_guard(main: Callable[[], int | None], at_once: bool = True) -> NoReturn
         print(f"error: {error}", file=sys.stderr)
         code = 2
     except BrokenPipeError:
-        # Python flushes stdout again at exit, and would complain about the same pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        print(f"error: {refused(error)}", file=sys.stderr)
+        code = 2
+    flush_streams()
     if at_once:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def refused(error: OSError) -> str:
+    """What the system would not do, and with which file; of two (a move), the one moved to."""
+    path = error.filename if error.filename2 is None else error.filename2
+    what = error.strerror or str(error) or type(error).__name__
+    return what if path is None else f"{path}: {what}"
+
+
+def flush_streams() -> None:
+    """Flush stdout and stderr, which Python would do at exit, without a word where one is closed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # What it still holds Python would write again, and complain of the same pipe or disk.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def emit(text: str, out: str | None, stream: IO[str] | None = None) -> None:

@@ -282,6 +282,8 @@ TIMING = Table(
         *_times("plan", "host time of plan()"),
         Column("cold_samples_us", SAMPLES, "every repetition", "µs"),
         Column("hot_samples_us", SAMPLES, "every repetition", "µs"),
+        Column("host_samples_us", SAMPLES, "every repetition", "µs"),
+        Column("plan_samples_us", SAMPLES, "every repetition", "µs"),
         _float("sm_mhz_before", "SM clock before", "MHz"),
         _float("sm_mhz_after", "SM clock after", "MHz"),
         _float("mem_mhz_before", "memory clock before", "MHz"),

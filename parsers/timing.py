@@ -87,9 +87,8 @@ def _times(kind: str, value: Row | None) -> Row:
         f"{kind}_q75_us": _number(value.get("q75")),
         f"{kind}_n": _whole(value.get("n")),
     }
-    if kind in ("cold", "hot"):
-        samples = value.get("samples")
-        row[f"{kind}_samples_us"] = None if samples is None else [_number(s) for s in samples]
+    samples = value.get("samples")
+    row[f"{kind}_samples_us"] = None if samples is None else [_number(s) for s in samples]
     return row
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from reporting.series import axis_of, spread, usual
@@ -110,7 +111,8 @@ def _limiters(points: list[Row]) -> list[Row]:
     for point in points:
         groups.setdefault(point["measurement"]["bottleneck"], []).append(_shown(point))
     return [
-        {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time)}
+        {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time),
+         "emptiest": min(members, key=lambda p: p["m"].get("waves") or math.inf)}
         for name, members in sorted(groups.items(), key=lambda g: -len(g[1]))
     ]  # fmt: skip
 

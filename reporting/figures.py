@@ -10,6 +10,7 @@ import argparse
 import json
 from collections import defaultdict
 from io import StringIO
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.scale import LogScale
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from analysis.provenance import one_line
 from parsers.files import main_guard, write_text
-from reporting.series import Series, axis_of, drawn, series_of, spread
+from reporting.series import Series, axis_of, drawn, series_of, spread, tensor_kinds
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
@@ -42,25 +43,31 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8,
 }
+DRAM, TENSOR = "ceiling_dram_gbs", "ceiling_tensor_tflops"
 STALL_BARS, STALL_REASONS = 12, 6
+FEW_DECADES = 2  # between the outer powers of an axis, below which powers alone say too little
+WIDTH = 7.6  # inches
+LABEL_START, LABEL_CHARACTER = 0.45, 0.066  # of a legend beside the axes, inches
 
 
 def new(
     height: float = 4.0, left: float = 0.8, right: float = 2.2, top: float = 0.15
 ) -> tuple[Figure, Axes]:
     """An empty figure with margins in inches: fixed ones, as a layout engine would draw everything twice."""
-    width = 7.6
-    figure = Figure(figsize=(width, height))
+    figure = Figure(figsize=(WIDTH, height))
     figure.subplots_adjust(
-        left=left / width, right=1 - right / width, top=1 - top / height, bottom=0.75 / height
+        left=left / WIDTH, right=1 - right / WIDTH, top=1 - top / height, bottom=0.75 / height
     )
     return figure, figure.add_subplot()
 
 
 def _plain_log(axis: Axis, base: int = 10) -> None:
-    """A logarithmic axis with plain numbers at its powers and nothing between."""
+    """A logarithmic axis with plain numbers at its powers; at 2 and 5 too where powers alone are few."""
     which = "xscale" if axis is axis.axes.xaxis else "yscale"
     axis.axes.set(**{which: LogScale(axis, base=base)})
+    low, high = axis.get_view_interval()
+    if base == 10 and floor(log10(high)) - ceil(log10(low)) < FEW_DECADES:
+        axis.set_major_locator(LogLocator(base, subs=(1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.set_minor_locator(NullLocator())
 
@@ -74,14 +81,18 @@ def save(figure: Figure, path: Path, provenance: dict[str, Any]) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    """Beside the axes: never on a point."""
-    if axes.get_legend_handles_labels()[0]:
+    """Beside the axes: never on a point; they give way where a label is long."""
+    labels = axes.get_legend_handles_labels()[1]
+    if labels:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+        room = LABEL_START + LABEL_CHARACTER * max(map(len, labels))
+        bounds = axes.figure.subplotpars
+        axes.figure.subplots_adjust(right=min(bounds.right, 1 - room / WIDTH))
 
 
 def measured(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Measurement rows of the points that are right and were measured."""
-    return [p["measurement"] for p in results["points"] if p["status"] == "ok"]
+    """The points that are right and were measured."""
+    return [p for p in results["points"] if p["status"] == "ok"]
 
 
 def roofline(all_results: list[dict[str, Any]], levels: bool) -> Figure:
@@ -90,27 +101,16 @@ def roofline(all_results: list[dict[str, Any]], levels: bool) -> Figure:
     With ``levels`` each point stands three times: against DRAM (filled), L2 and L1 (hollow) traffic.
     """
     figure, axes = new()
+    kinds = tensor_kinds(all_results)
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for results in all_results:
+        for point in measured(results):
+            kind = kinds.get(point["point"])
+            groups[results["target"] + (f" {kind}" if kind else "")].append(point["measurement"])
     xs: list[float] = []
-    for index, results in enumerate(all_results):
-        colour = COLOURS[index % len(COLOURS)]
-        rows = measured(results)
-        for column, face, size in (("ai_l1_counted", "none", 9), ("ai_l2_counted", "none", 14),
-                                   ("ai_counted", colour, 22)):  # fmt: skip
-            if column != "ai_counted" and not levels:
-                continue
-            found = [(r[column], r["flops_counted"] / r["time_ncu_us"] / 1e6) for r in rows
-                     if r[column] and r["flops_counted"] and r["time_ncu_us"]]  # fmt: skip
-            if not found:
-                continue
-            xs += [x for x, _ in found]
-            label = {"ai_counted": "DRAM", "ai_l2_counted": "L2", "ai_l1_counted": "L1"}[column]
-            axes.scatter(
-                [x for x, _ in found],
-                [y for _, y in found], s=size, facecolors=face, edgecolors=colour,
-                marker=MARKERS[index % len(MARKERS)], linewidths=0.8,
-                label=f"{results['target']}, {label}" if levels else results["target"],
-            )  # fmt: skip
-    _roofs(axes, all_results, xs)
+    for index, (label, rows) in enumerate(groups.items()):
+        xs += _marks(axes, label, rows, index, levels)
+    _roofs(axes, [p for results in all_results for p in measured(results)], kinds, xs)
     axes.set(xlabel="counted FLOP per byte", ylabel="counted TFLOPS")
     _plain_log(axes.xaxis)
     _plain_log(axes.yaxis)
@@ -118,21 +118,64 @@ def roofline(all_results: list[dict[str, Any]], levels: bool) -> Figure:
     return figure
 
 
-def _roofs(axes: Axes, all_results: list[dict[str, Any]], xs: list[float]) -> None:
-    """Slanted DRAM roofs and flat tensor roofs, the highest of each source over the points."""
+def _marks(
+    axes: Axes, label: str, rows: list[dict[str, Any]], index: int, levels: bool
+) -> list[float]:
+    """Draw the marks of one group of points; their intensities."""
+    colour, xs = COLOURS[index % len(COLOURS)], []
+    for column, level, face, size in (("ai_l1_counted", "L1", "none", 9), ("ai_l2_counted", "L2", "none", 14),
+                                      ("ai_counted", "DRAM", colour, 22)):  # fmt: skip
+        found = [(r[column], r["flops_counted"] / r["time_ncu_us"] / 1e6) for r in rows
+                 if r[column] and r["flops_counted"] and r["time_ncu_us"]]  # fmt: skip
+        if not found or (level != "DRAM" and not levels):
+            continue
+        xs += [x for x, _ in found]
+        axes.scatter(
+            [x for x, _ in found], [y for _, y in found], s=size, facecolors=face, edgecolors=colour,
+            marker=MARKERS[index % len(MARKERS)], linewidths=0.8,
+            label=f"{label}, {level}" if levels else label,
+        )  # fmt: skip
+    return xs
+
+
+def _ceilings(
+    points: list[dict[str, Any]], stem: str, kinds: dict[str, str]
+) -> list[tuple[str, str, float]]:
+    """(source, label, the highest over the points), the highest first.
+
+    Counters state that of the instruction that ran: HMMA's is far below HGMMA's, so each kind has its own.
+    """
+    tops: dict[tuple[str, str], float] = defaultdict(float)
+    for point in points:
+        for source in CEILING_STYLE:
+            kind = kinds.get(point["point"]) if (stem, source) == (TENSOR, "counter") else None
+            key = source, f"{source}, {kind}" if kind else source
+            tops[key] = max(tops[key], point["measurement"][f"{stem}_{source}"] or 0)
+    return sorted(((*key, top) for key, top in tops.items() if top), key=lambda c: -c[2])
+
+
+def _roofs(
+    axes: Axes, points: list[dict[str, Any]], kinds: dict[str, str], xs: list[float]
+) -> None:
+    """Flat tensor roofs and slanted DRAM roofs, in the legend from the top down."""
     if not xs:
         return
-    rows = [row for results in all_results for row in measured(results)]
     low, high = min(xs) / 2, max(xs) * 2
-    for source, line in CEILING_STYLE.items():
-        memory = max((r[f"ceiling_dram_gbs_{source}"] or 0 for r in rows), default=0)
-        tensor = max((r[f"ceiling_tensor_tflops_{source}"] or 0 for r in rows), default=0)
-        if memory:
-            knee = min(high, tensor / memory * 1e3) if tensor else high
-            axes.plot([low, knee], [low * memory / 1e3, knee * memory / 1e3], line, color="#555555", lw=1,
-                      label=f"{source}: {memory:,.0f} GB/s")  # fmt: skip
-        if tensor and memory and tensor / memory * 1e3 < high:
-            axes.plot([tensor / memory * 1e3, high], [tensor, tensor], line, color="#555555", lw=1)
+    ends: dict[str, float] = {}
+    memory = _ceilings(points, DRAM, kinds)
+    slopes = {source: top / 1e3 for source, _, top in memory}
+    for source, label, top in _ceilings(points, TENSOR, kinds):
+        if source not in slopes:
+            continue
+        knee = top / slopes[source]
+        ends.setdefault(source, min(high, knee))
+        if knee < high:
+            axes.plot([knee, high], [top, top], CEILING_STYLE[source], color="#555555", lw=1,
+                      label=f"{label}: {top:,.0f} TFLOPS")  # fmt: skip
+    for source, label, top in memory:
+        end = ends.get(source, high)
+        axes.plot([low, end], [low * top / 1e3, end * top / 1e3], CEILING_STYLE[source], color="#555555", lw=1,
+                  label=f"{label}: {top:,.0f} GB/s")  # fmt: skip
 
 
 def stalls(results: dict[str, Any]) -> Figure:
@@ -184,19 +227,17 @@ def _slots(point: dict[str, Any]) -> dict[str, float]:
 
 def sweep(results: dict[str, Any]) -> Figure:
     """The rate that limits this target, over its main sweep dimension, with the ceilings."""
-    points = [p for p in results["points"] if p["status"] == "ok"]
+    points = measured(results)
     axis = axis_of(points)
     figure, axes = new()
     for index, line in enumerate(series_of(points, axis)):
         _line(axes, line, index)
-    rows = [point["measurement"] for point in drawn(points, axis)]
-    stem = "ceiling_tensor_tflops" if axis.rate == "tflops" else "ceiling_dram_gbs"
-    for source, style in CEILING_STYLE.items():
-        top = max((r[f"{stem}_{source}"] or 0 for r in rows), default=0)
-        if top:
-            axes.axhline(
-                top, ls=style, color="#555555", lw=1, label=f"{source} ceiling: {top:,.0f}"
-            )
+    if axis.further:
+        axes.plot([], [], " ", label=f"({axis.further} more in the CSV)")
+    stem = TENSOR if axis.rate == "tflops" else DRAM
+    for source, label, top in _ceilings(drawn(points, axis), stem, tensor_kinds([results])):
+        axes.axhline(top, ls=CEILING_STYLE[source], color="#555555", lw=1,
+                     label=f"{label} ceiling: {top:,.0f}")  # fmt: skip
     unit = {"tflops": "TFLOPS", "gbs": "GB/s"}[axis.rate]
     axes.set(xlabel=axis.name, ylabel=f"{unit} (analytic work / cold event time)", ylim=(0, None))
     _plain_log(axes.xaxis, base=2)

@@ -31,7 +31,7 @@ PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """``digits`` significant digits, thousands kept whole: 4172, 41.7, 0.0417."""
+    """``digits`` significant digits, thousands kept whole: 4172, 41.7, 0.0417, 5.43e-8."""
     if value is None:
         return MISSING
     if isinstance(value, str):
@@ -40,8 +40,10 @@ def number(value: float | None, digits: int = 3) -> str:
         return "0"
     if abs(value) >= 10**digits:
         return f"{value:,.0f}".replace(",", " ")
-    text = f"{value:.{digits}g}"
-    return f"{float(text):.10f}".rstrip("0").rstrip(".") if "e" in text else text
+    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
+    if exponent.startswith("-"):
+        return f"{mantissa}e{int(exponent)}"
+    return f"{float(f'{value:.{digits}g}'):.0f}" if exponent else mantissa
 
 
 def with_unit(value: float | None, unit: str, digits: int = 3) -> str:

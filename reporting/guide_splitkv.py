@@ -11,14 +11,13 @@ from math import ceil
 from typing import Any
 
 from analysis.kernelname import decode
-from analysis.measurement import main_kernel
+from analysis.measurement import MERGE, main_kernel
 from reporting.guide_kernels import blocks_per_sm
 from reporting.series import spread
 
 Row = dict[str, Any]
 MIN_CHUNK_TOKENS = 128  # of a chunk: min_num_pages_per_batch is max(128 / page_size, 1)
 FA2_BLOCKS_PER_SM = 2  # the prefill scheduler's fixed guess of occupancy
-MERGE = "PersistentVariableLengthMergeStates"
 MOST_ROWS = 16
 
 
@@ -54,7 +53,7 @@ def rows(points: list[Row], sm_count: int | None) -> list[Row]:
     """One row a point of an attention sweep that a splitting scheduler planned.
 
     launched: blocks a sequence, query tile and KV head (1: not split); rule: chunks predicted,
-    None under a CUDA graph, whose grid is padded; merge_us and merge_share: of the merge kernel.
+    None where a CUDA graph pads the split grid; merge_us and merge_share: of the merge kernel.
     """
     found = [row for point in points if (row := _row(point, sm_count))]
     return spread(found, MOST_ROWS)
@@ -71,6 +70,8 @@ def _row(point: Row, sm_count: int | None) -> Row | None:
     slots = _slots(decoded.name, main["metrics"], sm_count)
     if work is None or slots is None or not main["grid_size"]:
         return None
+    fills = work.batch * work.tiles * work.kv_heads >= slots
+    padded = params.get("launch") == "graph" and not fills
     merge_ns = sum(k["duration_ns"] or 0 for k in merge) if merge else None
     return {
         "point": point["point"],
@@ -79,8 +80,8 @@ def _row(point: Row, sm_count: int | None) -> Row | None:
         "grid": main["grid_size"],
         "slots": slots,
         "launched": main["grid_size"] / (work.batch * work.tiles * work.kv_heads),
-        "rule": None if params.get("launch") == "graph" else chunks(work, slots),
-        "graph": params.get("launch") == "graph",
+        "rule": None if padded else chunks(work, slots),
+        "padded": padded,
         "plan": point.get("info") or {},
         "merge_us": merge_ns / 1e3 if merge_ns is not None else None,
         "merge_share": merge_ns / (merge_ns + main["duration_ns"]) if merge_ns else None,

@@ -1,13 +1,14 @@
 """Render pages: findings and templates in, Markdown out.
 
-python -m reporting.pages PAGE… --results DIR --evidence ROOT --out-dir DIR [--target NAME]
+python -m reporting.pages PAGE… --results DIR --evidence ROOT --out-dir DIR [--targets NAME…]
+python -m reporting.pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,18 +26,30 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 class Findings:
-    """What the pages read: results by target and the JSON beside them, loaded when first asked for."""
+    """What the pages read: results by target and the JSON beside them, loaded when first asked for.
 
-    def __init__(self, results: Path, evidence: Path, strict: bool = True) -> None:
-        self.folder, self.evidence, self.strict = results, evidence, strict
+    names: the targets of this run, ``jit`` among them; None for all that the folder holds, which
+    may be of an earlier run.
+    """
+
+    def __init__(
+        self,
+        results: Path,
+        evidence: Path,
+        strict: bool = True,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self.folder, self.evidence, self.strict, self.names = results, evidence, strict, names
         self.struck: list[str] = []
 
     @cached_property
     def targets(self) -> dict[str, Any]:
-        """target -> content of ``<target>_results.json``, in the order of the folder's names."""
-        files = sorted(self.folder.glob("*_results.json"))
-        names = [p.name.removesuffix("_results.json") for p in files]
-        return {name: self.target(name) for name in names}
+        """target -> content of ``<target>_results.json``, in the order of their names."""
+        names = self.names
+        if names is None:
+            files = self.folder.glob("*_results.json")
+            names = [path.name.removesuffix("_results.json") for path in files]
+        return {name: self.target(name) for name in sorted(names) if name != "jit"}
 
     def target(self, name: str) -> dict[str, Any]:
         """One target's results, without reading the others.
@@ -58,7 +71,9 @@ class Findings:
         return results
 
     def optional(self, name: str) -> Any:
-        """A JSON finding that evidence may lack (jit_analysis, claims, environment_info), or None."""
+        """A JSON finding that this run may lack (jit_analysis, claims, environment_info), or None."""
+        if name == "jit_analysis" and self.names is not None and "jit" not in self.names:
+            return None
         path = self.folder / f"{name}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
@@ -111,13 +126,18 @@ def main() -> None:
     )
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--evidence", type=Path, required=True)
+    parser.add_argument(
+        "--targets",
+        nargs="*",
+        help="that the pages are about (with jit, the JIT too); default: all of the folder",
+    )
     parser.add_argument("--target", help="of page target, whose file has this name")
     parser.add_argument("--out-dir", type=Path, required=True)
     parser.add_argument(
         "--no-strict", action="store_true", help="strike impossible numbers through instead"
     )
     args = parser.parse_args()
-    findings = Findings(args.results, args.evidence, strict=not args.no_strict)
+    findings = Findings(args.results, args.evidence, not args.no_strict, args.targets)
     # None is written before all are rendered.
     for page, text in list(render_all(args.pages, findings, args.target)):
         write_text(args.out_dir / f"{args.target or page}.md", text)

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mode
 from typing import Any
 
 Point = dict[str, Any]
+Line = tuple[tuple[Any, ...], list[Point]]
 MOST_SERIES = 8
 COMPUTE_INTENSITY = 50.0  # FLOP per byte above which a target's rate is read in FLOPS
+# Peaks of two tensor instructions differ by a third or more (HMMA does 2/3 of HGMMA); replay passes by a per cent.
+SAME_PEAK = 1.1
 
 
 @dataclass(frozen=True)
 class Axis:
-    """name: the parameter along x; rate: the measurement column along y; others: what also varies."""
+    """name: the parameter along x; rate: the measurement column along y; others: what also varies.
+
+    further: how many lines are beyond those that a figure holds.
+    """
 
     name: str
     rate: str
     others: tuple[str, ...]
+    further: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,11 +56,12 @@ def axis_of(points: list[Point]) -> Axis:
     name = max(numeric, key=lambda n: len(found[n]), default="point")
     intensities = sorted(p["measurement"]["ai_analytic"] or 0 for p in points) or [0]
     rate = "tflops" if intensities[len(intensities) // 2] > COMPUTE_INTENSITY else "gbs"
-    return Axis(name, rate, tuple(n for n in found if n != name))
+    axis = Axis(name, rate, tuple(n for n in found if n != name))
+    return replace(axis, further=len(_all_lines(points, axis)) - len(_lines(points, axis)))
 
 
 def series_of(points: list[Point], axis: Axis) -> list[Series]:
-    """Lines of at least two points, the longest first, at most eight; the tables hold the rest."""
+    """The lines of a figure, the longest first; ``axis.further`` counts those that it leaves out."""
     base = [value for _, value in usual(points, axis)]
     return [
         _series(_label(key, base, axis.others), members, axis)
@@ -74,13 +82,29 @@ def usual(points: list[Point], axis: Axis) -> list[tuple[str, Any]]:
     )
 
 
-def _lines(points: list[Point], axis: Axis) -> list[tuple[tuple[Any, ...], list[Point]]]:
+def _lines(points: list[Point], axis: Axis) -> list[Line]:
+    """At most eight, the best point's always among them: a page leads with that point."""
+    lines = _all_lines(points, axis)
+    best = next((line for line in lines if _best(points, axis) in line[1]), None)
+    if best is None or best in lines[:MOST_SERIES]:
+        return lines[:MOST_SERIES]
+    return [*lines[: MOST_SERIES - 1], best]
+
+
+def _all_lines(points: list[Point], axis: Axis) -> list[Line]:
+    """Lines of at least two points, the longest first; the best point is drawn even if alone."""
     groups: dict[tuple[Any, ...], list[Point]] = defaultdict(list)
     for point in points:
         if point["measurement"][axis.rate] is not None and axis.name in point["params"]:
             groups[tuple(point["params"].get(n) for n in axis.others)].append(point)
-    lines = [group for group in groups.items() if len(group[1]) > 1]
-    return sorted(lines, key=lambda group: -len(group[1]))[:MOST_SERIES]
+    best = _best(points, axis)
+    lines = [(key, group) for key, group in groups.items() if len(group) > 1 or best in group]
+    return sorted(lines, key=lambda line: -len(line[1]))
+
+
+def _best(points: list[Point], axis: Axis) -> Point | None:
+    rated = [p for p in points if p["measurement"][axis.rate] is not None]
+    return max(rated, key=lambda p: p["measurement"][axis.rate], default=None)
 
 
 def _label(key: tuple[Any, ...], base: list[Any], names: tuple[str, ...]) -> str:
@@ -121,3 +145,50 @@ def spread(items: list[Any], most: int) -> list[Any]:
         return items
     step = (len(items) - 1) / (most - 1)
     return [items[round(i * step)] for i in range(most)]
+
+
+def tensor_kinds(all_results: list[dict[str, Any]]) -> dict[str, str]:
+    """Point id -> the tensor instruction that it ran; a point that ran none is not in it.
+
+    Told apart by the peak a cycle, which no clock moves; named by the SASS of a deep profile.
+    """
+    points = {p["point"]: _tensor_peak(p["kernels"]) for r in all_results for p in r["points"]}
+    deep = [(_tensor_peak([kernel]), kernel) for r in all_results for kernel in r["deep"]]
+    lowest = _groups([*points.values(), *(peak for peak, _ in deep)])
+    names: dict[float, set[str]] = {first: set() for first in lowest.values()}
+    for peak, kernel in deep:
+        if peak:
+            names[lowest[peak]] |= _matrix_opcodes(kernel)
+    alone = len(names) == 1
+    labels = {
+        first: "/".join(sorted(found)) or ("tensor" if alone else f"{first:,.0f} FLOP/cycle")
+        for first, found in names.items()
+    }
+    return {point: labels[lowest[peak]] for point, peak in points.items() if peak}
+
+
+def _tensor_peak(kernels: list[dict[str, Any]]) -> float | None:
+    """FLOP a cycle and SM, at most, of the instruction in the longest kernel that ran one."""
+    for kernel in sorted(kernels, key=lambda k: -(k["duration_ns"] or 0)):
+        of = kernel["metrics"].get
+        peak, clock, sms = of("tensor_flops_peak_per_second"), of("sm_clock_hz"), of("sm_count")
+        if peak and clock and sms:
+            return float(peak / clock / sms)
+    return None
+
+
+def _groups(peaks: list[float | None]) -> dict[float, float]:
+    """Peak -> the lowest peak of its group; a group ends below a gap."""
+    out: dict[float, float] = {}
+    first = last = 0.0
+    for peak in sorted(peak for peak in peaks if peak):
+        first = first if peak < SAME_PEAK * last else peak
+        out[peak] = first
+        last = peak
+    return out
+
+
+def _matrix_opcodes(kernel: dict[str, Any]) -> set[str]:
+    """HMMA, HGMMA and the like in a kernel's SASS; HFMA2.MMA is no matrix instruction."""
+    opcodes = {(line["opcode"] or "").split(".")[0] for line in kernel["lines"]}
+    return {opcode for opcode in opcodes if opcode.endswith("MMA")}

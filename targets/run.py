@@ -256,11 +256,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         return _fail(str(error), 2)
     points = [] if target is None else read_points(arguments.points, target)
-    if target is not None and arguments.mode == "build":
-        known = builds.capabilities(os.environ, gpu_capabilities)
-        points = builds.buildable(target, points, known, _tell)
-        return build(target, points, arguments.out)
     try:
+        if target is not None and arguments.mode == "build":
+            known = builds.capabilities(os.environ, gpu_capabilities)
+            points = builds.buildable(target, points, known, _tell)
+            return build(target, points, arguments.out)
         from targets.gpu import Gpu
 
         device = Gpu()

@@ -22,6 +22,7 @@ from analysis.bottleneck import of_kernel
         ({"sm_throughput_pct": 75, "memory_throughput_pct": 30, "tensor_pipe_pct": 2}, "compute", "sm"),
         ({"sm_throughput_pct": 70, "memory_throughput_pct": 72, "dram_throughput_pct": 72}, "balanced", "dram"),
         ({"sm_throughput_pct": 8, "memory_throughput_pct": 12, "waves": 0.2}, "grid", "sm"),
+        ({"sm_throughput_pct": 8, "memory_throughput_pct": 12, "waves": 0.97}, "latency", "sm"),
         ({"sm_throughput_pct": 30, "memory_throughput_pct": 40, "waves": 5}, "latency", "sm"),
         ({"sm_throughput_pct": 30}, "unknown", None),
         ({}, "unknown", None),
@@ -41,3 +42,10 @@ def test_at_ceiling_from_eighty_per_cent():
 def test_short_scoreboard_does_not_make_a_launch_compute_bound():
     metrics = {"sm_throughput_pct": 30, "memory_throughput_pct": 92, "dram_throughput_pct": 92}
     assert of_kernel(metrics | {"stall_short_scoreboard": 0.9}).limiter == "memory"
+
+
+def test_no_level_is_busier_than_the_memory_throughput_that_decides():
+    metrics = {"sm_throughput_pct": 20, "memory_throughput_pct": 65, "dram_throughput_pct": 40}
+    found = of_kernel(metrics | {"l2_throughput_pct": 79, "l1_throughput_pct": 90})
+    assert (found.unit, found.pct) == ("l2", 65)
+    assert of_kernel(metrics | {"memory_throughput_pct": 58, "l2_throughput_pct": 69}).pct == 58

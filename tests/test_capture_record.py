@@ -55,6 +55,14 @@ def test_a_recording_holds_the_evidence_and_a_manifest(evidence: Path, tmp_path:
     assert recording.main(["--verify", str(target)]) == 0
 
 
+def test_a_folder_of_something_else_is_refused(evidence: Path, tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    evidence.rename(outputs)
+    with pytest.raises(CaptureError, match=r"no evidence in it .*<machine>/captures"):
+        recording.record(tmp_path, tmp_path / "r", "r")
+    assert not (tmp_path / "r").exists()
+
+
 @pytest.mark.parametrize("name", ["trace.sqlite", "timing.jsonl", "points.json"])
 def test_a_secret_in_any_file_is_refused_and_nothing_is_written(
     evidence: Path, tmp_path: Path, name: str

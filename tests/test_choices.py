@@ -8,6 +8,8 @@ import pytest
 
 from analysis.choices import CHOICES, Choice, mann_whitney, prices, summary
 
+LAUNCHES = (("eager", 12.0), ("graph", 3.0))
+MHA = {"qo_heads": 32, "kv_heads": 32}
 CORES = Choice("cores", "", "decode", "cores", "cuda", "tensor")
 
 
@@ -59,6 +61,16 @@ def test_a_difference_is_tested_on_the_launches(a, b, verdict):
     assert prices(CORES, results)[0].verdict == verdict
 
 
+def test_the_host_time_of_a_launch_is_tested_on_its_calls():
+    launch = next(c for c in CHOICES if c.key == "launch")
+    points = [point({"launch": how}, 50.0, host_launch_us=us) for how, us in LAUNCHES]
+    for entry, (_, us) in zip(points, LAUNCHES, strict=True):
+        entry["samples"]["host_us"] = spread(us)
+    by_metric = {p.metric: p for p in prices(launch, {"points": points})}
+    assert by_metric["host_launch_us"].verdict == "differs"
+    assert by_metric["host_launch_us"].change == pytest.approx(-0.75)
+
+
 def test_what_repeated_captures_cannot_tell_apart_is_noise_however_tight_the_launches():
     points = [
         point({"cores": "cuda"}, 100.0, spread(100.0, seed=1)),
@@ -82,7 +94,7 @@ def test_edges_of_the_test():
     assert mann_whitney([5.0] * 30, [5.0] * 30) == 1.0
 
 
-def test_summary_ranges_over_the_pairs_that_differ():
+def test_summary_ranges_over_all_pairs():
     results = {"points": [
         *(point({"batch": b, "cores": c}, t, spread(t, seed=b)) for b, c, t in
           [(1, "cuda", 100.0), (1, "tensor", 50.0), (2, "cuda", 100.0), (2, "tensor", 150.0)]),
@@ -92,6 +104,7 @@ def test_summary_ranges_over_the_pairs_that_differ():
     found = summary(prices(CORES, results))
     assert (found["pairs"], found["differs"], found["within"]) == (3, 2, 1)
     assert (found["least"], found["most"]) == (pytest.approx(-0.5), pytest.approx(0.5))
+    assert found["median"] == 0.0  # not the median of the two that differ alone
     assert summary([]) is None
 
 
@@ -107,3 +120,36 @@ def test_choices_name_parameters_and_values_of_their_targets():
         for value in (choice.base, choice.other):
             if isinstance(value, str):
                 assert re.search(rf"\b{value}\b", source), (choice.key, value)
+
+
+def test_a_threefold_gain_is_as_far_from_noise_as_a_threefold_loss():
+    floors = {"time_cold_us": {"floor": 0.7}}
+    for a, b, verdict in (
+        (30.0, 10.0, "differs"),
+        (10.0, 30.0, "differs"),
+        (10.0, 14.0, "within noise"),
+    ):
+        results = {"noise": floors, "points": [
+            point({"cores": "cuda", **MHA}, a, spread(a, seed=1)),
+            point({"cores": "tensor", **MHA}, b, spread(b, seed=2)),
+        ]}  # fmt: skip
+        assert prices(CORES, results)[0].verdict == verdict
+
+
+def test_one_query_head_a_kv_head_and_gqa_are_choices_of_their_own():
+    by_key = {c.key: c for c in CHOICES}
+    for kv_heads, key in ((32, "cores"), (8, "cores_grouped")):
+        heads = {"qo_heads": 32, "kv_heads": kv_heads}
+        results = {"points": [point({"cores": c, **heads}, 9.0) for c in ("cuda", "tensor")]}
+        found = {name: len(prices(by_key[name], results)) for name in ("cores", "cores_grouped")}
+        assert found == {"cores": 0, "cores_grouped": 0} | {key: 1}
+
+
+def test_offsets_pair_with_position_ids_of_any_batch():
+    positions = next(c for c in CHOICES if c.key == "rope_positions")
+    results = {"points": [
+        point({"variant": "rope_pos_ids", "batch": 1, "tokens": 64}, 10.0),
+        point({"variant": "rope", "batch": 4, "tokens": 64}, 38.0),
+    ]}  # fmt: skip
+    (found,) = prices(positions, results)
+    assert found.change == pytest.approx(2.8)

@@ -14,7 +14,7 @@ import yaml
 from results_data import entry, kernel, results
 
 from analysis import claim_files, claims
-from analysis.claim_evidence import Evidence
+from analysis.claim_evidence import Evidence, load
 from analysis.expression import ExpressionError, evaluate, names
 from analysis.source_facts import SourceFacts
 from parsers.files import BadInput
@@ -238,6 +238,23 @@ def test_first_decision_that_has_an_answer_decides(tmp_path):
     assert found["verdict"] == "not testable here" and found["reason"].endswith("Needs: Counters.")
 
 
+@pytest.mark.parametrize("others", [[], ["decode/B3"]])
+def test_the_median_is_a_value_of_the_point_that_is_named(tmp_path, others):
+    """Of two middle values the lower, with that point's floor: no gap between points is noise."""
+    noisy = {"time_cold_q25_us": 90.0, "time_cold_q75_us": 110.0, "time_cold_n": 9}
+    points = [
+        entry("decode/B1", {"batch": 1}, gbs=1000.0, time_cold_us=100.0, **noisy),
+        entry("decode/B2", {"batch": 2}, gbs=2000.0, time_cold_us=100.0, **noisy),
+        *(entry(other, {"batch": 3}, gbs=500.0) for other in others),
+    ]
+    how = decide("gbs", "at least", "median")
+    found = judged(tmp_path, *points, published={"value": 800, "unit": "GB/s"}, decide=how)
+    assert (found["measured"]["value"], found["measured"]["point"]) == (1000, "decode/B1")
+    assert found["evidence"][0]["value"] == found["evidence"][1]["value"] == 1000
+    assert found["noise_floor"] == pytest.approx(1.57 * 20 / 3 / 100 * 1000)
+    assert found["verdict"] == "confirmed"
+
+
 # --- verdicts ------------------------------------------------------------------------------------
 
 
@@ -280,7 +297,10 @@ def test_no_verdict_inside_the_noise_floor(tmp_path):
         published={"value": 950, "unit": "GB/s"},
         decide=decide("gbs", "at least"),
     )
-    assert near["verdict"] == "not testable here" and "noise floor" in near["reason"]
+    assert near["verdict"] == "not testable here" and near["needs"] is None
+    assert near["reason"] == (
+        "The distance to the limit (50 GB/s) is smaller than the noise floor (105 GB/s)."
+    )
     assert near["noise_floor"] == pytest.approx(1.57 * 20 / 3 / 100 * 1000)
     far = judged(
         tmp_path,
@@ -295,7 +315,7 @@ def test_no_verdict_inside_the_noise_floor(tmp_path):
         published={"value": None, "unit": ""},
         decide=decide("time_cold_us > 99", "holds"),
     )
-    assert yes["verdict"] == "not testable here"
+    assert yes["verdict"] == "not testable here" and "noise floor" in yes["reason"]
 
 
 def test_only_the_architecture_that_applies_can_test(tmp_path):
@@ -425,14 +445,53 @@ def test_an_error_in_a_file_names_file_claim_and_key(tmp_path, broken, message):
     assert broken.get("id", "y") in str(raised.value)
 
 
+JIT = {"over": "jit", "value": "cold_build_s", "compare": "at least"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"applies": {"target": "decod"}}, "unknown target 'decod'; there are: decode, "),
+        ({"applies": {"target": "decod"}, "decide": []}, "unknown target 'decod'"),
+        ({"decide": JIT | {"select": {"target": "jti"}}}, "unknown target 'jti'"),
+        (
+            {"decide": decide("a_gbs", "within", samples={"a": {}, "b": {"target": "rop"}})},
+            "unknown target 'rop'",
+        ),
+        ({"applies": {"target": "jit"}}, "jit has no points; it needs over: jit"),
+        ({"decide": decide("gbs", "within", select={"target": "jit"})}, "jit has no points"),
+    ],
+)
+def test_a_target_that_decides_nothing_names_file_and_claim(tmp_path, changes, message):
+    folder = write(tmp_path / "claims", claim(**changes))
+    with pytest.raises(BadInput, match=f"{folder / 'talk.yaml'}: claim 'x': {message}"):
+        claim_files.load(folder)
+
+
+def test_jit_is_a_target_of_what_is_decided_over_it_or_over_the_source(tmp_path):
+    source = {"over": "source", "value": 'reads_variable("A")', "compare": "holds"}
+    for how in ([], JIT, source, [JIT, source]):
+        folder = write(tmp_path / "claims", claim(applies={"target": "jit"}, decide=how))
+        assert claim_files.load(folder)
+
+
 def test_an_id_is_used_once(tmp_path):
     with pytest.raises(BadInput, match=r"already in talk\.yaml"):
         claim_files.load(write(tmp_path / "claims", claim(), claim()))
 
 
 def test_a_wrong_name_names_claim_and_name(tmp_path):
-    with pytest.raises(BadInput, match=r"'x'.*unknown name 'gsb'"):
+    named = re.escape(str(tmp_path / "claims/talk.yaml"))
+    with pytest.raises(BadInput, match=rf"^{named}: claim 'x'.*unknown name 'gsb'"):
         judged(tmp_path, decide=decide("gsb", "within"))
+
+
+@pytest.mark.parametrize("say", ["{gbs:.0q}", "{batch:s}", "{kernel_names:.1f}"])
+def test_a_wrong_format_names_claim_and_placeholder(tmp_path, say):
+    point = entry("decode/B1", {"batch": 1}, [kernel()], gbs=4000.0)
+    named = re.escape(f"{tmp_path / 'claims/talk.yaml'}: claim 'x': {say}: ")
+    with pytest.raises(BadInput, match=named):
+        judged(tmp_path, point, reasons=[{"when": True, "say": f"At {say}."}])
 
 
 def test_cases_and_defaults_are_laid_over(tmp_path):
@@ -448,6 +507,48 @@ def test_cases_and_defaults_are_laid_over(tmp_path):
     assert small["applies"]["where"] == "(heads == 8) and (batch < 9)"
     assert large["published"] == {"value": 2, "unit": "GB/s"}
     assert small["source"] == {"document": "a book", "section": "1"}
+
+
+# --- evidence and the command --------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A results folder of decode, rope and a JIT measurement, with a folder of one claim beside it."""
+    write(tmp_path / "claims", claim())
+    path = tmp_path / "results"
+    path.mkdir()
+    (path / "decode_results.json").write_text(json.dumps(results(*POINTS)))
+    (path / "rope_results.json").write_text(json.dumps(results(entry("rope/T1", {"tokens": 1}))))
+    (path / "jit_analysis.json").write_text(json.dumps({"modules": {"rope": {"target": "rope"}}}))
+    return path
+
+
+def test_results_of_an_earlier_run_are_no_evidence(folder):
+    found = load(folder, None, ["decode"])
+    assert (set(found.results), found.jit_scopes) == ({"decode"}, [])
+    found = load(folder, None, ["rope", "jit"])
+    assert (set(found.results), len(found.jit_scopes)) == ({"rope"}, 1)
+    found = load(folder, None)
+    assert (set(found.results), len(found.jit_scopes)) == ({"decode", "rope"}, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--source-index", "nope.json"], "error: nope.json: no such file"),
+        (["--targets", "decode", "rmsnorm"], "rmsnorm_results.json: no such file"),
+        (["--out", "{results}"], "/results: Is a directory"),
+    ],
+)
+def test_what_the_command_cannot_read_or_write_is_one_line(folder, arguments, message):
+    out = folder.parent / "claims.json"
+    command = [sys.executable, "-m", "analysis.claims", "--results", str(folder)]
+    command += ["--claims", str(folder.parent / "claims"), "--out", str(out)]
+    command += [argument.format(results=folder) for argument in arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and not out.exists()
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 # --- what ships ----------------------------------------------------------------------------------

@@ -283,7 +283,14 @@ def test_bad_sides_are_one_line_and_status_2(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("--base", "x"), ("a", "b", "--gate", "c"), ("a",), ("--gate", "c", "--alpha", "2")],
+    [
+        (),
+        ("--base", "x"),
+        ("a", "b", "--gate", "c"),
+        ("a",),
+        ("--gate", "c", "--alpha", "2"),
+        ("--gate", "c", "--threshold", "nan"),
+    ],
 )
 def test_a_command_that_asks_for_nothing_clear_is_refused(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).returncode == 2

@@ -203,6 +203,7 @@ def two_sides(project: Pipeline) -> Pipeline:
             shutil.copy(source / file, folder)
         manifest = json.loads((source / "manifest.json").read_text())
         manifest["targets"] = {"merge_state": manifest["targets"]["merge_state"]}
+        manifest["files"] = {str(p.relative_to(folder)): {} for p in folder.rglob("*.*")}
         (folder / "manifest.json").write_text(json.dumps(manifest))
     return project
 
@@ -236,12 +237,19 @@ def test_several_heads_make_a_page_of_all_sides(two_sides: Pipeline) -> None:
     assert (made / "two-vs-three/reports/compare.md").exists()
     text = (made / "one-vs-two-vs-three/reports/series.md").read_text()
     assert "| point | one | two | three | step 1 | step 2 |" in text
+    for number, sides_of in enumerate(("one-vs-two", "two-vs-three")):
+        found = json.loads((made / sides_of / "results/compare.json").read_text())
+        found["points"][number]["metrics"]["cold_us"] |= {"verdict": "slower", "relative": 0.2}
+        (made / sides_of / "results/compare.json").write_text(json.dumps(found))
+    sides = ("--config", *SOURCE, "base=recordings/one", heads)
+    gate = two_sides.run("compare_gate", *sides, check=False)
+    assert gate.returncode != 0
+    assert all(point["id"] in gate.stdout for point in found["points"][:2])
 
 
 @pytest.mark.parametrize(
     ("sides", "says"),
     [
-        ((), "compare needs --config base=recordings/A head=recordings/B"),
         (("base=recordings/one", "head=recordings/none"), "no recording here"),
         (("base=recordings/one", "head=recordings/one"), "two sides are called one"),
         (("base=recordings/one", "head=live"), "a side is live, but this run"),

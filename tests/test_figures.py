@@ -1,23 +1,227 @@
-"""Figures: what their ceilings are those of."""
+"""Figures: what they show of a sweep, whose ceilings stand over it, and which numbers label an axis."""
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
-from reporting import figures
+import matplotlib as mpl
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from results_data import PROVENANCE, entry, kernel, results
+
+from reporting import contexts, figures
+from reporting.pages import environment
+
+HMMA, HGMMA = 2000.0, 3000.0  # made up: FLOP a cycle and SM
+CLOCK, SMS = 1e9, 100.0
 
 
-def point(seq_len: int, dtype: str, measured: float) -> dict[str, Any]:
-    row: dict[str, Any] = {"tflops": 100.0, "time_cold_us": 10.0, "ai_analytic": 200.0}
-    row |= {"time_cold_q25_us": 9.0, "time_cold_q75_us": 11.0}
-    row |= {f"ceiling_tensor_tflops_{source}": None for source in figures.CEILING_STYLE}
-    row["ceiling_tensor_tflops_measured"] = measured
-    return {"status": "ok", "params": {"seq_len": seq_len, "dtype": dtype}, "measurement": row}
+def rated(tflops: float, seq_len: int = 512, measured: float = 700.0, **params: Any) -> Any:
+    """A point of a prefill sweep with a rate."""
+    name = "_".join(map(str, (seq_len, *params.values())))
+    columns = {"tflops": tflops, "time_cold_us": 10.0, "ai_analytic": 200.0}
+    columns["ceiling_tensor_tflops_measured"] = measured
+    return entry(f"prefill/{name}", {"seq_len": seq_len, **params}, **columns)
+
+
+def profiled(name: str, per_cycle: float | None, clock: float = CLOCK, **columns: Any) -> Any:
+    """A point with counters: 1 TFLOP of 1 GB in 10 ms, on ``per_cycle`` where tensor cores ran."""
+    metrics = {"sm_clock_hz": clock, "sm_count": SMS}
+    peak = per_cycle * clock * SMS if per_cycle else None
+    metrics |= {"tensor_flops_peak_per_second": peak} if peak else {}
+    counted = {"flops_counted": 1e12, "time_ncu_us": 1e4, "ai_counted": 1e3} | columns
+    counted |= {"ceiling_dram_gbs_counter": 4000.0, "ceiling_tensor_tflops_datasheet": 310.0}
+    counted |= {"ceiling_dram_gbs_datasheet": 4000.0}
+    counted["ceiling_tensor_tflops_counter"] = peak and peak / 1e12
+    return entry(f"prefill/{name}", {}, [kernel(metrics=metrics)], **counted)
+
+
+def deep(per_cycle: float, *opcodes: str | None) -> Any:
+    """A kernel of a deep profile, at a clock that no sweep had."""
+    found = profiled("deep", per_cycle, 0.7 * CLOCK)["kernels"][0]
+    return found | {"lines": [{"opcode": opcode} for opcode in opcodes]}
+
+
+def two_kinds() -> Any:
+    """Clocks fall under load: the ceiling of HMMA at the high clock is that of HGMMA at the low one."""
+    low = CLOCK * HMMA / HGMMA
+    return results(
+        profiled("a", HMMA), profiled("b", HMMA, 1.01 * CLOCK), profiled("c", HGMMA, low), profiled("d", HGMMA)
+    )  # fmt: skip
+
+
+def labels(axes: Axes) -> list[str]:
+    legend = axes.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def flat(axes: Axes) -> dict[str, float]:
+    """Height of each flat line by its label."""
+    lines = {str(line.get_label()): list(line.get_ydata()) for line in axes.lines}  # type: ignore[arg-type]
+    return {label: ys[0] for label, ys in lines.items() if len(ys) > 1 and len(set(ys)) == 1}
+
+
+def ticks(figure: Figure) -> list[str]:
+    """The numbers along x that lie within the axes."""
+    (axes,) = figure.axes
+    FigureCanvasAgg(figure).draw()
+    low, high = axes.get_xlim()
+    labelled = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    return [label.get_text() for value, label in labelled if low <= value <= high]
+
+
+# --- the lines of a sweep -----------------------------------------------------------------------
+
+
+def many(lines: int, best: int) -> Any:
+    """A sweep of as many lines of equal length, the given one the fastest."""
+    return results(*(
+        rated(500.0 if n == best else 100.0, size, heads=f"h{n}") for n in range(lines) for size in (512, 1024)
+    ))  # fmt: skip
+
+
+def caption(found: Any) -> str:
+    """The target's page."""
+    context = {"provenance": PROVENANCE, "t": contexts.of_target(found)}
+    return environment().get_template("target.md.j2").render(context)
 
 
 def test_the_ceilings_of_a_sweep_are_those_of_the_points_drawn() -> None:
     """A single point of another type has no line, and its higher ceiling is not theirs."""
-    points = [point(512, "f16", 700.0), point(1024, "f16", 700.0), point(2048, "bf16", 800.0)]
-    (axes,) = figures.sweep({"points": points, "target": "prefill"}).axes
-    texts = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert "measured ceiling: 700" in texts
+    points = [rated(100.0, 512), rated(100.0, 1024), rated(90.0, 2048, 800.0, dtype="bf16")]
+    (axes,) = figures.sweep(results(*points)).axes
+    assert "measured ceiling: 700" in labels(axes)
+
+
+@pytest.mark.parametrize("best", [0, 7, 9])
+def test_the_line_of_the_best_point_is_always_drawn(best: int) -> None:
+    (axes,) = figures.sweep(many(10, best)).axes
+    lines = [line for line in axes.lines if line.get_marker() in figures.MARKERS]
+    assert len(lines) == 8
+    assert max(max(line.get_ydata()) for line in lines) == 500.0  # type: ignore[arg-type]
+
+
+def test_the_best_point_is_drawn_even_where_no_other_shares_its_line() -> None:
+    points = [rated(100.0, 512), rated(100.0, 1024), rated(500.0, 2048, dtype="bf16")]
+    (axes,) = figures.sweep(results(*points)).axes
+    assert "bf16" in labels(axes)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "legend"),
+    [
+        (10, " 2 further lines are not drawn: all points are in the CSV.", "(2 more in the CSV)"),
+        (9, " 1 further line is not drawn: all points are in the CSV.", "(1 more in the CSV)"),
+    ],
+)
+def test_lines_left_out_are_counted(lines: int, said: str, legend: str) -> None:
+    found = many(lines, 0)
+    (axes,) = figures.sweep(found).axes
+    assert said in caption(found)
+    assert legend in labels(axes)
+
+
+def test_nothing_is_said_of_lines_where_all_are_drawn() -> None:
+    found = many(8, 0)
+    (axes,) = figures.sweep(found).axes
+    assert "not drawn" not in caption(found)
+    assert "more in the CSV" not in " ".join(labels(axes))
+
+
+# --- roofs --------------------------------------------------------------------------------------
+
+
+def test_each_tensor_instruction_has_a_counter_roof_of_its_own() -> None:
+    found = two_kinds()
+    found["deep"] = [
+        deep(HMMA, None, "HMMA.16816.F32", "HFMA2.MMA"),
+        deep(HGMMA, "HGMMA.64x128x16.F32", "LDG"),
+    ]
+    (axes,) = figures.roofline([found], levels=False).axes
+    roofs = {label: height for label, height in flat(axes).items() if "counter" in label}
+    assert roofs == pytest.approx(
+        {"counter, HGMMA: 300 TFLOPS": 300.0, "counter, HMMA: 202 TFLOPS": 202.0}
+    )
+    assert {"prefill HMMA", "prefill HGMMA"} <= set(labels(axes))
+
+
+def test_a_kind_that_no_deep_profile_names_is_told_by_its_peak() -> None:
+    (axes,) = figures.roofline([two_kinds()], levels=False).axes
+    assert {"counter, 3,000 FLOP/cycle: 300 TFLOPS", "counter, 2,000 FLOP/cycle: 202 TFLOPS"} <= set(
+        labels(axes)
+    )  # fmt: skip
+
+
+def test_a_single_kind_without_a_name_is_the_tensor_cores() -> None:
+    found = results(profiled("a", HMMA), profiled("b", None))
+    (axes,) = figures.roofline([found], levels=False).axes
+    assert [label for label in labels(axes) if "prefill" in label] == ["prefill tensor", "prefill"]
+    assert "counter, tensor: 200 TFLOPS" in labels(axes)
+
+
+def test_a_split_point_has_the_kind_of_the_kernel_that_ran_one() -> None:
+    """The longest kernel may be the one that merges; the counted work is not its."""
+    point = profiled("a", HMMA)
+    point["kernels"].append(kernel("Merge") | {"duration_ns": 900e3})
+    (axes,) = figures.roofline([results(point)], levels=False).axes
+    assert "prefill tensor" in labels(axes)
+
+
+def test_roofs_are_listed_from_the_top_down() -> None:
+    (axes,) = figures.roofline([two_kinds()], levels=False).axes
+    heights = list(flat(axes).values())
+    assert len(heights) == 3
+    assert heights == sorted(heights, reverse=True)
+
+
+def test_a_sweep_has_a_counter_ceiling_for_each_instruction() -> None:
+    found = two_kinds()
+    for index, point in enumerate(found["points"]):
+        point["params"] |= {"seq_len": index % 2, "backend": f"fa{2 + index // 2}"}
+        point["measurement"] |= {"tflops": 100.0, "time_cold_us": 10.0, "ai_analytic": 200.0}
+    (axes,) = figures.sweep(found).axes
+    found_heights = sorted(h for label, h in flat(axes).items() if "counter" in label)
+    assert found_heights == pytest.approx([202.0, 300.0])
+
+
+def test_labels_neither_overlap_nor_leave_the_figure() -> None:
+    with mpl.rc_context(figures.STYLE):
+        figure = figures.roofline([two_kinds()], levels=True)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    boxes = [text.get_window_extent(canvas.get_renderer()) for text in legend.get_texts()]
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1
+    assert min(box.y0 for box in boxes) >= figure.bbox.y0
+
+
+def test_a_roofline_of_nothing_counted_is_drawn() -> None:
+    found = results(entry("prefill/a", {}))
+    (axes,) = figures.roofline([found], levels=True).axes
+    assert axes.get_legend() is None
+
+
+# --- axes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("intensities", "shown"),
+    [
+        ((0.4, 2.0), ["0.2", "0.5", "1", "2"]),
+        ((0.1, 3.3), ["0.05", "0.1", "0.2", "0.5", "1", "2", "5"]),
+        ((0.4, 300.0), ["1", "10", "100"]),
+    ],
+)
+def test_an_axis_of_few_powers_is_labelled_between_them(
+    intensities: tuple[float, float], shown: list[str]
+) -> None:
+    points = [
+        profiled(f"p{n}", None, ai_counted=intensity) for n, intensity in enumerate(intensities)
+    ]
+    assert ticks(figures.roofline([results(*points)], levels=False)) == shown

@@ -79,7 +79,15 @@ def test_a_graph_has_a_padded_grid_and_no_prediction():
     (found,) = row(
         PARAMS | {"launch": "graph"}, kernel("BatchDecodeWithPagedKVCacheKernel", 768, 1000.0)
     )
-    assert (found["rule"], found["graph"], found["merge_us"]) == (None, True, None)
+    assert (found["rule"], found["padded"], found["merge_us"]) == (None, True, None)
+
+
+def test_a_graph_whose_grid_fills_the_gpu_is_whole():
+    (found,) = row(
+        PARAMS | {"launch": "graph", "batch": 32},
+        kernel("BatchDecodeWithPagedKVCacheKernel", 1024, 1000.0),
+    )
+    assert (found["rule"], found["padded"], found["launched"]) == (1, False, 1)
 
 
 def test_fa3_and_other_kernels_have_no_row():

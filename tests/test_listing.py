@@ -91,6 +91,7 @@ def test_recording_makes_the_listing_anew(copied: Path, tmp_path: Path) -> None:
     batch = evidence / "merge_state/deep"
     batch.mkdir(parents=True)
     edited(copied, mark)
+    (batch / "points.json").write_text("[]")
     for path in (copied, listing.place(copied)):
         path.replace(batch / path.name)
     manifest = recording.record(evidence, tmp_path / "made", "made")
@@ -108,6 +109,7 @@ def test_a_listing_that_names_something_private_is_refused(
     monkeypatch.setattr(listing, "make", lambda report: made)
     batch = tmp_path / "captures/merge_state/deep"
     batch.mkdir(parents=True)
+    (batch / "points.json").write_text("[]")
     shutil.copy(SMALL, batch)
     with pytest.raises(CaptureError, match="names the value of HF_TOKEN as a source"):
         recording.record(tmp_path / "captures", tmp_path / "made", "made")

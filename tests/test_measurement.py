@@ -112,3 +112,12 @@ def test_counter_ceiling_is_of_that_launch():
 def test_failed_kernels_are_named_in_problems():
     found = row([kernel() | {"problems": "profiling failed"}])
     assert found["problems"] == "Main: profiling failed"
+
+
+def test_a_merge_that_takes_longest_is_the_finding():
+    attention = kernel("BatchPrefillWithPagedKVCacheKernel", 25e3, sm_throughput_pct=23)
+    merge = kernel("PersistentVariableLengthMergeStatesKernel", 75e3, sm_throughput_pct=72)
+    found = row([attention, merge])
+    assert (found["bottleneck"], found["bottleneck_pct"]) == ("merge", 75.0)
+    assert row([attention | {"duration_ns": 90e3}, merge])["bottleneck"] != "merge"
+    assert row([merge])["bottleneck"] != "merge"

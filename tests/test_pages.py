@@ -76,6 +76,9 @@ def test_no_measured_number_is_typed_into_a_template(template: Path):
         (lambda: fmt.number(4231.4), "4 231"),
         (lambda: fmt.number(41.66), "41.7"),
         (lambda: fmt.number(0.04166), "0.0417"),
+        (lambda: fmt.number(5.4321e-8), "5.43e-8"),
+        (lambda: fmt.number(-0.000123), "-0.000123"),
+        (lambda: fmt.number(999.9), "1000"),
         (lambda: fmt.si(146.2e9, "FLOP"), "146 GFLOP"),
         (lambda: fmt.si(None, "B"), "–"),
         (lambda: fmt.percent(0.8836), "88 %"),
@@ -115,3 +118,15 @@ def test_a_sweep_of_one_point_has_a_base_without_parentheses(finished):
     page = pages.render("analysis", found)
     assert "named by what sets it apart from the base, under" in page
     assert "()" not in re.sub(r"`[^`]*`", "", page).replace("plan()", "")
+
+
+def test_pages_are_about_the_targets_that_are_named(finished):
+    """The folder may hold what an earlier run made of others."""
+    folders = finished.outputs / "results", ROOT / "recordings/h200"
+    found = pages.Findings(*folders, names=["rope", "decode"])
+    assert list(found.targets) == ["decode", "rope"]
+    assert found.optional("jit_analysis") is None and found.optional("environment_info")
+    assert "rmsnorm.md" not in pages.render("INDEX", found)
+    with_jit = pages.Findings(*folders, names=["decode", "jit"])
+    assert list(with_jit.targets) == ["decode"] and with_jit.optional("jit_analysis")
+    assert "rmsnorm" in pages.Findings(*folders).targets

@@ -43,6 +43,7 @@ def test_a_record_becomes_a_row():
     row = timing.flatten(RECORD)
     assert (row["cold_us"], row["cold_q25_us"], row["cold_n"]) == (3.0, 2.5, 2)
     assert row["cold_samples_us"] == [2.5, 3.5]
+    assert row["host_samples_us"] == [2.5, 3.5]
     assert row.get("plan_us") is None
     assert (row["throttled"], row["throttle_reasons"]) == (True, "power")
     assert (row["sm_mhz_before"], row["sm_mhz_after"]) == (1980.0, 1700.0)

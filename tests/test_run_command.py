@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -137,6 +138,25 @@ def test_no_gpu_is_fatal_and_one_line(
     assert not out.exists()
 
 
+@pytest.mark.parametrize("missing", ["torch", "flashinfer"])
+def test_a_build_without_what_it_needs_is_fatal_and_one_line(
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    if missing == "flashinfer":  # the GPUs, which torch would know, are not asked for then
+        monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
+    monkeypatch.setitem(sys.modules, missing, None)
+    entry = {"id": "rmsnorm/rmsnorm_R4096_D4096_f16", "target": "rmsnorm", "params": {}}
+    path, out = points_file(tmp_path, [entry]), tmp_path / "build.json"
+    files = ["--points", str(path), "--out", str(out)]
+    assert running.main(["rmsnorm", "--mode", "build", *files]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ModuleNotFoundError: ") and missing in error
+    assert error.count("\n") == 1 and not out.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -173,3 +193,44 @@ def test_what_a_profiler_hooked_into_the_exit_runs() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "hooked\n")
+
+
+def guarded(main: str, at_once: bool, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
+    """(exit status, stderr) of a command whose main is this expression."""
+    code = "import os; from parsers.files import main_guard; "
+    code += f"main_guard(lambda: {main}, at_once={at_once})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"PYTHONUNBUFFERED": ""},  # a flush that fails leaves its text
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    ("main", "message"),
+    [
+        ("open('none/at/all')", "none/at/all: No such file or directory"),
+        ("os.rename('parsers', 'README.md')", "README.md: Not a directory"),
+        ("os.read(-1, 1)", "Bad file descriptor"),
+        ("(_ for _ in ()).throw(OSError('a library that does not load'))", "a library that does not load"),
+    ],
+)  # fmt: skip
+def test_what_the_system_refuses_is_one_line(main: str, at_once: bool, message: str) -> None:
+    assert guarded(main, at_once) == (2, f"error: {message}\n")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_full_disk_is_one_line_and_a_closed_pipe_is_quiet(at_once: bool) -> None:
+    with Path("/dev/full").open("w") as full:
+        assert guarded("print('x')", at_once, full) == (2, "error: No space left on device\n")
+    ours, theirs = os.pipe()
+    os.close(ours)
+    assert guarded("print('x')", at_once, theirs) == (0, "")
+    assert guarded("print('x' * 100000)", at_once, theirs) == (0, "")
+    os.close(theirs)

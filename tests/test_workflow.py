@@ -9,11 +9,14 @@ import sys
 
 import pytest
 import yaml
-from conftest import ROOT, SECRET, Pipeline
+from conftest import ROOT, SECRET, Pipeline, copy_project
+
+from capture.evidence import recorded
 
 RECORDED = ("--config", "source=recorded")
 CONFIG = yaml.safe_load((ROOT / "config/config.yaml").read_text())
-TARGETS = [name for name in CONFIG["targets"] if name != "jit"]
+# Those that the recording has: a new target is in the configuration before anything of it is recorded.
+TARGETS = list(json.loads((ROOT / CONFIG["recording"] / "manifest.json").read_text())["targets"])
 PAGES = ["INDEX", "environment", "analysis", "kernel-dev-guide", "final-report", "claims"]
 
 
@@ -99,12 +102,60 @@ def test_a_page_whose_figures_fail_is_not_kept_and_the_other_way_round(changed, 
 
 @pytest.mark.parametrize(
     ("setting", "named"),
-    [("sauce=live", "sauce"), ("batch_size=0", "batch_size"), ("recording=nowhere", "nowhere")],
+    [
+        ("sauce=live", "'sauce' was unexpected"),
+        ("batch_size=0", "config: batch_size: 0 is less"),
+        ("recording=nowhere", "nowhere: no recording here"),
+        ("strict=maybe", "config: strict: 'maybe' is not one of"),
+        ('timing={"runs": 0}', "config: timing.runs: 0 is less"),
+        ('outputs="a b"', "config: outputs: 'a b' is not a path without spaces"),
+        ('targets=["decode", "decod"]', "unknown kernel target 'decod'; there are: decode, "),
+        ('targets=["jit"]', "nothing of jit alone; it has decode, "),
+    ],
 )
 def test_a_wrong_setting_is_named(project, setting, named):
     done = project.run("-n", "all", "--config", "source=recorded", setting, check=False)
     assert done.returncode != 0
     assert named in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 10
+
+
+def test_numbers_inside_a_setting_of_the_command_line_are_numbers(project):
+    settings = ("source=live", "machine=a100", "sweep=compare")
+    runs = 'timing={"runs": 3, "repeats": 30, "exclusive_host": true}'
+    planned = project.planned("all", "--config", *settings, runs)
+    assert planned.count("time_again") == 2 * planned.count("time") > 0
+    batches = 'sweeps={"compare": {"decode": [{"batch": [3, 5]}]}}'
+    assert project.planned("all", "--config", *settings, batches).count("build") > 0
+
+
+def test_a_path_of_the_project_with_a_space_in_it(tmp_path):
+    (tmp_path / "a b").mkdir()
+    spaced = copy_project(tmp_path / "a b")
+    assert spaced.run("rmsnorm", *RECORDED).returncode == 0
+
+
+@pytest.mark.parametrize("file", ["timing.jsonl", "sweep.ncu-rep.xz", "sweep.json", "points.json"])
+def test_a_recording_without_a_file_of_its_manifest_is_named(tmp_path, file):
+    recording = shutil.copytree(ROOT / "recordings/flashinfer-0.6.18", tmp_path / "r")
+    (lost,) = recording.glob(f"decode/*/{file}")
+    lost.unlink()
+    with pytest.raises(ValueError, match=f"{file}: missing, though the manifest lists it"):
+        recorded(recording)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"name": "x", "targets": {}}'])
+def test_a_manifest_that_is_none_is_named(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=r"manifest\.json: not a manifest"):
+        recorded(tmp_path)
+
+
+@pytest.mark.parametrize("rule", ["compare", "compare_gate"])
+def test_a_comparison_without_its_sides_says_so(project, rule):
+    done = project.run(rule, "--config", "base=recordings/flashinfer-0.6.18", check=False)
+    assert done.returncode != 0
+    assert f"error: {rule} needs --config base=recordings/A head=recordings/B" in done.stderr
 
 
 def test_live_without_a_gpu_is_one_clear_line(project):
@@ -181,3 +232,19 @@ def test_lint_is_clean(project):
         text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_an_earlier_run_left_is_on_no_page_of_this_one(changed):
+    """Results of other targets, and the JIT measurement, lie beside those of this run."""
+    changed.run("all", *RECORDED, 'targets=["decode"]')
+    results, reports = changed.outputs / "results", changed.outputs / "reports"
+    assert {"rmsnorm_results.json", "jit_analysis.json"} <= {p.name for p in results.iterdir()}
+    index = (reports / "INDEX.md").read_text()
+    assert "(decode.md)" in index and "(rmsnorm.md)" not in index and "jit_analysis" not in index
+    for page in ("INDEX", "analysis", "final-report", "environment"):
+        text = (reports / f"{page}.md").read_text()
+        assert "rmsnorm/" not in text and "jit.md" not in text
+    assert list(json.loads((results / "claims_summary.json").read_text())["noise"]) == ["decode"]
+    for record in json.loads((results / "claims.json").read_text()):
+        points = {entry["point"].split("/")[0] for entry in record["points"] if entry["point"]}
+        assert points <= {"decode"}, record["id"]

@@ -2,7 +2,8 @@
 CAPTURES = f"{OUT}/captures"
 # FlashInfer builds into a folder of this run, with line tables: those cost nothing at run time, and a
 # module built with other flags in the user's own cache would have none.
-JIT_ENV = f"FLASHINFER_WORKSPACE_BASE=$PWD/{OUT}/jit-cache FLASHINFER_JIT_LINEINFO=1"
+_jit_cache = f"{OUT}/jit-cache" if Path(OUT).is_absolute() else f"$PWD/{OUT}/jit-cache"
+JIT_ENV = f'FLASHINFER_WORKSPACE_BASE="{_jit_cache}" FLASHINFER_JIT_LINEINFO=1'
 RUNNER = modules(
     *(
         f"targets.{name}"
@@ -237,3 +238,14 @@ if LIVE:
                 for batch in EVIDENCE.batches(name)
             ],
         localrule: True
+
+else:
+
+    rule build_all:
+        log:
+            f"{OUT}/logs/build_all.log",
+        localrule: True
+        params:
+            says="error: build_all needs --config source=live",
+        shell:
+            "echo {params.says:q} | tee {log} >&2; exit 1"

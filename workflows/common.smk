@@ -1,6 +1,7 @@
 # Configuration, evidence and path helpers that the other rule files share.
 import json
 import os
+import shlex
 import sys
 from glob import glob
 from pathlib import Path
@@ -11,9 +12,18 @@ sys.modules.setdefault("pandas", None)
 
 from snakemake.exceptions import WorkflowError
 
-from capture import evidence as _evidence
+from snakemake.utils import update_config
 
-validate(config, "../config/schema.yaml")
+from capture import evidence as _evidence
+from capture import settings as _settings
+
+for _key, _value in (workflow.config_settings.config or {}).items():
+    if isinstance(_value, (dict, list)):
+        update_config(config, {_key: _settings.typed(_value)})
+try:
+    _settings.check(config, Path(workflow.basedir) / "config/schema.yaml")
+except ValueError as error:
+    raise WorkflowError(str(error)) from None
 
 # Targets whose kernels are profiled, and those of them that this run is about.
 TARGETS = config["targets"]
@@ -34,7 +44,8 @@ _jobs = max(
 )
 CHILDREN = max(1, min(4, (os.cpu_count() or 1) // _jobs))
 shell.prefix(
-    f"set -euo pipefail; export PATH={Path(sys.executable).parent}:$PATH NCUFLOW_CHILDREN={CHILDREN}; "
+    f"set -euo pipefail; export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
+    f" NCUFLOW_CHILDREN={CHILDREN}; "
 )
 KERNEL_TARGETS = [name for name in TARGETS if name in EVIDENCE.targets]
 JIT = f"{EVIDENCE.root}/jit/jit_analysis.json"

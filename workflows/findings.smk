@@ -8,6 +8,7 @@ FINDING_CODE = modules(
     "analysis.noise",
     "analysis.provenance",
     "parsers.files",
+    "parsers.timing",
 ) + ["analysis/datasheets.yaml"]
 RESULTS = [f"{OUT}/results/{name}_results.json" for name in KERNEL_TARGETS]
 
@@ -77,8 +78,9 @@ rule claims:
         f"{OUT}/logs/claims.log",
     params:
         results=lambda wc: f"{OUT}/results",
+        targets=TARGET_PAGES,
     shell:
-        "python -m analysis.claims --results {params.results} --claims claims"
+        "python -m analysis.claims --results {params.results} --targets {params.targets} --claims claims"
         " --source-index {input.source_index} --out {output.records} 2> {log}"
 
 

@@ -73,10 +73,11 @@ rule environment_page:
     params:
         strict=STRICT,
         results=lambda wc: f"{OUT}/results",
+        targets=["jit"] * HAS_JIT,
         out=lambda wc: f"{OUT}/reports",
         root=EVIDENCE.root,
     shell:
-        "python -m reporting.pages environment --results {params.results}"
+        "python -m reporting.pages environment --results {params.results} --targets {params.targets}"
         " --evidence {params.root} {params.strict} --out-dir {params.out} 2> {log}"
 
 
@@ -102,13 +103,14 @@ rule pages:
         pages=OVER_ALL,
         strict=STRICT,
         results=lambda wc: f"{OUT}/results",
+        targets=TARGET_PAGES,
         out=lambda wc: f"{OUT}/reports",
         figures=lambda wc: f"{OUT}/figures",
         root=EVIDENCE.root,
     shell:
         "( trap wait EXIT; python -m reporting.figures --overview --results {input.results}"
         " --out-dir {params.figures} &"
-        " python -m reporting.pages {params.pages} --results {params.results}"
+        " python -m reporting.pages {params.pages} --results {params.results} --targets {params.targets}"
         " --evidence {params.root} {params.strict} --out-dir {params.out}; wait $! ) 2> {log}"
 
 
