@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from analysis import decomposition, kernelname
+from analysis.measurement import idle_us
 
 Row = dict[str, Any]
 MOST_LINES = 5
@@ -372,15 +373,7 @@ def idle_of(timeline: Iterable[Row]) -> float | None:
     launches: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     for row in timeline:
         launches[row["report"], row["launch"]].append((row["start_ns"], row["end_ns"]))
-    return median(map(_idle_us, launches.values())) if launches else None
-
-
-def _idle_us(spans: list[tuple[int, int]]) -> float:
-    idle, until = 0, min(spans)[0]
-    for start, end in sorted(spans):
-        idle += max(0, start - until)
-        until = max(until, end)
-    return idle / 1e3
+    return median(map(idle_us, launches.values())) if launches else None
 
 
 def _of_copies(base: list[Row] | None, head: list[Row] | None) -> Iterator[Cause]:

@@ -30,7 +30,7 @@ def datasheet(device: str | None) -> dict[str, Any] | None:
     if not device:
         return None
     for entry in datasheets():
-        if re.search(entry["match"], device, re.IGNORECASE):
+        if re.fullmatch(rf"(NVIDIA )?({entry['match']})", device, re.IGNORECASE):
             return entry
     return None
 

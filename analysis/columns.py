@@ -44,6 +44,7 @@ time_cold_n         | int   |        | launches in that median                  
 time_hot_us         | float | µs     | median event time a launch, queued back to back, L2 warm       | events
 time_hot_q25_us     | float | µs     | first quartile of the same                                     | events
 time_hot_q75_us     | float | µs     | third quartile of the same                                     | events
+time_hot_n          | int   |        | repetitions in that median                                     | events
 host_launch_us      | float | µs     | median host time of the call that launches                     | events
 plan_us             | float | µs     | median host time of plan()                                     | events
 time_insitu_us      | float | µs     | median over launches of the sum of their kernels' time         | nsys
@@ -59,7 +60,7 @@ flops_tensor_counted| float | FLOP   | tensor_flops over the kernels            
 bytes_dram_counted  | float | B      | dram_bytes_read + dram_bytes_write over the kernels            | ncu
 bytes_l2_counted    | float | B      | l2_bytes over the kernels                                      | ncu
 bytes_l1_counted    | float | B      | l1_bytes over the kernels                                      | ncu
-flops_ratio         | float | ×      | flops_analytic / (flops_tensor_counted, else flops_counted)    | ncu
+flops_ratio         | float | ×      | flops_analytic / (flops_tensor_counted; of 0: flops_counted)   | ncu
 bytes_ratio         | float | ×      | bytes_analytic / bytes_dram_counted                            | ncu
 tflops              | float | TFLOPS | flops_analytic / time_cold_us                                  | events
 gbs                 | float | GB/s   | bytes_analytic / time_cold_us                                  | events

@@ -73,8 +73,10 @@ def decide_over(claim: Row, decide: Row, scopes: list[Scope], functions: Functio
     if "by" in decide:  # max and min below keep the first of equals
         known.sort(key=lambda pair: _rank(str(decide["by"]), pair[0]), reverse=True)
     compare = _comparison(decide, wanted)
-    scope, measured, holds = _aggregate(decide.get("aggregate", "all"), pairs, known, compare)
-    if holds is None:
+    aggregate = decide.get("aggregate", "all")
+    scope, measured = _aggregate(aggregate, known, compare)
+    holds = compare(measured) >= 0
+    if len(known) < len(pairs) and holds != _settled(aggregate, decide["compare"]):
         missing = next(s for s, value in pairs if value is None)
         raise Unanswered(f"{_lacking(text, [missing])}, and the points that have it do not decide")
     margin = None if isinstance(measured, bool) else abs(compare(measured))
@@ -144,28 +146,28 @@ def _slack(decide: Row, target: float | None) -> float:
 
 
 def _aggregate(
-    kind: str,
-    pairs: list[tuple[Scope, Any]],
-    known: list[tuple[Scope, Any]],
-    compare: Callable[[Any], float],
-) -> tuple[Scope, Any, bool | None]:
-    """(deciding point, measured value, holds).
-
-    holds is None where an unknown value could turn it.
-    """
+    kind: str, known: list[tuple[Scope, Any]], compare: Callable[[Any], float]
+) -> tuple[Scope, Any]:
+    """(deciding point, measured value)."""
     if kind in ("max", "min"):
-        scope, value = (max if kind == "max" else min)(known, key=lambda pair: float(pair[1]))
-        return scope, value, compare(value) >= 0
+        return (max if kind == "max" else min)(known, key=lambda pair: float(pair[1]))
     if kind == "median":
         # Not the mean of two middle points: no point has it.
         middle = median_low(float(value) for _, value in known)
-        scope, value = next(pair for pair in known if float(pair[1]) == middle)
-        return scope, value, compare(value) >= 0
-    worst, best = ((f(known, key=lambda pair: compare(pair[1]))) for f in (min, max))
-    scope, value = worst if kind == "all" else best
-    holds = compare(value) >= 0
-    undecided = len(known) < len(pairs) and holds == (kind == "all")
-    return scope, value, None if undecided else holds
+        return next(pair for pair in known if float(pair[1]) == middle)
+    return (min if kind == "all" else max)(known, key=lambda pair: compare(pair[1]))
+
+
+def _settled(kind: str, comparison: str) -> bool | None:
+    """The answer that no further value could turn: a maximum only rises, a minimum only falls."""
+    if kind in ("all", "any"):
+        return kind == "any"
+    return {
+        ("max", "at least"): True,
+        ("max", "at most"): False,
+        ("min", "at least"): False,
+        ("min", "at most"): True,
+    }.get((kind, comparison))
 
 
 def _noise(text: str, scope: Scope, functions: Functions) -> tuple[float | None, bool]:
@@ -173,7 +175,8 @@ def _noise(text: str, scope: Scope, functions: Functions) -> tuple[float | None,
 
     Each uncertain input is moved by its floor, and what that changes is added in squares.
     """
-    uncertain = {name: floor for name in names(text) if (floor := scope.noise(name))}
+    known = [name for name in names(text) if scope.get(name) is not None]
+    uncertain = {name: floor for name in known if (floor := scope.noise(name))}
     if not uncertain:
         return None, False
     here, moved = evaluate(text, scope, functions), []

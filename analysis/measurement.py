@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -94,9 +93,13 @@ def architecture(provenance: Row) -> str | None:
 
 
 def main_kernel(kernels: list[Row]) -> Row | None:
-    """The longest kernel of a point: the one whose throughput, stalls and occupancy stand for it."""
-    timed = [kernel for kernel in kernels if kernel["duration_ns"] is not None]
-    return max(timed, key=lambda kernel: kernel["duration_ns"]) if timed else None
+    """The longest kernel of a point: the one whose throughput, stalls and occupancy stand for it.
+
+    None where a kernel has no time: it may be the longest.
+    """
+    if not kernels or any(kernel["duration_ns"] is None for kernel in kernels):
+        return None
+    return max(kernels, key=lambda kernel: kernel["duration_ns"])
 
 
 def _times(timing: Row) -> Row:
@@ -108,6 +111,7 @@ def _times(timing: Row) -> Row:
         "time_hot_us": timing["hot_us"],
         "time_hot_q25_us": timing["hot_q25_us"],
         "time_hot_q75_us": timing["hot_q75_us"],
+        "time_hot_n": timing["hot_n"],
         "host_launch_us": timing["host_us"],
         "plan_us": timing["plan_us"],
         "flops_analytic": timing["flops"],
@@ -124,38 +128,44 @@ def _insitu(launches: list[Row]) -> Row:
             by_launch[launch["launch"]].append(launch)
     if not by_launch:
         return {}
-    spans = [sorted(rows, key=lambda r: r["start_ns"]) for rows in by_launch.values()]
-    busy = [sum(r["duration_ns"] for r in rows) for rows in spans]
-    idle = [sum(max(0, b["start_ns"] - a["end_ns"]) for a, b in pairwise(rows)) for rows in spans]
+    busy = [sum(r["duration_ns"] for r in rows) for rows in by_launch.values()]
+    idle = [idle_us((r["start_ns"], r["end_ns"]) for r in rows) for rows in by_launch.values()]
     return {
         "time_insitu_us": median(busy) / 1e3,
         "insitu_n": len(busy),
-        "kernel_gap_us": median(idle) / 1e3,
+        "kernel_gap_us": median(idle),
     }
+
+
+def idle_us(spans: Iterable[tuple[int, int]]) -> float:
+    """µs between the first start and the last end (both in ns) in which nothing ran."""
+    ordered = sorted(spans)
+    idle, until = 0, ordered[0][0]
+    for start, end in ordered:
+        idle += max(0, start - until)
+        until = max(until, end)
+    return idle / 1e3
 
 
 def _counted(kernels: list[Row]) -> Row:
     out: Row = {"kernel_count": len(kernels) or None}
     out["time_ncu_us"] = ratio(total(k["duration_ns"] for k in kernels), 1e3)
+    counts = [_idle_tensor_flops(kernel["metrics"]) | kernel["metrics"] for kernel in kernels]
     for name, keys in SUMMED.items():
-        out[name] = total(_known_sum(kernel["metrics"], keys) for kernel in kernels)
+        out[name] = total(metrics.get(key) for metrics in counts for key in keys)
     return out
 
 
-def _known_sum(metrics: Row, keys: tuple[str, ...]) -> float | None:
-    """Sum of the keys that the report has; None where it has none of them.
-
-    A kernel without a tensor instruction has no tensor metric in some versions: its FLOPs are then those
-    of the other pipes, not unknown.
-    """
-    known = [metrics[key] for key in keys if metrics.get(key) is not None]
-    return sum(known) if known else None
+def _idle_tensor_flops(metrics: Row) -> Row:
+    """No tensor FLOPs where the tensor pipe never ran: some reports leave their counts out then."""
+    pipe = (metrics.get("tensor_pipe_pct"), metrics.get("tensor_pipe_elapsed_pct"))
+    return {"tensor_flops": 0.0} if 0 in pipe else {}
 
 
 def _verdict(main: Row, kernels: list[Row]) -> bottleneck.Bottleneck:
     """Of the longest kernel; a merge that takes longer than what it merges is the finding itself."""
     if len(kernels) > 1 and main["name"].startswith(MERGE):
-        whole = sum(kernel["duration_ns"] or 0 for kernel in kernels)
+        whole = sum(kernel["duration_ns"] for kernel in kernels)
         return bottleneck.Bottleneck("merge", "kernel", 100 * main["duration_ns"] / whole)
     return bottleneck.of_kernel(main["metrics"])
 

@@ -60,7 +60,7 @@ def of_row(row: Row, name: str) -> float | None:
     return half_width(
         row.get(f"{prefix}_q25_us"),
         row.get(f"{prefix}_q75_us"),
-        row.get(f"{prefix}_n") or row.get("time_cold_n"),
+        row.get(f"{prefix}_n"),
         row.get(f"{prefix}_us"),
     )
 
@@ -97,9 +97,10 @@ def within(rows: Iterable[Row]) -> dict[str, Row]:
     for name in (*TIMED, *BASE):
         known = [width for row in rows if (width := of_row(row, name)) is not None]
         if known:
+            count = f"{TIMED[BASE.get(name, name)]}_n"
             out[name] = {
                 "floor": _quantile(known, COVERED),
-                "n": min(row["time_cold_n"] for row in rows if row.get("time_cold_n")),
+                "n": min(row[count] for row in rows if row.get(count)),
                 "points": len(known),
                 "how": f"1.57 × IQR / √n of the launches of a point, over {len(known)} point(s) "
                 f"({COVERED:.0%} quantile)",

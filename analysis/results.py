@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import ceilings, measurement, noise
 from analysis.columns import COLUMNS
 from analysis.provenance import load_provenance
-from parsers.files import main_guard, read_table, without, write_json, write_table
+from parsers.files import BadInput, main_guard, read_table, without, write_json, write_table
 from parsers.timing import KINDS
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
     measured = _json(evidence / "ceilings.json")
     machine = ceilings.machine(provenance["gpu"], measured)
     all_kernels = kernels(tables)
+    _same_gpu(all_kernels, provenance["gpu"], evidence)
     deep = [k for k in all_kernels if k["batch"] == "deep"]
     sweep = grouped([k for k in all_kernels if k["batch"] != "deep"], "point")
     launches = grouped(read(tables, "timeline"), "point")
@@ -89,6 +90,15 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         [measurement.row(t, [], [], machine, provenance) for t in rows] for rows in again.values()
     ]
     return found | {"noise": noise.of_results(found, repeats)}
+
+
+def _same_gpu(kernel_rows: list[Row], gpu: str | None, evidence: Path) -> None:
+    """BadInput where a kernel ran on another model than the evidence is filed under (a MIG slice is none)."""
+    for kernel in kernel_rows:
+        device = kernel["device"]
+        if gpu and device and not device.startswith(gpu):
+            what = f"{kernel['report']} is of {device}, but environment.json is of {gpu}"
+            raise BadInput(evidence, what)
 
 
 def _runs(timed: list[Row]) -> Row:

@@ -16,6 +16,7 @@ from typing import Any
 
 from analysis import noise
 from analysis.columns import BY_NAME
+from analysis.measurement import main_kernel
 from parsers.registry import METRICS, STALL_REASONS
 
 Row = dict[str, Any]
@@ -85,12 +86,6 @@ class Scope(Mapping[str, Any]):
         return replace(self, known=self.known | values)
 
 
-def main_kernel(entry: Row) -> Row | None:
-    """The longest kernel of a point, as the measurement has it."""
-    timed = [k for k in entry.get("kernels") or () if k.get("duration_ns") is not None]
-    return max(timed, key=lambda kernel: kernel["duration_ns"]) if timed else None
-
-
 def possible_names(results: Row) -> frozenset[str]:
     """Every name that some point of this target could have."""
     known = set(FIXED) | set(BY_NAME) | set(METRICS) | set(_parameters(results["target"]))
@@ -116,7 +111,7 @@ def of_point(
 ) -> Scope:
     """The scope of one point. ``struck`` columns (see ``analysis.sanity``) are unknown."""
     provenance, params = results["provenance"], dict(entry.get("params") or {})
-    main = main_kernel(entry)
+    main = main_kernel(entry.get("kernels") or [])
     values: Row = {name: provenance.get(key) for name, key in GPU.items()}
     values |= {f"info_{key}": value for key, value in (entry.get("info") or {}).items()}
     values |= _of_kernels(entry.get("kernels") or [], main)

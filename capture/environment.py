@@ -248,10 +248,10 @@ def findings(gpu: dict[str, Any] | None, origin: dict[str, Any]) -> list[Finding
     return [*rows, disk_finding(shutil.disk_usage(Path.cwd()).free)]
 
 
-def preflight(recorded: bool, clock_policy: str) -> dict[str, Any]:
+def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[str, Any]:
     """The whole of environment.json."""
     evidence_tier, why = (
-        ("C", "recorded evidence was asked for") if recorded else machine.tier_reason()
+        ("C", "recorded evidence was asked for") if recorded else machine.tier_reason(counters)
     )
     gpu = machine.parse_gpu(machine.gpu_query())
     origin = provenance(gpu, evidence_tier, clock_policy)
@@ -277,11 +277,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--recorded", action="store_true", help="recorded evidence is used, whatever is here"
     )
+    parser.add_argument("--no-counters", action="store_true", help="ncu is not run: tier B at best")
     parser.add_argument(
         "--clock-policy", default="boost", help="what to record about clocks (default boost)"
     )
     args = parser.parse_args(argv)
-    result = preflight(args.recorded, args.clock_policy)
+    result = preflight(args.recorded, args.clock_policy, not args.no_counters)
     write_json(args.out, result)
     print(f"tier {result['tier']}: {result['tier_reason']}")
     for row in result["findings"]:

@@ -7,6 +7,7 @@ a recording's large files carry ``.xz``. Importing this module costs millisecond
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +20,11 @@ from capture.machine import counters_refused_here, tool
 from targets import load, sweep
 
 DEEP = "deep"
+NAMES = {
+    "name": re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+"),
+    "target": re.compile(r"[a-z0-9_]+"),
+    "batch": re.compile(r"b[0-9a-f]{8}|deep"),
+}
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,22 @@ def recorded(folder: Path) -> Evidence:
     try:
         content = json.loads(manifest.read_text())
         name, targets, files = content["name"], content["targets"], content["files"]
+        _check_names(name, targets)
         missing = [file for file in files if not (folder / file).is_file()]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{manifest}: not a manifest ({error})") from None
     if missing:
         raise ValueError(f"{folder / missing[0]}: missing, though the manifest lists it")
     return Evidence(folder, f"recorded-{name}", name, targets, frozenset())
+
+
+def _check_names(name: str, targets: dict[str, dict[str, list[str]]]) -> None:
+    """A recording may be anybody's, and its names become paths and words of commands."""
+    found = [("name", name), *(("target", target) for target in targets)]
+    found += [("batch", batch) for batches in targets.values() for batch in dict(batches)]
+    for what, text in found:
+        if not NAMES[what].fullmatch(text):
+            raise ValueError(f"{what} {text!r} does not match {NAMES[what].pattern}")
 
 
 def live(config: dict[str, Any], names: list[str]) -> Evidence:
@@ -150,10 +166,12 @@ def can_capture() -> bool:
 
 
 def gpu_names() -> list[str]:
-    """Names of the visible GPUs; empty without a driver."""
-    if not shutil.which("nvidia-smi"):
+    """Names of the visible GPUs, or of the first that CUDA_VISIBLE_DEVICES names; empty without a driver."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible == "" or not shutil.which("nvidia-smi"):
         return []
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    chosen = [] if visible is None else [f"--id={visible.split(',')[0].strip()}"]
+    query = ["nvidia-smi", *chosen, "--query-gpu=name", "--format=csv,noheader"]
     done = subprocess.run(query, capture_output=True, text=True, check=False)
     return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
 

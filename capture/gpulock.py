@@ -38,10 +38,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Held:
-    """A GPU that is ours, and the environment variables that a child needs to use it."""
+    """A GPU that is ours, and what a child needs to use it: environment variables, and the locks.
+
+    locks: file descriptors for the child to inherit, so that a program under a profiler keeps the GPU
+    locked for as long as it lives, also when the holder is killed.
+    """
 
     gpu: Gpu
     environ: Mapping[str, str] = field(default_factory=dict)
+    locks: tuple[int, ...] = ()
 
 
 def parse_gpus(text: str) -> list[Gpu]:
@@ -81,20 +86,21 @@ def visible_gpus(environ: Mapping[str, str] | None = None) -> list[Gpu]:
 
 
 def lock_folder() -> Path:
-    """The per-user folder of lock files (mode 0700).
+    """The per-user folder of lock files; not below TMPDIR, which may be another one in each job."""
+    return own_folder(os.environ.get("NCUFLOW_LOCK_DIR") or f"/tmp/ncuflow-gpu-{os.getuid()}")
+
+
+def own_folder(path: str | Path) -> Path:
+    """A folder of this user alone (mode 0700), made where it is not there.
 
     Raises CaptureError if somebody else owns that name.
     """
-    base = (
-        os.environ.get("NCUFLOW_LOCK_DIR")
-        or Path(tempfile.gettempdir()) / f"ncuflow-gpu-{os.getuid()}"
-    )
-    folder = Path(base)
+    folder = Path(path)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise CaptureError(
-            f"{folder.name}: the lock folder is not a folder of this user; set NCUFLOW_LOCK_DIR"
+            f"{folder.name}: not a folder of this user; set NCUFLOW_LOCK_DIR and TMPDIR"
         )
     folder.chmod(0o700)
     return folder
@@ -104,7 +110,8 @@ def lock_folder() -> Path:
 def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iterator[Held]:
     """Hold one visible GPU (the first free one), or all of them, for the length of the block.
 
-    Raises CaptureError if no GPU becomes free within `timeout` seconds.
+    It is of the model of the first visible one: the evidence of a run is filed under that. Raises
+    CaptureError if no GPU becomes free within `timeout` seconds.
     """
     gpus = visible_gpus()
     outer = os.environ.get(HELD, "")
@@ -116,17 +123,22 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
     with ExitStack() as stack:
         if exclusive_host:
             # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
-            for gpu in sorted(gpus, key=lambda gpu: gpu.uuid):
-                stack.enter_context(_first_free([gpu], folder, deadline))
+            ordered = sorted(gpus, key=lambda gpu: gpu.uuid)
+            taken = [stack.enter_context(_first_free([g], folder, deadline)) for g in ordered]
             gpu = gpus[0]
         else:
-            gpu = stack.enter_context(_first_free(gpus, folder, deadline))
-        scratch = stack.enter_context(_scratch(folder, gpu))
-        yield Held(gpu, {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": str(scratch), HELD: gpu.uuid})
+            alike = [gpu for gpu in gpus if gpu.name == gpus[0].name]
+            taken = [stack.enter_context(_first_free(alike, folder, deadline))]
+            gpu = taken[0][0]
+        scratch = str(stack.enter_context(_scratch(gpu)))
+        environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
+        yield Held(gpu, environ, tuple(handle for _, handle in taken))
 
 
 @contextmanager
-def _first_free(gpus: Sequence[Gpu], folder: Path, deadline: float | None) -> Iterator[Gpu]:
+def _first_free(
+    gpus: Sequence[Gpu], folder: Path, deadline: float | None
+) -> Iterator[tuple[Gpu, int]]:
     waiting = False
     while True:
         for gpu in gpus:
@@ -139,8 +151,10 @@ def _first_free(gpus: Sequence[Gpu], folder: Path, deadline: float | None) -> It
                 os.close(handle)
                 continue
             try:
-                yield gpu
+                yield gpu, handle
             finally:
+                # Closing would leave it to whoever inherited the file, a profiler's daemon for one.
+                fcntl.flock(handle, fcntl.LOCK_UN)
                 os.close(handle)
             return
         if deadline is not None and time.monotonic() >= deadline:
@@ -154,8 +168,10 @@ def _first_free(gpus: Sequence[Gpu], folder: Path, deadline: float | None) -> It
 
 
 @contextmanager
-def _scratch(folder: Path, gpu: Gpu) -> Iterator[Path]:
+def _scratch(gpu: Gpu) -> Iterator[Path]:
     """A fresh TMPDIR. We hold the GPU's lock, so what a killed holder left there can go."""
+    base = Path(tempfile.gettempdir()) / f"ncuflow-gpu-{os.getuid()}"
+    folder = own_folder(os.environ.get("NCUFLOW_LOCK_DIR") or base)
     scratch = folder / f"tmp-{gpu.uuid[-12:]}"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(mode=0o700)
@@ -180,7 +196,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not command:
         parser.error("no command given after --")
     with gpu_lock(args.timeout, args.exclusive_host) as held:
-        outcome = run(command, env={**os.environ, **held.environ}, capture=False)
+        env = {**os.environ, **held.environ}
+        outcome = run(command, env=env, capture=False, inherited=held.locks)
     return outcome.returncode if outcome.returncode >= 0 else 128 - outcome.returncode
 
 

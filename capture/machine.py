@@ -164,9 +164,10 @@ def tool(name: str, environ: Mapping[str, str] | None = None) -> str | None:
     return shutil.which(environ.get(f"NCUFLOW_{name.upper()}") or name) or shutil.which(toolkit)
 
 
-def tier_reason() -> tuple[str, str]:
+def tier_reason(counters: bool = True) -> tuple[str, str]:
     """("A" | "B" | "C", why): live counters, live without counters, or recorded evidence.
 
+    counters: whether the run collects any.
     Fast where there is no GPU (no process is started), and imports nothing.
     """
     if shutil.which("nvidia-smi") is None:
@@ -176,6 +177,8 @@ def tier_reason() -> tuple[str, str]:
     missing = [name for name in ("torch", "flashinfer") if importlib.util.find_spec(name) is None]
     if missing:
         return "C", f"not installed: {', '.join(missing)}"
+    if not counters:
+        return "B", "counters were not asked for (ncu: enabled)"
     if tool("ncu") is None:
         return "B", "ncu is not on PATH"
     if counters_refused_here():

@@ -134,7 +134,9 @@ def _capture_in(
     )
     progress = Progress(f"{args.target} {args.name}", len(points), records)
     env = {**minimal_environment(), **held.environ}
-    outcome = run(command, env=env, timeout=args.timeout, on_line=progress.line)
+    outcome = run(
+        command, env=env, timeout=args.timeout, on_line=progress.line, inherited=held.locks
+    )
     if progress.refused:
         raise CaptureError(REMEDY, REFUSED)
     found = count_kernels(report, [p["id"] for p in points]) if report.exists() else Found()

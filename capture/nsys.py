@@ -54,13 +54,19 @@ OPTIONS = (
     "--cpuctxsw=none",
     "--force-overwrite=true",
 )
+# The launches in an index, since ranges x calls takes seconds under the GPU lock; CROSS keeps the order of the join.
+LAUNCHES = """
+    CREATE TEMP TABLE launches AS
+      SELECT r.globalTid, r.start FROM CUPTI_ACTIVITY_KIND_KERNEL k
+      JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.correlationId = k.correlationId;
+    CREATE INDEX launches_in_order ON launches(globalTid, start);
+"""
 KERNELS_OF_RANGES = """
     SELECT COALESCE(n.text, s.value) AS name, COUNT(*)
     FROM NVTX_EVENTS n
     LEFT JOIN StringIds s ON s.id = n.textId
-    JOIN CUPTI_ACTIVITY_KIND_RUNTIME r
-      ON r.start >= n.start AND r.start < n."end" AND r.globalTid = n.globalTid
-    JOIN CUPTI_ACTIVITY_KIND_KERNEL k ON k.correlationId = r.correlationId
+    CROSS JOIN launches l
+      ON l.globalTid = n.globalTid AND l.start >= n.start AND l.start < n."end"
     GROUP BY name
 """
 
@@ -116,6 +122,7 @@ def count_kernels(path: Path, points: Sequence[str]) -> Found:
         (total,) = database.execute("SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
         if not {"NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME"} <= names:
             return Found(total=total, unattributed=total)
+        database.executescript(LAUNCHES)
         rows = dict(database.execute(KERNELS_OF_RANGES).fetchall())
     finally:
         database.close()
@@ -142,7 +149,9 @@ def _capture_in(
     progress = Progress(f"{args.target} {args.name}", len(points), records)
     (stage / "home").mkdir()
     env = program_environment(held.environ, (stage / "home").resolve())
-    outcome = run(command, env=env, timeout=args.timeout, on_line=progress.line)
+    outcome = run(
+        command, env=env, timeout=args.timeout, on_line=progress.line, inherited=held.locks
+    )
     if not report.exists():
         raise CaptureError(
             "\n".join([ending(outcome) or "nsys wrote no report", *progress.tail]), NOTHING

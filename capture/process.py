@@ -60,11 +60,12 @@ def run(
     on_line: Callable[[str], None] = lambda line: None,
     cwd: Path | None = None,
     capture: bool = True,
+    inherited: Sequence[int] = (),
 ) -> Outcome:
     """Run `command` in its own process group, hand each line of its output to `on_line`.
 
-    At `timeout` seconds, or when this process is interrupted, the whole group is ended.
-    Raises CaptureError if the program does not exist.
+    inherited: file descriptors that it and its children keep open. At `timeout` seconds, or when
+    this process is interrupted, the whole group is ended. Raises CaptureError if the program does not exist.
     """
     started = time.monotonic()
     try:
@@ -76,6 +77,7 @@ def run(
             stdout=subprocess.PIPE if capture else None,
             stderr=subprocess.STDOUT if capture else None,
             start_new_session=capture,
+            pass_fds=inherited,
             preexec_fn=_die_with_parent,
             text=True,
             errors="replace",

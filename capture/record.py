@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from capture.evidence import DEEP, NAMES
 from capture.points import now
 from capture.private import find_secret, patterns
 from capture.process import CaptureError, cli
@@ -35,6 +36,8 @@ TOOL_RECORDS = ("sweep", "trace", "deep")
 
 def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
     """Write a recording, return its manifest. Raises CaptureError for what may not be stored."""
+    if not NAMES["name"].fullmatch(name):
+        raise CaptureError(f"name {name!r} does not match {NAMES['name'].pattern}")
     files = list(evidence_files(evidence))
     if not any(evidence.glob("*/*/points.json")):
         what = "no evidence in it (a live run's is outputs/<machine>/captures)"
@@ -45,6 +48,8 @@ def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
     with staging(target.parent, target.name) as stage:
         for path in files:
             check(path, evidence, known)
+        one_batch_a_point(evidence)
+        for path in files:
             store(path, stage / path.relative_to(evidence))
             add_listing(path, stage / path.relative_to(evidence), known)
         manifest = make_manifest(evidence, stage, name)
@@ -79,6 +84,20 @@ def check(path: Path, evidence: Path, known: Any) -> None:
         sources = embedded_sources(plain)
         if sources:
             raise CaptureError(f"{shown}: embeds {sources} source files: no --import-source here")
+
+
+def one_batch_a_point(evidence: Path) -> None:
+    """Refuse batches that share a point: one is left from another sweep, and would count it twice."""
+    for target, members in batches(evidence).items():
+        holders: dict[str, list[str]] = {}
+        for batch in members.keys() - {DEEP}:
+            for point in members[batch]:
+                holders.setdefault(point, []).append(batch)
+        shared = [(sorted(names), point) for point, names in holders.items() if len(names) > 1]
+        if shared:
+            names, point = min(shared)
+            what = f"batches {', '.join(names)} of {target} share the point {point}"
+            raise CaptureError(f"{evidence}: {what}; remove the folder of the stale one")
 
 
 def embedded_sources(path: Path) -> int:

@@ -15,7 +15,7 @@ from capture.private import find_secret, patterns
 from capture.process import CaptureError
 
 KEPT_TABLES = re.compile(
-    r"^(CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS|StringIds|TARGET_INFO_GPU|TARGET_INFO_CUDA_\w+|ENUM_\w+"
+    r"^(CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS|StringIds|TARGET_INFO_GPU|ENUM_\w+"
     r"|META_DATA_EXPORT|EXPORT_META_DATA)$"
 )
 KEPT_META = re.compile(r"^EXPORT_(PRODUCT|SCHEMA|ARCH|PLATFORM)")

@@ -42,6 +42,7 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
     tables: Tables = defaultdict(list)
     folders = list(batches)
     captures = [capture for folder in folders for capture in _captures(folder)]
+    _one_batch_a_point(folders)
     reports = [capture for capture in captures if capture.tool != "trace"]
     longest_first = sorted(reports, key=lambda report: report.tool != "deep")
 
@@ -74,6 +75,17 @@ def _captures(folder: Path) -> Iterator[Capture]:
         if path:
             expected = points | set((record or {}).get("points") or ()) or None
             yield Capture(tool, path, record, expected)
+
+
+def _one_batch_a_point(folders: Iterable[Path]) -> None:
+    """A batch left from another sweep holds points of this one's: their kernels would count twice."""
+    home: dict[str, Path] = {}
+    for folder in folders:
+        for point in sorted(_points(folder)) if folder.name != "deep" else ():
+            if point in home:
+                what = f"holds {point}, as does batch {home[point].name}; remove the stale one"
+                raise BadInput(folder, what)
+            home[point] = folder
 
 
 def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:

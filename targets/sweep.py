@@ -57,7 +57,8 @@ def _values(
     if not values:
         raise ValueError(f"parameter {key!r} of a sweep block has no values")
     for one in values:
-        if key in choices and one not in choices[key]:
+        # 64.0 and True equal 64 and 1, and would give a point another id
+        if key in choices and (type(one), one) not in [(type(c), c) for c in choices[key]]:
             known = ", ".join(map(str, choices[key]))
             raise ValueError(f"parameter {key!r} cannot be {one!r}; it is one of: {known}")
         if key not in choices and (type(one) is not int or one < 1):

@@ -151,6 +151,7 @@ def test_tier(  # type: ignore[no-untyped-def]
     monkeypatch.setattr(machine, "counters_refused", lambda *given: refused)
     assert machine.tier() == tier
     assert machine.tier_reason()[1]
+    assert machine.tier_reason(counters=False)[0] == ("C" if tier == "C" else "B")
 
 
 def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:

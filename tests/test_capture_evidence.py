@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,3 +104,73 @@ def test_live_without_a_gpu_needs_the_name_of_the_machine(
     with pytest.raises(ValueError, match="no NVIDIA GPU is visible"):
         evidence.resolve(config, NAMES)
     assert evidence.resolve({**config, "machine": "a100"}, NAMES).machine == "a100"
+
+
+def manifest(folder: Path, name: object, targets: object) -> Path:
+    (folder / "manifest.json").write_text(
+        json.dumps({"name": name, "targets": targets, "files": {}})
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "batch", "named"),
+    [
+        ("x$(touch PWNED)", "decode", "deep", r"name 'x\$\(touch PWNED\)' does not match"),
+        ("..", "decode", "deep", r"name '\.\.' does"),
+        (".", "decode", "deep", r"name '\.' does"),
+        ("", "decode", "deep", "name '' does"),
+        ("x\n", "decode", "deep", r"name 'x\\n' does"),
+        ("x", "../decode", "deep", "target '../decode' does"),
+        ("x", "decode;id", "deep", "target 'decode;id' does"),
+        ("x", "decode", "b1a2b3c4$(id)", r"batch 'b1a2b3c4\$\(id\)' does"),
+        ("x", "decode", "b0", "batch 'b0' does"),
+    ],
+)
+def test_a_recording_with_odd_names_is_none(
+    tmp_path: Path, name: str, target: str, batch: str, named: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"manifest\.json: not a manifest \({named}") as caught:
+        evidence.recorded(manifest(tmp_path, name, {target: {batch: []}}))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"), [(5, {}), ("x", []), ("x", {"decode": ["deep"]}), ("x", {"decode": None})]
+)
+def test_a_manifest_of_other_types_is_none(tmp_path: Path, name: object, targets: object) -> None:
+    with pytest.raises(ValueError, match=r"manifest\.json: not a manifest"):
+        evidence.recorded(manifest(tmp_path, name, targets))
+
+
+def test_names_that_runs_and_people_give_are_fine(tmp_path: Path) -> None:
+    targets = {"merge_state": {"b0a1b2c3d": ["p"], "deep": ["p"]}}
+    found = evidence.recorded(manifest(tmp_path, "h200_0.6.18-again", targets))
+    assert (found.recording, found.targets) == ("h200_0.6.18-again", targets)
+
+
+@pytest.mark.parametrize(
+    ("visible", "asked", "names"),
+    [
+        (None, "--query-gpu=name --format=csv,noheader", ["NVIDIA H200"]),
+        ("1,0", "--id=1 --query-gpu=name --format=csv,noheader", ["NVIDIA H200"]),
+        ("", None, []),
+    ],
+)
+def test_a_run_is_of_the_first_gpu_that_is_visible(
+    visible: str | None,
+    asked: str | None,
+    names: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\necho "$*" > "${0}.asked"\necho NVIDIA H200\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert evidence.gpu_names() == names
+    said = tmp_path / "nvidia-smi.asked"
+    assert (said.read_text().strip() if said.exists() else None) == asked

@@ -145,3 +145,43 @@ def test_visible_gpus_follow_cuda_visible_devices(visible: str | None, indices: 
 def test_parse_gpus_skips_what_is_no_gpu() -> None:
     text = "0, GPU-aaaa0000-1, NVIDIA H200\nNo devices were found\n"
     assert parse_gpus(text) == GPUS[:1]
+
+
+def test_what_a_profiler_started_keeps_the_gpu_when_the_holder_is_killed(
+    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    fake_gpus(1)
+    # the shell is the profiler; the program is its child, which no signal reaches
+    holder = start("--", "sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!; wait")
+    program = int(first_line(holder))
+    holder.kill()
+    holder.wait()
+    refused = start("--timeout", "0", "--", "true")
+    assert finish(refused)[0] != 0
+    os.kill(program, signal.SIGKILL)
+    assert finish(start("--timeout", "10", "--", "true"))[0] == 0
+
+
+def test_what_outlives_a_holder_that_ended_well_does_not_keep_the_gpu(
+    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    fake_gpus(1)
+    holder = start("--", "sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!")
+    daemon = int(first_line(holder))
+    assert finish(holder)[0] == 0
+    assert finish(start("--timeout", "0", "--", "true"))[0] == 0
+    os.kill(daemon, signal.SIGKILL)
+
+
+def test_another_model_is_not_taken_for_the_first(
+    fake_gpus: Callable[[int], None],
+    start: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        sys.modules[__name__], "GPUS", [GPUS[0], Gpu(1, GPUS[1].uuid, "NVIDIA A100")]
+    )
+    fake_gpus(2)
+    first = start("--", *HOLD)
+    assert first_line(first).startswith(GPUS[0].uuid)
+    assert finish(start("--timeout", "0", "--", "true"))[0] != 0

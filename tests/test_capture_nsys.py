@@ -9,6 +9,7 @@ import re
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, correlation
     cacheLabel INTEGER -- REFERENCES StringIds(id)
 );
 CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, busLocation TEXT, uuid TEXT);
+CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER NOT NULL, uuid TEXT NOT NULL);
 CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, nameEnum INTEGER, value TEXT);
 CREATE TABLE PROCESSES (globalPid INTEGER, name TEXT);
 CREATE TABLE ANALYSIS_DETAILS (command TEXT);
@@ -80,6 +82,7 @@ def make_export(path: Path, points: list[str] = POINTS) -> Path:
     database.execute(
         "INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA H200', '0000:41:00.0', 'ffcf-uuid')"
     )
+    database.execute("INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (0, 'ffcf-uuid')")
     for number in range(200):
         database.execute(
             "INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('HF_TOKEN', ?, ?)", (number, TOKEN)
@@ -110,6 +113,42 @@ def test_kernels_belong_to_the_range_that_launched_them(tmp_path: Path) -> None:
     found = nsys.count_kernels(make_export(tmp_path / "t.sqlite"), [*POINTS, "rope/T9"])
     assert found.kernels == {"rope/T512": 1, "rope/T4096": 2}
     assert (found.total, found.unattributed) == (4, 1)
+
+
+def many_ranges(path: Path, number: int) -> Path:
+    """An export of `number` ranges, each with a kernel and four other calls."""
+    database = sqlite3.connect(make_export(path, POINTS[:1]))
+    for start in range(1000, 1000 * number, 1000):
+        database.execute(
+            "INSERT INTO NVTX_EVENTS VALUES (?,?,?,7,NULL)", (start, start + 500, POINTS[0])
+        )
+        for at in range(start, start + 5):
+            database.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,7,?,1)", (at,) * 3
+            )
+        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0,1,?,0,NULL)", (start,))
+    database.commit()
+    database.close()
+    return path
+
+
+def test_counting_takes_steps_in_proportion_to_the_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs while the GPU is locked."""
+    files = {number: many_ranges(tmp_path / f"{number}.sqlite", number) for number in (100, 400)}
+    steps: list[int] = []
+    connect = sqlite3.connect
+
+    def counted(*args: Any, **options: Any) -> sqlite3.Connection:
+        database = connect(*args, **options)
+        database.set_progress_handler(lambda: steps.append(number), 100)
+        return database
+
+    monkeypatch.setattr(sqlite3, "connect", counted)
+    for number, path in files.items():
+        assert nsys.count_kernels(path, POINTS).kernels == {POINTS[0]: number}
+    assert 0 < steps.count(400) < 6 * steps.count(100)
 
 
 def test_scrub_leaves_no_byte_of_what_is_private(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import shutil
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,24 @@ def test_names_match_as_whole_words_and_common_ones_not_at_all(
     assert find_secret(b"malice and alices", known) is None
     monkeypatch.setattr("capture.private._user", lambda: "root")
     assert find_secret(b"/root and root", patterns({"HOME": "/root"})) is None
+
+
+@pytest.mark.parametrize(("other", "refused"), [("b5e6f7a8", True), ("deep", False)])
+def test_batches_that_share_a_point_are_refused(
+    evidence: Path, tmp_path: Path, other: str, refused: bool
+) -> None:
+    shutil.copytree(evidence / "decode/b1a2b3c4", evidence / "decode" / other)
+    target = tmp_path / "recordings" / "h200"
+    if not refused:
+        recording.record(evidence, target, "h200")
+        return
+    what = "batches b1a2b3c4, b5e6f7a8 of decode share the point decode/B1; remove the folder"
+    with pytest.raises(CaptureError, match=what):
+        recording.record(evidence, target, "h200")
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_name_that_no_run_would_read_is_refused(evidence: Path, tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="name 'my run' does not match"):
+        recording.record(evidence, tmp_path / "r", "my run")
+    assert not (tmp_path / "r").exists()

@@ -238,6 +238,44 @@ def test_first_decision_that_has_an_answer_decides(tmp_path):
     assert found["verdict"] == "not testable here" and found["reason"].endswith("Needs: Counters.")
 
 
+@pytest.mark.parametrize(
+    ("aggregate", "comparison", "limit", "verdict"),
+    [
+        ("max", "at least", 500, "confirmed"),
+        ("max", "at least", 5000, None),
+        ("max", "at most", 500, "refuted"),
+        ("max", "at most", 5000, None),
+        ("min", "at least", 5000, "refuted"),
+        ("min", "at least", 500, None),
+        ("min", "at most", 5000, "confirmed"),
+        ("min", "at most", 500, None),
+        ("any", "at least", 500, "confirmed"),
+        ("any", "at least", 5000, None),
+        ("max", "within", 1000, None),
+        ("min", "within", 5000, None),
+        ("median", "at least", 500, None),
+        ("median", "at most", 500, None),
+    ],
+)
+def test_an_aggregate_decides_only_what_an_unknown_value_cannot_turn(
+    tmp_path, aggregate, comparison, limit, verdict
+):
+    points = [POINTS[0], entry("decode/B9", {"batch": 9})]  # 1000 GB/s, and unknown
+    how = decide("gbs", comparison, aggregate)
+    found = judged(tmp_path, *points, published={"value": limit, "unit": ""}, decide=how)
+    assert found["verdict"] == (verdict or "not testable here")
+    complete = judged(tmp_path, POINTS[0], published={"value": limit, "unit": ""}, decide=how)
+    assert complete["verdict"] != "not testable here"
+
+
+def test_a_range_is_undecided_where_an_unknown_value_could_leave_it(tmp_path):
+    points = [POINTS[0], entry("decode/B9", {"batch": 9})]
+    published = {"value": None, "range": [500, 2000], "unit": "GB/s"}
+    how = decide("gbs", "between")
+    assert judged(tmp_path, points[0], published=published, decide=how)["verdict"] == "confirmed"
+    assert judged(tmp_path, *points, published=published, decide=how)["measured"] is None
+
+
 @pytest.mark.parametrize("others", [[], ["decode/B3"]])
 def test_the_median_is_a_value_of_the_point_that_is_named(tmp_path, others):
     """Of two middle values the lower, with that point's floor: no gap between points is noise."""
@@ -318,6 +356,41 @@ def test_no_verdict_inside_the_noise_floor(tmp_path):
     assert yes["verdict"] == "not testable here" and "noise floor" in yes["reason"]
 
 
+def test_noise_of_independent_inputs_adds_in_squares(tmp_path):
+    noisy = {
+        f"time_{kind}_{name}": value
+        for kind in ("cold", "hot")
+        for name, value in (("us", 100.0), ("q25_us", 90.0), ("q75_us", 110.0), ("n", 9))
+    }
+    how = decide("time_cold_us + time_hot_us", "at least")
+    found = judged(
+        tmp_path, entry("decode/B1", {"batch": 1}, **noisy),
+        published={"value": 1, "unit": "µs"}, decide=how,
+    )  # fmt: skip
+    assert found["noise_floor"] == pytest.approx(2**0.5 * 1.57 * 20 / 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "compare"),
+    [("gbs_hot if known(gbs_hot) else gbs", "at least"), ("gbs > 500 or gbs_hot > 500", "holds")],
+)
+def test_an_unknown_input_that_does_not_matter_adds_no_noise(tmp_path, value, compare):
+    point = entry("decode/B1", {"batch": 1}, gbs=1000.0)
+    floors = {"gbs_hot": {"floor": 0.01, "n": 30}}
+    found = judged(
+        tmp_path, evidence=Evidence({"decode": results(point) | {"noise": floors}}),
+        published={"value": 500, "unit": "GB/s"}, decide=decide(value, compare),
+    )  # fmt: skip
+    assert (found["verdict"], found["noise_floor"]) == ("confirmed", None)
+
+
+def test_a_kernel_without_a_time_leaves_the_metrics_of_the_longest_unknown(tmp_path):
+    failed = kernel("Attention") | {"duration_ns": None}
+    point = entry("decode/B1", {"batch": 1}, [failed, kernel("Merge", {"l2_hit_pct": 50.0})])
+    found = judged(tmp_path, point, decide=decide("l2_hit_pct", "at least"))
+    assert "lacks l2_hit_pct at decode/B1" in found["reason"]
+
+
 def test_only_the_architecture_that_applies_can_test(tmp_path):
     found = judged(tmp_path, applies={"target": "decode", "architecture": "sm_80"})
     assert found["verdict"] == "not testable here" and "sm_80" in found["reason"]
@@ -328,7 +401,10 @@ def test_impossible_numbers_are_no_evidence(tmp_path):
         POINTS[0],
         entry("decode/B2", {"batch": 2}, gbs=9000.0, ceiling_dram_gbs_datasheet=4800.0),
     ]
-    assert judged(tmp_path, *points)["measured"]["value"] == 1000
+    found = judged(
+        tmp_path, *points, published={"value": 500, "unit": ""}, decide=decide("gbs", "at least")
+    )
+    assert (found["verdict"], found["measured"]["value"]) == ("confirmed", 1000)
 
 
 def test_reasons_are_filled_in_from_the_deciding_point(tmp_path):

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 import targets
-from targets import sweep
+from analysis.ceilings import datasheet
+from targets import ceilings, sweep
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[1]
@@ -75,3 +77,43 @@ def test_times_are_positive_and_hot_is_no_slower_than_cold(tmp_path: Path) -> No
         assert cold["n"] >= 5 and hot["n"] >= 5
         assert 0 < hot["median"] <= 1.1 * cold["median"]
         assert cold["queued"] and hot["queued"]
+
+
+@pytest.fixture(scope="module")
+def device() -> Any:
+    pytest.importorskip("torch")
+    from targets.gpu import Gpu
+
+    return Gpu()
+
+
+def test_a_cold_launch_finds_nothing_in_l2(device: Any) -> None:
+    """A copy that L2 holds takes longer when it was flushed; launched one by one on both sides."""
+    source = device.torch.ones(device.properties.L2_cache_size // 4, dtype=device.torch.int8)
+    source = source.cuda()
+    copy = device.torch.empty_like(source)
+    cold, hot = (
+        median(times)
+        for times, _ in (
+            device.cold(lambda: copy.copy_(source), 30),
+            device.hot(lambda: copy.copy_(source), 30, 1),
+        )
+    )
+    assert cold > 1.15 * hot
+
+
+def test_a_host_that_falls_behind_is_told(device: Any) -> None:
+    value = device.torch.zeros(1, device="cuda")
+    assert device.cold(lambda: value.add_(1), 5)[1]
+    assert not device.cold(lambda: sum(range(2_000_000)) and value.add_(1), 5)[1]
+
+
+def test_ceilings_lie_below_the_datasheet_and_not_far(device: Any) -> None:
+    published = datasheet(device.facts()["name"])
+    if published is None:
+        pytest.skip("no datasheet of this GPU")
+    measured = ceilings.measure(device, 10)
+    assert 0.6 < measured["copy_gbs"]["value"] / published["dram_gbs"] < 1.02
+    for dtype in ("f16", "bf16"):
+        reached = measured["matmul_tflops"][dtype]["value"] / published["tensor_tflops"]
+        assert 0.5 < reached < 1.02

@@ -14,12 +14,13 @@ MACHINE = ceilings.machine(
 TIMING = {
     "point": "decode/a", "target": "decode", "status": "ok", "params": {"dtype": "f16"},
     "cold_us": 100.0, "cold_q25_us": 99.0, "cold_q75_us": 101.0, "cold_n": 30,
-    "hot_us": 80.0, "hot_q25_us": None, "hot_q75_us": None, "host_us": 20.0, "plan_us": None,
+    "hot_us": 80.0, "hot_q25_us": 79.0, "hot_q75_us": 81.0, "hot_n": 5, "host_us": 20.0,
+    "plan_us": None,
     "flops": 2.0e9, "bytes": 1.5e8, "convention": "test",
 }  # fmt: skip
 
 
-def kernel(name: str = "Main", duration: float | None = 90e3, **metrics: float) -> dict:
+def kernel(name: str = "Main", duration: float | None = 90e3, **metrics: float | None) -> dict:
     return {
         "name": name, "duration_ns": duration, "metrics": metrics, "stalls": [], "problems": None,
         "grid_size": 10, "block_size": 128, "registers": 32, "smem_static_bytes": 0, "smem_dynamic_bytes": 1024,
@@ -69,10 +70,52 @@ def test_kernels_of_a_point_are_summed_and_the_longest_stands_for_it():
     assert (found["main_kernel"], found["sol_sm_pct"], found["kernel_count"]) == ("Main", 10, 2)
 
 
-def test_one_kernel_without_duration_leaves_the_sum_unknown():
-    found = row([kernel(), kernel("Failed", None)])
+def test_one_kernel_without_duration_leaves_the_sum_and_the_longest_unknown():
+    found = row([kernel(sm_throughput_pct=10, memory_throughput_pct=90), kernel("Failed", None)])
     assert found["time_ncu_us"] is None
     assert found["kernel_count"] == 2
+    assert (found["main_kernel"], found["sol_sm_pct"], found["bottleneck"]) == (
+        None,
+        None,
+        "unknown",
+    )
+    assert measurement.main_kernel([]) is None
+
+
+def test_hot_and_cold_launches_are_counted_apart():
+    assert (row()["time_cold_n"], row()["time_hot_n"]) == (30, 5)
+
+
+@pytest.mark.parametrize("missing", ["dram_bytes_read", "dram_bytes_write"])
+def test_reads_or_writes_alone_are_no_dram_traffic(missing):
+    metrics = {"dram_bytes_read": 1e6, "dram_bytes_write": 2e6}
+    assert row([kernel(**metrics)])["bytes_dram_counted"] == 3e6
+    assert row([kernel(**metrics | {missing: None})])["bytes_dram_counted"] is None
+    del metrics[missing]
+    assert row([kernel(**metrics)])["bytes_dram_counted"] is None
+
+
+FLOPS = {"tensor_flops": 8e9, "fp32_flops": 2e9, "fp16_flops": 1e9}
+
+
+@pytest.mark.parametrize("missing", FLOPS)
+def test_counted_flops_need_the_count_of_every_pipe(missing):
+    assert row([kernel(**FLOPS)])["flops_counted"] == 11e9
+    assert row([kernel(**FLOPS | {missing: None})])["flops_counted"] is None
+    without = {name: value for name, value in FLOPS.items() if name != missing}
+    assert row([kernel(**without)])["flops_counted"] is None
+
+
+@pytest.mark.parametrize("idle", ["tensor_pipe_pct", "tensor_pipe_elapsed_pct"])
+def test_an_absent_tensor_count_is_zero_only_where_the_pipe_never_ran(idle):
+    cores = {"fp32_flops": 4e9, "fp16_flops": 0.0}
+    found = row([kernel(**cores, **{idle: 0.0})])
+    assert (found["flops_tensor_counted"], found["flops_counted"]) == (0, 4e9)
+    assert found["flops_ratio"] == pytest.approx(0.5)
+    for unproven in ({}, {idle: 2.1}, {idle: None}, {idle: 0.0, "tensor_flops": None}):
+        found = row([kernel(**cores, **unproven)])
+        assert found["flops_tensor_counted"] is found["flops_counted"] is None
+        assert found["flops_ratio"] is None
 
 
 def test_a_counter_that_one_kernel_lacks_leaves_the_sum_unknown():
@@ -92,6 +135,12 @@ def test_in_situ_time_is_the_median_over_launches_of_their_kernels():
     assert found["kernel_gap_us"] == pytest.approx(0.2)
 
 
+def test_a_kernel_within_another_leaves_no_gap():
+    found = row(launches=[launch(0, 100_000, 0), launch(10_000, 20_000, 0),
+                          launch(110_000, 120_000, 0)])  # fmt: skip
+    assert found["kernel_gap_us"] == pytest.approx(10)
+
+
 def test_distortion_is_profiled_over_in_situ():
     found = row([kernel(duration=3000.0)], [launch(0, 1500, 0)])
     assert found["replay_distortion"] == pytest.approx(2.0)
@@ -99,7 +148,9 @@ def test_distortion_is_profiled_over_in_situ():
 
 def test_flops_ratio_prefers_the_tensor_pipe():
     assert row([kernel(tensor_flops=1e9, fp32_flops=5e9)])["flops_ratio"] == pytest.approx(2.0)
-    assert row([kernel(tensor_flops=0.0, fp32_flops=4e9)])["flops_ratio"] == pytest.approx(0.5)
+    cores = {"tensor_flops": 0.0, "fp32_flops": 4e9, "fp16_flops": 0.0}
+    assert row([kernel(**cores)])["flops_ratio"] == pytest.approx(0.5)
+    assert row([kernel(fp32_flops=4e9, fp16_flops=0.0)])["flops_ratio"] is None
 
 
 def test_counter_ceiling_is_of_that_launch():

@@ -60,6 +60,17 @@ def test_a_rate_is_as_uncertain_as_its_time_and_a_counter_has_no_floor():
     )
 
 
+def test_the_floor_of_a_warm_time_is_of_its_own_launches():
+    warm = {"time_hot_us": 100.0, "time_hot_q25_us": 95.0, "time_hot_q75_us": 105.0}
+    point = entry("decode/a", {}, **warm, time_hot_n=4, time_cold_n=25)
+    expected = noise.half_width(95.0, 105.0, 4, 100.0)
+    for name in ("time_hot_us", "gbs_hot"):
+        assert noise.of_row(point["measurement"], name) == expected
+        assert noise.within([point["measurement"]])[name]["n"] == 4
+    point["measurement"]["time_hot_n"] = None
+    assert noise.of_row(point["measurement"], "time_hot_us") is None
+
+
 def test_the_larger_of_both_floors_counts():
     point = entry(
         "decode/a",

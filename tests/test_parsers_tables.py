@@ -350,3 +350,18 @@ def test_tables_need_neither_numpy_nor_pandas(evidence, tmp_path):
     arguments = ["--evidence", root, "--target", folder.parent.name, "--out", tmp_path, folder]
     done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, check=False)
     assert done.returncode == 0
+
+
+def test_a_point_in_two_batches_is_refused_and_in_a_deep_one_beside_is_not(evidence):
+    """A batch left from another sweep would double the kernels and the trace of its points."""
+    root, folder = evidence
+    ids = sorted(p["id"] for p in json.loads((folder / "points.json").read_text()))
+    deep, stale = folder.with_name("deep"), folder.with_name("b1")
+    for other in (deep, stale):
+        other.mkdir()
+        (other / "points.json").write_text(json.dumps([{"id": ids[0]}]))
+    tables.collect(root, [folder, deep])
+    with pytest.raises(BadInput, match="remove the stale one") as error:
+        tables.collect(root, [folder, stale, deep])
+    assert error.value.what.startswith(f"holds {ids[0]}, as does batch b0;")
+    assert "b1: holds" in str(error.value) and "\n" not in str(error.value)

@@ -88,6 +88,15 @@ def test_planted_number_is_caught_with_its_kind_cell_and_limit(kind, cell, plant
     assert message.startswith(f"decode/B128: {cell} = ") and found[0].cause in message
 
 
+def test_l2_holds_back_at_most_its_size():
+    def bytes_ratio(held: float) -> list:
+        counted = 4.2971e9 - held * (60 << 20)  # of 60 MiB L2
+        found = check(bytes_dram_counted=counted, dram_gbs_counted=counted / 941.6e3)
+        return [v for v in found if v.kind == "bytes ratio"]
+
+    assert bytes_ratio(1.0) == [] and len(bytes_ratio(3.5)) == 1
+
+
 def test_a_causal_kernel_credited_in_full_is_named_as_such():
     (found,) = check(causal=True, flops_ratio=1.88, flops_tensor_counted=2.3e9)
     assert "causal mask" in found.cause

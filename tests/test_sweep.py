@@ -117,3 +117,22 @@ def test_adding_a_point_leaves_most_batches_as_they_are(position: int) -> None:
 def test_batch_size_is_at_least_one() -> None:
     with pytest.raises(ValueError, match="not 0"):
         batches(numbered(1), 0)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"causal": 1}, "'causal' cannot be 1; it is one of: False, True"),
+        ({"dim": [64, 64.0]}, "'dim' cannot be 64.0; it is one of: 64, 128"),
+        ({"dim": True}, "'dim' cannot be True; it is one of: 64, 128"),
+        ({"dim": "64"}, "'dim' cannot be '64'; it is one of: 64, 128"),
+        ({"dim": [[64]]}, r"'dim' cannot be \[64\]; it is one of: 64, 128"),
+    ],
+)
+def test_a_value_of_another_type_is_no_choice_though_it_is_equal(
+    block: dict[str, Any], message: str
+) -> None:
+    choices = {"causal": (False, True), "dim": (64, 128)}
+    expand([{"causal": [True, False], "dim": [64, 128]}], {"causal": True, "dim": 64}, choices)
+    with pytest.raises(ValueError, match=message):
+        expand([block], {"causal": True, "dim": 64}, choices)

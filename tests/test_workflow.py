@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import yaml
-from conftest import ROOT, SECRET, Pipeline, copy_project
+from conftest import COPIED, ROOT, SECRET, Pipeline, copy_project
 
 from capture.evidence import recorded
 
@@ -248,3 +248,33 @@ def test_what_an_earlier_run_left_is_on_no_page_of_this_one(changed):
     for record in json.loads((results / "claims.json").read_text()):
         points = {entry["point"].split("/")[0] for entry in record["points"] if entry["point"]}
         assert points <= {"decode"}, record["id"]
+
+
+def test_evidence_of_another_gpu_than_its_environment_says_is_refused(tmp_path):
+    spoilt = copy_project(tmp_path, [name for name in COPIED if name != "recordings"])
+    recording = spoilt.folder / "recordings/h200"
+    shutil.copytree(ROOT / "recordings/h200", recording)
+    environment = recording / "environment.json"
+    environment.write_text(environment.read_text().replace("NVIDIA H200", "NVIDIA A100-SXM4-40GB"))
+    done = spoilt.run("rmsnorm", *RECORDED, check=False)
+    assert done.returncode != 0
+    (log,) = spoilt.folder.glob("outputs/*/logs/findings-rmsnorm.log")
+    assert "is of NVIDIA H200, but environment.json is of NVIDIA A100-SXM4-40GB" in log.read_text()
+
+
+def test_what_a_shell_would_run_in_the_path_of_a_recording_is_not_run(project):
+    odd = project.folder / "a$(pwd>PWNED)"
+    odd.symlink_to(ROOT / "recordings/flashinfer-0.6.18")
+    project.run("rmsnorm", *RECORDED, f"recording={odd.name}")
+    assert (project.outputs / "reports/rmsnorm.md").exists()
+    assert not list(project.folder.glob("**/PWNED"))
+
+
+def test_what_a_shell_would_run_in_the_name_of_a_recording_is_not_run(project):
+    folder = shutil.copytree(ROOT / "recordings/flashinfer-0.6.18", project.folder / "odd")
+    content = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(content | {"name": "x$(touch PWNED)"}))
+    done = project.run("rmsnorm", *RECORDED, "recording=odd", check=False)
+    assert done.returncode != 0
+    assert "odd/manifest.json: not a manifest (name 'x$(touch PWNED)'" in done.stderr
+    assert not list(project.folder.glob("**/PWNED"))

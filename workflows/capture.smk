@@ -51,9 +51,10 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
             clocks=config["ncu"]["clock_control"],
+            counters="" if config["ncu"]["enabled"] else "--no-counters",
         shell:
             "{params.jit_env} python -m capture.environment --clock-policy {params.clocks}"
-            " --out {output} 2> {log}"
+            " {params.counters} --out {output} 2> {log}"
 
     rule ceilings:
         input:
@@ -65,7 +66,7 @@ if LIVE:
         resources:
             gpu=1,
         shell:
-            "python -m capture.gpulock -- python -m targets.run ceilings --out {output} 2> {log}"
+            "python -m capture.gpulock -- python -m targets.run ceilings --out {output:q} 2> {log:q}"
 
     rule source_index:
         input:
@@ -77,7 +78,7 @@ if LIVE:
         log:
             f"{OUT}/logs/source_index.log",
         shell:
-            "python -m capture.sourceindex --out {output} 2> {log}"
+            "python -m capture.sourceindex --out {output:q} 2> {log:q}"
 
     rule plan:
         input:
@@ -90,7 +91,7 @@ if LIVE:
         params:
             points=plan_of,
         shell:
-            "python -m capture.plan --points {params.points:q} --out {output} 2> {log}"
+            "python -m capture.plan --points {params.points:q} --out {output:q} 2> {log:q}"
 
     # Compile what the points need before a GPU is held; modules of one target side by side. Status 3: some do not
     # compile; the points that need them fail on their own, and are named.
@@ -105,7 +106,7 @@ if LIVE:
             jit_env=JIT_ENV,
         shell:
             "{params.jit_env} python -m targets.run {wildcards.target} --mode build"
-            " --points {input.points} --out {output} 2> {log} || [ $? -eq 3 ]"
+            " --points {input.points:q} --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
 
     # Status 3: some points are wrong or failed, and named. Status 4: the GPU was lost in mid-sweep; the batch
     # is tried once more, and then stands as far as it came.
@@ -129,7 +130,7 @@ if LIVE:
         shell:
             "{params.jit_env} python -m capture.gpulock {params.exclusive} --"
             " python -m targets.run {wildcards.target} --mode time --repeats {params.repeats}"
-            " --points {input.points} --out {output} 2> {log}"
+            " --points {input.points:q} --out {output:q} 2> {log:q}"
             " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
 
     # Further runs of the same points, each in a process of its own: how far a figure moves between runs.
@@ -159,9 +160,9 @@ if LIVE:
             repeats=config["nsys"]["repeats"],
             timeout=config["nsys"]["timeout_s"],
         shell:
-            "{params.jit_env} python -m capture.nsys {wildcards.target} --points {input.points}"
-            " --timing {input.timing} --out {params.out} --name trace --repeats {params.repeats}"
-            " --flush --timeout {params.timeout} 2> {log} || [ $? -eq 3 ]"
+            "{params.jit_env} python -m capture.nsys {wildcards.target} --points {input.points:q}"
+            " --timing {input.timing:q} --out {params.out:q} --name trace --repeats {params.repeats}"
+            " --flush --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
     rule profile:
         input:
@@ -184,9 +185,9 @@ if LIVE:
             clocks=config["ncu"]["clock_control"],
             timeout=config["ncu"]["timeout_s"],
         shell:
-            "{params.jit_env} python -m capture.ncu {wildcards.target} --points {input.points}"
-            " --timing {input.timing} --out {params.out} --name sweep --registry --sections {params.sections}"
-            " --clock-control {params.clocks} --timeout {params.timeout} 2> {log} || [ $? -eq 3 ]"
+            "{params.jit_env} python -m capture.ncu {wildcards.target} --points {input.points:q}"
+            " --timing {input.timing:q} --out {params.out:q} --name sweep --registry --sections {params.sections}"
+            " --clock-control {params.clocks} --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
     rule profile_deep:
         input:
@@ -208,9 +209,9 @@ if LIVE:
             timeout=config["ncu"]["timeout_s"],
             source="--import-source" if config["ncu"]["import_source"] else "",
         shell:
-            "{params.jit_env} python -m capture.ncu {wildcards.target} --points {input.points}"
-            " --out {params.out} --name deep --deep {params.source} --clock-control {params.clocks}"
-            " --timeout {params.timeout} 2> {log} || [ $? -eq 3 ]"
+            "{params.jit_env} python -m capture.ncu {wildcards.target} --points {input.points:q}"
+            " --out {params.out:q} --name deep --deep {params.source} --clock-control {params.clocks}"
+            " --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
     # Compilation is what is asked for, so modules that came prebuilt are passed over. Status 3: some modules
     # failed, and are named.
@@ -226,7 +227,7 @@ if LIVE:
         params:
             modules=",".join(JIT_MODULES),
         shell:
-            "python -m capture.jit --ignore-aot --modules {params.modules} --out {output} 2> {log}"
+            "python -m capture.jit --ignore-aot --modules {params.modules} --out {output:q} 2> {log:q}"
             " || [ $? -eq 3 ]"
 
     # What a live run compiles, ahead of it: snakemake -j4 build_all
@@ -248,4 +249,4 @@ else:
         params:
             says="error: build_all needs --config source=live",
         shell:
-            "echo {params.says:q} | tee {log} >&2; exit 1"
+            "echo {params.says:q} | tee {log:q} >&2; exit 1"

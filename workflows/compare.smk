@@ -60,7 +60,7 @@ if not PAIRS:
             params:
                 says=f"error: {_name} needs --config base=recordings/A head=recordings/B",
             shell:
-                "echo {params.says:q} | tee {log} >&2; exit 1"
+                "echo {params.says:q} | tee {log:q} >&2; exit 1"
 
 else:
     SIDE = {"side": "|".join(map(re.escape, SIDES))}
@@ -91,8 +91,8 @@ else:
                 for batch in SIDES[wc.side].batches(wc.target)
             ],
         shell:
-            "python -m parsers.tables --evidence {params.root} --target {wildcards.target}"
-            " --out {params.out} {params.batches} 2> {log}"
+            "python -m parsers.tables --evidence {params.root:q} --target {wildcards.target}"
+            " --out {params.out:q} {params.batches:q} 2> {log:q}"
 
     rule compare_findings:
         input:
@@ -111,9 +111,9 @@ else:
             tables=lambda wc: f"{COMPARE}/sides/{wc.side}/tables/{wc.target}",
             root=lambda wc: SIDES[wc.side].root,
         shell:
-            "python -m analysis.results --target {wildcards.target} --tables {params.tables}"
-            " --evidence {params.root} --recording {wildcards.side} --out {output.results}"
-            " --measurements {output.measurements} 2> {log}"
+            "python -m analysis.results --target {wildcards.target} --tables {params.tables:q}"
+            " --evidence {params.root:q} --recording {wildcards.side:q} --out {output.results:q}"
+            " --measurements {output.measurements:q} 2> {log:q}"
 
     rule compare_sides:
         input:
@@ -137,9 +137,9 @@ else:
                 else ""
             ),
         shell:
-            "python -m analysis.compare --base {params.base} --head {params.head}"
+            "python -m analysis.compare --base {params.base:q} --head {params.head:q}"
             " --alpha {params.alpha} --threshold {params.threshold} {params.floor}"
-            " --out {output} 2> {log}"
+            " --out {output:q} 2> {log:q}"
 
     rule compare_figures:
         input:
@@ -156,8 +156,8 @@ else:
         wildcard_constraints:
             **PAIR,
         shell:
-            "python -m reporting.compare_figures --comparison {input.comparison}"
-            " --out-dir {output} 2> {log}"
+            "python -m reporting.compare_figures --comparison {input.comparison:q}"
+            " --out-dir {output:q} 2> {log:q}"
 
     rule compare_page:
         input:
@@ -172,8 +172,8 @@ else:
         wildcard_constraints:
             **PAIR,
         shell:
-            "python -m reporting.compare_page --comparison {input.comparison}"
-            " --figures {input.figures} --out {output} 2> {log}"
+            "python -m reporting.compare_page --comparison {input.comparison:q}"
+            " --figures {input.figures:q} --out {output:q} 2> {log:q}"
 
     # One page of all sides, where there are more than two.
     rule compare_series:
@@ -187,8 +187,8 @@ else:
         log:
             f"{SERIES}/logs/series.log",
         shell:
-            "python -m reporting.compare_page --comparison {input.comparison}"
-            " --figures {input.figures} --out {output} 2> {log}"
+            "python -m reporting.compare_page --comparison {input.comparison:q}"
+            " --figures {input.figures:q} --out {output:q} 2> {log:q}"
 
     rule compare:
         input:
@@ -205,5 +205,5 @@ else:
         params:
             threshold=config["compare"]["gate_threshold"],
         shell:
-            "status=0; for comparison in {input.comparison}; do python -m analysis.compare --gate"
-            " $comparison --threshold {params.threshold} || status=1; done; exit $status"
+            "status=0; for comparison in {input.comparison:q}; do python -m analysis.compare --gate"
+            ' "$comparison" --threshold {params.threshold} || status=1; done; exit $status'

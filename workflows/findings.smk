@@ -30,9 +30,9 @@ rule findings:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "python -m analysis.results --target {wildcards.target} --tables {params.tables}"
-        " --evidence {params.root} {params.recording} --out {output.results}"
-        " --measurements {output.measurements} 2> {log}"
+        "python -m analysis.results --target {wildcards.target} --tables {params.tables:q}"
+        " --evidence {params.root:q} {params.recording} --out {output.results:q}"
+        " --measurements {output.measurements:q} 2> {log:q}"
 
 
 rule environment_info:
@@ -47,7 +47,7 @@ rule environment_info:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "python -m analysis.machine --evidence {params.root} {params.recording} --out {output} 2> {log}"
+        "python -m analysis.machine --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
 
 
 SOURCE_INDEX = f"{EVIDENCE.root}/source_index.json"
@@ -80,8 +80,8 @@ rule claims:
         results=lambda wc: f"{OUT}/results",
         targets=TARGET_PAGES,
     shell:
-        "python -m analysis.claims --results {params.results} --targets {params.targets} --claims claims"
-        " --source-index {input.source_index} --out {output.records} 2> {log}"
+        "python -m analysis.claims --results {params.results:q} --targets {params.targets} --claims claims"
+        " --source-index {input.source_index:q} --out {output.records:q} 2> {log:q}"
 
 
 rule hotlines:
@@ -96,8 +96,8 @@ rule hotlines:
     params:
         root=EVIDENCE.root,
     shell:
-        "python -m analysis.hotlines --results {input.results} --evidence {params.root}"
-        " --out {output} 2> {log}"
+        "python -m analysis.hotlines --results {input.results:q} --evidence {params.root:q}"
+        " --out {output:q} 2> {log:q}"
 
 
 rule jit_analysis:
@@ -113,4 +113,4 @@ rule jit_analysis:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "python -m analysis.jit --evidence {params.root} {params.recording} --out {output} 2> {log}"
+        "python -m analysis.jit --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"

@@ -55,9 +55,9 @@ rule target_page:
         root=EVIDENCE.root,
     shell:
         "( trap wait EXIT;"
-        " python -m reporting.figures --results {input.results} --out-dir {params.figures} &"
-        " python -m reporting.pages target --target {wildcards.target} --results {params.results}"
-        " --evidence {params.root} {params.strict} --out-dir {params.out}; wait $! ) 2> {log}"
+        " python -m reporting.figures --results {input.results:q} --out-dir {params.figures:q} &"
+        " python -m reporting.pages target --target {wildcards.target} --results {params.results:q}"
+        " --evidence {params.root:q} {params.strict} --out-dir {params.out:q}; wait $! ) 2> {log:q}"
 
 
 rule environment_page:
@@ -77,8 +77,8 @@ rule environment_page:
         out=lambda wc: f"{OUT}/reports",
         root=EVIDENCE.root,
     shell:
-        "python -m reporting.pages environment --results {params.results} --targets {params.targets}"
-        " --evidence {params.root} {params.strict} --out-dir {params.out} 2> {log}"
+        "python -m reporting.pages environment --results {params.results:q} --targets {params.targets}"
+        " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} 2> {log:q}"
 
 
 # The pages that read all results, in one job: reading those takes as long as most of the pages.
@@ -108,10 +108,10 @@ rule pages:
         figures=lambda wc: f"{OUT}/figures",
         root=EVIDENCE.root,
     shell:
-        "( trap wait EXIT; python -m reporting.figures --overview --results {input.results}"
-        " --out-dir {params.figures} &"
-        " python -m reporting.pages {params.pages} --results {params.results} --targets {params.targets}"
-        " --evidence {params.root} {params.strict} --out-dir {params.out}; wait $! ) 2> {log}"
+        "( trap wait EXIT; python -m reporting.figures --overview --results {input.results:q}"
+        " --out-dir {params.figures:q} &"
+        " python -m reporting.pages {params.pages} --results {params.results:q} --targets {params.targets}"
+        " --evidence {params.root:q} {params.strict} --out-dir {params.out:q}; wait $! ) 2> {log:q}"
 
 
 if HAS_JIT:
@@ -131,8 +131,8 @@ if HAS_JIT:
             out=lambda wc: f"{OUT}/reports",
             root=EVIDENCE.root,
         shell:
-            "python -m reporting.pages jit --results {params.results} --evidence {params.root}"
-            " {params.strict} --out-dir {params.out} 2> {log}"
+            "python -m reporting.pages jit --results {params.results:q} --evidence {params.root:q}"
+            " {params.strict} --out-dir {params.out:q} 2> {log:q}"
 
 
 # What a user types: one name a target, and the two groups of pages.
