@@ -9,6 +9,8 @@ import pytest
 from conftest import ROOT
 
 from benchmarks import reports, synthetic
+from capture.evidence import recorded
+from capture.record import verify
 from parsers import ncu, tables
 
 RECORDING = ROOT / "recordings/h200"
@@ -23,10 +25,19 @@ def numbers(rows: list[dict]) -> list[str]:
 @pytest.fixture(scope="module")
 def multiplied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("synthetic") / "recording"
-    own = json.loads((RECORDING / "manifest.json").read_text())["targets"]
-    points = sum(len(ids) for batches in own.values() for b, ids in batches.items() if b != "deep")
-    synthetic.multiply(RECORDING, points + 1, out)
+    synthetic.multiply(RECORDING, points_asked_for(), out)
     return out
+
+
+def points_asked_for() -> int:
+    """One more than the recording has."""
+    own = json.loads((RECORDING / "manifest.json").read_text())["targets"]
+    return 1 + sum(len(ids) for found in own.values() for b, ids in found.items() if b != "deep")
+
+
+def test_it_is_a_whole_recording(multiplied):
+    assert verify(multiplied) > 0
+    assert recorded(multiplied).recording == "h200-synthetic-" + str(points_asked_for())
 
 
 def test_every_point_says_that_it_is_synthetic(multiplied):
