@@ -9,7 +9,6 @@ Exit status 2, and nothing written, if a file holds something private or a repor
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import lzma
 import shutil
@@ -18,14 +17,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from capture.evidence import DEEP, NAMES
+from capture.evidence import NAMES
 from capture.points import now
 from capture.private import find_secret, patterns
 from capture.process import CaptureError, cli
 from capture.reportscrub import scrubbed
 from capture.staging import staging
-from parsers import listing
-from parsers.files import dump_json, opened, read_json, write_json, write_text
+from parsers import listing, tables
+from parsers.files import digest, dump_json, opened, read_json, write_json, write_text
 
 PACKED = {".ncu-rep", ".sqlite"}
 PACKED_ABOVE = {".jsonl": 256 << 10, ".json": 512 << 10}
@@ -89,13 +88,9 @@ def check(path: Path, evidence: Path, known: Any) -> None:
 def one_batch_a_point(evidence: Path) -> None:
     """Refuse batches that share a point: one is left from another sweep, and would count it twice."""
     for target, members in batches(evidence).items():
-        holders: dict[str, list[str]] = {}
-        for batch in members.keys() - {DEEP}:
-            for point in members[batch]:
-                holders.setdefault(point, []).append(batch)
-        shared = [(sorted(names), point) for point, names in holders.items() if len(names) > 1]
+        shared = tables.shared_point(members)
         if shared:
-            names, point = min(shared)
+            point, names = shared
             what = f"batches {', '.join(names)} of {target} share the point {point}"
             raise CaptureError(f"{evidence}: {what}; remove the folder of the stale one")
 
@@ -190,12 +185,6 @@ def checksums(folder: Path) -> dict[str, dict[str, Any]]:
         str(path.relative_to(folder)): {"sha256": digest(path), "bytes": path.stat().st_size}
         for path in paths
     }
-
-
-def digest(path: Path) -> str:
-    """sha256 of a file, as hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def verify(folder: Path) -> int:

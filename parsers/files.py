@@ -114,6 +114,14 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield target
 
 
+def digest(path: str | os.PathLike[str]) -> str:
+    """sha256 of a file, as hex."""
+    import hashlib  # not above: every command would wait 4 ms for it
+
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 # --- atomic writers ---------------------------------------------------------------------------
 
 

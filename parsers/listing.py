@@ -8,14 +8,13 @@ an instruction that it lacks, the disassembler is asked.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from parsers import children, lines
-from parsers.files import BadInput, opened, read_json
+from parsers.files import BadInput, digest, opened, read_json
 
 SUFFIX = ".listing.json"
 LEVELS = 4  # of JSON, so that each instruction is a line of the file
@@ -37,7 +36,7 @@ def make(report: Path) -> dict[str, Any] | None:
     # In a child: the disassembler leaves a thread behind, and a process with threads should not fork.
     with opened(report) as plain:
         ((_, kernels),) = children.each(_kernels, [plain])
-        head = {"schema": 1, "report": report.name.removesuffix(".xz"), "sha256": _digest(plain)}
+        head = {"schema": 1, "report": report.name.removesuffix(".xz"), "sha256": digest(plain)}
     reader = f"ncu-report {importlib.metadata.version('ncu-report')}"
     return head | {"reader": reader, "kernels": kernels} if kernels else None
 
@@ -66,7 +65,7 @@ def stored(report: Path, plain: Path) -> Listings:
         return {}
     content = read_json(path)
     try:
-        if content["sha256"] != _digest(plain):
+        if content["sha256"] != digest(plain):
             return {}
         return {
             kernel["kernel"]: {
@@ -76,8 +75,3 @@ def stored(report: Path, plain: Path) -> Listings:
         }
     except (KeyError, TypeError, ValueError):
         raise BadInput(path, "not the listing of a report") from None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

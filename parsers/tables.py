@@ -13,7 +13,7 @@ import argparse
 import importlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,14 +78,24 @@ def _captures(folder: Path) -> Iterator[Capture]:
 
 
 def _one_batch_a_point(folders: Iterable[Path]) -> None:
-    """A batch left from another sweep holds points of this one's: their kernels would count twice."""
-    home: dict[str, Path] = {}
-    for folder in folders:
-        for point in sorted(_points(folder)) if folder.name != "deep" else ():
-            if point in home:
-                what = f"holds {point}, as does batch {home[point].name}; remove the stale one"
-                raise BadInput(folder, what)
-            home[point] = folder
+    by_name = {folder.name: folder for folder in folders}
+    shared = shared_point({name: _points(folder) for name, folder in by_name.items()})
+    if shared:
+        point, (first, *_, last) = shared
+        what = f"holds {point}, as does batch {first}; remove the stale one"
+        raise BadInput(by_name[last], what)
+
+
+def shared_point(batches: Mapping[str, Iterable[str]]) -> tuple[str, list[str]] | None:
+    """The first point that several batches (name -> point ids) hold, with their names; `deep` aside.
+
+    A batch that another sweep left holds points of this one's: their kernels would count twice.
+    """
+    holders: dict[str, list[str]] = defaultdict(list)
+    for batch in sorted(set(batches) - {"deep"}):
+        for point in batches[batch]:
+            holders[point].append(batch)
+    return min((found for found in holders.items() if len(found[1]) > 1), default=None)
 
 
 def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:

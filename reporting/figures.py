@@ -12,6 +12,7 @@ from collections import defaultdict
 from io import StringIO
 from math import ceil, floor, log10
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
 import matplotlib as mpl
@@ -144,14 +145,20 @@ def _ceilings(
     """(source, label, the highest over the points), the highest first.
 
     Counters state that of the instruction that ran: HMMA's is far below HGMMA's, so each kind has its own.
+    A measured one goes with the dtype: it is that of most points.
     """
-    tops: dict[tuple[str, str], float] = defaultdict(float)
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for point in points:
         for source in CEILING_STYLE:
             kind = kinds.get(point["point"]) if (stem, source) == (TENSOR, "counter") else None
             key = source, f"{source}, {kind}" if kind else source
-            tops[key] = max(tops[key], point["measurement"][f"{stem}_{source}"] or 0)
-    return sorted(((*key, top) for key, top in tops.items() if top), key=lambda c: -c[2])
+            if top := point["measurement"][f"{stem}_{source}"]:
+                found[key].append(top)
+    tops = [
+        (*key, mode(values) if key[0] == "measured" else max(values))
+        for key, values in found.items()
+    ]
+    return sorted(tops, key=lambda c: -c[2])
 
 
 def _roofs(

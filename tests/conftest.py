@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -81,3 +82,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 def project(tmp_path: Path) -> Pipeline:
     """A fresh copy of the project, to be changed by the test."""
     return copy_project(tmp_path)
+
+
+def run_python(code: str, stdout: int | IO[str] = subprocess.PIPE) -> tuple[int, str]:
+    """(exit status, stderr) of a Python process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONUNBUFFERED": ""},  # a flush that fails leaves its text
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import run_python
 
 from capture import process
 from capture.process import CaptureError, minimal_environment, run, scrub_command
@@ -81,3 +84,19 @@ def test_scrub_command_keeps_no_absolute_path(tmp_path: Path) -> None:
         "--output=outputs/points.json",
         "-f",
     ]
+
+
+def ended(main: str, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
+    """(exit status, stderr) of a capture's command whose main is this expression."""
+    return run_python(f"from capture.process import cli; cli(lambda: {main})", stdout)
+
+
+def test_a_full_disk_is_one_line_and_a_closed_pipe_is_quiet() -> None:
+    with Path("/dev/full").open("w") as full:
+        assert ended("print('x')", full) == (2, "error: No space left on device\n")
+    ours, theirs = os.pipe()
+    os.close(ours)
+    for text in ("'x'", "'x' * 100000"):
+        status, said = ended(f"print({text})", theirs)
+        assert (status != 0, said) == (True, "")
+    os.close(theirs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from analysis import gate
 from analysis.compare import CHANGED, Settings, compare, load
 from capture import evidence
+from parsers.files import write_json
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "recordings"
@@ -115,3 +118,16 @@ def test_nothing_is_called_changed_that_nobody_planted(compared: Compared) -> No
     touched = (TILE, COPY, DELAY)
     found = changed(compared(BASE, PLANTED))
     assert [p for p in found if not any(fnmatchcase(p, glob) for glob in touched)] == []
+
+
+def test_the_gate_prints_what_its_page_shows(
+    compared: Compared, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "compare.json", compared(BASE, PLANTED))
+    assert gate.check(tmp_path / "compare.json", gate.THRESHOLD) == 1
+    printed = capsys.readouterr().out.splitlines()
+    text = (ROOT / "docs/ci.md").read_text()
+    shown = re.search(r"and names it:\n\n```\n(.*?)\n```", text, re.DOTALL)
+    assert shown is not None
+    for line in shown[1].splitlines():
+        assert line in printed or line == "…"

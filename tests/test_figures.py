@@ -225,3 +225,13 @@ def test_an_axis_of_few_powers_is_labelled_between_them(
         profiled(f"p{n}", None, ai_counted=intensity) for n, intensity in enumerate(intensities)
     ]
     assert ticks(figures.roofline([results(*points)], levels=False)) == shown
+
+
+def test_the_measured_roof_is_that_of_the_dtype_of_most_points() -> None:
+    found = results(*(profiled(name, HMMA) for name in "abc"))
+    for point, rate in zip(found["points"], (700.0, 740.0, 700.0), strict=True):
+        point["measurement"]["ceiling_tensor_tflops_measured"] = rate
+        point["measurement"]["ceiling_dram_gbs_measured"] = 3500.0
+    (axes,) = figures.roofline([found], levels=False).axes
+    assert "measured: 700 TFLOPS" in labels(axes)
+    assert "measured: 740 TFLOPS" not in labels(axes)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import run_python
 from fake_device import Device, fake_target, made, points_file
 
 from parsers.files import BadInput
@@ -197,18 +198,8 @@ def test_what_a_profiler_hooked_into_the_exit_runs() -> None:
 
 def guarded(main: str, at_once: bool, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
     """(exit status, stderr) of a command whose main is this expression."""
-    code = "import os; from parsers.files import main_guard; "
-    code += f"main_guard(lambda: {main}, at_once={at_once})"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[1],
-        env=os.environ | {"PYTHONUNBUFFERED": ""},  # a flush that fails leaves its text
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stderr
+    guard = "import os; from parsers.files import main_guard; "
+    return run_python(f"{guard}main_guard(lambda: {main}, at_once={at_once})", stdout)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

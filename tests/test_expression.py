@@ -1,0 +1,60 @@
+"""Expressions of claims: what they may say, and what stays unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.expression import ExpressionError, evaluate, names
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a + 1", 3),
+        ("a * missing", None),
+        ("missing > 1", None),
+        ("not missing", None),
+        ("a == 1 and missing", False),
+        ("a == 2 and missing", None),
+        ("a == 2 or missing", True),
+        ("1 / (a - 2)", None),
+        ("nan + 1", None),
+        ("known(missing)", False),
+        ("max(a, missing)", None),
+        ("1 < a < 3", True),
+        ('name in ["x", "y"]', True),
+        ('count(names, "Merge")', 1),
+        ('capture(name2, "tile([0-9]+)") * 2', 256),
+        ("a if a > 1 else missing", 2),
+    ],
+)
+def test_expression_keeps_what_is_unknown_unknown(text, value):
+    scope = {
+        "a": 2, "missing": None, "nan": float("nan"), "name": "x", "name2": "tile128",
+        "names": ["Decode", "Merge"],
+    }  # fmt: skip
+    assert evaluate(text, scope) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a.b",
+        "a[0]",
+        "__import__('os')",
+        "(lambda: 1)()",
+        "[x for x in a]",
+        "max(a, key=len)",
+        "2 ** 10 ** 10",
+        "'x' * 9",
+        "a +",
+        "b",
+    ],
+)
+def test_expression_refuses_everything_else(text):
+    with pytest.raises(ExpressionError):
+        evaluate(text, {"a": [1]})
+
+
+def test_names_are_those_of_values_in_order():
+    assert names("max(b, 2 * a) - b") == ["b", "a"]
