@@ -60,7 +60,7 @@ sys.path.insert(0, {root!r})
 import flashinfer
 import nsight
 import torch
-from targets import load
+from ncuflow.targets import load
 
 target = load({target!r})
 points = json.load(open({points!r}))
@@ -89,7 +89,8 @@ Side = dict[str, Any]
 
 def sweep_points(count: int) -> list[dict[str, Any]]:
     """`count` points of the target: rows from 128 on, one kernel each."""
-    from targets import load, sweep
+    from ncuflow.runner import sweep
+    from ncuflow.targets import load
 
     rows = [128 + 256 * index for index in range(count)]
     found = sweep.points(load(TARGET), [{"variant": "rmsnorm", "rows": rows}])
@@ -97,10 +98,17 @@ def sweep_points(count: int) -> list[dict[str, Any]]:
 
 
 def capture(points: list[dict[str, Any]], folder: Path, timing: Path) -> tuple[float, list[float]]:
-    """(wall seconds, duration of each point in ns) of one `capture.ncu` run, as the pipeline makes it."""
+    """(wall seconds, duration of each point in ns) of one `ncuflow.capture.ncu` run, as the pipeline makes it."""
     folder.mkdir(parents=True)
     (folder / "points.json").write_text(json.dumps(points))
-    command = [sys.executable, "-m", "capture.ncu", TARGET, "--points", str(folder / "points.json")]
+    command = [
+        sys.executable,
+        "-m",
+        "ncuflow.capture.ncu",
+        TARGET,
+        "--points",
+        str(folder / "points.json"),
+    ]
     command += ["--timing", str(timing), "--out", str(folder)]
     command += ["--sections", "LaunchStats", "--metrics", ",".join(METRICS)]
     cost = measure(command, cwd=ROOT)
@@ -108,7 +116,7 @@ def capture(points: list[dict[str, Any]], folder: Path, timing: Path) -> tuple[f
 
 
 def durations(report: Path, points: list[str]) -> list[float]:
-    from parsers import ncu
+    from ncuflow.parsers import ncu
 
     found = {k["point"]: k["duration_ns"] for k in ncu.read(report, points).kernels}
     return [found[point] for point in points]
@@ -118,7 +126,16 @@ def timed(points: list[dict[str, Any]], folder: Path) -> Path:
     """The points checked and timed, which comes before profiling and is no part of a side."""
     plan, out = folder / "timed.json", folder / "timing.jsonl"
     plan.write_text(json.dumps(points))
-    command = [sys.executable, "-m", "targets.run", TARGET, "--mode", "time", "--repeats", "3"]
+    command = [
+        sys.executable,
+        "-m",
+        "ncuflow.runner.run",
+        TARGET,
+        "--mode",
+        "time",
+        "--repeats",
+        "3",
+    ]
     measure([*command, "--points", str(plan), "--out", str(out)], cwd=ROOT)
     return out
 

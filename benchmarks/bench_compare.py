@@ -18,8 +18,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from compare_data import kernel, point, side, with_runs  # noqa: E402
 
-from analysis.compare import Side  # noqa: E402
-from parsers.files import write_json  # noqa: E402
+from ncuflow.compare.verdict import Side  # noqa: E402
+from ncuflow.io import write_json  # noqa: E402
 
 
 def write(folder: Path, found: Side) -> Path:
@@ -56,7 +56,14 @@ def main() -> None:
         base, head = sides(args.points, args.runs, args.changed)
         options = ("--base", str(write(Path(folder, "a"), base)))
         options += ("--head", str(write(Path(folder, "b"), head)))
-        command = [sys.executable, "-m", "analysis.compare", *options, "--out", f"{folder}/c.json"]
+        command = [
+            sys.executable,
+            "-m",
+            "ncuflow.compare.verdict",
+            *options,
+            "--out",
+            f"{folder}/c.json",
+        ]
         started = time.perf_counter()
         subprocess.run(command, cwd=ROOT, check=True)
         took = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Reading a report of 1 000 kernels: parsers.ncu against `ncu --import --csv`, read by pandas.
+"""Reading a report of 1 000 kernels: ncuflow.parsers.ncu against `ncu --import --csv`, read by pandas.
 
     python benchmarks/bench_parse.py --kernels 1000 --out benchmarks/results/parse.json
 
@@ -39,7 +39,7 @@ done = subprocess.run(command, capture_output=True, text=True, check=True)
 frame = pandas.read_csv(io.StringIO(done.stdout), thousands=",", low_memory=False)
 print(len(frame) - 1, (len(frame) - 1) * len(frame.columns))
 """
-SIDES = {"parsers.ncu": OURS, "ncu --import --csv --page raw, pandas": THEIRS}
+SIDES = {"ncuflow.parsers.ncu": OURS, "ncu --import --csv --page raw, pandas": THEIRS}
 
 
 def run_side(code: str, report: Path) -> Cost:
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, help="JSON with all figures")
     args = parser.parse_args()
-    sides = dict(SIDES) if shutil.which("ncu") else {"parsers.ncu": OURS}
+    sides = dict(SIDES) if shutil.which("ncu") else {"ncuflow.parsers.ncu": OURS}
     with tempfile.TemporaryDirectory(prefix="ncuflow-bench-") as folder:
         report = Path(folder) / f"kernels-{args.kernels}.ncu-rep"
         report.write_bytes(reports.repeat(args.report, args.kernels))

@@ -18,7 +18,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from analysis.statistics import decide, estimates  # noqa: E402
+from ncuflow.findings.statistics import decide, estimates  # noqa: E402
 
 Array = Any
 WITHIN, BETWEEN, SHARED, MODES_APART, LAUNCHES = 0.004, 0.008, 0.005, 0.11, 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parsers.metric import Metric, pct, read
+from ncuflow.parsers.metric import Metric, pct, read
 
 
 def _limit(resource: str, words: str) -> Metric:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from parsers.metric import ANY, Metric, Sources, read
-from parsers.sources import Ceiling, one, scaled, total, weighted
+from ncuflow.parsers.metric import ANY, Metric, Sources, read
+from ncuflow.parsers.sources import Ceiling, one, scaled, total, weighted
 
 SECTOR = 32  # bytes
 WRITEBACK = 128  # bytes that L1TEX returns to registers in one writeback cycle

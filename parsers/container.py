@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from parsers.files import NCU_MAGIC, BadInput, sniff
+from ncuflow.io import NCU_MAGIC, BadInput, sniff
 
 RESULTS, PAYLOAD_SIZE = 2, 5  # fields of BlockHeader
 _VERSION = re.compile(rb"(\d{4}\.\d+\.\d+)(?:\.\d+)?$")
 _SOLUTIONS = {
-    "nsys-rep": "read it with parsers.nsys after `nsys export --type sqlite`",
-    "sqlite": "an nsys export is read by parsers.nsys",
+    "nsys-rep": "read it with ncuflow.parsers.nsys after `nsys export --type sqlite`",
+    "sqlite": "an nsys export is read by ncuflow.parsers.nsys",
     "lfs": "fetch it with `git lfs pull`",
 }
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from parsers.stalls import STALL_REASONS, StallReason
+from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 
 Row = dict[str, Any]
 Instruction = tuple[str | None, str | None, int | None]  # SASS, source file (relative), line

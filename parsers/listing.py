@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from parsers import children, lines
-from parsers.files import BadInput, digest, opened, read_json
+from ncuflow.io import BadInput, digest, opened, read_json
+from ncuflow.parsers import children, lines
 
 SUFFIX = ".listing.json"
 LEVELS = 4  # of JSON, so that each instruction is a line of the file

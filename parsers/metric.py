@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parsers.sources import Ceiling, Source, one
-from parsers.units import as_text
+from ncuflow.parsers.sources import Ceiling, Source, one
+from ncuflow.parsers.units import as_text
 
 ANY = "*"
 Sources = tuple[Source | Ceiling, ...]

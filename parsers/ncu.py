@@ -1,6 +1,6 @@
 """An Nsight Compute report → rows of kernels, metrics, stalls, rules and source lines.
 
-    python -m parsers.ncu FILE.ncu-rep[.xz] [--format table|json|csv] [--out FILE]
+    python -m ncuflow.parsers.ncu FILE.ncu-rep[.xz] [--format table|json|csv] [--out FILE]
 
 The reader package raises next to nothing: an empty, foreign or truncated file, a failed kernel and
 an absent counter all load quietly. What it hides is found here and named: in BadInput where the
@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parsers import children, container, lines, listing
-from parsers.files import BadInput, opened
-from parsers.registry import METRICS, STALL_REASONS, architecture
-from parsers.sources import Counter, NotANumber
-from parsers.units import base_unit
+from ncuflow.io import BadInput, opened
+from ncuflow.parsers import children, container, lines, listing
+from ncuflow.parsers.registry import METRICS, STALL_REASONS, architecture
+from ncuflow.parsers.sources import Counter, NotANumber
+from ncuflow.parsers.units import base_unit
 
 Row = dict[str, Any]
 # Kernels that one child reads at most. The reader takes about 5 MB for each and keeps it; a child's first kernel
@@ -444,7 +444,7 @@ def _finite(value: Any) -> float | None:
 
 
 if __name__ == "__main__":
-    from parsers.files import main_guard
-    from parsers.ncu_command import main
+    from ncuflow.io import main_guard
+    from ncuflow.parsers.ncu_command import main
 
     main_guard(main)

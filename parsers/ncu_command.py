@@ -1,4 +1,4 @@
-"""`python -m parsers.ncu`: one report on the terminal, as JSON or as CSV."""
+"""`python -m ncuflow.parsers.ncu`: one report on the terminal, as JSON or as CSV."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from parsers import ncu, show
-from parsers.registry import format_value
-from parsers.units import as_text
+from ncuflow.parsers import ncu, show
+from ncuflow.parsers.registry import format_value
+from ncuflow.parsers.units import as_text
 
 Row = dict[str, Any]
 THROUGHPUT = {
@@ -108,7 +108,7 @@ def _line(kernel: Row) -> list[str]:
 
 
 def _csv(kernels: list[Row]) -> list[Row]:
-    from parsers.registry import METRICS, STALL_REASONS
+    from ncuflow.parsers.registry import METRICS, STALL_REASONS
 
     plain = ("index", "name", "demangled", "device")
     rows = []

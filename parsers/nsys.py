@@ -1,6 +1,6 @@
 """An nsys SQLite export → what ran on the GPU, in which NVTX range, after how long a gap.
 
-    python -m parsers.nsys FILE.sqlite[.xz] [--format table|json|csv] [--out FILE]
+    python -m ncuflow.parsers.nsys FILE.sqlite[.xz] [--format table|json|csv] [--out FILE]
 
 An operation belongs to the NVTX range that was open on the calling thread when the CUDA call that
 launched it began (correlation id → call → thread and time), not to the range open while it ran.
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parsers import nvtx
-from parsers.files import BadInput, opened
-from parsers.nsys_sql import Database, integer
+from ncuflow.io import BadInput, opened
+from ncuflow.parsers import nvtx
+from ncuflow.parsers.nsys_sql import Database, integer
 
 Row = dict[str, Any]
 KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME = (
@@ -249,7 +249,7 @@ def _missing(
 
 
 if __name__ == "__main__":
-    from parsers.files import main_guard
-    from parsers.nsys_command import main
+    from ncuflow.io import main_guard
+    from ncuflow.parsers.nsys_command import main
 
     main_guard(main)

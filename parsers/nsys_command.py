@@ -1,4 +1,4 @@
-"""`python -m parsers.nsys`: one trace on the terminal, as JSON or as CSV."""
+"""`python -m ncuflow.parsers.nsys`: one trace on the terminal, as JSON or as CSV."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from parsers import nsys, show
-from parsers.units import duration
+from ncuflow.parsers import nsys, show
+from ncuflow.parsers.units import duration
 
 Row = dict[str, Any]
 FIELDS = (

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from parsers.files import BadInput, sniff
+from ncuflow.io import BadInput, sniff
 
 VERSION_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 LIMIT = 1 << 62  # beyond it a time stamp is damage, and differences would overflow
 _HINTS = {
-    "ncu-rep": " (read it with parsers.ncu)",
+    "ncu-rep": " (read it with ncuflow.parsers.ncu)",
     "nsys-rep": " (export it with `nsys export --type sqlite`)",
     "lfs": " (fetch it with `git lfs pull`)",
 }

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from parsers.nsys_sql import Database, integer
+from ncuflow.parsers.nsys_sql import Database, integer
 
 PUSH_POP, START_END = (59, 70), (60, 71)
 THREAD = 0xFFFFFF  # the thread's part of a globalTid; the rest is the process

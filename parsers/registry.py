@@ -4,7 +4,7 @@ Parsers, analysis, templates and docs/metrics.md all read it. Names were checked
 `ncu --query-metrics --chips ga100,gh100` of ncu 2025.3.1; `launch__`, `profiler__`, `device__` and
 `derived__` names come from sections and are not in those lists.
 
-    python -m parsers.registry gh100    # what `ncu --metrics` has to be given to collect them
+    python -m ncuflow.parsers.registry gh100    # what `ncu --metrics` has to be given to collect them
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 from functools import cache
 
-from parsers.catalogue_execution import OCCUPANCY, SCHEDULER, SPEED_OF_LIGHT, TIME
-from parsers.catalogue_work import MEMORY, WORK
-from parsers.metric import Metric
-from parsers.stalls import STALL_REASONS, StallReason
+from ncuflow.parsers.catalogue_execution import OCCUPANCY, SCHEDULER, SPEED_OF_LIGHT, TIME
+from ncuflow.parsers.catalogue_work import MEMORY, WORK
+from ncuflow.parsers.metric import Metric
+from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 
 __all__ = [
     "ARCHITECTURES",
@@ -73,6 +73,6 @@ def format_value(key: str, value: float | str | None) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="parsers.registry")
+    parser = argparse.ArgumentParser(prog="ncuflow.parsers.registry")
     parser.add_argument("architecture", choices=ARCHITECTURES)
     print(",".join(counters(parser.parse_args().architecture)))

@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from parsers.files import dump_json, emit
+from ncuflow.io import dump_json, emit
 
 Row = dict[str, Any]
 

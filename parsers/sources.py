@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 
-from parsers.units import scale
+from ncuflow.parsers.units import scale
 
 # (value, power of ten of its unit) of a counter, or None where the report lacks it.
 Counter = tuple[float, int]

@@ -1,6 +1,6 @@
 """All captures of one target → its tables, as Parquet and CSV.
 
-    python -m parsers.tables --evidence ROOT --target decode --out tables/decode BATCHDIR…
+    python -m ncuflow.parsers.tables --evidence ROOT --target decode --out tables/decode BATCHDIR…
 
 A batch folder holds points.json, timing.jsonl, trace.sqlite and sweep.ncu-rep with their capture
 records, or, named `deep`, deep.ncu-rep; each may be `.xz`, and trace and sweep may be absent (no
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parsers import ncu, nsys, timing
-from parsers.files import BadInput, main_guard, read_json, without, write_table
+from ncuflow.io import BadInput, main_guard, read_json, without, write_table
+from ncuflow.parsers import ncu, nsys, timing
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -55,7 +55,7 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
         for capture in captures:
             if capture.tool == "trace":
                 _read_trace(tables, root, capture)
-        for needed_by_write in ("parsers.schema", "pyarrow.parquet", "pyarrow.csv"):
+        for needed_by_write in ("ncuflow.parsers.schema", "pyarrow.parquet", "pyarrow.csv"):
             importlib.import_module(needed_by_write)
 
     found = zip(longest_first, ncu.read_all(requests()), strict=True)
@@ -196,7 +196,7 @@ def write(tables: Tables, out: Path) -> None:
 
     Raises BadInput where a value does not fit its column.
     """
-    from parsers import schema  # not above: with pyarrow it takes as long as a small report
+    from ncuflow.parsers import schema
 
     try:
         built = {name: schema.build(name, tables[name]) for name in schema.TABLES}

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from parsers.files import BadInput, opened
+from ncuflow.io import BadInput, opened
 
 Row = dict[str, Any]
 STATUSES = ("ok", "wrong", "skipped", "error", "lost")

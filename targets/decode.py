@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from targets import reference
-from targets.launch import (
+from ncuflow.runner import reference
+from ncuflow.runner.kv_pages import PageTable, page_table
+from ncuflow.runner.launch import (
     ITEMSIZE,
     TOLERANCE,
     Gpu,
@@ -17,8 +18,7 @@ from targets.launch import (
     skip_reason,
     torch_dtype,
 )
-from targets.pages import PageTable, page_table
-from targets.planinfo import plan_info
+from ncuflow.runner.planinfo import plan_info
 
 NAME = "decode"
 TITLE = "Batch decode attention"
@@ -144,7 +144,7 @@ def modules(p: Params) -> list[Any]:
     On tensor cores decode runs the fa2 prefill module, on sm_90 too.
     """
     if p["cores"] == "tensor":
-        from targets import prefill
+        from ncuflow.targets import prefill
 
         return prefill.modules({**p, "backend": "fa2"})
     import torch

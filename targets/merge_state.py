@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from targets import reference
-from targets.launch import (
+from ncuflow.runner import reference
+from ncuflow.runner.launch import (
     ITEMSIZE,
     TOLERANCE,
     Gpu,

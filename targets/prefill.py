@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from targets import reference
-from targets.launch import (
+from ncuflow.runner import reference
+from ncuflow.runner.kv_pages import page_table
+from ncuflow.runner.launch import (
     ITEMSIZE,
     TOLERANCE,
     Gpu,
@@ -17,8 +18,7 @@ from targets.launch import (
     skip_reason,
     torch_dtype,
 )
-from targets.pages import page_table
-from targets.planinfo import plan_info
+from ncuflow.runner.planinfo import plan_info
 
 NAME = "prefill"
 TITLE = "Batch prefill attention"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from targets import reference
-from targets.launch import (
+from ncuflow.runner import reference
+from ncuflow.runner.launch import (
     ITEMSIZE,
     TOLERANCE,
     Gpu,

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 from results_data import entry, results
 
-from analysis import claim_files, claims
-from analysis.claim_evidence import Evidence
+from ncuflow.claims import audit, files
+from ncuflow.claims.evidence import Evidence
 
 ROOT = Path(__file__).parents[1]
 A100 = {"gpu": "NVIDIA A100 80GB", "architecture": "sm_80"}
@@ -39,8 +39,8 @@ def write(folder: Path, *found: dict[str, Any], **top: Any) -> Path:
 
 
 def judged(tmp_path: Path, *points: Any, evidence: Evidence | None = None, **changes: Any) -> Any:
-    (loaded,) = claim_files.load(write(tmp_path / "claims", claim(**changes)))
-    return claims.judge(loaded, evidence or Evidence({"decode": results(*(points or POINTS))}))
+    (loaded,) = files.load(write(tmp_path / "claims", claim(**changes)))
+    return audit.judge(loaded, evidence or Evidence({"decode": results(*(points or POINTS))}))
 
 
 def decide(value: str, compare: str, aggregate: str = "max", **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 import random
 from typing import Any
 
-from analysis.compare import Side
+from ncuflow.compare.verdict import Side
 
 Row = dict[str, Any]
 PROVENANCE: Row = {

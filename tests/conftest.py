@@ -15,8 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 COPIED = (
-    "Snakefile", "workflows", "config", "profiles", "targets", "capture", "parsers", "analysis", "reporting",
-    "templates", "claims", "recordings",
+    "Snakefile", "workflows", "config", "profiles", "targets", "parsers", "ncuflow", "templates", "claims",
+    "recordings",
 )  # fmt: skip
 SECRET = "hunter2-planted-secret"
 
@@ -64,7 +64,9 @@ def copy_project(folder: Path, names: Sequence[str] = COPIED) -> Pipeline:
         if name == "recordings":
             (folder / name).symlink_to(source)
         elif source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
         elif source.exists():
             shutil.copy(source, folder / name)
     return Pipeline(folder)

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from targets import faults, timing
-from targets.launch import Launch
-from targets.run import Run, run_points
-from targets.sweep import Point
+from ncuflow.runner import faults, timing
+from ncuflow.runner.launch import Launch
+from ncuflow.runner.run import Run, run_points
+from ncuflow.runner.sweep import Point
 
 
 class Device:

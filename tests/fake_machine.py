@@ -22,8 +22,8 @@ from conftest import ROOT, Pipeline, copy_project
 
 TARGET = '''
 """A kernel target that needs no GPU."""
-from targets.launch import Launch
-from targets import plans
+from ncuflow.runner.launch import Launch
+from ncuflow.targets import plans
 
 NAME = "toy"
 TITLE = "Toy"
@@ -250,7 +250,7 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
     project: Pipeline = copy_project(folder, [name for name in _parts() if name != "recordings"])
     (project.folder / "targets/toy.py").write_text(TARGET.lstrip())
     (project.folder / "targets/plans.py").write_text(PLANS.lstrip())
-    (project.folder / "targets/gpu.py").write_text(DEVICE.lstrip())
+    (project.folder / "ncuflow/runner/gpu.py").write_text(DEVICE.lstrip())
     plan = project.folder / "plan"
     plan.mkdir()
     for pipe in ("reached", "go"):

@@ -1,10 +1,10 @@
-"""Synthetic results of one target, in the shape that ``analysis.results`` writes."""
+"""Synthetic results of one target, in the shape that ``ncuflow.findings.results`` writes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from analysis.columns import COLUMNS
+from ncuflow.findings.columns import COLUMNS
 
 Row = dict[str, Any]
 PROVENANCE: Row = {

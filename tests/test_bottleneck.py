@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.bottleneck import of_kernel
+from ncuflow.findings.bottleneck import of_kernel
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from fake_device import made, points_file
 
-import targets
-from targets import builds, gpu, sweep
-from targets import run as running
+from ncuflow import targets
+from ncuflow.runner import builds, gpu, sweep
+from ncuflow.runner import run as running
 
 
 def test_the_watch_counts_compilers_that_any_library_starts() -> None:

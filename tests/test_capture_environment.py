@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from capture import environment, machine
+from ncuflow.capture import machine, preflight
 
 ROOT = Path(__file__).parents[1]
 H200 = (
@@ -35,7 +35,7 @@ def test_missing_values_stay_missing() -> None:
     gpu = machine.parse_gpu(OLD)
     assert gpu is not None
     assert gpu["sm_mhz"] is None and gpu["throttle"] is None and gpu["power_w"] is None
-    assert environment.clock_finding(gpu)["status"] == "warn"
+    assert preflight.clock_finding(gpu)["status"] == "warn"
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_missing_values_stay_missing() -> None:
 )
 def test_no_gpu_is_no_row(text: str | None) -> None:
     assert machine.parse_gpu(text) is None
-    (found,) = environment.gpu_findings(None)
+    (found,) = preflight.gpu_findings(None)
     assert found["status"] == "missing" and "recorded evidence" in found["remedy"]
 
 
 def test_throttling_is_named() -> None:
     gpu = machine.parse_gpu(HOT)
     assert gpu is not None
-    found = environment.clock_finding(gpu)
+    found = preflight.clock_finding(gpu)
     assert found["status"] == "warn"
     assert "software power cap, hardware thermal slowdown" in found["found"]
 
@@ -79,7 +79,7 @@ def test_counter_permission(
 
 
 def test_refused_counters_name_both_remedies() -> None:
-    found = environment.counter_finding(True)
+    found = preflight.counter_finding(True)
     assert found["status"] == "fail"
     assert "NVreg_RestrictProfilingToAdminUsers=0" in found["remedy"]
     assert "--cap-add=SYS_ADMIN" in found["remedy"]
@@ -87,26 +87,22 @@ def test_refused_counters_name_both_remedies() -> None:
 
 def test_a_finding_that_is_not_ok_needs_a_remedy() -> None:
     with pytest.raises(ValueError, match="no remedy"):
-        environment.finding("disk", "warn", "full")
+        preflight.finding("disk", "warn", "full")
 
 
 def test_dcgm_and_other_processes() -> None:
-    assert environment.dcgm_finding("bash\nnv-hostengine\n")["remedy"].count(
-        "dcgmi profile --pause"
-    )
-    assert environment.dcgm_finding("bash\n")["status"] == "ok"
-    assert (
-        environment.process_finding("1234, 512 MiB\n99, 1 MiB\n")["found"] == "2 compute processes"
-    )
-    assert environment.process_finding("")["status"] == "ok"
+    assert preflight.dcgm_finding("bash\nnv-hostengine\n")["remedy"].count("dcgmi profile --pause")
+    assert preflight.dcgm_finding("bash\n")["status"] == "ok"
+    assert preflight.process_finding("1234, 512 MiB\n99, 1 MiB\n")["found"] == "2 compute processes"
+    assert preflight.process_finding("")["status"] == "ok"
 
 
 def test_stale_ncu_lock_of_another_user(tmp_path: Path) -> None:
     lock = tmp_path / "nsight-compute-lock"
-    assert environment.lock_finding(lock, os.getuid())["status"] == "ok"
+    assert preflight.lock_finding(lock, os.getuid())["status"] == "ok"
     lock.touch()
-    assert environment.lock_finding(lock, os.getuid())["status"] == "ok"
-    found = environment.lock_finding(lock, os.getuid() + 1)
+    assert preflight.lock_finding(lock, os.getuid())["status"] == "ok"
+    found = preflight.lock_finding(lock, os.getuid() + 1)
     assert found["status"] == "warn" and str(tmp_path) not in json.dumps(found)
 
 
@@ -114,13 +110,13 @@ def test_jit_cache_is_counted(tmp_path: Path) -> None:
     library = tmp_path / "0.6.18/90a/cached_ops/norm/norm.so"
     library.parent.mkdir(parents=True)
     library.write_bytes(bytes(2 << 20))
-    assert environment.cache_finding(tmp_path, "~/.cache")["found"] == "~/.cache: 1 modules, 2 MiB"
+    assert preflight.cache_finding(tmp_path, "~/.cache")["found"] == "~/.cache: 1 modules, 2 MiB"
 
 
 def test_tool_chain_and_disk() -> None:
-    found = environment.toolchain_findings(lambda name: None if name == "ninja" else "/bin/x")
+    found = preflight.toolchain_findings(lambda name: None if name == "ninja" else "/bin/x")
     assert [(row["check"], row["status"]) for row in found] == [("ninja", "missing"), ("g++", "ok")]
-    assert environment.disk_finding(int(1e9))["status"] == "warn"
+    assert preflight.disk_finding(int(1e9))["status"] == "warn"
 
 
 def program(folder: Path, name: str, body: str) -> None:
@@ -157,7 +153,7 @@ def test_tier(  # type: ignore[no-untyped-def]
 def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:
     out = tmp_path / "environment.json"
     secret = {**os.environ, "HF_TOKEN": "hf_planted_token_value", "HOME": "/home/alice"}
-    command = [sys.executable, "-m", "capture.environment", "--out", str(out), "--recorded"]
+    command = [sys.executable, "-m", "ncuflow.capture.preflight", "--out", str(out), "--recorded"]
     done = subprocess.run(
         command, cwd=ROOT, env=secret, capture_output=True, text=True, check=False
     )
@@ -174,7 +170,7 @@ def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:
 
 def test_the_tier_needs_no_heavy_import() -> None:
     heavy = {"torch", "flashinfer", "numpy", "pyarrow", "pandas"}
-    code = f"import sys, capture.machine as m; m.tier(); print(sorted({heavy} & {{*sys.modules}}))"
+    code = f"import sys, ncuflow.capture.machine as m; m.tier(); print(sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

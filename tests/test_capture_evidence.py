@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from capture import evidence
+from ncuflow.capture import evidence
 
 NAMES = ["rmsnorm", "rope"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from capture.gpulock import Gpu, parse_gpus, select_visible
+from ncuflow.capture.lock import Gpu, parse_gpus, select_visible
 
 ROOT = Path(__file__).parents[1]
 GPUS = [Gpu(0, "GPU-aaaa0000-1", "NVIDIA H200"), Gpu(1, "GPU-bbbb1111-2", "NVIDIA H200")]
@@ -40,7 +40,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     running: list[subprocess.Popen[str]] = []
 
     def begin(*words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "capture.gpulock", *words]
+        command = [sys.executable, "-m", "ncuflow.capture.lock", *words]
         pipe = subprocess.PIPE
         child = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         running.append(child)
@@ -108,7 +108,7 @@ def test_exclusive_host_waits_for_every_gpu(fake_gpus, start) -> None:  # type: 
 
 def test_a_capture_under_the_lock_does_not_wait_for_itself(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
     fake_gpus(1)
-    inner = [sys.executable, "-m", "capture.gpulock", "--timeout", "0", "--", "true"]
+    inner = [sys.executable, "-m", "ncuflow.capture.lock", "--timeout", "0", "--", "true"]
     assert finish(start("--", *inner))[0] == 0
 
 

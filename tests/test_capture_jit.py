@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from fake_machine import make
 
-from capture import jit, jitprobe
-from capture.process import CaptureError, Outcome
+from ncuflow.capture import jit, jitprobe
+from ncuflow.capture.process import CaptureError, Outcome
 
 NINJA = """ninja_required_version = 1.3
 cuda_home = /usr/local/cuda
@@ -179,7 +179,7 @@ def test_the_rule_compiles_what_the_sweep_names_and_lets_named_failures_stand(
     machine.configure(
         lambda c: c.update(targets=["toy", "jit"], jit={"default": ["rope", "merge"]})
     )
-    (tmp_path / "capture/jit.py").write_text(STUB)
+    (tmp_path / "ncuflow/capture/jit.py").write_text(STUB)
     status, out = tmp_path / "plan/jit-status", "outputs/fake/captures/jit/jit_analysis.json"
     status.write_text("1")
     assert machine.run(out).returncode != 0

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from capture import machine, ncu, process
-from capture.points import Found
-from capture.process import CaptureError
-from capture.progress import Progress
-from parsers import registry
+from ncuflow.capture import machine, ncu, process
+from ncuflow.capture.points import Found
+from ncuflow.capture.process import CaptureError
+from ncuflow.capture.progress import Progress
+from ncuflow.parsers import registry
 
 POINTS = ["decode/B1", "decode/B32", "decode/B128"]
 TOKEN = "hf_planted_token_value"
@@ -91,7 +91,7 @@ def test_command_opens_the_range_late_and_stores_no_absolute_path(
     profile(bench)
     seen = (bench / "args").read_text()
     assert "--nvtx --profile-from-start off --clock-control none" in seen
-    assert "-m targets.run decode --mode trace" in seen and "--repeats 1 --no-flush" in seen
+    assert "-m ncuflow.runner.run decode --mode trace" in seen and "--repeats 1 --no-flush" in seen
     record = (bench / "out/sweep.json").read_text()
     assert str(bench) not in record and '"/' not in record
     assert json.loads(record)["command"][0] == "ncu"

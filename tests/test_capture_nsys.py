@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from capture import nsys
-from capture.process import CaptureError
-from capture.tracescrub import scrub_trace, tables
+from ncuflow.capture import nsys
+from ncuflow.capture.process import CaptureError
+from ncuflow.capture.tracescrub import scrub_trace, tables
 
 POINTS = ["rope/T512", "rope/T4096"]
 TOKEN = "hf_planted_token_value"
@@ -279,7 +279,7 @@ def test_record_names_the_command_without_a_path(bench: Path) -> None:
     text = (bench / "out/trace.json").read_text()
     command = json.loads(text)["command"]
     assert command[:3] == ["nsys", "profile", "--trace=cuda,nvtx"]
-    assert command[command.index("python") :][:4] == ["python", "-m", "targets.run", "rope"]
+    assert command[command.index("python") :][:4] == ["python", "-m", "ncuflow.runner.run", "rope"]
     assert '"/' not in text and str(bench) not in text and "libraries" not in text
 
 
@@ -346,6 +346,6 @@ def test_only_points_that_timed_well_are_traced_and_those_unchecked(bench: Path)
 def test_program_command_runs_this_python(bench: Path) -> None:
     trace()
     assert (
-        f"env LD_LIBRARY_PATH=/program/libraries {sys.executable} -m targets.run rope"
+        f"env LD_LIBRARY_PATH=/program/libraries {sys.executable} -m ncuflow.runner.run rope"
         in (bench / "args").read_text()
     )

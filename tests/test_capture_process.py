@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from conftest import run_python
 
-from capture import process
-from capture.process import CaptureError, minimal_environment, run, scrub_command
+from ncuflow.capture import process
+from ncuflow.capture.process import CaptureError, minimal_environment, run, scrub_command
 
 
 def test_minimal_environment_passes_what_a_build_needs_and_no_secret() -> None:
@@ -88,7 +88,7 @@ def test_scrub_command_keeps_no_absolute_path(tmp_path: Path) -> None:
 
 def ended(main: str, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
     """(exit status, stderr) of a capture's command whose main is this expression."""
-    return run_python(f"from capture.process import cli; cli(lambda: {main})", stdout)
+    return run_python(f"from ncuflow.capture.process import cli; cli(lambda: {main})", stdout)
 
 
 def test_a_full_disk_is_one_line_and_a_closed_pipe_is_quiet() -> None:

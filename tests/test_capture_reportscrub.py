@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capture.reportscrub import main, messages, scrub_report, scrubbed
+from ncuflow.capture.reportscrub import main, messages, scrub_report, scrubbed
 
 CAPTURES = Path(__file__).parents[1].parent / "shared" / "captures" / "h200"
 PRIVATE = (b"alice-laptop", b"192.0.2.7", b"fe80::1%eth0", b"/home/alice", b"--secret-option")

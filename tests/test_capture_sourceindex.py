@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from capture import sourceindex
-from capture.cudascan import functions
-from capture.machine import package_folder
-from capture.process import CaptureError
+from ncuflow.capture.machine import package_folder
+from ncuflow.capture.process import CaptureError
+from ncuflow.source import index as sourceindex
+from ncuflow.source.cuda import functions
 
 # an unpacked wheel, or the installed package
 REAL = Path(os.environ.get("NCUFLOW_TEST_FLASHINFER") or package_folder("flashinfer") or "missing")

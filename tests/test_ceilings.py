@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis import ceilings
+from ncuflow.findings import ceilings
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from analysis.choices import CHOICES, Choice, mann_whitney, prices, summary
+from ncuflow.findings.choices import CHOICES, Choice, mann_whitney, prices, summary
 
 LAUNCHES = (("eager", 12.0), ("graph", 3.0))
 MHA = {"qo_heads": 32, "kv_heads": 32}

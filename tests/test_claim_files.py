@@ -11,8 +11,8 @@ import pytest
 from claims_data import ROOT, claim, decide, judged, write
 from results_data import entry, kernel, results
 
-from analysis import claim_files
-from parsers.files import BadInput
+from ncuflow.claims import files
+from ncuflow.io import BadInput
 
 
 def test_a_claim_needs_no_code(tmp_path):
@@ -32,7 +32,7 @@ def test_a_claim_needs_no_code(tmp_path):
     out = tmp_path / "claims.json"
     command = [
         "-m",
-        "analysis.claims",
+        "ncuflow.claims.audit",
         "--results",
         str(found),
         "--claims",
@@ -63,7 +63,7 @@ def test_a_claim_needs_no_code(tmp_path):
 )
 def test_an_error_in_a_file_names_file_claim_and_key(tmp_path, broken, message):
     with pytest.raises(BadInput) as raised:
-        claim_files.load(write(tmp_path / "claims", claim(), claim(**({"id": "y"} | broken))))
+        files.load(write(tmp_path / "claims", claim(), claim(**({"id": "y"} | broken))))
     assert "talk.yaml" in str(raised.value) and message in str(raised.value)
     assert broken.get("id", "y") in str(raised.value)
 
@@ -88,19 +88,19 @@ JIT = {"over": "jit", "value": "cold_build_s", "compare": "at least"}
 def test_a_target_that_decides_nothing_names_file_and_claim(tmp_path, changes, message):
     folder = write(tmp_path / "claims", claim(**changes))
     with pytest.raises(BadInput, match=f"{folder / 'talk.yaml'}: claim 'x': {message}"):
-        claim_files.load(folder)
+        files.load(folder)
 
 
 def test_jit_is_a_target_of_what_is_decided_over_it_or_over_the_source(tmp_path):
     source = {"over": "source", "value": 'reads_variable("A")', "compare": "holds"}
     for how in ([], JIT, source, [JIT, source]):
         folder = write(tmp_path / "claims", claim(applies={"target": "jit"}, decide=how))
-        assert claim_files.load(folder)
+        assert files.load(folder)
 
 
 def test_an_id_is_used_once(tmp_path):
     with pytest.raises(BadInput, match=r"already in talk\.yaml"):
-        claim_files.load(write(tmp_path / "claims", claim(), claim()))
+        files.load(write(tmp_path / "claims", claim(), claim()))
 
 
 def test_a_wrong_name_names_claim_and_name(tmp_path):
@@ -125,7 +125,7 @@ def test_cases_and_defaults_are_laid_over(tmp_path):
     base = claim(applies={"target": "decode", "where": "heads == 8"}, cases=cases)
     del base["source"]["document"]
     folder = write(tmp_path / "claims", base, defaults={"source": {"document": "a book"}})
-    small, large = claim_files.load(folder)
+    small, large = files.load(folder)
     assert (small["id"], large["id"]) == ("x-small", "x-large")
     assert small["applies"]["where"] == "(heads == 8) and (batch < 9)"
     assert large["published"] == {"value": 2, "unit": "GB/s"}

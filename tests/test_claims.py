@@ -10,10 +10,10 @@ import pytest
 from claims_data import A100, POINTS, ROOT, claim, decide, judged, write
 from results_data import entry, kernel, results
 
-from analysis import claim_files, claims
-from analysis.claim_evidence import Evidence, load
-from analysis.source_facts import SourceFacts
-from reporting.pages import environment
+from ncuflow.claims import audit, files
+from ncuflow.claims.evidence import Evidence, load
+from ncuflow.claims.source_facts import SourceFacts
+from ncuflow.pages.pages import environment
 
 # --- verdicts ------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ def test_results_of_an_earlier_run_are_no_evidence(folder):
 )
 def test_what_the_command_cannot_read_or_write_is_one_line(folder, arguments, message):
     out = folder.parent / "claims.json"
-    command = [sys.executable, "-m", "analysis.claims", "--results", str(folder)]
+    command = [sys.executable, "-m", "ncuflow.claims.audit", "--results", str(folder)]
     command += ["--claims", str(folder.parent / "claims"), "--out", str(out)]
     command += [argument.format(results=folder) for argument in arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -233,16 +233,16 @@ def test_what_the_command_cannot_read_or_write_is_one_line(folder, arguments, me
 
 
 def test_shipped_claims_are_valid_and_worded_out():
-    shipped = claim_files.load(ROOT / "claims")
+    shipped = files.load(ROOT / "claims")
     assert len(shipped) > 100
     assert not [c["id"] for c in shipped if "placeholder" in c["statement"]]
 
 
 def test_page_shows_every_claim(tmp_path):
-    loaded = claim_files.load(
+    loaded = files.load(
         write(tmp_path / "claims", claim(), claim(id="y", applies={"target": "rope"}))
     )
-    found = claims.judge_all(loaded, Evidence({"decode": results(*POINTS)}))
+    found = audit.judge_all(loaded, Evidence({"decode": results(*POINTS)}))
     page = (
         environment()
         .get_template("claims.md.j2")
@@ -275,7 +275,7 @@ def recorded(finished, tmp_path_factory):
     command = [
         sys.executable,
         "-m",
-        "analysis.claims",
+        "ncuflow.claims.audit",
         "--results",
         str(finished.outputs / "results"),
     ]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from compare_data import PROVENANCE, kernel, pair, point, side, sweep, with_runs
 
-from analysis import compare as comparison
-from analysis.compare import Settings, Side, compare, load, runs_of
-from parsers.files import BadInput, write_json
+from ncuflow.compare import verdict as comparison
+from ncuflow.compare.verdict import Settings, Side, compare, load, runs_of
+from ncuflow.io import BadInput, write_json
 
 ROOT = Path(__file__).parents[1]
 LIMITS = Settings()
@@ -215,7 +215,7 @@ def write_side(folder: Path, found: Side) -> Path:
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "analysis.compare", *map(str, arguments)]
+    command = [sys.executable, "-m", "ncuflow.compare.verdict", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

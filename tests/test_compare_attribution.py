@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from compare_data import kernel, point
 
-from analysis import attribution, decomposition
-from analysis.attribution import explain, match, operations_of
-from analysis.compare_reports import _kernels
+from ncuflow.compare import attribution, decomposition
+from ncuflow.compare.attribution import explain, match, operations_of
+from ncuflow.compare.reports import _kernels
 
 RECORDING = Path(__file__).parents[1] / "recordings/h200"
 REPORTS = sorted(RECORDING.glob("*/b*/sweep.ncu-rep.xz"))

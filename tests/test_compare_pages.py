@@ -11,9 +11,9 @@ import pytest
 from compare_data import kernel, pair, point, sweep
 from conftest import ROOT, Pipeline
 
-from analysis.compare import Settings, compare
-from reporting import compare_figures, compare_page
-from reporting.compare_page import context, figure_name, render, series, value
+from ncuflow.compare.verdict import Settings, compare
+from ncuflow.pages import compare_figures, compare_page
+from ncuflow.pages.compare_page import context, figure_name, render, series, value
 
 
 def document(change: dict | None = None, count: int = 5, **provenance: str) -> dict:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from analysis import gate
-from analysis.compare import CHANGED, Settings, compare, load
-from capture import evidence
-from parsers.files import write_json
+from ncuflow.capture import evidence
+from ncuflow.compare import gate
+from ncuflow.compare.verdict import CHANGED, Settings, compare, load
+from ncuflow.io import write_json
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "recordings"
@@ -52,10 +52,12 @@ def results_of(name: str, folder: Path) -> Path:
         tables = folder / "tables" / target
         batches = [str(found.root / target / batch) for batch in found.batches(target)]
         root = ("--evidence", str(found.root), "--target", target)
-        module("parsers.tables", *root, "--out", str(tables), *batches)
+        module("ncuflow.parsers.tables", *root, "--out", str(tables), *batches)
         out = folder / "results" / f"{target}_results.json"
         files = ("--out", str(out), "--measurements", str(tables / "measurements.parquet"))
-        module("analysis.results", *root, "--tables", str(tables), "--recording", name, *files)
+        module(
+            "ncuflow.findings.results", *root, "--tables", str(tables), "--recording", name, *files
+        )
     return folder / "results"
 
 

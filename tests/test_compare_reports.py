@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from compare_data import kernel
 
-from analysis import compare_reports
-from analysis.compare import Settings
-from analysis.compare_reports import compare, match, table
+from ncuflow.compare import reports as compare_reports
+from ncuflow.compare.reports import compare, match, table
+from ncuflow.compare.verdict import Settings
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted((ROOT / "recordings/h200").glob("decode/b*/sweep.ncu-rep.xz"))
@@ -93,7 +93,7 @@ def test_kernels_of_one_report_are_listed(reports: dict) -> None:
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "analysis.compare", *map(str, arguments)]
+    command = [sys.executable, "-m", "ncuflow.compare.verdict", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

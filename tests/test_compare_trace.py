@@ -8,9 +8,9 @@ import pytest
 from compare_data import pair, point, sweep
 from test_parsers_nsys import PID, Export
 
-from analysis.compare import Settings, Side, compare
-from parsers import tables
-from parsers.files import write_json
+from ncuflow.compare.verdict import Settings, Side, compare
+from ncuflow.io import write_json
+from ncuflow.parsers import tables
 
 POINT = "decode/B8"
 LAUNCHES = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.expression import ExpressionError, evaluate, names
+from ncuflow.claims.expression import ExpressionError, evaluate, names
 
 
 @pytest.mark.parametrize(

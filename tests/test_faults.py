@@ -132,7 +132,7 @@ def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed)
     (machine.folder / "plan/one-gpu").touch()
     snakemake.kill()
     snakemake.wait()
-    lock = [sys.executable, "-m", "capture.gpulock", "--timeout", "0", "--", "true"]
+    lock = [sys.executable, "-m", "ncuflow.capture.lock", "--timeout", "0", "--", "true"]
     run = {"cwd": machine.folder, "env": machine.environment, "capture_output": True, "text": True}
     # the orphan still measures: nobody else gets its GPU
     assert "no GPU of 1 became free" in subprocess.run(lock, check=False, **run).stderr
@@ -208,7 +208,7 @@ def test_a_deep_report_has_no_timing_and_checks_its_points_itself(machine):
 def test_an_edit_of_what_a_capture_executes_captures_again(machine):
     assert machine.run(TABLE).returncode == 0
     for name in ("reportscrub", "staging", "ncu"):
-        planned = planned_after(machine, f"capture/{name}.py", "", "\n# a comment more\n")
+        planned = planned_after(machine, f"ncuflow/capture/{name}.py", "", "\n# a comment more\n")
         assert "profile" in planned and "time" not in planned, name
 
 

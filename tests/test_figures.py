@@ -12,8 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from results_data import PROVENANCE, entry, kernel, results
 
-from reporting import contexts, figures
-from reporting.pages import environment
+from ncuflow.pages import contexts, figures
+from ncuflow.pages.pages import environment
 
 HMMA, HGMMA = 2000.0, 3000.0  # made up: FLOP a cycle and SM
 CLOCK, SMS = 1e9, 100.0

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import targets
-from analysis.ceilings import datasheet
-from targets import ceilings, sweep
+from ncuflow import targets
+from ncuflow.findings.ceilings import datasheet
+from ncuflow.runner import ceilings, sweep
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[1]
@@ -43,7 +43,7 @@ def run(folder: Path, name: str, mode: str, fault: str = "") -> tuple[int, list[
     found = sweep.points(targets.load(name), SMALL[name])
     points, out = folder / "points.json", folder / "out.jsonl"
     points.write_text(json.dumps([point.as_dict() for point in found]), "utf-8")
-    command = [sys.executable, "-m", "targets.run", name, "--mode", mode]
+    command = [sys.executable, "-m", "ncuflow.runner.run", name, "--mode", mode]
     command += ["--points", str(points), "--out", str(out)]
     environment = {**os.environ, "NCUFLOW_FAULT": fault}
     done = subprocess.run(
@@ -82,7 +82,7 @@ def test_times_are_positive_and_hot_is_no_slower_than_cold(tmp_path: Path) -> No
 @pytest.fixture(scope="module")
 def device() -> Any:
     pytest.importorskip("torch")
-    from targets.gpu import Gpu
+    from ncuflow.runner.gpu import Gpu
 
     return Gpu()
 

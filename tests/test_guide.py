@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.columns import COLUMNS
-from parsers.registry import counters
-from reporting import guide_commands
-from reporting.pages import Findings, render
+from ncuflow.findings.columns import COLUMNS
+from ncuflow.pages import guide_commands
+from ncuflow.pages.pages import Findings, render
+from ncuflow.parsers.registry import counters
 
 ROOT = Path(__file__).parents[1]
 SEEDS = ROOT.parent / "shared" / "seeds"
@@ -397,6 +397,6 @@ def test_the_registrys_counters_are_shown_as_the_command_that_prints_them(tmp_pa
     (batch / "sweep.json").write_text(json.dumps({"command": command}))
     shown = guide_commands.of_evidence(tmp_path)
     assert shown["counters"] == (
-        f"""ncu --section 'a b' --metrics "$(python -m parsers.registry {arch})" python"""
+        f"""ncu --section 'a b' --metrics "$(python -m ncuflow.parsers.registry {arch})" python"""
     )
     assert shown["timeline"] is None

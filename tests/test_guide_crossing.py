@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.crossing import crossings
+from ncuflow.findings.crossing import crossings
 
 
 def points(*limiters, status="ok"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reporting.guide_splitkv import Work, chunks, rows
+from ncuflow.pages.guide_splitkv import Work, chunks, rows
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis import hotlines
+from ncuflow.findings import hotlines
 
 INDEX = {
     "functions": {

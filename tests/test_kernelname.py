@@ -7,7 +7,7 @@ import re
 import pytest
 from flashinfer_source import flashinfer_package
 
-from analysis.kernelname import TEMPLATES, decode
+from ncuflow.findings.kernelname import TEMPLATES, decode
 
 DECODE = (
     "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, (unsigned int)2,"

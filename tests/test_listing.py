@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from capture import record as recording
-from capture.process import CaptureError
-from parsers import listing, ncu
-from parsers.files import BadInput, write_json
+from ncuflow.capture import recording
+from ncuflow.capture.process import CaptureError
+from ncuflow.io import BadInput, write_json
+from ncuflow.parsers import listing, ncu
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted((ROOT / "recordings").glob("*/*/deep/deep.ncu-rep.xz"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis import ceilings, measurement
+from ncuflow.findings import ceilings, join
 
 PROVENANCE = {"tier": "A", "gpu": "NVIDIA A100-SXM4-80GB", "compute_capability": "8.0"}
 MACHINE = ceilings.machine(
@@ -38,7 +38,7 @@ def launch(start: int, end: int, number: int, kind: str = "kernel") -> dict:
 
 
 def row(kernels=(), launches=(), **changes):
-    return measurement.row(TIMING | changes, list(kernels), list(launches), MACHINE, PROVENANCE)
+    return join.row(TIMING | changes, list(kernels), list(launches), MACHINE, PROVENANCE)
 
 
 def test_rates_use_cold_time_and_each_ceiling():
@@ -79,7 +79,7 @@ def test_one_kernel_without_duration_leaves_the_sum_and_the_longest_unknown():
         None,
         "unknown",
     )
-    assert measurement.main_kernel([]) is None
+    assert join.main_kernel([]) is None
 
 
 def test_hot_and_cold_launches_are_counted_apart():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from results_data import entry, results
 
-from analysis import noise
+from ncuflow.findings import noise
 
 
 def rows(**times: float) -> list[dict]:

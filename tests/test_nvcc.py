@@ -20,8 +20,8 @@ import pytest
 import yaml
 from conftest import ROOT
 
-import targets
-from targets import sweep
+from ncuflow import targets
+from ncuflow.runner import sweep
 
 pytestmark = pytest.mark.nvcc
 SWEEP = yaml.safe_load((ROOT / "config/config.yaml").read_text())["sweeps"]["default"]
@@ -68,7 +68,7 @@ def test_modules_of_the_default_sweep_compile_for_sm_80(
     points, out = tmp_path / "points.json", tmp_path / "build.json"
     found = sweep.points(targets.load(name), SWEEP[name])
     points.write_text(json.dumps([point.as_dict() for point in found]))
-    command = [sys.executable, "-m", "targets.run", name, "--mode", "build"]
+    command = [sys.executable, "-m", "ncuflow.runner.run", name, "--mode", "build"]
     command += ["--points", str(points), "--out", str(out)]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False

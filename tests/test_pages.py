@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from reporting import format as fmt
-from reporting import pages
+from ncuflow.pages import format as fmt
+from ncuflow.pages import pages
 
 SAMPLE = ROOT / "docs" / "sample"
 TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from parsers import children, ncu
-from parsers.files import BadInput
+from ncuflow.io import BadInput
+from ncuflow.parsers import children, ncu
 
 RECORDINGS = Path(__file__).parents[1] / "recordings/h200"
 

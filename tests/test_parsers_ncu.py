@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parsers import container, lines, ncu
-from parsers.files import BadInput
-from parsers.schema import build
+from ncuflow.io import BadInput
+from ncuflow.parsers import container, lines, ncu
+from ncuflow.parsers.schema import build
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
@@ -60,7 +60,7 @@ def shared(name: str) -> ncu.Report:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "parsers.ncu", *map(str, arguments)],
+        [sys.executable, "-m", "ncuflow.parsers.ncu", *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -463,7 +463,7 @@ def test_a_closed_pipe_is_quiet(report_file):
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
-        [sys.executable, "-m", "parsers.ncu", report_file, "--format", "json"],
+        [sys.executable, "-m", "ncuflow.parsers.ncu", report_file, "--format", "json"],
         cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(write_end)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parsers import nsys
-from parsers.files import BadInput
-from parsers.schema import build
+from ncuflow.io import BadInput
+from ncuflow.parsers import nsys
+from ncuflow.parsers.schema import build
 
 ROOT = Path(__file__).parents[1]
 RECORDED = sorted(ROOT.glob("recordings/*/**/trace.sqlite.xz"), key=lambda p: p.stat().st_size)
@@ -416,7 +416,7 @@ def test_recorded_traces_attribute_every_point(source):
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "parsers.nsys", *map(str, arguments)],
+        [sys.executable, "-m", "ncuflow.parsers.nsys", *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers import files, tables, timing
-from parsers.files import BadInput
-from parsers.schema import TABLES, build, check
+from ncuflow import io
+from ncuflow.io import BadInput
+from ncuflow.parsers import tables, timing
+from ncuflow.parsers.schema import TABLES, build, check
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted(ROOT.glob("recordings/*/**/sweep.ncu-rep.xz"), key=lambda p: p.stat().st_size)
@@ -149,10 +150,10 @@ def test_an_empty_table_keeps_its_columns(name):
 
 def test_writers_leave_nothing_half_written(tmp_path):
     path = tmp_path / "x.json"
-    files.write_json(path, {"a": 1})
+    io.write_json(path, {"a": 1})
     with pytest.raises(ValueError):
-        files.write_json(path, {"a": math.nan})
-    with pytest.raises(RuntimeError), files.replacing(path) as temporary:
+        io.write_json(path, {"a": math.nan})
+    with pytest.raises(RuntimeError), io.replacing(path) as temporary:
         temporary.write_text("half")
         raise RuntimeError
     assert json.loads(path.read_text()) == {"a": 1}
@@ -171,22 +172,22 @@ def test_writers_leave_nothing_half_written(tmp_path):
     st.integers(0, 4),
 )
 def test_json_with_lines_below_a_level_holds_the_same_value(value, levels):
-    assert json.loads(files.dump_json(value, levels)) == value
+    assert json.loads(io.dump_json(value, levels)) == value
 
 
 def test_json_below_the_last_level_is_a_line_each():
     value = {"points": [{"id": "a", "work": {"flops": 1}}, {"id": "b", "work": {}}], "none": []}
-    assert files.dump_json(value, 2) == (
+    assert io.dump_json(value, 2) == (
         '{\n "points": [\n  {"id": "a", "work": {"flops": 1}},\n  {"id": "b", "work": {}}\n ],\n'
         ' "none": []\n}\n'
     )
     with pytest.raises(ValueError, match="not JSON compliant"):
-        files.dump_json({"a": [{"b": math.nan}]}, 2)
+        io.dump_json({"a": [{"b": math.nan}]}, 2)
 
 
 def test_tables_are_written_twice(tmp_path):
     table = build("timing", [{"report": "r", "batch": "b", **timing.flatten(RECORD)}])
-    files.write_table(tmp_path / "timing.parquet", table)
+    io.write_table(tmp_path / "timing.parquet", table)
     assert pq.read_table(tmp_path / "timing.parquet").equals(table)
     with (tmp_path / "timing.csv").open() as text:
         (row,) = csv.DictReader(text)
@@ -197,28 +198,28 @@ def test_tables_are_written_twice(tmp_path):
 def test_a_compressed_file_is_opened_as_a_private_copy(tmp_path):
     path = tmp_path / "a.txt.xz"
     path.write_bytes(lzma.compress(b"hello"))
-    with files.opened(path) as plain:
+    with io.opened(path) as plain:
         assert plain.read_bytes() == b"hello"
         assert plain.name == "a.txt"
         assert plain.parent.stat().st_mode & 0o077 == 0
     assert not plain.exists()
     path.write_bytes(lzma.compress(b"hello" * 1000)[:40])
-    with pytest.raises(BadInput, match="xz archive"), files.opened(path):
+    with pytest.raises(BadInput, match="xz archive"), io.opened(path):
         pass
 
 
 def test_what_cannot_be_read_is_bad_input(tmp_path):
     with pytest.raises(BadInput, match="no such file"):
-        files.sniff(tmp_path / "none")
+        io.sniff(tmp_path / "none")
     with pytest.raises(BadInput, match="folder"):
-        files.sniff(tmp_path)
+        io.sniff(tmp_path)
 
 
 @given(st.binary(max_size=200))
 def test_every_file_has_a_description(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("f") / "x"
     path.write_bytes(data)
-    kind, words = files.sniff(path)
+    kind, words = io.sniff(path)
     assert kind and words
     assert (kind == "empty") == (data == b"")
 
@@ -240,7 +241,7 @@ def evidence(tmp_path):
 def command(root: Path, folder: Path, out: Path) -> subprocess.CompletedProcess[str]:
     arguments = ["--evidence", root, "--target", folder.parent.name, "--out", out, folder]
     return subprocess.run(
-        [sys.executable, "-m", "parsers.tables", *map(str, arguments)],
+        [sys.executable, "-m", "ncuflow.parsers.tables", *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

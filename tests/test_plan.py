@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from capture import plan
+from ncuflow.capture import plan
 
 POINT = {"id": "decode/x", "target": "decode", "params": {"batch": 1}}
 
@@ -56,7 +56,7 @@ def test_what_is_no_plan_is_bad_usage_and_writes_nothing(
 
 def test_a_folder_in_place_of_the_file_is_one_line(tmp_path: Path) -> None:
     arguments = ["--points", json.dumps([POINT]), "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "capture.plan", *arguments]
+    command = [sys.executable, "-m", "ncuflow.capture.plan", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, f"error: {tmp_path}: Is a directory\n")
     assert not list(tmp_path.iterdir())

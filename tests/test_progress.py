@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from targets.progress import Progress
+from ncuflow.runner.progress import Progress
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parsers import docs
-from parsers.registry import (
+from ncuflow import docs_tables
+from ncuflow.parsers.registry import (
     METRICS,
     NOT_COUNTED,
     STALL_REASONS,
@@ -19,8 +19,8 @@ from parsers.registry import (
     counters,
     format_value,
 )
-from parsers.sources import Ceiling, NotANumber, scaled, total
-from parsers.units import as_text, base_unit, scale
+from ncuflow.parsers.sources import Ceiling, NotANumber, scaled, total
+from ncuflow.parsers.units import as_text, base_unit, scale
 
 FACTS = Path(__file__).parents[1].parent / "shared" / "facts"
 
@@ -187,7 +187,9 @@ def test_old_cards_read_the_names_of_ga100():
     assert architecture(8) == architecture(7) == architecture(None) == "ga100"
 
 
-@pytest.mark.parametrize("name", docs.PAGES)
+@pytest.mark.parametrize("name", docs_tables.PAGES)
 def test_the_generated_docs_are_in_step(name):
     page = Path(__file__).parents[1] / "docs" / name
-    assert page.read_text(encoding="utf-8") == docs.PAGES[name](), "run python -m parsers.docs"
+    assert page.read_text(encoding="utf-8") == docs_tables.PAGES[name](), (
+        "run python -m ncuflow.docs_tables"
+    )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fake_device import Device, fake_target, made, ran
 
-from targets import faults
-from targets.run import Run, run_points
+from ncuflow.runner import faults
+from ncuflow.runner.run import Run, run_points
 
 NAN = float("nan")
 

@@ -15,10 +15,10 @@ import pytest
 from conftest import run_python
 from fake_device import Device, fake_target, made, points_file
 
-from parsers.files import BadInput
-from targets import builds, gpu
-from targets import run as running
-from targets.run import read_points
+from ncuflow.io import BadInput
+from ncuflow.runner import builds, gpu
+from ncuflow.runner import run as running
+from ncuflow.runner.run import read_points
 
 
 def test_points_are_read_and_completed_by_the_defaults(tmp_path: Path) -> None:
@@ -172,7 +172,9 @@ def test_bad_usage_exits_2_and_writes_nothing(
 ) -> None:
     root = Path(__file__).parents[1]
     code = f"import sys; sys.path.insert(0, {str(root)!r}); import runpy; "
-    code += f"sys.argv[1:] = {arguments!r}; runpy.run_module('targets.run', run_name='__main__')"
+    code += (
+        f"sys.argv[1:] = {arguments!r}; runpy.run_module('ncuflow.runner.run', run_name='__main__')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -185,7 +187,7 @@ def test_what_a_profiler_hooked_into_the_exit_runs() -> None:
     """A profiler that is inside the process writes its last buffers there."""
     code = "import atexit, runpy, sys; atexit.register(print, 'hooked'); "
     code += "sys.argv[1:] = ['decode', '--points', 'none.json', '--out', 'o']; "
-    code += "runpy.run_module('targets.run', run_name='__main__')"
+    code += "runpy.run_module('ncuflow.runner.run', run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(__file__).parents[1],
@@ -198,7 +200,7 @@ def test_what_a_profiler_hooked_into_the_exit_runs() -> None:
 
 def guarded(main: str, at_once: bool, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
     """(exit status, stderr) of a command whose main is this expression."""
-    guard = "import os; from parsers.files import main_guard; "
+    guard = "import os; from ncuflow.io import main_guard; "
     return run_python(f"{guard}main_guard(lambda: {main}, at_once={at_once})", stdout)
 
 

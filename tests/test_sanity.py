@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from results_data import entry, kernel, results
 
-from analysis import sanity
+from ncuflow.findings import sanity
 
 ROOT = Path(__file__).parents[1]
 # One decode point as an H200 gave it; bytes and FLOPs are the analytic and the counted ones.
@@ -155,7 +155,7 @@ def test_strict_mode_names_cell_value_limit_and_cause():
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "analysis.sanity", str(folder), *arguments]
+    command = [sys.executable, "-m", "ncuflow.findings.sanity", str(folder), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import stalltree
-from parsers.stalls import STALL_REASONS
+from ncuflow.findings import stalltree
+from ncuflow.parsers.stalls import STALL_REASONS
 
 REASONS = [name for name, reason in STALL_REASONS.items() if reason.kind == "stall"]
 

@@ -8,8 +8,8 @@ import random
 import pytest
 from compare_data import runs
 
-from analysis import statistics
-from analysis.statistics import ASSUMED_FLOOR, Estimate, decide, estimates
+from ncuflow.findings import statistics
+from ncuflow.findings.statistics import ASSUMED_FLOOR, Estimate, decide, estimates
 
 
 def verdicts(sides: list, threshold: float = 0.03, floor: float | None = None) -> list[Estimate]:

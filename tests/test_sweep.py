@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from targets.sweep import Point, batches, expand, points
+from ncuflow.runner.sweep import Point, batches, expand, points
 
 DEFAULTS = {"a": 1, "b": 2, "kind": "x"}
 CHOICES = {"kind": ("x", "y")}

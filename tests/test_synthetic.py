@@ -9,9 +9,9 @@ import pytest
 from conftest import ROOT
 
 from benchmarks import reports, synthetic
-from capture.evidence import recorded
-from capture.record import verify
-from parsers import ncu, tables
+from ncuflow.capture.evidence import recorded
+from ncuflow.capture.recording import verify
+from ncuflow.parsers import ncu, tables
 
 RECORDING = ROOT / "recordings/h200"
 REPORT = min(RECORDING.glob("*/b*/sweep.ncu-rep.xz"), key=lambda path: path.stat().st_size)

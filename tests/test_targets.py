@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-import targets
-from capture import plan
-from targets import sweep
-from targets.planinfo import plan_info
+from ncuflow import targets
+from ncuflow.capture import plan
+from ncuflow.runner import sweep
+from ncuflow.runner.planinfo import plan_info
 
 ROOT = Path(__file__).parents[1]
 NAMES = targets.names()
@@ -262,9 +262,9 @@ def page_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The documented target, in a folder beside the targets of the project."""
     (tmp_path / "page_append.py").write_text(example("file: targets/page_append.py"), "utf-8")
     monkeypatch.setattr(targets, "__path__", [*targets.__path__, str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "targets.page_append", raising=False)
+    monkeypatch.delitem(sys.modules, "ncuflow.targets.page_append", raising=False)
     yield targets.load("page_append")
-    sys.modules.pop("targets.page_append", None)
+    sys.modules.pop("ncuflow.targets.page_append", None)
     del targets.page_append  # type: ignore[attr-defined]
 
 
@@ -286,7 +286,7 @@ def test_the_documented_way_to_try_it_plans_the_point(
     page_append: ModuleType, tmp_path: Path
 ) -> None:
     line = re.search(
-        r"python -m capture\.plan (.*)", (ROOT / "docs/adding-a-target.md").read_text()
+        r"python -m ncuflow\.capture\.plan (.*)", (ROOT / "docs/adding-a-target.md").read_text()
     )
     assert line
     arguments = shlex.split(line[1])
@@ -318,7 +318,7 @@ def naive_attention(torch: Any, q: Any, k: Any, v: Any, visible: list[int]) -> A
 
 
 def test_attention_reference(torch: Any) -> None:
-    from targets import reference
+    from ncuflow.runner import reference
 
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(5, heads, 16, generator=generator) for heads in (4, 2, 2))
@@ -330,7 +330,7 @@ def test_attention_reference(torch: Any) -> None:
 
 
 def test_rope_reference_turns_pairs_by_their_angle(torch: Any) -> None:
-    from targets import reference
+    from ncuflow.runner import reference
 
     frequency = reference.rope_frequencies(4, 1e4, llama31=False)
     assert frequency.tolist() == pytest.approx([1.0, 0.01])
@@ -344,7 +344,7 @@ def test_rope_reference_turns_pairs_by_their_angle(torch: Any) -> None:
 
 
 def test_llama31_frequencies_keep_the_fast_and_divide_the_slow_by_eight(torch: Any) -> None:
-    from targets import reference
+    from ncuflow.runner import reference
 
     plain = reference.rope_frequencies(128, 5e5, llama31=False)
     scaled = reference.rope_frequencies(128, 5e5, llama31=True)
@@ -356,7 +356,7 @@ def test_llama31_frequencies_keep_the_fast_and_divide_the_slow_by_eight(torch: A
 
 
 def test_merged_states_are_the_attention_over_all_segments(torch: Any) -> None:
-    from targets import reference
+    from ncuflow.runner import reference
 
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(6, dtype=torch.float64, generator=generator)
@@ -372,7 +372,7 @@ def test_merged_states_are_the_attention_over_all_segments(torch: Any) -> None:
 
 
 def test_rmsnorm_reference(torch: Any) -> None:
-    from targets import reference
+    from ncuflow.runner import reference
 
     found = reference.rmsnorm(torch.tensor([[3.0, 4.0]]), torch.tensor([2.0, 1.0]), 0.0)
     assert found[0].tolist() == pytest.approx([6 / math.sqrt(12.5), 4 / math.sqrt(12.5)])
@@ -382,8 +382,8 @@ def test_rmsnorm_reference(torch: Any) -> None:
 def test_a_page_table_is_shuffled_complete_and_gathers_in_order(
     torch: Any, length: int, page_size: int, last: int
 ) -> None:
-    from targets.launch import Inputs
-    from targets.pages import page_table
+    from ncuflow.runner.kv_pages import page_table
+    from ncuflow.runner.launch import Inputs
 
     table = page_table(Inputs("point", device="cpu"), 3, length, page_size)
     pages = len(table.indices) // 3
@@ -402,7 +402,7 @@ def test_a_page_table_is_shuffled_complete_and_gathers_in_order(
 
 
 def test_inputs_depend_on_point_and_seed_alone(torch: Any) -> None:
-    from targets.launch import Inputs
+    from ncuflow.runner.launch import Inputs
 
     def draw(point: str, seed: int) -> list[float]:
         drawn = Inputs(point, seed, "cpu").normal(4, dtype=torch.float32)
@@ -413,7 +413,7 @@ def test_inputs_depend_on_point_and_seed_alone(torch: Any) -> None:
 
 
 def test_a_sample_of_rows_has_the_first_and_the_last(torch: Any) -> None:
-    from targets.launch import Inputs
+    from ncuflow.runner.launch import Inputs
 
     inputs = Inputs("point", device="cpu")
     assert inputs.rows(5, 8).tolist() == [0, 1, 2, 3, 4]

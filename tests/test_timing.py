@@ -9,7 +9,7 @@ from fake_device import Device, ran
 from hypothesis import given
 from hypothesis import strategies as st
 
-from targets import ceilings, gpu, timing
+from ncuflow.runner import ceilings, gpu, timing
 
 
 def test_a_summary_has_quartiles_and_says_how_many() -> None:

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from analysis.trace import trace
-from parsers.files import BadInput
+from ncuflow.findings.lineage import trace
+from ncuflow.io import BadInput
 
 EVIDENCE = (
     ".ncu-rep",

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from conftest import COPIED, ROOT, SECRET, Pipeline, copy_project
 
-from capture.evidence import recorded
+from ncuflow.capture.evidence import recorded
 
 RECORDED = ("--config", "source=recorded")
 CONFIG = yaml.safe_load((ROOT / "config/config.yaml").read_text())
@@ -81,7 +81,7 @@ def test_an_edited_parser_reads_every_target_again(changed):
 
 
 def test_an_edited_figure_draws_no_table_again(changed):
-    _append(changed.folder / "reporting/figures.py", "\n# a comment more\n")
+    _append(changed.folder / "ncuflow/pages/figures.py", "\n# a comment more\n")
     planned = changed.planned("all", *RECORDED)
     assert planned.count("target_page") == len(TARGETS)
     assert set(planned) == {"target_page", "pages", "all"}
@@ -90,7 +90,7 @@ def test_an_edited_figure_draws_no_table_again(changed):
 @pytest.mark.parametrize("module", ["figures", "pages"])
 def test_a_page_whose_figures_fail_is_not_kept_and_the_other_way_round(changed, module):
     """Also when what fails has written its files before."""
-    path = changed.folder / f"reporting/{module}.py"
+    path = changed.folder / f"ncuflow/pages/{module}.py"
     whole = path.read_text()
     assert "    main_guard(main)\n" in whole
     path.write_text(whole.replace("main_guard(main)", "main_guard(lambda: main() or 3)"))
@@ -199,7 +199,8 @@ def test_default_config_fits_the_schema_and_every_key_is_described():
 
 def test_every_sweep_names_known_targets_and_parameters():
     sys.path.insert(0, str(ROOT))
-    from targets import load, names, sweep
+    from ncuflow.runner import sweep
+    from ncuflow.targets import load, names
 
     assert {*CONFIG["deep"], *CONFIG["jit"]} <= set(CONFIG["sweeps"])
     for blocks in [*CONFIG["sweeps"].values(), *CONFIG["deep"].values()]:
@@ -209,7 +210,7 @@ def test_every_sweep_names_known_targets_and_parameters():
 
 
 def test_the_schema_knows_the_jit_modules_that_the_probe_knows():
-    from capture.jitprobe import MODULES
+    from ncuflow.capture.jitprobe import MODULES
 
     schema = yaml.safe_load((ROOT / "config/schema.yaml").read_text())
     known = schema["properties"]["jit"]["additionalProperties"]["items"]["enum"]
@@ -218,7 +219,8 @@ def test_the_schema_knows_the_jit_modules_that_the_probe_knows():
 
 def test_the_smoke_sweep_is_small_as_a_whole():
     """Three process starts a target are what it costs; deep reports and the JIT would double it."""
-    from targets import load, sweep
+    from ncuflow.runner import sweep
+    from ncuflow.targets import load
 
     smoke = CONFIG["sweeps"]["smoke"]
     assert len(smoke) <= 3

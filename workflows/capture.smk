@@ -6,7 +6,7 @@ _jit_cache = f"{OUT}/jit-cache" if Path(OUT).is_absolute() else f"$PWD/{OUT}/jit
 JIT_ENV = f'FLASHINFER_WORKSPACE_BASE="{_jit_cache}" FLASHINFER_JIT_LINEINFO=1'
 RUNNER = modules(
     *(
-        f"targets.{name}"
+        f"ncuflow.runner.{name}"
         for name in (
             "run",
             "launch",
@@ -15,24 +15,24 @@ RUNNER = modules(
             "reference",
             "check",
             "faults",
-            "pages",
+            "kv_pages",
             "planinfo",
         )
     )
 )
 PROFILER = modules(
-    "capture.points",
-    "capture.process",
-    "capture.gpulock",
-    "capture.machine",
-    "capture.progress",
-    "capture.staging",
-    "capture.ncu",
+    "ncuflow.capture.points",
+    "ncuflow.capture.process",
+    "ncuflow.capture.lock",
+    "ncuflow.capture.machine",
+    "ncuflow.capture.progress",
+    "ncuflow.capture.staging",
+    "ncuflow.capture.ncu",
 )
 
 
 if LIVE:
-    from parsers import registry
+    from ncuflow.parsers import registry
 
     # A sweep asks for these counters, so another list captures again; another label or meaning in the catalogues does not.
     COUNTERS = [
@@ -41,7 +41,7 @@ if LIVE:
 
     rule preflight:
         input:
-            code=modules("capture.environment", "capture.machine"),
+            code=modules("ncuflow.capture.preflight", "ncuflow.capture.machine"),
         output:
             f"{CAPTURES}/environment.json",
         log:
@@ -53,12 +53,12 @@ if LIVE:
             clocks=config["ncu"]["clock_control"],
             counters="" if config["ncu"]["enabled"] else "--no-counters",
         shell:
-            "{params.jit_env} python -m capture.environment --clock-policy {params.clocks}"
+            "{params.jit_env} python -m ncuflow.capture.preflight --clock-policy {params.clocks}"
             " {params.counters} --out {output} 2> {log}"
 
     rule ceilings:
         input:
-            code=modules("targets.ceilings", "targets.gpu"),
+            code=modules("ncuflow.runner.ceilings", "ncuflow.runner.gpu"),
         output:
             f"{CAPTURES}/ceilings.json",
         log:
@@ -66,23 +66,23 @@ if LIVE:
         resources:
             gpu=1,
         shell:
-            "python -m capture.gpulock -- python -m targets.run ceilings --out {output:q} 2> {log:q}"
+            "python -m ncuflow.capture.lock -- python -m ncuflow.runner.run ceilings --out {output:q} 2> {log:q}"
 
     rule source_index:
         input:
             code=modules(
-                "capture.sourceindex", "capture.cudascan", "capture.signatures"
+                "ncuflow.source.index", "ncuflow.source.cuda", "ncuflow.source.api"
             ),
         output:
             f"{CAPTURES}/source_index.json",
         log:
             f"{OUT}/logs/source_index.log",
         shell:
-            "python -m capture.sourceindex --out {output:q} 2> {log:q}"
+            "python -m ncuflow.source.index --out {output:q} 2> {log:q}"
 
     rule plan:
         input:
-            code=modules("capture.plan", "targets.sweep"),
+            code=modules("ncuflow.capture.plan", "ncuflow.runner.sweep"),
             target="targets/{target}.py",
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/points.json",
@@ -91,7 +91,7 @@ if LIVE:
         params:
             points=plan_of,
         shell:
-            "python -m capture.plan --points {params.points:q} --out {output:q} 2> {log:q}"
+            "python -m ncuflow.capture.plan --points {params.points:q} --out {output:q} 2> {log:q}"
 
     # Compile what the points need before a GPU is held; modules of one target side by side. Status 3: some do not
     # compile; the points that need them fail on their own, and are named.
@@ -105,7 +105,7 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
         shell:
-            "{params.jit_env} python -m targets.run {wildcards.target} --mode build"
+            "{params.jit_env} python -m ncuflow.runner.run {wildcards.target} --mode build"
             " --points {input.points:q} --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
 
     # Status 3: some points are wrong or failed, and named. Status 4: the GPU was lost in mid-sweep; the batch
@@ -128,8 +128,8 @@ if LIVE:
             repeats=config["timing"]["repeats"],
             exclusive="--exclusive-host" if config["timing"]["exclusive_host"] else "",
         shell:
-            "{params.jit_env} python -m capture.gpulock {params.exclusive} --"
-            " python -m targets.run {wildcards.target} --mode time --repeats {params.repeats}"
+            "{params.jit_env} python -m ncuflow.capture.lock {params.exclusive} --"
+            " python -m ncuflow.runner.run {wildcards.target} --mode time --repeats {params.repeats}"
             " --points {input.points:q} --out {output:q} 2> {log:q}"
             " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
 
@@ -145,7 +145,7 @@ if LIVE:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             timing=f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
             code=PROFILER
-            + modules("capture.nsys", "capture.tracescrub", "capture.private"),
+            + modules("ncuflow.capture.nsys", "ncuflow.capture.tracescrub", "ncuflow.capture.private"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/trace.sqlite",
             f"{CAPTURES}/{{target}}/{{batch}}/trace.json",
@@ -160,7 +160,7 @@ if LIVE:
             repeats=config["nsys"]["repeats"],
             timeout=config["nsys"]["timeout_s"],
         shell:
-            "{params.jit_env} python -m capture.nsys {wildcards.target} --points {input.points:q}"
+            "{params.jit_env} python -m ncuflow.capture.nsys {wildcards.target} --points {input.points:q}"
             " --timing {input.timing:q} --out {params.out:q} --name trace --repeats {params.repeats}"
             " --flush --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
@@ -168,7 +168,7 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             timing=f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
-            code=PROFILER + modules("capture.reportscrub"),
+            code=PROFILER + modules("ncuflow.capture.reportscrub"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/sweep.ncu-rep",
             f"{CAPTURES}/{{target}}/{{batch}}/sweep.json",
@@ -185,7 +185,7 @@ if LIVE:
             clocks=config["ncu"]["clock_control"],
             timeout=config["ncu"]["timeout_s"],
         shell:
-            "{params.jit_env} python -m capture.ncu {wildcards.target} --points {input.points:q}"
+            "{params.jit_env} python -m ncuflow.capture.ncu {wildcards.target} --points {input.points:q}"
             " --timing {input.timing:q} --out {params.out:q} --name sweep --registry --sections {params.sections}"
             " --clock-control {params.clocks} --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
@@ -193,7 +193,7 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/deep/points.json",
             build=f"{CAPTURES}/{{target}}/deep/build.json",
-            code=PROFILER + RUNNER + modules("capture.reportscrub"),
+            code=PROFILER + RUNNER + modules("ncuflow.capture.reportscrub"),
         output:
             f"{CAPTURES}/{{target}}/deep/deep.ncu-rep",
             f"{CAPTURES}/{{target}}/deep/deep.json",
@@ -209,7 +209,7 @@ if LIVE:
             timeout=config["ncu"]["timeout_s"],
             source="--import-source" if config["ncu"]["import_source"] else "",
         shell:
-            "{params.jit_env} python -m capture.ncu {wildcards.target} --points {input.points:q}"
+            "{params.jit_env} python -m ncuflow.capture.ncu {wildcards.target} --points {input.points:q}"
             " --out {params.out:q} --name deep --deep {params.source} --clock-control {params.clocks}"
             " --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
@@ -217,7 +217,7 @@ if LIVE:
     # failed, and are named.
     rule jit_measure:
         input:
-            code=modules("capture.jit", "capture.jitprobe", "capture.process"),
+            code=modules("ncuflow.capture.jit", "ncuflow.capture.jitprobe", "ncuflow.capture.process"),
         output:
             f"{CAPTURES}/jit/jit_analysis.json",
         log:
@@ -227,7 +227,7 @@ if LIVE:
         params:
             modules=",".join(JIT_MODULES),
         shell:
-            "python -m capture.jit --ignore-aot --modules {params.modules} --out {output:q} 2> {log:q}"
+            "python -m ncuflow.capture.jit --ignore-aot --modules {params.modules} --out {output:q} 2> {log:q}"
             " || [ $? -eq 3 ]"
 
     # What a live run compiles, ahead of it: snakemake -j4 build_all

@@ -14,8 +14,8 @@ from snakemake.exceptions import WorkflowError
 
 from snakemake.utils import update_config
 
-from capture import evidence as _evidence
-from capture import settings as _settings
+from ncuflow.capture import evidence as _evidence
+from ncuflow.capture import settings as _settings
 
 for _key, _value in (workflow.config_settings.config or {}).items():
     if isinstance(_value, (dict, list)):

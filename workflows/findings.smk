@@ -1,15 +1,15 @@
 # Tables -> findings: joined measurements, the environment, the JIT, claims.
 FINDING_CODE = modules(
-    "analysis.results",
-    "analysis.measurement",
-    "analysis.columns",
-    "analysis.ceilings",
-    "analysis.bottleneck",
-    "analysis.noise",
-    "analysis.provenance",
-    "parsers.files",
-    "parsers.timing",
-) + ["analysis/datasheets.yaml"]
+    "ncuflow.findings.results",
+    "ncuflow.findings.join",
+    "ncuflow.findings.columns",
+    "ncuflow.findings.ceilings",
+    "ncuflow.findings.bottleneck",
+    "ncuflow.findings.noise",
+    "ncuflow.findings.provenance",
+    "ncuflow.io",
+    "ncuflow.parsers.timing",
+) + ["ncuflow/findings/datasheets.yaml"]
 RESULTS = [f"{OUT}/results/{name}_results.json" for name in KERNEL_TARGETS]
 
 
@@ -30,7 +30,7 @@ rule findings:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "python -m analysis.results --target {wildcards.target} --tables {params.tables:q}"
+        "python -m ncuflow.findings.results --target {wildcards.target} --tables {params.tables:q}"
         " --evidence {params.root:q} {params.recording} --out {output.results:q}"
         " --measurements {output.measurements:q} 2> {log:q}"
 
@@ -38,7 +38,7 @@ rule findings:
 rule environment_info:
     input:
         environment=f"{EVIDENCE.root}/environment.json",
-        code=modules("analysis.machine", "analysis.provenance", "parsers.files"),
+        code=modules("ncuflow.findings.machine", "ncuflow.findings.provenance", "ncuflow.io"),
     output:
         f"{OUT}/results/environment_info.json",
     log:
@@ -47,7 +47,7 @@ rule environment_info:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "python -m analysis.machine --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
+        "python -m ncuflow.findings.machine --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
 
 
 SOURCE_INDEX = f"{EVIDENCE.root}/source_index.json"
@@ -61,15 +61,15 @@ rule claims:
         source_index=SOURCE_INDEX,
         claims=sorted(glob("claims/*")),
         code=modules(
-            "analysis.claims",
-            "analysis.claim_files",
-            "analysis.claim_evidence",
-            "analysis.decision",
-            "analysis.expression",
-            "analysis.scope",
-            "analysis.sanity",
-            "analysis.source_facts",
-            "analysis.noise",
+            "ncuflow.claims.audit",
+            "ncuflow.claims.files",
+            "ncuflow.claims.evidence",
+            "ncuflow.claims.decision",
+            "ncuflow.claims.expression",
+            "ncuflow.claims.scope",
+            "ncuflow.findings.sanity",
+            "ncuflow.claims.source_facts",
+            "ncuflow.findings.noise",
         ),
     output:
         records=f"{OUT}/results/claims.json",
@@ -80,7 +80,7 @@ rule claims:
         results=lambda wc: f"{OUT}/results",
         targets=TARGET_PAGES,
     shell:
-        "python -m analysis.claims --results {params.results:q} --targets {params.targets} --claims claims"
+        "python -m ncuflow.claims.audit --results {params.results:q} --targets {params.targets} --claims claims"
         " --source-index {input.source_index:q} --out {output.records:q} 2> {log:q}"
 
 
@@ -88,7 +88,7 @@ rule hotlines:
     input:
         results=RESULTS,
         source_index=SOURCE_INDEX,
-        code=modules("analysis.hotlines"),
+        code=modules("ncuflow.findings.hotlines"),
     output:
         f"{OUT}/results/hotlines.json",
     log:
@@ -96,7 +96,7 @@ rule hotlines:
     params:
         root=EVIDENCE.root,
     shell:
-        "python -m analysis.hotlines --results {input.results:q} --evidence {params.root:q}"
+        "python -m ncuflow.findings.hotlines --results {input.results:q} --evidence {params.root:q}"
         " --out {output:q} 2> {log:q}"
 
 
@@ -104,7 +104,7 @@ rule jit_analysis:
     input:
         jit=JIT,
         environment=f"{EVIDENCE.root}/environment.json",
-        code=modules("analysis.jit", "analysis.provenance", "parsers.files"),
+        code=modules("ncuflow.findings.jit", "ncuflow.findings.provenance", "ncuflow.io"),
     output:
         f"{OUT}/results/jit_analysis.json",
     log:
@@ -113,4 +113,4 @@ rule jit_analysis:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "python -m analysis.jit --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
+        "python -m ncuflow.findings.jit --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"

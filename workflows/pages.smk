@@ -1,20 +1,20 @@
 # Findings -> figures and pages.
 CONTEXT = modules(
-    "reporting.pages",
-    "reporting.contexts",
-    "reporting.format",
-    "reporting.series",
-    "analysis.provenance",
-    "analysis.sanity",
+    "ncuflow.pages.pages",
+    "ncuflow.pages.contexts",
+    "ncuflow.pages.format",
+    "ncuflow.pages.series",
+    "ncuflow.findings.provenance",
+    "ncuflow.findings.sanity",
 ) + ["templates/_macros.j2"]
-GUIDE = sorted(glob("reporting/guide*.py")) + modules(
-    "analysis.kernelname",
-    "analysis.stalltree",
-    "analysis.hotlines",
-    "analysis.crossing",
-    "analysis.choices",
-    "analysis.noise",
-    "parsers.stalls",
+GUIDE = sorted(glob("ncuflow/pages/guide*.py")) + modules(
+    "ncuflow.findings.kernelname",
+    "ncuflow.findings.stalltree",
+    "ncuflow.findings.hotlines",
+    "ncuflow.findings.crossing",
+    "ncuflow.findings.choices",
+    "ncuflow.findings.noise",
+    "ncuflow.parsers.stalls",
 )
 GUIDE += sorted(glob("templates/guide/**/*.*", recursive=True))
 OVER_ALL = ["kernel-dev-guide", "final-report", "claims", "INDEX", "analysis"]
@@ -24,10 +24,10 @@ PAGES = [f"{OUT}/reports/{name}.md" for name in ["environment", *OVER_ALL]]
 # A page and the figures beside it in one job, at once: most of a figure's time is the import of matplotlib.
 # The shell waits for both, whichever of them fails.
 FIGURE_CODE = modules(
-    "reporting.figures",
-    "reporting.series",
-    "analysis.provenance",
-    "parsers.files",
+    "ncuflow.pages.figures",
+    "ncuflow.pages.series",
+    "ncuflow.findings.provenance",
+    "ncuflow.io",
 )
 
 
@@ -55,8 +55,8 @@ rule target_page:
         root=EVIDENCE.root,
     shell:
         "( trap wait EXIT;"
-        " python -m reporting.figures --results {input.results:q} --out-dir {params.figures:q} &"
-        " python -m reporting.pages target --target {wildcards.target} --results {params.results:q}"
+        " python -m ncuflow.pages.figures --results {input.results:q} --out-dir {params.figures:q} &"
+        " python -m ncuflow.pages.pages target --target {wildcards.target} --results {params.results:q}"
         " --evidence {params.root:q} {params.strict} --out-dir {params.out:q}; wait $! ) 2> {log:q}"
 
 
@@ -77,7 +77,7 @@ rule environment_page:
         out=lambda wc: f"{OUT}/reports",
         root=EVIDENCE.root,
     shell:
-        "python -m reporting.pages environment --results {params.results:q} --targets {params.targets}"
+        "python -m ncuflow.pages.pages environment --results {params.results:q} --targets {params.targets}"
         " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} 2> {log:q}"
 
 
@@ -108,9 +108,9 @@ rule pages:
         figures=lambda wc: f"{OUT}/figures",
         root=EVIDENCE.root,
     shell:
-        "( trap wait EXIT; python -m reporting.figures --overview --results {input.results:q}"
+        "( trap wait EXIT; python -m ncuflow.pages.figures --overview --results {input.results:q}"
         " --out-dir {params.figures:q} &"
-        " python -m reporting.pages {params.pages} --results {params.results:q} --targets {params.targets}"
+        " python -m ncuflow.pages.pages {params.pages} --results {params.results:q} --targets {params.targets}"
         " --evidence {params.root:q} {params.strict} --out-dir {params.out:q}; wait $! ) 2> {log:q}"
 
 
@@ -131,7 +131,7 @@ if HAS_JIT:
             out=lambda wc: f"{OUT}/reports",
             root=EVIDENCE.root,
         shell:
-            "python -m reporting.pages jit --results {params.results:q} --evidence {params.root:q}"
+            "python -m ncuflow.pages.pages jit --results {params.results:q} --evidence {params.root:q}"
             " {params.strict} --out-dir {params.out:q} 2> {log:q}"
 
 

@@ -1,0 +1,192 @@
+"""Evidence: where the captures of a run lie and which files each kernel target has. Read by the rules.
+
+Live evidence (``outputs/<machine>/captures``) and recorded evidence (``recordings/<name>``) have one layout;
+a recording's large files carry ``.xz``. Importing this module costs milliseconds: the DAG does it every time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ncuflow.capture.machine import counters_refused_here, tool
+from ncuflow.runner import sweep
+from ncuflow.targets import load
+
+DEEP = "deep"
+NAMES = {
+    "name": re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+"),
+    "target": re.compile(r"[a-z0-9_]+"),
+    "batch": re.compile(r"b[0-9a-f]{8}|deep"),
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One set of captures.
+
+    root: folder of the captures; machine: name of the folder under outputs/; recording: its name or None
+    for live; targets: target -> batch -> point ids; tools: which of events, nsys, ncu it has; runs: how
+    often each batch is timed; plans: (target, batch) -> the points of a live batch, as in points.json.
+    """
+
+    root: Path
+    machine: str
+    recording: str | None
+    targets: dict[str, dict[str, list[str]]]
+    tools: frozenset[str]
+    runs: int = 1
+    plans: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
+
+    def batches(self, target: str) -> list[str]:
+        return list(self.targets.get(target, {}))
+
+    def files(self, target: str) -> list[str]:
+        """Every evidence file of a target that the tables are made from."""
+        found = []
+        for batch in self.batches(target):
+            found += [f"{self.root}/{target}/{batch}/{name}" for name in self._names(target, batch)]
+        return found
+
+    def _names(self, target: str, batch: str) -> list[str]:
+        if self.recording:
+            folder = self.root / target / batch
+            return sorted(p.name for p in folder.iterdir())
+        if batch == DEEP:
+            return ["deep.ncu-rep", "deep.json"]
+        names = ["points.json", "timing.jsonl"]
+        names += [f"timing.{run}.jsonl" for run in range(1, self.runs)]
+        if "nsys" in self.tools:
+            names += ["trace.sqlite", "trace.json"]
+        if "ncu" in self.tools:
+            names += ["sweep.ncu-rep", "sweep.json"]
+        return names
+
+
+def recorded(folder: Path) -> Evidence:
+    """Evidence of a recording. Raises ValueError with one clear line where it is none, or not whole."""
+    manifest = folder / "manifest.json"
+    if not manifest.exists():
+        raise ValueError(f"{folder}: no recording here (no manifest.json)")
+    try:
+        content = json.loads(manifest.read_text())
+        name, targets, files = content["name"], content["targets"], content["files"]
+        _check_names(name, targets)
+        missing = [file for file in files if not (folder / file).is_file()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{manifest}: not a manifest ({error})") from None
+    if missing:
+        raise ValueError(f"{folder / missing[0]}: missing, though the manifest lists it")
+    return Evidence(folder, f"recorded-{name}", name, targets, frozenset())
+
+
+def _check_names(name: str, targets: dict[str, dict[str, list[str]]]) -> None:
+    """A recording may be anybody's, and its names become paths and words of commands."""
+    found = [("name", name), *(("target", target) for target in targets)]
+    found += [("batch", batch) for batches in targets.values() for batch in dict(batches)]
+    for what, text in found:
+        if not NAMES[what].fullmatch(text):
+            raise ValueError(f"{what} {text!r} does not match {NAMES[what].pattern}")
+
+
+def live(config: dict[str, Any], names: list[str]) -> Evidence:
+    """Evidence that the capture rules will make on this machine: what the sweep has points of.
+
+    Raises ValueError for a sweep that is not there, or has no point of these targets.
+    """
+    blocks, deep = _chosen(config)
+    tools = live_tools(config)
+    machine = config.get("machine") or slug(gpu_names()[0])
+    plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for name in names:
+        found = sweep.batches(sweep.points(load(name), blocks.get(name, [])), config["batch_size"])
+        if "ncu" in tools and deep.get(name):
+            found[DEEP] = sweep.points(load(name), deep[name])
+        plans |= {(name, batch): [p.as_dict() for p in found[batch]] for batch in found}
+    targets: dict[str, dict[str, list[str]]] = {}
+    for (name, batch), members in plans.items():
+        targets.setdefault(name, {})[batch] = [point["id"] for point in members]
+    if not targets:
+        raise ValueError(
+            f"sweep {config['sweep']}: no points of {', '.join(names) or 'any target'}"
+        )
+    root = Path(config["outputs"]) / machine / "captures"
+    return Evidence(root, machine, None, targets, tools, config["timing"]["runs"], plans)
+
+
+def _chosen(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(blocks by target of the sweep, those of its deep points); a sweep without deep points has none."""
+    known = config["sweeps"]
+    for key, named in (
+        ("sweep", [config["sweep"]]),
+        ("deep", config["deep"]),
+        ("jit", config["jit"]),
+    ):
+        unknown = [name for name in named if name not in known]
+        if unknown:
+            raise ValueError(
+                f"{key}: there is no sweep {unknown[0]}; sweeps has {', '.join(known)}"
+            )
+    return known[config["sweep"]], config["deep"].get(config["sweep"], {})
+
+
+def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
+    """The evidence that ``source`` asks for: ``auto`` is live where GPU and packages are, else recorded.
+
+    Raises ValueError with one line where there is none of these kernel targets.
+    """
+    for name in names:
+        load(name)  # an unknown one is an error also where nothing of it is recorded
+    source = config["source"]
+    if source == "auto":
+        source = "live" if can_capture() else "recorded"
+    if source == "live":
+        # a login node has none: it plans and compiles for the machine that is named
+        if not config.get("machine") and not gpu_names():
+            raise ValueError("source: live, but no NVIDIA GPU is visible (nvidia-smi lists none)")
+        return live(config, names)
+    found = recorded(Path(config["recording"]))
+    if not set(names) & set(found.targets):
+        known = ", ".join(found.targets) or "no target"
+        raise ValueError(
+            f"{found.root}: nothing of {', '.join(names) or 'jit alone'}; it has {known}"
+        )
+    return found
+
+
+def can_capture() -> bool:
+    """A GPU is visible and the packages of the extra ``capture`` are installed."""
+    return bool(gpu_names()) and all(find_spec(name) for name in ("torch", "flashinfer"))
+
+
+def gpu_names() -> list[str]:
+    """Names of the visible GPUs, or of the first that CUDA_VISIBLE_DEVICES names; empty without a driver."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible == "" or not shutil.which("nvidia-smi"):
+        return []
+    chosen = [] if visible is None else [f"--id={visible.split(',')[0].strip()}"]
+    query = ["nvidia-smi", *chosen, "--query-gpu=name", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
+
+
+def live_tools(config: dict[str, Any]) -> frozenset[str]:
+    """events always; nsys and ncu where they are installed, wanted and, for ncu, not refused."""
+    tools = {"events"}
+    if config["nsys"]["enabled"] and tool("nsys"):
+        tools.add("nsys")
+    if config["ncu"]["enabled"] and tool("ncu") and not counters_refused_here():
+        tools.add("ncu")
+    return frozenset(tools)
+
+
+def slug(name: str) -> str:
+    """``NVIDIA H100 80GB HBM3`` -> ``h100-80gb-hbm3``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("nvidia", "")).strip("-")

@@ -1,0 +1,197 @@
+"""Measure FlashInfer's JIT: cold build, disk hit, memory hit, first launch.
+
+    python -m ncuflow.capture.jit --out jit_analysis.json [--modules decode,prefill_fa2,rmsnorm,rope,merge]
+                          [--disk-repeats 3] [--memory-repeats 20] [--workdir DIR] [--ignore-aot]
+
+Each measurement is a fresh process on a private FLASHINFER_WORKSPACE_BASE, removed afterwards
+unless --workdir names one. A prebuilt (AOT) module is loaded before any JIT: then `aot` is true and
+nothing is said about compiling, unless --ignore-aot hides them. Exit status: 0; 3 if some modules
+failed; 1 if all did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ncuflow.capture.jitprobe import MARKER, MODULES, plain_path
+from ncuflow.capture.lock import gpu_lock
+from ncuflow.capture.machine import package_version
+from ncuflow.capture.points import now
+from ncuflow.capture.process import CaptureError, cli, minimal_environment, run
+from ncuflow.io import write_json
+
+DEFAULT = ("decode", "prefill_fa2", "rmsnorm", "rope", "merge")
+SHOWN_ENVIRONMENT = re.compile(r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CC|CXX)$")
+METHOD = (
+    "each step in a fresh process; imports and the start of CUDA before the timer; private "
+    "workspace; disk hit: build_and_load with the library on disk; memory hit: FlashInfer's cached "
+    "getter, asked again; "
+    "first launch: run and synchronise after preparation, against the median of later launches"
+)
+
+
+def analyse(
+    name: str, workspace: Path, env: Mapping[str, str], args: argparse.Namespace
+) -> dict[str, Any]:
+    """All measurements of one module. An error of a step is kept with the steps before it."""
+    env = {**env, "FLASHINFER_WORKSPACE_BASE": str(workspace)}
+    result: dict[str, Any] = {"target": MODULES[name].target}
+    result["cold"] = probe("cold", name, env, args)
+    if "error" not in result["cold"]:
+        result["cache"] = cache_tree(workspace)
+        disks = [probe("disk", name, env, args) for _ in range(args.disk_repeats)]
+        result["disk"] = summarise(disks)
+        result["first_launch"] = probe("first", name, env, args)
+    result["aot"] = bool(result["cold"].get("aot"))
+    return result
+
+
+def probe(step: str, name: str, env: Mapping[str, str], args: argparse.Namespace) -> dict[str, Any]:
+    """Result of one `ncuflow.capture.jitprobe` process, or {"error": its last lines}."""
+    lines: list[str] = []
+    command = [
+        sys.executable,
+        "-m",
+        "ncuflow.capture.jitprobe",
+        step,
+        name,
+        "--repeats",
+        str(args.memory_repeats),
+    ]
+    command += ["--ignore-aot"] if args.ignore_aot else []
+    print(f"jit: {name}: {step}", file=sys.stderr, flush=True)
+    outcome = run(command, env=env, timeout=args.timeout, on_line=lines.append)
+    found = [line[len(MARKER) :] for line in lines if line.startswith(MARKER)]
+    if found:
+        parsed: dict[str, Any] = json.loads(found[-1])
+        return parsed
+    ended = "time limit" if outcome.timed_out else f"status {outcome.returncode}"
+    return {"error": f"{ended}: " + " | ".join(plain_path(line.strip()) for line in lines[-3:])}
+
+
+def summarise(disks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians over processes; the samples stay beside them (s)."""
+    good = [disk for disk in disks if "error" not in disk]
+    summary: dict[str, Any] = {
+        "n": len(good),
+        "errors": [disk["error"] for disk in disks if "error" in disk],
+    }
+    for key in ("generation_s", "build_and_load_s", "up_to_date_check_s", "memory_hit_s"):
+        samples = [disk[key] for disk in good if disk.get(key) is not None]
+        summary[key] = statistics.median(samples) if samples else None
+        summary[f"{key}_samples"] = samples
+    refused = [disk["memory_hit_refused"] for disk in good if disk.get("memory_hit_refused")]
+    return {
+        **summary,
+        "aot": any(disk.get("aot") for disk in good),
+        "memory_hit_refused": refused[0] if refused else None,
+    }
+
+
+def cache_tree(workspace: Path) -> dict[str, int]:
+    """{path below the workspace: bytes} of what the cold build left."""
+    paths = sorted(path for path in workspace.rglob("*") if path.is_file())
+    return {str(path.relative_to(workspace)): path.stat().st_size for path in paths}
+
+
+def shown_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that change a build, without the machine's paths."""
+    return {name: plain_path(value) for name, value in env.items() if SHOWN_ENVIRONMENT.match(name)}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """jit_analysis.json: every module in turn, under the GPU lock where there is a GPU."""
+    with ExitStack() as stack:
+        env, gpu = minimal_environment(), None
+        try:
+            held = stack.enter_context(gpu_lock(args.lock_timeout))
+            env, gpu = {**env, **held.environ}, held.gpu.name
+        except CaptureError as error:
+            print(f"jit: without a GPU ({error})", file=sys.stderr)
+        base = args.workdir or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="ncuflow-jit-"))
+        )
+        modules = {name: analyse(name, fresh(base / name), env, args) for name in args.modules}
+    return {
+        "schema": 1,
+        "date": now(),
+        "gpu": gpu,
+        "cpu_count": os.cpu_count(),
+        "flashinfer": package_version("flashinfer-python", "flashinfer"),
+        "torch": package_version("torch"),
+        "aot_ignored": args.ignore_aot,
+        "method": METHOD,
+        "environment": shown_environment(env),
+        "modules": modules,
+    }
+
+
+def fresh(folder: Path) -> Path:
+    """An empty workspace. Raises CaptureError if something is in it: no build there is cold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise CaptureError(f"{folder}: not empty, so a build in it is not cold")
+    return folder
+
+
+def module_names(text: str) -> list[str]:
+    """Names of --modules, checked."""
+    names = [name for name in re.split(r"[,\s]+", text) if name]
+    unknown = [name for name in names if name not in MODULES]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(
+            f"unknown module {unknown}; there are {', '.join(MODULES)}"
+        )
+    return names
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="ncuflow.capture.jit",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="jit_analysis.json")
+    parser.add_argument(
+        "--modules", type=module_names, default=list(DEFAULT), help=f"default {','.join(DEFAULT)}"
+    )
+    parser.add_argument(
+        "--disk-repeats", type=int, default=3, help="fresh processes with the library on disk"
+    )
+    parser.add_argument(
+        "--memory-repeats", type=int, default=20, help="batches of 100 requests to a loaded module"
+    )
+    parser.add_argument(
+        "--workdir", type=Path, help="keep the workspaces here (default: temporary)"
+    )
+    parser.add_argument(
+        "--ignore-aot", action="store_true", help="compile although prebuilt modules are installed"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=1800.0, help="seconds for one process (default 1800)"
+    )
+    parser.add_argument("--lock-timeout", type=float, help="seconds to wait for a free GPU")
+    args = parser.parse_args(argv)
+    result = measure(args)
+    failed = [name for name, module in result["modules"].items() if "error" in module["cold"]]
+    for name in failed:
+        print(f"jit: {name} failed: {result['modules'][name]['cold']['error']}", file=sys.stderr)
+    if len(failed) == len(result["modules"]):
+        return 1
+    write_json(args.out, result)
+    return 3 if failed else 0
+
+
+if __name__ == "__main__":
+    cli(main)

@@ -1,0 +1,243 @@
+"""One JIT measurement in a process of its own.
+
+    python -m ncuflow.capture.jitprobe cold|disk|first MODULE [--repeats N] [--ignore-aot]
+
+Import of torch and FlashInfer and the start of CUDA lie before every timer. The result is one line
+of JSON after the marker, because compilers and loggers write to the same stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MARKER = "JIT-PROBE "
+CALLS = 100  # requests between two readings of the clock: one takes less than reading it
+STEPS = ("cold", "disk", "first")
+# small inputs: the first launch is about loading, not about work
+SMALL = {"batch": 1, "kv_len": 128, "seq_len": 128, "rows": 64, "tokens": 64}
+
+
+@dataclass(frozen=True)
+class Module:
+    """A JIT module: the kernel target that uses it, and FlashInfer's cached getter."""
+
+    target: str
+    getter: str
+    params: dict[str, Any] = field(default_factory=dict)
+    arguments: str = ""  # of the getter: "", "attention", "fa2" or "fa3"
+
+
+MODULES = {
+    "decode": Module("decode", "flashinfer.decode:get_batch_decode_module", arguments="attention"),
+    "prefill_fa2": Module(
+        "prefill", "flashinfer.prefill:get_batch_prefill_module", {"backend": "fa2"}, "fa2"
+    ),
+    "prefill_fa3": Module(
+        "prefill", "flashinfer.prefill:get_batch_prefill_module", {"backend": "fa3"}, "fa3"
+    ),
+    "rmsnorm": Module("rmsnorm", "flashinfer.norm:get_norm_module"),
+    "rope": Module("rope", "flashinfer.rope:get_rope_module"),
+    "merge": Module("merge_state", "flashinfer.cascade:get_cascade_module"),
+}
+
+
+def start(ignore_aot: bool) -> dict[str, Any]:
+    """Import, start CUDA if there is a GPU, and say how long that took (s)."""
+    started = time.perf_counter()
+    import torch
+
+    torch_s = time.perf_counter() - started
+    flashinfer = importlib.import_module("flashinfer")
+    import_s = time.perf_counter() - started - torch_s
+    if torch.cuda.is_available():
+        torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()
+    if ignore_aot:
+        environment = importlib.import_module("flashinfer.jit.env")
+        environment.FLASHINFER_AOT_DIR = Path(tempfile.gettempdir()) / "ncuflow-no-aot"  # type: ignore[attr-defined]
+    total = time.perf_counter() - started
+    return {
+        "flashinfer": getattr(flashinfer, "__version__", None),
+        "import_torch_s": torch_s,
+        "import_flashinfer_s": import_s,
+        "cuda_start_s": total - torch_s - import_s,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def probe_cold(module: Module, repeats: int) -> dict[str, Any]:
+    """Generation, build and load of a module that is not in the cache, each by itself (s)."""
+    (spec, *_), generation_s = timed(lambda: specs(module))
+    result = {"uri": spec.name, "aot": is_aot(spec), "generation_s": generation_s}
+    if result["aot"]:
+        _, load_s = timed(spec.build_and_load)
+        return {
+            **result,
+            "load_s": load_s,
+            "note": "a prebuilt module was loaded: no JIT was measured",
+        }
+    write = getattr(spec, "write_ninja", None)
+    _, ninja_s = timed(write) if write else (None, None)
+    _, build_s = timed(lambda: spec.build(verbose=False))
+    library = Path(spec.jit_library_path)
+    _, load_s = timed(lambda: spec.load(library))
+    return {
+        **result,
+        "write_ninja_s": ninja_s,
+        "build_s": build_s,
+        "load_s": load_s,
+        "library_bytes": library.stat().st_size,
+        "sources": [Path(source).name for source in getattr(spec, "sources", ())],
+        "ninja": read_ninja(Path(spec.ninja_path).read_text()),
+    }
+
+
+def probe_disk(module: Module, repeats: int) -> dict[str, Any]:
+    """First request with the library on disk, then further requests in the same process."""
+    (spec, *_), generation_s = timed(lambda: specs(module))
+    aot = is_aot(spec)
+    _, load_s = timed(spec.build_and_load)
+    result = {"aot": aot, "generation_s": generation_s, "build_and_load_s": load_s}
+    if not aot:
+        _, result["up_to_date_check_s"] = timed(lambda: spec.build(verbose=False))
+    with refused() as reason:
+        result["memory_hit_s"] = memory_hits(module, repeats)
+    return {**result, "memory_hit_refused": reason[0] if reason else None}
+
+
+def probe_first(module: Module, repeats: int) -> dict[str, Any]:
+    """First launch after preparation (which loads the module), and the launches that follow (s)."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {"skipped": "no GPU"}
+    target = importlib.import_module(f"targets.{module.target}")
+    launch, prepare_s = timed(lambda: target.prepare(params(target, module)))
+
+    def once() -> None:
+        launch.run()
+        torch.cuda.synchronize()
+
+    torch.cuda.synchronize()
+    _, first_s = timed(once)
+    later = [timed(once)[1] for _ in range(repeats)]
+    return {
+        "prepare_s": prepare_s,
+        "first_launch_s": first_s,
+        "later_launch_s": statistics.median(later),
+    }
+
+
+def memory_hits(module: Module, repeats: int) -> float:
+    """Median time of asking again for a module that this process has loaded (s)."""
+    path, name = module.getter.split(":")
+    getter: Callable[..., Any] = getattr(importlib.import_module(path), name)
+    arguments = getter_arguments(module.arguments)
+    getter(*arguments)
+
+    def many() -> None:
+        for _ in range(CALLS):
+            getter(*arguments)
+
+    return statistics.median(timed(many)[1] / CALLS for _ in range(repeats))
+
+
+def getter_arguments(kind: str) -> tuple[Any, ...]:
+    """Arguments of the getter: fp16, head dim 128, no position encoding, window or soft cap."""
+    if not kind:
+        return ()
+    import torch
+
+    half = torch.float16
+    attention = (half, half, half, torch.int32, 128, 128, 0, False, False)
+    return attention if kind == "attention" else (kind, *attention, False)
+
+
+def specs(module: Module) -> list[Any]:
+    """The module's JitSpecs, freshly generated."""
+    target = importlib.import_module(f"targets.{module.target}")
+    found: list[Any] = target.modules(params(target, module))
+    return found
+
+
+def params(target: Any, module: Module) -> dict[str, Any]:
+    """The target's defaults with small sizes."""
+    small = {key: value for key, value in SMALL.items() if key in target.PARAMETERS}
+    return {**target.PARAMETERS, **small, **module.params}
+
+
+def is_aot(spec: Any) -> bool:
+    """Whether FlashInfer would load a prebuilt library instead of compiling."""
+    path = getattr(spec, "aot_path", None)
+    return bool(path and Path(path).exists())
+
+
+def read_ninja(text: str) -> dict[str, Any]:
+    """Commands and flags of a build.ninja, without the machine's paths."""
+    joined = text.replace("$\n", " ")
+    flags = {}
+    for name in ("common_cflags", "cflags", "cuda_cflags", "ldflags"):
+        match = re.search(rf"^{name} = (.*)$", joined, re.MULTILINE)
+        flags[name] = [plain_path(word) for word in match.group(1).split()] if match else []
+    steps = re.findall(r"^build [^:]*: (\w+)", joined, re.MULTILINE)
+    return {
+        "commands": len(steps),
+        "steps": {step: steps.count(step) for step in dict.fromkeys(steps)},
+        "flags": flags,
+    }
+
+
+def plain_path(word: str) -> str:
+    """`-I/opt/x/flashinfer/data/include` → `-I<flashinfer>/data/include`; else the last part."""
+    word = re.sub(r"/\S*?/flashinfer/data\b", "<flashinfer>/data", word)
+    return re.sub(r"(^|-[ILB]|[=:\s'\"(])(?:/[\w.+-]+)+/([\w.+-]+)", r"\1<…>/\2", word)
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """(result, seconds) of one call."""
+    started = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def refused() -> Iterator[list[str]]:
+    """Collects what a call that this FlashInfer version lacks or spells otherwise says."""
+    reasons: list[str] = []
+    try:
+        yield reasons
+    except (AttributeError, ImportError, TypeError) as error:
+        reasons.append(f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """Run one step and print its JSON."""
+    parser = argparse.ArgumentParser(prog="ncuflow.capture.jitprobe")
+    parser.add_argument("step", choices=STEPS)
+    parser.add_argument("module", choices=sorted(MODULES))
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--ignore-aot", action="store_true")
+    args = parser.parse_args()
+    os.environ.setdefault(
+        "FLASHINFER_USE_CUDA_NORM", "1"
+    )  # the norm module is the CUDA one, not the DSL's
+    started = start(args.ignore_aot)
+    step = {"cold": probe_cold, "disk": probe_disk, "first": probe_first}[args.step]
+    result = step(MODULES[args.module], args.repeats)
+    print(MARKER + json.dumps({"start": started, **result}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""One job per GPU: a flock per GPU UUID, which the kernel drops when its holder dies.
+
+    python -m ncuflow.capture.lock [--exclusive-host] [--timeout S] -- COMMAND...
+
+The command sees one GPU (CUDA_VISIBLE_DEVICES=<uuid>) and a private TMPDIR, removed afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ncuflow.capture.process import CaptureError, cli, output_of, run
+
+QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
+HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself
+POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as nvidia-smi lists it."""
+
+    index: int
+    uuid: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """A GPU that is ours, and what a child needs to use it: environment variables, and the locks.
+
+    locks: file descriptors for the child to inherit, so that a program under a profiler keeps the GPU
+    locked for as long as it lives, also when the holder is killed.
+    """
+
+    gpu: Gpu
+    environ: Mapping[str, str] = field(default_factory=dict)
+    locks: tuple[int, ...] = ()
+
+
+def parse_gpus(text: str) -> list[Gpu]:
+    """GPUs of `nvidia-smi --query-gpu=index,uuid,name --format=csv,noheader`."""
+    rows = [
+        [cell.strip() for cell in line.split(",", 2)] for line in text.splitlines() if line.strip()
+    ]
+    return [Gpu(int(row[0]), row[1], row[2]) for row in rows if len(row) == 3 and row[0].isdigit()]
+
+
+def select_visible(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
+
+    As in CUDA, the first bad entry ends the list.
+    """
+    if visible is None:
+        return list(gpus)
+    chosen: list[Gpu] = []
+    for entry in (part.strip() for part in visible.split(",")):
+        matches = [gpu for gpu in gpus if _matches(gpu, entry)]
+        if len(matches) != 1:
+            break
+        chosen.append(matches[0])
+    return chosen
+
+
+def visible_gpus(environ: Mapping[str, str] | None = None) -> list[Gpu]:
+    """GPUs this process may use. Raises CaptureError without nvidia-smi or with none left."""
+    environ = os.environ if environ is None else environ
+    text = output_of(QUERY)
+    if text is None:
+        raise CaptureError("nvidia-smi: not found or failing, so there is no GPU to lock")
+    gpus = select_visible(parse_gpus(text), environ.get("CUDA_VISIBLE_DEVICES"))
+    if not gpus:
+        raise CaptureError("CUDA_VISIBLE_DEVICES: leaves none of the GPUs that nvidia-smi lists")
+    return gpus
+
+
+def lock_folder() -> Path:
+    """The per-user folder of lock files; not below TMPDIR, which may be another one in each job."""
+    return own_folder(os.environ.get("NCUFLOW_LOCK_DIR") or f"/tmp/ncuflow-gpu-{os.getuid()}")
+
+
+def own_folder(path: str | Path) -> Path:
+    """A folder of this user alone (mode 0700), made where it is not there.
+
+    Raises CaptureError if somebody else owns that name.
+    """
+    folder = Path(path)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise CaptureError(
+            f"{folder.name}: not a folder of this user; set NCUFLOW_LOCK_DIR and TMPDIR"
+        )
+    folder.chmod(0o700)
+    return folder
+
+
+@contextmanager
+def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iterator[Held]:
+    """Hold one visible GPU (the first free one), or all of them, for the length of the block.
+
+    It is of the model of the first visible one: the evidence of a run is filed under that. Raises
+    CaptureError if no GPU becomes free within `timeout` seconds.
+    """
+    gpus = visible_gpus()
+    outer = os.environ.get(HELD, "")
+    if outer and any(gpu.uuid == outer for gpu in gpus):
+        yield Held(next(gpu for gpu in gpus if gpu.uuid == outer))
+        return
+    folder = lock_folder()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with ExitStack() as stack:
+        if exclusive_host:
+            # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
+            ordered = sorted(gpus, key=lambda gpu: gpu.uuid)
+            taken = [stack.enter_context(_first_free([g], folder, deadline)) for g in ordered]
+            gpu = gpus[0]
+        else:
+            alike = [gpu for gpu in gpus if gpu.name == gpus[0].name]
+            taken = [stack.enter_context(_first_free(alike, folder, deadline))]
+            gpu = taken[0][0]
+        scratch = str(stack.enter_context(_scratch(gpu)))
+        environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
+        yield Held(gpu, environ, tuple(handle for _, handle in taken))
+
+
+@contextmanager
+def _first_free(
+    gpus: Sequence[Gpu], folder: Path, deadline: float | None
+) -> Iterator[tuple[Gpu, int]]:
+    waiting = False
+    while True:
+        for gpu in gpus:
+            handle = os.open(
+                folder / f"{gpu.uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(handle)
+                continue
+            try:
+                yield gpu, handle
+            finally:
+                # Closing would leave it to whoever inherited the file, a profiler's daemon for one.
+                fcntl.flock(handle, fcntl.LOCK_UN)
+                os.close(handle)
+            return
+        if deadline is not None and time.monotonic() >= deadline:
+            raise CaptureError(f"no GPU of {len(gpus)} became free in time")
+        if not waiting:
+            print(
+                f"waiting for a GPU: all {len(gpus)} are locked by other captures", file=sys.stderr
+            )
+            waiting = True
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def _scratch(gpu: Gpu) -> Iterator[Path]:
+    """A fresh TMPDIR. We hold the GPU's lock, so what a killed holder left there can go."""
+    base = Path(tempfile.gettempdir()) / f"ncuflow-gpu-{os.getuid()}"
+    folder = own_folder(os.environ.get("NCUFLOW_LOCK_DIR") or base)
+    scratch = folder / f"tmp-{gpu.uuid[-12:]}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(mode=0o700)
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _matches(gpu: Gpu, entry: str) -> bool:
+    return entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command with one GPU locked; its exit status is ours (128 + n for signal n)."""
+    parser = argparse.ArgumentParser(prog="ncuflow.capture.lock", description=__doc__)
+    parser.add_argument("--exclusive-host", action="store_true", help="hold every visible GPU")
+    parser.add_argument("--timeout", type=float, help="seconds to wait for a free GPU")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND...")
+    args = parser.parse_args(argv)
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        parser.error("no command given after --")
+    with gpu_lock(args.timeout, args.exclusive_host) as held:
+        env = {**os.environ, **held.environ}
+        outcome = run(command, env=env, capture=False, inherited=held.locks)
+    return outcome.returncode if outcome.returncode >= 0 else 128 - outcome.returncode
+
+
+if __name__ == "__main__":
+    cli(main)

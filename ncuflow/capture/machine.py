@@ -1,0 +1,195 @@
+"""What this machine has: GPU, driver, tools, packages. Queries only, no slow import."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ncuflow.capture.process import output_of
+
+GPU_FIELDS = {
+    "gpu": "name",
+    "compute_capability": "compute_cap",
+    "driver": "driver_version",
+    "memory_mib": "memory.total",
+    "sm_mhz": "clocks.sm",
+    "sm_max_mhz": "clocks.max.sm",
+    "memory_mhz": "clocks.mem",
+    "memory_max_mhz": "clocks.max.mem",
+    "throttle": "clocks_throttle_reasons.active",
+    "temperature_c": "temperature.gpu",
+    "power_w": "power.draw",
+}
+# bits of clocks_throttle_reasons.active (nvml.h, nvmlClocksEventReason*)
+THROTTLE = {
+    0x2: "application clocks setting",
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+    0x100: "display clock setting",
+}
+DRIVER_ATTRIBUTES = {"sm_count": 16, "l2_bytes": 38}  # CU_DEVICE_ATTRIBUTE_*
+CAP_SYS_ADMIN = 21
+PARAMS = Path("/proc/driver/nvidia/params")
+STATUS = Path("/proc/self/status")
+
+
+def gpu_query(uuid: str | None = None) -> str | None:
+    """nvidia-smi's row for a GPU (default: the first visible one), or None."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    visible = uuid or os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    select = [f"--id={visible}"] if visible else []
+    query = f"--query-gpu={','.join(GPU_FIELDS.values())}"
+    return output_of(["nvidia-smi", *select, query, "--format=csv,noheader,nounits"])
+
+
+def parse_gpu(text: str | None) -> dict[str, Any] | None:
+    """`gpu_query`'s first row as {field: value}; what the driver does not tell is None."""
+    lines = (text or "").strip().splitlines()
+    cells = [cell.strip() for cell in lines[0].split(",")] if lines else []
+    if len(cells) != len(GPU_FIELDS):
+        return None
+    row: dict[str, Any] = dict(zip(GPU_FIELDS, (_known(cell) for cell in cells), strict=True))
+    for key in (
+        "memory_mib",
+        "sm_mhz",
+        "sm_max_mhz",
+        "memory_mhz",
+        "memory_max_mhz",
+        "temperature_c",
+        "power_w",
+    ):
+        row[key] = None if row[key] is None else float(row[key])
+    row["throttle"] = None if row["throttle"] is None else throttle_reasons(row["throttle"])
+    return row
+
+
+def throttle_reasons(mask: str) -> list[str]:
+    """Names of the bits in nvidia-smi's `clocks_throttle_reasons.active` (idle is none)."""
+    bits = int(mask, 16)
+    return [name for bit, name in THROTTLE.items() if bits & bit]
+
+
+def driver_attributes() -> dict[str, int | None]:
+    """{sm_count, l2_bytes, memory_bytes} of device 0 from libcuda; None where unknown."""
+    found: dict[str, int | None] = {**dict.fromkeys(DRIVER_ATTRIBUTES), "memory_bytes": None}
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return found
+    device, value, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
+        return found
+    for name, attribute in DRIVER_ATTRIBUTES.items():
+        if cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) == 0:
+            found[name] = value.value
+    if cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device) == 0:
+        found["memory_bytes"] = size.value
+    return found
+
+
+def package_version(*names: str) -> str | None:
+    """Version of the first installed distribution of these names."""
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def package_folder(name: str) -> Path | None:
+    """Folder of an installed package, found without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent
+
+
+def torch_cuda() -> str | None:
+    """CUDA version that torch was built for, without importing torch (which takes seconds)."""
+    folder = package_folder("torch")
+    path = None if folder is None else folder / "version.py"
+    if path is None or not path.exists():
+        return None
+    match = re.search(r"^cuda\b[^=]*=\s*'([\d.]+)'", path.read_text(), re.MULTILINE)
+    return match.group(1) if match else None
+
+
+def counters_refused(params: str | None, status: str | None, uid: int) -> bool | None:
+    """Whether the driver refuses performance counters to this process; None if it does not tell.
+
+    `params` is /proc/driver/nvidia/params, `status` /proc/self/status. Root without CAP_SYS_ADMIN
+    (a container) is refused as well.
+    """
+    match = re.search(r"RmProfilingAdminOnly:\s*(\d)", params or "")
+    if match is None:
+        return None
+    if match.group(1) == "0":
+        return False
+    capabilities = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", status or "", re.MULTILINE)
+    if capabilities is None:
+        return uid != 0
+    return not int(capabilities.group(1), 16) >> CAP_SYS_ADMIN & 1
+
+
+def counters_refused_here() -> bool | None:
+    """`counters_refused` of this process."""
+    return counters_refused(read_text(PARAMS), read_text(STATUS), os.getuid())
+
+
+def read_text(path: Path) -> str | None:
+    """A small file's text, or None."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def tool(name: str, environ: Mapping[str, str] | None = None) -> str | None:
+    """Path of ncu, nsys or nvcc: NCUFLOW_NCU, NCUFLOW_NSYS; else PATH; else the CUDA toolkit."""
+    environ = os.environ if environ is None else environ
+    toolkit = Path(environ.get("CUDA_HOME") or "/usr/local/cuda") / "bin" / name
+    return shutil.which(environ.get(f"NCUFLOW_{name.upper()}") or name) or shutil.which(toolkit)
+
+
+def tier_reason(counters: bool = True) -> tuple[str, str]:
+    """("A" | "B" | "C", why): live counters, live without counters, or recorded evidence.
+
+    counters: whether the run collects any.
+    Fast where there is no GPU (no process is started), and imports nothing.
+    """
+    if shutil.which("nvidia-smi") is None:
+        return "C", "no NVIDIA driver here (nvidia-smi is not on PATH)"
+    if not (output_of(["nvidia-smi", "-L"]) or "").strip().startswith("GPU"):
+        return "C", "nvidia-smi lists no GPU"
+    missing = [name for name in ("torch", "flashinfer") if importlib.util.find_spec(name) is None]
+    if missing:
+        return "C", f"not installed: {', '.join(missing)}"
+    if not counters:
+        return "B", "counters were not asked for (ncu: enabled)"
+    if tool("ncu") is None:
+        return "B", "ncu is not on PATH"
+    if counters_refused_here():
+        return "B", "the driver refuses performance counters"
+    return "A", "GPU, ncu and counters are available"
+
+
+def tier() -> str:
+    """The evidence tier that this machine can give: "A", "B" or "C"."""
+    return tier_reason()[0]
+
+
+def _known(cell: str) -> str | None:
+    return None if cell.startswith("[") or cell in ("N/A", "") else cell

@@ -1,0 +1,295 @@
+"""Preflight: what is here, what is missing, and what to do about it.
+
+    python -m ncuflow.capture.preflight --out environment.json [--recorded]
+
+Works on any machine, exit status 0. A finding that is not "ok" carries a remedy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ncuflow.capture import machine
+from ncuflow.capture.ncu import REMEDY, parse_version
+from ncuflow.capture.points import now
+from ncuflow.capture.process import cli, output_of
+from ncuflow.io import write_json
+
+Finding = dict[str, Any]
+DISK_NEEDED_GB = 5.0
+SLOW_CLOCK = 0.5
+
+
+def finding(check: str, status: str, found: str, remedy: str | None = None) -> Finding:
+    """One line of the preflight; a finding that is not ok must say what helps."""
+    if status != "ok" and not remedy:
+        raise ValueError(f"finding {check!r} is {status} and has no remedy")
+    return {
+        "check": check,
+        "status": status,
+        "found": found,
+        "remedy": remedy if status != "ok" else None,
+    }
+
+
+def gpu_findings(gpu: dict[str, Any] | None) -> list[Finding]:
+    """GPU, driver and clocks, from machine.parse_gpu."""
+    if gpu is None:
+        remedy = "recorded evidence needs none; to measure, use a machine with an NVIDIA GPU"
+        return [finding("gpu", "missing", "no NVIDIA GPU visible", remedy)]
+    memory = f", {gpu['memory_mib'] / 1024:.0f} GiB" if gpu["memory_mib"] else ""
+    rows = [
+        finding(
+            "gpu", "ok", f"{gpu['gpu']}, compute capability {gpu['compute_capability']}{memory}"
+        )
+    ]
+    rows.append(finding("driver", "ok", str(gpu["driver"])))
+    return [*rows, clock_finding(gpu)]
+
+
+def clock_finding(gpu: dict[str, Any]) -> Finding:
+    """Clocks now and why they are held back. An idle GPU's low clock is no fault."""
+    found = "SM {sm_mhz} of {sm_max_mhz} MHz, memory {memory_mhz} MHz".format(**_whole(gpu))
+    if gpu["sm_mhz"] is None:
+        return finding(
+            "clocks", "warn", "the driver does not tell", "timings are kept with the clocks unknown"
+        )
+    if gpu["throttle"]:
+        reasons = ", ".join(gpu["throttle"])
+        return finding(
+            "clocks",
+            "warn",
+            f"{found}; held back: {reasons}",
+            "free the GPU or wait until it has cooled down",
+        )
+    return finding("clocks", "ok", found)
+
+
+def _whole(gpu: dict[str, Any]) -> dict[str, str]:
+    return {k: f"{v:.0f}" if isinstance(v, float) else str(v or "?") for k, v in gpu.items()}
+
+
+def package_finding(check: str, version: str | None, remedy: str) -> Finding:
+    """An installed package or tool, or how to get it."""
+    return (
+        finding(check, "ok", version) if version else finding(check, "missing", "not found", remedy)
+    )
+
+
+def counter_finding(refused: bool | None) -> Finding:
+    """Permission to read performance counters."""
+    if refused is None:
+        return finding("counters", "warn", "the driver does not tell", f"if ncu fails: {REMEDY}")
+    if refused:
+        return finding("counters", "fail", "refused to this user (RmProfilingAdminOnly: 1)", REMEDY)
+    return finding("counters", "ok", "allowed")
+
+
+def lock_finding(lock: Path, uid: int) -> Finding:
+    """ncu's own lock file, which outlives a killed ncu and shuts out other users."""
+    try:
+        owner = lock.stat().st_uid
+    except OSError:
+        return finding("ncu lock", "ok", "none")
+    if owner == uid:
+        return finding("ncu lock", "ok", "there, and ours")
+    remedy = "ask its owner to remove nsight-compute-lock from the temporary folder, or set TMPDIR"
+    return finding(
+        "ncu lock", "warn", "nsight-compute-lock of another user in the temporary folder", remedy
+    )
+
+
+def process_finding(text: str | None) -> Finding:
+    """Other programs on the GPU: nvidia-smi --query-compute-apps=pid,used_memory."""
+    count = len([line for line in (text or "").splitlines() if re.match(r"\s*\d+", line)])
+    if not count:
+        return finding("gpu processes", "ok", "none")
+    return finding(
+        "gpu processes",
+        "warn",
+        f"{count} compute processes",
+        "timings share the GPU with them: stop them or wait",
+    )
+
+
+def dcgm_finding(processes: str | None) -> Finding:
+    """DCGM holds the counters while it runs: `ps -eo comm`."""
+    names = {line.strip() for line in (processes or "").splitlines()}
+    if not names & {"nv-hostengine", "dcgm-exporter", "dcgmi"}:
+        return finding("dcgm", "ok", "not running")
+    return finding(
+        "dcgm",
+        "warn",
+        "running",
+        "it holds the counters: `dcgmi profile --pause`, afterwards `--resume`",
+    )
+
+
+def cache_finding(cache: Path, shown: str) -> Finding:
+    """Place, modules and size of FlashInfer's JIT cache."""
+    modules = list(cache.glob("*/*/cached_ops/*/*.so"))
+    if not modules:
+        return finding("jit cache", "ok", f"{shown}: empty, the first run compiles")
+    size = sum(path.stat().st_size for path in modules) / 2**20
+    return finding("jit cache", "ok", f"{shown}: {len(modules)} modules, {size:.0f} MiB")
+
+
+def toolchain_findings(which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
+    """What FlashInfer's JIT needs beside nvcc."""
+    remedies = {
+        "ninja": "pip install ninja",
+        "g++": "install the system's C++ compiler (Debian: apt install g++)",
+    }
+    return [
+        finding(name, "ok", "found")
+        if which(name)
+        else finding(name, "missing", "not found", remedy)
+        for name, remedy in remedies.items()
+    ]
+
+
+def disk_finding(free_bytes: int) -> Finding:
+    """Room for reports and the JIT cache."""
+    free = free_bytes / 1e9
+    if free >= DISK_NEEDED_GB:
+        return finding("disk", "ok", f"{free:.0f} GB free")
+    return finding(
+        "disk",
+        "warn",
+        f"{free:.1f} GB free",
+        f"reports and the JIT cache want {DISK_NEEDED_GB:.0f} GB",
+    )
+
+
+def cache_place() -> tuple[Path, str]:
+    """FlashInfer's cache folder, and how to write it without a machine's paths."""
+    base = os.environ.get("FLASHINFER_WORKSPACE_BASE")
+    tail = Path(".cache") / "flashinfer"
+    if base:
+        return Path(base) / tail, f"$FLASHINFER_WORKSPACE_BASE/{tail}"
+    return Path.home() / tail, f"~/{tail}"
+
+
+def tool_version(name: str) -> str | None:
+    """Version of ncu, nsys or nvcc, or None."""
+    program = machine.tool(name)
+    if program is None:
+        return None
+    text = output_of([program, "--version"]) or ""
+    release = re.search(r"release [\d.]+, V([\d.]+)", text)
+    return release.group(1) if release else parse_version(text)
+
+
+def provenance(gpu: dict[str, Any] | None, evidence_tier: str, clock_policy: str) -> dict[str, Any]:
+    """Where numbers come from: hardware, versions, date. No host, no path."""
+    gpu = gpu or {}
+    live = evidence_tier != "C"
+    attributes = machine.driver_attributes() if gpu else {}
+    return {
+        "tier": evidence_tier,
+        "gpu": gpu.get("gpu"),
+        "compute_capability": gpu.get("compute_capability"),
+        "sm_count": attributes.get("sm_count"),
+        "l2_bytes": attributes.get("l2_bytes"),
+        "memory_bytes": attributes.get("memory_bytes"),
+        "driver": gpu.get("driver"),
+        "cuda": machine.torch_cuda() or tool_version("nvcc"),
+        "torch": machine.package_version("torch"),
+        "flashinfer": machine.package_version("flashinfer-python", "flashinfer"),
+        "ncu": tool_version("ncu"),
+        "nsys": tool_version("nsys"),
+        "python": platform.python_version(),
+        "date": now(),
+        "recording": None,
+        "clock_policy": clock_policy if live else None,
+    }
+
+
+def findings(gpu: dict[str, Any] | None, origin: dict[str, Any]) -> list[Finding]:
+    """All checks, in the order of a reader's questions."""
+    cache, shown = cache_place()
+    compute = "--query-compute-apps=pid,used_memory"
+    rows = gpu_findings(gpu)
+    rows.append(
+        package_finding(
+            "cuda toolkit", tool_version("nvcc"), "install the CUDA toolkit and set CUDA_HOME"
+        )
+    )
+    rows.append(package_finding("torch", origin["torch"], "pip install torch"))
+    rows.append(
+        package_finding("flashinfer", origin["flashinfer"], "pip install flashinfer-python")
+    )
+    rows.append(
+        package_finding(
+            "ncu-report", machine.package_version("ncu-report"), "pip install ncu-report"
+        )
+    )
+    ncu_remedy = (
+        "install Nsight Compute, or set NCUFLOW_NCU; without it the evidence has no counters"
+    )
+    rows.append(package_finding("ncu", origin["ncu"], ncu_remedy))
+    nsys_remedy = "install Nsight Systems, or set NCUFLOW_NSYS; without it there are no timelines"
+    rows.append(package_finding("nsys", origin["nsys"], nsys_remedy))
+    if gpu is not None:
+        rows.append(counter_finding(machine.counters_refused_here()))
+        rows.append(process_finding(output_of(["nvidia-smi", compute, "--format=csv,noheader"])))
+        rows.append(dcgm_finding(output_of(["ps", "-eo", "comm"])))
+    rows.append(lock_finding(Path(tempfile.gettempdir()) / "nsight-compute-lock", os.getuid()))
+    rows.append(cache_finding(cache, shown))
+    rows += toolchain_findings()
+    return [*rows, disk_finding(shutil.disk_usage(Path.cwd()).free)]
+
+
+def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[str, Any]:
+    """The whole of environment.json."""
+    evidence_tier, why = (
+        ("C", "recorded evidence was asked for") if recorded else machine.tier_reason(counters)
+    )
+    gpu = machine.parse_gpu(machine.gpu_query())
+    origin = provenance(gpu, evidence_tier, clock_policy)
+    return {
+        "schema": 1,
+        "tier": evidence_tier,
+        "tier_reason": why,
+        "provenance": origin,
+        "gpu": gpu,
+        "jit_cache": cache_place()[1],
+        "findings": findings(gpu, origin),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="ncuflow.capture.preflight",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="environment.json")
+    parser.add_argument(
+        "--recorded", action="store_true", help="recorded evidence is used, whatever is here"
+    )
+    parser.add_argument("--no-counters", action="store_true", help="ncu is not run: tier B at best")
+    parser.add_argument(
+        "--clock-policy", default="boost", help="what to record about clocks (default boost)"
+    )
+    args = parser.parse_args(argv)
+    result = preflight(args.recorded, args.clock_policy, not args.no_counters)
+    write_json(args.out, result)
+    print(f"tier {result['tier']}: {result['tier_reason']}")
+    for row in result["findings"]:
+        if row["status"] != "ok":
+            print(f"{row['status']:8}{row['check']}: {row['found']}; {row['remedy']}")
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)

@@ -1,0 +1,58 @@
+"""What a profiler prints, as one line a kernel: point n of m, kernels, elapsed, left."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from ncuflow.capture.points import read_progress
+
+PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')
+REFUSED = re.compile(r"ERR_NVGPUCTRPERM")
+NOISE = re.compile(r"==PROF==")
+TAIL_LINES = 20
+
+
+class Progress:
+    """Collects a profiler's output lines and reports how far the batch is.
+
+    `records` is the JSONL file to which the profiled program appends one record a finished point.
+    """
+
+    def __init__(
+        self, label: str, points: int, records: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.label, self.points, self.records, self.clock = label, points, records, clock
+        self.started = clock()
+        self.kernels = 0
+        self.refused = False
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._last = ""
+
+    def line(self, text: str) -> None:
+        """One line of output."""
+        self.refused = self.refused or bool(REFUSED.search(text))
+        if PROFILING.search(text):
+            self.kernels += 1
+            self._report()
+        elif text.strip() and not NOISE.search(text):
+            self.tail.append(text)
+
+    def describe(self) -> str:
+        """`decode sweep: point 3 of 12, 7 kernels, 14 s elapsed, about 40 s left`."""
+        done = min(len(read_progress(self.records)), self.points)
+        elapsed = self.clock() - self.started
+        left = f", about {elapsed / done * (self.points - done):.0f} s left" if done else ""
+        current = min(done + 1, self.points)
+        point = f"{self.label}: point {current} of {self.points}, {self.kernels} kernels"
+        return f"{point}, {elapsed:.0f} s elapsed{left}"
+
+    def _report(self) -> None:
+        text = self.describe()
+        if text != self._last:
+            print(text, file=sys.stderr, flush=True)
+            self._last = text

@@ -1,0 +1,244 @@
+"""Make a recording of an evidence folder: compressed, checked for secrets, with a manifest.
+
+    python -m ncuflow.capture.recording EVIDENCE_DIR RECORDING_DIR [--name h200]
+    python -m ncuflow.capture.recording --verify RECORDING_DIR
+
+Exit status 2, and nothing written, if a file holds something private or a report source files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import shutil
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ncuflow.capture.evidence import NAMES
+from ncuflow.capture.points import now
+from ncuflow.capture.private import find_secret, patterns
+from ncuflow.capture.process import CaptureError, cli
+from ncuflow.capture.reportscrub import scrubbed
+from ncuflow.capture.staging import staging
+from ncuflow.io import digest, dump_json, opened, read_json, write_json, write_text
+from ncuflow.parsers import listing, tables
+
+PACKED = {".ncu-rep", ".sqlite"}
+PACKED_ABOVE = {".jsonl": 256 << 10, ".json": 512 << 10}
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 64 << 20}]
+SKIPPED = {"logs", "tables", "manifest.json"}
+TOOL_RECORDS = ("sweep", "trace", "deep")
+
+
+def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
+    """Write a recording, return its manifest. Raises CaptureError for what may not be stored."""
+    if not NAMES["name"].fullmatch(name):
+        raise CaptureError(f"name {name!r} does not match {NAMES['name'].pattern}")
+    files = list(evidence_files(evidence))
+    if not any(evidence.glob("*/*/points.json")):
+        what = "no evidence in it (a live run's is outputs/<machine>/captures)"
+        raise CaptureError(f"{evidence}: {what}")
+    if target.exists() and any(target.iterdir()):
+        raise CaptureError(f"{target}: is there and not empty; record into a new folder")
+    known = patterns()
+    with staging(target.parent, target.name) as stage:
+        for path in files:
+            check(path, evidence, known)
+        one_batch_a_point(evidence)
+        for path in files:
+            store(path, stage / path.relative_to(evidence))
+            add_listing(path, stage / path.relative_to(evidence), known)
+        manifest = make_manifest(evidence, stage, name)
+        write_json(stage / "manifest.json", manifest)
+        target.mkdir(exist_ok=True)
+        for child in stage.iterdir():
+            child.replace(target / child.name)
+    return manifest
+
+
+def evidence_files(evidence: Path) -> Iterator[Path]:
+    """Files of an evidence folder, sorted; logs, tables, listings and hidden files are not evidence."""
+    for path in sorted(evidence.rglob("*")):
+        parts = path.relative_to(evidence).parts
+        skipped = any(part in SKIPPED or part.startswith(".") for part in parts)
+        if path.is_file() and not skipped and not path.name.endswith(listing.SUFFIX):
+            yield path
+
+
+def check(path: Path, evidence: Path, known: Any) -> None:
+    """Refuse a file that holds something private, or a report with embedded source files."""
+    shown = path.relative_to(evidence)
+    with opened(path) as plain:
+        data = plain.read_bytes()
+        secret = find_secret(data, known)
+        if secret:
+            raise CaptureError(f"{shown}: holds {secret}; nothing was recorded")
+        if not is_report(path):
+            return
+        if scrubbed(data) is False:
+            raise CaptureError(
+                f"{shown}: names its host; run ncuflow.capture.reportscrub on it first"
+            )
+        sources = embedded_sources(plain)
+        if sources:
+            raise CaptureError(f"{shown}: embeds {sources} source files: no --import-source here")
+
+
+def one_batch_a_point(evidence: Path) -> None:
+    """Refuse batches that share a point: one is left from another sweep, and would count it twice."""
+    for target, members in batches(evidence).items():
+        shared = tables.shared_point(members)
+        if shared:
+            point, names = shared
+            what = f"batches {', '.join(names)} of {target} share the point {point}"
+            raise CaptureError(f"{evidence}: {what}; remove the folder of the stale one")
+
+
+def embedded_sources(path: Path) -> int:
+    """Number of source files whose text an ncu report holds. 0 if the reader is not installed."""
+    try:
+        import ncu_report
+    except ImportError:
+        return 0
+    context, names = ncu_report.load_report(str(path)), set()
+    for r in range(context.num_ranges()):
+        span = context.range_by_idx(r)
+        for a in range(span.num_actions()):
+            texts = dict(span.action_by_idx(a).source_files())
+            names |= {name for name, text in texts.items() if text}
+    return len(names)
+
+
+def store(path: Path, place: Path) -> None:
+    """Copy one file, compressed where that pays."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not is_packed(path):
+        shutil.copyfile(path, place)
+        return
+    with path.open("rb") as source, lzma.open(f"{place}.xz", "wb", filters=FILTERS) as packed:
+        shutil.copyfileobj(source, packed, 1 << 20)
+
+
+def add_listing(path: Path, place: Path, known: Any) -> None:
+    """Beside a report with samples of instructions, the listing that saves its readers the disassembler."""
+    if not is_report(path) or find_spec("ncu_report") is None:
+        return
+    made = listing.make(path)
+    if made is None:
+        return
+    text = dump_json(made, listing.LEVELS)
+    # What the reader decodes need not stand in the report's bytes.
+    secret = find_secret(text.encode("utf-8"), known)
+    if secret:
+        raise CaptureError(f"{path.name}: names {secret} as a source; nothing was recorded")
+    write_text(listing.place(place), text)
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is an Nsight Compute report, plain or .xz."""
+    return path.name.removesuffix(".xz").endswith(".ncu-rep")
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is stored as .xz."""
+    return path.suffix in PACKED or path.stat().st_size > PACKED_ABOVE.get(path.suffix, 1 << 62)
+
+
+def make_manifest(evidence: Path, stage: Path, name: str) -> dict[str, Any]:
+    """Provenance, commands, targets → batches → points, and the sha256 of each stored file."""
+    environment = evidence / "environment.json"
+    origin = read_json(environment)["provenance"] if environment.exists() else {}
+    return {
+        "schema": 1,
+        "name": name,
+        "provenance": {**origin, "tier": "C", "recording": name},
+        "date": origin.get("date") or now(),
+        "recorded": now(),
+        "commands": commands(evidence),
+        "targets": batches(evidence),
+        "files": checksums(stage),
+    }
+
+
+def commands(evidence: Path) -> dict[str, list[str]]:
+    """{record: command} of every capture record."""
+    paths = (path for tool in TOOL_RECORDS for path in sorted(evidence.glob(f"*/*/{tool}.json")))
+    return {str(path.relative_to(evidence)): read_json(path).get("command", []) for path in paths}
+
+
+def batches(evidence: Path) -> dict[str, dict[str, list[str]]]:
+    """{target: {batch: [point ids]}} from the points files."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for path in sorted(evidence.glob("*/*/points.json")):
+        ids = [point["id"] for point in read_json(path)]
+        found.setdefault(path.parent.parent.name, {})[path.parent.name] = ids
+    return found
+
+
+def checksums(folder: Path) -> dict[str, dict[str, Any]]:
+    """{path: {sha256, bytes}} of a folder's files, the manifest aside."""
+    paths = sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"
+    )
+    return {
+        str(path.relative_to(folder)): {"sha256": digest(path), "bytes": path.stat().st_size}
+        for path in paths
+    }
+
+
+def verify(folder: Path) -> int:
+    """Number of files of a recording, checked; CaptureError names the one that differs."""
+    manifest = folder / "manifest.json"
+    try:
+        expected = json.loads(manifest.read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CaptureError(
+            f"{manifest}: not a manifest with files ({type(error).__name__})"
+        ) from error
+    for name, entry in expected.items():
+        path = folder / name
+        if not path.is_file():
+            raise CaptureError(f"{path}: missing, though the manifest lists it")
+        if digest(path) != entry["sha256"]:
+            raise CaptureError(f"{path}: does not match the manifest's sha256")
+    extra = sorted(set(checksums(folder)) - set(expected))
+    if extra:
+        raise CaptureError(f"{folder / extra[0]}: not in the manifest")
+    return len(expected)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="ncuflow.capture.recording",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        help="EVIDENCE_DIR RECORDING_DIR, or RECORDING_DIR with --verify",
+    )
+    parser.add_argument("--name", help="name of the recording (default: its folder's name)")
+    parser.add_argument(
+        "--verify", action="store_true", help="check the sha256 of a recording's files"
+    )
+    args = parser.parse_args(argv)
+    if len(args.folders) != (1 if args.verify else 2):
+        parser.error("give EVIDENCE_DIR RECORDING_DIR, or --verify RECORDING_DIR")
+    if args.verify:
+        print(f"{args.folders[0]}: {verify(args.folders[0])} files match")
+        return 0
+    evidence, target = args.folders
+    manifest = record(evidence, target, args.name or target.name)
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    print(f"{target}: {len(manifest['files'])} files, {size / 1e6:.1f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)

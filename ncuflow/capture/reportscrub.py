@@ -1,0 +1,171 @@
+"""Mask what an .ncu-rep says about the machine: host, addresses, command line, folders.
+
+    python -m ncuflow.capture.reportscrub REPORT.ncu-rep...
+
+A report is `NVR\\0`, a length-prefixed header, and length-prefixed protobuf messages. Masking keeps
+every length, so the report stays readable. The layout is not documented by NVIDIA; it is as found
+in reports of ncu 2025.3.1 (docs/capture.md), and a file laid out otherwise is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ncuflow.capture.process import CaptureError, cli
+
+MAGIC = b"NVR\0"
+SMALL = 64 << 10  # session messages are a few hundred bytes; kernels and modules are far larger
+MASK = ord("x")
+# field numbers, outermost first
+START, SYSTEM, COMMAND = (
+    (3, 3),
+    (3, 4),
+    (3, 11),
+)  # messages that hold the system (start, session), the ncu command
+HOST, ADDRESS = 5, (7, 1)
+PROGRAM = (6, 3)  # of the process that every message names
+HOME = re.compile(rb"/home/[\w.-]+")
+
+
+class Field(NamedTuple):
+    """A length-delimited protobuf field: its number and the place of its bytes in the file."""
+
+    number: int
+    start: int
+    end: int
+
+
+def scrub_report(path: Path) -> bool:
+    """Mask the private strings of a report in place. False (no change) for another layout."""
+    data = bytearray(path.read_bytes())
+    spans = list(private_spans(data))
+    if not spans:
+        return False
+    values = {bytes(data[start:end]) for start, end in spans}
+    for start, end in spans:
+        data[start:end] = bytes([MASK]) * (end - start)
+    for value in sorted(values, key=len, reverse=True):
+        if b"/" in value:
+            _mask_everywhere(data, value)
+    for match in list(HOME.finditer(data)):
+        data[match.start() + len(b"/home/") : match.end()] = bytes([MASK]) * (
+            match.end() - match.start() - 6
+        )
+    temporary = path.with_name(f".{path.name}.scrub")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+    return True
+
+
+def scrubbed(data: bytes) -> bool | None:
+    """Whether a report's private spans are masked; None if its layout is unknown."""
+    spans = list(private_spans(data))
+    return all(set(data[start:end]) <= {MASK} for start, end in spans) if spans else None
+
+
+def private_spans(data: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Where a report names its host, addresses, command line and program folder."""
+    for start, end in messages(data):
+        if end - start > SMALL:
+            continue
+        for path in (START, SYSTEM):
+            for system in descend(data, start, end, path):
+                yield from _system_spans(data, system)
+        yield from ((f.start, f.end) for f in descend(data, start, end, COMMAND))
+        for program in descend(data, start, end, PROGRAM):
+            folder = bytes(data[program.start : program.end]).rfind(b"/")
+            if folder > 0 and data[program.start] == ord("/"):
+                yield program.start, program.start + folder
+
+
+def messages(data: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """(start, end) of each message of a report; nothing if it is not laid out as expected."""
+    if bytes(data[:4]) != MAGIC:
+        return
+    position = 4
+    while position + 4 <= len(data):
+        (size,) = struct.unpack_from("<I", data, position)
+        position += 4
+        if position + size > len(data):
+            return
+        yield position, position + size
+        position += size
+
+
+def descend(
+    data: bytes | bytearray, start: int, end: int, path: tuple[int, ...]
+) -> Iterator[Field]:
+    """The fields at a path of field numbers inside a message."""
+    for field in fields(data, start, end):
+        if field.number == path[0]:
+            if len(path) == 1:
+                yield field
+            else:
+                yield from descend(data, field.start, field.end, path[1:])
+
+
+def fields(data: bytes | bytearray, start: int, end: int) -> list[Field]:
+    """The length-delimited fields of a protobuf message; empty if these bytes are not one."""
+    found, position = [], start
+    while position < end:
+        key, position = _varint(data, position, end)
+        wire = key & 7
+        if wire == 0:
+            _, position = _varint(data, position, end)
+        elif wire in (1, 5):
+            position += 8 if wire == 1 else 4
+        elif wire == 2:
+            size, position = _varint(data, position, end)
+            found.append(Field(key >> 3, position, position + size))
+            position += size
+        else:
+            return []
+    return found if position == end else []
+
+
+def _system_spans(data: bytes | bytearray, system: Field) -> Iterator[tuple[int, int]]:
+    for field in fields(data, system.start, system.end):
+        if field.number == HOST:
+            yield field.start, field.end
+    for address in descend(data, system.start, system.end, ADDRESS):
+        yield address.start, address.end
+
+
+def _varint(data: bytes | bytearray, position: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < end:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            break
+    return value, position
+
+
+def _mask_everywhere(data: bytearray, value: bytes) -> None:
+    position = data.find(value)
+    while position >= 0:
+        data[position : position + len(value)] = bytes([MASK]) * len(value)
+        position = data.find(value, position + len(value))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Scrub reports in place."""
+    parser = argparse.ArgumentParser(
+        prog="ncuflow.capture.reportscrub", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("reports", nargs="+", type=Path)
+    for path in parser.parse_args(argv).reports:
+        if not path.is_file() or not scrub_report(path):
+            raise CaptureError(f"{path}: not a report whose layout is known")
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)

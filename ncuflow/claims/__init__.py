@@ -1,0 +1,1 @@
+"""A claim: a statement, its scope, the expression that decides it, its verdict."""

@@ -1,0 +1,189 @@
+"""Claim evidence: the points, JIT modules and source facts that a claim can be decided over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ncuflow.claims.expression import evaluate
+from ncuflow.claims.scope import Origin, Scope, of_point, paired, possible_names
+from ncuflow.claims.source_facts import SourceFacts
+from ncuflow.findings import noise, sanity
+from ncuflow.io import BadInput, read_json
+
+Row = dict[str, Any]
+
+# What ncuflow.capture.jit measures of a module; a step that failed, or that a prebuilt module spared, lacks
+# its own.
+JIT_NAMES = frozenset({
+    "aot", "cache_paths", "cold_aot", "cold_build_s", "cold_generation_s", "cold_library_bytes",
+    "cold_load_s", "cold_uri", "cold_write_ninja_s", "disk_build_and_load_s", "disk_generation_s",
+    "disk_memory_hit_s", "disk_n", "disk_up_to_date_check_s", "first_launch_first_launch_s",
+    "first_launch_later_launch_s",
+})  # fmt: skip
+
+
+class Unanswered(Exception):  # noqa: N818  (no error: the evidence has no answer)
+    """Why a decision cannot be made from this evidence."""
+
+
+@dataclass
+class Evidence:
+    """Everything under ``results/``, and the source index where there is one."""
+
+    results: dict[str, Row]
+    jit: Row | None = None
+    source: SourceFacts | None = None
+    machine: Row | None = None
+    _scopes: dict[str, list[Scope]] = field(default_factory=dict)
+
+    def provenance(self, target: str) -> Row | None:
+        """Provenance of a target's results; the machine's where the target was not measured."""
+        if target in self.results:
+            found: Row = self.results[target]["provenance"]
+            return found
+        if target == "jit" and self.jit and self.jit.get("provenance"):
+            return dict(self.jit["provenance"])
+        return self.machine or next((r["provenance"] for r in self.results.values()), None)
+
+    def scopes(self, target: str) -> list[Scope]:
+        """A scope for each point of a target that ran and gave the right result."""
+        if target not in self._scopes and target in self.results:
+            results = self.results[target]
+            results.setdefault("noise", noise.of_results(results))
+            possible, struck = possible_names(results), _struck(results)
+            self._scopes[target] = [
+                of_point(entry, results, possible, struck.get(entry["point"], ()))
+                for entry in results["points"]
+                if entry["status"] == "ok"
+            ]
+        return self._scopes.get(target, [])
+
+    def parameters(self, targets: set[str]) -> set[str]:
+        """Names of the points' parameters."""
+        entries = [e for target in targets for e in self.results.get(target, {}).get("points", ())]
+        return {name for entry in entries for name in entry.get("params") or ()}
+
+    @cached_property
+    def jit_scopes(self) -> list[Scope]:
+        """A scope for each JIT module."""
+        return [_of_module(name, row) for name, row in (self.jit or {}).get("modules", {}).items()]
+
+
+def load(
+    results: Path, source_index: Path | None, targets: Sequence[str] | None = None
+) -> Evidence:
+    """Evidence of these targets (``jit`` among them) in a results folder, or of all that it holds.
+
+    Raises BadInput for a folder without any ``*_results.json``, and for a file that is named but
+    not there.
+    """
+    paths = sorted(results.glob("*_results.json"))
+    if targets is not None:
+        paths = [results / f"{name}_results.json" for name in sorted(targets) if name != "jit"]
+    if not paths:
+        raise BadInput(results, "a folder without *_results.json")
+    found = {content["target"]: content for content in map(read_json, paths)}
+    machine = _optional(results / "environment_info.json")
+    index = read_json(source_index) if source_index else _optional(results / "source_index.json")
+    with_jit = targets is None or "jit" in targets
+    return Evidence(
+        results=found,
+        jit=_optional(results / "jit_analysis.json") if with_jit else None,
+        source=SourceFacts(index) if index else None,
+        machine=machine.get("provenance") if machine else None,
+    )
+
+
+def select(claim: Row, decide: Row, evidence: Evidence) -> list[Scope]:
+    """The scopes that a decision is made over. Raises Unanswered where there is none."""
+    over = decide.get("over", "points")
+    if over == "arithmetic":
+        return [Scope({}, point=None)]
+    if over == "source":
+        if evidence.source is None:
+            raise Unanswered(
+                "the evidence has no source_index.json of the FlashInfer that was measured"
+            )
+        return [Scope({}, point=None)]
+    if over == "jit":
+        if not evidence.jit_scopes:
+            raise Unanswered("the evidence has no jit_analysis.json")
+        return _filtered(evidence.jit_scopes, _selection(claim, decide))
+    if "samples" in decide:
+        return _pairs(claim, decide, evidence)
+    return _points(_selection(claim, decide), evidence)
+
+
+def _selection(claim: Row, decide: Row, sample: Row | None = None) -> Row:
+    """applies, narrowed by the decision's select and by the sample; every ``where`` must hold."""
+    out: Row = {"where": []}
+    for part in (claim["applies"], decide.get("select") or {}, sample or {}):
+        out |= {key: part[key] for key in ("target", "points") if key in part}
+        if "where" in part:
+            out["where"].append(str(part["where"]))
+    return out
+
+
+def _points(selection: Row, evidence: Evidence) -> list[Scope]:
+    target = selection["target"]
+    scopes = _filtered(evidence.scopes(target), selection)
+    if not scopes:
+        wanted = " and ".join(selection["where"]) or "any"
+        globs = f" matching {selection['points']}" if "points" in selection else ""
+        raise Unanswered(f"no measured {target} point{globs} where {wanted}")
+    return scopes
+
+
+def _filtered(scopes: list[Scope], selection: Row) -> list[Scope]:
+    globs = selection.get("points", "*")
+    globs = [globs] if isinstance(globs, str) else globs
+    return [
+        scope
+        for scope in scopes
+        if any(fnmatchcase(scope.point or "", glob) for glob in globs)
+        and all(evaluate(where, scope) is True for where in selection["where"])
+    ]
+
+
+def _pairs(claim: Row, decide: Row, evidence: Evidence) -> list[Scope]:
+    selections = {name: _selection(claim, decide, s) for name, s in decide["samples"].items()}
+    scopes = {name: _points(selection, evidence) for name, selection in selections.items()}
+    params = evidence.parameters({s["target"] for s in selections.values()})
+    found = paired(scopes, decide.get("differ", ()), params)
+    if not found:
+        raise Unanswered(f"no points of {' and '.join(scopes)} that agree in every other parameter")
+    return found
+
+
+def _struck(results: Row) -> dict[str, set[str]]:
+    """Columns by point that a sanity check found impossible, with those computed from them."""
+    out: dict[str, set[str]] = {}
+    for violation in sanity.check(results):
+        cells = out.setdefault(violation.point, set())
+        cells |= {violation.cell, *sanity.FROM_TIME.get(violation.cell, ())}
+    return out
+
+
+def _of_module(name: str, row: Row) -> Scope:
+    """Nested keys joined by '_' (``cold_build_s``); the cache's file names in ``cache_paths``."""
+    values: Row = {"module": name}
+    for key, value in row.items():
+        parts = value if isinstance(value, dict) and key != "cache" else {"": value}
+        values |= {f"{key}_{part}".rstrip("_"): inner for part, inner in parts.items()}
+    values["cache_paths"] = list(row["cache"]) if "cache" in row else None
+    values.pop("cache", None)
+    point = f"jit/{name}"
+
+    def origin(key: str) -> Origin | None:
+        return Origin("jit/jit_analysis.json", point, None, key, None) if key in values else None
+
+    return Scope(values | {"point": point}, JIT_NAMES, point, origin)
+
+
+def _optional(path: Path) -> Any:
+    return read_json(path) if path.exists() else None

@@ -1,0 +1,229 @@
+"""Scope: the names that a claim's expressions may use, and where each value came from.
+
+A point's scope holds its parameters, its measurement columns, the main kernel's metrics by registry
+key, ``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info_<key>``), the GPU
+(``gpu_sm_count``, ``gpu_l2_bytes``, …) and lists over its kernels (``kernel_names``,
+``kernel_grids``, …). docs/claims.md has the table.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from ncuflow.findings import noise
+from ncuflow.findings.columns import BY_NAME
+from ncuflow.findings.join import main_kernel
+from ncuflow.parsers.registry import METRICS, STALL_REASONS
+
+Row = dict[str, Any]
+REASONS = frozenset(STALL_REASONS)
+# Of the GPU; l2_bytes without the prefix is the L2 traffic of the main kernel.
+GPU = {f"gpu_{name}": name for name in ("sm_count", "l2_bytes", "memory_bytes")}
+KERNEL_LISTS = {
+    "kernel_names": "name",
+    "kernel_templates": "demangled",
+    "kernel_grids": "grid_size",
+    "kernel_durations_ns": "duration_ns",
+}
+ITEMSIZE = {"f32": 4, "f16": 2, "bf16": 2, "f8": 1}
+FIXED = {"itemsize", "main_template", "published", "ceiling", *KERNEL_LISTS, *GPU}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value was read:
+
+    the evidence file, the point, the kernel, the metric and its formula.
+    """
+
+    report: str | None
+    point: str | None
+    kernel: str | None
+    metric: str
+    formula: str | None
+
+
+def nothing(name: str) -> None:
+    """The origin, and the noise, of a value that has none."""
+
+
+@dataclass
+class Scope(Mapping[str, Any]):
+    """Values by name. A name that exists elsewhere in the evidence but not here is unknown (None).
+
+    origin: where a known value was read; noise: its relative floor, if it has one. Both by name, and
+    found when asked for: a claim cites a handful of the two hundred names of a point.
+    """
+
+    known: Row
+    possible: frozenset[str] = frozenset()
+    point: str | None = None
+    origin: Callable[[str], Origin | None] = nothing
+    noise: Callable[[str], float | None] = nothing
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.known:
+            return self.known[name]
+        if name in self:
+            return None
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.known or name in self.possible or str(name).startswith("info_")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.known)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def with_values(self, **values: Any) -> Scope:
+        """The same scope with further values."""
+        return replace(self, known=self.known | values)
+
+
+def possible_names(results: Row) -> frozenset[str]:
+    """Every name that some point of this target could have."""
+    known = set(FIXED) | set(BY_NAME) | set(METRICS) | set(_parameters(results["target"]))
+    known |= {f"{kind}_{reason}" for kind in ("stall", "state") for reason in REASONS}
+    for entry in results["points"]:
+        known |= set(entry.get("params") or ()) | set(entry["measurement"])
+        for kernel in entry.get("kernels") or ():
+            known |= set(kernel.get("metrics") or ())
+    return frozenset(known)
+
+
+def _parameters(target: str) -> Iterable[str]:
+    """Parameters that the target declares, where this checkout has the target."""
+    try:
+        declared: dict[str, Any] = importlib.import_module(f"targets.{target}").PARAMETERS
+    except ModuleNotFoundError:
+        return ()
+    return declared
+
+
+def of_point(
+    entry: Row, results: Row, possible: frozenset[str], struck: Iterable[str] = ()
+) -> Scope:
+    """The scope of one point. ``struck`` columns (see ``ncuflow.findings.sanity``) are unknown."""
+    provenance, params = results["provenance"], dict(entry.get("params") or {})
+    main = main_kernel(entry.get("kernels") or [])
+    values: Row = {name: provenance.get(key) for name, key in GPU.items()}
+    values |= {f"info_{key}": value for key, value in (entry.get("info") or {}).items()}
+    values |= _of_kernels(entry.get("kernels") or [], main)
+    values |= {
+        name: value for name, value in entry["measurement"].items() if name != "params"
+    } | params
+    values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
+    values |= dict.fromkeys(struck)
+    row, floors = entry["measurement"], results.get("noise") or {}
+    return Scope(
+        values,
+        possible,
+        entry["point"],
+        lambda name: _origin(name, entry, main, params) if name in values else None,
+        lambda name: noise.of_value(name, row, floors) if name in values else None,
+    )
+
+
+def _of_kernels(kernels: list[Row], main: Row | None) -> Row:
+    out: Row = {}
+    for name, key in KERNEL_LISTS.items():
+        values = [kernel.get(key) for kernel in kernels]
+        out[name] = values if values and None not in values else None
+    if main:
+        out |= main.get("metrics") or {}
+        out["main_template"] = main.get("demangled")
+        out |= _stalls(main.get("stalls") or [])
+    return out
+
+
+def _stalls(stalls: list[Row]) -> Row:
+    """``stall_<r>``: share of stall cycles; ``state_<r>``:
+
+    share of all warp cycles, issued ones included.
+    """
+    total = sum(s["ratio"] for s in stalls if s.get("ratio") is not None)
+    out = {f"stall_{s['reason']}": s.get("share") for s in stalls if s["kind"] == "stall"}
+    if total:
+        out |= {
+            f"state_{s['reason']}": s["ratio"] / total for s in stalls if s.get("ratio") is not None
+        }
+    return out
+
+
+def _origin(name: str, entry: Row, main: Row | None, params: Row) -> Origin:
+    column, kernel = BY_NAME.get(name), main["name"] if main else None
+    report = main.get("report") if main else None
+    if name in params:
+        return Origin(None, entry["point"], None, name, "parameter of the point")
+    if column is None:
+        return Origin(report, entry["point"], kernel, _ncu_name(name), _stall_formula(name))
+    if column.source == "ncu":
+        return Origin(report, entry["point"], kernel, name, column.formula)
+    if column.source in ("events", "nsys"):
+        file = {"events": "timing.jsonl", "nsys": "trace.sqlite"}[column.source]
+        folder = (
+            str(PurePosixPath(report).parent) if report else str(entry["measurement"].get("target"))
+        )
+        return Origin(f"{folder}/{file}", entry["point"], None, name, column.formula)
+    return Origin(None, entry["point"], None, name, column.formula)
+
+
+def _ncu_name(name: str) -> str:
+    kind, _, reason = name.partition("_")
+    if kind in ("stall", "state") and reason in REASONS:
+        return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
+    return name
+
+
+def _stall_formula(name: str) -> str | None:
+    kind, _, reason = name.partition("_")
+    if reason not in REASONS:
+        return None
+    return {
+        "stall": "ratio / sum of all stall ratios",
+        "state": "ratio / sum of all warp states",
+    }.get(kind)
+
+
+def paired(
+    scopes: dict[str, list[Scope]], differ: Iterable[str], params: Iterable[str]
+) -> list[Scope]:
+    """Points of several samples joined where all parameters but ``differ`` agree.
+
+    The joined scope has every name with its sample's name before it (``fused_time_cold_us``), and
+    the parameters that agree plainly. Points without a partner in every sample are left out.
+    """
+    names = sorted(set(params) - set(differ))
+    first, *others = scopes
+    out = []
+    for scope in scopes[first]:
+        group = {first: scope}
+        for other in others:
+            partners = [
+                s for s in scopes[other] if all(s.known.get(n) == scope.known.get(n) for n in names)
+            ]
+            if partners:
+                group[other] = partners[0]
+        if len(group) == len(scopes):
+            out.append(_joined(group, names))
+    return out
+
+
+def _joined(group: dict[str, Scope], shared: list[str]) -> Scope:
+    first = next(iter(group.values()))
+    joined = Scope({name: first.known.get(name) for name in shared})
+    joined.possible = first.possible | {f"{s}_{name}" for s in group for name in first.possible}
+    joined.point = " / ".join(dict.fromkeys(str(scope.point) for scope in group.values()))
+    owners: dict[str, tuple[Scope, str]] = {}
+    for sample, scope in group.items():
+        joined.known |= {f"{sample}_{name}": value for name, value in scope.known.items()}
+        owners |= {f"{sample}_{name}": (scope, name) for name in scope.known}
+    joined.origin = lambda name: owners[name][0].origin(owners[name][1]) if name in owners else None
+    joined.noise = lambda name: owners[name][0].noise(owners[name][1]) if name in owners else None
+    return joined

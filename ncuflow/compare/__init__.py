@@ -1,0 +1,1 @@
+"""A comparison: two evidences become changes with statistics and causes."""

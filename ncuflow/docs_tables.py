@@ -1,0 +1,116 @@
+"""docs/tables.md and docs/metrics.md, written from the schemas and the registry.
+
+python -m ncuflow.docs_tables            write both
+python -m ncuflow.docs_tables --check    exit 1 where a file is not what would be written
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ncuflow.io import main_guard, write_text
+from ncuflow.parsers.registry import GROUPS, STALL_REASONS, Metric
+from ncuflow.parsers.schema import TABLES, Table
+
+FOLDER = Path("docs")
+HEAD = (
+    "<!-- Written by `python -m ncuflow.docs_tables`: edit schema.py or the registry instead. -->\n"
+)
+TABLES_INTRO = """\
+# Tables
+
+`python -m ncuflow.parsers.tables` reads the captures of a target into these tables, as Parquet and CSV
+(lists are JSON text in CSV), under `outputs/<machine>/tables/<target>/`. Parquet carries unit,
+meaning and source of each column in its field metadata. A null is a value that is not known, never
+0; NaN does not occur.
+"""
+METRICS_INTRO = """\
+# Metrics
+
+The registry: every quantity read from an Nsight Compute report, under the key that tables,
+findings and pages use. Sources are tried in order until the report holds one; `ga100` is for
+compute capability 8.x and below, `gh100` for 9.0 and above. Values are stored in the unit given
+here, whatever unit the report uses. A counter that is absent gives no row; one that is there
+without a usable number gives null and a problem of its kernel.
+"""
+STALLS_INTRO = """\
+## Stall reasons
+
+What a resident warp waits for. `ratio` is
+`smsp__average_warps_issue_stalled_<reason>_per_issue_active.ratio`, `samples` is
+`smsp__pcsamp_warps_issue_stalled_<reason>`, under its own name where that differs. The ratios of
+all rows add up to `warp_latency_per_issue`. Stalls matter only where `issue_active` is low:
+schedulers that issue in every cycle lose nothing to them.
+
+| reason | kind | a warp waits for | name in the samples |
+|---|---|---|---|
+"""
+
+
+def tables_page() -> str:
+    """The text of docs/tables.md."""
+    return (
+        HEAD + TABLES_INTRO + "".join("\n" + "\n".join(_table(t)) + "\n" for t in TABLES.values())
+    )
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"## {table.name}\n\nA row: {table.row}.\n"
+    yield "| column | type | unit | meaning | source |\n|---|---|---|---|---|"
+    for column in table.columns:
+        null = "" if column.required else ", null"
+        source = f"`{column.source}`" if column.source else ""
+        kind = f"{column.type}{null}".replace("list<element: double>", "list of double")
+        yield f"| `{column.name}` | {kind} | {column.unit} | {column.meaning} | {source} |"
+
+
+def metrics_page() -> str:
+    """The text of docs/metrics.md."""
+    groups = [f"\n## {name}\n\n{''.join(map(_metric, group))}" for name, group in GROUPS.items()]
+    return HEAD + METRICS_INTRO + "".join(groups) + "\n" + _stalls()
+
+
+def _metric(metric: Metric) -> str:
+    unit = f", {metric.unit}" if metric.unit else ""
+    sources = "".join(
+        f"  - {arch + ': ' if arch != '*' else ''}`{source}`\n"
+        for arch, listed in metric.sources.items()
+        for source in listed
+    )
+    return f"- **`{metric.key}`** ({metric.label}{unit}): {metric.meaning}.\n{sources}"
+
+
+def _stalls() -> str:
+    rows = "".join(
+        f"| `{r.reason}` | {r.kind.replace('_', ' ')} | {r.meaning} | "
+        f"{f'`{r.pcsamp}`' if r.pcsamp else ''} |\n"
+        for r in STALL_REASONS.values()
+    )
+    return STALLS_INTRO + rows
+
+
+PAGES = {"tables.md": tables_page, "metrics.md": metrics_page}
+
+
+def main() -> int:
+    """Write both pages, or with --check say which is out of date and return 1."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    check = parser.parse_args().check
+    stale = []
+    for name, page in PAGES.items():
+        path = FOLDER / name
+        if not check:
+            write_text(path, page())
+        elif not path.exists() or path.read_text(encoding="utf-8") != page():
+            stale.append(path)
+    for path in stale:
+        print(f"{path} is out of date: run python -m ncuflow.docs_tables", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    main_guard(main)

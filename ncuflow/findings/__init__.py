@@ -1,0 +1,1 @@
+"""A finding: tables become joined measurements, limiters, stalls, noise, prices."""

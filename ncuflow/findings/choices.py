@@ -1,0 +1,222 @@
+"""Choices and their measured price: pairs of points that differ in one parameter and nothing else.
+
+Two medians are told apart by a Mann-Whitney test on the launches themselves; a difference that the
+noise floor of the evidence (``ncuflow.findings.noise``) covers is within noise whatever the test says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from ncuflow.findings import noise
+
+Row = dict[str, Any]
+Fixed = tuple[tuple[str, Any], ...]
+ALPHA = 0.01
+FEWEST_SAMPLES = 8  # a side, for the normal approximation
+# column -> the samples in the results file that it is the median of
+SAMPLES = {"time_cold_us": "cold_us", "time_hot_us": "hot_us", "host_launch_us": "host_us"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A parameter that a caller sets, and two of its values to compare.
+
+    where: which points take part, by their parameters; ignoring: parameters that may differ as
+    well, because they mean nothing on one side; metrics: measurement columns compared; names: of
+    the two values, where they do not say it themselves.
+    """
+
+    key: str
+    title: str
+    target: str
+    parameter: str
+    base: Any
+    other: Any
+    where: Callable[[Row], bool] = lambda params: True
+    ignoring: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ("time_cold_us",)
+    names: tuple[str, str] | None = None
+
+    @property
+    def called(self) -> tuple[str, str]:
+        return self.names or (str(self.base), str(self.other))
+
+
+def _grouped(params: Row) -> bool:
+    return bool(params["kv_heads"] < params["qo_heads"])
+
+
+_LAUNCH = ("host_launch_us", "time_hot_us", "time_cold_us")
+_VARIANT = "rope", "variant"
+CHOICES = (
+    Choice("backend", "fa2 or fa3", "prefill", "backend", "fa2", "fa3"),
+    Choice(  # a ragged KV has no pages
+        "layout", "Paged or ragged KV", "prefill", "layout", "paged", "ragged", ignoring=("page_size",)
+    ),
+    Choice(
+        "prefill_page", "Page size 16 or 1", "prefill", "page_size", 16, 1,
+        lambda params: params["layout"] == "paged",
+    ),
+    Choice(
+        "cores", "CUDA cores or tensor cores, one query head a KV head", "decode", "cores", "cuda",
+        "tensor", lambda params: not _grouped(params),
+    ),
+    Choice(
+        "cores_grouped", "CUDA cores or tensor cores, GQA", "decode", "cores", "cuda", "tensor", _grouped
+    ),
+    Choice("decode_page", "Page size 16 or 1", "decode", "page_size", 16, 1),
+    Choice(
+        "launch", "Eager or CUDA graph", "decode", "launch", "eager", "graph", metrics=_LAUNCH
+    ),
+    Choice(
+        "fused", "Separate add and norm, or fused", "rmsnorm", "variant", "add_then_rmsnorm",
+        "fused_add_rmsnorm",
+    ),
+    Choice(
+        "rope_cache", "On the fly or cos/sin cache", *_VARIANT, "rope_pos_ids", "cos_sin_cache"
+    ),
+    Choice(
+        "rope_llama31", "Plain or Llama 3.1 scaling", *_VARIANT, "rope_pos_ids",
+        "llama31_pos_ids",
+    ),
+    Choice(
+        "rope_llama31_offsets", "Plain or Llama 3.1 scaling, positions from offsets", *_VARIANT,
+        "rope", "llama31",
+    ),
+    Choice(  # offsets are given by sequence, so that this call needs more than one
+        "rope_positions", "Position ids or offsets", *_VARIANT, "rope_pos_ids", "rope",
+        ignoring=("batch",),
+    ),
+    Choice(
+        "rope_inplace", "In place or into new tensors", "rope", "inplace", True, False,
+        names=("in place", "new tensors"),
+    ),
+    Choice("rope_style", "NeoX halves or pairs", "rope", "style", "neox", "interleaved"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Price:
+    """One pair. change: other / base − 1; floor: relative noise floor of that, or None.
+
+    verdict: differs | within noise | not tested (this evidence keeps no spread);
+    p: of the two-sided test, None where it was not made.
+    """
+
+    metric: str
+    base_point: str
+    other_point: str
+    fixed: Fixed
+    base: float
+    other: float
+    change: float
+    p: float | None
+    floor: float | None
+    verdict: str
+
+
+def prices(choice: Choice, results: Row) -> list[Price]:
+    """The price of a choice at every pair that the evidence has, in the order of its points."""
+    points = [p for p in results["points"] if p["status"] == "ok" and choice.where(p["params"])]
+    by_value: dict[Any, dict[Fixed, Row]] = {choice.base: {}, choice.other: {}}
+    for point in points:
+        value = point["params"].get(choice.parameter)
+        if value in by_value:
+            by_value[value].setdefault(_rest(choice, point), point)
+    bases, others = by_value[choice.base], by_value[choice.other]
+    floors = results.get("noise") or {}
+    found = (
+        price(base, others[rest], metric, floors, rest)
+        for rest, base in bases.items()
+        if rest in others
+        for metric in choice.metrics
+    )
+    return [one for one in found if one]
+
+
+def _rest(choice: Choice, point: Row) -> Fixed:
+    """All parameters in which both points of a pair agree."""
+    skipped = {choice.parameter, *choice.ignoring}
+    return tuple((k, v) for k, v in point["params"].items() if k not in skipped)
+
+
+def price(base: Row, other: Row, metric: str, floors: Row, fixed: Fixed = ()) -> Price | None:
+    """Compare one metric of two points; None where either lacks it."""
+    a, b = base["measurement"].get(metric), other["measurement"].get(metric)
+    if not a or b is None:
+        return None
+    key, change = SAMPLES.get(metric), b / a - 1
+    p = mann_whitney(_samples(base, key), _samples(other, key))
+    floor = _floor(metric, (base["measurement"], other["measurement"]), floors)
+    verdict = _verdict(p, change, floor)
+    return Price(metric, base["point"], other["point"], fixed, a, b, change, p, floor, verdict)
+
+
+def _samples(point: Row, key: str | None) -> list[float]:
+    return list((point.get("samples") or {}).get(key) or ()) if key else []
+
+
+def _floor(metric: str, rows: tuple[Row, Row], floors: Row) -> float | None:
+    """Floor of a ratio: the relative floors of both sides, added in quadrature."""
+    sides = [noise.of_value(metric, row, floors) for row in rows]
+    known = [side for side in sides if side is not None]
+    return math.hypot(*known) if known else None
+
+
+def _verdict(p: float | None, change: float, floor: float | None) -> str:
+    # As a factor: half the time is as far from no change as twice the time.
+    if floor is not None and abs(math.log1p(change)) <= math.log1p(floor):
+        return "within noise"
+    if p is None:
+        return "not tested"
+    return "differs" if p < ALPHA else "within noise"
+
+
+def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Two-sided p of the Mann-Whitney U test: normal approximation, tie and continuity corrected.
+
+    None below eight samples a side.
+    """
+    n, m = len(a), len(b)
+    if min(n, m) < FEWEST_SAMPLES:
+        return None
+    values = sorted([(x, True) for x in a] + [(x, False) for x in b])
+    rank_sum, ties, start = 0.0, 0.0, 0
+    while start < n + m:
+        end = start
+        while end < n + m and values[end][0] == values[start][0]:
+            end += 1
+        rank_sum += sum(of_a for _, of_a in values[start:end]) * (start + end + 1) / 2
+        ties += (end - start) ** 3 - (end - start)
+        start = end
+    u = rank_sum - n * (n + 1) / 2
+    variance = n * m / 12 * (n + m + 1 - ties / ((n + m) * (n + m - 1)))
+    if variance <= 0:
+        return 1.0
+    z = max(0.0, abs(u - n * m / 2) - 0.5) / math.sqrt(variance)
+    return math.erfc(z / math.sqrt(2))
+
+
+def summary(found: list[Price]) -> Row | None:
+    """How a choice fares over its pairs; None without pairs.
+
+    {pairs, differs, within, untested: counts; least, median, most: change over all of them}
+    """
+    if not found:
+        return None
+    verdicts = [p.verdict for p in found]
+    changes = [p.change for p in found]
+    return {
+        "pairs": len(found),
+        "differs": verdicts.count("differs"),
+        "within": verdicts.count("within noise"),
+        "untested": verdicts.count("not tested"),
+        "least": min(changes),
+        "median": median(changes),
+        "most": max(changes),
+    }

@@ -1,0 +1,176 @@
+"""Hot lines: the source lines at which warps of a deep-profiled kernel stood, and why they waited.
+
+    python -m ncuflow.findings.hotlines --results A_results.json … --evidence ROOT --out hotlines.json
+
+A sample says where a warp stood, so the line is the one that waits, seldom the one that causes the
+wait: a long_scoreboard stands at the first use of a value, not at its load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ncuflow.findings.stalltree import sampling_error
+from ncuflow.io import main_guard, write_json
+
+Row = dict[str, Any]
+MOST_LINES = 8
+MOST_OPCODES = 4
+NOT_A_STALL = ("selected", "not_selected")
+
+
+@dataclass(frozen=True)
+class HotLine:
+    """A source line (or, without line tables, one instruction) with its share of all samples.
+
+    file: as the compiler knew it, from ``include/`` on; None without line tables. function: the
+    enclosing function of the source index. uncertainty: half-width of share. reason: the largest
+    stall there, with its part of the stalled samples. opcodes: (SASS opcode, samples), the largest
+    first. text: the line itself, where that FlashInfer version is installed.
+    """
+
+    file: str | None
+    line: int | None
+    function: str | None
+    sass: str | None
+    samples: int
+    share: float
+    uncertainty: float | None
+    reason: str | None
+    reason_share: float | None
+    opcodes: tuple[tuple[str, int], ...]
+    text: str | None = None
+
+
+def of_kernel(
+    kernel: Row, index: Any = None, version: str | None = None, most: int = MOST_LINES
+) -> list[HotLine]:
+    """The hottest lines of a kernel of the ``deep`` list of a results file, the hottest first.
+
+    index: the source index of the FlashInfer measured; version: that FlashInfer's version, whose
+    installed source is quoted. Empty where the report holds no per-instruction samples.
+    """
+    rows = [r for r in kernel.get("lines") or () if r["samples"]]
+    total = sum(r["samples"] for r in rows)
+    places = defaultdict(list)
+    for row in rows:
+        known = row["file"] is not None and row["line"]
+        places[(row["file"], row["line"], None) if known else (None, None, row["pc"])].append(row)
+    ordered = sorted(places.items(), key=lambda p: (-_samples(p[1]), str(p[0])))[:most]
+    root = installed(version)
+    return [_line(key, members, total, index, root) for key, members in ordered]
+
+
+def coverage(kernel: Row) -> float | None:
+    """Share of the samples that have a source line; None without samples."""
+    rows = kernel.get("lines") or []
+    total = _samples(rows)
+    known = _samples(r for r in rows if r["file"] is not None and r["line"])
+    return known / total if total else None
+
+
+def as_json(
+    target: str, deep: list[Row], index: Any = None, version: str | None = None
+) -> list[Row]:
+    """The hot lines of all deep kernels of a target, as rows for ``results/hotlines.json``."""
+    return [
+        {
+            "target": target,
+            "point": kernel["point"],
+            "kernel": kernel["name"],
+            "report": kernel["report"],
+            "samples": _samples(kernel.get("lines") or ()),
+            "with_lines": coverage(kernel),
+            "lines": [asdict(line) for line in of_kernel(kernel, index, version, 4 * MOST_LINES)],
+        }
+        for kernel in deep
+    ]
+
+
+def _samples(rows: Iterable[Row]) -> int:
+    return sum(row["samples"] or 0 for row in rows)
+
+
+def _line(key: Any, rows: list[Row], total: int, index: Any, root: Path | None) -> HotLine:
+    file, line, pc = key
+    samples = _samples(rows)
+    stalled = [r for r in rows if r["reason"] not in NOT_A_STALL]
+    reason, count = next(iter(_counted(stalled, "reason")), (None, 0))
+    return HotLine(
+        file,
+        line,
+        enclosing(index, file, line),
+        rows[0]["sass"] if pc is not None else None,
+        samples,
+        samples / total,
+        sampling_error(samples / total, total),
+        reason,
+        count / _samples(stalled) if reason else None,
+        tuple(_counted(rows, "opcode")[:MOST_OPCODES]),
+        text_of(root, file, line),
+    )
+
+
+def _counted(rows: list[Row], key: str) -> list[tuple[str, int]]:
+    counts: Counter[str] = Counter()
+    for row in rows:
+        if row[key]:
+            counts[row[key]] += row["samples"]
+    return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
+
+
+def enclosing(index: Any, file: str | None, line: int | None) -> str | None:
+    """The innermost function of the source index around a line, or None."""
+    table = (index or {}).get("functions") or {}
+    spans = table.get(f"data/{file}") or ()
+    around = [(end - start, name) for start, end, name in spans if line and start <= line <= end]
+    return str(min(around)[1]) if around else None
+
+
+def installed(version: str | None) -> Path | None:
+    """The data folder of the installed FlashInfer if it is of this version; it is not imported."""
+    try:
+        if version is None or importlib.metadata.version("flashinfer-python") != version:
+            return None
+        spec = importlib.util.find_spec("flashinfer")
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+    return Path(spec.origin).parent / "data" if spec and spec.origin else None
+
+
+def text_of(root: Path | None, file: str | None, line: int | None) -> str | None:
+    """A line of an installed source file, stripped; None where the file is not there."""
+    path = root / file if root and file else None
+    if path is None or not line or not path.is_file():
+        return None
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[line - 1].strip() if line <= len(lines) else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, nargs="+", required=True)
+    parser.add_argument(
+        "--evidence", type=Path, required=True, help="folder with source_index.json"
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    path = args.evidence / "source_index.json"
+    index = json.loads(path.read_text()) if path.exists() else None
+    kernels = []
+    for results in (json.loads(p.read_text()) for p in args.results):
+        version = results["provenance"].get("flashinfer")
+        kernels += as_json(results["target"], results["deep"], index, version)
+    write_json(args.out, {"schema": 1, "kernels": kernels})
+
+
+if __name__ == "__main__":
+    main_guard(main)

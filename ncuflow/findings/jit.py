@@ -1,0 +1,67 @@
+"""The JIT: what was measured of each module, as ``results/jit_analysis.json``.
+
+python -m ncuflow.findings.jit --evidence ROOT [--recording NAME] --out FILE.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ncuflow.findings.provenance import load_provenance
+from ncuflow.io import main_guard, write_json
+
+Row = dict[str, Any]
+
+
+def summary(name: str, module: Row) -> Row:
+    """One row a module. Times in seconds; None where a step was not measured or failed."""
+    cold, disk, first = (module.get(step) or {} for step in ("cold", "disk", "first_launch"))
+    parts = [cold.get(f"{part}_s") for part in ("generation", "write_ninja", "build", "load")]
+    known = [part for part in parts if part is not None]
+    cache = module.get("cache") or {}
+    return {
+        "module": name,
+        "target": module["target"],
+        "uri": cold.get("uri"),
+        "aot": module["aot"],
+        "error": cold.get("error"),
+        "generation_s": cold.get("generation_s"),
+        "build_s": cold.get("build_s"),
+        "load_s": cold.get("load_s"),
+        "cold_s": sum(known) if cold.get("build_s") is not None else None,
+        "disk_hit_s": _median(disk.get("build_and_load_s")),
+        "memory_hit_s": _median(disk.get("memory_hit_s")),
+        "first_launch_s": first.get("first_launch_s"),
+        "later_launch_s": first.get("later_launch_s"),
+        "library_bytes": cold.get("library_bytes"),
+        "cache_files": len(cache) or None,
+        "cache_bytes": sum(cache.values()) if cache else None,
+    }
+
+
+def _median(value: Any) -> float | None:
+    """A figure that was summarised as {"median", …} or given alone."""
+    return value.get("median") if isinstance(value, dict) else value
+
+
+def jit_analysis(evidence: Path, recording: str | None) -> Row:
+    """The recording's measurement with its provenance and one summary row a module."""
+    measured: Row = json.loads((evidence / "jit" / "jit_analysis.json").read_text())
+    rows = [summary(name, module) for name, module in measured["modules"].items()]
+    return measured | {"provenance": load_provenance(evidence, recording), "summary": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--evidence", type=Path, required=True)
+    parser.add_argument("--recording")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    write_json(args.out, jit_analysis(args.evidence, args.recording))
+
+
+if __name__ == "__main__":
+    main_guard(main)

@@ -1,0 +1,387 @@
+"""Sanity: numbers that cannot be. A page that would print one does not render, and says why.
+
+Every number here is checked against something measured another way: rates against the ceiling of
+the same launch, analytic work against counted work, event times against the trace, stall shares
+against their sum.
+
+    python -m ncuflow.findings.sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ncuflow.findings.columns import COLUMNS
+from ncuflow.io import BadInput, main_guard, read_json
+
+Row = dict[str, Any]
+
+# --- tolerances, each with the reason for its size ------------------------------------------------
+# Bytes and their ceiling come from different replay passes, between which clocks move by a per cent
+# or two.
+COUNTED_RATE = 1.03
+# A part runs at most at its datasheet peak; event timing of a 4 µs kernel has a resolution of 0.5
+# %.
+DATASHEET_RATE = 1.01
+# The measured ceilings are a copy and one matrix product. A copy turns the bus around between
+# reading and writing, which a kernel that only reads does not: on an H200 decode reads at 1.01 ×
+# the copy rate.
+MEASURED_RATE = 1.10
+# Tensor FLOPs are counted per instruction: the hardware does the whole tile, so counted ≥ analytic
+# always.
+TENSOR_CREDIT = 1.05
+# CUDA-core conventions (5 FLOP an element for RMSNorm) are not what the compiler emits.
+CORE_CREDIT = 2.5
+# A causal kernel credited with the full square counts twice the work, less the diagonal tiles.
+CAUSAL_IN_FULL = (1.5, 2.1)
+# Padding of 1 query row to a 16-row tile, and of a short sequence to one tile of 128: up to 128 ×.
+PADDING = 1 / 150
+# What a launch writes may still lie in L2 when the counters stop; beyond that every byte must pass
+# DRAM.
+DRAM_CREDIT = 1.03
+# Reading twice, page tables, ECC: over-fetch is reported. Beyond this it is another kernel's
+# traffic.
+OVERFETCH, OVERFETCH_SLACK = 32.0, 32 << 20
+# Shares are ratios over their own sum.
+SHARE_SUM = 0.02
+# Σ reasons and the warp latency come from different passes. Seen: 6 % off at 24 µs, 21 % at 3 µs.
+LATENCY, LATENCY_SHORT, SHORT_NS = 0.12, 0.5, 20_000
+# Events bracket the kernels that nsys times; clocks differ between the two runs by up to 10 %.
+INSITU, INSITU_SLACK_US = 0.15, 1.0
+# ncu reports a few tenths above 100 % where numerator and denominator come from different passes.
+PERCENT_SLACK = 3.0
+OCCUPANCY_SLACK = 3.0
+# A row's own arithmetic: the columns are computed from each other in double precision.
+ARITHMETIC = 1e-3
+
+FROM_TIME = {  # rates and what is derived of them: a struck rate strikes these too
+    "gbs": ("gbs_fraction_datasheet", "gbs_fraction_measured"),
+    "tflops": ("tflops_fraction_datasheet", "tflops_fraction_measured"),
+    "dram_gbs_counted": ("gbs_fraction_counter",),
+    "tensor_tflops_counted": ("tflops_fraction_counter",),
+    "flops_analytic": ("tflops", "tflops_fraction_datasheet", "tflops_fraction_measured",
+                       "ai_analytic"),
+    "bytes_analytic": ("gbs", "gbs_fraction_datasheet", "gbs_fraction_measured", "ai_analytic",
+                       "gbs_hot"),
+    "time_cold_us": ("gbs", "tflops", "gbs_fraction_datasheet", "gbs_fraction_measured",
+                     "tflops_fraction_datasheet", "tflops_fraction_measured"),
+}  # fmt: skip
+NUMERIC = {column.name for column in COLUMNS if column.kind in ("float", "int")}
+DURATIONS = (
+    "time_cold_us",
+    "time_hot_us",
+    "time_insitu_us",
+    "time_ncu_us",
+    "host_launch_us",
+    "plan_us",
+)
+CEILINGS = {"datasheet": DATASHEET_RATE, "measured": MEASURED_RATE}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One impossible number: the cell (a measurement column, or stall_… of a kernel) at a point."""
+
+    cell: str
+    point: str
+    value: float | str
+    limit: float | str
+    unit: str
+    cause: str
+    kind: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.point}: {self.cell} = {_text(self.value)} {self.unit} is beyond "
+            f"{_text(self.limit)} {self.unit} [{self.kind}]: {self.cause}"
+        ).replace("  ", " ")
+
+
+class Impossible(ValueError):  # noqa: N818  (the number is)
+    """Raised in strict mode; the message holds every violation on a line."""
+
+
+@dataclass
+class Violations:
+    """What was found, by cell."""
+
+    found: list[Violation] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Violation]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def strike(self, cell: str, point: str | None = None) -> str | None:
+        """Why this cell must not be printed as a fact; None where nothing is wrong with it.
+
+        Columns computed from an impossible one are struck with it. Without a point: at any point.
+        """
+        for violation in self.found:
+            here = point is None or violation.point == point
+            if here and (cell == violation.cell or cell in FROM_TIME.get(violation.cell, ())):
+                return str(violation)
+        return None
+
+    def require_none(self) -> None:
+        """Strict mode: raises Impossible naming cell, value, limit and likely cause of each."""
+        if self.found:
+            raise Impossible("\n".join(map(str, self.found)))
+
+
+def check(results: Row) -> Violations:
+    """All impossible numbers of one target's results (``results/<target>_results.json``)."""
+    l2 = (results.get("provenance") or {}).get("l2_bytes")
+    found: list[Violation] = []
+    for entry in results["points"]:
+        row = entry["measurement"]
+        broken = list(_not_numbers(row))
+        found += broken
+        clean = row | {violation.cell: None for violation in broken}
+        for rule in (
+            _durations,
+            _rates_counted,
+            _rates_timed,
+            _percentages,
+            _occupancy,
+            _arithmetic,
+        ):
+            found += rule(clean)
+        found += _flops(clean, entry.get("params") or {})
+        found += _bytes(clean, l2)
+        found += _in_situ(clean)
+        for kernel in entry.get("kernels") or ():
+            found += _kernel(kernel, row["point"])
+    return Violations(found)
+
+
+def check_folder(results_dir: Path) -> Violations:
+    """All impossible numbers of every ``*_results.json`` in a folder."""
+    found = Violations()
+    for path in sorted(results_dir.glob("*_results.json")):
+        found.found += check(read_json(path)).found
+    return found
+
+
+def _not_numbers(row: Row) -> Iterator[Violation]:
+    for name, value in row.items():
+        if name not in NUMERIC or value is None:
+            continue
+        if isinstance(value, bool | str) or not math.isfinite(value):
+            cause = "the counter or the timing failed; missing must be null"
+            yield _at(row, name, str(value), "a finite number", "", cause, "not a number")
+
+
+def _durations(row: Row) -> Iterator[Violation]:
+    for name in DURATIONS:
+        if row.get(name) is not None and row[name] <= 0:
+            cause = "nothing ran between the two time stamps, or they are swapped"
+            yield _at(row, name, row[name], 0.0, "µs", cause, "duration")
+
+
+def _rates_counted(row: Row) -> Iterator[Violation]:
+    """Counted bytes and tensor FLOPs against the peak of that launch, at that launch's clock."""
+    for name, ceiling, unit, kind, cause in (
+        ("dram_gbs_counted", "ceiling_dram_gbs_counter", "GB/s", "rate above the DRAM ceiling",
+         "bytes and time belong to different kernels, or the duration is not this launch's"),
+        ("tensor_tflops_counted", "ceiling_tensor_tflops_counter", "TFLOPS",
+         "rate above the tensor ceiling",
+         "the ceiling is another instruction's (HMMA, HGMMA), or sparsity is counted"),
+    ):  # fmt: skip
+        rate, limit = row.get(name), row.get(ceiling)
+        if rate is not None and limit is not None and rate > COUNTED_RATE * limit:
+            yield _at(row, name, rate, limit, unit, cause, kind)
+
+
+def _rates_timed(row: Row) -> Iterator[Violation]:
+    """Analytic work over event time, against the part's peak and the rate measured on it."""
+    for name, part, unit in (("gbs", "dram_gbs", "GB/s"), ("tflops", "tensor_tflops", "TFLOPS")):
+        rate = row.get(name)
+        for source, tolerance in CEILINGS.items():
+            limit = row.get(f"ceiling_{part}_{source}")
+            if rate is None or limit is None or rate <= tolerance * limit:
+                continue
+            kind = "warm bandwidth" if name == "gbs" else "analytic rate"
+            cause = _warm_cause(row, rate) if name == "gbs" else _credit_cause(row)
+            yield _at(row, name, rate, limit, unit, f"{cause} ({source} ceiling)", kind)
+            break
+
+
+def _warm_cause(row: Row, rate: float) -> str:
+    hot = row.get("gbs_hot")
+    if hot is not None and rate >= 0.9 * hot:
+        return "the data came from a warm L2: the time is that of launches without a flush"
+    return "more bytes are credited than pass DRAM, or the timed range misses part of the work"
+
+
+def _credit_cause(row: Row) -> str:
+    ratio = row.get("flops_ratio")
+    if ratio is not None and CAUSAL_IN_FULL[0] <= ratio <= CAUSAL_IN_FULL[1]:
+        return "a causal kernel is credited with the full square"
+    return (
+        "more FLOPs are credited than the kernel does, or the timed range misses part of the work"
+    )
+
+
+def _flops(row: Row, params: Row) -> Iterator[Violation]:
+    """Analytic FLOPs against those the hardware counted."""
+    ratio = row.get("flops_ratio")
+    if ratio is None:
+        return
+    on_tensor = bool(row.get("flops_tensor_counted"))
+    limit = TENSOR_CREDIT if on_tensor else CORE_CREDIT
+    if ratio > limit:
+        in_full = params.get("causal") and CAUSAL_IN_FULL[0] <= ratio <= CAUSAL_IN_FULL[1]
+        cause = (
+            "the causal mask is ignored: full FLOPs are credited to a kernel that skips the tiles "
+            "above the diagonal"
+            if in_full
+            else "the analytic count credits work that no instruction did"
+        )
+        yield _at(row, "flops_analytic", ratio, limit, "× counted", cause, "FLOPs ratio")
+    elif on_tensor and ratio < PADDING:
+        cause = "the counters hold another kernel's work, or count more than one launch"
+        yield _at(row, "flops_analytic", ratio, PADDING, "× counted", cause, "FLOPs ratio")
+
+
+def _bytes(row: Row, l2_bytes: float | None) -> Iterator[Violation]:
+    """Analytic bytes against DRAM bytes.
+
+    L2 may hold up to its size back, so small footprints always pass.
+    """
+    analytic, counted = row.get("bytes_analytic"), row.get("bytes_dram_counted")
+    if analytic is None or counted is None or l2_bytes is None:
+        return
+    limit = DRAM_CREDIT * (counted + l2_bytes)
+    if analytic > limit:
+        cause = "more bytes are credited than passed DRAM, though the footprint is larger than L2"
+        yield _at(row, "bytes_analytic", analytic, limit, "B", cause, "bytes ratio")
+    most = OVERFETCH * analytic + OVERFETCH_SLACK
+    if counted > most:
+        cause = (
+            "the counters hold another kernel's traffic, or the analytic count misses an operand"
+        )
+        yield _at(row, "bytes_dram_counted", counted, most, "B", cause, "bytes ratio")
+
+
+def _in_situ(row: Row) -> Iterator[Violation]:
+    cold, kernels = row.get("time_cold_us"), row.get("time_insitu_us")
+    if cold is None or kernels is None:
+        return
+    limit = (1 - INSITU) * kernels - INSITU_SLACK_US
+    if cold < limit:
+        cause = "the events do not bracket every kernel that the trace shows in this point's range"
+        yield _at(row, "time_cold_us", cold, limit, "µs", cause, "shorter than its kernels")
+
+
+def _percentages(row: Row) -> Iterator[Violation]:
+    for name, value in row.items():
+        if name.endswith("_pct") and value is not None:
+            yield from _percentage(name, value, row["point"])
+
+
+def _percentage(name: str, value: float, point: str) -> Iterator[Violation]:
+    if not -PERCENT_SLACK / 10 <= value <= 100 + PERCENT_SLACK:
+        limit = 0.0 if value < 0 else 100.0
+        cause = "numerator and denominator are of different launches, units or pass groups"
+        yield Violation(name, point, value, limit, "%", cause, "percentage")
+
+
+def _occupancy(row: Row) -> Iterator[Violation]:
+    achieved, most = row.get("achieved_occupancy_pct"), row.get("theoretical_occupancy_pct")
+    if achieved is not None and most is not None and achieved > most + OCCUPANCY_SLACK:
+        cause = "the two come from different kernels"
+        yield _at(row, "achieved_occupancy_pct", achieved, most, "%", cause, "occupancy")
+
+
+def _arithmetic(row: Row) -> Iterator[Violation]:
+    """A rate times its time must give the work it came from."""
+    for name, work, time, scale, unit in (
+        ("gbs", "bytes_analytic", "time_cold_us", 1e-3, "GB/s"),
+        ("tflops", "flops_analytic", "time_cold_us", 1e-6, "TFLOPS"),
+        ("dram_gbs_counted", "bytes_dram_counted", "time_ncu_us", 1e-3, "GB/s"),
+        ("tensor_tflops_counted", "flops_tensor_counted", "time_ncu_us", 1e-6, "TFLOPS"),
+    ):
+        rate, amount, span = row.get(name), row.get(work), row.get(time)
+        if rate is None or amount is None or not span or span <= 0:
+            continue
+        expected = amount / span * scale
+        if abs(rate - expected) > ARITHMETIC * max(abs(expected), 1e-12):
+            cause = f"it is not {work} / {time}: a unit, or a row joined to another point"
+            yield _at(row, name, rate, expected, unit, cause, "arithmetic")
+
+
+def _kernel(kernel: Row, point: str) -> Iterator[Violation]:
+    metrics, stalls = kernel.get("metrics") or {}, kernel.get("stalls") or []
+    name = kernel.get("name") or "kernel"
+    duration = metrics.get("duration_ns", kernel.get("duration_ns"))
+    if isinstance(duration, int | float) and duration <= 0:
+        cause = "the profiler did not time this launch"
+        yield Violation(f"duration_ns of {name}", point, duration, 0.0, "ns", cause, "duration")
+    for key, value in metrics.items():
+        if key.endswith("_pct") and isinstance(value, int | float):
+            for violation in _percentage(key, value, point):
+                yield Violation(**asdict(violation) | {"cell": f"{key} of {name}"})
+    yield from _stall_shares(stalls, name, point)
+    yield from _stall_latency(stalls, metrics, duration, name, point)
+
+
+def _stall_shares(stalls: list[Row], name: str, point: str) -> Iterator[Violation]:
+    shares = [s["share"] for s in stalls if s["kind"] == "stall" and s.get("share") is not None]
+    if shares and (abs(sum(shares) - 1) > SHARE_SUM or min(shares) < 0):
+        cause = "a reason is missing or counted twice, or selected is counted as a stall"
+        yield Violation(f"stalls of {name}", point, sum(shares), 1.0, "of 1", cause, "stall shares")
+
+
+def _stall_latency(
+    stalls: list[Row], metrics: Row, duration: Any, name: str, point: str
+) -> Iterator[Violation]:
+    latency = metrics.get("warp_latency_per_issue")
+    ratios = [s["ratio"] for s in stalls if s.get("ratio") is not None]
+    if not latency or not ratios:
+        return
+    short = not isinstance(duration, int | float) or duration < SHORT_NS
+    tolerance = LATENCY_SHORT if short else LATENCY
+    if abs(sum(ratios) / latency - 1) > tolerance:
+        cause = (
+            "the reasons do not add up to the warp latency: some are missing, or of another launch"
+        )
+        cell = f"warp_latency_per_issue of {name}"
+        yield Violation(cell, point, sum(ratios), latency, "cycles", cause, "warp latency")
+
+
+def _at(
+    row: Row, cell: str, value: float | str, limit: float | str, unit: str, cause: str, kind: str
+) -> Violation:
+    return Violation(cell, row["point"], value, limit, unit, cause, kind)
+
+
+def _text(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("results", type=Path, help="folder of *_results.json")
+    parser.add_argument("--no-strict", action="store_true", help="print what is found, exit 0")
+    args = parser.parse_args()
+    if not any(args.results.glob("*_results.json")):
+        raise BadInput(args.results, "a folder without *_results.json")
+    violations = check_folder(args.results)
+    for violation in violations:
+        print(violation)
+    if len(violations) and not args.no_strict:
+        print(f"{len(violations)} impossible number(s)", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    main_guard(main)

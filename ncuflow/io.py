@@ -1,0 +1,279 @@
+"""Files in and out: what a file is, private copies of compressed ones, atomic writers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import lzma
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NCU_MAGIC = b"NVR\0"
+SQLITE_MAGIC = b"SQLite format 3\0"
+
+_MAGIC = (
+    (NCU_MAGIC, "ncu-rep", "an Nsight Compute report (.ncu-rep)"),
+    (SQLITE_MAGIC, "sqlite", "an SQLite database"),
+    (b"NVIDIA Tegra Profiler Report", "nsys-rep", "an Nsight Systems report (.nsys-rep or .qdrep)"),
+    (b"version https://git-lfs.github.com/spec/", "lfs", "a git-LFS pointer, not the file itself"),
+    (b"\xfd7zXZ\0", "xz", "an xz archive"),
+    (b"\x1f\x8b", "gzip", "a gzip archive"),
+    (b"PK\x03\x04", "zip", "a zip archive"),
+    (b"(\xb5/\xfd", "zstd", "a zstd archive"),
+    (b"PAR1", "parquet", "a parquet file"),
+    (b"\x7fELF", "elf", "an ELF binary"),
+)
+
+
+def resource(name: str) -> Path:
+    """A file or folder of the project's data: workflows, templates, claims, config, recordings."""
+    return Path(__file__).parent / "data" / name
+
+
+class BadInput(Exception):  # noqa: N818
+    """A file cannot be read for what it was given as. `path`: the file; `what`: what it is."""
+
+    def __init__(self, path: str | os.PathLike[str], what: str) -> None:
+        super().__init__(f"{os.fspath(path)}: {what}")
+        self.path = os.fspath(path)
+        self.what = what
+
+    def __reduce__(self) -> tuple[type[BadInput], tuple[str, str]]:
+        return BadInput, (self.path, self.what)  # a child process may have found it
+
+
+# --- what a file is ---------------------------------------------------------------------------
+
+
+def sniff(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """(kind, words) of a file, from its first bytes.
+
+    Kinds: ncu-rep, sqlite, nsys-rep, lfs, csv, json, html, text, empty, xz, gzip, zip, zstd,
+    parquet, elf, binary. Raises BadInput where the path is missing, a folder or unreadable.
+    """
+    head = _head(Path(path))
+    if not head:
+        return "empty", "an empty file"
+    for magic, kind, words in _MAGIC:
+        if head.startswith(magic):
+            return kind, words
+    if any(magic.startswith(head) for magic, _, _ in _MAGIC[:3]):
+        return "binary", f"{len(head)} bytes, too short to be a report"
+    return _sniff_text(head)
+
+
+def _head(path: Path, size: int = 4096) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except FileNotFoundError:
+        raise BadInput(path, "no such file") from None
+    except IsADirectoryError:
+        raise BadInput(path, "a folder, not a file") from None
+    except OSError as error:
+        raise BadInput(path, f"cannot be read ({error.strerror or error})") from None
+
+
+def _sniff_text(head: bytes) -> tuple[str, str]:
+    text = head.decode("utf-8", "replace")
+    if "\0" in text or text.count("\ufffd") > 1:
+        return "binary", "a binary file of an unknown kind"
+    start = text.lstrip("\ufeff \t\r\n")
+    if start[:1] in "{[":
+        return "json", "a JSON file"
+    if start[:1] == "<":
+        return "html", "an HTML or XML file"
+    if "==PROF==" in text or text.startswith("==ERROR=="):
+        return "csv", "ncu's console or CSV output, not its report"
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].count(",") >= 2 and lines[1].count(",") >= 2:
+        return "csv", "a CSV file"
+    return "text", "a text file"
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A plain file to read: `path` itself, or a private decompressed copy where it is `.xz`.
+
+    The copy lives in a folder of mode 0700, gone on exit. Raises BadInput on a broken archive.
+    """
+    source = Path(path)
+    if sniff(source)[0] != "xz":
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="ncuflow-") as folder:
+        target = Path(folder) / (source.name.removesuffix(".xz") or "file")
+        try:
+            with lzma.open(source) as packed, target.open("wb") as plain:
+                shutil.copyfileobj(packed, plain, 1 << 20)
+        except (lzma.LZMAError, EOFError):
+            raise BadInput(source, "a truncated or damaged xz archive") from None
+        yield target
+
+
+def digest(path: str | os.PathLike[str]) -> str:
+    """sha256 of a file, as hex."""
+    import hashlib  # not above: every command would wait 4 ms for it
+
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# --- atomic writers ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary name beside `path`, moved over it when the block ends well, removed otherwise."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def dump_json(value: Any, levels: int | None = None) -> str:
+    """Strict JSON text (no NaN, no infinity): keys as given, indented, a final newline.
+
+    `levels`: what lies deeper is a line each; Python writes that four times as fast.
+    """
+    if levels is None:
+        return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return _shallow(value, levels, "\n") + "\n"
+
+
+def _shallow(value: Any, levels: int, newline: str) -> str:
+    if not levels or not value or not isinstance(value, dict | list):
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+    inner = newline + " "
+    if isinstance(value, list):
+        parts = [_shallow(item, levels - 1, inner) for item in value]
+        return f"[{inner}{f',{inner}'.join(parts)}{newline}]"
+    parts = [f"{json.dumps(key)}: {_shallow(value[key], levels - 1, inner)}" for key in value]
+    return f"{{{inner}{f',{inner}'.join(parts)}{newline}}}"
+
+
+def write_json(path: str | os.PathLike[str], value: Any, levels: int | None = None) -> None:
+    """Write strict JSON (`dump_json`) atomically; ValueError on NaN or infinity."""
+    write_text(path, dump_json(value, levels))
+
+
+def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
+    """Write `path` (.parquet) and the same rows as .csv beside it, each atomically."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    parquet = Path(path)
+    with replacing(parquet) as temporary:
+        pyarrow.parquet.write_table(table, temporary, compression="zstd")
+    with replacing(parquet.with_suffix(".csv")) as temporary:
+        pyarrow.csv.write_csv(_flat(table), str(temporary))
+
+
+def read_table(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The rows of a `.parquet`."""
+    import pyarrow.parquet
+
+    # its read_table would import pyarrow.dataset first, which takes longer than to read the file
+    rows: list[dict[str, Any]] = pyarrow.parquet.ParquetFile(path).read().to_pylist()
+    return rows
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """The same table with list columns as JSON text: CSV has no lists."""
+    import pyarrow as pa
+
+    for index, field in enumerate(table.schema):
+        if pa.types.is_list(field.type):
+            texts = [None if v is None else json.dumps(v) for v in table.column(index).to_pylist()]
+            table = table.set_column(index, field.name, pa.array(texts, pa.string()))
+    return table
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The value of a JSON file, plain or `.xz`; BadInput where it is not strict JSON."""
+    with opened(path) as plain:
+        try:
+            return json.loads(plain.read_bytes().decode("utf-8"), parse_constant=_no_constant)
+        except ValueError as error:
+            raise BadInput(path, f"not JSON ({error})") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+def without(*modules: str) -> None:
+    """For a command's own process: modules that a library would import if they were there, as if
+    they were not. pyarrow looks for numpy (0.1 s) and pandas (0.2 s), and works without."""
+    for name in modules:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+
+
+def main_guard(main: Callable[[], int | None], at_once: bool = True) -> NoReturn:
+    """Run a command's main: BadInput, or what the system refuses, is one line on stderr and exit 2;
+    a closed pipe is quiet.
+
+    The process ends at once: to take matplotlib apart, object by object, is 0.07 s of a figure's 0.6.
+    Not at once, a program that a profiler watches: what the profiler hooked into its exit has to run.
+    """
+    try:
+        code = main() or 0
+        sys.stdout.flush()
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except BrokenPipeError:
+        code = 0
+    except OSError as error:
+        print(f"error: {refused(error)}", file=sys.stderr)
+        code = 2
+    flush_streams()
+    if at_once:
+        os._exit(code)
+    sys.exit(code)
+
+
+def refused(error: OSError) -> str:
+    """What the system would not do, and with which file; of two (a move), the one moved to."""
+    path = error.filename if error.filename2 is None else error.filename2
+    what = error.strerror or str(error) or type(error).__name__
+    return what if path is None else f"{path}: {what}"
+
+
+def flush_streams() -> None:
+    """Flush stdout and stderr, which Python would do at exit, without a word where one is closed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # What it still holds Python would write again, and complain of the same pipe or disk.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def emit(text: str, out: str | None, stream: IO[str] | None = None) -> None:
+    """Text to the file `out` (atomically) or to standard output."""
+    if out is None:
+        (stream or sys.stdout).write(text)
+    else:
+        write_text(out, text)

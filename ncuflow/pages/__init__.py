@@ -1,0 +1,1 @@
+"""A page: findings become Markdown and figures."""

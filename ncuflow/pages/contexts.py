@@ -1,0 +1,121 @@
+"""Contexts: what each page's template is given. Numbers are chosen here and formatted there."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from ncuflow.pages.series import axis_of, spread, usual
+
+if TYPE_CHECKING:
+    from ncuflow.pages.pages import Findings
+
+Row = dict[str, Any]
+MOST_ROWS = 24  # of a table on a page; the CSV beside it has them all
+TITLES = {
+    "prefill": "Prefill attention",
+    "decode": "Decode attention",
+    "rmsnorm": "RMSNorm and fused add RMSNorm",
+    "rope": "Rotary position embedding",
+    "merge_state": "Merging attention states",
+}
+
+
+def of_page(page: str, findings: Findings, target: str | None) -> Row:
+    """The template context of a page. A target's page reads that target's results and no other."""
+    if page == "target":
+        if target is None:
+            raise ValueError("page target: needs --target")
+        section = of_target(findings.target(target))
+        return {"provenance": section["provenance"], "t": section}
+    if page == "jit":
+        jit = findings.optional("jit_analysis")
+        return {"provenance": jit["provenance"], "jit": jit}
+    machine = findings.optional("environment_info")
+    context: Row = {
+        "provenance": machine["provenance"],
+        "machine": machine,
+        "jit": findings.optional("jit_analysis"),
+    }
+    if page == "environment":
+        return context
+    context["targets"] = {name: of_target(found) for name, found in findings.targets.items()}
+    records = findings.optional("claims")
+    if records is not None:
+        records = findings.optional("claims_summary") | {"claims": records}
+    context["claims"] = records
+    if page == "final-report":
+        from ncuflow.pages import guide_choices
+
+        context["choices"] = [
+            choice
+            for results in findings.targets.values()
+            for choice in guide_choices.of_target(results).values()
+            if choice["summary"]
+        ]
+    if page == "kernel-dev-guide":
+        from ncuflow.pages import guide
+
+        context |= guide.context(findings)
+    return context
+
+
+def title(target: str) -> str:
+    """A heading for a target; its own name where the project has no better one."""
+    return TITLES.get(target, target.replace("_", " ").capitalize())
+
+
+def of_target(results: Row) -> Row:
+    """What pages say of one target."""
+    points = results["points"]
+    good = [p for p in points if p["status"] == "ok"]
+    axis = axis_of(good)
+    return {
+        "name": results["target"],
+        "title": title(results["target"]),
+        "provenance": results["provenance"],
+        "ceilings": results["ceilings"],
+        "axis": axis,
+        "base": ", ".join(f"{name} {value}" for name, value in usual(good, axis)),
+        "total": len(points),
+        "good": len(good),
+        "not_good": [p for p in points if p["status"] != "ok"],
+        "incomplete": [p for p in good if p["measurement"]["problems"]],
+        "shown": [_shown(p) for p in spread(good, MOST_ROWS)],
+        "best": _best(good, axis.rate),
+        "limiters": _limiters(good),
+        "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
+        "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),
+    }
+
+
+def _shown(point: Row) -> Row:
+    m = point["measurement"]
+    return {
+        "label": point["point"].split("/", 1)[1],
+        "id": point["point"],
+        "m": m,
+        "params": point["params"],
+    }
+
+
+def _best(points: list[Row], rate: str) -> Row | None:
+    """The point of the highest rate, without which a page has nothing to lead with."""
+    rated = [p for p in points if p["measurement"][rate] is not None]
+    return _shown(max(rated, key=lambda p: p["measurement"][rate])) if rated else None
+
+
+def _limiters(points: list[Row]) -> list[Row]:
+    """How many points each limiter bounds, the most frequent first, with the range of sizes."""
+    groups: dict[str, list[Row]] = {}
+    for point in points:
+        groups.setdefault(point["measurement"]["bottleneck"], []).append(_shown(point))
+    return [
+        {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time),
+         "emptiest": min(members, key=lambda p: p["m"].get("waves") or math.inf)}
+        for name, members in sorted(groups.items(), key=lambda g: -len(g[1]))
+    ]  # fmt: skip
+
+
+def _time(shown: Row) -> float:
+    return float(shown["m"]["time_cold_us"] or 0)

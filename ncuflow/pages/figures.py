@@ -1,0 +1,291 @@
+"""Figures of one kernel target (or of all): roofline, stall bars, rate over the sweep. SVG, same bytes every time.
+
+python -m ncuflow.pages.figures --results decode_results.json --out-dir DIR
+python -m ncuflow.pages.figures --overview --results A.json B.json … --out-dir DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from io import StringIO
+from math import ceil, floor, log10
+from pathlib import Path
+from statistics import mode
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.scale import LogScale
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from ncuflow.findings.provenance import one_line
+from ncuflow.io import main_guard, write_text
+from ncuflow.pages.series import Series, axis_of, drawn, series_of, spread, tensor_kinds
+
+# Okabe and Ito's palette: told apart by colour-blind readers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
+MARKERS = "osD^vP*X"
+CEILING_STYLE: dict[Any, Any] = {"datasheet": ":", "counter": "-", "measured": "--"}
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "ncuflow",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+DRAM, TENSOR = "ceiling_dram_gbs", "ceiling_tensor_tflops"
+STALL_BARS, STALL_REASONS = 12, 6
+FEW_DECADES = 2  # between the outer powers of an axis, below which powers alone say too little
+WIDTH = 7.6  # inches
+LABEL_START, LABEL_CHARACTER = 0.45, 0.066  # of a legend beside the axes, inches
+
+
+def new(
+    height: float = 4.0, left: float = 0.8, right: float = 2.2, top: float = 0.15
+) -> tuple[Figure, Axes]:
+    """An empty figure with margins in inches: fixed ones, as a layout engine would draw everything twice."""
+    figure = Figure(figsize=(WIDTH, height))
+    figure.subplots_adjust(
+        left=left / WIDTH, right=1 - right / WIDTH, top=1 - top / height, bottom=0.75 / height
+    )
+    return figure, figure.add_subplot()
+
+
+def _plain_log(axis: Axis, base: int = 10) -> None:
+    """A logarithmic axis with plain numbers at its powers; at 2 and 5 too where powers alone are few."""
+    which = "xscale" if axis is axis.axes.xaxis else "yscale"
+    axis.axes.set(**{which: LogScale(axis, base=base)})
+    low, high = axis.get_view_interval()
+    if base == 10 and floor(log10(high)) - ceil(log10(low)) < FEW_DECADES:
+        axis.set_major_locator(LogLocator(base, subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def save(figure: Figure, path: Path, provenance: dict[str, Any]) -> None:
+    """Write the SVG with its origin underneath; no date, so that a second run gives the same bytes."""
+    figure.text(0.01, 0.01, one_line(provenance), fontsize=6, color="#666666")
+    text = StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    write_text(path, text.getvalue())
+
+
+def _legend(axes: Axes) -> None:
+    """Beside the axes: never on a point; they give way where a label is long."""
+    labels = axes.get_legend_handles_labels()[1]
+    if labels:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+        room = LABEL_START + LABEL_CHARACTER * max(map(len, labels))
+        bounds = axes.figure.subplotpars
+        axes.figure.subplots_adjust(right=min(bounds.right, 1 - room / WIDTH))
+
+
+def measured(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """The points that are right and were measured."""
+    return [p for p in results["points"] if p["status"] == "ok"]
+
+
+def roofline(all_results: list[dict[str, Any]], levels: bool) -> Figure:
+    """Counted FLOP rate over counted intensity, under the ceilings.
+
+    With ``levels`` each point stands three times: against DRAM (filled), L2 and L1 (hollow) traffic.
+    """
+    figure, axes = new()
+    kinds = tensor_kinds(all_results)
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for results in all_results:
+        for point in measured(results):
+            kind = kinds.get(point["point"])
+            groups[results["target"] + (f" {kind}" if kind else "")].append(point["measurement"])
+    xs: list[float] = []
+    for index, (label, rows) in enumerate(groups.items()):
+        xs += _marks(axes, label, rows, index, levels)
+    _roofs(axes, [p for results in all_results for p in measured(results)], kinds, xs)
+    axes.set(xlabel="counted FLOP per byte", ylabel="counted TFLOPS")
+    _plain_log(axes.xaxis)
+    _plain_log(axes.yaxis)
+    _legend(axes)
+    return figure
+
+
+def _marks(
+    axes: Axes, label: str, rows: list[dict[str, Any]], index: int, levels: bool
+) -> list[float]:
+    """Draw the marks of one group of points; their intensities."""
+    colour, xs = COLOURS[index % len(COLOURS)], []
+    for column, level, face, size in (("ai_l1_counted", "L1", "none", 9), ("ai_l2_counted", "L2", "none", 14),
+                                      ("ai_counted", "DRAM", colour, 22)):  # fmt: skip
+        found = [(r[column], r["flops_counted"] / r["time_ncu_us"] / 1e6) for r in rows
+                 if r[column] and r["flops_counted"] and r["time_ncu_us"]]  # fmt: skip
+        if not found or (level != "DRAM" and not levels):
+            continue
+        xs += [x for x, _ in found]
+        axes.scatter(
+            [x for x, _ in found], [y for _, y in found], s=size, facecolors=face, edgecolors=colour,
+            marker=MARKERS[index % len(MARKERS)], linewidths=0.8,
+            label=f"{label}, {level}" if levels else label,
+        )  # fmt: skip
+    return xs
+
+
+def _ceilings(
+    points: list[dict[str, Any]], stem: str, kinds: dict[str, str]
+) -> list[tuple[str, str, float]]:
+    """(source, label, the highest over the points), the highest first.
+
+    Counters state that of the instruction that ran: HMMA's is far below HGMMA's, so each kind has its own.
+    A measured one goes with the dtype: it is that of most points.
+    """
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for point in points:
+        for source in CEILING_STYLE:
+            kind = kinds.get(point["point"]) if (stem, source) == (TENSOR, "counter") else None
+            key = source, f"{source}, {kind}" if kind else source
+            if top := point["measurement"][f"{stem}_{source}"]:
+                found[key].append(top)
+    tops = [
+        (*key, mode(values) if key[0] == "measured" else max(values))
+        for key, values in found.items()
+    ]
+    return sorted(tops, key=lambda c: -c[2])
+
+
+def _roofs(
+    axes: Axes, points: list[dict[str, Any]], kinds: dict[str, str], xs: list[float]
+) -> None:
+    """Flat tensor roofs and slanted DRAM roofs, in the legend from the top down."""
+    if not xs:
+        return
+    low, high = min(xs) / 2, max(xs) * 2
+    ends: dict[str, float] = {}
+    memory = _ceilings(points, DRAM, kinds)
+    slopes = {source: top / 1e3 for source, _, top in memory}
+    for source, label, top in _ceilings(points, TENSOR, kinds):
+        if source not in slopes:
+            continue
+        knee = top / slopes[source]
+        ends.setdefault(source, min(high, knee))
+        if knee < high:
+            axes.plot([knee, high], [top, top], CEILING_STYLE[source], color="#555555", lw=1,
+                      label=f"{label}: {top:,.0f} TFLOPS")  # fmt: skip
+    for source, label, top in memory:
+        end = ends.get(source, high)
+        axes.plot([low, end], [low * top / 1e3, end * top / 1e3], CEILING_STYLE[source], color="#555555", lw=1,
+                  label=f"{label}: {top:,.0f} GB/s")  # fmt: skip
+
+
+def stalls(results: dict[str, Any]) -> Figure:
+    """Where scheduler cycles went: issued, or not issued and what the warps then waited for."""
+    points = spread([p for p in results["points"] if _has_stalls(p)], STALL_BARS)
+    rows = [_slots(point) for point in points]
+    totals: dict[str, float] = defaultdict(float)
+    for row in rows:
+        for reason, share in row.items():
+            totals[reason] += share
+    reasons = sorted((r for r in totals if r != "issued"), key=lambda r: -totals[r])[:STALL_REASONS]
+    labels = [p["point"].split("/", 1)[1] for p in points]
+    margin = 0.2 + 0.066 * max((len(label) for label in labels), default=0)
+    figure, axes = new(1.3 + 0.26 * max(len(rows), 1), left=margin, right=1.55)
+    left = [0.0] * len(rows)
+    for index, reason in enumerate(["issued", *reasons, "other"]):
+        widths = [
+            row.get(reason, 0.0) if reason != "other"
+            else sum(v for k, v in row.items() if k != "issued" and k not in reasons)
+            for row in rows
+        ]  # fmt: skip
+        colour = "#BBBBBB" if reason == "other" else COLOURS[index % 7]
+        axes.barh(
+            labels, [100 * w for w in widths], left=left, color=colour, label=reason, height=0.75
+        )
+        left = [a + 100 * w for a, w in zip(left, widths, strict=True)]
+    axes.set(xlabel="% of scheduler cycles", xlim=(0, 100))
+    axes.tick_params(axis="y", labelsize=7)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    _legend(axes)
+    return figure
+
+
+def _has_stalls(point: dict[str, Any]) -> bool:
+    return point["status"] == "ok" and point["measurement"]["top_stall"] is not None
+
+
+def _slots(point: dict[str, Any]) -> dict[str, float]:
+    """Issued and not issued cycles of the main kernel; the latter divided by the stall shares."""
+    m = point["measurement"]
+    main = max(point["kernels"], key=lambda k: k["duration_ns"] or 0)
+    issued = m["issue_active"] or 0.0
+    shares = {
+        s["reason"]: s["share"] for s in main["stalls"] if s["kind"] == "stall" and s["share"]
+    }
+    return {"issued": issued} | {reason: (1 - issued) * share for reason, share in shares.items()}
+
+
+def sweep(results: dict[str, Any]) -> Figure:
+    """The rate that limits this target, over its main sweep dimension, with the ceilings."""
+    points = measured(results)
+    axis = axis_of(points)
+    figure, axes = new()
+    for index, line in enumerate(series_of(points, axis)):
+        _line(axes, line, index)
+    if axis.further:
+        axes.plot([], [], " ", label=f"({axis.further} more in the CSV)")
+    stem = TENSOR if axis.rate == "tflops" else DRAM
+    for source, label, top in _ceilings(drawn(points, axis), stem, tensor_kinds([results])):
+        axes.axhline(top, ls=CEILING_STYLE[source], color="#555555", lw=1,
+                     label=f"{label} ceiling: {top:,.0f}")  # fmt: skip
+    unit = {"tflops": "TFLOPS", "gbs": "GB/s"}[axis.rate]
+    axes.set(xlabel=axis.name, ylabel=f"{unit} (analytic work / cold event time)", ylim=(0, None))
+    _plain_log(axes.xaxis, base=2)
+    _legend(axes)
+    return figure
+
+
+def _line(axes: Axes, line: Series, index: int) -> None:
+    axes.plot(line.x, line.y, marker=MARKERS[index % len(MARKERS)], color=COLOURS[index % len(COLOURS)], ms=4,
+              lw=1.2, label=line.label)  # fmt: skip
+    axes.fill_between(
+        line.x, line.low, line.high, color=COLOURS[index % len(COLOURS)], alpha=0.15, lw=0
+    )
+
+
+def draw(results: dict[str, Any], folder: Path) -> None:
+    """All figures of one target."""
+    target, provenance = results["target"], results["provenance"]
+    save(roofline([results], levels=True), folder / f"{target}-roofline.svg", provenance)
+    save(stalls(results), folder / f"{target}-stalls.svg", provenance)
+    save(sweep(results), folder / f"{target}-sweep.svg", provenance)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, nargs="+", required=True)
+    parser.add_argument("--out-dir", type=Path, required=True)
+    parser.add_argument(
+        "--overview", action="store_true", help="one roofline of all given targets instead"
+    )
+    args = parser.parse_args()
+    found = [json.loads(path.read_text()) for path in args.results]
+    with mpl.rc_context(STYLE):
+        if args.overview:
+            save(
+                roofline(found, levels=False), args.out_dir / "roofline.svg", found[0]["provenance"]
+            )
+            return
+        for results in found:
+            draw(results, args.out_dir)
+
+
+if __name__ == "__main__":
+    main_guard(main)

@@ -1,0 +1,160 @@
+"""The kernel developer guide's context: what each kernel was, where it sits, what it waits for.
+
+Everything is read from findings. What evidence lacks is None or empty here, and a plain line on the
+page; a section is never left out and never empty.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ncuflow.findings import crossing
+from ncuflow.pages import guide_choices, guide_commands, guide_kernels, guide_source, guide_splitkv
+from ncuflow.pages.guide_waits import hot_kernels, trees
+from ncuflow.pages.series import axis_of, spread, varying
+
+if TYPE_CHECKING:
+    from ncuflow.pages.pages import Findings
+
+Row = dict[str, Any]
+# Headings are the seed guide's: INDEX.md and others link to their anchors.
+HEADINGS = {
+    "prefill": "Prefill Attention Kernel",
+    "decode": "Decode Attention Kernel",
+    "rmsnorm": "RMSNorm Kernel",
+    "rope": "RoPE Kernel",
+    "merge_state": "Merge State Kernel",
+}
+MOST_ROWS = 10  # of the behaviour table
+MOST_LINES = 4  # crossings a target that are spelt out
+# Parameters by which a sweep grows, the first that a target varies is the one that is read.
+AXES = ("seq_len", "batch", "rows", "tokens", "kv_len")
+USUAL_SIZES = (1, 32, 128)
+
+
+def context(findings: Findings) -> Row:
+    """The guide's part of the template context; ``guide`` is its only key."""
+    index = findings.source_index
+    jit = findings.optional("jit_analysis")
+    sections = {
+        name: section(name, number, findings, index, jit)
+        for number, name in enumerate(HEADINGS, start=1)
+    }
+    return {
+        "guide": {
+            "sections": sections,
+            "version": (index or {}).get("version"),
+            "environment": guide_source.environment(index),
+            "other_variables": guide_source.other_variables(index),
+            "scheduler": (index or {}).get("scheduler") or {},
+            "jit": guide_source.jit(jit),
+            "commands": guide_commands.of_evidence(findings.evidence),
+            "performance": [row for s in sections.values() if (row := performance(s))],
+        }
+    }
+
+
+def section(name: str, number: int, findings: Findings, index: Any, jit: Any) -> Row:
+    """All that the page says of one kernel target; ``results`` is None where evidence lacks it."""
+    results = findings.targets.get(name)
+    out: Row = {
+        "name": name,
+        "number": number,
+        "heading": HEADINGS[name],
+        "code": guide_source.code_path(name, index, results, jit),
+        "measured": False,
+    }
+    points = [p for p in (results or {}).get("points", ()) if p["status"] == "ok"]
+    if results is None or not points:
+        return out
+    deep = results.get("deep") or []
+    axis, rate = main_axis(points), axis_of(points).rate
+    return out | {
+        "measured": True,
+        "provenance": results["provenance"],
+        "good": len(points),
+        "axis": axis,
+        "rate": rate,
+        "best": best(points, rate),
+        "points": points,
+        "behaviour": behaviour(points, axis),
+        "limiters": limiters(points),
+        "crossings": crossings(points, axis),
+        "has_counters": any(p["measurement"]["time_ncu_us"] for p in points),
+        "trees": trees(points, deep),
+        "hot": hot_kernels(deep, index, results["provenance"].get("flashinfer")),
+        "deep_command": f"snakemake -j1 {name}",
+        "parameters": guide_kernels.parameter_tables(points),
+        "launches": guide_kernels.launches(points),
+        "choices": guide_choices.of_target(results),
+        "fused": guide_choices.fused_traffic(points) if name == "rmsnorm" else [],
+        "split": guide_splitkv.rows(points, results["provenance"].get("sm_count")),
+    }
+
+
+def main_axis(points: list[Row]) -> str:
+    """The parameter along which a target is read: the first of AXES with three values or more."""
+    found = varying(points)
+    long = [name for name in AXES if len(found.get(name, ())) >= crossing.FEWEST]
+    return long[0] if long else next((n for n in AXES if n in found), axis_of(points).name)
+
+
+def best(points: list[Row], rate: str) -> Row | None:
+    """The point of the highest rate; None where none has one."""
+    rated = [p for p in points if p["measurement"][rate] is not None]
+    return max(rated, key=lambda p: float(p["measurement"][rate]), default=None)
+
+
+def behaviour(points: list[Row], axis: str) -> list[Row]:
+    """Rows of the expected-behaviour table: the longest lines along the axis, evenly thinned."""
+    lines = crossing.lines(points, axis)
+    chosen = [p for line in lines[:2] for p in line] or points
+    return spread(chosen, MOST_ROWS)
+
+
+def limiters(points: list[Row]) -> list[tuple[str, int]]:
+    """(limiter, points), the most frequent first."""
+    counts: dict[str, int] = {}
+    for point in points:
+        name = point["measurement"]["bottleneck"] or "unknown"
+        counts[name] = counts.get(name, 0) + 1
+    return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
+
+
+def crossings(points: list[Row], axis: str) -> list[Row]:
+    """Where lines of the sweep cross, with only those parameters that tell the lines apart."""
+    differing = varying(points)
+    axes = [axis, *(a for a in AXES if a != axis and len(differing.get(a, ())) >= crossing.FEWEST)]
+    found = [c for a in axes for c in crossing.crossings(points, a)]
+    return [
+        {"c": c, "label": ", ".join(f"{k} {v}" for k, v in c.fixed if k in differing)}
+        for c in found[:MOST_LINES]
+    ]
+
+
+def performance(found: Row) -> Row | None:
+    """One row of the quick reference: the longest line along batch (else the axis), three sizes."""
+    if not found["measured"]:
+        return None
+    axis = next(
+        (a for a in ("batch", "rows", "tokens") if _line(found["points"], a)), found["axis"]
+    )
+    line = _line(found["points"], axis) or found["points"][:1]
+    usual = [p for p in line if p["params"].get(axis) in USUAL_SIZES]
+    shown = usual if len(usual) == len(USUAL_SIZES) else spread(line, len(USUAL_SIZES))
+    best = max(line, key=lambda p: p["measurement"][found["rate"]] or 0)
+    labels = {k: v for k, v in line[0]["params"].items() if k != axis}
+    return {
+        "name": found["name"],
+        "heading": found["heading"],
+        "axis": axis,
+        "fixed": labels,
+        "rate": found["rate"],
+        "cells": [(p["params"].get(axis), p["measurement"]) for p in shown],
+        "best": (best["params"].get(axis), best["measurement"]),
+    }
+
+
+def _line(points: list[Row], axis: str) -> list[Row] | None:
+    lines = [line for line in crossing.lines(points, axis) if len(line) >= 2]
+    return lines[0] if lines else None

@@ -1,0 +1,43 @@
+"""Commands: those that captured this evidence, read from the records beside the captures."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from ncuflow.parsers.registry import ARCHITECTURES, counters
+
+TOOLS = {"trace": "timeline", "sweep": "counters", "deep": "deep"}
+PREFERRED = "decode"  # the target whose commands are shown, if it has them
+
+
+def of_evidence(root: Path) -> dict[str, str | None]:
+    """timeline, counters, deep -> the command line that ran, None where none was recorded."""
+    out: dict[str, str | None] = dict.fromkeys(TOOLS.values())
+    for tool, name in TOOLS.items():
+        records = sorted(root.glob(f"*/*/{tool}.json"), key=_order)
+        commands = [command for path in records if (command := _command(path))]
+        if commands:
+            out[name] = " ".join(_word(word) for word in commands[0])
+    return out
+
+
+def _word(word: str) -> str:
+    """A word as a shell takes it; the registry's hundred counters as what prints them."""
+    names = set(word.split(","))
+    arch = max(ARCHITECTURES, key=lambda known: len(names.intersection(counters(known))))
+    if len(names) > 1 and len(names.intersection(counters(arch))) > len(names) / 2:
+        return f'"$(python -m ncuflow.parsers.registry {arch})"'
+    return shlex.quote(word)
+
+
+def _order(path: Path) -> tuple[bool, str]:
+    return path.parts[-3] != PREFERRED, str(path)
+
+
+def _command(path: Path) -> list[str] | None:
+    record: Any = json.loads(path.read_text())
+    command = record.get("command")
+    return [str(word) for word in command] if command else None

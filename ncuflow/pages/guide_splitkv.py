@@ -1,0 +1,109 @@
+"""Split-KV: what the scheduler's rule says of a point, beside what was launched.
+
+The rule is FlashInfer's (include/flashinfer/attention/scheduler.cuh), written out again so that a
+sweep can be held against it. It is a prediction; the launched grid is the evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from ncuflow.findings.join import MERGE, main_kernel
+from ncuflow.findings.kernelname import decode
+from ncuflow.pages.guide_kernels import blocks_per_sm
+from ncuflow.pages.series import spread
+
+Row = dict[str, Any]
+MIN_CHUNK_TOKENS = 128  # of a chunk: min_num_pages_per_batch is max(128 / page_size, 1)
+FA2_BLOCKS_PER_SM = 2  # the prefill scheduler's fixed guess of occupancy
+MOST_ROWS = 16
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the rule needs: sequences, KV pages of each, KV heads, query tiles a sequence."""
+
+    batch: int
+    pages: int
+    page_size: int
+    kv_heads: int
+    tiles: int = 1
+
+
+def chunks(work: Work, slots: int) -> int:
+    """KV chunks a sequence that the rule chooses for a GPU that holds ``slots`` blocks at once.
+
+    One if the unsplit grid fills the GPU; else by the smallest chunk whose grid still fits.
+    """
+    if work.batch * work.tiles * work.kv_heads >= slots:
+        return 1
+    low, high = max(MIN_CHUNK_TOKENS // work.page_size, 1), work.pages
+    while low < high:
+        middle = (low + high) // 2
+        if work.batch * work.tiles * ceil(work.pages / middle) * work.kv_heads > slots:
+            low = middle + 1
+        else:
+            high = middle
+    return ceil(work.pages / low)
+
+
+def rows(points: list[Row], sm_count: int | None) -> list[Row]:
+    """One row a point of an attention sweep that a splitting scheduler planned.
+
+    launched: blocks a sequence, query tile and KV head (1: not split); rule: chunks predicted,
+    None where a CUDA graph pads the split grid; merge_us and merge_share: of the merge kernel.
+    """
+    found = [row for point in points if (row := _row(point, sm_count))]
+    return spread(found, MOST_ROWS)
+
+
+def _row(point: Row, sm_count: int | None) -> Row | None:
+    params = point["params"]
+    merge = [k for k in point["kernels"] if k["name"].startswith(MERGE)]
+    main = main_kernel([k for k in point["kernels"] if not k["name"].startswith(MERGE)])
+    if main is None or "kv_heads" not in params:
+        return None
+    decoded = decode(main["demangled"] or main["name"])
+    work = _work(params, decoded.value("CTA_TILE_Q"))
+    slots = _slots(decoded.name, main["metrics"], sm_count)
+    if work is None or slots is None or not main["grid_size"]:
+        return None
+    fills = work.batch * work.tiles * work.kv_heads >= slots
+    padded = params.get("launch") == "graph" and not fills
+    merge_ns = sum(k["duration_ns"] or 0 for k in merge) if merge else None
+    return {
+        "point": point["point"],
+        "params": params,
+        "kernel": main["name"],
+        "grid": main["grid_size"],
+        "slots": slots,
+        "launched": main["grid_size"] / (work.batch * work.tiles * work.kv_heads),
+        "rule": None if padded else chunks(work, slots),
+        "padded": padded,
+        "plan": point.get("info") or {},
+        "merge_us": merge_ns / 1e3 if merge_ns is not None else None,
+        "merge_share": merge_ns / (merge_ns + main["duration_ns"]) if merge_ns else None,
+    }
+
+
+def _work(params: Row, tile: str | None) -> Work | None:
+    """None for kernels that do not split (fa3) and points without pages."""
+    page = params.get("page_size") if params.get("layout", "paged") == "paged" else 1
+    length = params.get("kv_len", params.get("seq_len"))
+    if params.get("backend") == "fa3" or not page or not length:
+        return None
+    queries = params.get("seq_len", 1) * params["qo_heads"] // params["kv_heads"]
+    tiles = ceil(queries / int(tile)) if tile and tile.isdigit() else 1
+    return Work(params["batch"], ceil(length / page), page, params["kv_heads"], tiles)
+
+
+def _slots(kernel: str, metrics: Row, sm_count: int | None) -> int | None:
+    """Blocks that the scheduler thinks the GPU holds: from occupancy, or two an SM for fa2."""
+    if sm_count is None:
+        return None
+    if kernel.startswith("BatchPrefill"):
+        return FA2_BLOCKS_PER_SM * sm_count
+    held = blocks_per_sm(metrics)
+    return held * sm_count if held else None

@@ -1,0 +1,110 @@
+"""Waits: the stall trees and hot lines of the guide, and the kernels they are shown for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ncuflow.findings import hotlines, stalltree
+from ncuflow.findings.join import main_kernel
+from ncuflow.findings.kernelname import decode
+
+Row = dict[str, Any]
+MOST_TREES = 4
+TORCH = "at::native::"  # the add of a separate add and norm, a fill: not FlashInfer's to change
+LEAST_SHOWN = 0.005  # of all cycles: a smaller reason is not drawn
+
+
+def trees(points: list[Row], deep: list[Row]) -> list[Row]:
+    """One stall tree a kind of kernel: of its deep profile, else of its longest point in the sweep.
+
+    Each: {point, kernel, deep, tree, lines (drawn), top (reasons), rules}.
+    """
+    chosen: dict[str, Row] = {}
+    for kernel in deep:
+        if not _of_torch(kernel):
+            chosen.setdefault(_kind(kernel), kernel | {"deep": True})
+    longest = sorted(points, key=lambda p: -(p["measurement"]["time_ncu_us"] or 0))
+    for point in longest:
+        main = main_kernel(point["kernels"])
+        if main is not None and not _of_torch(main):
+            chosen.setdefault(_kind(main), main | {"deep": False, "point": point["point"]})
+    found = (_shown(kernel) for kernel in chosen.values())
+    return [shown for shown in found if shown][:MOST_TREES]
+
+
+def _of_torch(kernel: Row) -> bool:
+    return TORCH in (kernel["demangled"] or "")
+
+
+def _kind(kernel: Row) -> str:
+    """Kernels that differ in what they wait for: by name, and decode by its GQA group."""
+    found = decode(kernel["demangled"] or kernel["name"])
+    return f"{found.name} {found.value('bdy') if found.name.startswith('BatchDecode') else ''}"
+
+
+def _shown(kernel: Row) -> Row | None:
+    tree = stalltree.of_kernel(kernel)
+    if tree is None:
+        return None
+    return {
+        "point": kernel["point"],
+        "kernel": kernel["name"],
+        "deep": kernel["deep"],
+        "tree": tree,
+        "lines": drawn(tree),
+        "top": tree.top(),
+        "rules": stalltree.advice(kernel),
+    }
+
+
+def drawn(tree: stalltree.Tree) -> list[str]:
+    """The tree as text, a line a node, shares of active scheduler cycles right-aligned."""
+    rows: list[tuple[str, float, float | None]] = [
+        ("active scheduler cycles", 1.0, None),
+        ("├─ issued an instruction", tree.issued, None),
+        ("└─ issued nothing", tree.not_issued, None),
+    ]
+    groups = [g for g in tree.groups if g.share >= LEAST_SHOWN]
+    rest = tree.not_issued - sum(g.share for g in groups)
+    for at, group in enumerate(groups):
+        last = at == len(groups) - 1 and rest < LEAST_SHOWN / 10
+        rows.append((f"   {'└─' if last else '├─'} {group.name}", group.share, None))
+        rows += _reasons(group, "   " if last else "│  ")
+    if rest >= LEAST_SHOWN / 10:
+        rows.append(("   └─ all else", rest, None))
+    width = max(len(label) for label, _, _ in rows) + 2
+    return [f"{label:<{width}}{100 * share:5.1f} %{_error(e)}" for label, share, e in rows]
+
+
+def _reasons(group: stalltree.Group, bar: str) -> list[tuple[str, float, float | None]]:
+    shown = [r for r in group.reasons if r.share >= LEAST_SHOWN]
+    out = []
+    for at, reason in enumerate(shown):
+        branch = "└─" if at == len(shown) - 1 else "├─"
+        error = None
+        if reason.uncertainty is not None and reason.of_stalls:
+            error = reason.uncertainty * reason.share / reason.of_stalls
+        out.append((f"   {bar}{branch} {reason.reason}", reason.share, error))
+    return out
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f"  ± {100 * error:.1f}"
+
+
+def hot_kernels(deep: list[Row], index: Any, version: str | None) -> list[Row]:
+    """The hot lines of each deep-profiled kernel; kernels without samples are left out."""
+    out = []
+    for kernel in deep:
+        lines = hotlines.of_kernel(kernel, index, version)
+        if lines and not _of_torch(kernel):
+            out.append(
+                {
+                    "point": kernel["point"],
+                    "kernel": kernel["name"],
+                    "lines": lines,
+                    "samples": sum(row["samples"] or 0 for row in kernel["lines"]),
+                    "coverage": hotlines.coverage(kernel),
+                }
+            )
+    return out

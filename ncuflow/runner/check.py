@@ -1,0 +1,55 @@
+"""The check of one launch: warm up, run once on poisoned outputs, compare with the reference."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+from ncuflow.runner.launch import Launch, Tensor
+
+WARM_RUNS = 2
+
+
+class Bench(Protocol):
+    """What the check asks of a device."""
+
+    def synchronize(self) -> None: ...
+    def poison(self, launch: Launch) -> None: ...
+    def written(self, launch: Launch) -> bool: ...
+    def differences(
+        self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
+    ) -> list[tuple[float, float]]: ...
+
+
+def warm_up(device: Bench, launch: Launch) -> None:
+    """Run until every module is built, loaded and cached."""
+    for _ in range(WARM_RUNS):
+        launch.run()
+    device.synchronize()
+
+
+def check(device: Bench, launch: Launch) -> tuple[dict[str, Any], str | None]:
+    """(check of the record, why the result is wrong or None).
+
+    Outputs are filled with NaN before the run, so that one that was not written cannot pass for
+    an earlier run's. ``rel_l2`` and ``max_abs`` are the worst over the outputs, None if not finite.
+    """
+    device.poison(launch)
+    if launch.reset is not None:
+        launch.reset()
+    launch.run()
+    device.synchronize()
+    written = device.written(launch)
+    pairs = device.differences(launch.output(), launch.reference())
+    rel_l2, max_abs = (_worst([pair[i] for pair in pairs]) for i in range(2))
+    found = {"rel_l2": rel_l2, "max_abs": max_abs, "tolerance": launch.tolerance}
+    if rel_l2 is None or not written:
+        return found, "the output is not finite everywhere"
+    if rel_l2 > launch.tolerance:
+        return found, f"relative L2 error {rel_l2:.3g} is above {launch.tolerance:.3g}"
+    return found, None
+
+
+def _worst(values: list[float]) -> float | None:
+    """The largest value; None if there is none, or one is NaN or infinite."""
+    return max(values) if values and all(map(math.isfinite, values)) else None

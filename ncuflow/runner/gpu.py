@@ -1,0 +1,221 @@
+"""The GPU that a run measures on: the only module beside the targets that touches torch."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ncuflow.runner.launch import Launch, Tensor
+from ncuflow.runner.timing import Series
+
+Run = Callable[[], None]
+SPINS = 4  # times that a series is taken if the host falls behind the GPU
+HOST_US = 50.0  # to enqueue one launch; learnt anew for each point
+LONGEST_SPIN_US = 200_000.0
+
+
+def capabilities() -> list[str]:
+    """Compute capabilities of the visible GPUs, e.g. ["9.0"]; empty without one."""
+    import torch
+
+    found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+    return [f"{major}.{minor}" for major, minor in sorted(found)]
+
+
+class Gpu:
+    """The current CUDA device. Times are microseconds."""
+
+    def __init__(self) -> None:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise RuntimeError("no CUDA device is available to torch")
+        # the reference is float32: TF32 would give it 10 bits
+        torch.backends.cuda.matmul.allow_tf32 = False
+        self.torch = torch
+        self.properties = torch.cuda.get_device_properties(0)
+        twice_l2 = 2 * self.properties.L2_cache_size
+        self._flush = torch.empty(twice_l2, dtype=torch.int8, device="cuda")
+        self._handle = _nvml_handle(self.properties)
+        self._host_us = HOST_US
+
+    def facts(self) -> dict[str, Any]:
+        """{"name", "compute_capability", "memory_bytes"}, what a target's skip() is given."""
+        facts = self.properties
+        return {
+            "name": facts.name,
+            "compute_capability": f"{facts.major}.{facts.minor}",
+            "memory_bytes": facts.total_memory,
+        }
+
+    def synchronize(self) -> None:
+        """Wait for the GPU; raises what the kernels raised."""
+        self.torch.cuda.synchronize()
+
+    def alive(self) -> bool:
+        """Whether the CUDA context still works; after a sticky error nothing does."""
+        try:
+            self.torch.cuda.synchronize()
+            return bool(self.torch.ones(1, device="cuda").item() == 1)
+        except Exception:
+            return False
+
+    def release(self) -> None:
+        """Give the memory of the last point back."""
+        self._host_us = HOST_US
+        gc.collect()
+        # What is left is torch and FlashInfer: to look through it again takes 0.1 s a point.
+        gc.freeze()
+        self.torch.cuda.empty_cache()
+        self.torch.cuda.reset_peak_memory_stats()
+
+    def peak_memory(self) -> int:
+        """Most bytes allocated since ``release``, the flush buffer aside."""
+        peak: int = self.torch.cuda.max_memory_allocated() - self._flush.numel()
+        return peak
+
+    # correctness
+
+    def poison(self, launch: Launch) -> None:
+        """Fill with NaN what the launch will write; for outputs that it allocates, the memory that
+        the allocator would hand out again."""
+        spare = [tensor.fill_(float("nan")) for tensor in launch.buffers()]
+        if launch.allocates:
+            spare += [self.torch.full_like(t, float("nan")) for t in spare for _ in range(2)]
+
+    def written(self, launch: Launch) -> bool:
+        """Whether every element of the launch's output is finite."""
+        return all(bool(self.torch.isfinite(tensor).all()) for tensor in launch.buffers())
+
+    def differences(
+        self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
+    ) -> list[tuple[float, float]]:
+        """(relative L2 error, largest absolute error) of each output; NaN stays NaN.
+
+        Raises ValueError if an output and its reference differ in number or shape.
+        """
+        found = []
+        for output, reference in zip(outputs, expected, strict=True):
+            if output.shape != reference.shape:
+                shapes = f"{tuple(output.shape)} and {tuple(reference.shape)}"
+                raise ValueError(f"output and reference have shapes {shapes}")
+            error = output.float() - reference
+            ratio = error.norm() / reference.norm()
+            found.append((float(ratio), float(error.abs().max())))
+        return found
+
+    # timing
+
+    def flush(self) -> None:
+        """Evict the L2 cache: write twice its size."""
+        self._flush.zero_()
+
+    def cold(self, run: Run, n: int) -> Series:
+        """Time of each of ``n`` launches, each after an L2 flush."""
+        return self._queued(run, n, 1, self.flush)
+
+    def hot(self, run: Run, n: int, group: int) -> Series:
+        """Time a launch of each of ``n`` groups of ``group`` launches back to back."""
+        return self._queued(run, n, group, None)
+
+    def _queued(self, run: Run, n: int, group: int, before: Run | None) -> Series:
+        """Queue the series behind a spin kernel, a longer one each time the host fell behind."""
+        for _ in range(SPINS):
+            events, ahead = self._enqueue(run, n, group, before)
+            self.torch.cuda.synchronize()
+            if ahead:
+                break
+            self._host_us *= 2
+        return [start.elapsed_time(end) * 1e3 / group for start, end in events], ahead
+
+    def _enqueue(self, run: Run, n: int, group: int, before: Run | None) -> tuple[list[Any], bool]:
+        """(events around each group, whether all was queued before the GPU was let go)."""
+        torch = self.torch
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(n)]
+        spun = torch.cuda.Event()
+        spin_us = min(self._host_us * n * (group + 1), LONGEST_SPIN_US)
+        torch.cuda._sleep(int(spin_us * 2_000))  # clock cycles; at 2 GHz, so rather longer
+        spun.record()
+        for start, end in events:
+            if before is not None:
+                before()
+            start.record()
+            for _ in range(group):
+                run()
+            end.record()
+        return events, not spun.query()
+
+    # profilers
+
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        """NVTX range ``name`` of the default domain."""
+        self.torch.cuda.nvtx.range_push(name)
+        try:
+            yield
+        finally:
+            self.torch.cuda.nvtx.range_pop()
+
+    @contextmanager
+    def profiled(self) -> Iterator[None]:
+        """Capture range of a profiler started with ``--profile-from-start off``."""
+        self.torch.cuda.synchronize()
+        self.torch.cuda.cudart().cudaProfilerStart()
+        try:
+            yield
+        finally:
+            self.torch.cuda.synchronize()
+            self.torch.cuda.cudart().cudaProfilerStop()
+
+    def clocks(self) -> dict[str, Any] | None:
+        """{"sm_mhz", "mem_mhz", "throttle": [reasons]}; None if NVML cannot tell."""
+        return None if self._handle is None else _nvml_clocks(self._handle)
+
+
+_REASONS = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+
+
+def throttle_reasons(mask: int) -> list[str]:
+    """Names of NVML's clock throttle reasons; an unknown bit is kept as a number."""
+    return [
+        _REASONS.get(1 << bit, f"reason_{1 << bit:#x}")
+        for bit in range(mask.bit_length())
+        if mask >> bit & 1
+    ]
+
+
+def _nvml_handle(properties: Any) -> Any:
+    """NVML's handle of the device with torch's UUID; None without NVML."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
+    except Exception:  # not installed, no library, a MIG slice: clocks are then unknown
+        return None
+
+
+def _nvml_clocks(handle: Any) -> dict[str, Any] | None:
+    import pynvml
+
+    try:
+        mask = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        return {
+            "sm_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+            "mem_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+            "throttle": throttle_reasons(mask),
+        }
+    except pynvml.NVMLError:
+        return None

@@ -1,0 +1,297 @@
+"""A run: one process, many points of one kernel target.
+
+    python -m ncuflow.runner.run TARGET --mode check|time|trace --points points.json --out out.jsonl
+    python -m ncuflow.runner.run TARGET --mode build --points points.json --out build.json
+    python -m ncuflow.runner.run ceilings --out ceilings.json
+
+check  compare each point with its float32 reference
+time   check, then time it (``ncuflow/runner/timing.py``)
+trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each point, an NVTX range
+       named exactly as the point around each launch, "plan:<id>" around one plan() before them;
+       --unchecked leaves out the check, for points that an earlier run found right
+build  compile the JIT modules of the points that the GPU can run; FLASHINFER_CUDA_ARCH_LIST names
+       architectures in its place, and then no GPU is needed
+
+A wrong result is never timed or traced. Records go to OUT.partial, one a point, flushed as they
+come; OUT appears when all are there. Hold the GPU's lock while this runs.
+
+exit  0 all points ok or skipped    1 nothing could be run    2 bad input
+      3 some points wrong or in error    4 the GPU was lost in mid-run; OUT names the culprit
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ncuflow import targets
+from ncuflow.io import BadInput, main_guard, read_json, write_json
+from ncuflow.runner import builds, faults, timing
+from ncuflow.runner.check import check, warm_up
+from ncuflow.runner.launch import Launch
+from ncuflow.runner.progress import Progress
+from ncuflow.runner.sweep import Point, expand
+
+OK, FATAL, SOME_FAILED, LOST = 0, 1, 3, 4
+TRACE_REPEATS = 5
+Record = dict[str, Any]
+
+
+@dataclass
+class Run:
+    """What to do with each point. ``device`` is a ncuflow.runner.gpu.Gpu, or a test's."""
+
+    device: Any
+    target: ModuleType
+    mode: str
+    repeats: int | None = None
+    seed: int = 0
+    flush: bool = True
+    faults: list[faults.Fault] = field(default_factory=list)
+    watch: Any = None  # builds.CompilerWatch
+    checked: bool = True  # False: an earlier run compared these points with their references
+
+
+class LateCompileError(RuntimeError):
+    """A compiler ran after the warm-up: what was measured is not the kernel alone."""
+
+
+def run_points(run: Run, points: Sequence[Point], emit: Callable[[Record], None]) -> int:
+    """Run the points in order and emit a record of each; returns the exit status.
+
+    A point that fails is an error of that point, and the next one follows. Only a GPU that no
+    longer answers ends the run: the points that follow are "lost".
+    """
+    statuses = set()
+    culprit: Record | None = None
+    for point in points:
+        if culprit is None:
+            record, alive = run_point(run, point)
+            culprit = None if alive else record
+        else:
+            why = f"the GPU was lost at {culprit['point']}: {culprit['reason']}"
+            record = new_record(run.target, point, "lost", why)
+        statuses.add(record["status"])
+        emit(record)
+    if culprit is not None:
+        return LOST
+    return SOME_FAILED if statuses & {"wrong", "error"} else OK
+
+
+def new_record(target: ModuleType, point: Point, status: str, reason: str | None) -> Record:
+    """A record of which nothing but the status and the analytic work is known."""
+    return {
+        "point": point.id,
+        "target": point.target,
+        "params": dict(point.params),
+        "status": status,
+        "reason": reason,
+        "check": None,
+        "work": target.work(point.params),
+        "timing": None,
+        "clocks": None,
+        "info": {},
+        "peak_memory_bytes": None,
+    }
+
+
+def run_point(run: Run, point: Point) -> tuple[Record, bool]:
+    """(record of one point, whether the device still answers)."""
+    record = new_record(run.target, point, "ok", None)
+    record["reason"] = run.target.skip(point.params, run.device.facts())
+    if record["reason"] is not None:
+        record["status"] = "skipped"
+        return record, True
+    alive = True
+    try:
+        _run(run, point, record)
+    except Exception as error:
+        record |= {
+            "status": "error",
+            "reason": builds.one_line(error),
+            "timing": None,
+            "clocks": None,
+        }
+        alive = run.device.alive()
+    if alive:
+        run.device.release()
+    return record, alive
+
+
+def _run(run: Run, point: Point, record: Record) -> None:
+    """Check one point, measure it if it is right, and fill its record."""
+    launch = run.target.prepare(point.params, run.seed)
+    launch = faults.apply(launch, point.id, run.faults)
+    record["info"] = dict(launch.info)
+    warm_up(run.device, launch)
+    record["peak_memory_bytes"] = run.device.peak_memory()
+    compilers = _compilers(run)
+    wrong = None
+    if run.checked:
+        record["check"], wrong = check(run.device, launch)
+    if wrong is not None:
+        record |= {"status": "wrong", "reason": wrong}
+    elif run.mode == "time":
+        repeats = run.repeats or timing.REPEATS
+        record["timing"], record["clocks"] = timing.measure(run.device, launch, repeats)
+    elif run.mode == "trace":
+        trace(run, point, launch)
+    if _compilers(run) != compilers:
+        raise LateCompileError("ninja or nvcc ran after the warm-up")
+
+
+def _compilers(run: Run) -> int:
+    return 0 if run.watch is None else int(run.watch.started)
+
+
+def trace(run: Run, point: Point, launch: Launch) -> None:
+    """Launch the point for a profiler. The L2 flush is outside the NVTX range."""
+    if launch.reset is not None:
+        launch.reset()
+    with run.device.profiled():
+        if launch.plan is not None:
+            with run.device.range(f"plan:{point.id}"):
+                launch.plan()
+        for _ in range(run.repeats or TRACE_REPEATS):
+            if run.flush:
+                run.device.flush()
+            with run.device.range(point.id):
+                launch.run()
+
+
+def read_points(path: Path, target: ModuleType) -> list[Point]:
+    """Points of a points.json, parameters completed by the target's defaults.
+
+    Raises BadInput if the file does not hold points of this target.
+    """
+    entries = read_json(path)
+    if not isinstance(entries, list) or not entries:
+        raise BadInput(path, "not a list of points")
+    return [_point(path, entry, target) for entry in entries]
+
+
+def _point(path: Path, entry: Any, target: ModuleType) -> Point:
+    if not isinstance(entry, dict) or not {"id", "target", "params"} <= entry.keys():
+        raise BadInput(path, "a point without id, target and params")
+    if entry["target"] != target.NAME:
+        raise BadInput(path, f"{entry['id']} is a point of {entry['target']}, not {target.NAME}")
+    try:
+        params, *others = expand([entry["params"]], target.PARAMETERS, target.CHOICES)
+        if others:
+            raise ValueError("a parameter with several values")
+    except ValueError as error:
+        raise BadInput(path, f"{entry['id']}: {error}") from None
+    if target.point_id(params) != entry["id"]:
+        raise BadInput(
+            path, f"{entry['id']}: its parameters are those of {target.point_id(params)}"
+        )
+    return Point(entry["id"], entry["target"], params)
+
+
+def write_records(out: Path, points: Sequence[Point], produce: Callable[..., int]) -> int:
+    """Write what ``produce(emit)`` emits to OUT.partial, and move it to OUT when it returns."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(out.name + ".partial")
+    progress = Progress(len(points))
+    with partial.open("w", encoding="utf-8", newline="\n") as file:
+
+        def emit(record: Record) -> None:
+            file.write(json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n")
+            file.flush()
+            progress.done(record["point"], record["status"], record["reason"])
+
+        status = produce(emit)
+    partial.replace(out)
+    return status
+
+
+def build(target: ModuleType, points: Sequence[Point], out: Path) -> int:
+    """Compile the modules of the points and write how long each took."""
+    start = time.perf_counter()
+    found = builds.build(builds.modules(target, points), _tell)
+    seconds = round(time.perf_counter() - start, 3)
+    write_json(out, {"target": target.NAME, "modules": found, "seconds": seconds})
+    return SOME_FAILED if any(module["status"] == "error" for module in found) else OK
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Command line of a run; usage errors exit 2."""
+    parser = argparse.ArgumentParser(prog="python -m ncuflow.runner.run", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("target", help=f"{', '.join(targets.names())}, or ceilings")
+    parser.add_argument("--mode", choices=("check", "time", "trace", "build"), default="check")
+    parser.add_argument("--points", type=Path, help="points.json of one batch")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--repeats", type=int, help="launches measured or traced a point")
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
+    parser.add_argument("--no-flush", action="store_true", help="trace: leave the L2 cache alone")
+    parser.add_argument(
+        "--unchecked",
+        action="store_true",
+        help="trace: an earlier run found these points right (a second check costs time, and nsys 2023.4"
+        " loses the kernels after a cuBLAS call under a CUDA 13 driver, which the references make)",
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.target != "ceilings" and arguments.points is None:
+        parser.error("--points is needed")
+    if arguments.repeats is not None and arguments.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns the exit status; raises BadInput on bad input."""
+    arguments = parse_arguments(argv)
+    try:
+        planted = faults.parse(os.environ)
+        target = None if arguments.target == "ceilings" else targets.load(arguments.target)
+    except ValueError as error:
+        return _fail(str(error), 2)
+    points = [] if target is None else read_points(arguments.points, target)
+    try:
+        if target is not None and arguments.mode == "build":
+            known = builds.capabilities(os.environ, gpu_capabilities)
+            points = builds.buildable(target, points, known, _tell)
+            return build(target, points, arguments.out)
+        from ncuflow.runner.gpu import Gpu
+
+        device = Gpu()
+    except (ImportError, RuntimeError) as error:
+        return _fail(builds.one_line(error), FATAL)
+    if target is None:
+        from ncuflow.runner import ceilings
+
+        write_json(arguments.out, ceilings.measure(device, arguments.repeats or timing.REPEATS))
+        return OK
+    run = Run(device, target, arguments.mode, arguments.repeats, arguments.seed)
+    run.flush, run.faults, run.watch = not arguments.no_flush, planted, builds.CompilerWatch()
+    run.checked = not (arguments.unchecked and arguments.mode == "trace")
+    return write_records(arguments.out, points, lambda emit: run_points(run, points, emit))
+
+
+def gpu_capabilities() -> list[str]:
+    """Compute capabilities of the visible GPUs; empty without one."""
+    from ncuflow.runner.gpu import capabilities
+
+    return capabilities()
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    main_guard(main, at_once=False)

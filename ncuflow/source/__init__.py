@@ -1,0 +1,1 @@
+"""The installed FlashInfer: its Python API, CUDA headers and symbols."""

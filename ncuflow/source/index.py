@@ -1,0 +1,324 @@
+"""Index the installed FlashInfer: where each kernel target's code, kernels and switches are.
+
+    python -m ncuflow.source.index --out source_index.json [--package PATH]
+
+Nothing of FlashInfer is imported. Paths are relative to the package's folder. A symbol that the
+targets declare and the package does not have is an error (exit status 2) that names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ncuflow.capture.machine import package_folder, package_version
+from ncuflow.capture.process import CaptureError, cli
+from ncuflow.io import write_json
+from ncuflow.source.api import exports, signatures
+from ncuflow.source.cuda import Function, functions
+
+TARGETS = ("prefill", "decode", "rmsnorm", "rope", "merge_state")
+CSRC, INCLUDE = "data/csrc", "data/include/flashinfer"
+# kernel symbols by header: {target: {header: symbols}}
+KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "prefill": {
+        "attention/prefill.cuh": (
+            "BatchPrefillWithPagedKVCacheKernel",
+            "BatchPrefillWithRaggedKVCacheKernel",
+        ),
+        "attention/hopper/prefill_sm90.cuh": ("PrefillWithKVCacheKernel",),
+        "attention/cascade.cuh": ("PersistentVariableLengthMergeStatesKernel",),
+    },
+    "decode": {
+        "attention/decode.cuh": ("BatchDecodeWithPagedKVCacheKernel",),
+        "attention/prefill.cuh": ("BatchPrefillWithPagedKVCacheKernel",),
+        "attention/cascade.cuh": ("PersistentVariableLengthMergeStatesKernel",),
+    },
+    "rmsnorm": {"norm.cuh": ("RMSNormKernel", "FusedAddRMSNormKernel")},
+    "rope": {
+        "pos_enc.cuh": (
+            "BatchQKApplyRotaryKernel",
+            "BatchQKApplyRotaryPosIdsKernel",
+            "BatchQKApplyRotaryPosIdsHeadParallelismKernel",
+            "BatchQKApplyRotaryPosIdsCosSinCacheKernel",
+            "BatchQKApplyRotaryPosIdsCosSinCacheHeadParallelismKernel",
+        )
+    },
+    "merge_state": {
+        "attention/cascade.cuh": (
+            "MergeStateKernel",
+            "MergeStateInPlaceKernel",
+            "MergeStatesKernel",
+            "MergeStatesLargeNumIndexSetsKernel",
+        )
+    },
+}
+TEMPLATES: dict[str, tuple[str, ...]] = {
+    "prefill": (
+        "batch_prefill.cu",
+        "batch_prefill_jit_binding.cu",
+        "batch_prefill_customize_config.jinja",
+        "batch_prefill_paged_kernel_inst.jinja",
+        "batch_prefill_ragged_kernel_inst.jinja",
+        "batch_prefill_sm90.cu",
+        "batch_prefill_paged_sm90_kernel_inst.jinja",
+    ),
+    "decode": (
+        "batch_decode.cu",
+        "batch_decode_jit_binding.cu",
+        "batch_decode_customize_config.jinja",
+        "batch_decode_kernel_inst.jinja",
+    ),
+    "rmsnorm": ("norm.cu", "flashinfer_norm_binding.cu"),
+    "rope": ("rope.cu", "flashinfer_rope_binding.cu"),
+    "merge_state": ("cascade.cu", "flashinfer_cascade_binding.cu"),
+}
+SCHEDULER = (
+    "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch",
+    "PrefillBinarySearchKVChunkSize",
+    "BatchDecodeWithPagedKVCacheWorkEstimationDispatched",
+    "DecodePlan",
+    "PrefillPlan",
+    "PrefillSM90Plan",
+)
+HEADERS = ("*.cuh", "attention/*.cuh", "attention/hopper/*.cuh", "norm/*.cuh")
+ENVIRONMENT = re.compile(
+    r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CUDA_PATH|CUDA_LIB_PATH|CC|CXX|CUTE_DSL_ARCH)$"
+)
+READERS = {"get", "setdefault", "pop"}
+
+
+class Place(NamedTuple):
+    """A line of a file below the package's folder."""
+
+    file: str
+    line: int
+
+
+class Package:
+    """A FlashInfer package on disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        if not (root / "jit").is_dir() or not (root / INCLUDE).is_dir():
+            raise CaptureError(f"{root.name}: not a FlashInfer package (no jit/ or {INCLUDE}/)")
+
+    @cache  # noqa: B019 (one package a run)
+    def tree(self, file: Path) -> ast.Module:
+        """Syntax tree of a Python file."""
+        return ast.parse(file.read_text())
+
+    @cache  # noqa: B019
+    def functions(self, header: str) -> list[Function]:
+        """Functions of a header below data/include/flashinfer."""
+        path = self.root / INCLUDE / header
+        return functions(path.read_text()) if path.exists() else []
+
+    def python(self, symbol: str) -> Place:
+        """Where `flashinfer.decode.X` is defined, re-exports followed."""
+        module, name = symbol.rsplit(".", 1)
+        place = self._find(module.split(".")[1:], name, set())
+        if place is None:
+            raise CaptureError(f"{symbol}: not found in this FlashInfer")
+        return place
+
+    def kernel(self, header: str, symbol: str) -> Function | None:
+        """The `__global__` function of this name in a header."""
+        return next((f for f in self.functions(header) if f.kernel and f.name == symbol), None)
+
+    def _find(self, parts: list[str], name: str, seen: set[Path]) -> Place | None:
+        file = self._module(parts)
+        if file is None or file in seen:
+            return None
+        for node in self.tree(file).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+                return Place(str(file.relative_to(self.root)), node.lineno)
+        package = parts if file.name == "__init__.py" else parts[:-1]
+        for inner in ast.walk(self.tree(file)):
+            if isinstance(inner, ast.ImportFrom):
+                original = next((a.name for a in inner.names if (a.asname or a.name) == name), None)
+                if original is not None and inner.level:
+                    base = package[: len(package) - (inner.level - 1)]
+                    place = self._find(
+                        [*base, *(inner.module or "").split(".")], original, seen | {file}
+                    )
+                    if place is not None:
+                        return place
+        return None
+
+    def _module(self, parts: Iterable[str]) -> Path | None:
+        base = self.root.joinpath(*[part for part in parts if part])
+        candidates = (base.with_suffix(".py"), base / "__init__.py")
+        return next((path for path in candidates if path.is_file()), None)
+
+
+def index(package: Package) -> dict[str, Any]:
+    """The whole of source_index.json. Raises CaptureError for a declared symbol that is missing."""
+    return {
+        "schema": 1,
+        "version": version(package.root),
+        "targets": {name: target_entry(package, name) for name in TARGETS},
+        "scheduler": {name: span(package, "attention/scheduler.cuh", name) for name in SCHEDULER},
+        "environment": environment(package),
+        "functions": function_table(package),
+        "signatures": signatures(package.root),
+        "exports": exports(package.root),
+    }
+
+
+def target_entry(package: Package, name: str) -> dict[str, Any]:
+    """API, JIT generator, templates and kernels of one kernel target."""
+    declared = importlib.import_module(f"targets.{name}").API
+    symbols = {key: value for key, value in declared.items() if value.startswith("flashinfer.")}
+    files = {key: value for key, value in declared.items() if "/" in value}
+    return {
+        "api": {key: {"symbol": s, **package.python(s)._asdict()} for key, s in symbols.items()},
+        "files": {key: existing(package, f"data/{value}") for key, value in files.items()},
+        "templates": [existing(package, f"{CSRC}/{file}") for file in TEMPLATES[name]],
+        "kernels": [
+            {"symbol": symbol, **kernel_span(package, header, symbol)}
+            for header, names in KERNELS[name].items()
+            for symbol in names
+        ],
+    }
+
+
+def kernel_span(package: Package, header: str, symbol: str) -> dict[str, Any]:
+    """File and lines of a kernel."""
+    found = package.kernel(header, symbol)
+    if found is None:
+        raise CaptureError(f"{symbol}: no such kernel in {INCLUDE}/{header} of this FlashInfer")
+    return {"file": f"{INCLUDE}/{header}", "line": found.line, "line_end": found.line_end}
+
+
+def span(package: Package, header: str, symbol: str) -> dict[str, Any]:
+    """File and lines of a host or device function."""
+    found = next((f for f in package.functions(header) if f.name == symbol), None)
+    if found is None:
+        raise CaptureError(f"{symbol}: no such function in {INCLUDE}/{header} of this FlashInfer")
+    return {"file": f"{INCLUDE}/{header}", "line": found.line, "line_end": found.line_end}
+
+
+def existing(package: Package, file: str) -> str:
+    """The same path, checked."""
+    if not (package.root / file).is_file():
+        raise CaptureError(f"{file}: no such file in this FlashInfer")
+    return file
+
+
+def environment(package: Package) -> dict[str, list[dict[str, Any]]]:
+    """{variable: [{file, line, default}]} of every read in the package; default is source text."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted(package.root.rglob("*.py")):
+        relative = file.relative_to(package.root)
+        if relative.parts[0] == "data":
+            continue
+        text = file.read_text(errors="replace")
+        if "environ" not in text and "getenv" not in text:
+            continue
+        for name, line, default in environment_reads(ast.parse(text)):
+            found.setdefault(name, []).append(
+                {"file": str(relative), "line": line, "default": default}
+            )
+    return dict(sorted(found.items()))
+
+
+def environment_reads(tree: ast.Module) -> Iterator[tuple[str, int, str | None]]:
+    """(variable, line, default's source) of os.environ and os.getenv reads."""
+    names = {
+        target.id: node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name) and isinstance(node.value.value, str)
+    }
+    for node in ast.walk(tree):
+        key, default = _read_of(node)
+        value = names.get(key.id) if isinstance(key, ast.Name) else getattr(key, "value", None)
+        if key is not None and isinstance(value, str) and ENVIRONMENT.match(value):
+            yield value, key.lineno, None if default is None else ast.unparse(default)
+
+
+def function_table(package: Package) -> dict[str, list[list[Any]]]:
+    """{header: [[line_start, line_end, function]]}, to name the function of a hot line."""
+    base = package.root / INCLUDE
+    headers = sorted({path for pattern in HEADERS for path in base.glob(pattern)})
+    table = {}
+    for path in headers:
+        found = package.functions(str(path.relative_to(base)))
+        if found:
+            table[str(path.relative_to(package.root))] = [
+                [f.line_start, f.line_end, f.name] for f in found
+            ]
+    return table
+
+
+def version(root: Path) -> str | None:
+    """FlashInfer's version: build metadata, the dist-info beside it, or the installed one."""
+    meta = root / "_build_meta.py"
+    match = (
+        re.search(r"__version__\s*=\s*[\"']([^\"']+)", meta.read_text()) if meta.exists() else None
+    )
+    if match:
+        return match.group(1)
+    infos = sorted(root.parent.glob("flashinfer_python-*.dist-info"))
+    return (
+        infos[0].name.split("-")[1].removesuffix(".dist")
+        if infos
+        else package_version("flashinfer-python")
+    )
+
+
+def _read_of(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
+    """(key, default) if a node reads the environment."""
+    if isinstance(node, ast.Call) and node.args and _is_reader(node.func):
+        return node.args[0], node.args[1] if len(node.args) > 1 else None
+    if isinstance(node, ast.Subscript) and _is_environ(node.value):
+        return node.slice, None
+    if isinstance(node, ast.Compare) and _is_environ(node.comparators[0]):
+        return node.left, None
+    return None, None
+
+
+def _is_reader(function: ast.expr) -> bool:
+    """os.getenv, os.environ.get and the like."""
+    if isinstance(function, ast.Name):
+        return (
+            "env" in function.id
+        )  # getenv, and helpers such as parse_env_flags("FLASHINFER_EXTRA_CFLAGS")
+    if not isinstance(function, ast.Attribute):
+        return False
+    return function.attr == "getenv" or (function.attr in READERS and _is_environ(function.value))
+
+
+def _is_environ(node: ast.expr) -> bool:
+    return getattr(node, "attr", getattr(node, "id", None)) == "environ"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="ncuflow.source.index",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="source_index.json")
+    parser.add_argument(
+        "--package", type=Path, help="folder of a flashinfer package (default: the installed one)"
+    )
+    args = parser.parse_args(argv)
+    root = args.package or package_folder("flashinfer")
+    if root is None:
+        raise CaptureError("flashinfer: not installed; name its folder with --package")
+    write_json(args.out, index(Package(root)))
+    return 0
+
+
+if __name__ == "__main__":
+    cli(main)
