@@ -145,7 +145,11 @@ if LIVE:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             timing=f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
             code=PROFILER
-            + modules("ncuflow.capture.nsys", "ncuflow.capture.tracescrub", "ncuflow.capture.private"),
+            + modules(
+                "ncuflow.capture.nsys",
+                "ncuflow.capture.tracescrub",
+                "ncuflow.capture.private",
+            ),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/trace.sqlite",
             f"{CAPTURES}/{{target}}/{{batch}}/trace.json",
@@ -217,7 +221,11 @@ if LIVE:
     # failed, and are named.
     rule jit_measure:
         input:
-            code=modules("ncuflow.capture.jit", "ncuflow.capture.jitprobe", "ncuflow.capture.process"),
+            code=modules(
+                "ncuflow.capture.jit",
+                "ncuflow.capture.jitprobe",
+                "ncuflow.capture.process",
+            ),
         output:
             f"{CAPTURES}/jit/jit_analysis.json",
         log:

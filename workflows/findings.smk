@@ -38,7 +38,9 @@ rule findings:
 rule environment_info:
     input:
         environment=f"{EVIDENCE.root}/environment.json",
-        code=modules("ncuflow.findings.machine", "ncuflow.findings.provenance", "ncuflow.io"),
+        code=modules(
+            "ncuflow.findings.machine", "ncuflow.findings.provenance", "ncuflow.io"
+        ),
     output:
         f"{OUT}/results/environment_info.json",
     log:
@@ -104,7 +106,9 @@ rule jit_analysis:
     input:
         jit=JIT,
         environment=f"{EVIDENCE.root}/environment.json",
-        code=modules("ncuflow.findings.jit", "ncuflow.findings.provenance", "ncuflow.io"),
+        code=modules(
+            "ncuflow.findings.jit", "ncuflow.findings.provenance", "ncuflow.io"
+        ),
     output:
         f"{OUT}/results/jit_analysis.json",
     log:
