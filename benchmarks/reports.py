@@ -8,14 +8,16 @@ copied as they are.
 from __future__ import annotations
 
 import lzma
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-MAGIC = b"NVR\0"
-RESULTS, PAYLOAD_SIZE = 2, 5  # fields of a block's header
+from ncuflow.io import NCU_MAGIC as MAGIC
+from ncuflow.parsers import wire
+from ncuflow.parsers.container import PAYLOAD_SIZE, RESULTS
+from ncuflow.parsers.wire import encoded, integers, prefixed
+
 NVTX_NAME = (21, 2, 2, 3, 1)  # of a result: state, domain, thread's ranges, range, name
-TEXT = 2  # wire type of texts and messages
 STRING_TABLE = 4096  # bytes: a longer header carries the texts that later blocks refer to
 
 
@@ -29,7 +31,7 @@ class Block:
     @property
     def is_kernel(self) -> bool:
         """Holds a kernel and nothing that other blocks need."""
-        return bool(dict(integers(self.header)).get(RESULTS)) and len(self.header) < STRING_TABLE
+        return bool(integers(self.header).get(RESULTS)) and len(self.header) < STRING_TABLE
 
     def bytes(self) -> bytes:
         header = with_integer(self.header, PAYLOAD_SIZE, len(self.payload))
@@ -41,7 +43,10 @@ class Block:
         def change(value: bytes) -> bytes:
             return name(value.decode()).encode()
 
-        parts = (edit(message, NVTX_NAME, change) for message in messages(self.payload))
+        parts = (
+            edit(self.payload[start:end], NVTX_NAME, change)
+            for start, end in wire.messages(self.payload)
+        )
         return Block(self.header, b"".join(prefixed(part) for part in parts))
 
 
@@ -55,9 +60,8 @@ def read(path: Path) -> tuple[bytes, list[Block]]:
     start = len(MAGIC) + 4 + int.from_bytes(data[len(MAGIC) : len(MAGIC) + 4], "little")
     blocks, at = [], start
     while at < len(data):
-        begin = at + 4
-        end = begin + int.from_bytes(data[at:begin], "little")
-        size = dict(integers(data[begin:end])).get(PAYLOAD_SIZE, 0)
+        begin, end = next(wire.messages(data, at))
+        size = integers(data, begin, end).get(PAYLOAD_SIZE, 0)
         blocks.append(Block(data[begin:end], data[end : end + size]))
         at = end + size
     return data[:start], blocks
@@ -73,7 +77,7 @@ def repeat(report: Path, kernels: int) -> bytes:
     """A report of `kernels` kernels: those of `report` over and over, its modules once."""
     head, blocks = read(report)
     plain = [block for block in blocks if block.is_kernel]
-    missing = kernels - sum(bool(dict(integers(b.header)).get(RESULTS)) for b in blocks)
+    missing = kernels - sum(bool(integers(b.header).get(RESULTS)) for b in blocks)
     more = (plain[index % len(plain)] for index in range(max(0, missing)))
     return head + b"".join(block.bytes() for block in (*blocks, *more))
 
@@ -82,8 +86,8 @@ def of_points(report: Path, points: Sequence[str]) -> bytes:
     """A report with one kernel a point, under its name; the counters are those of `report`."""
     head, blocks = read(report)
     plain = [block for block in blocks if block.is_kernel]
-    rest = [block for block in blocks if not dict(integers(block.header)).get(RESULTS)]
-    texts = next(b for b in blocks if dict(integers(b.header)).get(RESULTS) and not b.is_kernel)
+    rest = [block for block in blocks if not integers(block.header).get(RESULTS)]
+    texts = next(b for b in blocks if integers(b.header).get(RESULTS) and not b.is_kernel)
     chosen = [texts, *(plain[index % len(plain)] for index in range(len(points) - 1))]
     named = (b.renamed(lambda _, n=n: n) for b, n in zip(chosen, points, strict=False))
     return head + b"".join(block.bytes() for block in (*rest, *named))
@@ -92,27 +96,14 @@ def of_points(report: Path, points: Sequence[str]) -> bytes:
 # --- protobuf ---------------------------------------------------------------------------------
 
 
-def messages(payload: bytes) -> Iterator[bytes]:
-    """The messages of a payload."""
-    at = 0
-    while at < len(payload):
-        size = int.from_bytes(payload[at : at + 4], "little")
-        yield payload[at + 4 : at + 4 + size]
-        at += 4 + size
-
-
-def prefixed(message: bytes) -> bytes:
-    return len(message).to_bytes(4, "little") + message
-
-
 def edit(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
     """The message with the values at a path of field numbers changed, and the lengths above."""
     out = []
-    for number, kind, start, value, end in fields(message):
-        if number == path[0] and kind == TEXT:
+    for number, kind, start, value, end in wire.fields(message):
+        if number == path[0] and kind == wire.TEXT:
             inner = message[value:end]
             inner = change(inner) if len(path) == 1 else edit(inner, path[1:], change)
-            out.append(varint(number << 3 | TEXT) + varint(len(inner)) + inner)
+            out.append(encoded(number << 3 | wire.TEXT) + encoded(len(inner)) + inner)
         else:
             out.append(message[start:end])
     return b"".join(out)
@@ -121,51 +112,6 @@ def edit(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]
 def with_integer(message: bytes, field: int, number: int) -> bytes:
     """The message with one of its integers replaced."""
     return b"".join(
-        varint(field << 3) + varint(number) if at == field and kind == 0 else message[start:end]
-        for at, kind, start, _, end in fields(message)
+        encoded(field << 3) + encoded(number) if at == field and kind == 0 else message[start:end]
+        for at, kind, start, _, end in wire.fields(message)
     )
-
-
-def integers(message: bytes) -> Iterator[tuple[int, int]]:
-    """(field number, value) of the integers of a message."""
-    for number, kind, _, value, _ in fields(message):
-        if kind == 0:
-            yield number, _varint(message, value)[0]
-
-
-def fields(message: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """(number, wire type, where the field starts, where its value starts, where it ends)."""
-    at = 0
-    while at < len(message):
-        start = at
-        tag, at = _varint(message, at)
-        value, kind = at, tag & 7
-        if kind == 0:
-            at = _varint(message, at)[1]
-        elif kind == TEXT:
-            size, value = _varint(message, at)
-            at = value + size
-        elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"not a protobuf message (wire type {kind})")
-        yield tag >> 3, kind, start, value, at
-
-
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes((*out, number))
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, at
-        shift += 7

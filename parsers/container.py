@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ncuflow.io import NCU_MAGIC, BadInput, sniff
+from ncuflow.parsers import wire
 
-RESULTS, PAYLOAD_SIZE = 2, 5  # fields of BlockHeader
+# fields of BlockHeader
+SOURCES, RESULTS, PAYLOAD_SIZE, RANGE_RESULTS = 1, 2, 5, 7
+STRING_TABLE = (4,)
 _VERSION = re.compile(rb"(\d{4}\.\d+\.\d+)(?:\.\d+)?$")
 _SOLUTIONS = {
     "nsys-rep": "read it with ncuflow.parsers.nsys after `nsys export --type sqlite`",
@@ -56,72 +58,50 @@ class _Truncated(Exception):  # noqa: N818
 
 
 def _walk(data: mmap.mmap) -> int:
-    """The number of results that the block headers announce."""
+    """The number of kernel results: what the block headers announce, which must be what they hold."""
     _, position = _message(data, len(NCU_MAGIC), "file header")
     blocks = results = 0
     while position < len(data):
-        header, position = _message(data, position, f"header of block {blocks}")
-        fields = dict(_varints(header))
-        size = fields.get(PAYLOAD_SIZE, 0)
-        if position + size > len(data):
-            missing = position + size - len(data)
-            raise _Truncated(f"block {blocks} lacks {missing} of {size} bytes")
-        _entries(data, position, position + size)
-        position += size
+        start, end = _message(data, position, f"header of block {blocks}")
+        header = wire.integers(data, start, end)
+        position = end + header.get(PAYLOAD_SIZE, 0)
+        if position > len(data):
+            missing = position - len(data)
+            raise _Truncated(f"block {blocks} lacks {missing} of {position - end} bytes")
+        _names(data, start, end)
+        announced = sum(header.get(number, 0) for number in (SOURCES, RESULTS, RANGE_RESULTS))
+        held = sum(1 for _ in wire.messages(data, end, position))
+        if held != announced:
+            raise ValueError(f"block {blocks} announces {announced} entries and holds {held}")
         blocks += 1
-        results += fields.get(RESULTS, 0)
+        results += header.get(RESULTS, 0)
     if blocks == 0:
         raise _Truncated("it ends after the file header")
     return results
 
 
-def _message(data: mmap.mmap, position: int, what: str) -> tuple[bytes, int]:
-    """A length-prefixed message: its bytes and where it ends."""
+def _message(data: mmap.mmap, position: int, what: str) -> tuple[int, int]:
+    """Where a length-prefixed message starts and ends."""
     start = position + 4
     end = start + int.from_bytes(data[position:start], "little")
     if start > len(data) or end > len(data):
         raise _Truncated(f"the {what} is cut off")
-    return data[start:end], end
+    return start, end
 
 
-def _entries(data: mmap.mmap, position: int, end: int) -> None:
-    """The entries of a payload must fill it exactly."""
-    while position < end:
-        position += 4 + int.from_bytes(data[position : position + 4], "little")
-    if position != end:
-        raise ValueError("the entries of a block do not fill it")
+def _names(data: mmap.mmap, start: int, end: int) -> None:
+    """The string table of a block holds distinct printable names and nothing else.
 
-
-def _varints(message: bytes) -> Iterator[tuple[int, int]]:
-    """(field, value) of the integers of a protobuf message; other fields are stepped over."""
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        kind = tag & 7
-        if kind == 0:
-            value, position = _varint(message, position)
-            yield tag >> 3, value
-        elif kind == 2:
-            length, position = _varint(message, position)
-            position += length
-        elif kind in (1, 5):
-            position += 8 if kind == 1 else 4
-        else:
-            raise ValueError("a block header is no protobuf message")
-    if position != len(message):
-        raise ValueError("a block header is no protobuf message")
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < len(message) and shift < 64:
-        byte = message[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-        shift += 7
-    raise ValueError("a block header is no protobuf message")
+    Results refer to counters by place in it: a name that is lost or merged with its neighbour gives
+    every later counter the name of another.
+    """
+    seen: set[bytes] = set()
+    for table in wire.descend(data, start, end, STRING_TABLE):
+        for name in wire.fields(data, table.value, table.end):
+            text = data[name.value : name.end]
+            if name.number != 1 or text in seen or not text.decode().isprintable() or not text:
+                raise ValueError(f"damaged names of counters at byte {name.start}")
+            seen.add(text)
 
 
 def _version(data: mmap.mmap) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, digest, opened, read_json
-from ncuflow.parsers import children, lines
+from ncuflow.parsers import children, lines, reader
 
 SUFFIX = ".listing.json"
 LEVELS = 4  # of JSON, so that each instruction is a line of the file
@@ -42,13 +42,8 @@ def make(report: Path) -> dict[str, Any] | None:
 
 
 def _kernels(plain: Path) -> list[dict[str, Any]]:
-    import ncu_report
-
-    context = ncu_report.load_report(str(plain))
-    spans = [context.range_by_idx(number) for number in range(context.num_ranges())]
-    actions = [span.action_by_idx(at) for span in spans for at in range(span.num_actions())]
     kernels = []
-    for index, action in enumerate(actions):
+    for index, action in reader.actions(reader.load(plain)):
         listed = [[pc, *of_pc] for pc, of_pc in lines.instructions(action).items()]
         if listed:
             kernels.append({"kernel": index, "function": action.name(), "instructions": listed})

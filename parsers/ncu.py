@@ -20,15 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, opened
-from ncuflow.parsers import children, container, lines, listing
+from ncuflow.parsers import children, container, lines, listing, reader
 from ncuflow.parsers.registry import METRICS, STALL_REASONS, architecture
 from ncuflow.parsers.sources import Counter, NotANumber
-from ncuflow.parsers.units import base_unit
+from ncuflow.parsers.units import base_unit, expected_unit
 
 Row = dict[str, Any]
 # Kernels that one child reads at most. The reader takes about 5 MB for each and keeps it; a child's first kernel
 # costs as much time as ten further ones.
 PART = 64
+DURATION = "gpu__time_duration.sum"
+# Short launches read a few tenths above 100 % where the counters of a ratio come from different replay passes.
+MOST_PERCENT = 110.0
+LONGEST_S = 3600.0  # a kernel that runs longer is a unit misread: ncu replays it some thirty times
+NO_UNIT = "no unit (NVIDIA's reader does not know this GPU: a newer ncu-report may)"
 RULE_TYPES = {1: "ok", 2: "optimization", 3: "warning", 4: "error"}
 SPEEDUP_TYPES = {1: "local", 2: "global"}
 _MARKUP = re.compile(r"@(?:url|section|sass|source|metric):([^:@]*)(?::[^@]*)?@")
@@ -176,30 +181,16 @@ def _silenced() -> Iterator[None]:
 
 
 def _load(report: Report, part: Part, listed: listing.Listings) -> None:
-    import ncu_report
-
-    context = ncu_report.load_report(str(part.plain))
+    context = reader.load(part.plain)
     report.ranges = context.num_ranges()
-    for index, action in _actions(context, part.first, part.last):
+    for index, action in reader.actions(context, part.first, part.last):
         _kernel(report, Kernel(action, index), part.request, listed.get(index))
-
-
-def _actions(context: Any, first: int, last: int | None) -> Iterator[tuple[int, Any]]:
-    """(index, action) of kernels first ≤ index < last; the others are not even parsed."""
-    before = 0
-    for number in range(context.num_ranges()):
-        found = context.range_by_idx(number)
-        count = found.num_actions()
-        until = before + count if last is None else min(before + count, last)
-        for index in range(max(first, before), until):
-            yield index, found.action_by_idx(index - before)
-        before += count
 
 
 class Kernel:
     """One profiled kernel: counters by name with their silences resolved.
 
-    `invalid` collects the names of counters that are there and hold no number.
+    `invalid` collects the counters that are there and hold no usable number: name -> why.
     """
 
     def __init__(self, action: Any, index: int) -> None:
@@ -244,10 +235,28 @@ class Kernel:
         value = found.value()
         if value is None or isinstance(value, str):
             return None
-        if not math.isfinite(value) or value < 0:
-            self.invalid[name] = "negative" if value < 0 else "not a number"
+        exponent, unit = base_unit(found.unit())
+        why = _unusable(name, value, exponent, unit)
+        if why:
+            self.invalid[name] = why
             raise NotANumber(name)
-        return value, base_unit(found.unit())[0]
+        return value, exponent
+
+
+def _unusable(name: str, value: float, exponent: int, unit: str) -> str | None:
+    """Why a counter's value must not be used; None where it may be."""
+    expected = expected_unit(name)
+    if not math.isfinite(value) or value < 0:
+        return "no usable number"
+    if expected and not unit:
+        return NO_UNIT
+    if expected and unit.partition("/")[0] != expected:
+        return f"a unit other than {expected}"
+    if expected == "%" and value > MOST_PERCENT:
+        return f"more than {MOST_PERCENT:.0f} %"
+    if name == DURATION and not 0 < value * 10.0**exponent <= LONGEST_S:
+        return f"no time of 0 to {LONGEST_S:.0f} s"
+    return None
 
 
 def clean(text: str) -> str:
@@ -401,10 +410,10 @@ def _problems(kernel: Kernel, row: Row, points: Collection[str] | None) -> Itera
         yield "profiling of this kernel failed: no duration and no launch metrics"
     elif row["duration_ns"] is None:
         yield "no duration"
-    if kernel.invalid:
-        named = sorted(kernel.invalid)
+    for why in dict.fromkeys(kernel.invalid.values()):
+        named = sorted(name for name, reason in kernel.invalid.items() if reason == why)
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        yield f"no usable number in {', '.join(named[:3])}{more}"
+        yield f"{why} in {', '.join(named[:3])}{more}"
     if points is not None and row["point"] is None:
         yield "in no NVTX range of the plan"
 

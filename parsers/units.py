@@ -6,6 +6,7 @@ Scaling is by whole powers of ten, so a value that is in its base unit already i
 from __future__ import annotations
 
 import math
+import re
 
 PREFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 BASES = {
@@ -15,6 +16,23 @@ BASES = {
     "sector": "sector", "sectors": "sector", "warp": "warp", "thread": "thread", "block": "block",
     "request": "request", "register": "register", "pass": "pass", "FLOP": "FLOP",
 }  # fmt: skip
+
+# What a counter's name says of its unit, for those that are scaled by it, bounded, or counted in something.
+_EXPECTED = (
+    (re.compile(r"\.pct|_pct$"), "%"),
+    (re.compile(r"\.ratio$|^derived__|^memory_"), ""),
+    (re.compile(r"__time_duration"), "s"),
+    (re.compile(r"__cycles_elapsed\.\w+\.per_second$"), "hz"),
+    (re.compile(r"__(t_)?bytes|launch__shared_mem_per_block"), "byte"),
+    (re.compile(r"__(t_)?sectors"), "sector"),
+    (re.compile(r"inst_executed"), "inst"),
+    (re.compile(r"launch__occupancy_limit"), "block"),
+)
+
+
+def expected_unit(name: str) -> str:
+    """The base unit (of a rate: its numerator) that a counter of ncu has by its name; "" if any."""
+    return next((unit for pattern, unit in _EXPECTED if pattern.search(name)), "")
 
 
 def base_unit(unit: str) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncuflow.io import BadInput
-from ncuflow.parsers import container, lines, ncu
+from ncuflow.parsers import container, lines, ncu, wire
 from ncuflow.parsers.schema import build
 
 ROOT = Path(__file__).parents[1]
@@ -36,18 +36,22 @@ def smallest() -> bytes:
 
 def first_kernels(data: bytes, count: int) -> bytes:
     """A well-formed report of the first kernels only, made of whole blocks; cubins are left out."""
-    _, position = container._message(data, 4, "header")
+    _, position = next(wire.messages(data, 4))
     kept, found = [data[:position]], 0
     while position < len(data) and found < count:
-        start = position
-        header, position = container._message(data, position, "header")
-        fields = dict(container._varints(header))
-        position += fields.get(container.PAYLOAD_SIZE, 0)
-        results = fields.get(2, 0)
-        found += results
-        if results or fields.get(1, 0) == 0:
-            kept.append(data[start:position])
+        header, start = header_at(data, position)
+        end = start + header.get(container.PAYLOAD_SIZE, 0)
+        found += header.get(container.RESULTS, 0)
+        if header.get(container.RESULTS) or not header.get(container.SOURCES):
+            kept.append(data[position:end])
+        position = end
     return b"".join(kept)
+
+
+def header_at(data: bytes, position: int) -> tuple[dict[int, int], int]:
+    """The integers of the block header at a position, and where it ends."""
+    start, end = next(wire.messages(data, position))
+    return wire.integers(data, start, end), end
 
 
 @functools.cache
@@ -252,9 +256,9 @@ def test_missing_file_folder_and_no_kernels(tmp_path):
 def no_kernel_block() -> bytes:
     """The first block of the report: the session, without results."""
     data = smallest()
-    _, start = container._message(data, 4, "header")
-    header, end = container._message(data, start, "header")
-    return data[start : end + dict(container._varints(header)).get(container.PAYLOAD_SIZE, 0)]
+    _, start = next(wire.messages(data, 4))
+    header, end = header_at(data, start)
+    return data[start : end + header.get(container.PAYLOAD_SIZE, 0)]
 
 
 def test_the_cut_down_report_is_a_good_one(tmp_path):
@@ -300,6 +304,101 @@ def test_a_damaged_report_is_noticed_or_read_into_numbers(tmp_path, data):
         rows = [{"report": "r", "batch": "b", **row} for row in getattr(report, name)]
         build(name, rows)
     json.dumps([report.kernels, report.metrics, report.stalls], allow_nan=False).encode()
+
+
+# --- damage that would leave plausible numbers ------------------------------------------------
+
+
+def read_damaged(folder: Path, data: bytes | bytearray) -> ncu.Report:
+    path = folder / "x.ncu-rep"
+    path.write_bytes(data)
+    return ncu.read(path)
+
+
+def counter_name(data: bytes, name: bytes) -> int:
+    """Where the field that holds a counter's name starts, in the string table."""
+    return data.index(b"\n" + bytes([len(name)]) + name)
+
+
+@pytest.mark.parametrize("change", ["tag", "swallow", "repeat", "control"])
+def test_a_string_table_that_shifts_the_names_of_counters_is_refused(change, tmp_path):
+    damaged = bytearray(smallest())
+    at = counter_name(damaged, b"device__attribute_implementation")
+    if change == "tag":
+        damaged[at] ^= 1 << 4  # another field: the name drops out of the table
+    elif change == "swallow":
+        following = damaged[at + 35]
+        damaged[at + 1] += following + 2  # the name takes in its neighbour
+    elif change == "repeat":
+        damaged[counter_name(damaged, b"launch__grid_dim_x") + 19] ^= 1  # now a second …_y
+    else:
+        damaged[at + 10] = 0x1F
+    with pytest.raises(BadInput, match="a damaged Nsight Compute report"):
+        read_damaged(tmp_path, damaged)
+
+
+@pytest.mark.parametrize("results", [0, 5, 100])
+def test_a_block_header_must_announce_what_its_payload_holds(results, tmp_path):
+    damaged = bytearray(smallest())
+    _, position = next(wire.messages(damaged, 4))
+    while True:
+        start, end = next(wire.messages(damaged, position))
+        header = wire.integers(damaged, start, end)
+        if header.get(container.RESULTS):
+            break
+        position = end + header.get(container.PAYLOAD_SIZE, 0)
+    field = next(f for f in wire.fields(damaged, start, end) if f.number == container.RESULTS)
+    damaged[field.value] = results
+    with pytest.raises(BadInput, match=f"announces {results} entries and holds 1"):
+        read_damaged(tmp_path, damaged)
+
+
+def test_without_the_reader_s_knowledge_of_the_chip_no_time_is_believed(tmp_path):
+    whole = smallest()
+    name = b"device__attribute_implementation"
+    (kernel,) = read_damaged(tmp_path, whole.replace(name, name[:-1] + b"x")).kernels
+    assert kernel["duration_ns"] is None
+    assert "no unit (NVIDIA's reader does not know this GPU" in kernel["problems"]
+    assert "gpu__time_duration.sum" in read_damaged(tmp_path, whole).metrics[0]["metric"]
+
+
+def test_the_reader_works_from_a_folder_whose_name_is_not_ascii(tmp_path):
+    import ncu_report
+
+    place = tmp_path / "jürgen" / "ncu_report"
+    place.parent.mkdir()
+    place.symlink_to(Path(ncu_report.__file__).parent)
+    (tmp_path / "x.ncu-rep").write_bytes(smallest())
+    asked = (
+        "import ncu_report; from ncuflow.parsers import ncu; print(ncu_report.__file__);"
+        f"print(ncu.read({str(tmp_path / 'x.ncu-rep')!r}).kernels[0]['duration_ns'])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", asked],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(place.parent)},
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert answer[0] == str(place / "__init__.py")
+    assert float(answer[1]) == ncu.read(tmp_path / "x.ncu-rep").kernels[0]["duration_ns"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "unit", "why"),
+    [
+        ("gpu__time_duration.sum", 84480.0, "", "no unit"),
+        ("gpu__time_duration.sum", 84480.0, "byte", "a unit other than s"),
+        ("gpu__time_duration.sum", 0.0, "ns", "no time of 0 to 3600 s"),
+        ("gpu__time_duration.sum", 84480.0, "s", "no time of 0 to 3600 s"),
+        ("dram__bytes_read.sum", 5.0, "", "no unit"),
+        ("lts__t_sectors.sum", 5.0, "byte", "a unit other than sector"),
+        ("sm__throughput.avg.pct_of_peak_sustained_elapsed", 124056.0, "%", "more than 110 %"),
+    ],
+)
+def test_a_value_that_its_name_rules_out_is_null_with_a_problem(name, value, unit, why):
+    kernel = ncu.Kernel(FakeAction(**{name: FakeMetric(value, unit)}), 0)
+    with pytest.raises(ncu.NotANumber):
+        kernel.counter(name)
+    assert kernel.invalid[name].startswith(why)
 
 
 # --- counters: the silences of the reader -----------------------------------------------------

@@ -41,6 +41,7 @@ from ncuflow.capture.progress import Progress
 from ncuflow.capture.reportscrub import scrub_report
 from ncuflow.capture.staging import staging
 from ncuflow.io import write_json
+from ncuflow.parsers import reader
 from ncuflow.parsers.registry import architecture, counters
 
 COMPLETE, NOTHING, LOST, REFUSED = 0, 1, 3, 5
@@ -108,16 +109,13 @@ def trace_command(args: argparse.Namespace, points: Path, out: Path) -> list[str
 
 def count_kernels(report: Path, points: Sequence[str]) -> Found | None:
     """Kernels of a report by NVTX range, or None if the reader (ncu-report) is not installed."""
+    found, wanted = Found(), set(points)
     try:
-        import ncu_report
+        context = reader.load(report)
     except ImportError:
         return None
-    found, wanted = Found(), set(points)
-    context = ncu_report.load_report(str(report))
-    for r in range(context.num_ranges()):
-        span = context.range_by_idx(r)
-        for a in range(span.num_actions()):
-            _count_action(span.action_by_idx(a), wanted, found)
+    for _, action in reader.actions(context):
+        _count_action(action, wanted, found)
     return found
 
 

@@ -24,7 +24,7 @@ from ncuflow.capture.process import CaptureError, cli
 from ncuflow.capture.reportscrub import scrubbed
 from ncuflow.capture.staging import staging
 from ncuflow.io import digest, dump_json, opened, read_json, write_json, write_text
-from ncuflow.parsers import listing, tables
+from ncuflow.parsers import listing, reader, tables
 
 PACKED = {".ncu-rep", ".sqlite"}
 PACKED_ABOVE = {".jsonl": 256 << 10, ".json": 512 << 10}
@@ -100,16 +100,13 @@ def one_batch_a_point(evidence: Path) -> None:
 def embedded_sources(path: Path) -> int:
     """Number of source files whose text an ncu report holds. 0 if the reader is not installed."""
     try:
-        import ncu_report
+        context = reader.load(path)
     except ImportError:
         return 0
-    context, names = ncu_report.load_report(str(path)), set()
-    for r in range(context.num_ranges()):
-        span = context.range_by_idx(r)
-        for a in range(span.num_actions()):
-            texts = dict(span.action_by_idx(a).source_files())
-            names |= {name for name, text in texts.items() if text}
-    return len(names)
+    files = (
+        file for _, action in reader.actions(context) for file in action.source_files().items()
+    )
+    return len({name for name, text in files if text})
 
 
 def store(path: Path, place: Path) -> None:

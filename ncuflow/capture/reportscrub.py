@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ncuflow.capture.process import CaptureError, cli
+from ncuflow.io import NCU_MAGIC
+from ncuflow.parsers import wire
 
-MAGIC = b"NVR\0"
 SMALL = 64 << 10  # session messages are a few hundred bytes; kernels and modules are far larger
 MASK = ord("x")
 # field numbers, outermost first
@@ -27,17 +26,9 @@ START, SYSTEM, COMMAND = (
     (3, 4),
     (3, 11),
 )  # messages that hold the system (start, session), the ncu command
-HOST, ADDRESS = 5, (7, 1)
+HOST, ADDRESS = (5,), (7, 1)
 PROGRAM = (6, 3)  # of the process that every message names
 HOME = re.compile(rb"/home/[\w.-]+")
-
-
-class Field(NamedTuple):
-    """A length-delimited protobuf field: its number and the place of its bytes in the file."""
-
-    number: int
-    start: int
-    end: int
 
 
 def scrub_report(path: Path) -> bool:
@@ -74,78 +65,27 @@ def private_spans(data: bytes | bytearray) -> Iterator[tuple[int, int]]:
         if end - start > SMALL:
             continue
         for path in (START, SYSTEM):
-            for system in descend(data, start, end, path):
+            for system in wire.descend(data, start, end, path):
                 yield from _system_spans(data, system)
-        yield from ((f.start, f.end) for f in descend(data, start, end, COMMAND))
-        for program in descend(data, start, end, PROGRAM):
-            folder = bytes(data[program.start : program.end]).rfind(b"/")
-            if folder > 0 and data[program.start] == ord("/"):
-                yield program.start, program.start + folder
+        yield from ((f.value, f.end) for f in wire.descend(data, start, end, COMMAND))
+        for program in wire.descend(data, start, end, PROGRAM):
+            folder = bytes(data[program.value : program.end]).rfind(b"/")
+            if folder > 0 and data[program.value] == ord("/"):
+                yield program.value, program.value + folder
 
 
-def messages(data: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """(start, end) of each message of a report; nothing if it is not laid out as expected."""
-    if bytes(data[:4]) != MAGIC:
-        return
-    position = 4
-    while position + 4 <= len(data):
-        (size,) = struct.unpack_from("<I", data, position)
-        position += 4
-        if position + size > len(data):
-            return
-        yield position, position + size
-        position += size
+def messages(data: bytes | bytearray) -> list[tuple[int, int]]:
+    """(start, end) of each message of a report; none if it is not laid out as expected."""
+    try:
+        return list(wire.messages(data, len(NCU_MAGIC))) if data.startswith(NCU_MAGIC) else []
+    except ValueError:
+        return []
 
 
-def descend(
-    data: bytes | bytearray, start: int, end: int, path: tuple[int, ...]
-) -> Iterator[Field]:
-    """The fields at a path of field numbers inside a message."""
-    for field in fields(data, start, end):
-        if field.number == path[0]:
-            if len(path) == 1:
-                yield field
-            else:
-                yield from descend(data, field.start, field.end, path[1:])
-
-
-def fields(data: bytes | bytearray, start: int, end: int) -> list[Field]:
-    """The length-delimited fields of a protobuf message; empty if these bytes are not one."""
-    found, position = [], start
-    while position < end:
-        key, position = _varint(data, position, end)
-        wire = key & 7
-        if wire == 0:
-            _, position = _varint(data, position, end)
-        elif wire in (1, 5):
-            position += 8 if wire == 1 else 4
-        elif wire == 2:
-            size, position = _varint(data, position, end)
-            found.append(Field(key >> 3, position, position + size))
-            position += size
-        else:
-            return []
-    return found if position == end else []
-
-
-def _system_spans(data: bytes | bytearray, system: Field) -> Iterator[tuple[int, int]]:
-    for field in fields(data, system.start, system.end):
-        if field.number == HOST:
-            yield field.start, field.end
-    for address in descend(data, system.start, system.end, ADDRESS):
-        yield address.start, address.end
-
-
-def _varint(data: bytes | bytearray, position: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < end:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            break
-    return value, position
+def _system_spans(data: bytes | bytearray, system: wire.Field) -> Iterator[tuple[int, int]]:
+    for path in (HOST, ADDRESS):
+        for field in wire.descend(data, system.value, system.end, path):
+            yield field.value, field.end
 
 
 def _mask_everywhere(data: bytearray, value: bytes) -> None:
