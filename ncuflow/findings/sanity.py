@@ -54,6 +54,9 @@ SHARE_SUM = 0.02
 LATENCY, LATENCY_SHORT, SHORT_NS = 0.12, 0.5, 20_000
 # Events bracket the kernels that nsys times; clocks differ between the two runs by up to 10 %.
 INSITU, INSITU_SLACK_US = 0.15, 1.0
+# The same launch timed by ncu and by nsys. Seen on an H200: 0.8 to 1.6, the most for launches of 3 µs; further apart
+# they are not the same launch, or one has the wrong unit.
+DISTORTION = 10.0
 # ncu reports a few tenths above 100 % where numerator and denominator come from different passes.
 PERCENT_SLACK = 3.0
 OCCUPANCY_SLACK = 3.0
@@ -157,6 +160,7 @@ def check(results: Row) -> Violations:
         found += _flops(clean, entry.get("params") or {})
         found += _bytes(clean, l2)
         found += _in_situ(clean)
+        found += _distortion(clean)
         for kernel in entry.get("kernels") or ():
             found += _kernel(kernel, row["point"])
     return Violations(found)
@@ -279,6 +283,14 @@ def _in_situ(row: Row) -> Iterator[Violation]:
     if cold < limit:
         cause = "the events do not bracket every kernel that the trace shows in this point's range"
         yield _at(row, "time_cold_us", cold, limit, "µs", cause, "shorter than its kernels")
+
+
+def _distortion(row: Row) -> Iterator[Violation]:
+    ratio = row.get("replay_distortion")
+    if ratio is not None and not 1 / DISTORTION <= ratio <= DISTORTION:
+        cause = "ncu and nsys timed different launches, or a time has the wrong unit"
+        limit = DISTORTION if ratio > 1 else 1 / DISTORTION
+        yield _at(row, "time_ncu_us", ratio, limit, "× in situ", cause, "replay distortion")
 
 
 def _percentages(row: Row) -> Iterator[Violation]:
