@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,8 @@ def write(folder: Path, *found: dict[str, Any], **top: Any) -> Path:
 
 def judged(tmp_path: Path, *points: Any, evidence: Evidence | None = None, **changes: Any) -> Any:
     (loaded,) = files.load(write(tmp_path / "claims", claim(**changes)))
-    return audit.judge(loaded, evidence or Evidence({"decode": results(*(points or POINTS))}))
+    found = audit.judge(loaded, evidence or Evidence({"decode": results(*(points or POINTS))}))
+    return json.loads(json.dumps(asdict(found)))
 
 
 def decide(value: str, compare: str, aggregate: str = "max", **more: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,15 @@ from claims_data import ROOT, claim, decide, judged, write
 from results_data import entry, kernel, results
 
 from ncuflow.claims import files
+from ncuflow.claims.model import (
+    Applies,
+    Claim,
+    Decision,
+    Published,
+    Reason,
+    Source,
+    Tolerance,
+)
 from ncuflow.io import BadInput
 
 
@@ -74,20 +84,29 @@ JIT = {"over": "jit", "value": "cold_build_s", "compare": "at least"}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"applies": {"target": "decod"}}, "unknown target 'decod'; there are: decode, "),
-        ({"applies": {"target": "decod"}, "decide": []}, "unknown target 'decod'"),
-        ({"decide": JIT | {"select": {"target": "jti"}}}, "unknown target 'jti'"),
+        (
+            {"applies": {"target": "decod"}},
+            "applies.target: unknown target 'decod'; there are: decode, ",
+        ),
+        ({"applies": {"target": "decod"}, "decide": []}, "applies.target: unknown target 'decod'"),
+        (
+            {"decide": JIT | {"select": {"target": "jti"}}},
+            "decide[0].select.target: unknown target 'jti'",
+        ),
         (
             {"decide": decide("a_gbs", "within", samples={"a": {}, "b": {"target": "rop"}})},
-            "unknown target 'rop'",
+            "decide[0].samples.b.target: unknown target 'rop'",
         ),
         ({"applies": {"target": "jit"}}, "jit has no points; it needs over: jit"),
         ({"decide": decide("gbs", "within", select={"target": "jit"})}, "jit has no points"),
+        ({"decide": decide("gbs", "between")}, "compare 'between' needs published.range"),
+        ({"published": {"value": None, "unit": ""}}, "compare 'within' needs published.value"),
     ],
 )
-def test_a_target_that_decides_nothing_names_file_and_claim(tmp_path, changes, message):
+def test_a_claim_that_decides_nothing_names_file_and_claim(tmp_path, changes, message):
     folder = write(tmp_path / "claims", claim(**changes))
-    with pytest.raises(BadInput, match=f"{folder / 'talk.yaml'}: claim 'x': {message}"):
+    named = re.escape(f"{folder / 'talk.yaml'}: claim 'x'") + "(, |: )" + re.escape(message)
+    with pytest.raises(BadInput, match=named):
         files.load(folder)
 
 
@@ -96,6 +115,84 @@ def test_jit_is_a_target_of_what_is_decided_over_it_or_over_the_source(tmp_path)
     for how in ([], JIT, source, [JIT, source]):
         folder = write(tmp_path / "claims", claim(applies={"target": "jit"}, decide=how))
         assert files.load(folder)
+
+
+CLAIM = "claims: [{{id: x, statement: s, source: {{document: d, section: s}}, published: {{value: 1, unit: s}}, {0}}}]"
+DECODE = "applies: {target: decode}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Input should be"),
+        ("[]", "Input should be"),
+        ("claims: 5", "claims: "),
+        ("claims: []", "claims: "),
+        ("claims: [5]", "claims[0]: "),
+        ("claims: [{statement: s}]", "claims[0].id: "),
+        ("claims: [{id: x, cases: 5}]", "claims[0].cases: "),
+        ("claims: [{id: x, cases: [{statement: s}]}]", "claims[0].cases[0].id: "),
+        ("defaults: []\nclaims: [{id: x}]", "defaults: "),
+        ("defaults: {applies: 5}\nclaims: [{id: x}]", "claim 'x', "),
+        (CLAIM.format("applies: decode"), "claim 'x', applies: "),
+        (CLAIM.format("applies: {target: [decode]}"), "claim 'x', applies.target: "),
+        (CLAIM.format(f"{DECODE}, decide: gbs"), "claim 'x', decide[0]: "),
+        (CLAIM.format(f"{DECODE}, decide: [[gbs]]"), "claim 'x', decide[0]: "),
+        (CLAIM.format(f"{DECODE}, reasons: {{when: true}}"), "claim 'x', reasons: "),
+        (CLAIM.format(f"{DECODE}, path: talk.yaml"), "claim 'x', path: "),
+        (CLAIM.format("applies: {target: decode, where: {a: 1}}"), "where: not an expression"),
+        (CLAIM.format("needs: 2026-13-45"), "not YAML (month must be in 1..12"),
+        (CLAIM.format("source: {}"), "a key is given twice, line 1"),
+        ("claims: [{id: x, statement: !!bool maybe}]", "not YAML ('maybe'"),
+        ("claims: [{id: x, ? [a] : b}]", "not YAML ("),
+        ("claims: [\0]", "not YAML ("),
+        ("claims: &a [*a]", "*a stands inside what it refers to"),
+        ("claims: " + "[" * 60 + "]" * 60, "50 levels deep"),
+        (
+            "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+            + "".join(
+                f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 10)}]\n"
+                for i in range(9)
+            ),
+            "more than 100000 values",
+        ),
+    ],
+)
+def test_a_file_of_another_shape_is_one_line_and_no_traceback(tmp_path, text, message):
+    (tmp_path / "talk.yaml").write_text(text)
+    with pytest.raises(BadInput) as raised:
+        files.load(tmp_path)
+    said = str(raised.value)
+    assert said.startswith(f"{tmp_path / 'talk.yaml'}: ") and message in said and "\n" not in said
+
+
+@pytest.mark.parametrize("number", [True, "4", float("nan"), float("inf"), 10**400])
+def test_a_figure_is_a_finite_number(tmp_path, number):
+    published = {"value": number, "unit": ""}
+    with pytest.raises(BadInput, match=r"published\.value: not a (finite )?number"):
+        files.load(write(tmp_path / "claims", claim(published=published)))
+
+
+def test_what_is_no_text_file_is_one_line(tmp_path):
+    (tmp_path / "talk.yaml").write_bytes(b"claims: [\xff\xfe]")
+    with pytest.raises(BadInput, match="not YAML"):
+        files.load(tmp_path)
+    (tmp_path / "talk.yaml").unlink()
+    os.mkfifo(tmp_path / "talk.yaml")
+    with pytest.raises(BadInput, match="not a file"):
+        files.load(tmp_path)
+    (tmp_path / "talk.yaml").unlink()
+    (tmp_path / "talk.yaml").write_text("#" * (files.MOST_BYTES + 1))
+    with pytest.raises(BadInput, match="larger than 1 MiB"):
+        files.load(tmp_path)
+
+
+def test_every_key_is_documented():
+    text = (ROOT / "docs/claims.md").read_text()
+    documented = set(re.findall(r"`([a-z]+)`", text))
+    models = (Claim, Source, Published, Applies, Decision, Tolerance, Reason)
+    keys = {key for model in models for key in model.model_fields} - {"path"}
+    assert keys - documented == set()
 
 
 def test_an_id_is_used_once(tmp_path):
@@ -109,7 +206,9 @@ def test_a_wrong_name_names_claim_and_name(tmp_path):
         judged(tmp_path, decide=decide("gsb", "within"))
 
 
-@pytest.mark.parametrize("say", ["{gbs:.0q}", "{batch:s}", "{kernel_names:.1f}"])
+@pytest.mark.parametrize(
+    "say", ["{gbs:.0q}", "{batch:s}", "{kernel_names:.1f}", "{gbs:999999999}", "{gbs:.999999f}"]
+)
 def test_a_wrong_format_names_claim_and_placeholder(tmp_path, say):
     point = entry("decode/B1", {"batch": 1}, [kernel()], gbs=4000.0)
     named = re.escape(f"{tmp_path / 'claims/talk.yaml'}: claim 'x': {say}: ")
@@ -126,7 +225,7 @@ def test_cases_and_defaults_are_laid_over(tmp_path):
     del base["source"]["document"]
     folder = write(tmp_path / "claims", base, defaults={"source": {"document": "a book"}})
     small, large = files.load(folder)
-    assert (small["id"], large["id"]) == ("x-small", "x-large")
-    assert small["applies"]["where"] == "(heads == 8) and (batch < 9)"
-    assert large["published"] == {"value": 2, "unit": "GB/s"}
-    assert small["source"] == {"document": "a book", "section": "1"}
+    assert (small.id, large.id) == ("x-small", "x-large")
+    assert small.applies.where == "(heads == 8) and (batch < 9)"
+    assert (large.published.value, large.published.unit) == (2, "GB/s")
+    assert (small.source.document, small.source.section) == ("a book", "1")

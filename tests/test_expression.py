@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from ncuflow.claims.expression import ExpressionError, evaluate, names
@@ -49,11 +51,35 @@ def test_expression_keeps_what_is_unknown_unknown(text, value):
         "'x' * 9",
         "a +",
         "b",
+        "a\0",
+        "1 +" * 200 + "1",
+        'capture("x", "x")',
+        'matches("x", "(")',
+        'matches("x", "' + "(" * 500 + '")',
+        "sum([1, 'x'])",
+        "1e308 ** 9",
     ],
 )
 def test_expression_refuses_everything_else(text):
     with pytest.raises(ExpressionError):
         evaluate(text, {"a": [1]})
+
+
+def test_a_regular_expression_that_would_run_for_years_is_refused():
+    name = "flashinfer::" + "a" * 60
+    with pytest.raises(ExpressionError, match="takes more than"):
+        evaluate("matches(name, '(a|aa)+!')", {"name": name})
+
+
+@pytest.mark.parametrize("text", ["-" * 590 + "1", "not " * 140 + "1", "(" * 290 + "1" + ")" * 290])
+def test_nesting_has_a_value_or_is_refused(text):
+    with contextlib.suppress(ExpressionError):
+        assert abs(evaluate(text, {})) == 1
+
+
+@pytest.mark.parametrize("text", ["1e999", "9" * 590, "9" * 290 + " * " + "9" * 290])
+def test_a_number_beyond_every_float_is_unknown(text):
+    assert evaluate(text, {}) is None
 
 
 def test_names_are_those_of_values_in_order():

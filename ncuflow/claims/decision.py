@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median_low
-from typing import Any
 
 from ncuflow.claims.evidence import Unanswered
-from ncuflow.claims.expression import ExpressionError, evaluate, names
+from ncuflow.claims.expression import ExpressionError, Functions, evaluate, names
+from ncuflow.claims.model import Claim, Decision
 from ncuflow.claims.scope import Scope
 
-Row = dict[str, Any]
-Functions = Mapping[str, Callable[..., Any]]
+Answer = bool | int | float
+Known = tuple[Scope, Answer]
 
 
 @dataclass(frozen=True)
@@ -34,59 +34,64 @@ class Outcome:
     """A decision that could be made.
 
     holds: the claim's comparison holds; margin: distance to where it would turn, in the measured
-    unit (None for a yes or no); noise: absolute floor of the measured value (None where unknown).
+    unit (None for a yes or no); noise: absolute floor of the measured value (None where unknown);
+    scope: of the point that decides; values: of every selected point, None where unknown.
     """
 
     holds: bool
-    measured: Any
+    measured: Answer
     margin: float | None
     noise: float | None
     within_noise: bool
     scope: Scope
-    values: list[tuple[str | None, Any]]
-    decide: Row
+    values: list[tuple[str | None, Answer | None]]
+    decide: Decision
     expected: Expected
 
 
-def expected(claim: Row, decide: Row) -> Expected:
+def expected(claim: Claim, decide: Decision | None) -> Expected:
     """The published figure, or the limit; a fraction of the GPU's ceiling if the claim has one."""
-    published = claim["published"]
-    ceiling = published.get("ceiling")
-    low, high = published.get("range") or (None, None)
-    scale = 1 / ceiling if ceiling else 1.0
-    value, low, high = (None if v is None else v * scale for v in (published["value"], low, high))
-    value = decide.get("limit", value)
-    unit = decide.get("unit", "of the ceiling" if ceiling else published["unit"])
+    published = claim.published
+    ends = published.value, *(published.range or (None, None))
+    scale = 1 / published.ceiling if published.ceiling else 1.0
+    value, low, high = (None if v is None else v * scale for v in ends)
+    unit = "of the ceiling" if published.ceiling else published.unit
+    if decide is not None:
+        value = value if decide.limit is None else decide.limit
+        unit = unit if decide.unit is None else decide.unit
     return Expected(value, low, high, unit)
 
 
-def decide_over(claim: Row, decide: Row, scopes: list[Scope], functions: Functions) -> Outcome:
+def decide_over(
+    claim: Claim, decide: Decision, scopes: Sequence[Scope], functions: Functions
+) -> Outcome:
     """Evaluate, aggregate and compare. Raises Unanswered where values that decide are unknown."""
-    published = claim["published"]
-    given = {"published": published["value"], "ceiling": published.get("ceiling")}
+    given = {"published": claim.published.value, "ceiling": claim.published.ceiling}
     scopes = [scope.with_values(**given) for scope in scopes]
-    text, wanted = str(decide["value"]), expected(claim, decide)
-    pairs = [(scope, _value(text, scope, functions)) for scope in scopes]
+    wanted = expected(claim, decide)
+    pairs = [(scope, _value(decide.value, scope, functions)) for scope in scopes]
     known = [(scope, value) for scope, value in pairs if value is not None]
     if not known:
-        raise Unanswered(_lacking(text, scopes))
-    if "by" in decide:  # max and min below keep the first of equals
-        known.sort(key=lambda pair: _rank(str(decide["by"]), pair[0]), reverse=True)
-    compare = _comparison(decide, wanted)
-    aggregate = decide.get("aggregate", "all")
-    scope, measured = _aggregate(aggregate, known, compare)
-    holds = compare(measured) >= 0
-    if len(known) < len(pairs) and holds != _settled(aggregate, decide["compare"]):
-        missing = next(s for s, value in pairs if value is None)
-        raise Unanswered(f"{_lacking(text, [missing])}, and the points that have it do not decide")
-    margin = None if isinstance(measured, bool) else abs(compare(measured))
-    noise, flips = _noise(text, scope, functions)
+        raise Unanswered(_lacking(decide.value, scopes[0]))
+    if decide.by is not None:  # max and min below keep the first of equals
+        by = decide.by
+        known.sort(key=lambda pair: _rank(by, pair[0]), reverse=True)
+    margin_of = _comparison(decide, wanted)
+    scope, measured = _aggregate(decide.aggregate, known, margin_of)
+    margin = margin_of(measured)
+    holds = margin >= 0
+    if len(known) < len(pairs) and holds != _settled(decide):
+        missing = next(scope for scope, value in pairs if value is None)
+        lacking = _lacking(decide.value, missing)
+        raise Unanswered(f"{lacking}, and the points that have it do not decide")
+    distance = None if isinstance(measured, bool) else abs(margin)
+    noise, flips = _noise(decide.value, scope, functions)
     return Outcome(
         holds=holds,
         measured=measured,
-        margin=margin,
+        margin=distance,
         noise=noise,
-        within_noise=flips or (noise is not None and margin is not None and 0 < margin < noise),
+        within_noise=flips or (noise is not None and distance is not None and 0 < distance < noise),
         scope=scope,
         values=[(s.point, value) for s, value in pairs],
         decide=decide,
@@ -94,80 +99,65 @@ def decide_over(claim: Row, decide: Row, scopes: list[Scope], functions: Functio
     )
 
 
-def _value(text: str, scope: Scope, functions: Functions) -> Any:
+def _value(text: str, scope: Scope, functions: Functions) -> Answer | None:
     value = evaluate(text, scope, functions)
-    if value is not None and not isinstance(value, bool | int | float):
-        raise ExpressionError(f"{text!r} gives {value!r}: neither a number nor true or false")
-    return value
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    raise ExpressionError(f"{text!r} gives {value!r}: neither a number nor true or false")
 
 
 def _rank(text: str, scope: Scope) -> float:
-    value = evaluate(text, scope)
+    value = _value(text, scope, {})
     return -math.inf if value is None else float(value)
 
 
-def _lacking(text: str, scopes: list[Scope]) -> str:
+def _lacking(text: str, scope: Scope) -> str:
     """Which names are unknown at which point."""
-    scope = scopes[0]
     missing = [name for name in names(text) if scope.get(name) is None]
     where = f" at {scope.point}" if scope.point else ""
     what = ", ".join(missing) or f"the value of {text!r}"
     return f"the evidence lacks {what}{where}"
 
 
-def _comparison(decide: Row, wanted: Expected) -> Callable[[Any], float]:
+def _comparison(decide: Decision, wanted: Expected) -> Callable[[Answer], float]:
     """value -> margin: how far it is inside the claim (≥ 0 holds) or outside (< 0)."""
-    kind = decide["compare"]
-    if kind == "holds":
-        return lambda value: 1.0 if value else -1.0
-    target, low, high = wanted.value, wanted.low, wanted.high
-    if kind == "between":
-        if low is None and high is None:
-            raise ExpressionError("compare 'between' needs published.range")
-        slack = _slack(decide, high if high is not None else low)
-        return lambda v: min(
-            math.inf if low is None else v - low + slack,
-            math.inf if high is None else high + slack - v,
-        )
-    if target is None:
-        raise ExpressionError(f"compare {kind!r} needs published.value, or a limit")
-    slack = _slack(decide, target)
-    margins: dict[str, Callable[[Any], float]] = {
+    low = -math.inf if wanted.low is None else wanted.low
+    high = math.inf if wanted.high is None else wanted.high
+    # A claim whose comparison lacks its figure is not accepted: the 0 stands for none.
+    target = wanted.value or 0.0
+    figure = target if decide.compare != "between" else high if high < math.inf else low
+    slack = decide.tolerance.slack(figure) if decide.tolerance else 0.0
+    margins: dict[str, Callable[[Answer], float]] = {
+        "holds": lambda v: 1.0 if v else -1.0,
+        "between": lambda v: min(v - low + slack, high + slack - v),
         "within": lambda v: slack - abs(v - target),
         "at least": lambda v: v - (target - slack),
         "at most": lambda v: target + slack - v,
     }
-    return margins[kind]
+    return margins[decide.compare]
 
 
-def _slack(decide: Row, target: float | None) -> float:
-    tolerance = decide.get("tolerance") or {}
-    return float(tolerance.get("absolute", abs(target or 0) * tolerance.get("relative", 0)))
-
-
-def _aggregate(
-    kind: str, known: list[tuple[Scope, Any]], compare: Callable[[Any], float]
-) -> tuple[Scope, Any]:
+def _aggregate(kind: str, known: Sequence[Known], margin: Callable[[Answer], float]) -> Known:
     """(deciding point, measured value)."""
     if kind in ("max", "min"):
-        return (max if kind == "max" else min)(known, key=lambda pair: float(pair[1]))
+        return (max if kind == "max" else min)(known, key=lambda pair: pair[1])
     if kind == "median":
         # Not the mean of two middle points: no point has it.
-        middle = median_low(float(value) for _, value in known)
-        return next(pair for pair in known if float(pair[1]) == middle)
-    return (min if kind == "all" else max)(known, key=lambda pair: compare(pair[1]))
+        middle = median_low(value for _, value in known)
+        return next(pair for pair in known if pair[1] == middle)
+    return (min if kind == "all" else max)(known, key=lambda pair: margin(pair[1]))
 
 
-def _settled(kind: str, comparison: str) -> bool | None:
+def _settled(decide: Decision) -> bool | None:
     """The answer that no further value could turn: a maximum only rises, a minimum only falls."""
-    if kind in ("all", "any"):
-        return kind == "any"
+    if decide.aggregate in ("all", "any"):
+        return decide.aggregate == "any"
     return {
         ("max", "at least"): True,
         ("max", "at most"): False,
         ("min", "at least"): False,
         ("min", "at most"): True,
-    }.get((kind, comparison))
+    }.get((decide.aggregate, decide.compare))
 
 
 def _noise(text: str, scope: Scope, functions: Functions) -> tuple[float | None, bool]:

@@ -9,13 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ncuflow.claims.expression import evaluate
+from ncuflow.claims.expression import Functions, evaluate
+from ncuflow.claims.model import Claim, Decision, Selection
 from ncuflow.claims.scope import Origin, Scope, of_point, paired, possible_names
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.findings import noise, sanity
 from ncuflow.io import BadInput, read_json
 
-Row = dict[str, Any]
+Results = dict[str, Any]  # the JSON of a target's results, of the JIT
+Provenance = dict[str, Any]
 
 # What ncuflow.capture.jit measures of a module; a step that failed, or that a prebuilt module spared, lacks
 # its own.
@@ -35,20 +37,22 @@ class Unanswered(Exception):  # noqa: N818  (no error: the evidence has no answe
 class Evidence:
     """Everything under ``results/``, and the source index where there is one."""
 
-    results: dict[str, Row]
-    jit: Row | None = None
+    results: dict[str, Results]
+    jit: Results | None = None
     source: SourceFacts | None = None
-    machine: Row | None = None
+    machine: Provenance | None = None
     _scopes: dict[str, list[Scope]] = field(default_factory=dict)
 
-    def provenance(self, target: str) -> Row | None:
+    def provenance(self, target: str) -> Provenance | None:
         """Provenance of a target's results; the machine's where the target was not measured."""
-        if target in self.results:
-            found: Row = self.results[target]["provenance"]
-            return found
-        if target == "jit" and self.jit and self.jit.get("provenance"):
-            return dict(self.jit["provenance"])
+        of = self.jit if target == "jit" else self.results.get(target)
+        if of and of.get("provenance"):
+            return dict(of["provenance"])
         return self.machine or next((r["provenance"] for r in self.results.values()), None)
+
+    def functions(self, over: str) -> Functions:
+        """The calls that a decision over this may use, beside those of every expression."""
+        return self.source.functions if over == "source" and self.source else {}
 
     def scopes(self, target: str) -> list[Scope]:
         """A scope for each point of a target that ran and gave the right result."""
@@ -99,68 +103,59 @@ def load(
     )
 
 
-def select(claim: Row, decide: Row, evidence: Evidence) -> list[Scope]:
+def select(claim: Claim, decide: Decision, evidence: Evidence) -> list[Scope]:
     """The scopes that a decision is made over. Raises Unanswered where there is none."""
-    over = decide.get("over", "points")
-    if over == "arithmetic":
-        return [Scope({}, point=None)]
-    if over == "source":
+    if decide.over == "arithmetic":
+        return [Scope({})]
+    if decide.over == "source":
         if evidence.source is None:
             raise Unanswered(
                 "the evidence has no source_index.json of the FlashInfer that was measured"
             )
-        return [Scope({}, point=None)]
-    if over == "jit":
+        return [Scope({})]
+    narrowed = (claim.applies, decide.select)
+    if decide.over == "jit":
         if not evidence.jit_scopes:
             raise Unanswered("the evidence has no jit_analysis.json")
-        return _filtered(evidence.jit_scopes, _selection(claim, decide))
-    if "samples" in decide:
-        return _pairs(claim, decide, evidence)
-    return _points(_selection(claim, decide), evidence)
-
-
-def _selection(claim: Row, decide: Row, sample: Row | None = None) -> Row:
-    """applies, narrowed by the decision's select and by the sample; every ``where`` must hold."""
-    out: Row = {"where": []}
-    for part in (claim["applies"], decide.get("select") or {}, sample or {}):
-        out |= {key: part[key] for key in ("target", "points") if key in part}
-        if "where" in part:
-            out["where"].append(str(part["where"]))
-    return out
-
-
-def _points(selection: Row, evidence: Evidence) -> list[Scope]:
-    target = selection["target"]
-    scopes = _filtered(evidence.scopes(target), selection)
-    if not scopes:
-        wanted = " and ".join(selection["where"]) or "any"
-        globs = f" matching {selection['points']}" if "points" in selection else ""
-        raise Unanswered(f"no measured {target} point{globs} where {wanted}")
-    return scopes
-
-
-def _filtered(scopes: list[Scope], selection: Row) -> list[Scope]:
-    globs = selection.get("points", "*")
-    globs = [globs] if isinstance(globs, str) else globs
-    return [
-        scope
-        for scope in scopes
-        if any(fnmatchcase(scope.point or "", glob) for glob in globs)
-        and all(evaluate(where, scope) is True for where in selection["where"])
-    ]
-
-
-def _pairs(claim: Row, decide: Row, evidence: Evidence) -> list[Scope]:
-    selections = {name: _selection(claim, decide, s) for name, s in decide["samples"].items()}
-    scopes = {name: _points(selection, evidence) for name, selection in selections.items()}
-    params = evidence.parameters({s["target"] for s in selections.values()})
-    found = paired(scopes, decide.get("differ", ()), params)
+        return _filtered(evidence.jit_scopes, narrowed)
+    if decide.samples is None:
+        return _points(narrowed, evidence)
+    samples = {name: (*narrowed, sample) for name, sample in decide.samples.items()}
+    scopes = {name: _points(selections, evidence) for name, selections in samples.items()}
+    params = evidence.parameters({_last("target", s) for s in samples.values()})
+    found = paired(scopes, decide.differ, params)
     if not found:
         raise Unanswered(f"no points of {' and '.join(scopes)} that agree in every other parameter")
     return found
 
 
-def _struck(results: Row) -> dict[str, set[str]]:
+def _last(key: str, selections: Sequence[Selection]) -> Any:
+    """What the last selection that says something of it says; every ``where`` must hold, though."""
+    return next((v for s in reversed(selections) if (v := getattr(s, key)) is not None), None)
+
+
+def _points(selections: Sequence[Selection], evidence: Evidence) -> list[Scope]:
+    target = _last("target", selections)
+    scopes = _filtered(evidence.scopes(target), selections)
+    if not scopes:
+        wanted = " and ".join(s.where for s in selections if s.where) or "any"
+        globs = _last("points", selections)
+        matching = f" matching {', '.join(globs)}" if globs else ""
+        raise Unanswered(f"no measured {target} point{matching} where {wanted}")
+    return scopes
+
+
+def _filtered(scopes: Sequence[Scope], selections: Sequence[Selection]) -> list[Scope]:
+    globs = _last("points", selections) or ["*"]
+    return [
+        scope
+        for scope in scopes
+        if any(fnmatchcase(scope.point or "", glob) for glob in globs)
+        and all(evaluate(s.where, scope) is True for s in selections if s.where is not None)
+    ]
+
+
+def _struck(results: Results) -> dict[str, set[str]]:
     """Columns by point that a sanity check found impossible, with those computed from them."""
     out: dict[str, set[str]] = {}
     for violation in sanity.check(results):
@@ -169,9 +164,9 @@ def _struck(results: Row) -> dict[str, set[str]]:
     return out
 
 
-def _of_module(name: str, row: Row) -> Scope:
+def _of_module(name: str, row: Results) -> Scope:
     """Nested keys joined by '_' (``cold_build_s``); the cache's file names in ``cache_paths``."""
-    values: Row = {"module": name}
+    values: dict[str, Any] = {"module": name}
     for key, value in row.items():
         parts = value if isinstance(value, dict) and key != "cache" else {"": value}
         values |= {f"{key}_{part}".rstrip("_"): inner for part, inner in parts.items()}

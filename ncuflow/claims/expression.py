@@ -12,15 +12,17 @@ from __future__ import annotations
 import ast
 import math
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from statistics import median
 from typing import Any
 
+import regex
+
 Functions = Mapping[str, Callable[..., Any]]
 MAX_LENGTH = 600
 MAX_EXPONENT = 64  # 10 ** 10 ** 10 would be computed for ever
+SEARCH_S = 0.5  # of processor time; what a claim searches is a name of a few hundred characters
 
 
 class ExpressionError(ValueError):
@@ -34,25 +36,35 @@ def _power(base: float, exponent: float) -> float | None:
     return result if isinstance(result, float) and math.isfinite(result) else None
 
 
+def _search(pattern: str, text: str) -> regex.Match[str] | None:
+    try:
+        return regex.search(pattern, text, timeout=SEARCH_S)
+    except (regex.error, RecursionError, MemoryError) as error:
+        raise ExpressionError(f"not a regular expression: {pattern!r} ({error})") from None
+    except TimeoutError:
+        what = f"the regular expression {pattern!r} takes more than {SEARCH_S} s on one text"
+        raise ExpressionError(what) from None
+
+
 def _matches(text: str | list[str], pattern: str) -> bool:
     """Whether the pattern is found in the text, or in any text of the list."""
     texts = [text] if isinstance(text, str) else text
-    return any(re.search(pattern, item) for item in texts)
+    return any(_search(pattern, item) for item in texts)
 
 
 def _count(texts: list[str], pattern: str) -> int:
-    return sum(bool(re.search(pattern, text)) for text in texts)
+    return sum(bool(_search(pattern, text)) for text in texts)
 
 
 def _capture(text: str, pattern: str) -> float | str | None:
     """The pattern's first group, as a number where it is one; None without a match."""
-    found = re.search(pattern, text)
+    found = _search(pattern, text)
     if not found:
         return None
     try:
         return float(found[1])
     except ValueError:
-        return found[1]
+        return str(found[1])
 
 
 FUNCTIONS: Functions = {
@@ -97,22 +109,17 @@ def parse(text: str) -> ast.expr:
         raise ExpressionError(f"longer than {MAX_LENGTH} characters")
     try:
         return ast.parse(" ".join(text.split()), mode="eval").body
-    except (SyntaxError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"not an expression: {text.strip()!r} ({error})") from error
 
 
 def names(text: str) -> list[str]:
     """The value names that an expression reads, in order of first use, without functions."""
-    tree = parse(text)
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    found = (n for n in _in_order(tree) if isinstance(n, ast.Name) and id(n) not in called)
+    nodes = list(ast.walk(parse(text)))
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    found = [n for n in nodes if isinstance(n, ast.Name) and id(n) not in called]
+    found.sort(key=lambda node: node.col_offset)  # an expression is one line, see parse
     return list(dict.fromkeys(node.id for node in found))
-
-
-def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    for child in ast.iter_child_nodes(node):
-        yield from _in_order(child)
 
 
 def evaluate(text: str, values: Mapping[str, Any], functions: Functions | None = None) -> Any:
@@ -125,16 +132,16 @@ def evaluate(text: str, values: Mapping[str, Any], functions: Functions | None =
         return _evaluate(parse(text), values, {**FUNCTIONS, **(functions or {})})
     except ZeroDivisionError:
         return None
-    except (TypeError, ValueError, OverflowError, re.error) as error:
-        if isinstance(error, ExpressionError):
-            raise
+    except ExpressionError:
+        raise
+    except (TypeError, ValueError, OverflowError, IndexError, RecursionError) as error:
         raise ExpressionError(f"{text.strip()!r}: {error}") from error
 
 
 def _evaluate(node: ast.expr, values: Mapping[str, Any], functions: Functions) -> Any:
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as constant):
-            return constant
+            return _known(constant)
         case ast.Name(id=name):
             if name not in values:
                 raise ExpressionError(f"unknown name {name!r}")
@@ -175,8 +182,13 @@ def _evaluate(node: ast.expr, values: Mapping[str, Any], functions: Functions) -
 
 
 def _known(value: Any) -> Any:
-    """NaN and infinity are unknown, as None is."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """NaN, infinity and a whole number beyond every float are unknown, as None is."""
+    if not isinstance(value, int | float):
+        return value
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def _number(value: Any) -> float:

@@ -1,84 +1,128 @@
-"""Claim files: ``claims/*.yaml`` read, filled in from defaults and cases, checked by the schema."""
+"""Claim files: ``claims/*.yaml`` read, filled in from defaults and cases, and made into claims."""
 
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import jsonschema
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ncuflow import targets
-from ncuflow.claims.expression import ExpressionError, names
-from ncuflow.io import BadInput, resource
+from ncuflow.claims.model import Claim, Id, Strict
+from ncuflow.io import BadInput
 
-Claim = dict[str, Any]
-SCHEMA = resource("claims/schema.json")
+MOST_BYTES, MOST_NODES, MOST_DEPTH = 1 << 20, 100_000, 50
+Shared = Literal["source", "published", "applies", "decide", "independent"]
+
+
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe YAML in which a key that is given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key.value, str)]
+        if len(set(keys)) < len(keys):
+            raise yaml.YAMLError(f"a key is given twice, line {node.start_mark.line + 1}")
+        return dict(super().construct_mapping(node, deep))
+
+
+class _Case(BaseModel):
+    """A further claim: its id is appended, its other keys are laid over."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    id: Id
+
+    @property
+    def rest(self) -> dict[str, Any]:
+        """The keys that are not checked yet."""
+        return self.model_extra or {}
+
+
+class _Stated(_Case):
+    cases: list[_Case] = []
+
+
+class _File(Strict):
+    """A file before defaults and cases are merged."""
+
+    claims: Annotated[list[_Stated], Field(min_length=1)]
+    defaults: dict[Shared, Any] = Field(default_factory=dict)
 
 
 def load(folder: Path) -> list[Claim]:
-    """All claims of a folder, files in name order, with their ``path``, and ``file``, its name.
+    """All claims of a folder, files in name order.
 
-    Raises BadInput naming the file and the key for anything the schema does not allow, for an id
-    used twice, for a target that is not there, and for an expression that cannot be parsed.
+    Raises BadInput naming file, claim and key for anything that the models do not allow, for an id
+    that is used twice, for a target that is not there, and for an expression that does not parse.
     """
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
         raise BadInput(folder, "a folder without claims (*.yaml)")
-    claims = [claim for path in paths for claim in load_file(path)]
-    seen: dict[str, str] = {}
-    for claim in claims:
-        if claim["id"] in seen:
-            what = f"claim {claim['id']!r} is already in {seen[claim['id']]}"
-            raise BadInput(folder / claim["file"], what)
-        seen[claim["id"]] = claim["file"]
-    return claims
+    seen: dict[str, Claim] = {}
+    for claim in (claim for path in paths for claim in load_file(path)):
+        if claim.id in seen:
+            raise BadInput(
+                claim.path, f"claim {claim.id!r} is already in {seen[claim.id].path.name}"
+            )
+        seen[claim.id] = claim
+    return list(seen.values())
 
 
 def load_file(path: Path) -> list[Claim]:
-    """The claims of one file, a claim with cases expanded to one claim a case."""
+    """The claims of one file, a claim with cases expanded to one claim per case."""
     try:
-        content = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise BadInput(path, f"not YAML ({' '.join(str(error).split())})") from None
-    _outline(path, content)
-    defaults = content.get("defaults", {})
-    expanded = [
-        _merge({k: v for k, v in defaults.items() if k != "decide" or "decide" in claim}, one)
-        for claim in content["claims"]
-        for one in _cases(claim)
-    ]
-    _validate(path, {"claims": expanded} | {k: v for k, v in content.items() if k != "claims"})
-    known = [*targets.names(), "jit"]
-    for claim in expanded:
-        claim |= {"path": path, "file": path.name, "decide": _listed(claim.get("decide"))}
-        _check_targets(path, claim, known)
-        _parse(path, claim)
-    return expanded
+        content = _File.model_validate(_content(path))
+    except ValidationError as error:
+        raise BadInput(path, _first(error)) from None
+    return [_claim(path, merged) for claim in content.claims for merged in _cases(claim, content)]
 
 
-def _outline(path: Path, content: Any) -> None:
-    """What must hold before defaults can be merged."""
-    if not isinstance(content, dict) or not isinstance(content.get("claims"), list):
-        raise BadInput(path, "not a file of claims: no list under 'claims'")
-    for index, claim in enumerate(content["claims"]):
-        if not isinstance(claim, dict):
-            raise BadInput(path, f"claims[{index}]: not a mapping")
+def _content(path: Path) -> Any:
+    if not path.is_file():
+        raise BadInput(path, "not a file")
+    if path.stat().st_size > MOST_BYTES:
+        raise BadInput(path, f"larger than {MOST_BYTES >> 20} MiB")
+    try:
+        text = path.read_text(encoding="utf-8")
+        _check_size(path, text)
+        return yaml.load(text, Loader=Loader)
+    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as error:
+        # Beside YAMLError, what PyYAML lets through from a value that a tag promises.
+        raise BadInput(path, f"not YAML ({' '.join(str(error).split())[:300]})") from None
 
 
-def _cases(claim: Claim) -> list[Claim]:
-    """A claim for each of its cases:
+def _check_size(path: Path, text: str) -> None:
+    """Refuses nesting that would end the stack, and aliases that would expand beyond bounds."""
+    sizes: dict[str | None, int] = {}
+    open_nodes: list[tuple[str | None, int]] = []
+    total = 0
+    for event in yaml.parse(text, Loader=Loader):
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise BadInput(path, f"*{event.anchor} stands inside what it refers to")
+            total += sizes[event.anchor]
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_nodes.pop()
+            sizes[anchor] = total - before
+        elif isinstance(event, yaml.NodeEvent):
+            total += 1
+            sizes[event.anchor] = 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                sizes.pop(event.anchor)
+                open_nodes.append((event.anchor, total - 1))
+        if total > MOST_NODES or len(open_nodes) > MOST_DEPTH:
+            raise BadInput(path, f"more than {MOST_NODES} values, or {MOST_DEPTH} levels deep")
 
-    the id with the case's appended, other keys laid over the claim's.
-    """
-    cases = claim.get("cases")
-    if not cases:
-        return [claim]
-    base = {key: value for key, value in claim.items() if key != "cases"}
-    return [_merge(base, case | {"id": f"{claim['id']}-{case['id']}"}) for case in cases]
+
+def _cases(claim: _Stated, content: _File) -> list[dict[str, Any]]:
+    """The claim for each of its cases, over the defaults; ``decide`` fills in one that is there."""
+    decides = "decide" in claim.rest
+    defaults = {k: v for k, v in content.defaults.items() if k != "decide" or decides}
+    base = _merge(defaults, claim.rest)
+    if not claim.cases:
+        return [base | {"id": claim.id}]
+    return [_merge(base, case.rest) | {"id": f"{claim.id}-{case.id}"} for case in claim.cases]
 
 
 def _merge(base: Any, over: Any) -> Any:
@@ -94,49 +138,22 @@ def _merge(base: Any, over: Any) -> Any:
     return out
 
 
-def _listed(decide: Any) -> list[Claim]:
-    if decide is None:
-        return []
-    return decide if isinstance(decide, list) else [decide]
+def _claim(path: Path, merged: Mapping[str, Any]) -> Claim:
+    try:
+        return Claim.model_validate({"path": path, **merged})
+    except ValidationError as error:
+        place = _first(error)
+        at_key = error.errors()[0]["loc"] != ()
+        prefix = f"claim {merged['id']!r}"
+        raise BadInput(path, f"{prefix}, {place}" if at_key else f"{prefix}: {place}") from None
 
 
-def _validate(path: Path, content: Any) -> None:
-    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
-    error = jsonschema.exceptions.best_match(validator.iter_errors(content))
-    if error is None:
-        return
-    where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.absolute_path)
-    index = next((p for p in error.absolute_path if isinstance(p, int)), None)
-    named = content["claims"][index].get("id") if isinstance(index, int) else None
-    prefix = f"claim {named!r}, " if named else ""
-    raise BadInput(path, f"{prefix}{where.lstrip('.') or 'top level'}: {error.message[:300]}")
-
-
-def _check_targets(path: Path, claim: Claim, known: Sequence[str]) -> None:
-    """Every target must be one of those known, and one with points where points decide."""
-    stated = claim["applies"]["target"]
-    named = [stated]
-    for decide in claim["decide"]:
-        chosen = decide.get("select", {}).get("target", stated)
-        samples = [sample.get("target", chosen) for sample in decide.get("samples", {}).values()]
-        if decide.get("over", "points") == "points" and "jit" in (samples or [chosen]):
-            raise BadInput(path, f"claim {claim['id']!r}: jit has no points; it needs over: jit")
-        named += [chosen, *samples]
-    for name in named:
-        if name not in known:
-            what = f"claim {claim['id']!r}: unknown target {name!r}; there are: {', '.join(known)}"
-            raise BadInput(path, what)
-
-
-def _parse(path: Path, claim: Claim) -> None:
-    """Every expression must parse; what its names mean is known only with the evidence."""
-    texts = [claim["applies"].get("where"), *(r["when"] for r in claim.get("reasons", ()))]
-    for decide in claim["decide"]:
-        texts += [decide["value"], decide.get("by"), decide.get("select", {}).get("where")]
-        texts += [sample.get("where") for sample in decide.get("samples", {}).values()]
-    for text in texts:
-        try:
-            if text is not None:
-                names(str(text))
-        except ExpressionError as error:
-            raise BadInput(path, f"claim {claim['id']!r}: {error}") from None
+def _first(error: ValidationError) -> str:
+    """``published.value: not a number``: the first fault, with its key."""
+    fault = error.errors(include_url=False)[0]
+    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in fault["loc"])
+    what = "no such key" if fault["type"] == "extra_forbidden" else fault["msg"]
+    if fault["type"] == "string_pattern_mismatch":
+        what = f"{fault['input'][:100]!r}: {what}"
+    what = what.removeprefix("Value error, ")[:300]
+    return f"{place.lstrip('.')}: {what}" if place else what

@@ -8,12 +8,12 @@ key, ``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from ncuflow import targets
 from ncuflow.findings import noise
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
@@ -35,10 +35,7 @@ FIXED = {"itemsize", "main_template", "published", "ceiling", *KERNEL_LISTS, *GP
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was read:
-
-    the evidence file, the point, the kernel, the metric and its formula.
-    """
+    """Where a value was read: evidence file, point, kernel, metric and its formula."""
 
     report: str | None
     point: str | None
@@ -99,10 +96,9 @@ def possible_names(results: Row) -> frozenset[str]:
 
 def _parameters(target: str) -> Iterable[str]:
     """Parameters that the target declares, where this checkout has the target."""
-    try:
-        declared: dict[str, Any] = importlib.import_module(f"targets.{target}").PARAMETERS
-    except ModuleNotFoundError:
+    if target not in targets.names():
         return ()
+    declared: dict[str, Any] = targets.load(target).PARAMETERS
     return declared
 
 
@@ -143,10 +139,7 @@ def _of_kernels(kernels: list[Row], main: Row | None) -> Row:
 
 
 def _stalls(stalls: list[Row]) -> Row:
-    """``stall_<r>``: share of stall cycles; ``state_<r>``:
-
-    share of all warp cycles, issued ones included.
-    """
+    """``stall_<r>``: share of stall cycles; ``state_<r>``: of all warp cycles, issued ones too."""
     total = sum(s["ratio"] for s in stalls if s.get("ratio") is not None)
     out = {f"stall_{s['reason']}": s.get("share") for s in stalls if s["kind"] == "stall"}
     if total:

@@ -97,9 +97,6 @@ class SourceFacts:
         return names.index(parameter) if parameter in names else None
 
     def _parameters(self, function: str) -> list[Row] | None:
-        """[{"name", "kind": positional | keyword | var_positional | var_keyword, "default":
-
-        text | None}].
-        """
+        """Of each: name, kind (positional, keyword, var_positional, var_keyword), default as text."""
         signatures = self.index.get("signatures") or {}
         return signatures.get(function)
