@@ -6,11 +6,13 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from compare_data import PROVENANCE, kernel, pair, point, side, sweep, with_runs
 
+from ncuflow.compare import gate
 from ncuflow.compare import verdict as comparison
 from ncuflow.compare.verdict import Settings, Side, compare, load, runs_of
 from ncuflow.io import BadInput, write_json
@@ -257,6 +259,45 @@ def test_the_gate_says_what_it_did_not_cover(tmp_path: Path) -> None:
     done = run("--gate", out)
     assert done.returncode == 0
     assert "1 point(s) in the base only" in done.stderr and "run(s) a side" in done.stderr
+
+
+def _errors(found: Side) -> None:
+    for row in found.points.values():
+        row |= {"status": "error", "reason": "CUDA error"}
+
+
+def _untimed(found: Side) -> None:
+    for row in found.points.values():
+        row |= {"runs": {}, "measurement": dict.fromkeys(row["measurement"])}
+
+
+def _one_value(found: Side) -> None:
+    for row in found.points.values():
+        row["runs"] = {"cold_us": [[10.0]]}
+
+
+@pytest.mark.parametrize("damage", [_errors, _untimed, _one_value])
+def test_the_gate_does_not_pass_on_nothing(damage: Callable[[Side], None], tmp_path: Path) -> None:
+    base, head = pair(sweep(8))
+    damage(head)
+    if damage is _one_value:
+        damage(base)
+    out = tmp_path / "compare.json"
+    write_json(out, compare(base, head, LIMITS))
+    done = run("--gate", out)
+    assert (done.returncode, done.stdout) == (
+        gate.NOTHING_TESTED,
+        "compare_gate: nothing was tested, so nothing passes\n",
+    )
+
+
+def test_sides_without_a_common_point_are_one_line(tmp_path: Path) -> None:
+    base, head = pair(sweep(8))
+    head.points = {"decode/other": head.points["decode/B1"] | {"point": "decode/other"}}
+    sides = [write_side(tmp_path / name, found) for name, found in (("a", base), ("b", head))]
+    done = run("--base", sides[0], "--head", sides[1], "--out", tmp_path / "compare.json")
+    assert done.returncode == 2 and not (tmp_path / "compare.json").exists()
+    assert done.stderr == "error: head: has no point in common with base: nothing can be compared\n"
 
 
 @pytest.mark.parametrize(

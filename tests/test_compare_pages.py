@@ -91,10 +91,15 @@ def test_points_of_one_side_and_broken_points_are_on_the_page() -> None:
     assert "| `decode/B2` | ok | wrong: off by 3 % |" in text
 
 
-def test_no_points_in_common() -> None:
+def test_a_head_that_failed_everywhere_has_a_page_and_a_figure(tmp_path: Path) -> None:
     base, head = pair(sweep(2))
-    head.points = {}
-    assert "No point could be compared." in render([compare(base, head, Settings())], [None])
+    for row in head.points.values():
+        row |= {"status": "error", "reason": "CUDA error"}
+    found = compare(base, head, Settings())
+    text = render([found], ["F"])
+    assert "No point could be compared." in text and "error: CUDA error" in text
+    assert "](F/" not in text
+    compare_figures.draw(found, tmp_path)
 
 
 def test_a_long_comparison_shows_what_changed_first_and_says_what_it_left_out() -> None:

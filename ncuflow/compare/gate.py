@@ -10,6 +10,7 @@ from ncuflow.io import BadInput, read_json
 
 Row = dict[str, Any]
 THRESHOLD = 0.05
+NOTHING_TESTED = 3
 LABELS = {"cold_us": "time", "host_us": "host time of the launch", "plan_us": "plan time"}
 
 
@@ -46,23 +47,28 @@ def weaknesses(document: Row) -> list[str]:
     ):
         if document[key]:
             out.append(f"{len(document[key])} point(s) {what}.")
-    if not document["statistics"]["tests"]:
-        out.append("nothing could be tested.")
     return out
 
 
 def check(path: Path, threshold: float) -> int:
-    """Print the verdict on a ``compare.json``; 1 on a slow-down beyond the threshold, else 0."""
+    """Print the verdict on a ``compare.json`` and return its status.
+
+    0: no slow-down beyond the threshold; 1: at least one; 3: nothing was tested, which is no pass.
+    """
     document = read_json(path)
     try:
         found = slowdowns(document, threshold)
         notes = weaknesses(document)
+        tests = document["statistics"]["tests"]
     except (KeyError, TypeError, AttributeError):
         raise BadInput(path, "not the JSON of a comparison") from None
     for text in notes:
         print(f"note: {text}", file=sys.stderr)
     for item in found:
         print(line(*item))
+    if not tests:
+        print("compare_gate: nothing was tested, so nothing passes")
+        return NOTHING_TESTED
     count = len(document["points"])
     verdict = f"{len(found)} slow-down(s)" if found else "no slow-down"
     print(f"compare_gate: {verdict} beyond {100 * threshold:g} % on {count} point(s)")

@@ -128,10 +128,13 @@ def runs_of(point: Row, metric: str) -> list[list[float]]:
 
 
 def compare(base: Side, head: Side, settings: Settings) -> Row:
-    """Everything that ``compare.json`` holds."""
+    """Everything that ``compare.json`` holds. Raises BadInput where no point is on both sides."""
     from ncuflow.findings import statistics
 
     common = [p for p in base.points if p in head.points]
+    if not common:
+        what = f"has no point in common with {base.name}: nothing can be compared"
+        raise BadInput(head.name, what)
     good = [p for p in common if _ok(base.points[p]) and _ok(head.points[p])]
     found: list[statistics.Estimate] = []
     keys: list[tuple[str, str]] = []

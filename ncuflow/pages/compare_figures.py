@@ -164,7 +164,9 @@ def save(figure: Figure, path: Path, document: Row) -> None:
 
 def draw(document: Row, folder: Path) -> None:
     """``compare.svg`` and a waterfall for each of the largest changes of a launch's time."""
-    save(paired(document), folder / "compare.svg", document)
+    folder.mkdir(parents=True, exist_ok=True)
+    if document["points"]:
+        save(paired(document), folder / "compare.svg", document)
     for point in changed(document)[:MOST_CHANGED]:
         name = figure_name(point)
         if name:
