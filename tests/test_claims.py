@@ -166,6 +166,17 @@ def test_jit_modules_are_rows(tmp_path):
     assert disk["verdict"] == "not testable here"  # one module has no disk hit
 
 
+def test_a_host_time_has_the_spread_of_its_samples_for_a_floor(tmp_path):
+    disk = {"build_and_load_s": 0.0098, "build_and_load_s_samples": [0.0093, 0.0098, 0.0103]}
+    found = judged(
+        tmp_path, evidence=Evidence({}, jit={"modules": {"rope": {"disk": disk}}}),
+        applies={"target": "jit"}, published={"value": 10, "unit": "ms"},
+        decide={"over": "jit", "value": "1000 * disk_build_and_load_s", "compare": "at most"},
+    )  # fmt: skip
+    assert found["noise_floor"] == pytest.approx(0.5)
+    assert found["verdict"] == "not testable here" and "noise floor" in found["reason"]
+
+
 def test_source_facts_answer_or_say_that_they_cannot():
     facts = SourceFacts({
         "functions": {"data/include/flashinfer/norm.cuh": [[1, 9, "RMSNormKernel"]]},

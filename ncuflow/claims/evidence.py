@@ -165,7 +165,10 @@ def _struck(results: Results) -> dict[str, set[str]]:
 
 
 def _of_module(name: str, row: Results) -> Scope:
-    """Nested keys joined by '_' (``cold_build_s``); the cache's file names in ``cache_paths``."""
+    """Nested keys joined by '_' (``cold_build_s``); the cache's file names in ``cache_paths``.
+
+    The noise of a host time is half the range of its samples.
+    """
     values: dict[str, Any] = {"module": name}
     for key, value in row.items():
         parts = value if isinstance(value, dict) and key != "cache" else {"": value}
@@ -177,7 +180,11 @@ def _of_module(name: str, row: Results) -> Scope:
     def origin(key: str) -> Origin | None:
         return Origin("jit/jit_analysis.json", point, None, key, None) if key in values else None
 
-    return Scope(values | {"point": point}, JIT_NAMES, point, origin)
+    def spread(key: str) -> float | None:
+        samples, value = values.get(f"{key}_samples"), values.get(key)
+        return (max(samples) - min(samples)) / 2 / value if samples and value else None
+
+    return Scope(values | {"point": point}, JIT_NAMES, point, origin, spread)
 
 
 def _optional(path: Path) -> Any:
