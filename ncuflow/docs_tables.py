@@ -1,4 +1,4 @@
-"""docs/tables.md and docs/metrics.md, written from the schemas and the registry.
+"""docs/tables.md and docs/metrics.md, written from the records and the registry.
 
 python -m ncuflow.docs_tables            write both
 python -m ncuflow.docs_tables --check    exit 1 where a file is not what would be written
@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ncuflow.io import main_guard, write_text
+from ncuflow.model import TABLES
 from ncuflow.parsers.registry import GROUPS, STALL_REASONS, Metric
-from ncuflow.parsers.schema import TABLES, Table
+from ncuflow.parsers.schema import row, schema
 
 FOLDER = Path("docs")
 HEAD = (
-    "<!-- Written by `python -m ncuflow.docs_tables`: edit schema.py or the registry instead. -->\n"
+    "<!-- Written by `python -m ncuflow.docs_tables`: edit model.py or the registry instead. -->\n"
 )
 TABLES_INTRO = """\
 # Tables
@@ -52,19 +53,18 @@ schedulers that issue in every cycle lose nothing to them.
 
 def tables_page() -> str:
     """The text of docs/tables.md."""
-    return (
-        HEAD + TABLES_INTRO + "".join("\n" + "\n".join(_table(t)) + "\n" for t in TABLES.values())
-    )
+    return HEAD + TABLES_INTRO + "".join("\n" + "\n".join(_table(t)) + "\n" for t in TABLES)
 
 
-def _table(table: Table) -> Iterator[str]:
-    yield f"## {table.name}\n\nA row: {table.row}.\n"
+def _table(name: str) -> Iterator[str]:
+    yield f"## {name}\n\nA row: {row(name)}.\n"
     yield "| column | type | unit | meaning | source |\n|---|---|---|---|---|"
-    for column in table.columns:
-        null = "" if column.required else ", null"
-        source = f"`{column.source}`" if column.source else ""
-        kind = f"{column.type}{null}".replace("list<element: double>", "list of double")
-        yield f"| `{column.name}` | {kind} | {column.unit} | {column.meaning} | {source} |"
+    for field in schema(name):
+        about = {key.decode(): value.decode() for key, value in field.metadata.items()}
+        null = ", null" if field.nullable else ""
+        source = f"`{about['source']}`" if about["source"] else ""
+        kind = f"{field.type}{null}".replace("list<element: double>", "list of double")
+        yield f"| `{field.name}` | {kind} | {about['unit']} | {about['meaning']} | {source} |"
 
 
 def metrics_page() -> str:

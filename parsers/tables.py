@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, main_guard, read_json, without, write_table
+from ncuflow.model import TABLES
 from ncuflow.parsers import ncu, nsys, timing
 
 Row = dict[str, Any]
@@ -199,7 +200,7 @@ def write(tables: Tables, out: Path) -> None:
     from ncuflow.parsers import schema
 
     try:
-        built = {name: schema.build(name, tables[name]) for name in schema.TABLES}
+        built = {name: schema.build(name, tables[name]) for name in TABLES}
     except ValueError as error:
         raise BadInput(out, str(error)) from None
     for name, table in built.items():

@@ -37,12 +37,6 @@ def test_limiter(metrics, limiter, unit):
     assert (found.limiter, found.unit) == (limiter, unit)
 
 
-def test_at_ceiling_from_eighty_per_cent():
-    metrics = {"sm_throughput_pct": 10, "memory_throughput_pct": 80, "dram_throughput_pct": 80}
-    assert of_kernel(metrics).at_ceiling
-    assert not of_kernel(metrics | {"memory_throughput_pct": 79.9}).at_ceiling
-
-
 def test_short_scoreboard_does_not_make_a_launch_compute_bound():
     metrics = {"sm_throughput_pct": 30, "memory_throughput_pct": 92, "dram_throughput_pct": 92}
     assert of_kernel(metrics | {"stall_short_scoreboard": 0.9}).limiter == "memory"

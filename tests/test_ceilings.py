@@ -52,8 +52,6 @@ def test_every_entry_has_a_source_and_positive_rates():
 
 
 def test_an_unknown_gpu_still_has_measured_ceilings():
-    machine = ceilings.machine("Unknown", {"copy_gbs": {"value": 500, "method": "copy"}})
-    found = ceilings.of_point(machine, {}, "f16")
-    assert found["ceiling_dram_gbs_measured"] == 500
-    assert found["ceiling_dram_gbs_datasheet"] is None
-    assert found["ceiling_dram_gbs_counter"] is None
+    found = ceilings.machine("Unknown", {"copy_gbs": {"value": 500, "method": "copy"}})
+    assert found["measured"]["dram_gbs"] == 500
+    assert found["datasheet"]["dram_gbs"] is None

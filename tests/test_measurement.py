@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ncuflow.findings import ceilings, join
+from ncuflow.findings import ceilings, columns, join
 
 PROVENANCE = {"tier": "A", "gpu": "NVIDIA A100-SXM4-80GB", "compute_capability": "8.0"}
 MACHINE = ceilings.machine(
     PROVENANCE["gpu"],
     {"copy_gbs": {"value": 1700, "method": "copy"}, "matmul_tflops": {"f16": {"value": 250}}},
 )
+PARAMS = {"dtype": "f16"}
 TIMING = {
-    "point": "decode/a", "target": "decode", "status": "ok", "params": {"dtype": "f16"},
+    "point": "decode/a", "target": "decode", "status": "ok",
     "cold_us": 100.0, "cold_q25_us": 99.0, "cold_q75_us": 101.0, "cold_n": 30,
     "hot_us": 80.0, "hot_q25_us": 79.0, "hot_q75_us": 81.0, "hot_n": 5, "host_us": 20.0,
     "plan_us": None,
@@ -38,7 +39,9 @@ def launch(start: int, end: int, number: int, kind: str = "kernel") -> dict:
 
 
 def row(kernels=(), launches=(), **changes):
-    return join.row(TIMING | changes, list(kernels), list(launches), MACHINE, PROVENANCE)
+    timing = TIMING | changes
+    joined = join.Joined(timing, PARAMS, list(kernels), list(launches), MACHINE, PROVENANCE)
+    return columns.measurement(joined)
 
 
 def test_rates_use_cold_time_and_each_ceiling():

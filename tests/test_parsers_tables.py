@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from ncuflow import io
 from ncuflow.io import BadInput
+from ncuflow.model import TABLES
 from ncuflow.parsers import tables, timing
-from ncuflow.parsers.schema import TABLES, build, check
+from ncuflow.parsers.schema import build, check, schema
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted(ROOT.glob("recordings/*/**/sweep.ncu-rep.xz"), key=lambda p: p.stat().st_size)
@@ -49,14 +50,14 @@ def test_a_record_becomes_a_row():
     assert (row["throttled"], row["throttle_reasons"]) == (True, "power")
     assert (row["sm_mhz_before"], row["sm_mhz_after"]) == (1980.0, 1700.0)
     assert json.loads(row["info"]) == {"split_kv": False}
-    build("timing", [{"report": "r", "batch": "b", **row}])
+    build("timing", [{"report": "r", "batch": "b", "run": 0, **row}])
 
 
 @pytest.mark.parametrize("status", ["skipped", "error", "lost", "wrong"])
 def test_points_that_have_no_times_have_nulls(status):
     record = {"point": "p", "target": "t", "params": {}, "status": status, "reason": "why"}
     row = timing.flatten(record)
-    table = build("timing", [{"report": "r", "batch": "b", **row}]).to_pylist()[0]
+    table = build("timing", [{"report": "r", "batch": "b", "run": 0, **row}]).to_pylist()[0]
     assert table["reason"] == "why"
     assert table["cold_us"] is None and table["flops"] is None and table["throttled"] is None
 
@@ -112,11 +113,11 @@ METRIC = {
 
 
 def test_every_column_says_what_it_is():
-    for table in TABLES.values():
-        for field in table.schema:
-            assert field.metadata[b"meaning"], (table.name, field.name)
+    for table in TABLES:
+        for field in schema(table):
+            assert field.metadata[b"meaning"], (table, field.name)
             if field.name.endswith(("_ns", "_us", "_bytes", "_pct")):
-                assert field.metadata[b"unit"], (table.name, field.name)
+                assert field.metadata[b"unit"], (table, field.name)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_another_schema_is_refused():
 
 @pytest.mark.parametrize("name", TABLES)
 def test_an_empty_table_keeps_its_columns(name):
-    assert build(name, []).column_names == TABLES[name].schema.names
+    assert build(name, []).column_names == schema(name).names
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def test_json_below_the_last_level_is_a_line_each():
 
 
 def test_tables_are_written_twice(tmp_path):
-    table = build("timing", [{"report": "r", "batch": "b", **timing.flatten(RECORD)}])
+    table = build("timing", [{"report": "r", "batch": "b", "run": 0, **timing.flatten(RECORD)}])
     io.write_table(tmp_path / "timing.parquet", table)
     assert pq.read_table(tmp_path / "timing.parquet").equals(table)
     with (tmp_path / "timing.csv").open() as text:

@@ -58,7 +58,7 @@ class Evidence:
         """A scope for each point of a target that ran and gave the right result."""
         if target not in self._scopes and target in self.results:
             results = self.results[target]
-            results.setdefault("noise", noise.of_results(results))
+            results.setdefault("noise", noise.floors(results["points"]))
             possible, struck = possible_names(results), _struck(results)
             self._scopes[target] = [
                 of_point(entry, results, possible, struck.get(entry["point"], ()))
@@ -160,7 +160,7 @@ def _struck(results: Results) -> dict[str, set[str]]:
     out: dict[str, set[str]] = {}
     for violation in sanity.check(results):
         cells = out.setdefault(violation.point, set())
-        cells |= {violation.cell, *sanity.FROM_TIME.get(violation.cell, ())}
+        cells |= violation.struck
     return out
 
 

@@ -122,11 +122,11 @@ def of_point(
         possible,
         entry["point"],
         lambda name: _origin(name, entry, main, params) if name in values else None,
-        lambda name: noise.of_value(name, row, floors) if name in values else None,
+        lambda name: noise.floor_at(name, row, floors) if name in values else None,
     )
 
 
-def _of_kernels(kernels: list[Row], main: Row | None) -> Row:
+def _of_kernels(kernels: list[Row], main: Mapping[str, Any] | None) -> Row:
     out: Row = {}
     for name, key in KERNEL_LISTS.items():
         values = [kernel.get(key) for kernel in kernels]
@@ -149,7 +149,7 @@ def _stalls(stalls: list[Row]) -> Row:
     return out
 
 
-def _origin(name: str, entry: Row, main: Row | None, params: Row) -> Origin:
+def _origin(name: str, entry: Row, main: Mapping[str, Any] | None, params: Row) -> Origin:
     column, kernel = BY_NAME.get(name), main["name"] if main else None
     report = main.get("report") if main else None
     if name in params:

@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from ncuflow.model import Ceilings
+
 DATASHEETS = Path(__file__).with_name("datasheets.yaml")
 SOURCES = ("datasheet", "counter", "measured")
 
@@ -35,7 +37,7 @@ def datasheet(device: str | None) -> dict[str, Any] | None:
     return None
 
 
-def machine(device: str | None, measured: dict[str, Any] | None) -> dict[str, Any]:
+def machine(device: str | None, measured: dict[str, Any] | None) -> Ceilings:
     """Ceilings that hold for the whole machine: GB/s and TFLOPS by source, None where unknown.
 
     ``measured`` is the content of ``ceilings.json`` (copy_gbs, matmul_tflops by dtype) or None.
@@ -55,25 +57,4 @@ def machine(device: str | None, measured: dict[str, Any] | None) -> dict[str, An
             "tensor_tflops": {dtype: rate.get("value") for dtype, rate in products.items()},
             "source": copy.get("method"),
         },
-    }
-
-
-def of_point(ceilings: dict[str, Any], kernel: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """The ceilings of one point, as measurement columns.
-
-    ``kernel`` holds the main kernel's metrics by registry key; counter ceilings are None without them.
-    """
-    per_cycle, cycles = (
-        kernel.get("dram_bytes_peak_per_cycle"),
-        kernel.get("dram_cycles_per_second"),
-    )
-    flops = kernel.get("tensor_flops_peak_per_second")
-    products = ceilings["measured"]["tensor_tflops"]
-    return {
-        "ceiling_dram_gbs_datasheet": ceilings["datasheet"]["dram_gbs"],
-        "ceiling_dram_gbs_counter": per_cycle * cycles / 1e9 if per_cycle and cycles else None,
-        "ceiling_dram_gbs_measured": ceilings["measured"]["dram_gbs"],
-        "ceiling_tensor_tflops_datasheet": ceilings["datasheet"]["tensor_tflops"],
-        "ceiling_tensor_tflops_counter": flops / 1e12 if flops else None,
-        "ceiling_tensor_tflops_measured": products.get(dtype),
     }

@@ -163,7 +163,7 @@ def _samples(point: Row, key: str | None) -> list[float]:
 
 def _floor(metric: str, rows: tuple[Row, Row], floors: Row) -> float | None:
     """Floor of a ratio: the relative floors of both sides, added in quadrature."""
-    sides = [noise.of_value(metric, row, floors) for row in rows]
+    sides = [noise.floor_at(metric, row, floors) for row in rows]
     known = [side for side in sides if side is not None]
     return math.hypot(*known) if known else None
 

@@ -1,111 +1,264 @@
-"""The measurement: one row a point, where events, nsys and ncu meet. Names, units and formulas in one table.
+"""The measurement: one row per point, where events, nsys and ncu meet. A column is declared where it is computed.
 
-Pages, claims, comparisons and the trace command all read this table; ``docs/measurements.md`` is made from it.
+The tables, ``docs/measurements.md``, the trace of a number, the noise floors and the sanity checks all read
+these declarations; the formula in words stands beside the code that it describes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import prod
+from statistics import median
+from typing import Any
+
+from ncuflow.findings.ceilings import DATASHEETS
+from ncuflow.findings.join import Joined, architecture, idle_us, ratio, total, with_idle_tensor_pipe
+from ncuflow.model import Kernel, Measurement
+
+# Where a value comes from, the rarest last: every point has its own, few machines give counters.
+SOURCES = ("point", "ceilings", "events", "nsys", "ncu")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the measurement row.
+    """One column of the measurement row.
 
-    kind: text | int | float; unit as printed; formula over registry keys and other columns;
-    source: the tool whose evidence it needs (point, events, nsys, ncu, ceilings).
+    kind: text, int or float; unit: as printed; formula: in words, over columns and registry keys;
+    compute: the value from what is known of the point, None where a term is unknown; given: the source
+    of what is not computed from other columns; terms: those columns where it is; keys: registry keys
+    that it reads, of the ``main`` kernel alone or of all; evidence: where a value without either was
+    found; scale: what the quotient of a rate's terms is multiplied by.
     """
 
     name: str
     kind: str
     unit: str
     formula: str
-    source: str
+    compute: Callable[[Joined], Any]
+    given: str = ""
+    terms: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    main: bool = False
+    evidence: str = ""
+    scale: float = 1.0
+
+    @property
+    def source(self) -> str:
+        """The tool whose evidence this column needs: the rarest that its terms need."""
+        return self.given or max((BY_NAME[t].source for t in self.terms), key=SOURCES.index)
 
 
-def _rows(text: str) -> tuple[Column, ...]:
-    rows = (tuple(cell.strip() for cell in line.split("|")) for line in text.strip().splitlines())
-    return tuple(Column(*row) for row in rows)
+def measurement(joined: Joined) -> Measurement:
+    """The measurement row of one point: every column's value, None where it is unknown."""
+    for column in COLUMNS:
+        joined.row[column.name] = column.compute(joined)
+    return joined.row
 
 
-COLUMNS = _rows("""
-point               | text  |        | identity, also the NVTX range                                 | point
-target              | text  |        | kernel target                                                  | point
-tier                | text  |        | A live counters, B live without counters, C recorded elsewhere | point
-gpu                 | text  |        | device name                                                    | point
-architecture        | text  |        | sm_ and the compute capability                                 | point
-status              | text  |        | ok, wrong, skipped, error, lost                                | point
-problems            | text  |        | what is missing or failed, '; ' between                        | point
-dtype               | text  |        | the point's data type                                          | point
-time_cold_us        | float | µs     | median event time of a launch, L2 flushed before it            | events
-time_cold_q25_us    | float | µs     | first quartile of the same                                     | events
-time_cold_q75_us    | float | µs     | third quartile of the same                                     | events
-time_cold_n         | int   |        | launches in that median                                        | events
-time_hot_us         | float | µs     | median event time a launch, queued back to back, L2 warm       | events
-time_hot_q25_us     | float | µs     | first quartile of the same                                     | events
-time_hot_q75_us     | float | µs     | third quartile of the same                                     | events
-time_hot_n          | int   |        | repetitions in that median                                     | events
-host_launch_us      | float | µs     | median host time of the call that launches                     | events
-plan_us             | float | µs     | median host time of plan()                                     | events
-time_insitu_us      | float | µs     | median over launches of the sum of their kernels' time         | nsys
-insitu_n            | int   |        | launches in that median                                        | nsys
-kernel_gap_us       | float | µs     | median over launches of idle time between their kernels        | nsys
-time_ncu_us         | float | µs     | sum of gpu__time_duration over the point's kernels             | ncu
-replay_distortion   | float | ×      | time_ncu_us / time_insitu_us                                   | ncu
-flops_analytic      | float | FLOP   | the target's count, convention beside it                       | point
-bytes_analytic      | float | B      | the target's count, convention beside it                       | point
-convention          | text  |        | how the analytic work was counted                              | point
-flops_counted       | float | FLOP   | tensor_flops + fp32_flops + fp16_flops over the kernels        | ncu
-flops_tensor_counted| float | FLOP   | tensor_flops over the kernels                                  | ncu
-bytes_dram_counted  | float | B      | dram_bytes_read + dram_bytes_write over the kernels            | ncu
-bytes_l2_counted    | float | B      | l2_bytes over the kernels                                      | ncu
-bytes_l1_counted    | float | B      | l1_bytes over the kernels                                      | ncu
-flops_ratio         | float | ×      | flops_analytic / (flops_tensor_counted; of 0: flops_counted)   | ncu
-bytes_ratio         | float | ×      | bytes_analytic / bytes_dram_counted                            | ncu
-tflops              | float | TFLOPS | flops_analytic / time_cold_us                                  | events
-gbs                 | float | GB/s   | bytes_analytic / time_cold_us                                  | events
-gbs_hot             | float | GB/s   | bytes_analytic / time_hot_us (L2 warm: not an HBM rate)        | events
-tensor_tflops_counted | float | TFLOPS | flops_tensor_counted / time_ncu_us                           | ncu
-dram_gbs_counted    | float | GB/s   | bytes_dram_counted / time_ncu_us                               | ncu
-ceiling_dram_gbs_datasheet | float | GB/s | published peak of the part                                | ceilings
-ceiling_dram_gbs_counter   | float | GB/s | dram_bytes_peak_per_cycle × dram_cycles_per_second of the main kernel | ncu
-ceiling_dram_gbs_measured  | float | GB/s | large copy on the same machine                            | ceilings
-ceiling_tensor_tflops_datasheet | float | TFLOPS | published dense peak of the part                   | ceilings
-ceiling_tensor_tflops_counter   | float | TFLOPS | tensor_flops_peak_per_second (instruction that ran) of the main kernel | ncu
-ceiling_tensor_tflops_measured  | float | TFLOPS | large matrix product on the same machine           | ceilings
-gbs_fraction_datasheet | float | of 1 | gbs / ceiling_dram_gbs_datasheet                              | events
-gbs_fraction_counter   | float | of 1 | dram_gbs_counted / ceiling_dram_gbs_counter                   | ncu
-gbs_fraction_measured  | float | of 1 | gbs / ceiling_dram_gbs_measured                               | events
-tflops_fraction_datasheet | float | of 1 | tflops / ceiling_tensor_tflops_datasheet                   | events
-tflops_fraction_counter   | float | of 1 | tensor_tflops_counted / ceiling_tensor_tflops_counter      | ncu
-tflops_fraction_measured  | float | of 1 | tflops / ceiling_tensor_tflops_measured                    | events
-ai_analytic         | float | FLOP/B | flops_analytic / bytes_analytic                                | point
-ai_counted          | float | FLOP/B | flops_counted / bytes_dram_counted                             | ncu
-ai_l2_counted       | float | FLOP/B | flops_counted / bytes_l2_counted                               | ncu
-ai_l1_counted       | float | FLOP/B | flops_counted / bytes_l1_counted                               | ncu
-sol_sm_pct          | float | %      | sm_throughput_pct of the main kernel                           | ncu
-sol_memory_pct      | float | %      | memory_throughput_pct of the main kernel                       | ncu
-sol_dram_pct        | float | %      | dram_throughput_pct of the main kernel                         | ncu
-sol_l2_pct          | float | %      | l2_throughput_pct of the main kernel                           | ncu
-sol_l1_pct          | float | %      | l1_throughput_pct of the main kernel                           | ncu
-tensor_pipe_pct     | float | %      | tensor_pipe_pct of the main kernel                             | ncu
-issue_active        | float | /cycle | issue_active of the main kernel                                | ncu
-achieved_occupancy_pct    | float | % | achieved_occupancy_pct of the main kernel                     | ncu
-theoretical_occupancy_pct | float | % | theoretical_occupancy_pct of the main kernel                  | ncu
-sm_clock_ghz        | float | GHz    | sm_clock_hz of the main kernel                                 | ncu
-kernel_count        | int   |        | kernels that ncu profiled in the point's range                 | ncu
-main_kernel         | text  |        | the longest of them                                            | ncu
-grid_size           | int   | blocks | of the main kernel                                             | ncu
-block_size          | int   | threads| of the main kernel                                             | ncu
-registers           | int   | /thread| registers of the main kernel | ncu
-smem_bytes          | int   | B/block| smem_static + smem_dynamic of the main kernel | ncu
-waves               | float |        | waves of the main kernel: grid over what the GPU holds at once | ncu
-top_stall           | text  |        | the largest stall of the main kernel                           | ncu
-top_stall_share     | float | of 1   | its share of all stall cycles                                  | ncu
-second_stall        | text  |        | the second largest                                             | ncu
-second_stall_share  | float | of 1   | its share                                                      | ncu
-bottleneck          | text  |        | memory, compute, balanced, latency, grid, merge: by sol_sm_pct, sol_memory_pct, waves | ncu
-bottleneck_unit     | text  |        | the unit that leads, by sol_dram_pct, sol_l2_pct, sol_l1_pct, tensor_pipe_pct | ncu
-bottleneck_pct      | float | %      | one of sol_sm_pct, sol_dram_pct, sol_l2_pct, sol_l1_pct, waves; of merge: of the time | ncu
-""")
+@cache
+def below(name: str) -> frozenset[str]:
+    """The columns that a column is computed from, and those under them."""
+    return frozenset(BY_NAME[name].terms).union(*map(below, BY_NAME[name].terms))
+
+
+@cache
+def above(name: str) -> frozenset[str]:
+    """The columns that are computed from a column: where it is wrong, they are."""
+    return frozenset(column.name for column in COLUMNS if name in below(column.name))
+
+
+@cache
+def clock(name: str) -> str | None:
+    """Of a count over a time, that time; None of a column with no time under it, or with several."""
+    times = [term for term in below(name) if BY_NAME[term].unit == "µs"]
+    return times[0] if len(times) == 1 else None
+
+
+def _timed(name: str, key: str, formula: str) -> Column:
+    """A field of the timing record."""
+
+    def compute(joined: Joined) -> float | None:
+        return joined.timing[key]  # type: ignore[literal-required,no-any-return]
+
+    if key.endswith("_n"):
+        return Column(name, "int", "", formula, compute, "events")
+    evidence = f"timing.jsonl of the point's batch, series {key.split('_')[0]!r}"
+    return Column(name, "float", "µs", formula, compute, "events", evidence=evidence)
+
+
+def _traced(
+    name: str, kind: str, unit: str, formula: str, compute: Callable[[Joined], Any]
+) -> Column:
+    """A statistic over the launches that nsys saw; None where it saw none."""
+    evidence = "trace.sqlite of the point's batch: the kernels in its NVTX range (tables/<target>/timeline)"
+    return Column(
+        name, kind, unit, formula, lambda j: compute(j) if j.launches else None, "nsys", evidence=evidence
+    )  # fmt: skip
+
+
+def _summed(name: str, unit: str, *keys: str) -> Column:
+    """Counters added up over the kernels of the point."""
+
+    def compute(joined: Joined) -> float | None:
+        counted = [with_idle_tensor_pipe(kernel["metrics"]) for kernel in joined.kernels]
+        return total(metrics.get(key) for metrics in counted for key in keys)
+
+    formula = f"{' + '.join(keys)} over the kernels"
+    return Column(name, "float", unit, formula, compute, "ncu", keys=keys)
+
+
+def _counter(
+    name: str, unit: str, *keys: str, note: str = "", under: float = 1.0, peak: bool = False
+) -> Column:
+    """A counter of the main kernel, or the product of several; a peak of 0 is none."""
+
+    def compute(joined: Joined) -> float | None:
+        values = [joined.metrics.get(key) for key in keys]
+        known = [value for value in values if value is not None and not (peak and value == 0)]
+        return prod(known) / under if len(known) == len(values) else None
+
+    formula = f"{' × '.join(keys)} of the main kernel{note}"
+    return Column(name, "float", unit, formula, compute, "ncu", keys=keys, main=True)
+
+
+def _launch(
+    name: str, unit: str, compute: Callable[[Kernel], Any], *keys: str, formula: str = ""
+) -> Column:
+    """How the main kernel was launched."""
+    said = formula or f"{' + '.join(keys)} of the main kernel"
+    return Column(
+        name, "int" if unit else "text", unit, said, lambda j: compute(j.main) if j.main else None,
+        "ncu", keys=keys, main=True,
+    )  # fmt: skip
+
+
+def _stall(name: str, kind: str, unit: str, formula: str, rank: int, field: str) -> Column:
+    def compute(joined: Joined) -> Any:
+        stalls: Sequence[Any] = joined.stalls
+        return stalls[rank][field] if rank < len(stalls) else None
+
+    return Column(name, kind, unit, formula, compute, "ncu", main=True, evidence="stalls")
+
+
+def _quotient(
+    name: str, unit: str, over: str, under: str, scale: float = 1.0, note: str = ""
+) -> Column:
+    """One column over another."""
+
+    def compute(joined: Joined) -> float | None:
+        return ratio(joined.row[over], joined.row[under], scale)
+
+    formula = f"{over} / {under}{note}"
+    return Column(name, "float", unit, formula, compute, terms=(over, under), scale=scale)
+
+
+def _peak(name: str, unit: str, formula: str, compute: Callable[[Joined], Any]) -> Column:
+    """A ceiling of the machine."""
+    evidence = DATASHEETS.name if name.endswith("datasheet") else "ceilings.json of the evidence"
+    return Column(name, "float", unit, formula, compute, "ceilings", evidence=evidence)
+
+
+WORK = "the target's count, convention beside it"
+# fmt: off
+COLUMNS = (
+    Column("point", "text", "", "identity, also the NVTX range", lambda j: j.timing["point"], "point"),
+    Column("target", "text", "", "kernel target", lambda j: j.timing["target"], "point"),
+    Column("tier", "text", "", "A live counters, B live without counters, C recorded elsewhere",
+           lambda j: j.provenance["tier"], "point"),
+    Column("gpu", "text", "", "device name", lambda j: j.provenance["gpu"], "point"),
+    Column("architecture", "text", "", "sm_ and the compute capability",
+           lambda j: architecture(j.provenance), "point"),
+    Column("status", "text", "", "ok, wrong, skipped, error, lost", lambda j: j.timing["status"], "point"),
+    Column("problems", "text", "", "what is missing or failed, '; ' between", lambda j: j.problems, "point"),
+    Column("dtype", "text", "", "the point's data type", lambda j: j.params.get("dtype"), "point"),
+    _timed("time_cold_us", "cold_us", "median event time of a launch, L2 flushed before it"),
+    _timed("time_cold_q25_us", "cold_q25_us", "first quartile of the same"),
+    _timed("time_cold_q75_us", "cold_q75_us", "third quartile of the same"),
+    _timed("time_cold_n", "cold_n", "launches in that median"),
+    _timed("time_hot_us", "hot_us", "median event time per launch, queued back to back, L2 warm"),
+    _timed("time_hot_q25_us", "hot_q25_us", "first quartile of the same"),
+    _timed("time_hot_q75_us", "hot_q75_us", "third quartile of the same"),
+    _timed("time_hot_n", "hot_n", "repetitions in that median"),
+    _timed("host_launch_us", "host_us", "median host time of the call that launches"),
+    _timed("plan_us", "plan_us", "median host time of plan()"),
+    _traced("time_insitu_us", "float", "µs", "median over launches of the sum of their kernels' time",
+            lambda j: median(sum(o["duration_ns"] for o in launch) for launch in j.launches) / 1e3),
+    _traced("insitu_n", "int", "", "launches in that median", lambda j: len(j.launches)),
+    _traced("kernel_gap_us", "float", "µs", "median over launches of idle time between their kernels",
+            lambda j: median(idle_us((o["start_ns"], o["end_ns"]) for o in launch) for launch in j.launches)),
+    Column("time_ncu_us", "float", "µs", "sum of duration_ns over the point's kernels",
+           lambda j: ratio(total(kernel["duration_ns"] for kernel in j.kernels), 1e3), "ncu", keys=("duration_ns",)),
+    _quotient("replay_distortion", "×", "time_ncu_us", "time_insitu_us"),
+    Column("flops_analytic", "float", "FLOP", WORK, lambda j: j.timing["flops"], "point"),
+    Column("bytes_analytic", "float", "B", WORK, lambda j: j.timing["bytes"], "point"),
+    Column("convention", "text", "", "how the analytic work was counted", lambda j: j.timing["convention"], "point"),
+    _summed("flops_counted", "FLOP", "tensor_flops", "fp32_flops", "fp16_flops"),
+    _summed("flops_tensor_counted", "FLOP", "tensor_flops"),
+    _summed("bytes_dram_counted", "B", "dram_bytes_read", "dram_bytes_write"),
+    _summed("bytes_l2_counted", "B", "l2_bytes"),
+    _summed("bytes_l1_counted", "B", "l1_bytes"),
+    Column("flops_ratio", "float", "×", "flops_analytic / (flops_tensor_counted; of 0: flops_counted)",
+           lambda j: ratio(j.row["flops_analytic"], j.row["flops_tensor_counted"] or j.row["flops_counted"]),
+           terms=("flops_analytic", "flops_tensor_counted", "flops_counted")),
+    _quotient("bytes_ratio", "×", "bytes_analytic", "bytes_dram_counted"),
+    _quotient("tflops", "TFLOPS", "flops_analytic", "time_cold_us", 1e-6),
+    _quotient("gbs", "GB/s", "bytes_analytic", "time_cold_us", 1e-3),
+    _quotient("gbs_hot", "GB/s", "bytes_analytic", "time_hot_us", 1e-3, " (L2 warm: not an HBM rate)"),
+    _quotient("tensor_tflops_counted", "TFLOPS", "flops_tensor_counted", "time_ncu_us", 1e-6),
+    _quotient("dram_gbs_counted", "GB/s", "bytes_dram_counted", "time_ncu_us", 1e-3),
+    _peak("ceiling_dram_gbs_datasheet", "GB/s", "published peak of the part",
+          lambda j: j.ceilings["datasheet"]["dram_gbs"]),
+    _counter("ceiling_dram_gbs_counter", "GB/s", "dram_bytes_peak_per_cycle", "dram_cycles_per_second", under=1e9,
+             peak=True),
+    _peak("ceiling_dram_gbs_measured", "GB/s", "large copy on the same machine",
+          lambda j: j.ceilings["measured"]["dram_gbs"]),
+    _peak("ceiling_tensor_tflops_datasheet", "TFLOPS", "published dense peak of the part",
+          lambda j: j.ceilings["datasheet"]["tensor_tflops"]),
+    _counter("ceiling_tensor_tflops_counter", "TFLOPS", "tensor_flops_peak_per_second", under=1e12, peak=True,
+             note=": the peak of the instruction that ran"),
+    _peak("ceiling_tensor_tflops_measured", "TFLOPS", "large matrix product on the same machine",
+          lambda j: j.ceilings["measured"]["tensor_tflops"].get(str(j.params.get("dtype")))),
+    _quotient("gbs_fraction_datasheet", "of 1", "gbs", "ceiling_dram_gbs_datasheet"),
+    _quotient("gbs_fraction_counter", "of 1", "dram_gbs_counted", "ceiling_dram_gbs_counter"),
+    _quotient("gbs_fraction_measured", "of 1", "gbs", "ceiling_dram_gbs_measured"),
+    _quotient("tflops_fraction_datasheet", "of 1", "tflops", "ceiling_tensor_tflops_datasheet"),
+    _quotient("tflops_fraction_counter", "of 1", "tensor_tflops_counted", "ceiling_tensor_tflops_counter"),
+    _quotient("tflops_fraction_measured", "of 1", "tflops", "ceiling_tensor_tflops_measured"),
+    _quotient("ai_analytic", "FLOP/B", "flops_analytic", "bytes_analytic"),
+    _quotient("ai_counted", "FLOP/B", "flops_counted", "bytes_dram_counted"),
+    _quotient("ai_l2_counted", "FLOP/B", "flops_counted", "bytes_l2_counted"),
+    _quotient("ai_l1_counted", "FLOP/B", "flops_counted", "bytes_l1_counted"),
+    _counter("sol_sm_pct", "%", "sm_throughput_pct"),
+    _counter("sol_memory_pct", "%", "memory_throughput_pct"),
+    _counter("sol_dram_pct", "%", "dram_throughput_pct"),
+    _counter("sol_l2_pct", "%", "l2_throughput_pct"),
+    _counter("sol_l1_pct", "%", "l1_throughput_pct"),
+    _counter("tensor_pipe_pct", "%", "tensor_pipe_pct"),
+    _counter("issue_active", "/cycle", "issue_active"),
+    _counter("achieved_occupancy_pct", "%", "achieved_occupancy_pct"),
+    _counter("theoretical_occupancy_pct", "%", "theoretical_occupancy_pct"),
+    _counter("sm_clock_ghz", "GHz", "sm_clock_hz", under=1e9),
+    Column("kernel_count", "int", "", "kernels that ncu profiled in the point's range",
+           lambda j: len(j.kernels) or None, "ncu"),
+    _launch("main_kernel", "", lambda main: main["name"], formula="the longest of them"),
+    _launch("grid_size", "blocks", lambda main: main["grid_size"], formula="of the main kernel"),
+    _launch("block_size", "threads", lambda main: main["block_size"], formula="of the main kernel"),
+    _launch("registers", "/thread", lambda main: main["registers"], "registers"),
+    _launch("smem_bytes", "B/block", lambda main: total((main["smem_static_bytes"], main["smem_dynamic_bytes"])),
+            "smem_static", "smem_dynamic"),
+    _counter("waves", "", "waves", note=": grid over what the GPU holds at once"),
+    _stall("top_stall", "text", "", "the largest stall of the main kernel", 0, "reason"),
+    _stall("top_stall_share", "float", "of 1", "its share of all stall cycles", 0, "share"),
+    _stall("second_stall", "text", "", "the second largest", 1, "reason"),
+    _stall("second_stall_share", "float", "of 1", "its share", 1, "share"),
+    Column("bottleneck", "text", "", "memory, compute, balanced, latency, grid, merge: by sol_sm_pct, sol_memory_pct, waves",
+           lambda j: j.verdict.limiter, terms=("sol_sm_pct", "sol_memory_pct", "waves")),
+    Column("bottleneck_unit", "text", "", "the unit that leads, by sol_dram_pct, sol_l2_pct, sol_l1_pct, tensor_pipe_pct",
+           lambda j: j.verdict.unit, terms=("sol_dram_pct", "sol_l2_pct", "sol_l1_pct", "tensor_pipe_pct")),
+    Column("bottleneck_pct", "float", "%", "of sol_sm_pct, sol_dram_pct, sol_l2_pct, sol_l1_pct, waves; of merge: of the time",
+           lambda j: j.verdict.pct, terms=("sol_sm_pct", "sol_dram_pct", "sol_l2_pct", "sol_l1_pct", "waves")),
+)
+# fmt: on
 BY_NAME = {column.name: column for column in COLUMNS}

@@ -8,30 +8,22 @@ Prints the column's formula, the columns under it, and at the bottom each metric
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from ncuflow.findings.columns import BY_NAME, COLUMNS
+from ncuflow.findings.columns import BY_NAME, Column
+from ncuflow.findings.join import main_kernel
 from ncuflow.findings.results import grouped, read
 from ncuflow.io import BadInput, main_guard, read_json
-from ncuflow.parsers.registry import METRICS
+from ncuflow.model import MetricRow, Point
 
-Row = dict[str, Any]
-Metrics = dict[tuple[str, int], list[Row]]
-MEDIANS = {
-    c.name
-    for c in COLUMNS
-    if (c.source == "events" and "median" in c.formula) or "quartile" in c.formula
-}
-EVENTS = {"time_cold": "cold", "time_hot": "hot", "host_launch": "host", "plan": "plan"}
+Metrics = dict[tuple[str, int], list[MetricRow]]
 
 
 def trace(outputs: Path, point: str, column: str) -> Iterator[str]:
     """Lines of the trace. Raises BadInput for a point or column that is not there."""
     if column not in BY_NAME:
-        raise BadInput(column, f"no such column; there are: {', '.join(c.name for c in COLUMNS)}")
+        raise BadInput(column, f"no such column; there are: {', '.join(BY_NAME)}")
     target = point.split("/", 1)[0]
     path = outputs / "results" / f"{target}_results.json"
     if not path.exists():
@@ -45,61 +37,34 @@ def trace(outputs: Path, point: str, column: str) -> Iterator[str]:
     raise BadInput(path, f"no point {point!r}")
 
 
-def _column(entry: Row, metrics: Metrics, name: str, depth: int, seen: set[str]) -> Iterator[str]:
-    column = BY_NAME[name]
-    value = entry["measurement"][name]
+def _column(point: Point, metrics: Metrics, name: str, depth: int, seen: set[str]) -> Iterator[str]:
+    """A column, then what it is computed from, one step further in; each column once in full."""
+    column, value = BY_NAME[name], point["measurement"][name]
     shown = "null" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-    yield (
-        f"{'  ' * depth}{name} = {shown} {column.unit}".rstrip()
-        + f"   [{column.source}: {column.formula}]"
-    )
+    said = f"{name} = {shown} {column.unit}".rstrip()
+    yield f"{'  ' * depth}{said}   [{column.source}: {column.formula}]"
     if name in seen:
         return
     seen.add(name)
-    words = re.findall(r"\w+", column.formula)
-    for word in dict.fromkeys(words):
-        if word in METRICS and word == name:
-            yield from _metric(entry, metrics, word, depth + 1, "main kernel" in column.formula)
-        elif word in BY_NAME and word != name and BY_NAME[word].kind != "text":
-            yield from _column(entry, metrics, word, depth + 1, seen)
-        elif word in METRICS:
-            yield from _metric(entry, metrics, word, depth + 1, "main kernel" in column.formula)
-    yield from (f"{'  ' * (depth + 1)}{line}" for line in _evidence(entry, column.source, name))
-    if "gpu__time_duration" in words:
-        for kernel in entry["kernels"]:
-            yield _line(kernel, "gpu__time_duration.sum", kernel["duration_ns"], "ns", depth + 1)
+    for term in column.terms:
+        yield from _column(point, metrics, term, depth + 1, seen)
+    yield from (f"{'  ' * (depth + 1)}{line}" for line in _evidence(point, metrics, column))
 
 
-def _evidence(entry: Row, source: str, name: str) -> Iterator[str]:
-    """The file behind a column that no formula leads further down from."""
-    series = next((s for stem, s in EVENTS.items() if name.startswith(stem)), None)
-    if source == "events" and series and name in MEDIANS:
-        yield f"timing.jsonl of the point's batch, series {series!r}"
-    elif name in ("time_insitu_us", "insitu_n", "kernel_gap_us"):
-        yield "trace.sqlite of the point's batch: the kernels in its NVTX range (tables/<target>/timeline)"
-    elif name.startswith("ceiling") and name.endswith(("datasheet", "measured")):
-        yield f"{'analysis/datasheets.yaml' if name.endswith('datasheet') else 'ceilings.json of the evidence'}"
-    elif "stall" in name:
-        main = max(entry["kernels"], key=lambda k: k["duration_ns"] or 0)
-        for stall in main["stalls"]:
-            if stall["kind"] == "stall" and stall["share"]:
-                where = f"{main['report']}  kernel {main['kernel']} {main['name']}"
-                yield f"{where}  {stall['reason']}: {stall['ratio']} cycles an instruction, share {stall['share']}"
-
-
-def _metric(entry: Row, metrics: Metrics, key: str, depth: int, main_only: bool) -> Iterator[str]:
-    kernels = entry["kernels"]
-    if main_only and kernels:
-        kernels = [max(kernels, key=lambda k: k["duration_ns"] or 0)]
-    for kernel in kernels:
+def _evidence(point: Point, metrics: Metrics, column: Column) -> Iterator[str]:
+    """Where a column without terms was read: its metrics by kernel, the main kernel's stalls, or a file."""
+    main = main_kernel(point["kernels"])
+    for kernel in ([main] if main else []) if column.main else point["kernels"]:
+        where = f"{kernel['report']}  kernel {kernel['kernel']} {kernel['name']}"
         for row in metrics[kernel["report"], kernel["kernel"]]:
-            if row["key"] == key:
-                yield _line(kernel, f"{key} ({row['metric']})", row["value"], row["unit"], depth)
-
-
-def _line(kernel: Row, metric: str, value: Any, unit: str, depth: int) -> str:
-    where = f"{kernel['report']}  kernel {kernel['kernel']} {kernel['name']}"
-    return f"{'  ' * depth}{where}  {metric} = {value} {unit}"
+            if row["key"] in column.keys:
+                yield f"{where}  {row['key']} ({row['metric']}) = {row['value']} {row['unit']}"
+        for stall in kernel["stalls"] if column.evidence == "stalls" else ():
+            if stall["kind"] == "stall" and stall["share"]:
+                cycles = f"{stall['ratio']} cycles per instruction, share {stall['share']}"
+                yield f"{where}  {stall['reason']}: {cycles}"
+    if column.evidence not in ("", "stalls"):
+        yield column.evidence
 
 
 def main() -> None:

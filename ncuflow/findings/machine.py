@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from ncuflow.findings import ceilings
 from ncuflow.findings.provenance import load_provenance
 from ncuflow.io import main_guard, write_json
+from ncuflow.model import MachineInfo
 
 
-def environment_info(evidence: Path, recording: str | None) -> dict[str, Any]:
+def environment_info(evidence: Path, recording: str | None) -> MachineInfo:
     """Provenance, preflight findings and ceilings of the machine that made the evidence."""
     preflight = json.loads((evidence / "environment.json").read_text())
     measured = evidence / "ceilings.json"

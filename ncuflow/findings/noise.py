@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any
 
-from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings.columns import BY_NAME, COLUMNS, clock
+from ncuflow.model import Measurement, NoiseFloor, Point
 
-Row = dict[str, Any]
 # McGill, Tukey and Larsen (1978): two medians whose notches of this many IQR/√n do not overlap
 # differ at about the 95 % level. It needs no assumption on the shape, and launches have a long
 # right tail.
@@ -24,20 +23,13 @@ NOTCH = 1.57
 # The floor covers all but this fraction of what repeats showed; with fewer than 20 values it is the
 # largest.
 COVERED = 0.95
-TIMED = {"time_cold_us": "time_cold", "time_hot_us": "time_hot"}
 MEASURED = tuple(
     c.name for c in COLUMNS if c.kind == "float" and c.source in ("events", "nsys", "ncu")
 )
-# A column that is a count over a time is as uncertain as that time.
-BASE = {
-    **dict.fromkeys(
-        ("tflops", "gbs", "gbs_fraction_datasheet", "gbs_fraction_measured",
-         "tflops_fraction_datasheet", "tflops_fraction_measured"), "time_cold_us"),
-    "gbs_hot": "time_hot_us",
-    **dict.fromkeys(
-        ("tensor_tflops_counted", "dram_gbs_counted", "gbs_fraction_counter",
-         "tflops_fraction_counter"), "time_ncu_us"),
-}  # fmt: skip
+# Times whose launches were kept, so that their own spread is known.
+TIMED = tuple(name for name in BY_NAME if f"{name.removesuffix('_us')}_q25_us" in BY_NAME)
+# A count over a time is as uncertain as that time.
+RATES = {name: time for name in MEASURED if (time := clock(name)) is not None}
 
 
 def half_width(
@@ -52,83 +44,68 @@ def half_width(
     return NOTCH * (q75 - q25) / math.sqrt(n) / abs(median)
 
 
-def of_row(row: Row, name: str) -> float | None:
+def launch_floor(row: Measurement, name: str) -> float | None:
     """The floor of one point's column from the spread of its own launches; None for counters."""
-    prefix = TIMED.get(BASE.get(name, name))
-    if prefix is None:
+    time = RATES.get(name, name)
+    if time not in TIMED:
         return None
-    return half_width(
-        row.get(f"{prefix}_q25_us"),
-        row.get(f"{prefix}_q75_us"),
-        row.get(f"{prefix}_n"),
-        row.get(f"{prefix}_us"),
-    )
+    stem = time.removesuffix("_us")
+    return half_width(row[f"{stem}_q25_us"], row[f"{stem}_q75_us"], row[f"{stem}_n"], row[time])
 
 
-def floor(rows_by_repeat: Sequence[Iterable[Row]]) -> dict[str, Row]:
-    """Floors by column from repeated captures (A/A) of the same points.
-
-    rows_by_repeat: one collection of measurement rows a capture. Returns {column: {"floor":
-    relative, "n": captures, "points": points compared, "how": sentence}}.
-    """
-    by_point: dict[str, list[Row]] = defaultdict(list)
-    for rows in rows_by_repeat:
+def repeat_floors(repeats: Sequence[Iterable[Measurement]]) -> dict[str, NoiseFloor]:
+    """Floors by column from repeated captures (A/A) of the same points: the measurement rows of each."""
+    by_point: dict[str, list[Measurement]] = defaultdict(list)
+    for rows in repeats:
         for row in rows:
             by_point[row["point"]].append(row)
-    out = {}
+    out: dict[str, NoiseFloor] = {}
     for name in MEASURED:
         spreads = [_spread([row.get(name) for row in rows]) for rows in by_point.values()]
         known = [spread for spread in spreads if spread is not None]
         if known:
-            out[name] = {
-                "floor": _quantile(known, COVERED),
-                "n": len(rows_by_repeat),
-                "points": len(known),
-                "how": f"largest relative difference between {len(rows_by_repeat)} captures, "
-                f"over {len(known)} point(s) ({COVERED:.0%} quantile)",
-            }
+            how = f"largest relative difference between {len(repeats)} captures"
+            out[name] = _floor(known, len(repeats), how)
     return out
 
 
-def within(rows: Iterable[Row]) -> dict[str, Row]:
+def launch_floors(rows: Sequence[Measurement]) -> dict[str, NoiseFloor]:
     """Floors by column from the launches of one capture; a rate has the floor of its time."""
-    rows = list(rows)
-    out: dict[str, Row] = {}
-    for name in (*TIMED, *BASE):
-        known = [width for row in rows if (width := of_row(row, name)) is not None]
+    out: dict[str, NoiseFloor] = {}
+    for name in (*TIMED, *RATES):
+        known = [width for row in rows if (width := launch_floor(row, name)) is not None]
         if known:
-            count = f"{TIMED[BASE.get(name, name)]}_n"
-            out[name] = {
-                "floor": _quantile(known, COVERED),
-                "n": min(row[count] for row in rows if row.get(count)),
-                "points": len(known),
-                "how": f"1.57 × IQR / √n of the launches of a point, over {len(known)} point(s) "
-                f"({COVERED:.0%} quantile)",
-            }
+            count = f"{RATES.get(name, name).removesuffix('_us')}_n"
+            least = min(row[count] for row in rows if row[count])
+            out[name] = _floor(known, least, "1.57 × IQR / √n of the launches of a point")
     return out
 
 
-def of_results(results: Row, repeats: Sequence[Iterable[Row]] = ()) -> dict[str, Row]:
+def _floor(known: list[float], n: int, how: str) -> NoiseFloor:
+    words = f"{how}, over {len(known)} point(s) ({COVERED:.0%} quantile)"
+    return {"floor": _quantile(known, COVERED), "n": n, "points": len(known), "how": words}
+
+
+def floors(
+    points: Iterable[Point], repeats: Sequence[Iterable[Measurement]] = ()
+) -> dict[str, NoiseFloor]:
     """The ``noise`` field of a target's results: per column the larger of both floors.
 
     repeats: measurement rows of further captures of the same points, where the evidence holds them.
     """
-    rows = [point["measurement"] for point in results["points"]]
-    floors = within(rows)
-    for name, found in (floor([rows, *repeats]) if repeats else {}).items():
-        if name not in floors or found["floor"] > floors[name]["floor"]:
-            floors[name] = found
-    return floors
+    rows = [point["measurement"] for point in points]
+    out = launch_floors(rows)
+    for name, found in (repeat_floors([rows, *repeats]) if repeats else {}).items():
+        if name not in out or found["floor"] > out[name]["floor"]:
+            out[name] = found
+    return out
 
 
-def of_value(name: str, row: Row, floors: dict[str, Row]) -> float | None:
-    """The floor of one column at one point:
-
-    its own launches' or the target's, whichever is larger.
-    """
-    stated = floors.get(name) or floors.get(BASE.get(name, name))
-    known = [f for f in (of_row(row, name), stated["floor"] if stated else None) if f is not None]
-    return max(known, default=None)
+def floor_at(name: str, row: Measurement, stated: Mapping[str, NoiseFloor]) -> float | None:
+    """The floor of one column at one point: its own launches' or the target's, whichever is larger."""
+    of_target = stated.get(name) or stated.get(RATES.get(name, name))
+    floors = (launch_floor(row, name), of_target["floor"] if of_target else None)
+    return max((floor for floor in floors if floor is not None), default=None)
 
 
 def _spread(values: list[float | None]) -> float | None:

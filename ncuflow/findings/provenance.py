@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from ncuflow.model import Provenance
 
 TIERS = {
     "A": "live counters",
     "B": "live, without hardware counters",
     "C": "recorded elsewhere",
 }
-KEYS = (
-    "tier", "gpu", "compute_capability", "sm_count", "l2_bytes", "memory_bytes", "driver", "cuda", "torch",
-    "flashinfer", "ncu", "nsys", "python", "date", "recording", "clock_policy",
-)  # fmt: skip
 
 
-def load_provenance(evidence: Path, recording: str | None) -> dict[str, Any]:
+def load_provenance(evidence: Path, recording: str | None) -> Provenance:
     """Provenance of an evidence folder; recorded evidence is tier C whatever it was when it was taken.
 
     Raises FileNotFoundError where the folder holds no ``environment.json``.
     """
     stored = json.loads((evidence / "environment.json").read_text())["provenance"]
-    out = {key: stored.get(key) for key in KEYS}
-    if recording:
-        out |= {"tier": "C", "recording": recording}
-    return out
+    out = {key: stored.get(key) for key in Provenance.__annotations__}
+    recorded = {"tier": "C", "recording": recording} if recording else {}
+    return cast(Provenance, out | recorded)
 
 
-def one_line(provenance: dict[str, Any]) -> str:
+def one_line(provenance: Mapping[str, Any]) -> str:
     """Origin in one line, for figures and page headers: tier, GPU, versions, date."""
     versions = ", ".join(
         f"{name} {provenance[key]}"

@@ -11,33 +11,32 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncuflow.findings import ceilings, join, noise
-from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings import ceilings, noise
+from ncuflow.findings.columns import COLUMNS, measurement
+from ncuflow.findings.join import Joined
 from ncuflow.findings.provenance import load_provenance
 from ncuflow.io import BadInput, main_guard, read_table, without, write_json, write_table
-from ncuflow.parsers.timing import KINDS
+from ncuflow.model import Kernel, OfKernel, Point, Results, Timing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Row = dict[str, Any]
 
-
-def read(tables: Path, name: str) -> list[Row]:
-    """Rows of one table of a target; none where the evidence has no such table."""
+def read(tables: Path, name: str) -> list[Any]:
+    """Rows of one table of a target (``model.TABLES``); none where the evidence has no such table."""
     path = tables / f"{name}.parquet"
     return read_table(path) if path.exists() else []
 
 
-def grouped(rows: list[Row], *keys: str) -> dict[Any, list[Row]]:
+def grouped(rows: list[Any], *keys: str) -> dict[Any, list[Any]]:
     """Rows by the value of one key, or by the tuple of several, in first-seen order."""
-    out: dict[Any, list[Row]] = defaultdict(list)
+    out: dict[Any, list[Any]] = defaultdict(list)
     for row in rows:
         out[row[keys[0]] if len(keys) == 1 else tuple(row[k] for k in keys)].append(row)
     return out
 
 
-def kernels(tables: Path) -> list[Row]:
+def kernels(tables: Path) -> list[Kernel]:
     """Kernel rows with what was measured of each nested inside: metrics by key, stalls, rules."""
     metrics = grouped(read(tables, "metrics"), "report", "kernel")
     stalls = grouped(read(tables, "stalls"), "report", "kernel")
@@ -51,56 +50,54 @@ def kernels(tables: Path) -> list[Row]:
     return rows
 
 
-def _without_key(row: Row) -> Row:
-    return {name: row[name] for name in row if name not in ("report", "point", "kernel")}
+def _without_key(row: dict[str, Any]) -> Any:
+    return {name: row[name] for name in row if name not in OfKernel.__annotations__}
 
 
-def results(target: str, tables: Path, evidence: Path, recording: str | None) -> Row:
+def results(target: str, tables: Path, evidence: Path, recording: str | None) -> Results:
     """Everything that is known of one target, joined on the point id."""
     provenance = load_provenance(evidence, recording)
-    measured = _json(evidence / "ceilings.json")
-    machine = ceilings.machine(provenance["gpu"], measured)
+    machine = ceilings.machine(provenance["gpu"], _json(evidence / "ceilings.json"))
     all_kernels = kernels(tables)
     _same_gpu(all_kernels, provenance["gpu"], evidence)
-    deep = [k for k in all_kernels if k["batch"] == "deep"]
     sweep = grouped([k for k in all_kernels if k["batch"] != "deep"], "point")
-    launches = grouped(read(tables, "timeline"), "point")
+    timeline = grouped(read(tables, "timeline"), "point")
     lost = grouped(read(tables, "lost"), "point")
-    timed = read(tables, "timing")
+    timed: list[Timing] = read(tables, "timing")
     runs = grouped(timed, "point")
-    points = []
-    for timing in timed:
-        point = timing["point"]
-        timing["params"] = json.loads(timing["params"])
-        if timing["run"]:
-            continue
-        problems = [f"{loss['tool']}: {loss['reason']}" for loss in lost[point]]
-        row = join.row(timing, sweep[point], launches[point], machine, provenance, problems)
-        points.append(_entry(timing, row, sweep[point], problems) | {"runs": _runs(runs[point])})
-    found = {
+
+    def joined(timing: Timing) -> Joined:
+        """Of the run that counters and trace are of; of further runs, the times alone."""
+        point, first, params = timing["point"], not timing["run"], json.loads(timing["params"])
+        kernels, operations = (sweep[point], timeline[point]) if first else ([], [])
+        losses = [f"{loss['tool']}: {loss['reason']}" for loss in lost[point]] if first else []
+        return Joined(timing, params, kernels, operations, machine, provenance, losses)
+
+    points = [_point(joined(t), runs[t["point"]]) for t in timed if not t["run"]]
+    again = grouped([t for t in timed if t["run"]], "run").values()
+    repeats = [[measurement(joined(timing)) for timing in rows] for rows in again]
+    return {
         "schema": 1,
         "target": target,
         "provenance": provenance,
         "ceilings": machine,
         "points": points,
-        "deep": _deep(deep, tables),
+        "deep": _deep([k for k in all_kernels if k["batch"] == "deep"], tables),
+        "noise": noise.floors(points, repeats),
     }
-    again = grouped([t for t in timed if t["run"]], "run")
-    repeats = [[join.row(t, [], [], machine, provenance) for t in rows] for rows in again.values()]
-    return found | {"noise": noise.of_results(found, repeats)}
 
 
-def _same_gpu(kernel_rows: list[Row], gpu: str | None, evidence: Path) -> None:
+def _same_gpu(kernels: list[Kernel], gpu: str | None, evidence: Path) -> None:
     """BadInput where a kernel ran on another model than the evidence is filed under (a MIG slice is none)."""
-    for kernel in kernel_rows:
+    for kernel in kernels:
         device = kernel["device"]
         if gpu and device and not device.startswith(gpu):
             what = f"{kernel['report']} is of {device}, but environment.json is of {gpu}"
             raise BadInput(evidence, what)
 
 
-def _runs(timed: list[Row]) -> Row:
-    """Samples of each run by metric, µs; of host and plan times, which move between runs, the medians."""
+def _runs(timed: list[Timing]) -> dict[str, list[Any]]:
+    """Samples of each run by series, µs; of host and plan times, which move between runs, the medians."""
     ordered = sorted((t for t in timed if t["status"] == "ok"), key=lambda t: t["run"])
     return {
         "cold_us": [t["cold_samples_us"] for t in ordered],
@@ -110,31 +107,42 @@ def _runs(timed: list[Row]) -> Row:
     }
 
 
-def _entry(timing: Row, row: Row, kernel_rows: list[Row], problems: list[str]) -> Row:
+def _point(joined: Joined, timed: list[Timing]) -> Point:
+    timing, row = joined.timing, measurement(joined)
     return {
         "point": timing["point"],
-        "params": timing["params"],
+        "params": joined.params,
         "tier": row["tier"],
         "status": timing["status"],
         "reason": timing["reason"],
-        "problems": problems,
-        "check": {key: timing[f"check_{key}"] for key in ("rel_l2", "max_abs", "tolerance")},
+        "problems": list(joined.lost),
+        "check": {
+            "rel_l2": timing["check_rel_l2"],
+            "max_abs": timing["check_max_abs"],
+            "tolerance": timing["check_tolerance"],
+        },
         "info": json.loads(timing["info"] or "{}"),
         "measurement": row,
-        "samples": {f"{kind}_us": timing[f"{kind}_samples_us"] for kind in KINDS},
-        "kernels": kernel_rows,
+        "samples": {
+            "cold_us": timing["cold_samples_us"],
+            "hot_us": timing["hot_samples_us"],
+            "host_us": timing["host_samples_us"],
+            "plan_us": timing["plan_samples_us"],
+        },
+        "kernels": list(joined.kernels),
+        "runs": _runs(timed),
     }
 
 
-def _deep(kernel_rows: list[Row], tables: Path) -> list[Row]:
+def _deep(kernels: list[Kernel], tables: Path) -> list[Kernel]:
     lines = grouped(read(tables, "lines"), "report", "kernel")
-    return [
-        row | {"lines": [_without_key(line) for line in lines[row["report"], row["kernel"]]]}
-        for row in kernel_rows
-    ]
+    for kernel in kernels:
+        found = lines[kernel["report"], kernel["kernel"]]
+        kernel["lines"] = [_without_key(line) for line in found]
+    return kernels
 
 
-def measurements(found: Row) -> pa.Table:
+def measurements(found: Results) -> pa.Table:
     """The measurement rows of all points as a table."""
     import pyarrow as pa
 

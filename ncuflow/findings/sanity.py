@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings.columns import COLUMNS, above
+from ncuflow.findings.join import ratio
 from ncuflow.io import BadInput, main_guard, read_json
 
 Row = dict[str, Any]
@@ -63,27 +64,11 @@ OCCUPANCY_SLACK = 3.0
 # A row's own arithmetic: the columns are computed from each other in double precision.
 ARITHMETIC = 1e-3
 
-FROM_TIME = {  # rates and what is derived of them: a struck rate strikes these too
-    "gbs": ("gbs_fraction_datasheet", "gbs_fraction_measured"),
-    "tflops": ("tflops_fraction_datasheet", "tflops_fraction_measured"),
-    "dram_gbs_counted": ("gbs_fraction_counter",),
-    "tensor_tflops_counted": ("tflops_fraction_counter",),
-    "flops_analytic": ("tflops", "tflops_fraction_datasheet", "tflops_fraction_measured",
-                       "ai_analytic"),
-    "bytes_analytic": ("gbs", "gbs_fraction_datasheet", "gbs_fraction_measured", "ai_analytic",
-                       "gbs_hot"),
-    "time_cold_us": ("gbs", "tflops", "gbs_fraction_datasheet", "gbs_fraction_measured",
-                     "tflops_fraction_datasheet", "tflops_fraction_measured"),
-}  # fmt: skip
 NUMERIC = {column.name for column in COLUMNS if column.kind in ("float", "int")}
-DURATIONS = (
-    "time_cold_us",
-    "time_hot_us",
-    "time_insitu_us",
-    "time_ncu_us",
-    "host_launch_us",
-    "plan_us",
-)
+PERCENTAGES = {column.name for column in COLUMNS if column.unit == "%"}
+RATES = [column for column in COLUMNS if column.scale != 1]  # work over a time
+# Between two kernels there may be no time at all, so that a gap alone is no duration.
+DURATIONS = {column.name for column in COLUMNS if column.unit == "µs"} - {"kernel_gap_us"}
 CEILINGS = {"datasheet": DATASHEET_RATE, "measured": MEASURED_RATE}
 
 
@@ -99,15 +84,16 @@ class Violation:
     cause: str
     kind: str
 
+    @property
+    def struck(self) -> frozenset[str]:
+        """The cell and every column that is computed from it."""
+        return above(self.cell) | {self.cell}
+
     def __str__(self) -> str:
         return (
             f"{self.point}: {self.cell} = {_text(self.value)} {self.unit} is beyond "
             f"{_text(self.limit)} {self.unit} [{self.kind}]: {self.cause}"
         ).replace("  ", " ")
-
-
-class Impossible(ValueError):  # noqa: N818  (the number is)
-    """Raised in strict mode; the message holds every violation on a line."""
 
 
 @dataclass
@@ -129,14 +115,9 @@ class Violations:
         """
         for violation in self.found:
             here = point is None or violation.point == point
-            if here and (cell == violation.cell or cell in FROM_TIME.get(violation.cell, ())):
+            if here and cell in violation.struck:
                 return str(violation)
         return None
-
-    def require_none(self) -> None:
-        """Strict mode: raises Impossible naming cell, value, limit and likely cause of each."""
-        if self.found:
-            raise Impossible("\n".join(map(str, self.found)))
 
 
 def check(results: Row) -> Violations:
@@ -294,9 +275,9 @@ def _distortion(row: Row) -> Iterator[Violation]:
 
 
 def _percentages(row: Row) -> Iterator[Violation]:
-    for name, value in row.items():
-        if name.endswith("_pct") and value is not None:
-            yield from _percentage(name, value, row["point"])
+    for name in PERCENTAGES:
+        if row[name] is not None:
+            yield from _percentage(name, row[name], row["point"])
 
 
 def _percentage(name: str, value: float, point: str) -> Iterator[Violation]:
@@ -315,19 +296,14 @@ def _occupancy(row: Row) -> Iterator[Violation]:
 
 def _arithmetic(row: Row) -> Iterator[Violation]:
     """A rate times its time must give the work it came from."""
-    for name, work, time, scale, unit in (
-        ("gbs", "bytes_analytic", "time_cold_us", 1e-3, "GB/s"),
-        ("tflops", "flops_analytic", "time_cold_us", 1e-6, "TFLOPS"),
-        ("dram_gbs_counted", "bytes_dram_counted", "time_ncu_us", 1e-3, "GB/s"),
-        ("tensor_tflops_counted", "flops_tensor_counted", "time_ncu_us", 1e-6, "TFLOPS"),
-    ):
-        rate, amount, span = row.get(name), row.get(work), row.get(time)
-        if rate is None or amount is None or not span or span <= 0:
+    for column in RATES:
+        (work, time), rate = column.terms, row[column.name]
+        expected = ratio(row[work], row[time], column.scale)
+        if rate is None or expected is None or row[time] < 0:
             continue
-        expected = amount / span * scale
         if abs(rate - expected) > ARITHMETIC * max(abs(expected), 1e-12):
             cause = f"it is not {work} / {time}: a unit, or a row joined to another point"
-            yield _at(row, name, rate, expected, unit, cause, "arithmetic")
+            yield _at(row, column.name, rate, expected, column.unit, cause, "arithmetic")
 
 
 def _kernel(kernel: Row, point: str) -> Iterator[Violation]:

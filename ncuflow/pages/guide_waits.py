@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ncuflow.findings import hotlines, stalltree
@@ -32,11 +33,11 @@ def trees(points: list[Row], deep: list[Row]) -> list[Row]:
     return [shown for shown in found if shown][:MOST_TREES]
 
 
-def _of_torch(kernel: Row) -> bool:
+def _of_torch(kernel: Mapping[str, Any]) -> bool:
     return TORCH in (kernel["demangled"] or "")
 
 
-def _kind(kernel: Row) -> str:
+def _kind(kernel: Mapping[str, Any]) -> str:
     """Kernels that differ in what they wait for: by name, and decode by its GQA group."""
     found = decode(kernel["demangled"] or kernel["name"])
     return f"{found.name} {found.value('bdy') if found.name.startswith('BatchDecode') else ''}"

@@ -1,0 +1,357 @@
+"""The records that rooms hand to each other: rows of the tables, and what is made of them.
+
+A table's columns are the fields of its record: type, meaning, unit and source are declared here alone.
+Parquet schemas, checks and docs/tables.md are made of them (``parsers/schema.py``). A field that may be
+None is "not known", never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, NotRequired, TypedDict
+
+# The measurement row of a point: value by column name; ``findings/columns.py`` declares the columns.
+Measurement = dict[str, Any]
+Params = dict[str, Any]  # a point's parameters by name: numbers, text or bool
+
+
+@dataclass(frozen=True)
+class About:
+    """What a column holds: its meaning, its unit, and where its values are read."""
+
+    meaning: str
+    unit: str = ""
+    source: str = ""
+
+
+# fmt: off
+Report = Annotated[str, About("report file, relative to the evidence root, without .xz")]
+Batch = Annotated[str, About("batch of points that one process ran")]
+PointId = Annotated[str | None, About("point id; null where a row belongs to none of the plan")]
+Index = Annotated[int, About("index of the kernel in its report")]
+
+class KernelRow(TypedDict):
+    """One profiled kernel launch."""
+
+    report: Report
+    batch: Batch
+    point: PointId
+    kernel: Index
+    name: Annotated[str, About("function name without template arguments", "", "IAction.name")]
+    demangled: Annotated[str | None, About("full name with template arguments", "", "IAction.name(DEMANGLED)")]
+    nvtx: Annotated[str | None, About("open NVTX ranges, outermost first, joined by /", "", "IAction.nvtx_state")]
+    grid: Annotated[str | None, About("grid as x,y,z", "", "launch__grid_dim_*")]
+    block: Annotated[str | None, About("block as x,y,z", "", "launch__block_dim_*")]
+    grid_size: Annotated[int | None, About("blocks in the grid", "block", "launch__grid_size")]
+    block_size: Annotated[int | None, About("threads per block", "thread", "launch__block_size")]
+    registers: Annotated[int | None, About("registers per thread", "register", "launch__registers_per_thread")]
+    smem_static_bytes: Annotated[int | None,
+        About("static shared memory per block", "byte", "launch__shared_mem_per_block_static")
+    ]
+    smem_dynamic_bytes: Annotated[int | None,
+        About("dynamic shared memory per block", "byte", "launch__shared_mem_per_block_dynamic")
+    ]
+    duration_ns: Annotated[float | None, About("GPU time under ncu", "ns", "gpu__time_duration.sum")]
+    passes: Annotated[int | None, About("replay passes", "", "profiler__replayer_passes")]
+    device: Annotated[str | None, About("GPU name", "", "device__attribute_display_name")]
+    compute_capability: Annotated[str | None, About("compute capability, as 9.0", "", "device__attribute_compute_capability_*")]
+    stream: Annotated[int | None, About("CUDA stream", "", "launch__stream_id")]
+    problems: Annotated[str | None, About("what is wrong with this kernel's data, joined by ; ")]
+
+
+class OfKernel(TypedDict):
+    """Which kernel a row is about."""
+
+    report: Report
+    point: PointId
+    kernel: Index
+
+
+class MetricRow(TypedDict):
+    """One registry metric of one kernel (docs/metrics.md lists the keys)."""
+
+    key: Annotated[str, About("registry key")]
+    metric: Annotated[str, About("the ncu counters that were read; of a sum, those that are not 0")]
+    value: Annotated[float | None, About("value in `unit`; null where the report holds no number")]
+    unit: Annotated[str, About("base unit of the registry")]
+
+
+class Stall(TypedDict):
+    """One warp state of one kernel."""
+
+    reason: Annotated[str, About("stall reason (docs/metrics.md gives NVIDIA's meaning)")]
+    kind: Annotated[str, About("stall, selected or not_selected; only stall is a stall")]
+    ratio: Annotated[float | None,
+        About("warps in this state per issued instruction", "cycle", "smsp__average_warps_issue_stalled_*")
+    ]
+    share: Annotated[float | None,
+        About("of the sum over kind stall, by ratio, or by samples where there are no ratios", "fraction")
+    ]
+    samples: Annotated[int | None, About("per-PC samples in this state", "", "smsp__pcsamp_warps_issue_stalled_*")]
+    samples_not_issued: Annotated[int | None,
+        About("those of them in cycles without an issue", "", "smsp__pcsamp_warps_issue_stalled_*_not_issued")
+    ]
+
+
+class Rule(TypedDict):
+    """One message of one of ncu's own rules."""
+
+    rule: Annotated[str, About("identifier of the rule")]
+    section: Annotated[str | None, About("section it belongs to")]
+    message: Annotated[str, About("its text, without ncu's markup")]
+    type: Annotated[str, About("ok, optimization, warning or error (the rule failed)")]
+    speedup_pct: Annotated[float | None, About("ncu's estimate of the possible speed-up", "%")]
+    speedup_type: Annotated[str | None, About("local (of the part) or global (of the kernel)")]
+
+
+class Line(TypedDict):
+    """One warp state at one instruction of one kernel, where it was sampled at all (deep reports)."""
+
+    pc: Annotated[int, About("instruction address, from the kernel's first instruction", "byte")]
+    sass: Annotated[str | None,
+        About("the instruction, for PCs with at least 0.1 % of the kernel's samples", "", "IAction.sass_by_pc")
+    ]
+    opcode: Annotated[str | None, About("its opcode with modifiers")]
+    file: Annotated[str | None,
+        About("source file, from include/flashinfer/ on or its last two components", "", "IAction.source_info")
+    ]
+    line: Annotated[int | None, About("source line", "", "IAction.source_info")]
+    function: Annotated[str | None, About("function name of the kernel")]
+    samples: Annotated[int, About("samples in this state at this instruction")]
+    samples_not_issued: Annotated[int | None, About("those of them in cycles without an issue")]
+    reason: Annotated[str, About("warp state, as in `stalls`")]
+
+
+class Operation(TypedDict):
+    """One operation on the GPU, by start time."""
+
+    report: Report
+    point: PointId
+    index: Annotated[int, About("order by start time in its report")]
+    kind: Annotated[str, About("kernel, memcpy, memset or graph (a graph traced as a whole)")]
+    name: Annotated[str | None, About("kernel function name, or the kind of copy")]
+    demangled: Annotated[str | None, About("full kernel name")]
+    start_ns: Annotated[int, About("start, on the trace's clock", "ns")]
+    end_ns: Annotated[int, About("end", "ns")]
+    duration_ns: Annotated[int, About("end − start", "ns")]
+    gap_before_ns: Annotated[int | None,
+        About("time that the device stood idle since all earlier operations ended; 0 where they overlap, "
+              "null for a device's first", "ns")
+    ]
+    stream_gap_before_ns: Annotated[int | None, About("the same within its stream", "ns")]
+    api_name: Annotated[str | None, About("CUDA call that launched it", "", "CUPTI_ACTIVITY_KIND_RUNTIME")]
+    api_start_ns: Annotated[int | None, About("start of that call", "ns")]
+    api_duration_ns: Annotated[int | None, About("duration of that call on the host", "ns")]
+    stream: Annotated[int | None, About("CUDA stream")]
+    device: Annotated[int | None, About("CUDA device index", "", "deviceId")]
+    grid: Annotated[str | None, About("grid as x,y,z")]
+    block: Annotated[str | None, About("block as x,y,z")]
+    graph: Annotated[bool, About("launched as a node of a CUDA graph, or a whole graph")]
+    launch: Annotated[int | None, About("which repeat of the point's NVTX range, from 0")]
+    nvtx: Annotated[str | None, About("open NVTX ranges, outermost first, joined by /")]
+    bytes: Annotated[int | None, About("bytes copied or set", "byte")]
+
+
+class Range(TypedDict):
+    """One NVTX range of the host."""
+
+    report: Report
+    name: Annotated[str, About("its text")]
+    point: Annotated[str | None, About("the point range it is, or lies in")]
+    start_ns: Annotated[int, About("start", "ns")]
+    end_ns: Annotated[int | None, About("end; null where the range was never closed", "ns")]
+    launch: Annotated[int | None, About("which repeat of the point's range, from 0")]
+
+
+class Timing(TypedDict):
+    """One point: checked and timed."""
+
+    report: Report
+    batch: Batch
+    run: Annotated[int, About("process that timed the batch, counted from 0; measurements are of run 0")]
+    point: Annotated[str, About("point id")]
+    target: Annotated[str, About("kernel target")]
+    params: Annotated[str, About("parameters as JSON")]
+    status: Annotated[str, About("ok, wrong, skipped, error or lost")]
+    reason: Annotated[str | None, About("why it is not ok")]
+    check_rel_l2: Annotated[float | None, About("relative L2 error against the float32 reference")]
+    check_max_abs: Annotated[float | None, About("largest absolute error")]
+    check_tolerance: Annotated[float | None, About("tolerance on check_rel_l2")]
+    flops: Annotated[int | None, About("analytic work", "FLOP")]
+    bytes: Annotated[int | None, About("analytic traffic", "byte")]
+    convention: Annotated[str | None, About("how work and traffic are counted")]
+    cold_us: Annotated[float | None, About("event time with the L2 cache flushed before each launch, median", "µs")]
+    cold_q25_us: Annotated[float | None, About("lower quartile", "µs")]
+    cold_q75_us: Annotated[float | None, About("upper quartile", "µs")]
+    cold_n: Annotated[int | None, About("repetitions")]
+    hot_us: Annotated[float | None, About("event time per launch, launches queued back to back, median", "µs")]
+    hot_q25_us: Annotated[float | None, About("lower quartile", "µs")]
+    hot_q75_us: Annotated[float | None, About("upper quartile", "µs")]
+    hot_n: Annotated[int | None, About("repetitions")]
+    host_us: Annotated[float | None, About("host time of the call, without waiting for the GPU, median", "µs")]
+    host_q25_us: Annotated[float | None, About("lower quartile", "µs")]
+    host_q75_us: Annotated[float | None, About("upper quartile", "µs")]
+    host_n: Annotated[int | None, About("repetitions")]
+    plan_us: Annotated[float | None, About("host time of plan(), median", "µs")]
+    plan_q25_us: Annotated[float | None, About("lower quartile", "µs")]
+    plan_q75_us: Annotated[float | None, About("upper quartile", "µs")]
+    plan_n: Annotated[int | None, About("repetitions")]
+    cold_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
+    hot_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
+    host_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
+    plan_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
+    sm_mhz_before: Annotated[float | None, About("SM clock before", "MHz")]
+    sm_mhz_after: Annotated[float | None, About("SM clock after", "MHz")]
+    mem_mhz_before: Annotated[float | None, About("memory clock before", "MHz")]
+    mem_mhz_after: Annotated[float | None, About("memory clock after", "MHz")]
+    throttled: Annotated[bool | None, About("the driver named a reason to lower the clocks, before or after")]
+    throttle_reasons: Annotated[str | None, About("those reasons, joined by ; ")]
+    retakes: Annotated[int | None, About("times the timing was taken again")]
+    info: Annotated[str | None, About("what plan() chose, as JSON")]
+    peak_memory_bytes: Annotated[int | None, About("peak of allocated GPU memory", "byte")]
+
+
+class Loss(TypedDict):
+    """One point that a capture did not get."""
+
+    report: Report
+    batch: Batch
+    point: PointId
+    tool: Annotated[str, About("trace, sweep or deep")]
+    reason: Annotated[str | None, About("why")]
+
+
+# fmt: on
+# The records whose fields, one after the other, are the columns of each table.
+TABLES: dict[str, tuple[type, ...]] = {
+    "kernels": (KernelRow,),
+    "metrics": (OfKernel, MetricRow),
+    "stalls": (OfKernel, Stall),
+    "rules": (OfKernel, Rule),
+    "lines": (OfKernel, Line),
+    "timeline": (Operation,),
+    "ranges": (Range,),
+    "timing": (Timing,),
+    "lost": (Loss,),
+}
+
+
+class Kernel(KernelRow):
+    """A profiled launch with all that was measured of it.
+
+    metrics: value by registry key, in the registry's unit; lines: of deep profiles alone.
+    """
+
+    metrics: dict[str, float | None]
+    stalls: list[Stall]
+    rules: list[Rule]
+    lines: NotRequired[list[Line]]
+
+
+class Check(TypedDict):
+    """A point's output against its float32 reference, and what was allowed."""
+
+    rel_l2: float | None
+    max_abs: float | None
+    tolerance: float | None
+
+
+class Point(TypedDict):
+    """One configuration of a target with what every tool found of it.
+
+    samples, runs: times in µs by series (cold_us, hot_us, …), the latter a list for each run.
+    """
+
+    point: str
+    params: Params
+    tier: str
+    status: str
+    reason: str | None
+    problems: list[str]
+    check: Check
+    info: dict[str, Any]
+    measurement: Measurement
+    samples: dict[str, list[float] | None]
+    kernels: list[Kernel]
+    runs: dict[str, list[list[float] | None]]
+
+
+class Provenance(TypedDict):
+    """On which GPU, with which versions, when, and how directly a number was measured (``tier``)."""
+
+    tier: str
+    gpu: str
+    compute_capability: str | None
+    sm_count: int | None
+    l2_bytes: int | None
+    memory_bytes: int | None
+    driver: str | None
+    cuda: str | None
+    torch: str | None
+    flashinfer: str | None
+    ncu: str | None
+    nsys: str | None
+    python: str | None
+    date: str | None
+    recording: str | None
+    clock_policy: str | None
+
+
+class Datasheet(TypedDict):
+    """Published peaks of a part; None where it is unknown."""
+
+    dram_gbs: float | None
+    tensor_tflops: float | None
+    source: str | None
+
+
+class MeasuredPeaks(TypedDict):
+    """Peaks that a large copy and large matrix products (by data type) reached on the same machine."""
+
+    dram_gbs: float | None
+    tensor_tflops: dict[str, float | None]
+    source: str | None
+
+
+class Ceilings(TypedDict):
+    """What a machine could do at most, by source."""
+
+    gpu: str | None
+    datasheet: Datasheet
+    measured: MeasuredPeaks
+
+
+class NoiseFloor(TypedDict):
+    """How far two measurements of a column lie apart, as a fraction of the value, and on what that rests.
+
+    n: captures or launches; points: how many it was taken over; how: the same in words.
+    """
+
+    floor: float
+    n: int
+    points: int
+    how: str
+
+
+class Results(TypedDict):
+    """``results/<target>_results.json``: all that is known of one target. noise: by column."""
+
+    schema: int
+    target: str
+    provenance: Provenance
+    ceilings: Ceilings
+    points: list[Point]
+    deep: list[Kernel]
+    noise: dict[str, NoiseFloor]
+
+
+class MachineInfo(TypedDict):
+    """``results/environment_info.json``: the machine that made the evidence.
+
+    findings: what the preflight found, each with its status, text and remedy.
+    """
+
+    schema: int
+    provenance: Provenance
+    findings: list[dict[str, Any]]
+    ceilings: Ceilings
