@@ -50,7 +50,8 @@ def launch_floor(row: Measurement, name: str) -> float | None:
     if time not in TIMED:
         return None
     stem = time.removesuffix("_us")
-    return half_width(row[f"{stem}_q25_us"], row[f"{stem}_q75_us"], row[f"{stem}_n"], row[time])
+    names = f"{stem}_q25_us", f"{stem}_q75_us", f"{stem}_n", time
+    return half_width(*map(row.get, names))
 
 
 def repeat_floors(repeats: Sequence[Iterable[Measurement]]) -> dict[str, NoiseFloor]:
@@ -76,7 +77,7 @@ def launch_floors(rows: Sequence[Measurement]) -> dict[str, NoiseFloor]:
         known = [width for row in rows if (width := launch_floor(row, name)) is not None]
         if known:
             count = f"{RATES.get(name, name).removesuffix('_us')}_n"
-            least = min(row[count] for row in rows if row[count])
+            least = min(row[count] for row in rows if row.get(count))
             out[name] = _floor(known, least, "1.57 × IQR / √n of the launches of a point")
     return out
 

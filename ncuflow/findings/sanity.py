@@ -276,8 +276,8 @@ def _distortion(row: Row) -> Iterator[Violation]:
 
 def _percentages(row: Row) -> Iterator[Violation]:
     for name in PERCENTAGES:
-        if row[name] is not None:
-            yield from _percentage(name, row[name], row["point"])
+        if (value := row.get(name)) is not None:
+            yield from _percentage(name, value, row["point"])
 
 
 def _percentage(name: str, value: float, point: str) -> Iterator[Violation]:
@@ -297,8 +297,8 @@ def _occupancy(row: Row) -> Iterator[Violation]:
 def _arithmetic(row: Row) -> Iterator[Violation]:
     """A rate times its time must give the work it came from."""
     for column in RATES:
-        (work, time), rate = column.terms, row[column.name]
-        expected = ratio(row[work], row[time], column.scale)
+        (work, time), rate = column.terms, row.get(column.name)
+        expected = ratio(row.get(work), row.get(time), column.scale)
         if rate is None or expected is None or row[time] < 0:
             continue
         if abs(rate - expected) > ARITHMETIC * max(abs(expected), 1e-12):
