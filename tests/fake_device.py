@@ -22,6 +22,7 @@ class Device:
         self.log: list[str] = []
         self.answers = True
         self.unwritten = False
+        self.throttled: list[tuple[str, ...]] = []  # of the cold bursts to come
         self.states: list[dict[str, Any] | None] = []  # answers of clocks(), the last one for good
 
     def facts(self) -> dict[str, Any]:
@@ -53,15 +54,29 @@ class Device:
     def flush(self) -> None:
         self.log.append("flush")
 
-    def cold(self, run: Callable[[], None], n: int) -> timing.Series:
+    def cold(self, run: Callable[[], None], n: int) -> timing.Burst:
         self.log.append(f"cold {n}")
         run()
-        return [10.0 + i for i in range(n)], True
+        return timing.Burst([10.0 + i for i in range(n)], True, 1900.0, self.throttle())
 
-    def hot(self, run: Callable[[], None], n: int, group: int) -> timing.Series:
+    def hot(self, run: Callable[[], None], n: int, group: int) -> timing.Burst:
         self.log.append(f"hot {n} x {group}")
         run()
-        return [5.0] * n, False
+        return timing.Burst([5.0] * n, False, 1800.0)
+
+    def steady(self, run: Callable[[], None], n: int, group: int) -> timing.Burst:
+        self.log.append(f"steady {n} x {group}")
+        return timing.Burst([6.0 + i for i in range(n)], True, 1500.0, ("sw_power_cap",))
+
+    def settle(self) -> None:
+        self.log.append("settle")
+
+    def floor_us(self) -> float:
+        return 2.5
+
+    def throttle(self) -> tuple[str, ...]:
+        """Throttle reasons of the next burst, as ``throttled`` says."""
+        return self.throttled.pop(0) if self.throttled else ()
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fake_device import Device, fake_target, made, ran
 
-from ncuflow.runner import faults
-from ncuflow.runner.run import Run, run_points
+from ncuflow.runner import faults, timing
+from ncuflow.runner.run import Run, run_points, shuffled
 
 NAN = float("nan")
 
@@ -28,7 +28,9 @@ def test_a_right_point_is_timed_and_its_record_is_complete() -> None:
     assert record["info"] == {"split_kv": False, "seed": 7}
     assert record["peak_memory_bytes"] == 1234
     assert record["clocks"] is None
-    assert record["timing"].keys() == {"cold", "hot", "host", "plan"}
+    assert record["timing"].keys() == {"cold", "hot", "sustained", "host", "plan"}
+    assert record["timing"]["cold"]["floor_us"] == 2.5
+    assert record["order"] == {"run": 0, "positions": [0, 0, 0]}
 
 
 @pytest.mark.parametrize("mode", ["time", "trace", "check"])
@@ -74,22 +76,73 @@ def test_an_error_is_of_one_point_and_its_reason_one_line() -> None:
     assert good["status"] == "ok"
 
 
-def test_a_lost_gpu_is_named_once_and_the_rest_is_lost() -> None:
+def places(n: int, number: int) -> list[str]:
+    return [point.id for point in shuffled(made(n), 0, number)]
+
+
+def test_a_gpu_lost_in_the_first_round_is_named_once_and_the_rest_is_lost() -> None:
     device = Device()
     device.answers = False
     status, records = ran(device, n=4, p2=RuntimeError("illegal memory access"))
     assert status == 4
-    assert [r["status"] for r in records] == ["ok", "error", "lost", "lost"]
-    why = "the GPU was lost at fake/p2: RuntimeError: illegal memory access"
-    assert records[3]["reason"] == why
-    assert records[3]["work"]["flops"] == 1 and records[3]["timing"] is None
+    found = {r["point"]: r for r in records}
+    before = places(4, 0).index("fake/p2")
+    assert found["fake/p2"]["status"] == "error"
+    for place, point in enumerate(places(4, 0)):
+        if place < before:
+            assert found[point]["status"] == "ok"
+            assert found[point]["order"]["positions"] == [place]
+        elif place > before:
+            assert found[point]["status"] == "lost" and found[point]["timing"] is None
+            why = "the GPU was lost at fake/p2: RuntimeError: illegal memory access"
+            assert found[point]["reason"] == why
+            assert found[point]["work"]["flops"] == 1
+    assert 0 < before < 3  # both kinds are there
+
+
+def test_a_gpu_lost_in_a_later_round_leaves_what_was_measured() -> None:
+    device, visits = Device(), []
+
+    def lost_at_the_second_visit() -> None:
+        if device.log[-1] == "run" and device.log[-2] == "release":  # the warm-up of a visit
+            visits.append(1)
+        if len(visits) == 2:
+            device.answers = False
+            raise RuntimeError("illegal memory access")
+
+    status, records = ran(device, n=3, p3=lost_at_the_second_visit)
+    found = {r["point"]: r for r in records}
+    assert status == 4 and found["fake/p3"]["status"] == "error"
+    for point in ("fake/p1", "fake/p2"):
+        assert found[point]["status"] == "ok" and found[point]["timing"]["cold"]["n"] >= 5
+        assert 1 <= len(found[point]["order"]["positions"]) <= 2
+
+
+def test_rounds_have_orders_of_their_own_and_another_run_others() -> None:
+    points = made(12)
+    orders = [
+        tuple(p.id for p in shuffled(points, run, number)) for run in (0, 1) for number in range(3)
+    ]
+    assert len(set(orders)) == 6
+    assert all(sorted(order) == sorted(p.id for p in points) for order in orders)
+    assert orders[0] == tuple(p.id for p in shuffled(points, 0, 0))
+
+
+def test_a_point_is_checked_once_and_measured_in_every_round() -> None:
+    device = Device()
+    _, records = ran(device, n=2)
+    assert device.log.count("poison") == 2
+    assert device.log.count("release") == 2 * timing.ROUNDS
+    for record in records:
+        assert record["check"]["rel_l2"] == 0.0
+        assert record["timing"]["cold"]["n"] == timing.REPEATS
 
 
 def test_a_compiler_after_the_warm_up_is_an_error() -> None:
     device, watch = Device(), SimpleNamespace(started=3)
     run = Run(device, fake_target(device), "time", watch=watch)
     records: list[dict[str, Any]] = []
-    device.cold = lambda run, n: (setattr(watch, "started", 4), ([1.0] * n, True))[1]  # type: ignore
+    device.cold = lambda run, n: (setattr(watch, "started", 4), timing.Burst([1.0] * n))[1]  # type: ignore
     assert run_points(run, made(1), records.append) == 3
     assert records[0]["status"] == "error" and records[0]["timing"] is None
     assert "ninja or nvcc ran after the warm-up" in records[0]["reason"]
@@ -107,8 +160,9 @@ def test_the_checked_run_is_warm_poisoned_and_restored_first() -> None:
 def test_inputs_are_restored_before_each_timed_series() -> None:
     device = Device()
     ran(device)
-    series = [entry for entry in device.log[5:] if entry.split()[0] in ("reset", "cold", "hot")]
-    assert series == ["reset", "cold 3", "reset", "cold 30", "reset", "hot 30 x 8", *["reset"] * 2]
+    for place, entry in enumerate(device.log):
+        if entry.startswith(("cold", "hot", "steady")):
+            assert "reset" in device.log[place - 2 : place] or entry.startswith("steady"), place
 
 
 def test_trace_opens_the_profiler_around_the_launches_only() -> None:

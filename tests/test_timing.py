@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from fake_device import Device, ran
+from fake_device import Device, fake_target, ran
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,13 +35,25 @@ def test_repetitions_are_never_fewer_than_five(wanted: int, budget: float, each:
 
 @pytest.mark.parametrize(
     ("each", "cold", "hot"),
-    [(2e3, "cold 30", "hot 10 x 8"), (2e4, "cold 8", "hot 8 x 1"), (9e5, "cold 5", "hot 5 x 1")],
+    [
+        (2e2, "cold 10", "hot 10 x 8"),
+        (2e3, "cold 10", "hot 1 x 8"),
+        (2e4, "cold 1", "hot 1 x 1"),
+    ],
 )
 def test_a_slow_launch_is_repeated_less_and_grouped_less(each: float, cold: str, hot: str) -> None:
     device = Device()
-    device.cold = lambda run, n: (device.log.append(f"cold {n}"), ([each] * n, True))[1]  # type: ignore
+    device.cold = lambda run, n: (device.log.append(f"cold {n}"), timing.Burst([each] * n))[1]  # type: ignore
     ran(device)
     assert cold in device.log and hot in device.log
+
+
+def test_no_burst_is_longer_than_the_power_limit_takes_to_act() -> None:
+    device, each = Device(), 6e3
+    device.cold = lambda run, n: (device.log.append(f"cold {n}"), timing.Burst([each] * n))[1]  # type: ignore
+    ran(device)
+    sizes = {int(entry.split()[1]) for entry in device.log if entry.startswith("cold")}
+    assert max(sizes) * each <= timing.BURST_US
 
 
 def test_whether_the_host_kept_ahead_is_recorded() -> None:
@@ -52,25 +62,82 @@ def test_whether_the_host_kept_ahead_is_recorded() -> None:
     assert record["timing"]["hot"]["queued"] is False
 
 
-def state(*throttle: str) -> dict[str, Any]:
-    return {"sm_mhz": 1500, "mem_mhz": 2600, "throttle": list(throttle)}
-
-
-@pytest.mark.parametrize(
-    ("after", "retakes"),
-    [
-        ([state()], 0),
-        ([state("sw_power_cap", "gpu_idle", "applications_clocks_setting")], 0),
-        ([state("hw_thermal_slowdown")] * 9, 2),
-        ([state("sw_thermal_slowdown"), state(), state()], 1),
-    ],
-)
-def test_a_throttled_series_is_retaken_twice_at_most(after: list[Any], retakes: int) -> None:
+def test_every_burst_starts_from_settled_clocks() -> None:
     device = Device()
-    device.states = [state(), *after]
+    ran(device)
+    bursts = [i for i, e in enumerate(device.log) if e.startswith(("cold 10", "hot"))]
+    assert bursts and all(device.log[i - 2] == "settle" for i in bursts)
+
+
+def burst(times: list[float], *throttle: str, mhz: float = 1980) -> timing.Burst:
+    return timing.Burst(times, True, mhz, throttle)
+
+
+def test_throttled_samples_do_not_count_where_enough_others_do() -> None:
+    found = timing.of_bursts([burst([1.0] * 5), burst([9.0, 8.0], "sw_power_cap", mhz=1500)])
+    assert (found["median"], found["n"]) == (1.0, 5)
+    assert found["left_out"] == [9.0, 8.0]
+    assert (found["throttle"], found["sm_mhz"]) == ([], 1980)
+
+
+def test_a_point_that_is_always_throttled_says_so() -> None:
+    found = timing.of_bursts([burst([9.0] * 6, "sw_power_cap", "gpu_idle"), burst([1.0])])
+    assert (found["median"], found["n"], found["left_out"]) == (9.0, 7, [])
+    assert found["throttle"] == ["sw_power_cap"]
+
+
+@pytest.mark.parametrize(("again", "retakes"), [(0, 0), (1, 1), (20, 9)])
+def test_a_throttled_burst_is_taken_again_within_a_limit(again: int, retakes: int) -> None:
+    device = Device()
+    device.states = [{"sm_mhz": 1500, "mem_mhz": 2600, "throttle": []}]
+    device.throttled = [
+        (),
+        *[("hw_thermal_slowdown",)] * again,
+    ]  # the first burst only sizes the others
     _, (record,) = ran(device)
     assert record["clocks"]["retakes"] == retakes
-    assert sum(entry == "cold 30" for entry in device.log) == retakes + 1
+
+
+def test_clock_policy_and_idling_are_no_throttle() -> None:
+    device = Device()
+    device.states = [{"sm_mhz": 1500, "mem_mhz": 2600, "throttle": []}]
+    device.throttled = [("gpu_idle", "applications_clocks_setting")] * 9
+    _, (record,) = ran(device)
+    assert record["clocks"]["retakes"] == 0 and record["timing"]["cold"]["left_out"] == []
+
+
+def test_the_sustained_rate_is_that_of_the_second_half() -> None:
+    device = Device()
+    _, (record,) = ran(device)
+    found = record["timing"]["sustained"]
+    steady = next(entry for entry in device.log if entry.startswith("steady"))
+    n = int(steady.split()[1])
+    assert found["n"] == n - n // 2
+    assert found["samples"][0] == timing.significant(6.0 + n // 2)
+    assert (found["throttle"], found["sm_mhz"]) == (["sw_power_cap"], 1500)
+
+
+def test_a_launch_shorter_than_its_call_has_no_sustained_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "_host", lambda device, run, n: [50.0] * n)
+    device = Device()
+    _, (record,) = ran(device)
+    assert record["timing"]["sustained"] is None
+    assert not any(entry.startswith("steady") for entry in device.log)
+
+
+def test_a_pair_is_timed_in_turns_and_each_goes_first_as_often() -> None:
+    device = Device()
+    launches = []
+    for name in "ab":
+        launch = fake_target(device).prepare({"n": 1})
+        launch.run = lambda name=name: device.log.append(name)  # type: ignore[misc]
+        launches.append(launch)
+    base, other = timing.pair(device, (launches[0], launches[1]), rounds=4, each_n=2)
+    cold = [device.log[i + 1] for i, e in enumerate(device.log) if e == "cold 2"]
+    assert cold == list("abbaabba")
+    assert sum(len(b.times) for b in base.cold) == sum(len(b.times) for b in other.cold) == 8
 
 
 def test_throttle_reasons_are_named_and_unknown_bits_kept() -> None:
@@ -80,5 +147,13 @@ def test_throttle_reasons_are_named_and_unknown_bits_kept() -> None:
 
 
 def test_a_rate_has_its_quartiles_the_right_way_round() -> None:
-    found = ceilings._rate([1.0, 2.0, 4.0, 5.0, 8.0], 1e-3, "m")
-    assert found == {"value": 250.0, "n": 5, "q25": 200.0, "q75": 500.0, "method": "m"}
+    times = timing.of_bursts([burst([1.0, 2.0, 4.0, 5.0, 8.0], "sw_power_cap", mhz=1400)])
+    found = ceilings.rate(times, 1e-3)
+    assert (found["q25"], found["value"], found["q75"], found["n"]) == (200.0, 250.0, 500.0, 5)
+    assert (found["sm_mhz"], found["throttle"]) == (1400, ["sw_power_cap"])
+
+
+def test_a_ceiling_has_a_burst_and_a_sustained_figure() -> None:
+    device = Device()
+    bursts, sustained = timing.throughput(device, lambda: None, 30)
+    assert bursts["median"] == 5.0 and sustained["throttle"] == ["sw_power_cap"]

@@ -1,4 +1,8 @@
-"""What this GPU reaches: copy bandwidth and matrix rate, to hold kernels against."""
+"""What this GPU reaches: copy and read bandwidth and matrix rate, to hold kernels against.
+
+Each has two figures: in bursts from settled clocks, and sustained, back to back until clocks and power
+have settled.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from ncuflow.runner import timing
 from ncuflow.runner.gpu import Gpu
 from ncuflow.runner.launch import torch_dtype
-from ncuflow.runner.timing import REPEATS, quartiles, significant
+from ncuflow.runner.timing import REPEATS, significant
 
-COPY_BYTES = 4 << 30  # of one buffer: many times any L2 cache
+BYTES = 4 << 30  # of one buffer: many times any L2 cache
 SIZE = 8192  # of the square matrices
-WARM_RUNS = 20  # the clocks settle
 
 
 def measure(device: Gpu, repeats: int = REPEATS) -> dict[str, Any]:
-    """ceilings.json: medians with quartiles of a large copy (GB/s) and matmuls (TFLOPS)."""
+    """ceilings.json: medians with quartiles of a large copy and read (GB/s) and matmuls (TFLOPS)."""
     return {
         "copy_gbs": _copy(device, repeats),
+        "read_gbs": _read(device, repeats),
         "matmul_tflops": {dtype: _matmul(device, dtype, repeats) for dtype in ("f16", "bf16")},
         "gpu": device.facts()["name"],
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -27,15 +32,29 @@ def measure(device: Gpu, repeats: int = REPEATS) -> dict[str, Any]:
 
 
 def _copy(device: Gpu, repeats: int) -> dict[str, Any]:
+    source = _buffer(device)
+    copy = source.clone()
+    method = f"device-to-device copy of {source.nbytes / 2**30:.3g} GiB, bytes read and written"
+    return _rate(device, lambda: copy.copy_(source), repeats, 2 * source.nbytes / 1e9, method)
+
+
+def _read(device: Gpu, repeats: int) -> dict[str, Any]:
+    import torch
+
+    source = _buffer(device)
+    total = torch.empty((), dtype=source.dtype, device=source.device)
+    method = f"torch.sum of {source.nbytes / 2**30:.3g} GiB of float32, bytes read"
+    return _rate(
+        device, lambda: torch.sum(source, dim=0, out=total), repeats, source.nbytes / 1e9, method
+    )
+
+
+def _buffer(device: Gpu) -> Any:
     import torch
 
     device.release()
-    size = min(COPY_BYTES, device.facts()["memory_bytes"] // 8)
-    source = torch.ones(size, dtype=torch.int8, device="cuda")
-    copy = torch.empty_like(source)
-    times = _times(device, lambda: copy.copy_(source), repeats)
-    method = f"device-to-device copy of {size / 2**30:.3g} GiB, bytes read and written"
-    return _rate(times, 2 * size / 1e9, method)
+    size = min(BYTES, device.facts()["memory_bytes"] // 8)
+    return torch.ones(size // 4, dtype=torch.float32, device="cuda")
 
 
 def _matmul(device: Gpu, dtype: str, repeats: int) -> dict[str, Any]:
@@ -44,17 +63,24 @@ def _matmul(device: Gpu, dtype: str, repeats: int) -> dict[str, Any]:
     device.release()
     a, b = (torch.randn(SIZE, SIZE, device="cuda").to(torch_dtype(dtype)) for _ in range(2))
     out = torch.empty_like(a)
-    times = _times(device, lambda: torch.mm(a, b, out=out), repeats)
-    return _rate(times, 2 * SIZE**3 / 1e12, f"torch.mm of {SIZE}^3, normal random values")
+    method = f"torch.mm of {SIZE}^3, normal random values"
+    return _rate(device, lambda: torch.mm(a, b, out=out), repeats, 2 * SIZE**3 / 1e12, method)
 
 
-def _times(device: Gpu, run: Callable[[], Any], repeats: int) -> list[float]:
-    for _ in range(WARM_RUNS):
-        run()
-    return device.hot(run, repeats, 1)[0]
+def _rate(
+    device: Gpu, run: Callable[[], Any], repeats: int, amount: float, method: str
+) -> dict[str, Any]:
+    """Rate (``amount`` per second) in bursts, with ``sustained`` beside it: {"value", "n", "q25", "q75",
+    "sm_mhz", "throttle"} each."""
+    bursts, sustained = timing.throughput(device, run, repeats)
+    return rate(bursts, amount) | {"method": method, "sustained": rate(sustained, amount)}
 
 
-def _rate(times: list[float], amount: float, method: str) -> dict[str, Any]:
-    """Rate (``amount`` a second) of times in us: {"value", "n", "q25", "q75", "method"}."""
-    fast, median, slow = (significant(amount / (us * 1e-6)) for us in quartiles(times))
-    return {"value": median, "n": len(times), "q25": slow, "q75": fast, "method": method}
+def rate(times: dict[str, Any], amount: float) -> dict[str, Any]:
+    """The rates of a summary of times in µs; the slow quartile of times is the low one of rates."""
+    slow, median, fast = (
+        significant(amount / (times[key] * 1e-6)) for key in ("q75", "median", "q25")
+    )
+    return {"value": median, "n": times["n"], "q25": slow, "q75": fast} | {
+        key: times[key] for key in ("sm_mhz", "throttle")
+    }

@@ -5,15 +5,22 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import median
+from time import monotonic, sleep
 from typing import Any
 
 from ncuflow.runner.launch import Launch, Tensor
-from ncuflow.runner.timing import Series
+from ncuflow.runner.timing import THROTTLES, Burst
 
 Run = Callable[[], None]
 SPINS = 4  # times that a series is taken if the host falls behind the GPU
 HOST_US = 50.0  # to enqueue one launch; learnt anew for each point
 LONGEST_SPIN_US = 200_000.0
+PROBE_CYCLES = 400_000  # of the spin kernel that reads the SM clock: 0.2 ms at 2 GHz
+NEAR_BEST = 0.985  # of the highest SM clock seen: the clocks are back
+LONGEST_WAIT_S = 1.0  # for the clocks to come back
+WAIT_S = 0.005  # between two looks at them
+FLOOR_LAUNCHES = 30
 
 
 def capabilities() -> list[str]:
@@ -37,9 +44,12 @@ class Gpu:
         self.torch = torch
         self.properties = torch.cuda.get_device_properties(0)
         twice_l2 = 2 * self.properties.L2_cache_size
-        self._flush = torch.empty(twice_l2, dtype=torch.int8, device="cuda")
+        self._flush = torch.zeros(twice_l2 // 4, dtype=torch.float32, device="cuda")
+        self._sum = torch.empty((), dtype=torch.float32, device="cuda")
         self._handle = _nvml_handle(self.properties)
         self._host_us = HOST_US
+        self._best_mhz = 0.0
+        self._floor_us: float | None = None
 
     def facts(self) -> dict[str, Any]:
         """{"name", "compute_capability", "memory_bytes"}, what a target's skip() is given."""
@@ -73,7 +83,7 @@ class Gpu:
 
     def peak_memory(self) -> int:
         """Most bytes allocated since ``release``, the flush buffer aside."""
-        peak: int = self.torch.cuda.max_memory_allocated() - self._flush.numel()
+        peak: int = self.torch.cuda.max_memory_allocated() - self._flush.nbytes
         return peak
 
     # correctness
@@ -109,34 +119,59 @@ class Gpu:
     # timing
 
     def flush(self) -> None:
-        """Evict the L2 cache: write twice its size."""
-        self._flush.zero_()
+        """Evict the L2 cache: read twice its size. Reading leaves no line that must be written back
+        while the next kernel runs."""
+        self.torch.sum(self._flush, dim=0, out=self._sum)
 
-    def cold(self, run: Run, n: int) -> Series:
+    def cold(self, run: Run, n: int) -> Burst:
         """Time of each of ``n`` launches, each after an L2 flush."""
         return self._queued(run, n, 1, self.flush)
 
-    def hot(self, run: Run, n: int, group: int) -> Series:
-        """Time a launch of each of ``n`` groups of ``group`` launches back to back."""
+    def hot(self, run: Run, n: int, group: int) -> Burst:
+        """Time per launch of each of ``n`` groups of ``group`` launches back to back."""
         return self._queued(run, n, group, None)
 
-    def _queued(self, run: Run, n: int, group: int, before: Run | None) -> Series:
-        """Queue the series behind a spin kernel, a longer one each time the host fell behind."""
+    def steady(self, run: Run, n: int, group: int) -> Burst:
+        """As ``hot``, not behind a spin kernel: for series longer than any that is queued first."""
+        return self._burst(run, n, group, None, spin_us=0.0)
+
+    def floor_us(self) -> float:
+        """Median cold time of an empty kernel: what the events themselves cost. Measured once."""
+        if self._floor_us is None:
+            empty = self.cold(lambda: self.torch.cuda._sleep(0), FLOOR_LAUNCHES)
+            self._floor_us = median(empty.times)
+        return self._floor_us
+
+    def settle(self) -> None:
+        """Wait until no throttle reason shows and the SM clock is near the highest seen, for
+        LONGEST_WAIT_S at most."""
+        until = monotonic() + LONGEST_WAIT_S
+        while True:
+            mhz = self._sm_mhz()
+            self._best_mhz = max(self._best_mhz, mhz)
+            calm = mhz >= NEAR_BEST * self._best_mhz and not THROTTLES & set(self._throttle())
+            if calm or monotonic() > until:
+                return
+            sleep(WAIT_S)
+
+    def _queued(self, run: Run, n: int, group: int, before: Run | None) -> Burst:
+        """Queue the burst behind a spin kernel, a longer one each time the host fell behind."""
         for _ in range(SPINS):
-            events, ahead = self._enqueue(run, n, group, before)
-            self.torch.cuda.synchronize()
-            if ahead:
+            spin_us = min(self._host_us * n * (group + 1), LONGEST_SPIN_US)
+            burst = self._burst(run, n, group, before, spin_us)
+            if burst.queued:
                 break
             self._host_us *= 2
-        return [start.elapsed_time(end) * 1e3 / group for start, end in events], ahead
+        return burst
 
-    def _enqueue(self, run: Run, n: int, group: int, before: Run | None) -> tuple[list[Any], bool]:
-        """(events around each group, whether all was queued before the GPU was let go)."""
+    def _burst(self, run: Run, n: int, group: int, before: Run | None, spin_us: float) -> Burst:
+        """Enqueue behind a spin of ``spin_us``, watch the throttle reasons while it runs, and read the
+        SM clock at its end."""
         torch = self.torch
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(n)]
-        spun = torch.cuda.Event()
-        spin_us = min(self._host_us * n * (group + 1), LONGEST_SPIN_US)
-        torch.cuda._sleep(int(spin_us * 2_000))  # clock cycles; at 2 GHz, so rather longer
+        spun, done = torch.cuda.Event(), torch.cuda.Event()
+        if spin_us:
+            torch.cuda._sleep(int(spin_us * 2_000))  # clock cycles; at 2 GHz, so rather longer
         spun.record()
         for start, end in events:
             if before is not None:
@@ -145,7 +180,31 @@ class Gpu:
             for _ in range(group):
                 run()
             end.record()
-        return events, not spun.query()
+        queued = not spin_us or not spun.query()
+        probe = self._probe()
+        done.record()
+        seen = set(self._throttle())
+        while not done.query():
+            seen |= set(self._throttle())
+        torch.cuda.synchronize()
+        times = [start.elapsed_time(end) * 1e3 / group for start, end in events]
+        return Burst(times, queued, _mhz(*probe), tuple(sorted(seen)))
+
+    def _probe(self) -> tuple[Any, Any]:
+        """Events around a kernel that spins for PROBE_CYCLES of the SM clock."""
+        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        self.torch.cuda._sleep(PROBE_CYCLES)
+        end.record()
+        return start, end
+
+    def _sm_mhz(self) -> float:
+        probe = self._probe()
+        self.torch.cuda.synchronize()
+        return _mhz(*probe)
+
+    def _throttle(self) -> list[str]:
+        return [] if self._handle is None else _nvml_throttle(self._handle)
 
     # profilers
 
@@ -172,6 +231,11 @@ class Gpu:
     def clocks(self) -> dict[str, Any] | None:
         """{"sm_mhz", "mem_mhz", "throttle": [reasons]}; None if NVML cannot tell."""
         return None if self._handle is None else _nvml_clocks(self._handle)
+
+
+def _mhz(start: Any, end: Any) -> float:
+    """SM clock from the time of a kernel of PROBE_CYCLES, in MHz."""
+    return PROBE_CYCLES / (float(start.elapsed_time(end)) * 1e3)
 
 
 _REASONS = {
@@ -211,11 +275,19 @@ def _nvml_clocks(handle: Any) -> dict[str, Any] | None:
     import pynvml
 
     try:
-        mask = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         return {
             "sm_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
             "mem_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-            "throttle": throttle_reasons(mask),
+            "throttle": _nvml_throttle(handle),
         }
     except pynvml.NVMLError:
         return None
+
+
+def _nvml_throttle(handle: Any) -> list[str]:
+    import pynvml
+
+    try:
+        return throttle_reasons(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    except pynvml.NVMLError:
+        return []

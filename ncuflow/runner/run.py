@@ -24,16 +24,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ncuflow import targets
-from ncuflow.io import BadInput, main_guard, read_json, write_json
+from ncuflow.io import BadInput, main_guard, read_json, write_json, write_text
 from ncuflow.runner import builds, faults, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.launch import Launch
@@ -58,6 +59,7 @@ class Run:
     faults: list[faults.Fault] = field(default_factory=list)
     watch: Any = None  # builds.CompilerWatch
     checked: bool = True  # False: an earlier run compared these points with their references
+    order: int = 0  # of the points when they are timed: another order per number
 
 
 class LateCompileError(RuntimeError):
@@ -65,25 +67,82 @@ class LateCompileError(RuntimeError):
 
 
 def run_points(run: Run, points: Sequence[Point], emit: Callable[[Record], None]) -> int:
-    """Run the points in order and emit a record of each; returns the exit status.
+    """Run the points and emit a record of each; returns the exit status.
 
     A point that fails is an error of that point, and the next one follows. Only a GPU that no
     longer answers ends the run: the points that follow are "lost".
     """
-    statuses = set()
+    if run.mode == "time":
+        return _time_points(run, points, emit)
+    records = []
     culprit: Record | None = None
     for point in points:
         if culprit is None:
             record, alive = run_point(run, point)
             culprit = None if alive else record
         else:
-            why = f"the GPU was lost at {culprit['point']}: {culprit['reason']}"
-            record = new_record(run.target, point, "lost", why)
-        statuses.add(record["status"])
+            record = _lost(run, point, culprit)
+        records.append(record)
         emit(record)
+    return _status(records, culprit)
+
+
+@dataclass
+class Visit:
+    """One round of a point: what earlier rounds gave, the round's number and the place in its order."""
+
+    series: timing.Series
+    number: int
+    place: int
+
+    @property
+    def last(self) -> bool:
+        return self.number == timing.ROUNDS - 1
+
+
+def _time_points(run: Run, points: Sequence[Point], emit: Callable[[Record], None]) -> int:
+    """Visit every point once per round, in a random order of its own, and emit it at its last visit.
+
+    Where the GPU is lost, a point keeps what its finished rounds gave; one without any is lost.
+    """
+    series = {point.id: timing.Series() for point in points}
+    latest: dict[str, Record] = {}
+    ended: set[str] = set()
+    culprit: Record | None = None
+    for number in range(timing.ROUNDS):
+        for place, point in enumerate(shuffled(points, run.order, number)):
+            if point.id in ended or culprit is not None:
+                continue
+            visit = Visit(series[point.id], number, place)
+            latest[point.id], alive = run_point(run, point, visit)
+            culprit = None if alive else latest[point.id]
+            if visit.last or latest[point.id]["status"] != "ok":
+                ended.add(point.id)
+                emit(latest[point.id])
+    if culprit is not None:
+        for point in points:
+            if point.id not in ended:
+                latest.setdefault(point.id, _lost(run, point, culprit))
+                emit(latest[point.id])
+    return _status(latest.values(), culprit)
+
+
+def shuffled(points: Sequence[Point], order: int, number: int) -> list[Point]:
+    """The points in the random order of one round: the same for the same order number."""
+    chosen = list(points)
+    random.Random(f"{order}/{number}").shuffle(chosen)
+    return chosen
+
+
+def _lost(run: Run, point: Point, culprit: Record) -> Record:
+    why = f"the GPU was lost at {culprit['point']}: {culprit['reason']}"
+    return new_record(run.target, point, "lost", why)
+
+
+def _status(records: Iterable[Record], culprit: Record | None) -> int:
     if culprit is not None:
         return LOST
-    return SOME_FAILED if statuses & {"wrong", "error"} else OK
+    return SOME_FAILED if {r["status"] for r in records} & {"wrong", "error"} else OK
 
 
 def new_record(target: ModuleType, point: Point, status: str, reason: str | None) -> Record:
@@ -100,11 +159,12 @@ def new_record(target: ModuleType, point: Point, status: str, reason: str | None
         "clocks": None,
         "info": {},
         "peak_memory_bytes": None,
+        "order": None,
     }
 
 
-def run_point(run: Run, point: Point) -> tuple[Record, bool]:
-    """(record of one point, whether the device still answers)."""
+def run_point(run: Run, point: Point, visit: Visit | None = None) -> tuple[Record, bool]:
+    """(record of one point, whether the device still answers). ``visit``: to time it, else None."""
     record = new_record(run.target, point, "ok", None)
     record["reason"] = run.target.skip(point.params, run.device.facts())
     if record["reason"] is not None:
@@ -112,13 +172,14 @@ def run_point(run: Run, point: Point) -> tuple[Record, bool]:
         return record, True
     alive = True
     try:
-        _run(run, point, record)
+        _run(run, point, record, visit)
     except Exception as error:
         record |= {
             "status": "error",
             "reason": builds.one_line(error),
             "timing": None,
             "clocks": None,
+            "order": None,
         }
         alive = run.device.alive()
     if alive:
@@ -126,8 +187,8 @@ def run_point(run: Run, point: Point) -> tuple[Record, bool]:
     return record, alive
 
 
-def _run(run: Run, point: Point, record: Record) -> None:
-    """Check one point, measure it if it is right, and fill its record."""
+def _run(run: Run, point: Point, record: Record, visit: Visit | None) -> None:
+    """Check one point, in the first of its rounds, measure it if it is right, and fill its record."""
     launch = run.target.prepare(point.params, run.seed)
     launch = faults.apply(launch, point.id, run.faults)
     record["info"] = dict(launch.info)
@@ -135,17 +196,25 @@ def _run(run: Run, point: Point, record: Record) -> None:
     record["peak_memory_bytes"] = run.device.peak_memory()
     compilers = _compilers(run)
     wrong = None
-    if run.checked:
+    if run.checked and (visit is None or visit.number == 0):
         record["check"], wrong = check(run.device, launch)
     if wrong is not None:
         record |= {"status": "wrong", "reason": wrong}
-    elif run.mode == "time":
-        repeats = run.repeats or timing.REPEATS
-        record["timing"], record["clocks"] = timing.measure(run.device, launch, repeats)
+    elif visit is not None:
+        _time(run, launch, record, visit)
     elif run.mode == "trace":
         trace(run, point, launch)
     if _compilers(run) != compilers:
         raise LateCompileError("ninja or nvcc ran after the warm-up")
+
+
+def _time(run: Run, launch: Launch, record: Record, visit: Visit) -> None:
+    series = visit.series
+    series.check = record["check"] or series.check
+    series.positions.append(visit.place)
+    timing.visit(run.device, launch, series, run.repeats or timing.REPEATS, visit.last)
+    record |= {"check": series.check, "timing": series.timing(), "clocks": series.conditions()}
+    record["order"] = {"run": run.order, "positions": list(series.positions)}
 
 
 def _compilers(run: Run) -> int:
@@ -196,20 +265,24 @@ def _point(path: Path, entry: Any, target: ModuleType) -> Point:
     return Point(entry["id"], entry["target"], params)
 
 
-def write_records(out: Path, points: Sequence[Point], produce: Callable[..., int]) -> int:
-    """Write what ``produce(emit)`` emits to OUT.partial, and move it to OUT when it returns."""
+def write_records(out: Path, names: Sequence[str], produce: Callable[..., int]) -> int:
+    """Write what ``produce(emit)`` emits to OUT.partial, and all of it to OUT, in the order of ``names``."""
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(out.name + ".partial")
-    progress = Progress(len(points))
+    progress = Progress(len(names))
+    lines: dict[str, str] = {}
     with partial.open("w", encoding="utf-8", newline="\n") as file:
 
         def emit(record: Record) -> None:
-            file.write(json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n")
+            line = json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n"
+            lines[record["point"]] = line
+            file.write(line)
             file.flush()
             progress.done(record["point"], record["status"], record["reason"])
 
         status = produce(emit)
-    partial.replace(out)
+    write_text(out, "".join(lines[name] for name in names))
+    partial.unlink()
     return status
 
 
@@ -227,11 +300,16 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ncuflow.runner.run", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("target", help=f"{', '.join(targets.names())}, or ceilings")
-    parser.add_argument("--mode", choices=("check", "time", "trace", "build"), default="check")
+    parser.add_argument(
+        "--mode", choices=("check", "time", "pairs", "trace", "build"), default="check"
+    )
     parser.add_argument("--points", type=Path, help="points.json of one batch")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, help="launches measured or traced a point")
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
+    parser.add_argument(
+        "--order", type=int, default=0, help="time: number of the random order of the points"
+    )
     parser.add_argument("--no-flush", action="store_true", help="trace: leave the L2 cache alone")
     parser.add_argument(
         "--unchecked",
@@ -272,9 +350,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_json(arguments.out, ceilings.measure(device, arguments.repeats or timing.REPEATS))
         return OK
     run = Run(device, target, arguments.mode, arguments.repeats, arguments.seed)
+    run.order = arguments.order
     run.flush, run.faults, run.watch = not arguments.no_flush, planted, builds.CompilerWatch()
     run.checked = not (arguments.unchecked and arguments.mode == "trace")
-    return write_records(arguments.out, points, lambda emit: run_points(run, points, emit))
+    if run.mode == "pairs":
+        from ncuflow.runner import pairs
+
+        sides = pairs.pairs_of(points)
+        names = [pairs.name(*pair) for pair in sides]
+        return write_records(arguments.out, names, lambda emit: pairs.run_pairs(run, sides, emit))
+    names = [point.id for point in points]
+    return write_records(arguments.out, names, lambda emit: run_points(run, points, emit))
 
 
 def gpu_capabilities() -> list[str]:

@@ -1,90 +1,219 @@
-"""Timing of one launch: cold, hot, host and plan, with their spread.
+"""Timing of one launch under equal conditions: cold, hot, sustained, host and plan, with their spread.
 
-cold  the L2 cache is flushed before each launch; events around each launch
-hot   launches back to back; events around groups of them
-host  perf_counter around run(), which only enqueues
-plan  perf_counter around plan() on an idle GPU; plan() copies the index arrays to the host, so
-      this is what a serving loop pays before each step
+cold       the L2 cache is flushed before each launch; events around each launch
+hot        launches back to back, L2 warm; events around groups of them
+sustained  launches back to back until clocks and power have settled: what a long run reaches
+host       perf_counter around run(), which only enqueues
+plan       perf_counter around plan() on an idle GPU; plan() copies the index arrays to the host, so
+           this is what a serving loop pays before each step
 
-For cold and hot the whole series is queued behind a spin kernel, so that the host is never what is
-measured. ``queued`` is false where the host fell behind all the same: then the gaps it left are in
-the numbers.
+A point is visited in several rounds, and between two visits the other points run (``run.py``), so
+that what ran before falls on all points alike. Cold and hot launches are queued in bursts behind a
+spin kernel, so that the host is never what is measured, and short enough that the power limit does
+not set in; before each burst the GPU waits until its clocks are back. A burst under a throttle reason
+is taken again while the time limit lasts, and does not enter the median where enough others do.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
 
 from ncuflow.runner.launch import Launch
 
-REPEATS = 30  # cold, hot and host repetitions, if the budget allows
-PLANS = 15  # repetitions of plan()
+REPEATS = 30  # cold, hot and host repetitions over all rounds, if the budget allows
+ROUNDS = 3
+PLANS = 15  # repetitions of plan() over all rounds
 LEAST = 5  # repetitions, whatever the budget
 GROUP = 8  # launches of one hot sample
-BUDGET_US = 500_000.0  # of a point's series together
+BUDGET_US = 500_000.0  # of a point's cold, hot and host series together
+BURST_US = 20_000.0  # of one burst: the power limit acts on averages over tens of milliseconds
+SUSTAINED_US = 400_000.0  # the second half of it is what counts
 SAMPLES = 50  # kept in the record
 
-# Reasons that make a measurement worth retaking. Idle, application clocks, sync boost, display
-# clocks say what the clock policy is; the software power cap is the steady state of a kernel that
-# keeps the tensor cores busy, and a retake would only meet it again. All are recorded.
-RETAKE_REASONS = frozenset(
-    {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
-)
-RETAKES = 2
+# What holds the clocks below what the policy asks for. Idle, application clocks, sync boost and display
+# clocks are the policy itself.
+THROTTLES = frozenset(
+    {"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+)  # fmt: skip
+RETAKES = 3  # of a throttled burst
 
-Series = tuple[list[float], bool]  # times in us; whether the host stayed ahead of the GPU
+
+@dataclass(frozen=True)
+class Burst:
+    """Launches queued behind each other. times: µs each; queued: the host stayed ahead of the GPU;
+    sm_mhz: SM clock right after them, None if unknown; throttle: reasons seen while they ran."""
+
+    times: list[float]
+    queued: bool = True
+    sm_mhz: float | None = None
+    throttle: tuple[str, ...] = ()
+
+    @property
+    def throttled(self) -> bool:
+        return bool(THROTTLES & set(self.throttle))
 
 
 class Clock(Protocol):
     """What timing asks of a device."""
 
     def synchronize(self) -> None: ...
-    def cold(self, run: Callable[[], None], n: int) -> Series: ...
-    def hot(self, run: Callable[[], None], n: int, group: int) -> Series: ...
+    def cold(self, run: Callable[[], None], n: int) -> Burst: ...
+    def hot(self, run: Callable[[], None], n: int, group: int) -> Burst: ...
+    def steady(self, run: Callable[[], None], n: int, group: int) -> Burst: ...
+    def settle(self) -> None: ...
+    def floor_us(self) -> float: ...
     def clocks(self) -> dict[str, Any] | None: ...
 
 
-def measure(
-    device: Clock, launch: Launch, repeats: int = REPEATS
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """(timing, clocks) of the record of one launch.
+@dataclass
+class Series:
+    """All that was measured of one point, filled by a visit per round."""
 
-    ``clocks`` is None if the device cannot tell them. While a throttle reason of RETAKE_REASONS
-    shows after the series, it is taken again, RETAKES times at most; the last one stands.
-    """
-    retakes = 0
-    while True:
-        before = device.clocks()
-        timing = _series(device, launch, repeats)
-        after = device.clocks()
-        if before is None or after is None:
-            return timing, None
-        if retakes == RETAKES or not RETAKE_REASONS & set(after["throttle"]):
-            return timing, {"before": before, "after": after, "retakes": retakes}
-        retakes += 1
+    cold: list[Burst] = field(default_factory=list)
+    hot: list[Burst] = field(default_factory=list)
+    sustained: Burst | None = None
+    host: list[float] = field(default_factory=list)
+    plan: list[float] = field(default_factory=list)
+    floor_us: float | None = None
+    clocks: list[dict[str, Any]] = field(default_factory=list)
+    retakes: int = 0
+    positions: list[int] = field(default_factory=list)  # place in the order of each round
+    check: dict[str, Any] | None = None  # of the first round
+
+    def timing(self) -> dict[str, Any]:
+        """``timing`` of the record: a summary per kind; None for a kind that does not exist here."""
+        return {
+            "cold": of_bursts(self.cold) | {"floor_us": self.floor_us},
+            "hot": of_bursts(self.hot),
+            "sustained": None if self.sustained is None else of_bursts([self.sustained]),
+            "host": summary(self.host),
+            "plan": summary(self.plan) if self.plan else None,
+        }
+
+    def conditions(self) -> dict[str, Any] | None:
+        """``clocks`` of the record; None if the device cannot tell them."""
+        if not self.clocks:
+            return None
+        return {"before": self.clocks[0], "after": self.clocks[-1], "retakes": self.retakes}
 
 
-def _series(device: Clock, launch: Launch, repeats: int) -> dict[str, Any]:
-    share = BUDGET_US / 3
+def visit(
+    device: Clock, launch: Launch, series: Series, repeats: int = REPEATS, last: bool = True
+) -> None:
+    """Measure one round of a point and add it to ``series``; the last visit adds the sustained rate."""
+    share = BUDGET_US / 3 / ROUNDS
+    least, wanted = -(-LEAST // ROUNDS), -(-repeats // ROUNDS)
+    _note_clocks(device, series)
+    series.floor_us = significant(device.floor_us())
     _reset(launch)
-    each = max(min(device.cold(launch.run, 3)[0]), 1.0)
-    group = repetitions(GROUP, share / LEAST, each, least=1)
+    each = max(min(device.cold(launch.run, 3).times), 1.0)
+    group = repetitions(GROUP, share / least, each, least=1)
+    _bursts(
+        device,
+        launch,
+        series,
+        series.cold,
+        repetitions(wanted, share, each, least),
+        each,
+        device.cold,
+    )
+    n = repetitions(wanted, share, each * group, least)
+    _bursts(
+        device,
+        launch,
+        series,
+        series.hot,
+        n,
+        each * group,
+        lambda run, n: device.hot(run, n, group),
+    )
     _reset(launch)
-    cold, ahead_cold = device.cold(launch.run, repetitions(repeats, share, each))
+    host = _host(device, launch.run, repetitions(wanted, share, each, least))
+    series.host += host
     _reset(launch)
-    hot, ahead_hot = device.hot(launch.run, repetitions(repeats, share, each * group), group)
-    _reset(launch)
-    host = _host(device, launch.run, repetitions(repeats, share, each))
-    _reset(launch)
-    return {
-        "cold": {**summary(cold), "queued": ahead_cold},
-        "hot": {**summary(hot), "queued": ahead_hot},
-        "host": summary(host),
-        "plan": None if launch.plan is None else summary(_plan(device, launch.plan)),
-    }
+    if (
+        last and statistics.median(host) < each
+    ):  # else the host sets the rate and nothing is sustained
+        series.sustained = _sustained(device, launch, each)
+        _reset(launch)
+    if launch.plan is not None:
+        series.plan += _plan(device, launch.plan)
+    _note_clocks(device, series)
+
+
+def _note_clocks(device: Clock, series: Series) -> None:
+    state = device.clocks()
+    if state is not None:
+        series.clocks.append(state)
+
+
+def _bursts(
+    device: Clock,
+    launch: Launch,
+    series: Series,
+    found: list[Burst],
+    n: int,
+    each: float,
+    take: Callable[[Callable[[], None], int], Burst],
+) -> None:
+    """Add ``n`` samples to ``found``, in bursts of at most BURST_US; a throttled burst is taken again."""
+    size = max(1, min(n, int(BURST_US / each)))
+    for first in range(0, n, size):
+        for _ in range(1 + RETAKES):
+            device.settle()
+            _reset(launch)
+            found.append(take(launch.run, min(size, n - first)))
+            if not found[-1].throttled or series.retakes >= RETAKES * ROUNDS:
+                break
+            series.retakes += 1
+
+
+def _sustained(device: Clock, launch: Launch, each: float) -> Burst:
+    """The second half of SUSTAINED_US of launches, in about 20 groups."""
+    group = max(1, int(SUSTAINED_US / each / 40))
+    n = max(2, int(SUSTAINED_US / each / group))
+    burst = device.steady(launch.run, n, group)
+    return Burst(burst.times[n // 2 :], burst.queued, burst.sm_mhz, burst.throttle)
+
+
+def throughput(
+    device: Clock, run: Callable[[], Any], repeats: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Summaries of a call that is no kernel target: in bursts from settled clocks, and sustained."""
+    launch = Launch(run=run, output=tuple, reference=tuple, tolerance=0.0, buffers=tuple)
+    series = Series()
+    each = max(min(device.cold(run, 3).times), 1.0)
+    _bursts(device, launch, series, series.hot, repeats, each, lambda run, n: device.hot(run, n, 1))
+    return of_bursts(series.hot), of_bursts([_sustained(device, launch, each)])
+
+
+def pair(
+    device: Clock, launches: tuple[Launch, Launch], rounds: int, each_n: int
+) -> tuple[Series, Series]:
+    """Two launches timed as a pair: A, B, then B, A, and so on, each burst from settled clocks."""
+    found = (Series(), Series())
+    for series in found:
+        series.floor_us = significant(device.floor_us())
+    sides = list(zip(launches, found, strict=True))
+    shortest = [max(min(device.cold(launch.run, 3).times), 1.0) for launch in launches]
+    for number in range(rounds):
+        order = sides if number % 2 == 0 else sides[::-1]
+        for launch, series in order:
+            each = shortest[0] if series is found[0] else shortest[1]
+            n = repetitions(each_n, BURST_US, each, least=1)
+            _bursts(device, launch, series, series.cold, n, each, device.cold)
+            _bursts(
+                device, launch, series, series.hot, n, each, lambda run, n: device.hot(run, n, 1)
+            )
+            _reset(launch)
+            series.host += _host(device, launch.run, each_n)
+            if launch.plan is not None:
+                series.plan += _plan(device, launch.plan, each_n)
+    return found
 
 
 def _reset(launch: Launch) -> None:
@@ -93,7 +222,7 @@ def _reset(launch: Launch) -> None:
 
 
 def repetitions(wanted: int, budget: float, each: float, least: int = LEAST) -> int:
-    """Repetitions of ``each`` us in ``budget`` us: ``wanted`` at most, ``least`` at least."""
+    """Repetitions of ``each`` µs in ``budget`` µs: ``wanted`` at most, ``least`` at least."""
     return max(least, min(wanted, int(budget / each)))
 
 
@@ -108,9 +237,9 @@ def _host(device: Clock, run: Callable[[], None], n: int) -> list[float]:
     return times
 
 
-def _plan(device: Clock, plan: Callable[[], None]) -> list[float]:
+def _plan(device: Clock, plan: Callable[[], None], n: int = PLANS // ROUNDS) -> list[float]:
     times: list[float] = []
-    while len(times) < PLANS and (len(times) < LEAST or sum(times) < BUDGET_US / 3):
+    while len(times) < n and (not times or sum(times) < BUDGET_US / 3 / ROUNDS):
         device.synchronize()
         start = perf_counter()
         plan()
@@ -118,8 +247,30 @@ def _plan(device: Clock, plan: Callable[[], None]) -> list[float]:
     return times
 
 
+def of_bursts(bursts: Sequence[Burst]) -> dict[str, Any]:
+    """Summary of bursts: over those without a throttle reason where they hold LEAST samples, else over all.
+
+    Adds ``queued``, ``sm_mhz`` (median over the bursts that count), ``throttle`` (reasons among these)
+    and ``left_out`` (samples, µs, under a throttle reason, that do not count).
+    """
+    calm = [burst for burst in bursts if not burst.throttled]
+    enough = len(_joined(calm)) >= LEAST
+    counted, others = (calm, [b for b in bursts if b.throttled]) if enough else (list(bursts), [])
+    clocks = [burst.sm_mhz for burst in counted if burst.sm_mhz is not None]
+    return summary(_joined(counted)) | {
+        "queued": all(burst.queued for burst in counted),
+        "sm_mhz": round(statistics.median(clocks)) if clocks else None,
+        "throttle": sorted({reason for burst in counted for reason in burst.throttle} & THROTTLES),
+        "left_out": [significant(time) for time in _joined(others)][:SAMPLES],
+    }
+
+
+def _joined(bursts: Iterable[Burst]) -> list[float]:
+    return [time for burst in bursts for time in burst.times]
+
+
 def summary(samples: Sequence[float]) -> dict[str, Any]:
-    """{"unit", "median", "q25", "q75", "n", "samples"} of times in us, four significant digits.
+    """{"unit", "median", "q25", "q75", "n", "samples"} of times in µs, four significant digits.
 
     Quartiles interpolate between samples. Raises ValueError if there are no samples.
     """

@@ -1,0 +1,95 @@
+"""Pairs: two points of a target timed in turns (A, B, then B, A), to price what differs between them.
+
+What drifts between two points that are measured minutes apart, clocks above all, falls on both sides
+of a pair alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ncuflow.runner import builds, faults, timing
+from ncuflow.runner.check import check, warm_up
+from ncuflow.runner.launch import Launch
+from ncuflow.runner.run import LOST, OK, SOME_FAILED, Run
+from ncuflow.runner.sweep import Point
+
+Record = dict[str, Any]
+ROUNDS = 6
+LAUNCHES = 5  # per side and round
+
+
+class RefusedError(RuntimeError):
+    """A side of a pair that is not timed. ``status``: skipped or wrong."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def pairs_of(points: Sequence[Point]) -> list[tuple[Point, Point]]:
+    """Consecutive points, two by two. Raises ValueError where one has no partner."""
+    if len(points) % 2:
+        raise ValueError("an odd number of points makes no pairs")
+    return list(zip(points[::2], points[1::2], strict=True))
+
+
+def name(base: Point, other: Point) -> str:
+    """What the record of a pair is called."""
+    return f"{base.id} | {other.id}"
+
+
+def run_pairs(
+    run: Run, pairs: Sequence[tuple[Point, Point]], emit: Callable[[Record], None]
+) -> int:
+    """Time every pair and emit a record of each; returns the exit status of ``run_points``.
+
+    A pair of which one side is skipped, fails or is wrong has that status and reason, and no times.
+    """
+    statuses: set[str] = set()
+    culprit: Record | None = None
+    for base, other in pairs:
+        record: Record = {
+            "point": name(base, other), "target": base.target, "base": base.id, "other": other.id,
+            "status": "ok", "reason": None, "sides": None,
+        }  # fmt: skip
+        if culprit is not None:
+            why = f"the GPU was lost at {culprit['point']}: {culprit['reason']}"
+            record |= {"status": "lost", "reason": why}
+        else:
+            culprit = None if _run_pair(run, (base, other), record) else record
+        statuses.add(record["status"])
+        emit(record)
+    if culprit is not None:
+        return LOST
+    return SOME_FAILED if statuses & {"wrong", "error"} else OK
+
+
+def _run_pair(run: Run, points: tuple[Point, Point], record: Record) -> bool:
+    """Fill the record of a pair; whether the device still answers."""
+    try:
+        base, other = (_prepared(run, point) for point in points)
+        found = timing.pair(run.device, (base, other), ROUNDS, LAUNCHES)
+        record["sides"] = [s.timing() | {"clocks": s.conditions()} for s in found]
+    except RefusedError as refused:
+        record |= {"status": refused.status, "reason": str(refused)}
+    except Exception as error:
+        record |= {"status": "error", "reason": builds.one_line(error), "sides": None}
+        if not run.device.alive():
+            return False
+    run.device.release()
+    return True
+
+
+def _prepared(run: Run, point: Point) -> Launch:
+    """A launch, warm and checked. Raises RefusedError where there is none to be timed."""
+    skipped = run.target.skip(point.params, run.device.facts())
+    if skipped is not None:
+        raise RefusedError("skipped", f"{point.id}: {skipped}")
+    launch = faults.apply(run.target.prepare(point.params, run.seed), point.id, run.faults)
+    warm_up(run.device, launch)
+    wrong = check(run.device, launch)[1]
+    if wrong is not None:
+        raise RefusedError("wrong", f"{point.id}: {wrong}")
+    return launch
