@@ -17,9 +17,10 @@ SPINS = 4  # times that a series is taken if the host falls behind the GPU
 HOST_US = 50.0  # to enqueue one launch; learnt anew for each point
 LONGEST_SPIN_US = 200_000.0
 PROBE_CYCLES = 400_000  # of the spin kernel that reads the SM clock: 0.2 ms at 2 GHz
-NEAR_BEST = 0.985  # of the highest SM clock seen: the clocks are back
+NEAR_FREE = 0.97  # of the SM clock of the idle GPU at the start: the clocks are back
 LONGEST_WAIT_S = 1.0  # for the clocks to come back
 WAIT_S = 0.005  # between two looks at them
+PROBES = 5  # at the start
 FLOOR_LAUNCHES = 30
 
 
@@ -48,7 +49,7 @@ class Gpu:
         self._sum = torch.empty((), dtype=torch.float32, device="cuda")
         self._handle = _nvml_handle(self.properties)
         self._host_us = HOST_US
-        self._best_mhz = 0.0
+        self._free_mhz = 0.0
         self._floor_us: float | None = None
 
     def facts(self) -> dict[str, Any]:
@@ -143,14 +144,14 @@ class Gpu:
         return self._floor_us
 
     def settle(self) -> None:
-        """Wait until no throttle reason shows and the SM clock is near the highest seen, for
+        """Wait until no throttle reason shows and the SM clock is what it was before anything ran, for
         LONGEST_WAIT_S at most."""
+        if not self._free_mhz:
+            self._free_mhz = median(self._sm_mhz() for _ in range(PROBES))
         until = monotonic() + LONGEST_WAIT_S
-        while True:
-            mhz = self._sm_mhz()
-            self._best_mhz = max(self._best_mhz, mhz)
-            calm = mhz >= NEAR_BEST * self._best_mhz and not THROTTLES & set(self._throttle())
-            if calm or monotonic() > until:
+        while monotonic() < until:
+            near = self._sm_mhz() >= NEAR_FREE * self._free_mhz
+            if near and not THROTTLES & set(self._throttle()):
                 return
             sleep(WAIT_S)
 
@@ -191,8 +192,10 @@ class Gpu:
         return Burst(times, queued, _mhz(*probe), tuple(sorted(seen)))
 
     def _probe(self) -> tuple[Any, Any]:
-        """Events around a kernel that spins for PROBE_CYCLES of the SM clock."""
+        """Events around a kernel that spins for PROBE_CYCLES of the SM clock. Another spins before
+        them, so that the first event does not wait for what was measured to drain."""
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.torch.cuda._sleep(PROBE_CYCLES // 10)
         start.record()
         self.torch.cuda._sleep(PROBE_CYCLES)
         end.record()
