@@ -60,7 +60,7 @@ sys.path.insert(0, {root!r})
 import flashinfer
 import nsight
 import torch
-from ncuflow.targets import load
+from ncuflow.target import load
 
 target = load({target!r})
 points = json.load(open({points!r}))
@@ -90,7 +90,7 @@ Side = dict[str, Any]
 def sweep_points(count: int) -> list[dict[str, Any]]:
     """`count` points of the target: rows from 128 on, one kernel each."""
     from ncuflow.runner import sweep
-    from ncuflow.targets import load
+    from ncuflow.target import load
 
     rows = [128 + 256 * index for index in range(count)]
     found = sweep.points(load(TARGET), [{"variant": "rmsnorm", "rows": rows}])

@@ -15,82 +15,49 @@ from ncuflow.runner.launch import (
     Launch,
     Params,
     Tensor,
-    skip_reason,
     torch_dtype,
 )
 from ncuflow.runner.planinfo import plan_info
+from ncuflow.target import Choice, Jit, Symbol, Target, Work
+from ncuflow.targets import prefill
 
-NAME = "decode"
-TITLE = "Batch decode attention"
-PARAMETERS: Params = {
-    "batch": 32,
-    "kv_len": 2048,  # KV tokens of each sequence
-    "qo_heads": 32,
-    "kv_heads": 32,
-    "head_dim": 128,
-    "page_size": 16,
-    "dtype": "f16",
-    "cores": "cuda",
-    "launch": "eager",  # graph: replay of a CUDA graph
-}
-CHOICES = {
-    "dtype": tuple(ITEMSIZE),
-    "cores": ("cuda", "tensor"),
-    "launch": ("eager", "graph"),
-    "head_dim": (64, 128, 256),
-}
-KERNELS = (
-    r"BatchDecodeWithPagedKVCacheKernel",
-    r"BatchPrefillWithPagedKVCacheKernel",  # tensor cores
-    r"PersistentVariableLengthMergeStatesKernel",
-)
-API = {
-    "python": "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper",
-    "python_graph": "flashinfer.decode.CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
-    "jit": "flashinfer.jit.attention.gen_batch_decode_module",
-    "binding": "csrc/batch_decode.cu",
-    "kernel": "include/flashinfer/attention/decode.cuh",
-    "kernel_tensor_cores": "include/flashinfer/attention/prefill.cuh",
-    "merge": "include/flashinfer/attention/cascade.cuh",
-    "scheduler": "include/flashinfer/attention/scheduler.cuh",
-}
 GROUPS = (1, 2, 3, 4, 8)  # query heads a KV head that the CUDA-core kernel is built for
 WORKSPACE_BYTES = 128 << 20
 _CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
 
 
 def point_id(p: Params) -> str:
-    """E.g. decode/B32_L2048_H32_K32_D128_P16_f16_cc; _graph is added for a graph replay."""
+    """E.g. B32_L2048_H32_K32_D128_P16_f16_cc; _graph is added for a graph replay."""
     cores = {"cuda": "cc", "tensor": "tc"}.get(p["cores"], p["cores"])
     graph = "_graph" if p["launch"] == "graph" else ""
     return (
-        f"decode/B{p['batch']}_L{p['kv_len']}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"B{p['batch']}_L{p['kv_len']}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}_P{p['page_size']}_{p['dtype']}_{cores}{graph}"
     )
 
 
-def skip(p: Params, gpu: Gpu) -> str | None:
+def unable(p: Params, gpu: Gpu) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     group, rest = divmod(p["qo_heads"], p["kv_heads"])
     if rest:
         return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
     if p["cores"] == "cuda" and group not in GROUPS:
         return f"the CUDA-core kernel has no group of {group} query heads a KV head"
-    return skip_reason(p, gpu, work(p)["bytes"] + WORKSPACE_BYTES)
+    return None
 
 
-def work(p: Params) -> dict[str, Any]:
+def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer's testing/utils.py counts them.
 
     FLOPs: 2*B*1*L*H*(D+D). Bytes: q, k, v and o once.
     """
     b, kv, h, d = p["batch"], p["kv_len"], p["qo_heads"], p["head_dim"]
     elements = 2 * b * h * d + 2 * b * kv * p["kv_heads"] * d
-    return {
-        "flops": 2 * b * kv * h * 2 * d,
-        "bytes": elements * ITEMSIZE[p["dtype"]],
-        "convention": "FlashInfer attention_flops with one query row; q, k, v, o once",
-    }
+    return Work(
+        flops=2 * b * kv * h * 2 * d,
+        bytes=elements * ITEMSIZE[p["dtype"]],
+        convention="FlashInfer attention_flops with one query row; q, k, v, o once",
+    )
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -100,7 +67,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     """
     import torch
 
-    inputs = Inputs(point_id(p), seed)
+    inputs = Inputs(TARGET.point_id(p), seed)
     dtype = torch_dtype(p["dtype"])
     q = inputs.normal(p["batch"], p["qo_heads"], p["head_dim"], dtype=dtype)
     table = page_table(inputs, p["batch"], p["kv_len"], p["page_size"])
@@ -144,14 +111,10 @@ def modules(p: Params) -> list[Any]:
     On tensor cores decode runs the fa2 prefill module, on sm_90 too.
     """
     if p["cores"] == "tensor":
-        from ncuflow.targets import prefill
-
         return prefill.modules({**p, "backend": "fa2"})
-    import torch
     from flashinfer.jit.attention import gen_batch_decode_module
 
-    dtype, dim = torch_dtype(p["dtype"]), p["head_dim"]
-    return [gen_batch_decode_module(dtype, dtype, dtype, torch.int32, dim, dim, 0, False, False)]
+    return [gen_batch_decode_module(*prefill.attention_arguments(p))]
 
 
 def _wrapper(p: Params, table: PageTable, device: Any) -> Any:
@@ -199,3 +162,88 @@ def _reference(q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
         keys, values = (table.gather(cache, first, last) for cache in (k, v))
         parts.append(reference.decode_attention(q[first:last], keys, values))
     return torch.cat(parts)
+
+
+def _grouped(p: Params) -> bool:
+    return bool(p["kv_heads"] < p["qo_heads"])
+
+
+TARGET = Target(
+    name="decode",
+    title="Decode attention",
+    heading="Decode Attention Kernel",
+    order=2,
+    parameters={
+        "batch": 32,
+        "kv_len": 2048,  # KV tokens of each sequence
+        "qo_heads": 32,
+        "kv_heads": 32,
+        "head_dim": 128,
+        "page_size": 16,
+        "dtype": "f16",
+        "cores": "cuda",
+        "launch": "eager",  # graph: replay of a CUDA graph
+    },
+    choices={
+        "dtype": tuple(ITEMSIZE),
+        "cores": ("cuda", "tensor"),
+        "launch": ("eager", "graph"),
+        "head_dim": (64, 128, 256),
+    },
+    small={"batch": 1, "kv_len": 128},
+    id=point_id,
+    unable=unable,
+    memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
+    work=work,
+    prepare=prepare,
+    generate=modules,
+    kernels=(
+        Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),
+        Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),  # tensor cores
+        Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+    ),
+    functions=tuple(
+        Symbol(name, "attention/scheduler.cuh")
+        for name in (
+            "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch",
+            "BatchDecodeWithPagedKVCacheWorkEstimationDispatched",
+            "DecodePlan",
+        )
+    ),
+    api={
+        "python": "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper",
+        "python_graph": "flashinfer.decode.CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
+        "jit": "flashinfer.jit.attention.gen_batch_decode_module",
+        "binding": "csrc/batch_decode.cu",
+        "scheduler": "include/flashinfer/attention/scheduler.cuh",
+    },
+    sources=(
+        "batch_decode.cu",
+        "batch_decode_jit_binding.cu",
+        "batch_decode_customize_config.jinja",
+        "batch_decode_kernel_inst.jinja",
+    ),
+    jit=(Jit("decode", "flashinfer.decode:get_batch_decode_module", prefill.attention_arguments),),
+    prices=(
+        Choice(
+            "cores",
+            "CUDA cores or tensor cores, one query head per KV head",
+            "cores",
+            "cuda",
+            "tensor",
+            where=lambda p: not _grouped(p),
+        ),
+        Choice(
+            "cores_grouped", "CUDA cores or tensor cores, GQA", "cores", "cuda", "tensor", _grouped
+        ),
+        Choice("decode_page", "Page size 16 or 1", "page_size", 16, 1),
+        Choice(
+            "launch",
+            "Eager or CUDA graph",
+            "launch",
+            "eager",
+            "graph",
+            metrics=("host_launch_us", "time_hot_us", "time_cold_us"),
+        ),
+    ),
+)

@@ -2,67 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ncuflow.runner import reference
-from ncuflow.runner.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    Gpu,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    skip_reason,
-    torch_dtype,
-)
+from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
+from ncuflow.target import Jit, Symbol, Target, Work
 
-NAME = "merge_state"
-TITLE = "Merging of attention states"
-PARAMETERS: Params = {
-    "variant": "merge_states",  # merge_state merges two
-    "states": 4,  # merge_states only
-    "seq_len": 4096,
-    "heads": 32,
-    "head_dim": 128,
-    "dtype": "f16",
-}
-CHOICES = {
-    "variant": ("merge_state", "merge_states"),
-    "head_dim": (64, 128, 256),
-    "dtype": tuple(ITEMSIZE),
-}
-KERNELS = (
-    r"MergeStateKernel",
-    r"MergeStateInPlaceKernel",
-    r"MergeStatesKernel",
-    r"MergeStatesLargeNumIndexSetsKernel",
-)
-API = {
-    "python": "flashinfer.cascade.merge_states",
-    "python_two": "flashinfer.cascade.merge_state",
-    "jit": "flashinfer.jit.cascade.gen_cascade_module",
-    "binding": "csrc/cascade.cu",
-    "kernel": "include/flashinfer/attention/cascade.cuh",
-}
 CHECKED_ELEMENTS = 1 << 27  # of the input, compared with the reference
 
 
 def point_id(p: Params) -> str:
-    """E.g. merge_state/merge_states_n4_S4096_H32_D128_f16; merge_state has no n."""
+    """E.g. merge_states_n4_S4096_H32_D128_f16; merge_state has no n."""
     states = f"_n{p['states']}" if p["variant"] == "merge_states" else ""
-    return (
-        f"merge_state/{p['variant']}{states}_S{p['seq_len']}_H{p['heads']}"
-        f"_D{p['head_dim']}_{p['dtype']}"
-    )
+    return f"{p['variant']}{states}_S{p['seq_len']}_H{p['heads']}_D{p['head_dim']}_{p['dtype']}"
 
 
-def skip(p: Params, gpu: Gpu) -> str | None:
-    """Why this GPU cannot run the point; None if it can."""
-    return skip_reason(p, gpu, work(p)["bytes"])
-
-
-def work(p: Params) -> dict[str, Any]:
+def work(p: Params) -> Work:
     """FLOPs and bytes; FlashInfer has no convention for it.
 
     Bytes: n states (values and float32 log-sums) read, one written. FLOPs: a multiplication and an
@@ -70,11 +23,11 @@ def work(p: Params) -> dict[str, Any]:
     """
     n, rows = _states(p), p["seq_len"] * p["heads"]
     value = p["head_dim"] * ITEMSIZE[p["dtype"]]
-    return {
-        "flops": 2 * n * rows * p["head_dim"],
-        "bytes": (n + 1) * rows * (value + 4),
-        "convention": "ncuflow: n states read, one written; 2 FLOPs a value read",
-    }
+    return Work(
+        flops=2 * n * rows * p["head_dim"],
+        bytes=(n + 1) * rows * (value + 4),
+        convention="ncuflow: n states read, one written; 2 FLOPs a value read",
+    )
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -85,7 +38,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     import flashinfer
     import torch
 
-    inputs = Inputs(point_id(p), seed)
+    inputs = Inputs(TARGET.point_id(p), seed)
     n, size = _states(p), (p["heads"], p["head_dim"])
     shape = (p["seq_len"], n, *size)
     rows = inputs.rows(p["seq_len"], max(2, CHECKED_ELEMENTS // (n * size[0] * size[1])))
@@ -111,12 +64,42 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     )
 
 
-def modules(p: Params) -> list[Any]:
-    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
-    from flashinfer.jit.cascade import gen_cascade_module
-
-    return [gen_cascade_module()]
-
-
 def _states(p: Params) -> int:
     return 2 if p["variant"] == "merge_state" else int(p["states"])
+
+
+TARGET = Target(
+    name="merge_state",
+    title="Merging attention states",
+    heading="Merge State Kernel",
+    order=5,
+    parameters={
+        "variant": "merge_states",  # merge_state merges two
+        "states": 4,  # merge_states only
+        "seq_len": 4096,
+        "heads": 32,
+        "head_dim": 128,
+        "dtype": "f16",
+    },
+    choices={
+        "variant": ("merge_state", "merge_states"),
+        "head_dim": (64, 128, 256),
+        "dtype": tuple(ITEMSIZE),
+    },
+    small={"seq_len": 128},
+    id=point_id,
+    work=work,
+    prepare=prepare,
+    kernels=tuple(
+        Symbol(f"Merge{kind}Kernel", "attention/cascade.cuh")
+        for kind in ("State", "StateInPlace", "States", "StatesLargeNumIndexSets")
+    ),
+    api={
+        "python": "flashinfer.cascade.merge_states",
+        "python_two": "flashinfer.cascade.merge_state",
+        "jit": "flashinfer.jit.cascade.gen_cascade_module",
+        "binding": "csrc/cascade.cu",
+    },
+    sources=("cascade.cu", "flashinfer_cascade_binding.cu"),
+    jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),),
+)

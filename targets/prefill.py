@@ -15,71 +15,35 @@ from ncuflow.runner.launch import (
     Params,
     Tensor,
     capability,
-    skip_reason,
     torch_dtype,
 )
 from ncuflow.runner.planinfo import plan_info
+from ncuflow.target import Choice, Jit, Symbol, Target, Work
 
-NAME = "prefill"
-TITLE = "Batch prefill attention"
-PARAMETERS: Params = {
-    "layout": "paged",
-    "seq_len": 4096,  # query and KV tokens of each sequence
-    "batch": 1,
-    "qo_heads": 32,
-    "kv_heads": 32,
-    "head_dim": 128,
-    "page_size": 16,  # paged only
-    "dtype": "f16",
-    "backend": "fa2",  # fa3: sm_90 only
-    "causal": True,
-}
-CHOICES = {
-    "layout": ("paged", "ragged"),
-    "dtype": tuple(ITEMSIZE),
-    "backend": ("fa2", "fa3"),
-    "head_dim": (64, 128, 256),
-    "causal": (True, False),
-}
-KERNELS = (
-    r"BatchPrefillWith(Paged|Ragged)KVCacheKernel",
-    r"PrefillWithKVCacheKernel",
-    r"PersistentVariableLengthMergeStatesKernel",
-)
-API = {
-    "python": "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper",
-    "python_ragged": "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper",
-    "jit": "flashinfer.jit.attention.gen_batch_prefill_module",
-    "binding": "csrc/batch_prefill.cu",
-    "binding_fa3": "csrc/batch_prefill_sm90.cu",
-    "kernel": "include/flashinfer/attention/prefill.cuh",
-    "kernel_fa3": "include/flashinfer/attention/hopper/prefill_sm90.cuh",
-    "scheduler": "include/flashinfer/attention/scheduler.cuh",
-}
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20
 
 
 def point_id(p: Params) -> str:
-    """E.g. prefill/paged_S4096_B1_H32_K32_D128_f16_fa2_c; a page size other than 16 is shown."""
+    """E.g. paged_S4096_B1_H32_K32_D128_f16_fa2_c; a page size other than 16 is shown."""
     page = f"_P{p['page_size']}" if p["layout"] == "paged" and p["page_size"] != 16 else ""
     mask = "c" if p["causal"] else "f"
     return (
-        f"prefill/{p['layout']}_S{p['seq_len']}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"{p['layout']}_S{p['seq_len']}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}{page}_{p['dtype']}_{p['backend']}_{mask}"
     )
 
 
-def skip(p: Params, gpu: Gpu) -> str | None:
+def unable(p: Params, gpu: Gpu) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     if p["backend"] == "fa3" and capability(gpu) != (9, 0):
         return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
     if p["qo_heads"] % p["kv_heads"]:
         return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
-    return skip_reason(p, gpu, work(p)["bytes"] + WORKSPACE_BYTES)
+    return None
 
 
-def work(p: Params) -> dict[str, Any]:
+def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer's testing/utils.py counts them.
 
     FLOPs: 2*B*S*S*H*(D+D), or B*S*(2*S-S)*H*(D+D) if causal. Bytes: q, k, v and o once.
@@ -87,11 +51,11 @@ def work(p: Params) -> dict[str, Any]:
     b, s, h, d = p["batch"], p["seq_len"], p["qo_heads"], p["head_dim"]
     scores = b * s * (2 * s - s) if p["causal"] else 2 * b * s * s
     elements = 2 * b * s * h * d + 2 * b * s * p["kv_heads"] * d
-    return {
-        "flops": scores * h * 2 * d,
-        "bytes": elements * ITEMSIZE[p["dtype"]],
-        "convention": "FlashInfer attention_flops: causal counts half; q, k, v, o once",
-    }
+    return Work(
+        flops=scores * h * 2 * d,
+        bytes=elements * ITEMSIZE[p["dtype"]],
+        convention="FlashInfer attention_flops: causal counts half; q, k, v, o once",
+    )
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -103,7 +67,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     """
     import torch
 
-    inputs = Inputs(point_id(p), seed)
+    inputs = Inputs(TARGET.point_id(p), seed)
     dtype = torch_dtype(p["dtype"])
     rows = p["batch"] * p["seq_len"]
     q = inputs.normal(rows, p["qo_heads"], p["head_dim"], dtype=dtype)
@@ -130,10 +94,15 @@ def modules(p: Params) -> list[Any]:
     generate = generators.gen_batch_prefill_module
     if p["backend"] == "fa2":  # since 0.7 the fa2 wrappers build a module of their own
         generate = getattr(generators, "_gen_batch_prefill_primary_module", generate)
-    return [generate(p["backend"], *_module_arguments(p), False)]
+    return [generate(*module_arguments(p))]
 
 
-def _module_arguments(p: Params) -> tuple[Any, ...]:
+def module_arguments(p: Params) -> tuple[Any, ...]:
+    """What FlashInfer's generator and cached getter of a prefill module take."""
+    return (p["backend"], *attention_arguments(p), False)
+
+
+def attention_arguments(p: Params) -> tuple[Any, ...]:
     """dtypes of q, kv, o and indices, head dims, position encoding, window, soft cap."""
     import torch
 
@@ -230,3 +199,87 @@ def _reference(p: Params, q: Tensor, chosen: Tensor, keys_values: Any) -> Tensor
         k, v = keys_values(sequence)
         parts.append(reference.attention(q[rows], k, v, visible))
     return torch.cat(parts)
+
+
+TARGET = Target(
+    name="prefill",
+    title="Prefill attention",
+    heading="Prefill Attention Kernel",
+    order=1,
+    parameters={
+        "layout": "paged",
+        "seq_len": 4096,  # query and KV tokens of each sequence
+        "batch": 1,
+        "qo_heads": 32,
+        "kv_heads": 32,
+        "head_dim": 128,
+        "page_size": 16,  # paged only
+        "dtype": "f16",
+        "backend": "fa2",  # fa3: sm_90 only
+        "causal": True,
+    },
+    choices={
+        "layout": ("paged", "ragged"),
+        "dtype": tuple(ITEMSIZE),
+        "backend": ("fa2", "fa3"),
+        "head_dim": (64, 128, 256),
+        "causal": (True, False),
+    },
+    small={"batch": 1, "seq_len": 128},
+    id=point_id,
+    unable=unable,
+    memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
+    work=work,
+    prepare=prepare,
+    generate=modules,
+    kernels=(
+        Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
+        Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh"),
+        Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+        Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+    ),
+    functions=tuple(
+        Symbol(name, "attention/scheduler.cuh")
+        for name in ("PrefillBinarySearchKVChunkSize", "PrefillPlan", "PrefillSM90Plan")
+    ),
+    api={
+        "python": "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper",
+        "python_ragged": "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper",
+        "jit": "flashinfer.jit.attention.gen_batch_prefill_module",
+        "binding": "csrc/batch_prefill.cu",
+        "binding_fa3": "csrc/batch_prefill_sm90.cu",
+        "scheduler": "include/flashinfer/attention/scheduler.cuh",
+    },
+    sources=(
+        "batch_prefill.cu",
+        "batch_prefill_jit_binding.cu",
+        "batch_prefill_customize_config.jinja",
+        "batch_prefill_paged_kernel_inst.jinja",
+        "batch_prefill_ragged_kernel_inst.jinja",
+        "batch_prefill_sm90.cu",
+        "batch_prefill_paged_sm90_kernel_inst.jinja",
+    ),
+    jit=tuple(
+        Jit(
+            f"prefill_{backend}",
+            "flashinfer.prefill:get_batch_prefill_module",
+            module_arguments,
+            {"backend": backend},
+        )
+        for backend in ("fa2", "fa3")
+    ),
+    prices=(
+        Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3"),
+        Choice(  # a ragged KV has no pages
+            "layout", "Paged or ragged KV", "layout", "paged", "ragged", ignoring=("page_size",)
+        ),
+        Choice(
+            "prefill_page",
+            "Page size 16 or 1",
+            "page_size",
+            16,
+            1,
+            where=lambda p: bool(p["layout"] == "paged"),
+        ),
+    ),
+)

@@ -3,41 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ncuflow.runner import reference
-from ncuflow.runner.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    Gpu,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    skip_reason,
-    torch_dtype,
-)
+from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
+from ncuflow.target import Choice, Jit, Symbol, Target, Work
 
-NAME = "rmsnorm"
-TITLE = "RMSNorm"
-PARAMETERS: Params = {
-    "variant": "rmsnorm",  # add_then_rmsnorm: torch add, then norm
-    "rows": 4096,
-    "hidden": 4096,
-    "dtype": "f16",
-}
-CHOICES = {
-    "variant": ("rmsnorm", "fused_add_rmsnorm", "add_then_rmsnorm"),
-    "dtype": tuple(ITEMSIZE),
-}
-KERNELS = (r"RMSNorm", r"elementwise_kernel")  # the second is the separate add
-API = {
-    "python": "flashinfer.norm.rmsnorm",
-    "python_fused": "flashinfer.norm.fused_add_rmsnorm",
-    "jit": "flashinfer.jit.norm.gen_norm_module",
-    "binding": "csrc/norm.cu",
-    "kernel": "include/flashinfer/norm.cuh",
-}
 EPSILON = 1e-6
 CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
 # variant -> (name in the id, tensors of rows*hidden read and written, FLOPs an element)
@@ -49,17 +19,12 @@ _VARIANTS = {
 
 
 def point_id(p: Params) -> str:
-    """E.g. rmsnorm/fused_add_R4096_D4096_f16."""
+    """E.g. fused_add_R4096_D4096_f16."""
     label = _VARIANTS[p["variant"]][0]
-    return f"rmsnorm/{label}_R{p['rows']}_D{p['hidden']}_{p['dtype']}"
+    return f"{label}_R{p['rows']}_D{p['hidden']}_{p['dtype']}"
 
 
-def skip(p: Params, gpu: Gpu) -> str | None:
-    """Why this GPU cannot run the point; None if it can."""
-    return skip_reason(p, gpu, 2 * work(p)["bytes"])
-
-
-def work(p: Params) -> dict[str, Any]:
+def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer counts them.
 
     rmsnorm moves 2*R*D + D elements and does 5 FLOPs an element; the fused add moves 4*R*D + D and
@@ -67,11 +32,11 @@ def work(p: Params) -> dict[str, Any]:
     """
     _, tensors, flops = _VARIANTS[p["variant"]]
     elements = p["rows"] * p["hidden"]
-    return {
-        "flops": flops * elements,
-        "bytes": (tensors * elements + p["hidden"]) * ITEMSIZE[p["dtype"]],
-        "convention": f"FlashInfer: {tensors}*R*D + D elements, {flops} FLOPs an element",
-    }
+    return Work(
+        flops=flops * elements,
+        bytes=(tensors * elements + p["hidden"]) * ITEMSIZE[p["dtype"]],
+        convention=f"FlashInfer: {tensors}*R*D + D elements, {flops} FLOPs an element",
+    )
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -81,7 +46,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     deviation: fp16 stays finite for thousands of runs, and ``reset`` restores it. The reference
     covers all rows, or a random sample of CHECKED_ELEMENTS with the first and last row.
     """
-    inputs = Inputs(point_id(p), seed)
+    inputs = Inputs(TARGET.point_id(p), seed)
     dtype = torch_dtype(p["dtype"])
     x, residual = (inputs.normal(p["rows"], p["hidden"], dtype=dtype) for _ in range(2))
     weight = inputs.normal(p["hidden"], dtype=dtype) * 0.05 + 1  # near 1, so that nothing runs away
@@ -106,13 +71,6 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         buffers=lambda: buffers,
         reset=reset,
     )
-
-
-def modules(p: Params) -> list[Any]:
-    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
-    from flashinfer.jit.norm import gen_norm_module
-
-    return [gen_norm_module()]
 
 
 # Each maker returns (run, reset, buffers that run writes: normed first, rows -> what is normed)
@@ -168,3 +126,48 @@ def _separate(x: Tensor, residual: Tensor, weight: Tensor) -> Made:
         return x[rows].float() + first_residual[rows].float()
 
     return run, reset, (out, residual), source
+
+
+TARGET = Target(
+    name="rmsnorm",
+    title="RMSNorm and fused add RMSNorm",
+    heading="RMSNorm Kernel",
+    order=3,
+    parameters={
+        "variant": "rmsnorm",  # add_then_rmsnorm: torch add, then norm
+        "rows": 4096,
+        "hidden": 4096,
+        "dtype": "f16",
+    },
+    choices={"variant": tuple(_VARIANTS), "dtype": tuple(ITEMSIZE)},
+    small={"rows": 64},
+    id=point_id,
+    memory=lambda p: 2 * work(p).bytes,
+    work=work,
+    prepare=prepare,
+    kernels=(Symbol("RMSNormKernel", "norm.cuh"), Symbol("FusedAddRMSNormKernel", "norm.cuh")),
+    api={
+        "python": "flashinfer.norm.rmsnorm",
+        "python_fused": "flashinfer.norm.fused_add_rmsnorm",
+        "jit": "flashinfer.jit.norm.gen_norm_module",
+        "binding": "csrc/norm.cu",
+    },
+    sources=("norm.cu", "flashinfer_norm_binding.cu"),
+    # the CUDA module also where the CuTe DSL is installed
+    jit=(
+        Jit(
+            "rmsnorm",
+            "flashinfer.norm:get_norm_module",
+            environ={"FLASHINFER_USE_CUDA_NORM": "1"},
+        ),
+    ),
+    prices=(
+        Choice(
+            "fused",
+            "Separate add and norm, or fused",
+            "variant",
+            "add_then_rmsnorm",
+            "fused_add_rmsnorm",
+        ),
+    ),
+)

@@ -14,38 +14,10 @@ from ncuflow.runner.launch import (
     Launch,
     Params,
     Tensor,
-    skip_reason,
     torch_dtype,
 )
+from ncuflow.target import Choice, Jit, Symbol, Target, Work
 
-NAME = "rope"
-TITLE = "Rotary position embedding"
-PARAMETERS: Params = {
-    "variant": "cos_sin_cache",
-    "inplace": True,
-    "tokens": 4096,  # of all sequences together
-    "batch": 1,  # sequences that the tokens are split into; positions start at 0 in each
-    "qo_heads": 32,
-    "kv_heads": 8,
-    "head_dim": 128,
-    "dtype": "f16",
-    "style": "neox",  # neox rotates halves, interleaved pairs
-}
-CHOICES = {
-    "variant": ("rope", "rope_pos_ids", "llama31", "llama31_pos_ids", "cos_sin_cache"),
-    "inplace": (True, False),
-    "style": ("neox", "interleaved"),
-    "head_dim": (64, 128, 256),
-    "dtype": tuple(ITEMSIZE),
-}
-KERNELS = (r"BatchQKApplyRotary\w*Kernel",)
-API = {
-    "python": "flashinfer.rope.apply_rope_with_cos_sin_cache_inplace",
-    "python_on_the_fly": "flashinfer.rope.apply_rope_pos_ids_inplace",
-    "jit": "flashinfer.jit.rope.gen_rope_module",
-    "binding": "csrc/rope.cu",
-    "kernel": "include/flashinfer/pos_enc.cuh",
-}
 _FUNCTIONS = {
     "rope": "apply_rope",
     "rope_pos_ids": "apply_rope_pos_ids",
@@ -60,23 +32,23 @@ ANGLE_ERROR = 2.0**-23
 
 
 def point_id(p: Params) -> str:
-    """E.g. rope/cos_sin_cache_inplace_T4096_H32_K8_D128_f16_neox; a batch other than 1 is shown."""
+    """E.g. cos_sin_cache_inplace_T4096_H32_K8_D128_f16_neox; a batch other than 1 is shown."""
     inplace = "_inplace" if p["inplace"] else ""
     batch = f"_B{p['batch']}" if p["batch"] != 1 else ""
     return (
-        f"rope/{p['variant']}{inplace}_T{p['tokens']}{batch}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"{p['variant']}{inplace}_T{p['tokens']}{batch}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}_{p['dtype']}_{p['style']}"
     )
 
 
-def skip(p: Params, gpu: Gpu) -> str | None:
+def unable(p: Params, gpu: Gpu) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     if p["tokens"] % p["batch"]:
         return f"{p['tokens']} tokens do not split into {p['batch']} equal sequences"
-    return skip_reason(p, gpu, 2 * work(p)["bytes"])
+    return None
 
 
-def work(p: Params) -> dict[str, Any]:
+def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer counts them.
 
     Bytes: q and k read and written, the float32 cache rows (if any), the positions. FLOPs: 3 an
@@ -85,12 +57,12 @@ def work(p: Params) -> dict[str, Any]:
     n, dim = p["tokens"], p["head_dim"]
     elements = (p["qo_heads"] + p["kv_heads"]) * dim * n
     cache = 4 * dim * n if p["variant"] == "cos_sin_cache" else 0
-    return {
-        "flops": 3 * elements,
-        "bytes": 2 * elements * ITEMSIZE[p["dtype"]] + cache + _position_bytes(p),
-        "convention": "FlashInfer: q, k read and written, fp32 cache and positions read; "
+    return Work(
+        flops=3 * elements,
+        bytes=2 * elements * ITEMSIZE[p["dtype"]] + cache + _position_bytes(p),
+        convention="FlashInfer: q, k read and written, fp32 cache and positions read; "
         "3 FLOPs an element",
-    }
+    )
 
 
 def _position_bytes(p: Params) -> int:
@@ -107,7 +79,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     Running in place again and again only keeps rotating: a rotation leaves the norm unchanged.
     The reference covers CHECKED_TOKENS random tokens, with the first and the last.
     """
-    inputs = Inputs(point_id(p), seed)
+    inputs = Inputs(TARGET.point_id(p), seed)
     dtype = torch_dtype(p["dtype"])
     q = inputs.normal(p["tokens"], p["qo_heads"], p["head_dim"], dtype=dtype)
     k = inputs.normal(p["tokens"], p["kv_heads"], p["head_dim"], dtype=dtype)
@@ -135,13 +107,6 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         allocates=not p["inplace"],
         reset=reset if p["inplace"] else None,
     )
-
-
-def modules(p: Params) -> list[Any]:
-    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
-    from flashinfer.jit.rope import gen_rope_module
-
-    return [gen_rope_module()]
 
 
 def _call(p: Params, q: Tensor, k: Tensor) -> Callable[[], Any]:
@@ -178,3 +143,89 @@ def _angles(p: Params, position: Tensor) -> tuple[Tensor, Tensor]:
 def _reference(p: Params, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tensor, ...]:
     cos, sin = _angles(p, position)
     return tuple(reference.rope(x, cos, sin, p["style"] == "interleaved") for x in (q, k))
+
+
+TARGET = Target(
+    name="rope",
+    title="Rotary position embedding",
+    heading="RoPE Kernel",
+    order=4,
+    parameters={
+        "variant": "cos_sin_cache",
+        "inplace": True,
+        "tokens": 4096,  # of all sequences together
+        "batch": 1,  # sequences that the tokens are split into; positions start at 0 in each
+        "qo_heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "dtype": "f16",
+        "style": "neox",  # neox rotates halves, interleaved pairs
+    },
+    choices={
+        "variant": tuple(_FUNCTIONS),
+        "inplace": (True, False),
+        "style": ("neox", "interleaved"),
+        "head_dim": (64, 128, 256),
+        "dtype": tuple(ITEMSIZE),
+    },
+    small={"batch": 1, "tokens": 64},
+    id=point_id,
+    unable=unable,
+    memory=lambda p: 2 * work(p).bytes,
+    work=work,
+    prepare=prepare,
+    kernels=tuple(
+        Symbol(f"BatchQKApplyRotary{kind}Kernel", "pos_enc.cuh")
+        for kind in (
+            "",
+            "PosIds",
+            "PosIdsHeadParallelism",
+            "PosIdsCosSinCache",
+            "PosIdsCosSinCacheHeadParallelism",
+        )
+    ),
+    api={
+        "python": "flashinfer.rope.apply_rope_with_cos_sin_cache_inplace",
+        "python_on_the_fly": "flashinfer.rope.apply_rope_pos_ids_inplace",
+        "jit": "flashinfer.jit.rope.gen_rope_module",
+        "binding": "csrc/rope.cu",
+    },
+    sources=("rope.cu", "flashinfer_rope_binding.cu"),
+    jit=(Jit("rope", "flashinfer.rope:get_rope_module"),),
+    prices=(
+        Choice(
+            "rope_cache", "On the fly or cos/sin cache", "variant", "rope_pos_ids", "cos_sin_cache"
+        ),
+        Choice(
+            "rope_llama31",
+            "Plain or Llama 3.1 scaling",
+            "variant",
+            "rope_pos_ids",
+            "llama31_pos_ids",
+        ),
+        Choice(
+            "rope_llama31_offsets",
+            "Plain or Llama 3.1 scaling, positions from offsets",
+            "variant",
+            "rope",
+            "llama31",
+        ),
+        Choice(  # offsets are given by sequence, so that this call needs more than one
+            "rope_positions",
+            "Position ids or offsets",
+            "variant",
+            "rope_pos_ids",
+            "rope",
+            ignoring=("batch",),
+        ),
+        Choice(
+            "rope_inplace",
+            "In place or into new tensors",
+            "inplace",
+            True,
+            False,
+            names=("in place", "new tensors"),
+        ),
+        Choice("rope_style", "NeoX halves or pairs", "style", "neox", "interleaved"),
+    ),
+)

@@ -13,6 +13,7 @@ from ncuflow.runner import faults, timing
 from ncuflow.runner.launch import Launch
 from ncuflow.runner.run import Run, run_points
 from ncuflow.runner.sweep import Point
+from ncuflow.target import Work
 
 
 class Device:
@@ -128,12 +129,12 @@ def fake_target(device: Device, **kinds: Any) -> Any:
         )
 
     return SimpleNamespace(
-        NAME="fake",
-        PARAMETERS={"n": 1},
-        CHOICES={},
+        name="fake",
+        parameters={"n": 1},
+        choices={},
         point_id=lambda p: f"fake/p{p['n']}",
         skip=skip,
-        work=lambda p: {"flops": 1, "bytes": 2, "convention": "none"},
+        work=lambda p: Work(1, 2, "none"),
         prepare=prepare,
     )
 

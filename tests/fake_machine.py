@@ -23,37 +23,28 @@ from conftest import ROOT, Pipeline, copy_project
 TARGET = '''
 """A kernel target that needs no GPU."""
 from ncuflow.runner.launch import Launch
+from ncuflow.target import Target, Work
 from ncuflow.targets import plans
 
-NAME = "toy"
-TITLE = "Toy"
-PARAMETERS = {"n": 1, "dtype": "f16"}
-CHOICES = {"dtype": ("f16",)}
-KERNELS = (r".*",)
-API = {}
-
-
-def point_id(p):
-    return f"toy/n{p['n']}"
-
-
-def skip(p, gpu):
-    return None
-
-
-def work(p):
-    return {"flops": 1000 * p["n"], "bytes": 1000 * p["n"], "convention": "toy"}
 
 
 def prepare(p, seed=0):
     def run():
-        plans.follow(point_id(p))
-    tolerance = -1.0 if plans.planned("wrong", point_id(p)) else 1.0
+        plans.follow(TARGET.point_id(p))
+    tolerance = -1.0 if plans.planned("wrong", TARGET.point_id(p)) else 1.0
     return Launch(run=run, output=tuple, reference=tuple, tolerance=tolerance, buffers=tuple)
 
 
-def modules(p):
-    return []
+TARGET = Target(
+    name="toy",
+    title="Toy",
+    parameters={"n": 1, "dtype": "f16"},
+    choices={"dtype": ("f16",)},
+    id="n{n}",
+    work=lambda p: Work(1000 * p["n"], 1000 * p["n"], "toy"),
+    prepare=prepare,
+    generate=lambda p: [],
+)
 '''
 
 # What a run does at a point, as the files of the plan folder say.

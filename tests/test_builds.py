@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from fake_device import made, points_file
 
-from ncuflow import targets
 from ncuflow.runner import builds, gpu, sweep
 from ncuflow.runner import run as running
+from ncuflow.target import load
 
 
 def test_the_watch_counts_compilers_that_any_library_starts() -> None:
@@ -83,14 +83,14 @@ def test_modules_are_built_once_each_and_a_failure_is_of_one_module() -> None:
 
 
 def test_build_mode_writes_its_report_and_tells_failure(tmp_path: Path) -> None:
-    target: Any = SimpleNamespace(NAME="fake", modules=lambda p: [Spec("norm", "no nvcc")])
+    target: Any = SimpleNamespace(name="fake", modules=lambda p: [Spec("norm", "no nvcc")])
     assert running.build(target, made(1), tmp_path / "build.json") == 3
     target.modules = lambda p: [Spec("norm")]
     assert running.build(target, made(1), tmp_path / "build.json") == 0
     assert json.loads((tmp_path / "build.json").read_text("utf-8"))["target"] == "fake"
 
 
-PREFILL = targets.load("prefill")
+PREFILL = load("prefill")
 BOTH = sweep.points(PREFILL, [{"backend": ["fa2", "fa3"]}])
 
 
@@ -125,7 +125,7 @@ def test_build_mode_with_an_arch_list_asks_no_gpu(
     monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", "8.0")
     monkeypatch.setattr(gpu, "Gpu", lambda: pytest.fail("asked"))
     monkeypatch.setattr(gpu, "capabilities", lambda: pytest.fail("asked"))
-    monkeypatch.setattr(PREFILL, "modules", lambda p: [Spec(p["backend"])])
+    monkeypatch.setattr(PREFILL, "generate", lambda p: [Spec(p["backend"])])
     path, out = points_file(tmp_path, [p.as_dict() for p in BOTH]), tmp_path / "build.json"
     files = ["--points", str(path), "--out", str(out)]
     assert running.main(["prefill", "--mode", "build", *files]) == 0

@@ -13,6 +13,7 @@ from fake_machine import make
 
 from ncuflow.capture import jit, jitprobe
 from ncuflow.capture.process import CaptureError, Outcome
+from ncuflow.target import jit_modules, known
 
 NINJA = """ninja_required_version = 1.3
 cuda_home = /usr/local/cuda
@@ -93,8 +94,9 @@ class Spec:
 
 def test_cold_build_is_timed_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = Spec(tmp_path, prebuilt=False)
-    monkeypatch.setattr(jitprobe, "specs", lambda module: [spec])
-    found = jitprobe.probe_cold(jitprobe.MODULES["rmsnorm"], 1)
+    target, module = jit_modules()["rmsnorm"]
+    monkeypatch.setattr(target, "generate", lambda p: [spec])
+    found = jitprobe.probe_cold(target, module, 1)
     assert spec.calls == ["write_ninja", "build", "load"]
     assert (
         found["aot"] is False and found["library_bytes"] == 10 and found["sources"] == ["norm.cu"]
@@ -106,8 +108,9 @@ def test_a_prebuilt_module_is_no_jit_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = Spec(tmp_path, prebuilt=True)
-    monkeypatch.setattr(jitprobe, "specs", lambda module: [spec])
-    found = jitprobe.probe_cold(jitprobe.MODULES["rmsnorm"], 1)
+    target, module = jit_modules()["rmsnorm"]
+    monkeypatch.setattr(target, "generate", lambda p: [spec])
+    found = jitprobe.probe_cold(target, module, 1)
     assert spec.calls == ["build_and_load"]
     assert found["aot"] is True and "build_s" not in found and "prebuilt" in found["note"]
 
@@ -207,16 +210,13 @@ def test_unknown_modules_are_refused() -> None:
     assert jit.module_names("decode, rope") == ["decode", "rope"]
 
 
-def test_every_module_names_a_target_and_small_inputs() -> None:
-    import importlib
-
-    for module in jitprobe.MODULES.values():
-        target = importlib.import_module(f"targets.{module.target}")
+def test_every_module_belongs_to_one_target_and_is_launched_small() -> None:
+    declared = [module.name for target in known().values() for module in target.jit]
+    assert sorted(declared) == sorted(jit_modules())  # no two of one name
+    for target, module in jit_modules().values():
         chosen = jitprobe.params(target, module)
-        assert chosen.keys() == target.PARAMETERS.keys()
-        assert target.point_id(chosen) != target.point_id(target.PARAMETERS) or not set(
-            jitprobe.SMALL
-        ) & set(chosen)
+        assert chosen.keys() == target.parameters.keys()
+        assert target.work(chosen).bytes < target.work(target.parameters).bytes
 
 
 def test_environment_is_shown_without_paths() -> None:

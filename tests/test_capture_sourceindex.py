@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import os
 import textwrap
@@ -15,6 +14,7 @@ from ncuflow.capture.machine import package_folder
 from ncuflow.capture.process import CaptureError
 from ncuflow.source import index as sourceindex
 from ncuflow.source.cuda import functions
+from ncuflow.target import known, load
 
 # an unpacked wheel, or the installed package
 REAL = Path(os.environ.get("NCUFLOW_TEST_FLASHINFER") or package_folder("flashinfer") or "missing")
@@ -66,22 +66,23 @@ def package(tmp_path: Path) -> Path:
         "jit/__init__.py": {}
     }  # lines as keys: each once, in order
     files["decode.py"] = {"import os": None, 'X = os.environ.get("MAX_JOBS", "1")': None}
-    for name in sourceindex.TARGETS:
-        for value in importlib.import_module(f"targets.{name}").API.values():
+    for target in known().values():
+        for value in target.api.values():
             if value.startswith("flashinfer."):
                 module, symbol = value.rsplit(".", 1)
                 file = "/".join(module.split(".")[1:]) + ".py"
                 files.setdefault(file, {})[f"def {symbol}(): ..."] = None
             else:
                 files.setdefault(f"data/{value}", {})
-        for file in sourceindex.TEMPLATES[name]:
+        for file in target.sources:
             files[f"{sourceindex.CSRC}/{file}"] = {}
-        for header, symbols in sourceindex.KERNELS[name].items():
+        for symbol, header in target.kernels:
             lines = files.setdefault(f"{sourceindex.INCLUDE}/{header}", {})
-            lines |= {f"void {symbol}(float x) {{ }}": None for symbol in symbols}  # no kernel
-            lines |= {f"__global__ void {symbol}(int n) {{ }}": None for symbol in symbols}
-    rules = {f"inline auto {symbol}(int n) {{ }}": None for symbol in sourceindex.SCHEDULER}
-    files[f"{sourceindex.INCLUDE}/attention/scheduler.cuh"] = rules
+            lines[f"void {symbol}(float x) {{ }}"] = None  # no kernel
+            lines[f"__global__ void {symbol}(int n) {{ }}"] = None
+        for symbol, header in target.functions:
+            lines = files.setdefault(f"{sourceindex.INCLUDE}/{header}", {})
+            lines[f"inline auto {symbol}(int n) {{ }}"] = None
     for file, content in files.items():
         write(root / file, "\n".join(content) + "\n")
     (root / "_build_meta.py").write_text('__version__ = "9.9.9"\n')
@@ -99,14 +100,14 @@ def test_index_of_a_small_package(package: Path, tmp_path: Path) -> None:
     text = out.read_text()
     index = json.loads(text)
     assert index["version"] == "9.9.9"
-    assert set(index["targets"]) == set(sourceindex.TARGETS)
+    assert list(index["targets"]) == list(known())
     decode = index["targets"]["decode"]
     assert decode["api"]["python"]["file"] == "decode.py"
     assert decode["kernels"][0]["symbol"] == "BatchDecodeWithPagedKVCacheKernel"
     assert index["environment"]["MAX_JOBS"] == [{"file": "decode.py", "line": 2, "default": "'1'"}]
     assert index["functions"]["data/include/flashinfer/norm.cuh"][0] == [1, 1, "RMSNormKernel"]
     norm = index["targets"]["rmsnorm"]["kernels"][0]
-    assert (norm["symbol"], norm["line"]) == ("RMSNormKernel", 3)  # not the host overload
+    assert (norm["symbol"], norm["line"]) == ("RMSNormKernel", 2)  # not the host overload
     assert str(tmp_path) not in text
 
 
@@ -173,9 +174,9 @@ def test_no_package_is_one_clear_error(tmp_path: Path) -> None:
 @pytest.mark.skipif(not REAL.is_dir(), reason="no FlashInfer installed or named")
 def test_the_real_package_has_all_that_is_declared() -> None:
     package = sourceindex.Package(REAL)
-    index = {name: sourceindex.target_entry(package, name) for name in sourceindex.TARGETS}
+    index = {name: sourceindex.target_entry(package, t) for name, t in known().items()}
     kernel = index["prefill"]["kernels"][2]
     line = (REAL / kernel["file"]).read_text().splitlines()[kernel["line"] - 1]
     assert kernel["symbol"] == "PrefillWithKVCacheKernel" and kernel["symbol"] in line
-    place = sourceindex.span(package, "attention/scheduler.cuh", sourceindex.SCHEDULER[0])
+    place = sourceindex.span(package, load("decode").functions[0])
     assert place["line_end"] - place["line"] > 10

@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from ncuflow.findings.choices import CHOICES, Choice, mann_whitney, prices, summary
+from ncuflow.findings.choices import mann_whitney, prices, summary
+from ncuflow.target import Choice, known, load
 
 LAUNCHES = (("eager", 12.0), ("graph", 3.0))
 MHA = {"qo_heads": 32, "kv_heads": 32}
-CORES = Choice("cores", "", "decode", "cores", "cuda", "tensor")
+CORES = Choice("cores", "", "cores", "cuda", "tensor")
 
 
 def point(params, cold, samples=(), status="ok", **columns):
@@ -42,7 +43,7 @@ def test_pairs_agree_in_all_other_parameters():
 
 
 def test_a_ragged_layout_has_no_page_size_to_agree_in():
-    layout = next(c for c in CHOICES if c.key == "layout")
+    layout = next(c for c in load("prefill").prices if c.key == "layout")
     results = {"points": [
         point({"layout": "paged", "page_size": 16}, 10.0),
         point({"layout": "ragged", "page_size": 1}, 9.0),
@@ -62,7 +63,7 @@ def test_a_difference_is_tested_on_the_launches(a, b, verdict):
 
 
 def test_the_host_time_of_a_launch_is_tested_on_its_calls():
-    launch = next(c for c in CHOICES if c.key == "launch")
+    launch = next(c for c in load("decode").prices if c.key == "launch")
     points = [point({"launch": how}, 50.0, host_launch_us=us) for how, us in LAUNCHES]
     for entry, (_, us) in zip(points, LAUNCHES, strict=True):
         entry["samples"]["host_us"] = spread(us)
@@ -109,17 +110,17 @@ def test_summary_ranges_over_all_pairs():
 
 
 def test_choices_name_parameters_and_values_of_their_targets():
-    import importlib
-    import re
-    from pathlib import Path
+    for target in known().values():
+        for choice in target.prices:
+            values = target.choices.get(choice.parameter)
+            assert choice.parameter in target.parameters, choice.key
+            assert values is None or {choice.base, choice.other} <= set(values), choice.key
 
-    for choice in CHOICES:
-        module = importlib.import_module(f"targets.{choice.target}")
-        assert choice.parameter in module.PARAMETERS, choice.key
-        source = Path(module.__file__).read_text()
-        for value in (choice.base, choice.other):
-            if isinstance(value, str):
-                assert re.search(rf"\b{value}\b", source), (choice.key, value)
+
+def test_a_targets_choices_have_names_of_their_own():
+    for target in known().values():
+        keys = [choice.key for choice in target.prices]
+        assert len(keys) == len(set(keys)), target.name
 
 
 def test_a_threefold_gain_is_as_far_from_noise_as_a_threefold_loss():
@@ -137,7 +138,7 @@ def test_a_threefold_gain_is_as_far_from_noise_as_a_threefold_loss():
 
 
 def test_one_query_head_a_kv_head_and_gqa_are_choices_of_their_own():
-    by_key = {c.key: c for c in CHOICES}
+    by_key = {c.key: c for c in load("decode").prices}
     for kv_heads, key in ((32, "cores"), (8, "cores_grouped")):
         heads = {"qo_heads": 32, "kv_heads": kv_heads}
         results = {"points": [point({"cores": c, **heads}, 9.0) for c in ("cuda", "tensor")]}
@@ -146,7 +147,7 @@ def test_one_query_head_a_kv_head_and_gqa_are_choices_of_their_own():
 
 
 def test_offsets_pair_with_position_ids_of_any_batch():
-    positions = next(c for c in CHOICES if c.key == "rope_positions")
+    positions = next(c for c in load("rope").prices if c.key == "rope_positions")
     results = {"points": [
         point({"variant": "rope_pos_ids", "batch": 1, "tokens": 64}, 10.0),
         point({"variant": "rope", "batch": 4, "tokens": 64}, 38.0),

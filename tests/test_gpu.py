@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ncuflow import targets
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.runner import ceilings, sweep
+from ncuflow.target import known, load
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ SMALL: dict[str, list[dict[str, Any]]] = {
 
 def run(folder: Path, name: str, mode: str, fault: str = "") -> tuple[int, list[dict[str, Any]]]:
     """(exit status, records) of the command line on the small points of a target."""
-    found = sweep.points(targets.load(name), SMALL[name])
+    found = sweep.points(load(name), SMALL[name])
     points, out = folder / "points.json", folder / "out.jsonl"
     points.write_text(json.dumps([point.as_dict() for point in found]), "utf-8")
     command = [sys.executable, "-m", "ncuflow.runner.run", name, "--mode", mode]
@@ -53,7 +53,7 @@ def run(folder: Path, name: str, mode: str, fault: str = "") -> tuple[int, list[
     return done.returncode, [json.loads(line) for line in out.read_text("utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("name", targets.names())
+@pytest.mark.parametrize("name", sorted(known()))
 def test_small_points_agree_with_the_reference(name: str, tmp_path: Path) -> None:
     status, records = run(tmp_path, name, "check")
     reasons = {record["point"]: record["reason"] for record in records if record["reason"]}
@@ -61,7 +61,7 @@ def test_small_points_agree_with_the_reference(name: str, tmp_path: Path) -> Non
     assert all(0 < record["check"]["rel_l2"] < record["check"]["tolerance"] for record in records)
 
 
-@pytest.mark.parametrize("name", targets.names())
+@pytest.mark.parametrize("name", sorted(known()))
 def test_a_planted_wrong_result_is_refused_and_not_timed(name: str, tmp_path: Path) -> None:
     status, records = run(tmp_path, name, "time", "wrong:*")
     assert status == 3

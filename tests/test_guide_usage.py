@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from flashinfer_source import flashinfer_package
 
-USAGE = sorted((Path(__file__).parents[1] / "templates" / "guide" / "usage").glob("*.py"))
-EXAMPLES = pytest.mark.parametrize("example", USAGE, ids=lambda p: p.stem)
+GUIDE = Path(__file__).parents[1] / "templates" / "guide"
+USAGE = sorted(GUIDE.rglob("*.py"))
+EXAMPLES = pytest.mark.parametrize("example", USAGE, ids=lambda p: f"{p.parent.name}-{p.stem}")
 KINDS = inspect.Parameter
 
 
@@ -154,32 +155,31 @@ def test_calls_fit_the_signatures_of_the_source(example, package):
     ("example", "right", "wrong"),
     [
         (
-            "decode",
+            "decode/usage",
             "    head_dim,\n    page_size,",
             "    head_dim_qk=head_dim, page_size=page_size,",
         ),
-        ("decode", "pos_encoding_mode=", "position_mode="),
+        ("decode/usage", "pos_encoding_mode=", "position_mode="),
         (
-            "decode_graph",
+            "decode/usage_graph",
             '*buffers, "NHD", True',
             '"NHD", max_batch_size=batch, max_num_pages=pages',
         ),
-        ("prefill", "causal=True", "is_causal=True"),
-        ("rope", "is_neox=True", "interleave=False"),
+        ("prefill/usage", "causal=True", "is_causal=True"),
+        ("rope/usage", "is_neox=True", "interleave=False"),
     ],
 )
 def test_a_call_that_would_raise_is_found(example, right, wrong, package):
-    text = next(p for p in USAGE if p.stem == example).read_text()
+    text = (GUIDE / f"{example}.py").read_text()
     assert right in text
     assert misfits(text.replace(right, wrong), package)
 
 
 def test_examples_stay_in_the_guide():
-    page = (USAGE[0].parents[2] / "kernel-dev-guide.md.j2").read_text()
-    page += "".join(p.read_text() for p in USAGE[0].parents[1].glob("*.j2"))
-    sections = {"prefill", "decode", "rmsnorm", "rope", "merge_state"}  # included by section
+    page = "".join(p.read_text() for p in GUIDE.rglob("*.j2"))
     for example in USAGE:
-        assert example.stem in sections or f'usage("{example.stem}")' in page, example.name
+        name = str(example.relative_to(GUIDE).with_suffix(""))
+        assert example.name == "usage.py" or f'usage("{name}")' in page, name
 
 
 @pytest.mark.gpu

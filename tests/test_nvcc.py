@@ -20,8 +20,8 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from ncuflow import targets
 from ncuflow.runner import sweep
+from ncuflow.target import known, load
 
 pytestmark = pytest.mark.nvcc
 SWEEP = yaml.safe_load((ROOT / "config/config.yaml").read_text())["sweeps"]["default"]
@@ -61,12 +61,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", targets.names())
+@pytest.mark.parametrize("name", sorted(known()))
 def test_modules_of_the_default_sweep_compile_for_sm_80(
     name: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     points, out = tmp_path / "points.json", tmp_path / "build.json"
-    found = sweep.points(targets.load(name), SWEEP[name])
+    found = sweep.points(load(name), SWEEP[name])
     points.write_text(json.dumps([point.as_dict() for point in found]))
     command = [sys.executable, "-m", "ncuflow.runner.run", name, "--mode", "build"]
     command += ["--points", str(points), "--out", str(out)]

@@ -53,7 +53,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
     def call(*arguments: str, out: str = "out.jsonl", **kinds: Any) -> tuple[int, Path]:
         device = Device()
         monkeypatch.setattr(gpu, "Gpu", lambda: device)
-        monkeypatch.setattr(running.targets, "load", lambda name: fake_target(device, **kinds))
+        monkeypatch.setattr(running, "load", lambda name: fake_target(device, **kinds))
         monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
         path = points_file(tmp_path, [point.as_dict() for point in made(2)])
         files = ["--points", str(path), "--out", str(tmp_path / out)]

@@ -17,9 +17,9 @@ CHOICES = {"kind": ("x", "y")}
 
 def target(**changes: Any) -> Any:
     known = {
-        "NAME": "t",
-        "PARAMETERS": DEFAULTS,
-        "CHOICES": CHOICES,
+        "name": "t",
+        "parameters": DEFAULTS,
+        "choices": CHOICES,
         "point_id": lambda p: f"t/a{p['a']}_b{p['b']}_{p['kind']}",
     }
     return SimpleNamespace(**{**known, **changes})

@@ -10,55 +10,54 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from ncuflow import targets
 from ncuflow.capture import plan
 from ncuflow.runner import sweep
 from ncuflow.runner.planinfo import plan_info
+from ncuflow.target import FOLDERS, Target, known, load
 
 ROOT = Path(__file__).parents[1]
-NAMES = targets.names()
+NAMES = list(known())
 H200 = {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 150_754_820_096}
 A100 = {"name": "NVIDIA A100", "compute_capability": "8.0", "memory_bytes": 42_949_672_960}
 T4 = {"name": "Tesla T4", "compute_capability": "7.5", "memory_bytes": 15_828_320_256}
 
 
-def params(target: ModuleType, **changes: Any) -> dict[str, Any]:
-    assert changes.keys() <= target.PARAMETERS.keys()
-    return {**target.PARAMETERS, **changes}
+def params(target: Target, **changes: Any) -> dict[str, Any]:
+    assert changes.keys() <= target.parameters.keys()
+    return {**target.parameters, **changes}
 
 
-def other_values(target: ModuleType, key: str) -> list[Any]:
+def other_values(target: Target, key: str) -> list[Any]:
     """Values of a parameter other than its default."""
-    default = target.PARAMETERS[key]
-    return [v for v in target.CHOICES.get(key, (default * 2,)) if v != default]
+    default = target.parameters[key]
+    return [v for v in target.choices.get(key, (default * 2,)) if v != default]
 
 
 # --- what every target declares ---------------------------------------------------------------
 
 
 def test_the_kernel_targets() -> None:
-    assert sorted(NAMES) == NAMES
-    assert {"decode", "merge_state", "prefill", "rmsnorm", "rope"} <= set(NAMES)
+    assert NAMES[:5] == ["prefill", "decode", "rmsnorm", "rope", "merge_state"]
 
 
 def test_an_unknown_target_is_one_error_that_names_the_known() -> None:
     with pytest.raises(ValueError, match="unknown kernel target 'launch'; there are: decode, m"):
-        targets.load("launch")
+        load("launch")
 
 
 def test_every_module_imports_without_torch_flashinfer_pandas_or_pyarrow() -> None:
     barred = ("torch", "flashinfer", "pandas", "pyarrow", "pynvml")
-    modules = sorted(path.stem for path in (ROOT / "targets").glob("*.py"))
     code = f"""
-import importlib, sys
+import sys
 for name in {barred!r}: sys.modules[name] = None
-for name in {modules!r}: importlib.import_module("targets." + name)
+from ncuflow.target import known
+assert known()
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
@@ -68,34 +67,32 @@ for name in {modules!r}: importlib.import_module("targets." + name)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_target_has_all_its_parts(name: str) -> None:
-    target = targets.load(name)
-    assert name == target.NAME
-    assert target.TITLE and target.__doc__
-    assert all(type(v) in (int, str, bool) for v in target.PARAMETERS.values())
-    assert target.CHOICES.keys() <= target.PARAMETERS.keys()
-    assert all(target.PARAMETERS[key] in values for key, values in target.CHOICES.items())
-    assert all(re.compile(kernel) for kernel in target.KERNELS)
-    assert {"python", "jit", "binding", "kernel"} <= target.API.keys()
-    for function in ("point_id", "skip", "work", "prepare", "modules"):
-        assert getattr(target, function).__doc__, function
+    target = load(name)
+    assert target.title and target.heading and target.about
+    assert all(type(v) in (int, str, bool) for v in target.parameters.values())
+    assert target.choices.keys() <= target.parameters.keys()
+    assert all(target.parameters[key] in values for key, values in target.choices.items())
+    assert target.small.keys() <= target.parameters.keys()
+    assert {"python", "jit", "binding"} <= target.api.keys()
+    assert target.kernels and target.sources and target.jit
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_shows_in_the_id(name: str) -> None:
-    target = targets.load(name)
-    default = target.point_id(target.PARAMETERS)
-    for key in target.PARAMETERS:
+    target = load(name)
+    default = target.point_id(target.parameters)
+    for key in target.parameters:
         for value in other_values(target, key):
             assert target.point_id(params(target, **{key: value})) != default, (key, value)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_are_unique_and_safe_in_file_and_range_names(name: str) -> None:
-    target = targets.load(name)
-    values = [[target.PARAMETERS[key], *other_values(target, key)] for key in target.PARAMETERS]
+    target = load(name)
+    values = [[target.parameters[key], *other_values(target, key)] for key in target.parameters]
     seen: dict[str, dict[str, Any]] = {}
     for chosen in itertools.product(*values):
-        p = dict(zip(target.PARAMETERS, chosen, strict=True))
+        p = dict(zip(target.parameters, chosen, strict=True))
         point = target.point_id(p)
         assert re.fullmatch(rf"{name}/[A-Za-z0-9_]+", point)
         if point in seen:
@@ -116,13 +113,13 @@ def unused(name: str, a: dict[str, Any], b: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_sweep_of_the_configuration_expands(name: str) -> None:
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
-    target = targets.load(name)
+    target = load(name)
     for blocks in (*config["sweeps"].values(), *config["deep"].values()):
         if name not in blocks:
             continue
         found = sweep.points(target, blocks[name])
         assert found
-        assert all(target.work(point.params)["bytes"] > 0 for point in found)
+        assert all(target.work(point.params).bytes > 0 for point in found)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +143,7 @@ def test_every_sweep_of_the_configuration_expands(name: str) -> None:
     ],
 )  # fmt: skip
 def test_ids_do_not_change(name: str, changes: dict[str, Any], point: str) -> None:
-    target = targets.load(name)
+    target = load(name)
     assert target.point_id(params(target, **changes)) == point
 
 
@@ -178,15 +175,15 @@ def test_ids_do_not_change(name: str, changes: dict[str, Any], point: str) -> No
     ],
 )  # fmt: skip
 def test_work_of_known_cases(name: str, changes: dict[str, Any], flops: int, moved: int) -> None:
-    target = targets.load(name)
+    target = load(name)
     found = target.work(params(target, **changes))
-    assert (found["flops"], found["bytes"]) == (flops, moved)
-    assert found["convention"]
+    assert (found.flops, found.bytes) == (flops, moved)
+    assert found.convention
 
 
 def test_full_prefill_is_274_9_gflop() -> None:
-    prefill = targets.load("prefill")
-    assert prefill.work(params(prefill, causal=False))["flops"] / 1e9 == pytest.approx(274.878)
+    prefill = load("prefill")
+    assert prefill.work(params(prefill, causal=False)).flops / 1e9 == pytest.approx(274.878)
 
 
 # --- skip -------------------------------------------------------------------------------------
@@ -211,13 +208,13 @@ def test_full_prefill_is_274_9_gflop() -> None:
     ],
 )
 def test_skip(name: str, changes: dict[str, Any], gpu: dict[str, Any], reason: str | None) -> None:
-    target = targets.load(name)
+    target = load(name)
     found = target.skip(params(target, **changes), gpu)
     assert found is None if reason is None else re.search(reason, found or "")
 
 
 def test_a_gpu_of_unknown_memory_is_not_too_small() -> None:
-    decode = targets.load("decode")
+    decode = load("decode")
     huge = params(decode, batch=4096, kv_len=65536)
     assert decode.skip(huge, H200)
     assert decode.skip(huge, {**H200, "memory_bytes": None}) is None
@@ -258,33 +255,29 @@ def example(name: str) -> str:
 
 
 @pytest.fixture
-def page_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def page_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
     """The documented target, in a folder beside the targets of the project."""
     (tmp_path / "page_append.py").write_text(example("file: targets/page_append.py"), "utf-8")
-    monkeypatch.setattr(targets, "__path__", [*targets.__path__, str(tmp_path)])
+    monkeypatch.setenv(FOLDERS, str(tmp_path))
     monkeypatch.delitem(sys.modules, "ncuflow.targets.page_append", raising=False)
-    yield targets.load("page_append")
-    sys.modules.pop("ncuflow.targets.page_append", None)
-    del targets.page_append  # type: ignore[attr-defined]
+    return load("page_append")
 
 
-def test_the_documented_target_works(page_append: ModuleType) -> None:
-    assert "page_append" in targets.names()
+def test_the_documented_target_works(page_append: Target) -> None:
+    assert list(known())[-1] == "page_append"
     blocks = yaml.safe_load(example("block: page_append"))["page_append"]
     found = sweep.points(page_append, blocks)
     assert len(found) == len({point.id for point in found}) == 8
     assert found[0].id == "page_append/B1_L1_K8_D128_P16_f16"
-    assert page_append.work(found[0].params)["bytes"] == 2 * 2 * 8 * 128 * 2 + 8
+    assert page_append.work(found[0].params).bytes == 2 * 2 * 8 * 128 * 2 + 8
     assert page_append.skip(found[0].params, H200) is None
-    for key in page_append.PARAMETERS:
+    for key in page_append.parameters:
         for value in other_values(page_append, key):
             changed = params(page_append, **{key: value})
-            assert page_append.point_id(changed) != page_append.point_id(page_append.PARAMETERS)
+            assert page_append.point_id(changed) != page_append.point_id(page_append.parameters)
 
 
-def test_the_documented_way_to_try_it_plans_the_point(
-    page_append: ModuleType, tmp_path: Path
-) -> None:
+def test_the_documented_way_to_try_it_plans_the_point(page_append: Target, tmp_path: Path) -> None:
     line = re.search(
         r"python -m ncuflow\.capture\.plan (.*)", (ROOT / "docs/adding-a-target.md").read_text()
     )

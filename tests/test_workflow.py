@@ -110,6 +110,8 @@ def test_a_page_whose_figures_fail_is_not_kept_and_the_other_way_round(changed, 
         ('timing={"runs": 0}', "config: timing.runs: 0 is less"),
         ('outputs="a b"', "config: outputs: 'a b' is not a path without spaces"),
         ('targets=["decode", "decod"]', "unknown kernel target 'decod'; there are: decode, "),
+        ('target_folders=["nowhere"]', "target_folders: no folder "),
+        ('jit={"default": ["ropes"]}', "jit: no target has a module ropes; there are: prefill_fa2"),
         ('targets=["jit"]', "nothing of jit alone; it has decode, "),
     ],
 )
@@ -200,27 +202,19 @@ def test_default_config_fits_the_schema_and_every_key_is_described():
 def test_every_sweep_names_known_targets_and_parameters():
     sys.path.insert(0, str(ROOT))
     from ncuflow.runner import sweep
-    from ncuflow.targets import load, names
+    from ncuflow.target import known, load
 
     assert {*CONFIG["deep"], *CONFIG["jit"]} <= set(CONFIG["sweeps"])
     for blocks in [*CONFIG["sweeps"].values(), *CONFIG["deep"].values()]:
-        assert set(blocks) <= set(names())
+        assert set(blocks) <= set(known())
         for target, found in blocks.items():
             assert sweep.points(load(target), found)
-
-
-def test_the_schema_knows_the_jit_modules_that_the_probe_knows():
-    from ncuflow.capture.jitprobe import MODULES
-
-    schema = yaml.safe_load((ROOT / "config/schema.yaml").read_text())
-    known = schema["properties"]["jit"]["additionalProperties"]["items"]["enum"]
-    assert set(known) == set(MODULES)
 
 
 def test_the_smoke_sweep_is_small_as_a_whole():
     """Three process starts a target are what it costs; deep reports and the JIT would double it."""
     from ncuflow.runner import sweep
-    from ncuflow.targets import load
+    from ncuflow.target import load
 
     smoke = CONFIG["sweeps"]["smoke"]
     assert len(smoke) <= 3

@@ -83,7 +83,7 @@ if LIVE:
     rule plan:
         input:
             code=modules("ncuflow.capture.plan", "ncuflow.runner.sweep"),
-            target="targets/{target}.py",
+            target=lambda wc: os.path.relpath(load_target(wc.target).file),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/points.json",
         log:

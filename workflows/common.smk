@@ -16,6 +16,8 @@ from snakemake.utils import update_config
 
 from ncuflow.capture import evidence as _evidence
 from ncuflow.capture import settings as _settings
+from ncuflow.target import FOLDERS as _FOLDERS
+from ncuflow.target import load as load_target
 
 for _key, _value in (workflow.config_settings.config or {}).items():
     if isinstance(_value, (dict, list)):
@@ -24,6 +26,10 @@ try:
     _settings.check(config, Path(workflow.basedir) / "config/schema.yaml")
 except ValueError as error:
     raise WorkflowError(str(error)) from None
+
+os.environ[_FOLDERS] = os.pathsep.join(
+    str(Path(folder).absolute()) for folder in config["target_folders"]
+)
 
 # Targets whose kernels are profiled, and those of them that this run is about.
 TARGETS = config["targets"]

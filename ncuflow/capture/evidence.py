@@ -18,7 +18,7 @@ from typing import Any
 
 from ncuflow.capture.machine import counters_refused_here, tool
 from ncuflow.runner import sweep
-from ncuflow.targets import load
+from ncuflow.target import jit_modules, load
 
 DEEP = "deep"
 NAMES = {
@@ -144,6 +144,11 @@ def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
     """
     for name in names:
         load(name)  # an unknown one is an error also where nothing of it is recorded
+    modules = [name for named in config["jit"].values() for name in named]
+    strange = [name for name in modules if name not in jit_modules()]
+    if strange:
+        known = ", ".join(jit_modules())
+        raise ValueError(f"jit: no target has a module {strange[0]}; there are: {known}")
     source = config["source"]
     if source == "auto":
         source = "live" if can_capture() else "recorded"

@@ -23,12 +23,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.jitprobe import MARKER, MODULES, plain_path
+from ncuflow.capture.jitprobe import MARKER, plain_path
 from ncuflow.capture.lock import gpu_lock
 from ncuflow.capture.machine import package_version
 from ncuflow.capture.points import now
 from ncuflow.capture.process import CaptureError, cli, minimal_environment, run
 from ncuflow.io import write_json
+from ncuflow.target import jit_modules
 
 DEFAULT = ("decode", "prefill_fa2", "rmsnorm", "rope", "merge")
 SHOWN_ENVIRONMENT = re.compile(r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CC|CXX)$")
@@ -45,7 +46,7 @@ def analyse(
 ) -> dict[str, Any]:
     """All measurements of one module. An error of a step is kept with the steps before it."""
     env = {**env, "FLASHINFER_WORKSPACE_BASE": str(workspace)}
-    result: dict[str, Any] = {"target": MODULES[name].target}
+    result: dict[str, Any] = {"target": jit_modules()[name][0].name}
     result["cold"] = probe("cold", name, env, args)
     if "error" not in result["cold"]:
         result["cache"] = cache_tree(workspace)
@@ -147,10 +148,10 @@ def fresh(folder: Path) -> Path:
 def module_names(text: str) -> list[str]:
     """Names of --modules, checked."""
     names = [name for name in re.split(r"[,\s]+", text) if name]
-    unknown = [name for name in names if name not in MODULES]
+    unknown = [name for name in names if name not in jit_modules()]
     if unknown or not names:
         raise argparse.ArgumentTypeError(
-            f"unknown module {unknown}; there are {', '.join(MODULES)}"
+            f"unknown module {unknown}; there are {', '.join(jit_modules())}"
         )
     return names
 

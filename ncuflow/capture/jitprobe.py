@@ -18,39 +18,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ncuflow.runner.launch import Params
+from ncuflow.target import Jit, Target, jit_modules
 
 MARKER = "JIT-PROBE "
 CALLS = 100  # requests between two readings of the clock: one takes less than reading it
 STEPS = ("cold", "disk", "first")
-# small inputs: the first launch is about loading, not about work
-SMALL = {"batch": 1, "kv_len": 128, "seq_len": 128, "rows": 64, "tokens": 64}
-
-
-@dataclass(frozen=True)
-class Module:
-    """A JIT module: the kernel target that uses it, and FlashInfer's cached getter."""
-
-    target: str
-    getter: str
-    params: dict[str, Any] = field(default_factory=dict)
-    arguments: str = ""  # of the getter: "", "attention", "fa2" or "fa3"
-
-
-MODULES = {
-    "decode": Module("decode", "flashinfer.decode:get_batch_decode_module", arguments="attention"),
-    "prefill_fa2": Module(
-        "prefill", "flashinfer.prefill:get_batch_prefill_module", {"backend": "fa2"}, "fa2"
-    ),
-    "prefill_fa3": Module(
-        "prefill", "flashinfer.prefill:get_batch_prefill_module", {"backend": "fa3"}, "fa3"
-    ),
-    "rmsnorm": Module("rmsnorm", "flashinfer.norm:get_norm_module"),
-    "rope": Module("rope", "flashinfer.rope:get_rope_module"),
-    "merge": Module("merge_state", "flashinfer.cascade:get_cascade_module"),
-}
 
 
 def start(ignore_aot: bool) -> dict[str, Any]:
@@ -77,9 +53,9 @@ def start(ignore_aot: bool) -> dict[str, Any]:
     }
 
 
-def probe_cold(module: Module, repeats: int) -> dict[str, Any]:
+def probe_cold(target: Target, module: Jit, repeats: int) -> dict[str, Any]:
     """Generation, build and load of a module that is not in the cache, each by itself (s)."""
-    (spec, *_), generation_s = timed(lambda: specs(module))
+    (spec, *_), generation_s = timed(lambda: target.modules(params(target, module)))
     result = {"uri": spec.name, "aot": is_aot(spec), "generation_s": generation_s}
     if result["aot"]:
         _, load_s = timed(spec.build_and_load)
@@ -104,26 +80,25 @@ def probe_cold(module: Module, repeats: int) -> dict[str, Any]:
     }
 
 
-def probe_disk(module: Module, repeats: int) -> dict[str, Any]:
+def probe_disk(target: Target, module: Jit, repeats: int) -> dict[str, Any]:
     """First request with the library on disk, then further requests in the same process."""
-    (spec, *_), generation_s = timed(lambda: specs(module))
+    (spec, *_), generation_s = timed(lambda: target.modules(params(target, module)))
     aot = is_aot(spec)
     _, load_s = timed(spec.build_and_load)
     result = {"aot": aot, "generation_s": generation_s, "build_and_load_s": load_s}
     if not aot:
         _, result["up_to_date_check_s"] = timed(lambda: spec.build(verbose=False))
     with refused() as reason:
-        result["memory_hit_s"] = memory_hits(module, repeats)
+        result["memory_hit_s"] = memory_hits(target, module, repeats)
     return {**result, "memory_hit_refused": reason[0] if reason else None}
 
 
-def probe_first(module: Module, repeats: int) -> dict[str, Any]:
+def probe_first(target: Target, module: Jit, repeats: int) -> dict[str, Any]:
     """First launch after preparation (which loads the module), and the launches that follow (s)."""
     import torch
 
     if not torch.cuda.is_available():
         return {"skipped": "no GPU"}
-    target = importlib.import_module(f"targets.{module.target}")
     launch, prepare_s = timed(lambda: target.prepare(params(target, module)))
 
     def once() -> None:
@@ -140,11 +115,11 @@ def probe_first(module: Module, repeats: int) -> dict[str, Any]:
     }
 
 
-def memory_hits(module: Module, repeats: int) -> float:
+def memory_hits(target: Target, module: Jit, repeats: int) -> float:
     """Median time of asking again for a module that this process has loaded (s)."""
     path, name = module.getter.split(":")
     getter: Callable[..., Any] = getattr(importlib.import_module(path), name)
-    arguments = getter_arguments(module.arguments)
+    arguments = module.arguments(params(target, module))
     getter(*arguments)
 
     def many() -> None:
@@ -154,28 +129,9 @@ def memory_hits(module: Module, repeats: int) -> float:
     return statistics.median(timed(many)[1] / CALLS for _ in range(repeats))
 
 
-def getter_arguments(kind: str) -> tuple[Any, ...]:
-    """Arguments of the getter: fp16, head dim 128, no position encoding, window or soft cap."""
-    if not kind:
-        return ()
-    import torch
-
-    half = torch.float16
-    attention = (half, half, half, torch.int32, 128, 128, 0, False, False)
-    return attention if kind == "attention" else (kind, *attention, False)
-
-
-def specs(module: Module) -> list[Any]:
-    """The module's JitSpecs, freshly generated."""
-    target = importlib.import_module(f"targets.{module.target}")
-    found: list[Any] = target.modules(params(target, module))
-    return found
-
-
-def params(target: Any, module: Module) -> dict[str, Any]:
-    """The target's defaults with small sizes."""
-    small = {key: value for key, value in SMALL.items() if key in target.PARAMETERS}
-    return {**target.PARAMETERS, **small, **module.params}
+def params(target: Target, module: Jit) -> Params:
+    """The target's defaults with small sizes: the first launch is about loading, not about work."""
+    return {**target.parameters, **target.small, **module.params}
 
 
 def is_aot(spec: Any) -> bool:
@@ -226,16 +182,16 @@ def main() -> None:
     """Run one step and print its JSON."""
     parser = argparse.ArgumentParser(prog="ncuflow.capture.jitprobe")
     parser.add_argument("step", choices=STEPS)
-    parser.add_argument("module", choices=sorted(MODULES))
+    parser.add_argument("module", choices=sorted(jit_modules()))
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--ignore-aot", action="store_true")
     args = parser.parse_args()
-    os.environ.setdefault(
-        "FLASHINFER_USE_CUDA_NORM", "1"
-    )  # the norm module is the CUDA one, not the DSL's
+    target, module = jit_modules()[args.module]
+    for name, value in module.environ.items():
+        os.environ.setdefault(name, value)
     started = start(args.ignore_aot)
     step = {"cold": probe_cold, "disk": probe_disk, "first": probe_first}[args.step]
-    result = step(MODULES[args.module], args.repeats)
+    result = step(target, module, args.repeats)
     print(MARKER + json.dumps({"start": started, **result}), flush=True)
 
 

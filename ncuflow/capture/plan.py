@@ -15,7 +15,7 @@ from typing import Any
 from ncuflow.capture.process import cli
 from ncuflow.io import write_json
 from ncuflow.runner import sweep
-from ncuflow.targets import load, names
+from ncuflow.target import known, load
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--points", type=_points, help="the points, as JSON")
     what.add_argument("--blocks", type=_objects, help="blocks of a sweep (with --target), as JSON")
-    parser.add_argument("--target", choices=names(), help="kernel target of the blocks")
+    parser.add_argument("--target", choices=list(known()), help="kernel target of the blocks")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
     if args.blocks is not None and args.target is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from ncuflow import targets
+from ncuflow import target
 from ncuflow.claims.expression import names
 
 
@@ -42,9 +41,8 @@ def _expression(value: Any) -> str:
     return str(value)
 
 
-@cache
 def _known_targets() -> tuple[str, ...]:
-    return (*targets.names(), "jit")
+    return (*sorted(target.known()), "jit")
 
 
 def _target(name: str) -> str:

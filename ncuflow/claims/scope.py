@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from ncuflow import targets
 from ncuflow.findings import noise
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
 from ncuflow.parsers.registry import METRICS, STALL_REASONS
+from ncuflow.target import known
 
 Row = dict[str, Any]
 REASONS = frozenset(STALL_REASONS)
@@ -96,10 +96,8 @@ def possible_names(results: Row) -> frozenset[str]:
 
 def _parameters(target: str) -> Iterable[str]:
     """Parameters that the target declares, where this checkout has the target."""
-    if target not in targets.names():
-        return ()
-    declared: dict[str, Any] = targets.load(target).PARAMETERS
-    return declared
+    found = known().get(target)
+    return found.parameters if found else ()
 
 
 def of_point(

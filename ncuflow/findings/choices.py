@@ -7,12 +7,13 @@ noise floor of the evidence (``ncuflow.findings.noise``) covers is within noise 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from ncuflow.findings import noise
+from ncuflow.target import Choice
 
 Row = dict[str, Any]
 Fixed = tuple[tuple[str, Any], ...]
@@ -20,84 +21,6 @@ ALPHA = 0.01
 FEWEST_SAMPLES = 8  # a side, for the normal approximation
 # column -> the samples in the results file that it is the median of
 SAMPLES = {"time_cold_us": "cold_us", "time_hot_us": "hot_us", "host_launch_us": "host_us"}
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A parameter that a caller sets, and two of its values to compare.
-
-    where: which points take part, by their parameters; ignoring: parameters that may differ as
-    well, because they mean nothing on one side; metrics: measurement columns compared; names: of
-    the two values, where they do not say it themselves.
-    """
-
-    key: str
-    title: str
-    target: str
-    parameter: str
-    base: Any
-    other: Any
-    where: Callable[[Row], bool] = lambda params: True
-    ignoring: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ("time_cold_us",)
-    names: tuple[str, str] | None = None
-
-    @property
-    def called(self) -> tuple[str, str]:
-        return self.names or (str(self.base), str(self.other))
-
-
-def _grouped(params: Row) -> bool:
-    return bool(params["kv_heads"] < params["qo_heads"])
-
-
-_LAUNCH = ("host_launch_us", "time_hot_us", "time_cold_us")
-_VARIANT = "rope", "variant"
-CHOICES = (
-    Choice("backend", "fa2 or fa3", "prefill", "backend", "fa2", "fa3"),
-    Choice(  # a ragged KV has no pages
-        "layout", "Paged or ragged KV", "prefill", "layout", "paged", "ragged", ignoring=("page_size",)
-    ),
-    Choice(
-        "prefill_page", "Page size 16 or 1", "prefill", "page_size", 16, 1,
-        lambda params: params["layout"] == "paged",
-    ),
-    Choice(
-        "cores", "CUDA cores or tensor cores, one query head a KV head", "decode", "cores", "cuda",
-        "tensor", lambda params: not _grouped(params),
-    ),
-    Choice(
-        "cores_grouped", "CUDA cores or tensor cores, GQA", "decode", "cores", "cuda", "tensor", _grouped
-    ),
-    Choice("decode_page", "Page size 16 or 1", "decode", "page_size", 16, 1),
-    Choice(
-        "launch", "Eager or CUDA graph", "decode", "launch", "eager", "graph", metrics=_LAUNCH
-    ),
-    Choice(
-        "fused", "Separate add and norm, or fused", "rmsnorm", "variant", "add_then_rmsnorm",
-        "fused_add_rmsnorm",
-    ),
-    Choice(
-        "rope_cache", "On the fly or cos/sin cache", *_VARIANT, "rope_pos_ids", "cos_sin_cache"
-    ),
-    Choice(
-        "rope_llama31", "Plain or Llama 3.1 scaling", *_VARIANT, "rope_pos_ids",
-        "llama31_pos_ids",
-    ),
-    Choice(
-        "rope_llama31_offsets", "Plain or Llama 3.1 scaling, positions from offsets", *_VARIANT,
-        "rope", "llama31",
-    ),
-    Choice(  # offsets are given by sequence, so that this call needs more than one
-        "rope_positions", "Position ids or offsets", *_VARIANT, "rope_pos_ids", "rope",
-        ignoring=("batch",),
-    ),
-    Choice(
-        "rope_inplace", "In place or into new tensors", "rope", "inplace", True, False,
-        names=("in place", "new tensors"),
-    ),
-    Choice("rope_style", "NeoX halves or pairs", "rope", "style", "neox", "interleaved"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ncuflow.pages.series import axis_of, spread, usual
+from ncuflow.target import known
 
 if TYPE_CHECKING:
     from ncuflow.pages.pages import Findings
 
 Row = dict[str, Any]
 MOST_ROWS = 24  # of a table on a page; the CSV beside it has them all
-TITLES = {
-    "prefill": "Prefill attention",
-    "decode": "Decode attention",
-    "rmsnorm": "RMSNorm and fused add RMSNorm",
-    "rope": "Rotary position embedding",
-    "merge_state": "Merging attention states",
-}
 
 
 def of_page(page: str, findings: Findings, target: str | None) -> Row:
@@ -60,9 +54,10 @@ def of_page(page: str, findings: Findings, target: str | None) -> Row:
     return context
 
 
-def title(target: str) -> str:
-    """A heading for a target; its own name where the project has no better one."""
-    return TITLES.get(target, target.replace("_", " ").capitalize())
+def title(name: str) -> str:
+    """The title of a target; its name where the evidence is of one that is not here."""
+    target = known().get(name)
+    return target.title if target else name.replace("_", " ").capitalize()
 
 
 def of_target(results: Row) -> Row:

@@ -6,25 +6,19 @@ page; a section is never left out and never empty.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from ncuflow.findings import crossing
 from ncuflow.pages import guide_choices, guide_commands, guide_kernels, guide_source, guide_splitkv
 from ncuflow.pages.guide_waits import hot_kernels, trees
 from ncuflow.pages.series import axis_of, spread, varying
+from ncuflow.target import Target, known, template_folders
 
 if TYPE_CHECKING:
     from ncuflow.pages.pages import Findings
 
 Row = dict[str, Any]
-# Headings are the seed guide's: INDEX.md and others link to their anchors.
-HEADINGS = {
-    "prefill": "Prefill Attention Kernel",
-    "decode": "Decode Attention Kernel",
-    "rmsnorm": "RMSNorm Kernel",
-    "rope": "RoPE Kernel",
-    "merge_state": "Merge State Kernel",
-}
 MOST_ROWS = 10  # of the behaviour table
 MOST_LINES = 4  # crossings a target that are spelt out
 # Parameters by which a sweep grows, the first that a target varies is the one that is read.
@@ -37,8 +31,8 @@ def context(findings: Findings) -> Row:
     index = findings.source_index
     jit = findings.optional("jit_analysis")
     sections = {
-        name: section(name, number, findings, index, jit)
-        for number, name in enumerate(HEADINGS, start=1)
+        target.name: section(target, number, findings, index, jit)
+        for number, target in enumerate(known().values(), start=1)
     }
     return {
         "guide": {
@@ -54,13 +48,17 @@ def context(findings: Findings) -> Row:
     }
 
 
-def section(name: str, number: int, findings: Findings, index: Any, jit: Any) -> Row:
+def section(target: Target, number: int, findings: Findings, index: Any, jit: Any) -> Row:
     """All that the page says of one kernel target; ``results`` is None where evidence lacks it."""
+    name, heading = target.name, target.heading or target.title
     results = findings.targets.get(name)
     out: Row = {
         "name": name,
         "number": number,
-        "heading": HEADINGS[name],
+        "heading": heading,
+        "anchor": anchor(f"{number}. {heading}"),
+        "about": target.about,
+        "prose": prose(name),
         "code": guide_source.code_path(name, index, results, jit),
         "measured": False,
     }
@@ -87,9 +85,20 @@ def section(name: str, number: int, findings: Findings, index: Any, jit: Any) ->
         "parameters": guide_kernels.parameter_tables(points),
         "launches": guide_kernels.launches(points),
         "choices": guide_choices.of_target(results),
-        "fused": guide_choices.fused_traffic(points) if name == "rmsnorm" else [],
         "split": guide_splitkv.rows(points, results["provenance"].get("sm_count")),
     }
+
+
+def anchor(heading: str) -> str:
+    """The link target that Markdown renderers make of a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def prose(target: str) -> list[str]:
+    """Names of the templates and examples that were written for a target."""
+    return [
+        path.name for folder in template_folders() for path in (folder / "guide" / target).glob("*")
+    ]
 
 
 def main_axis(points: list[Row]) -> str:

@@ -17,12 +17,11 @@ import jinja2
 
 from ncuflow.findings import sanity
 from ncuflow.findings.provenance import TIERS, one_line
-from ncuflow.io import BadInput, main_guard, resource, write_text
+from ncuflow.io import BadInput, main_guard, write_text
 from ncuflow.pages import contexts
 from ncuflow.pages.format import FILTERS, Struck
 from ncuflow.parsers import children
-
-TEMPLATES = resource("templates")
+from ncuflow.target import ordered, template_folders
 
 
 class Findings:
@@ -44,12 +43,12 @@ class Findings:
 
     @cached_property
     def targets(self) -> dict[str, Any]:
-        """target -> content of ``<target>_results.json``, in the order of their names."""
+        """target -> content of ``<target>_results.json``, in the order of pages."""
         names = self.names
         if names is None:
             files = self.folder.glob("*_results.json")
             names = [path.name.removesuffix("_results.json") for path in files]
-        return {name: self.target(name) for name in sorted(names) if name != "jit"}
+        return {name: self.target(name) for name in ordered(names) if name != "jit"}
 
     def target(self, name: str) -> dict[str, Any]:
         """One target's results, without reading the others.
@@ -87,7 +86,7 @@ class Findings:
 def environment() -> jinja2.Environment:
     """Jinja2 with the project's filters; an undefined name is an error, not an empty cell."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(template_folders()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePath
-from types import ModuleType
 from typing import Any
 
 from ncuflow.runner.sweep import Point
+from ncuflow.target import Target
 
 COMPILERS = frozenset({"ninja", "nvcc"})
 ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"
@@ -65,7 +65,7 @@ def capabilities(
 
 
 def buildable(
-    target: ModuleType,
+    target: Target,
     points: Sequence[Point],
     capabilities: Sequence[str],
     log: Callable[[str], None],
@@ -85,7 +85,7 @@ def buildable(
     return kept
 
 
-def modules(target: ModuleType, points: Sequence[Point]) -> list[Any]:
+def modules(target: Target, points: Sequence[Point]) -> list[Any]:
     """JIT modules (JitSpec) of the points, one a name."""
     found = {spec.name: spec for point in points for spec in target.modules(point.params)}
     return list(found.values())

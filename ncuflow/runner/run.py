@@ -30,16 +30,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from ncuflow import targets
 from ncuflow.io import BadInput, main_guard, read_json, write_json, write_text
 from ncuflow.runner import builds, faults, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.launch import Launch
 from ncuflow.runner.progress import Progress
 from ncuflow.runner.sweep import Point, expand
+from ncuflow.target import Target, known, load
 
 OK, FATAL, SOME_FAILED, LOST = 0, 1, 3, 4
 TRACE_REPEATS = 5
@@ -51,7 +50,7 @@ class Run:
     """What to do with each point. ``device`` is a ncuflow.runner.gpu.Gpu, or a test's."""
 
     device: Any
-    target: ModuleType
+    target: Target
     mode: str
     repeats: int | None = None
     seed: int = 0
@@ -145,7 +144,7 @@ def _status(records: Iterable[Record], culprit: Record | None) -> int:
     return SOME_FAILED if {r["status"] for r in records} & {"wrong", "error"} else OK
 
 
-def new_record(target: ModuleType, point: Point, status: str, reason: str | None) -> Record:
+def new_record(target: Target, point: Point, status: str, reason: str | None) -> Record:
     """A record of which nothing but the status and the analytic work is known."""
     return {
         "point": point.id,
@@ -154,7 +153,7 @@ def new_record(target: ModuleType, point: Point, status: str, reason: str | None
         "status": status,
         "reason": reason,
         "check": None,
-        "work": target.work(point.params),
+        "work": target.work(point.params)._asdict(),
         "timing": None,
         "clocks": None,
         "info": {},
@@ -236,7 +235,7 @@ def trace(run: Run, point: Point, launch: Launch) -> None:
                 launch.run()
 
 
-def read_points(path: Path, target: ModuleType) -> list[Point]:
+def read_points(path: Path, target: Target) -> list[Point]:
     """Points of a points.json, parameters completed by the target's defaults.
 
     Raises BadInput if the file does not hold points of this target.
@@ -247,13 +246,13 @@ def read_points(path: Path, target: ModuleType) -> list[Point]:
     return [_point(path, entry, target) for entry in entries]
 
 
-def _point(path: Path, entry: Any, target: ModuleType) -> Point:
+def _point(path: Path, entry: Any, target: Target) -> Point:
     if not isinstance(entry, dict) or not {"id", "target", "params"} <= entry.keys():
         raise BadInput(path, "a point without id, target and params")
-    if entry["target"] != target.NAME:
-        raise BadInput(path, f"{entry['id']} is a point of {entry['target']}, not {target.NAME}")
+    if entry["target"] != target.name:
+        raise BadInput(path, f"{entry['id']} is a point of {entry['target']}, not {target.name}")
     try:
-        params, *others = expand([entry["params"]], target.PARAMETERS, target.CHOICES)
+        params, *others = expand([entry["params"]], target.parameters, target.choices)
         if others:
             raise ValueError("a parameter with several values")
     except ValueError as error:
@@ -286,12 +285,12 @@ def write_records(out: Path, names: Sequence[str], produce: Callable[..., int]) 
     return status
 
 
-def build(target: ModuleType, points: Sequence[Point], out: Path) -> int:
+def build(target: Target, points: Sequence[Point], out: Path) -> int:
     """Compile the modules of the points and write how long each took."""
     start = time.perf_counter()
     found = builds.build(builds.modules(target, points), _tell)
     seconds = round(time.perf_counter() - start, 3)
-    write_json(out, {"target": target.NAME, "modules": found, "seconds": seconds})
+    write_json(out, {"target": target.name, "modules": found, "seconds": seconds})
     return SOME_FAILED if any(module["status"] == "error" for module in found) else OK
 
 
@@ -299,7 +298,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Command line of a run; usage errors exit 2."""
     parser = argparse.ArgumentParser(prog="python -m ncuflow.runner.run", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("target", help=f"{', '.join(targets.names())}, or ceilings")
+    parser.add_argument("target", help=f"{', '.join(known())}, or ceilings")
     parser.add_argument(
         "--mode", choices=("check", "time", "pairs", "trace", "build"), default="check"
     )
@@ -330,7 +329,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     try:
         planted = faults.parse(os.environ)
-        target = None if arguments.target == "ceilings" else targets.load(arguments.target)
+        target = None if arguments.target == "ceilings" else load(arguments.target)
     except ValueError as error:
         return _fail(str(error), 2)
     points = [] if target is None else read_points(arguments.points, target)

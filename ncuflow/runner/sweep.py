@@ -6,8 +6,10 @@ import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ncuflow.target import Target
 
 Block = Mapping[str, Any]
 
@@ -66,19 +68,19 @@ def _values(
     return values
 
 
-def points(target: ModuleType, blocks: Sequence[Block]) -> list[Point]:
+def points(target: Target, blocks: Sequence[Block]) -> list[Point]:
     """Points of a kernel target's sweep, one an id.
 
     Two parameter sets with one id describe the same launch (a page size of a ragged prefill, say);
     the first stays. Raises ValueError as ``expand`` does.
     """
     try:
-        sets = expand(blocks, target.PARAMETERS, target.CHOICES)
+        sets = expand(blocks, target.parameters, target.choices)
     except ValueError as error:
-        raise ValueError(f"target {target.NAME}: {error}") from None
+        raise ValueError(f"target {target.name}: {error}") from None
     found: dict[str, Point] = {}
     for params in sets:
-        point = Point(target.point_id(params), target.NAME, params)
+        point = Point(target.point_id(params), target.name, params)
         found.setdefault(point.id, point)
     return list(found.values())
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -22,71 +21,9 @@ from ncuflow.capture.process import CaptureError, cli
 from ncuflow.io import write_json
 from ncuflow.source.api import exports, signatures
 from ncuflow.source.cuda import Function, functions
+from ncuflow.target import Symbol, Target, known
 
-TARGETS = ("prefill", "decode", "rmsnorm", "rope", "merge_state")
 CSRC, INCLUDE = "data/csrc", "data/include/flashinfer"
-# kernel symbols by header: {target: {header: symbols}}
-KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
-    "prefill": {
-        "attention/prefill.cuh": (
-            "BatchPrefillWithPagedKVCacheKernel",
-            "BatchPrefillWithRaggedKVCacheKernel",
-        ),
-        "attention/hopper/prefill_sm90.cuh": ("PrefillWithKVCacheKernel",),
-        "attention/cascade.cuh": ("PersistentVariableLengthMergeStatesKernel",),
-    },
-    "decode": {
-        "attention/decode.cuh": ("BatchDecodeWithPagedKVCacheKernel",),
-        "attention/prefill.cuh": ("BatchPrefillWithPagedKVCacheKernel",),
-        "attention/cascade.cuh": ("PersistentVariableLengthMergeStatesKernel",),
-    },
-    "rmsnorm": {"norm.cuh": ("RMSNormKernel", "FusedAddRMSNormKernel")},
-    "rope": {
-        "pos_enc.cuh": (
-            "BatchQKApplyRotaryKernel",
-            "BatchQKApplyRotaryPosIdsKernel",
-            "BatchQKApplyRotaryPosIdsHeadParallelismKernel",
-            "BatchQKApplyRotaryPosIdsCosSinCacheKernel",
-            "BatchQKApplyRotaryPosIdsCosSinCacheHeadParallelismKernel",
-        )
-    },
-    "merge_state": {
-        "attention/cascade.cuh": (
-            "MergeStateKernel",
-            "MergeStateInPlaceKernel",
-            "MergeStatesKernel",
-            "MergeStatesLargeNumIndexSetsKernel",
-        )
-    },
-}
-TEMPLATES: dict[str, tuple[str, ...]] = {
-    "prefill": (
-        "batch_prefill.cu",
-        "batch_prefill_jit_binding.cu",
-        "batch_prefill_customize_config.jinja",
-        "batch_prefill_paged_kernel_inst.jinja",
-        "batch_prefill_ragged_kernel_inst.jinja",
-        "batch_prefill_sm90.cu",
-        "batch_prefill_paged_sm90_kernel_inst.jinja",
-    ),
-    "decode": (
-        "batch_decode.cu",
-        "batch_decode_jit_binding.cu",
-        "batch_decode_customize_config.jinja",
-        "batch_decode_kernel_inst.jinja",
-    ),
-    "rmsnorm": ("norm.cu", "flashinfer_norm_binding.cu"),
-    "rope": ("rope.cu", "flashinfer_rope_binding.cu"),
-    "merge_state": ("cascade.cu", "flashinfer_cascade_binding.cu"),
-}
-SCHEDULER = (
-    "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch",
-    "PrefillBinarySearchKVChunkSize",
-    "BatchDecodeWithPagedKVCacheWorkEstimationDispatched",
-    "DecodePlan",
-    "PrefillPlan",
-    "PrefillSM90Plan",
-)
 HEADERS = ("*.cuh", "attention/*.cuh", "attention/hopper/*.cuh", "norm/*.cuh")
 ENVIRONMENT = re.compile(
     r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CUDA_PATH|CUDA_LIB_PATH|CC|CXX|CUTE_DSL_ARCH)$"
@@ -128,10 +65,6 @@ class Package:
             raise CaptureError(f"{symbol}: not found in this FlashInfer")
         return place
 
-    def kernel(self, header: str, symbol: str) -> Function | None:
-        """The `__global__` function of this name in a header."""
-        return next((f for f in self.functions(header) if f.kernel and f.name == symbol), None)
-
     def _find(self, parts: list[str], name: str, seen: set[Path]) -> Place | None:
         file = self._module(parts)
         if file is None or file in seen:
@@ -163,8 +96,8 @@ def index(package: Package) -> dict[str, Any]:
     return {
         "schema": 1,
         "version": version(package.root),
-        "targets": {name: target_entry(package, name) for name in TARGETS},
-        "scheduler": {name: span(package, "attention/scheduler.cuh", name) for name in SCHEDULER},
+        "targets": {name: target_entry(package, target) for name, target in known().items()},
+        "scheduler": {f.name: span(package, f) for t in known().values() for f in t.functions},
         "environment": environment(package),
         "functions": function_table(package),
         "signatures": signatures(package.root),
@@ -172,37 +105,29 @@ def index(package: Package) -> dict[str, Any]:
     }
 
 
-def target_entry(package: Package, name: str) -> dict[str, Any]:
+def target_entry(package: Package, target: Target) -> dict[str, Any]:
     """API, JIT generator, templates and kernels of one kernel target."""
-    declared = importlib.import_module(f"targets.{name}").API
-    symbols = {key: value for key, value in declared.items() if value.startswith("flashinfer.")}
-    files = {key: value for key, value in declared.items() if "/" in value}
+    symbols = {key: value for key, value in target.api.items() if value.startswith("flashinfer.")}
+    files = {key: value for key, value in target.api.items() if "/" in value}
     return {
         "api": {key: {"symbol": s, **package.python(s)._asdict()} for key, s in symbols.items()},
         "files": {key: existing(package, f"data/{value}") for key, value in files.items()},
-        "templates": [existing(package, f"{CSRC}/{file}") for file in TEMPLATES[name]],
+        "templates": [existing(package, f"{CSRC}/{file}") for file in target.sources],
         "kernels": [
-            {"symbol": symbol, **kernel_span(package, header, symbol)}
-            for header, names in KERNELS[name].items()
-            for symbol in names
+            {"symbol": kernel.name, **span(package, kernel, kernels=True)}
+            for kernel in target.kernels
         ],
     }
 
 
-def kernel_span(package: Package, header: str, symbol: str) -> dict[str, Any]:
-    """File and lines of a kernel."""
-    found = package.kernel(header, symbol)
-    if found is None:
-        raise CaptureError(f"{symbol}: no such kernel in {INCLUDE}/{header} of this FlashInfer")
-    return {"file": f"{INCLUDE}/{header}", "line": found.line, "line_end": found.line_end}
-
-
-def span(package: Package, header: str, symbol: str) -> dict[str, Any]:
-    """File and lines of a host or device function."""
-    found = next((f for f in package.functions(header) if f.name == symbol), None)
-    if found is None:
-        raise CaptureError(f"{symbol}: no such function in {INCLUDE}/{header} of this FlashInfer")
-    return {"file": f"{INCLUDE}/{header}", "line": found.line, "line_end": found.line_end}
+def span(package: Package, symbol: Symbol, kernels: bool = False) -> dict[str, Any]:
+    """File and lines of a function, or of the ``__global__`` function of that name."""
+    name, header = symbol
+    same = [f for f in package.functions(header) if f.name == name and f.kernel >= kernels]
+    if not same:
+        what = "kernel" if kernels else "function"
+        raise CaptureError(f"{name}: no such {what} in {INCLUDE}/{header} of this FlashInfer")
+    return {"file": f"{INCLUDE}/{header}", "line": same[0].line, "line_end": same[0].line_end}
 
 
 def existing(package: Package, file: str) -> str:

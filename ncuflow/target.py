@@ -1,0 +1,199 @@
+"""A kernel target: all that the project knows of one kernel, declared in one file.
+
+The files lie in ``targets/`` and in the folders that the setting ``target_folders`` names; each defines
+``TARGET``. Importing one needs neither torch nor FlashInfer: the functions that run import them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ncuflow.io import resource
+from ncuflow.runner.launch import Gpu, Launch, Params, skip_reason
+
+FOLDERS = "NCUFLOW_TARGETS"  # the environment variable with further folders, separated as in PATH
+_DECLARES = re.compile(r"^TARGET\s*(:.*)?=", re.MULTILINE)
+
+
+class Work(NamedTuple):
+    """Analytic work of one launch, and the convention by which it was counted."""
+
+    flops: int
+    bytes: int
+    convention: str
+
+
+class Symbol(NamedTuple):
+    """A kernel or function of FlashInfer, and its header below ``include/flashinfer``."""
+
+    name: str
+    header: str
+
+
+@dataclass(frozen=True)
+class Jit:
+    """A JIT module whose compilation is measured.
+
+    getter: FlashInfer's cached function that returns it, "module:function"; arguments: those of the
+    getter, from the parameters; params: where the module needs others than the target's defaults;
+    environ: variables without which FlashInfer would take another way.
+    """
+
+    name: str
+    getter: str
+    arguments: Callable[[Params], Sequence[Any]] = lambda p: ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A parameter that a caller sets, and two of its values whose price is measured.
+
+    where: which points take part, by their parameters; ignoring: parameters that may differ as
+    well, because they mean nothing on one side; metrics: measurement columns compared; names: of
+    the two values, where they do not say it themselves.
+    """
+
+    key: str
+    title: str
+    parameter: str
+    base: Any
+    other: Any
+    where: Callable[[Params], bool] = lambda params: True
+    ignoring: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ("time_cold_us",)
+    names: tuple[str, str] | None = None
+
+    @property
+    def called(self) -> tuple[str, str]:
+        """What the two values are called on a page."""
+        return self.names or (str(self.base), str(self.other))
+
+
+@dataclass(kw_only=True)
+class Target:
+    """One kernel target; ``docs/adding-a-target.md`` says what the pipeline does with each part.
+
+    id        format of a point's id after "name/", or a function that makes it
+    generate  JIT modules (JitSpec) of a point; the JIT generator of ``api``, called alone, unless given
+    unable    why a GPU cannot run a point, beyond bf16 and memory, which are always checked
+    memory    bytes that a point takes on the GPU; its work's unless given
+    small     the sizes of a launch that only has to run
+    order     where the target stands on pages; equal ones by name
+    about     the text of its module; set, as ``file`` is, when the file is read
+    """
+
+    name: str
+    title: str
+    heading: str = ""
+    parameters: Params
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    id: str | Callable[[Params], str]
+    work: Callable[[Params], Work]
+    prepare: Callable[..., Launch]
+    generate: Callable[[Params], list[Any]] | None = None
+    unable: Callable[[Params, Gpu], str | None] = lambda p, gpu: None
+    memory: Callable[[Params], int] | None = None
+    small: Params = field(default_factory=dict)
+    kernels: tuple[Symbol, ...] = ()
+    functions: tuple[Symbol, ...] = ()
+    api: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    jit: tuple[Jit, ...] = ()
+    prices: tuple[Choice, ...] = ()
+    order: int = 99
+    about: str = ""
+    file: Path = Path()
+
+    def point_id(self, p: Params) -> str:
+        """Id of a point: also its NVTX range, so unique and stable for good."""
+        return f"{self.name}/" + (self.id.format(**p) if isinstance(self.id, str) else self.id(p))
+
+    def skip(self, p: Params, gpu: Gpu) -> str | None:
+        """Why this GPU cannot run the point; None if it can."""
+        size = self.memory(p) if self.memory else self.work(p).bytes
+        return self.unable(p, gpu) or skip_reason(p, gpu, size)
+
+    def modules(self, p: Params) -> list[Any]:
+        """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
+        if self.generate:
+            return self.generate(p)
+        module, _, name = self.api["jit"].rpartition(".")
+        return [getattr(importlib.import_module(module), name)()]
+
+
+def known() -> dict[str, Target]:
+    """Every kernel target by name, in the order of pages.
+
+    Raises ValueError for a file that cannot be imported, and for two of one name.
+    """
+    return _read(os.environ.get(FOLDERS, ""))
+
+
+def load(name: str) -> Target:
+    """One kernel target. Raises ValueError that names the known ones if there is none of this name."""
+    found = known().get(name)
+    if found is None:
+        raise ValueError(f"unknown kernel target {name!r}; there are: {', '.join(sorted(known()))}")
+    return found
+
+
+def jit_modules() -> dict[str, tuple[Target, Jit]]:
+    """The JIT modules that the targets declare, by name, with their targets."""
+    return {module.name: (target, module) for target in known().values() for module in target.jit}
+
+
+def folders() -> list[Path]:
+    """Where target files lie: the project's folder, then the user's. Raises ValueError where one is missing."""
+    further = [Path(f) for f in os.environ.get(FOLDERS, "").split(os.pathsep) if f]
+    missing = [str(folder) for folder in further if not folder.is_dir()]
+    if missing:
+        raise ValueError(f"target_folders: no folder {missing[0]}")
+    return [Path(__file__).parent / "targets", *further]
+
+
+def template_folders() -> list[Path]:
+    """Where the prose of targets lies: with the project's templates, and beside the user's targets."""
+    return [resource("templates"), *(folder / "templates" for folder in folders()[1:])]
+
+
+def ordered(names: Sequence[str]) -> list[str]:
+    """Names in the order of pages; those of no known target last."""
+    order = list(known())
+    return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))
+
+
+@cache
+def _read(further: str) -> dict[str, Target]:
+    package = importlib.import_module("ncuflow.targets")
+    package.__path__ = [str(folder) for folder in folders()]
+    found: dict[str, Target] = {}
+    for folder in folders():
+        for path in sorted(folder.glob("*.py")):
+            if _DECLARES.search(path.read_text(encoding="utf-8")):
+                target = _imported(path)
+                if target.name in found:
+                    raise ValueError(f"{path}: there is a kernel target {target.name} already")
+                found[target.name] = target
+    return {t.name: t for t in sorted(found.values(), key=lambda t: (t.order, t.name))}
+
+
+def _imported(path: Path) -> Target:
+    try:
+        module = importlib.import_module(f"ncuflow.targets.{path.stem}")
+    except Exception as error:
+        raise ValueError(f"{path}: {type(error).__name__}: {error}") from None
+    target = module.TARGET
+    if not isinstance(target, Target) or target.name != path.stem:
+        raise ValueError(f"{path}: TARGET is not a Target named {path.stem}")
+    target.about, target.file = inspect.cleandoc(module.__doc__ or ""), path
+    return target
