@@ -104,7 +104,8 @@ def capture(points: list[dict[str, Any]], folder: Path, timing: Path) -> tuple[f
     command = [
         sys.executable,
         "-m",
-        "ncuflow.capture.ncu",
+        "ncuflow",
+        "ncu",
         TARGET,
         "--points",
         str(folder / "points.json"),
@@ -129,7 +130,8 @@ def timed(points: list[dict[str, Any]], folder: Path) -> Path:
     command = [
         sys.executable,
         "-m",
-        "ncuflow.runner.run",
+        "ncuflow",
+        "launch",
         TARGET,
         "--mode",
         "time",

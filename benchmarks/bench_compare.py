@@ -54,16 +54,9 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         base, head = sides(args.points, args.runs, args.changed)
-        options = ("--base", str(write(Path(folder, "a"), base)))
-        options += ("--head", str(write(Path(folder, "b"), head)))
-        command = [
-            sys.executable,
-            "-m",
-            "ncuflow.compare.verdict",
-            *options,
-            "--out",
-            f"{folder}/c.json",
-        ]
+        written = [write(Path(folder, name), one) for name, one in (("a", base), ("b", head))]
+        command = [sys.executable, "-m", "ncuflow", "compare", *map(str, written)]
+        command += ["--out", f"{folder}/c.json"]
         started = time.perf_counter()
         subprocess.run(command, cwd=ROOT, check=True)
         took = time.perf_counter() - started

@@ -9,9 +9,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,17 @@ def resource(name: str) -> Path:
     return Path(__file__).parent / "data" / name
 
 
-class BadInput(Exception):  # noqa: N818
+class CommandError(Exception):
+    """What ends a command: its text is the line that is shown, `code` the exit status."""
+
+    code = 2
+
+
+class UsageError(CommandError):
+    """Arguments that do not go together; the command's usage is shown with it."""
+
+
+class BadInput(CommandError):  # noqa: N818
     """A file cannot be read for what it was given as. `path`: the file; `what`: what it is."""
 
     def __init__(self, path: str | os.PathLike[str], what: str) -> None:
@@ -221,54 +231,6 @@ def _no_constant(name: str) -> None:
 
 
 # --- commands ---------------------------------------------------------------------------------
-
-
-def without(*modules: str) -> None:
-    """For a command's own process: modules that a library would import if they were there, as if
-    they were not. pyarrow looks for numpy (0.1 s) and pandas (0.2 s), and works without."""
-    for name in modules:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-
-
-def main_guard(main: Callable[[], int | None], at_once: bool = True) -> NoReturn:
-    """Run a command's main: BadInput, or what the system refuses, is one line on stderr and exit 2;
-    a closed pipe is quiet.
-
-    The process ends at once: to take matplotlib apart, object by object, is 0.07 s of a figure's 0.6.
-    Not at once, a program that a profiler watches: what the profiler hooked into its exit has to run.
-    """
-    try:
-        code = main() or 0
-        sys.stdout.flush()
-    except BadInput as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 2
-    except BrokenPipeError:
-        code = 0
-    except OSError as error:
-        print(f"error: {refused(error)}", file=sys.stderr)
-        code = 2
-    flush_streams()
-    if at_once:
-        os._exit(code)
-    sys.exit(code)
-
-
-def refused(error: OSError) -> str:
-    """What the system would not do, and with which file; of two (a move), the one moved to."""
-    path = error.filename if error.filename2 is None else error.filename2
-    what = error.strerror or str(error) or type(error).__name__
-    return what if path is None else f"{path}: {what}"
-
-
-def flush_streams() -> None:
-    """Flush stdout and stderr, which Python would do at exit, without a word where one is closed."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            # What it still holds Python would write again, and complain of the same pipe or disk.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def emit(text: str, out: str | None, stream: IO[str] | None = None) -> None:

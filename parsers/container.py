@@ -20,8 +20,8 @@ SOURCES, RESULTS, PAYLOAD_SIZE, RANGE_RESULTS = 1, 2, 5, 7
 STRING_TABLE = (4,)
 _VERSION = re.compile(rb"(\d{4}\.\d+\.\d+)(?:\.\d+)?$")
 _SOLUTIONS = {
-    "nsys-rep": "read it with ncuflow.parsers.nsys after `nsys export --type sqlite`",
-    "sqlite": "an nsys export is read by ncuflow.parsers.nsys",
+    "nsys-rep": "read it with `ncuflow show` after `nsys export --type sqlite`",
+    "sqlite": "an nsys export; `ncuflow show` reads it",
     "lfs": "fetch it with `git lfs pull`",
 }
 

@@ -1,7 +1,5 @@
 """An Nsight Compute report → rows of kernels, metrics, stalls, rules and source lines.
 
-    python -m ncuflow.parsers.ncu FILE.ncu-rep[.xz] [--format table|json|csv] [--out FILE]
-
 The reader package raises next to nothing: an empty, foreign or truncated file, a failed kernel and
 an absent counter all load quietly. What it hides is found here and named: in BadInput where the
 file cannot be used, in a kernel's `problems` where the rest of the report can.
@@ -450,10 +448,3 @@ def plain_text(text: str) -> str:
 def _finite(value: Any) -> float | None:
     known = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if known else None
-
-
-if __name__ == "__main__":
-    from ncuflow.io import main_guard
-    from ncuflow.parsers.ncu_command import main
-
-    main_guard(main)

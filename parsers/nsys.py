@@ -1,7 +1,5 @@
 """An nsys SQLite export → what ran on the GPU, in which NVTX range, after how long a gap.
 
-    python -m ncuflow.parsers.nsys FILE.sqlite[.xz] [--format table|json|csv] [--out FILE]
-
 An operation belongs to the NVTX range that was open on the calling thread when the CUDA call that
 launched it began (correlation id → call → thread and time), not to the range open while it ran.
 """
@@ -246,10 +244,3 @@ def _missing(
     silent = len(every.keys() - heard)
     if silent:
         yield f"{silent} kernel launches without a kernel: captured into a graph, or not recorded"
-
-
-if __name__ == "__main__":
-    from ncuflow.io import main_guard
-    from ncuflow.parsers.nsys_command import main
-
-    main_guard(main)

@@ -16,7 +16,7 @@ from ncuflow.io import BadInput, sniff
 VERSION_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 LIMIT = 1 << 62  # beyond it a time stamp is damage, and differences would overflow
 _HINTS = {
-    "ncu-rep": " (read it with ncuflow.parsers.ncu)",
+    "ncu-rep": " (`ncuflow show` reads it)",
     "nsys-rep": " (export it with `nsys export --type sqlite`)",
     "lfs": " (fetch it with `git lfs pull`)",
 }

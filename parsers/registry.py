@@ -4,7 +4,7 @@ Parsers, analysis, templates and docs/metrics.md all read it. Names were checked
 `ncu --query-metrics --chips ga100,gh100` of ncu 2025.3.1; `launch__`, `profiler__`, `device__` and
 `derived__` names come from sections and are not in those lists.
 
-    python -m ncuflow.parsers.registry gh100    # what `ncu --metrics` has to be given to collect them
+    ncuflow counters gh100    # what `ncu --metrics` has to be given to collect them
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def format_value(key: str, value: float | str | None) -> str:
     return METRICS[key].format(value)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="ncuflow.parsers.registry")
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("architecture", choices=ARCHITECTURES)
-    print(",".join(counters(parser.parse_args().architecture)))
+
+
+def run(args: argparse.Namespace) -> None:
+    print(",".join(counters(args.architecture)))

@@ -1,4 +1,9 @@
-"""Rows as aligned text, CSV or JSON for the two reader commands."""
+"""A report of Nsight Compute or Nsight Systems on the terminal, as JSON or as CSV.
+
+    ncuflow show REPORT [--format table|json|csv] [--out FILE]
+
+Which of the two it is, its content tells. No GPU and none of NVIDIA's tools are needed.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +13,35 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from ncuflow.io import dump_json, emit
+from ncuflow.io import BadInput, dump_json, emit, opened, sniff
+from ncuflow.parsers import show_ncu, show_nsys
 
 Row = dict[str, Any]
+READERS = {"ncu-rep": show_ncu.shown, "sqlite": show_nsys.shown}
+HINTS = {
+    "nsys-rep": "export it with `nsys export --type sqlite`",
+    "lfs": "fetch it with `git lfs pull`",
+}
 
 
-def arguments(doc: str, what: str) -> argparse.Namespace:
-    """FILE --format --out, as both commands take them; a wrong option exits with 2."""
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("file", help=what)
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("report", help=".ncu-rep, or the SQLite export of nsys; either also as .xz")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     parser.add_argument("--out", help="write to this file, atomically, instead of standard output")
-    return parser.parse_args()
 
 
-def write(args: argparse.Namespace, table: str, document: Any, rows: Sequence[Row]) -> None:
-    """The form that was asked for."""
+def run(args: argparse.Namespace) -> None:
+    """Read the report, write it in the form asked for."""
+    with opened(args.report) as plain:
+        kind, words = sniff(plain)
+    if kind not in READERS:
+        hint = f" ({HINTS[kind]})" if kind in HINTS else ""
+        raise BadInput(args.report, f"not a report of ncu or nsys but {words}{hint}")
+    table, document, rows = READERS[kind](args.report)
     if args.format == "json":
         emit(dump_json(document), args.out)
-    elif args.format == "csv":
-        emit(as_csv(rows), args.out)
     else:
-        emit(table, args.out)
+        emit(as_csv(rows) if args.format == "csv" else table, args.out)
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -40,25 +52,3 @@ def as_csv(rows: Sequence[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
-
-
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table in columns: the first `left` aligned left, the others right."""
-    cells = [list(header), *map(list, rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    out = []
-    for row in cells:
-        texts = [
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        out.append("  ".join(texts).rstrip())
-    return "\n".join(out) + "\n"
-
-
-def short(text: str | None, width: int) -> str:
-    """At most `width` characters, the end cut off with "…"; None is "–"."""
-    if text is None:
-        return "–"
-    text = text.replace("\n", " ")
-    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,6 +1,6 @@
 """All captures of one target → its tables, as Parquet and CSV.
 
-    python -m ncuflow.parsers.tables --evidence ROOT --target decode --out tables/decode BATCHDIR…
+    ncuflow tables --evidence ROOT --target decode --out tables/decode BATCHDIR…
 
 A batch folder holds points.json, timing.jsonl, trace.sqlite and sweep.ncu-rep with their capture
 records, or, named `deep`, deep.ncu-rep; each may be `.xz`, and trace and sweep may be absent (no
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, main_guard, read_json, without, write_table
+from ncuflow.io import BadInput, read_json, write_table
 from ncuflow.model import TABLES
 from ncuflow.parsers import ncu, nsys, timing
 
@@ -207,21 +207,16 @@ def write(tables: Tables, out: Path) -> None:
         write_table(out / f"{name}.parquet", table)
 
 
-def main() -> None:
-    """Parse the arguments, collect, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evidence", type=Path, required=True, help="evidence root")
     parser.add_argument("--target", required=True, help="kernel target")
     parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
     parser.add_argument("batches", type=Path, nargs="+", help="batch folders of the target")
-    args = parser.parse_args()
-    without("numpy", "pandas")
+
+
+def run(args: argparse.Namespace) -> None:
     tables = collect(args.evidence, args.batches)
     stray = {row["target"] for row in tables["timing"]} - {args.target}
     if stray:
         raise BadInput(args.batches[0], f"times of {', '.join(sorted(stray))}, not {args.target}")
     write(tables, args.out)
-
-
-if __name__ == "__main__":
-    main_guard(main)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+
+from tabulate import tabulate
 
 PREFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 BASES = {
@@ -111,3 +114,18 @@ def as_text(value: float | int | str | None, unit: str) -> str:
     if float(value).is_integer() and abs(value) < 1e6:
         return f"{value:,.0f} {unit}".rstrip()
     return f"{significant(value)} {unit}".rstrip()
+
+
+def short(text: str | None, width: int) -> str:
+    """At most `width` characters, the end cut off with "…"; None is "–"."""
+    if text is None:
+        return "–"
+    text = text.replace("\n", " ")
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table in columns: the first `left` aligned left, the others right."""
+    sides = ["left"] * left + ["right"] * (len(header) - left)
+    text = tabulate(rows, header, "plain", disable_numparse=True, colalign=sides)
+    return str(text) + "\n"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fake_device import made, points_file
 
+from ncuflow.cli import dispatch
 from ncuflow.runner import builds, gpu, sweep
 from ncuflow.runner import run as running
 from ncuflow.target import load
@@ -128,5 +129,5 @@ def test_build_mode_with_an_arch_list_asks_no_gpu(
     monkeypatch.setattr(PREFILL, "generate", lambda p: [Spec(p["backend"])])
     path, out = points_file(tmp_path, [p.as_dict() for p in BOTH]), tmp_path / "build.json"
     files = ["--points", str(path), "--out", str(out)]
-    assert running.main(["prefill", "--mode", "build", *files]) == 0
+    assert dispatch(["launch", "prefill", "--mode", "build", *files]) == 0
     assert [module["name"] for module in json.loads(out.read_text("utf-8"))["modules"]] == ["fa2"]

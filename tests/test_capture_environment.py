@@ -153,7 +153,7 @@ def test_tier(  # type: ignore[no-untyped-def]
 def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:
     out = tmp_path / "environment.json"
     secret = {**os.environ, "HF_TOKEN": "hf_planted_token_value", "HOME": "/home/alice"}
-    command = [sys.executable, "-m", "ncuflow.capture.preflight", "--out", str(out), "--recorded"]
+    command = [sys.executable, "-m", "ncuflow", "preflight", "--out", str(out), "--recorded"]
     done = subprocess.run(
         command, cwd=ROOT, env=secret, capture_output=True, text=True, check=False
     )

@@ -40,7 +40,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     running: list[subprocess.Popen[str]] = []
 
     def begin(*words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "ncuflow.capture.lock", *words]
+        command = [sys.executable, "-m", "ncuflow", "lock", *words]
         pipe = subprocess.PIPE
         child = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         running.append(child)
@@ -108,7 +108,7 @@ def test_exclusive_host_waits_for_every_gpu(fake_gpus, start) -> None:  # type: 
 
 def test_a_capture_under_the_lock_does_not_wait_for_itself(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
     fake_gpus(1)
-    inner = [sys.executable, "-m", "ncuflow.capture.lock", "--timeout", "0", "--", "true"]
+    inner = [sys.executable, "-m", "ncuflow", "lock", "--timeout", "0", "--", "true"]
     assert finish(start("--", *inner))[0] == 0
 
 

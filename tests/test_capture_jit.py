@@ -13,6 +13,7 @@ from fake_machine import make
 
 from ncuflow.capture import jit, jitprobe
 from ncuflow.capture.process import CaptureError, Outcome
+from ncuflow.cli import dispatch
 from ncuflow.target import jit_modules, known
 
 NINJA = """ninja_required_version = 1.3
@@ -118,13 +119,13 @@ def test_a_prebuilt_module_is_no_jit_measurement(
 def run_jit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: dict[str, Any], *more: str
 ) -> int:
-    """jit.main with every probe process answered from `answers` by step."""
+    """`ncuflow jit` with every probe process answered from `answers` by step."""
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("HF_TOKEN", "hf_planted_token_value")
     seen = []
 
     def fake(command, *, env, timeout, on_line):  # type: ignore[no-untyped-def]
-        step, name = command[3], command[4]
+        step, name = command[4], command[5]
         seen.append((step, name))
         assert "HF_TOKEN" not in env
         assert Path(env["FLASHINFER_WORKSPACE_BASE"]).name == name
@@ -134,8 +135,8 @@ def run_jit(
             on_line(jitprobe.MARKER + json.dumps(answer))
         return Outcome(0 if answer else 1, False, 0.1)
 
-    monkeypatch.setattr(jit, "run", fake)
-    status = jit.main(["--out", str(tmp_path / "jit.json"), "--disk-repeats", "2", *more])
+    monkeypatch.setattr(jit, "run_child", fake)
+    status = dispatch(["jit", "--out", str(tmp_path / "jit.json"), "--disk-repeats", "2", *more])
     run_jit.seen = seen  # type: ignore[attr-defined]
     return status
 
@@ -190,7 +191,7 @@ def test_the_rule_compiles_what_the_sweep_names_and_lets_named_failures_stand(
     status.write_text("3")
     done = machine.run(out)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / out).read_text().startswith("--ignore-aot --modules rope,merge ")
+    assert (tmp_path / out).read_text().startswith("jit --ignore-aot --modules rope,merge ")
 
 
 def test_if_all_fail_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from ncuflow.capture import machine, ncu, process
 from ncuflow.capture.points import Found
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.progress import Progress
+from ncuflow.cli import dispatch
 from ncuflow.parsers import registry
 
 POINTS = ["decode/B1", "decode/B32", "decode/B128"]
@@ -54,7 +55,7 @@ done
 
 def profile(bench: Path, *more: str) -> int:
     words = ["decode", "--points", "points.json", "--out", "out", "--sections", "SpeedOfLight"]
-    return ncu.main([*words, *more])
+    return dispatch(["ncu", *words, *more])
 
 
 def found(
@@ -91,7 +92,7 @@ def test_command_opens_the_range_late_and_stores_no_absolute_path(
     profile(bench)
     seen = (bench / "args").read_text()
     assert "--nvtx --profile-from-start off --clock-control none" in seen
-    assert "-m ncuflow.runner.run decode --mode trace" in seen and "--repeats 1 --no-flush" in seen
+    assert "-m ncuflow launch decode --mode trace" in seen and "--repeats 1 --no-flush" in seen
     record = (bench / "out/sweep.json").read_text()
     assert str(bench) not in record and '"/' not in record
     assert json.loads(record)["command"][0] == "ncu"
@@ -234,7 +235,7 @@ def test_deep_takes_the_full_set(bench: Path, monkeypatch: pytest.MonkeyPatch) -
     program(bench, "ncu", FAKE + 'echo report >$report; echo "$all" >args')
     found(monkeypatch, dict.fromkeys(POINTS, 1))
     words = ["decode", "--points", "points.json", "--out", "out", "--name", "deep", "--deep"]
-    assert ncu.main(words) == 0
+    assert dispatch(["ncu", *words]) == 0
     assert "--set full" in (bench / "args").read_text()
     assert "--import-source" not in (bench / "args").read_text()
     assert (bench / "out/deep.ncu-rep").exists()

@@ -16,6 +16,7 @@ import pytest
 from ncuflow.capture import nsys
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.tracescrub import scrub_trace, tables
+from ncuflow.cli import dispatch
 
 POINTS = ["rope/T512", "rope/T4096"]
 TOKEN = "hf_planted_token_value"
@@ -261,7 +262,7 @@ def program(folder: Path, name: str, body: str) -> None:
 
 
 def trace(*more: str) -> int:
-    return nsys.main(["rope", "--points", "points.json", "--out", "out", *more])
+    return dispatch(["nsys", "rope", "--points", "points.json", "--out", "out", *more])
 
 
 def test_a_complete_trace_is_scrubbed(bench: Path) -> None:
@@ -279,7 +280,7 @@ def test_record_names_the_command_without_a_path(bench: Path) -> None:
     text = (bench / "out/trace.json").read_text()
     command = json.loads(text)["command"]
     assert command[:3] == ["nsys", "profile", "--trace=cuda,nvtx"]
-    assert command[command.index("python") :][:4] == ["python", "-m", "ncuflow.runner.run", "rope"]
+    assert command[command.index("python") :][:5] == ["python", "-m", "ncuflow", "launch", "rope"]
     assert '"/' not in text and str(bench) not in text and "libraries" not in text
 
 
@@ -346,6 +347,6 @@ def test_only_points_that_timed_well_are_traced_and_those_unchecked(bench: Path)
 def test_program_command_runs_this_python(bench: Path) -> None:
     trace()
     assert (
-        f"env LD_LIBRARY_PATH=/program/libraries {sys.executable} -m ncuflow.runner.run rope"
+        f"env LD_LIBRARY_PATH=/program/libraries {sys.executable} -m ncuflow launch rope"
         in (bench / "args").read_text()
     )

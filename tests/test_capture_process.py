@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import run_python
 
 from ncuflow.capture import process
-from ncuflow.capture.process import CaptureError, minimal_environment, run, scrub_command
+from ncuflow.capture.process import CaptureError, minimal_environment, run_child, scrub_command
 
 
 def test_minimal_environment_passes_what_a_build_needs_and_no_secret() -> None:
@@ -40,7 +37,7 @@ def test_minimal_environment_passes_what_a_build_needs_and_no_secret() -> None:
 
 def test_run_hands_over_lines_and_status() -> None:
     lines: list[str] = []
-    outcome = run(["sh", "-c", "echo one; echo two >&2; exit 3"], on_line=lines.append)
+    outcome = run_child(["sh", "-c", "echo one; echo two >&2; exit 3"], on_line=lines.append)
     assert (lines, outcome.returncode, outcome.timed_out) == (["one", "two"], 3, False)
 
 
@@ -52,7 +49,7 @@ def test_time_limit_ends_the_whole_group(tmp_path: Path, monkeypatch: pytest.Mon
     child = f"trap '' INT TERM; exec 3>{pipe}; while :; do sleep 100; done"
     script = f"trap '' INT TERM; ({child}) & wait; wait"
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    outcome = run(["bash", "-c", script], timeout=0.5)
+    outcome = run_child(["bash", "-c", script], timeout=0.5)
     assert outcome.timed_out
     assert select.select([reader], [], [], 20)[0], "the grandchild outlived the time limit"
     assert os.read(reader, 1) == b""  # end of file: nobody holds the pipe any more
@@ -61,7 +58,7 @@ def test_time_limit_ends_the_whole_group(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_missing_program_is_one_clear_error() -> None:
     with pytest.raises(CaptureError, match="no-such-program: No such file"):
-        run(["no-such-program"])
+        run_child(["no-such-program"])
 
 
 def test_scrub_command_keeps_no_absolute_path(tmp_path: Path) -> None:
@@ -84,19 +81,3 @@ def test_scrub_command_keeps_no_absolute_path(tmp_path: Path) -> None:
         "--output=outputs/points.json",
         "-f",
     ]
-
-
-def ended(main: str, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
-    """(exit status, stderr) of a capture's command whose main is this expression."""
-    return run_python(f"from ncuflow.capture.process import cli; cli(lambda: {main})", stdout)
-
-
-def test_a_full_disk_is_one_line_and_a_closed_pipe_is_quiet() -> None:
-    with Path("/dev/full").open("w") as full:
-        assert ended("print('x')", full) == (2, "error: No space left on device\n")
-    ours, theirs = os.pipe()
-    os.close(ours)
-    for text in ("'x'", "'x' * 100000"):
-        status, said = ended(f"print({text})", theirs)
-        assert (status != 0, said) == (True, "")
-    os.close(theirs)

@@ -12,6 +12,7 @@ import pytest
 from ncuflow.capture import recording
 from ncuflow.capture.private import find_secret, patterns
 from ncuflow.capture.process import CaptureError
+from ncuflow.cli import dispatch
 
 TOKEN = "hf_planted_token_value"
 
@@ -37,7 +38,7 @@ def evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_recording_holds_the_evidence_and_a_manifest(evidence: Path, tmp_path: Path) -> None:
     target = tmp_path / "recordings" / "h200"
-    assert recording.main([str(evidence), str(target)]) == 0
+    assert dispatch(["record", str(evidence), str(target)]) == 0
     manifest = json.loads((target / "manifest.json").read_text())
     assert (manifest["schema"], manifest["name"]) == (1, "h200")
     assert manifest["provenance"]["tier"] == "C" and manifest["provenance"]["recording"] == "h200"
@@ -53,7 +54,7 @@ def test_a_recording_holds_the_evidence_and_a_manifest(evidence: Path, tmp_path:
     ]
     stored = lzma.decompress((target / "decode/b1a2b3c4/trace.sqlite.xz").read_bytes())
     assert stored == (evidence / "decode/b1a2b3c4/trace.sqlite").read_bytes()
-    assert recording.main(["--verify", str(target)]) == 0
+    assert dispatch(["record", "--verify", str(target)]) == 0
 
 
 def test_a_folder_of_something_else_is_refused(evidence: Path, tmp_path: Path) -> None:

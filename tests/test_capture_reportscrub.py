@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.capture.reportscrub import main, messages, scrub_report, scrubbed
+from ncuflow.capture.reportscrub import messages, scrub_report, scrubbed
+from ncuflow.cli import dispatch
 
 CAPTURES = Path(__file__).parents[1].parent / "shared" / "captures" / "h200"
 PRIVATE = (b"alice-laptop", b"192.0.2.7", b"fe80::1%eth0", b"/home/alice", b"--secret-option")
@@ -85,7 +86,7 @@ def test_command_refuses_what_it_cannot_scrub(tmp_path: Path) -> None:
     path = tmp_path / "x.ncu-rep"
     path.write_text("ID,Kernel")
     with pytest.raises(Exception, match=r"x\.ncu-rep: not a report"):
-        main([str(path)])
+        dispatch(["scrub", str(path)])
 
 
 @pytest.mark.skipif(not CAPTURES.is_dir(), reason="no captures beside the checkout")

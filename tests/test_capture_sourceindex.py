@@ -12,6 +12,7 @@ import pytest
 
 from ncuflow.capture.machine import package_folder
 from ncuflow.capture.process import CaptureError
+from ncuflow.cli import dispatch
 from ncuflow.source import index as sourceindex
 from ncuflow.source.cuda import functions
 from ncuflow.target import known, load
@@ -96,7 +97,7 @@ def write(path: Path, text: str) -> None:
 
 def test_index_of_a_small_package(package: Path, tmp_path: Path) -> None:
     out = tmp_path / "index.json"
-    assert sourceindex.main(["--package", str(package), "--out", str(out)]) == 0
+    assert dispatch(["source-index", "--package", str(package), "--out", str(out)]) == 0
     text = out.read_text()
     index = json.loads(text)
     assert index["version"] == "9.9.9"

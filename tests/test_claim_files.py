@@ -42,7 +42,8 @@ def test_a_claim_needs_no_code(tmp_path):
     out = tmp_path / "claims.json"
     command = [
         "-m",
-        "ncuflow.claims.audit",
+        "ncuflow",
+        "claims",
         "--results",
         str(found),
         "--claims",

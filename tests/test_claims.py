@@ -234,7 +234,7 @@ def test_results_of_an_earlier_run_are_no_evidence(folder):
 )
 def test_what_the_command_cannot_read_or_write_is_one_line(folder, arguments, message):
     out = folder.parent / "claims.json"
-    command = [sys.executable, "-m", "ncuflow.claims.audit", "--results", str(folder)]
+    command = [sys.executable, "-m", "ncuflow", "claims", "--results", str(folder)]
     command += ["--claims", str(folder.parent / "claims"), "--out", str(out)]
     command += [argument.format(results=folder) for argument in arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -300,7 +300,8 @@ def recorded(finished, tmp_path_factory):
     command = [
         sys.executable,
         "-m",
-        "ncuflow.claims.audit",
+        "ncuflow",
+        "claims",
         "--results",
         str(finished.outputs / "results"),
     ]

@@ -217,7 +217,7 @@ def write_side(folder: Path, found: Side) -> Path:
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ncuflow.compare.verdict", *map(str, arguments)]
+    command = [sys.executable, "-m", "ncuflow", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -227,28 +227,28 @@ def slower(tmp_path: Path) -> Path:
     base, head = pair(*planted(7, **point("decode/B8", 60.0)))
     out = tmp_path / "compare.json"
     sides = (write_side(tmp_path / name, found) for name, found in (("a", base), ("b", head)))
-    done = run("--base", next(sides), "--head", next(sides), "--out", out)
+    done = run("compare", *sides, "--out", out)
     assert (done.returncode, done.stderr) == (0, "")
     return out
 
 
 def test_the_command_writes_the_same_bytes_again(slower: Path, tmp_path: Path) -> None:
-    again = run("--base", tmp_path / "a/results", "--head", tmp_path / "b/results")
+    again = run("compare", tmp_path / "a/results", tmp_path / "b/results")
     assert again.stdout == slower.read_text()
 
 
 def test_the_gate_fails_on_a_slow_down_and_names_it(slower: Path) -> None:
-    done = run("--gate", slower, "--threshold", 0.05)
+    done = run("gate", slower, "--threshold", 0.05)
     assert done.returncode == 1
     assert done.stdout.startswith("decode/B8: time ") and "beyond 5 %" in done.stdout
 
 
 def test_the_gate_passes_below_its_threshold_and_on_speed_ups(slower: Path, tmp_path: Path) -> None:
-    assert run("--gate", slower, "--threshold", 0.5).returncode == 0
+    assert run("gate", slower, "--threshold", 0.5).returncode == 0
     back = tmp_path / "back.json"
-    run("--base", tmp_path / "b/results", "--head", tmp_path / "a/results", "--out", back)
+    run("compare", tmp_path / "b/results", tmp_path / "a/results", "--out", back)
     assert changed(json.loads(back.read_text())) == {"decode/B8": "faster"}
-    assert run("--gate", back).returncode == 0
+    assert run("gate", back).returncode == 0
 
 
 def test_the_gate_says_what_it_did_not_cover(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_the_gate_says_what_it_did_not_cover(tmp_path: Path) -> None:
     del head.points["decode/B1"]
     out = tmp_path / "compare.json"
     write_json(out, compare(base, head, LIMITS))
-    done = run("--gate", out)
+    done = run("gate", out)
     assert done.returncode == 0
     assert "1 point(s) in the base only" in done.stderr and "run(s) a side" in done.stderr
 
@@ -284,7 +284,7 @@ def test_the_gate_does_not_pass_on_nothing(damage: Callable[[Side], None], tmp_p
         damage(base)
     out = tmp_path / "compare.json"
     write_json(out, compare(base, head, LIMITS))
-    done = run("--gate", out)
+    done = run("gate", out)
     assert (done.returncode, done.stdout) == (
         gate.NOTHING_TESTED,
         "compare_gate: nothing was tested, so nothing passes\n",
@@ -295,7 +295,7 @@ def test_sides_without_a_common_point_are_one_line(tmp_path: Path) -> None:
     base, head = pair(sweep(8))
     head.points = {"decode/other": head.points["decode/B1"] | {"point": "decode/other"}}
     sides = [write_side(tmp_path / name, found) for name, found in (("a", base), ("b", head))]
-    done = run("--base", sides[0], "--head", sides[1], "--out", tmp_path / "compare.json")
+    done = run("compare", *sides, "--out", tmp_path / "compare.json")
     assert done.returncode == 2 and not (tmp_path / "compare.json").exists()
     assert done.stderr == "error: head: has no point in common with base: nothing can be compared\n"
 
@@ -307,16 +307,16 @@ def test_sides_without_a_common_point_are_one_line(tmp_path: Path) -> None:
 def test_the_gate_refuses_what_is_no_comparison(content: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(content)
-    done = run("--gate", path)
+    done = run("gate", path)
     assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_bad_sides_are_one_line_and_status_2(tmp_path: Path) -> None:
     empty = tmp_path / "results"
-    done = run("--base", empty, "--head", empty)
-    assert (done.returncode, done.stderr) == (2, f"error: {empty}: no such folder\n")
+    done = run("compare", empty, empty)
+    assert (done.returncode, done.stderr) == (2, f"error: {empty}: no such file\n")
     empty.mkdir()
-    assert "no *_results.json here" in run("--base", empty, "--head", empty).stderr
+    assert "no *_results.json here" in run("compare", empty, empty).stderr
     (empty / "decode_results.json").write_text('{"points": 3}')
     with pytest.raises(BadInput, match="not the results of a target"):
         load(empty)
@@ -325,12 +325,11 @@ def test_bad_sides_are_one_line_and_status_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
-        ("--base", "x"),
-        ("a", "b", "--gate", "c"),
-        ("a",),
-        ("--gate", "c", "--alpha", "2"),
-        ("--gate", "c", "--threshold", "nan"),
+        ("compare",),
+        ("compare", "a"),
+        ("gate", "a", "b"),
+        ("compare", "a", "b", "--alpha", "2"),
+        ("gate", "c", "--threshold", "nan"),
     ],
 )
 def test_a_command_that_asks_for_nothing_clear_is_refused(arguments: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ncuflow.capture import evidence
-from ncuflow.compare import gate
+from ncuflow.cli import dispatch
 from ncuflow.compare.verdict import CHANGED, Settings, compare, load
 from ncuflow.io import write_json
 
@@ -52,17 +52,15 @@ def results_of(name: str, folder: Path) -> Path:
         tables = folder / "tables" / target
         batches = [str(found.root / target / batch) for batch in found.batches(target)]
         root = ("--evidence", str(found.root), "--target", target)
-        module("ncuflow.parsers.tables", *root, "--out", str(tables), *batches)
+        command("tables", *root, "--out", str(tables), *batches)
         out = folder / "results" / f"{target}_results.json"
         files = ("--out", str(out), "--measurements", str(tables / "measurements.parquet"))
-        module(
-            "ncuflow.findings.results", *root, "--tables", str(tables), "--recording", name, *files
-        )
+        command("results", *root, "--tables", str(tables), "--recording", name, *files)
     return folder / "results"
 
 
-def module(name: str, *arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", name, *arguments], cwd=ROOT, check=True)
+def command(name: str, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "ncuflow", name, *arguments], cwd=ROOT, check=True)
 
 
 def changed(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -126,7 +124,7 @@ def test_the_gate_prints_what_its_page_shows(
     compared: Compared, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_json(tmp_path / "compare.json", compared(BASE, PLANTED))
-    assert gate.check(tmp_path / "compare.json", gate.THRESHOLD) == 1
+    assert dispatch(["gate", str(tmp_path / "compare.json")]) == 1
     printed = capsys.readouterr().out.splitlines()
     text = (ROOT / "docs/ci.md").read_text()
     shown = re.search(r"and names it:\n\n```\n(.*?)\n```", text, re.DOTALL)

@@ -93,7 +93,7 @@ def test_kernels_of_one_report_are_listed(reports: dict) -> None:
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ncuflow.compare.verdict", *map(str, arguments)]
+    command = [sys.executable, "-m", "ncuflow", "compare", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

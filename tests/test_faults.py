@@ -132,7 +132,7 @@ def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed)
     (machine.folder / "plan/one-gpu").touch()
     snakemake.kill()
     snakemake.wait()
-    lock = [sys.executable, "-m", "ncuflow.capture.lock", "--timeout", "0", "--", "true"]
+    lock = [sys.executable, "-m", "ncuflow", "lock", "--timeout", "0", "--", "true"]
     run = {"cwd": machine.folder, "env": machine.environment, "capture_output": True, "text": True}
     # the orphan still measures: nobody else gets its GPU
     assert "no GPU of 1 became free" in subprocess.run(lock, check=False, **run).stderr

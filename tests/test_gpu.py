@@ -43,7 +43,7 @@ def run(folder: Path, name: str, mode: str, fault: str = "") -> tuple[int, list[
     found = sweep.points(load(name), SMALL[name])
     points, out = folder / "points.json", folder / "out.jsonl"
     points.write_text(json.dumps([point.as_dict() for point in found]), "utf-8")
-    command = [sys.executable, "-m", "ncuflow.runner.run", name, "--mode", mode]
+    command = [sys.executable, "-m", "ncuflow", "launch", name, "--mode", mode]
     command += ["--points", str(points), "--out", str(out)]
     environment = {**os.environ, "NCUFLOW_FAULT": fault}
     done = subprocess.run(

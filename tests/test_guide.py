@@ -397,6 +397,6 @@ def test_the_registrys_counters_are_shown_as_the_command_that_prints_them(tmp_pa
     (batch / "sweep.json").write_text(json.dumps({"command": command}))
     shown = guide_commands.of_evidence(tmp_path)
     assert shown["counters"] == (
-        f"""ncu --section 'a b' --metrics "$(python -m ncuflow.parsers.registry {arch})" python"""
+        f"""ncu --section 'a b' --metrics "$(python -m ncuflow counters {arch})" python"""
     )
     assert shown["timeline"] is None

@@ -64,7 +64,7 @@ def shared(name: str) -> ncu.Report:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ncuflow.parsers.ncu", *map(str, arguments)],
+        [sys.executable, "-m", "ncuflow", "show", *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -562,7 +562,7 @@ def test_a_closed_pipe_is_quiet(report_file):
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
-        [sys.executable, "-m", "ncuflow.parsers.ncu", report_file, "--format", "json"],
+        [sys.executable, "-m", "ncuflow", "show", report_file, "--format", "json"],
         cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(write_end)

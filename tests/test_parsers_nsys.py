@@ -416,7 +416,7 @@ def test_recorded_traces_attribute_every_point(source):
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ncuflow.parsers.nsys", *map(str, arguments)],
+        [sys.executable, "-m", "ncuflow", "show", *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

@@ -242,7 +242,7 @@ def evidence(tmp_path):
 def command(root: Path, folder: Path, out: Path) -> subprocess.CompletedProcess[str]:
     arguments = ["--evidence", root, "--target", folder.parent.name, "--out", out, folder]
     return subprocess.run(
-        [sys.executable, "-m", "ncuflow.parsers.tables", *map(str, arguments)],
+        [sys.executable, "-m", "ncuflow", "tables", *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -340,18 +340,6 @@ def test_evidence_outside_the_root_is_refused(evidence, tmp_path):
         tables.collect(tmp_path / "elsewhere", [folder])
     with pytest.raises(BadInput, match="no such batch"):
         tables.collect(tmp_path, [tmp_path / "absent"])
-
-
-def test_tables_need_neither_numpy_nor_pandas(evidence, tmp_path):
-    root, folder = evidence
-    code = (
-        "import sys; from parsers import tables\n"
-        "try: tables.main()\n"
-        "finally: assert not (sys.modules['numpy'] or sys.modules['pandas'])"
-    )
-    arguments = ["--evidence", root, "--target", folder.parent.name, "--out", tmp_path, folder]
-    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, check=False)
-    assert done.returncode == 0
 
 
 def test_a_point_in_two_batches_is_refused_and_in_a_deep_one_beside_is_not(evidence):

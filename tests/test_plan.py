@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from ncuflow.capture import plan
+from ncuflow.cli import dispatch
 
 POINT = {"id": "decode/x", "target": "decode", "params": {"batch": 1}}
 
 
 def test_points_are_written_as_they_are(tmp_path: Path) -> None:
     out = tmp_path / "points.json"
-    assert plan.main(["--points", json.dumps([POINT]), "--out", str(out)]) == 0
+    assert dispatch(["plan", "--points", json.dumps([POINT]), "--out", str(out)]) == 0
     assert json.loads(out.read_text()) == [POINT]
 
 
 def test_blocks_are_expanded(tmp_path: Path) -> None:
     out = tmp_path / "points.json"
     blocks = ["--target", "decode", "--blocks", '[{"batch": [1, 32]}]']
-    assert plan.main([*blocks, "--out", str(out)]) == 0
+    assert dispatch(["plan", *blocks, "--out", str(out)]) == 0
     assert [point["params"]["batch"] for point in json.loads(out.read_text())] == [1, 32]
 
 
@@ -48,7 +48,7 @@ def test_what_is_no_plan_is_bad_usage_and_writes_nothing(
 ) -> None:
     target = ["--target", "decode"] if option == "--blocks" else []
     with pytest.raises(SystemExit) as ended:
-        plan.main([*target, option, text, "--out", str(tmp_path / "points.json")])
+        dispatch(["plan", *target, option, text, "--out", str(tmp_path / "points.json")])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -56,7 +56,7 @@ def test_what_is_no_plan_is_bad_usage_and_writes_nothing(
 
 def test_a_folder_in_place_of_the_file_is_one_line(tmp_path: Path) -> None:
     arguments = ["--points", json.dumps([POINT]), "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "ncuflow.capture.plan", *arguments]
+    command = [sys.executable, "-m", "ncuflow", "plan", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, f"error: {tmp_path}: Is a directory\n")
     assert not list(tmp_path.iterdir())

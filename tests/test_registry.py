@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncuflow import docs_tables
+from ncuflow import docs
 from ncuflow.parsers.registry import (
     METRICS,
     NOT_COUNTED,
@@ -187,9 +187,7 @@ def test_old_cards_read_the_names_of_ga100():
     assert architecture(8) == architecture(7) == architecture(None) == "ga100"
 
 
-@pytest.mark.parametrize("name", docs_tables.PAGES)
+@pytest.mark.parametrize("name", docs.PAGES)
 def test_the_generated_docs_are_in_step(name):
     page = Path(__file__).parents[1] / "docs" / name
-    assert page.read_text(encoding="utf-8") == docs_tables.PAGES[name](), (
-        "run python -m ncuflow.docs_tables"
-    )
+    assert page.read_text(encoding="utf-8") == docs.PAGES[name](), "run ncuflow docs"

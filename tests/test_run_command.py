@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import run_python
 from fake_device import Device, fake_target, made, points_file
 
+from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.runner import builds, gpu
 from ncuflow.runner import run as running
@@ -57,7 +56,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
         monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
         path = points_file(tmp_path, [point.as_dict() for point in made(2)])
         files = ["--points", str(path), "--out", str(tmp_path / out)]
-        return running.main(["fake", *files, *arguments]), tmp_path / out
+        return dispatch(["launch", "fake", *files, *arguments]), tmp_path / out
 
     return call
 
@@ -134,7 +133,7 @@ def test_no_gpu_is_fatal_and_one_line(
     monkeypatch.setattr(gpu, "Gpu", none)
     entry = {"id": "rmsnorm/rmsnorm_R4096_D4096_f16", "target": "rmsnorm", "params": {}}
     path, out = points_file(tmp_path, [entry]), tmp_path / "out.jsonl"
-    assert running.main(["rmsnorm", "--points", str(path), "--out", str(out)]) == 1
+    assert dispatch(["launch", "rmsnorm", "--points", str(path), "--out", str(out)]) == 1
     assert capsys.readouterr().err == "error: RuntimeError: no CUDA device is available to torch\n"
     assert not out.exists()
 
@@ -152,7 +151,7 @@ def test_a_build_without_what_it_needs_is_fatal_and_one_line(
     entry = {"id": "rmsnorm/rmsnorm_R4096_D4096_f16", "target": "rmsnorm", "params": {}}
     path, out = points_file(tmp_path, [entry]), tmp_path / "build.json"
     files = ["--points", str(path), "--out", str(out)]
-    assert running.main(["rmsnorm", "--mode", "build", *files]) == 1
+    assert dispatch(["launch", "rmsnorm", "--mode", "build", *files]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ModuleNotFoundError: ") and missing in error
     assert error.count("\n") == 1 and not out.exists()
@@ -171,10 +170,8 @@ def test_bad_usage_exits_2_and_writes_nothing(
     tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     root = Path(__file__).parents[1]
-    code = f"import sys; sys.path.insert(0, {str(root)!r}); import runpy; "
-    code += (
-        f"sys.argv[1:] = {arguments!r}; runpy.run_module('ncuflow.runner.run', run_name='__main__')"
-    )
+    code = f"import sys; sys.path.insert(0, {str(root)!r}); from ncuflow.cli import main; "
+    code += f"main({['launch', *arguments]!r})"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -185,9 +182,8 @@ def test_bad_usage_exits_2_and_writes_nothing(
 
 def test_what_a_profiler_hooked_into_the_exit_runs() -> None:
     """A profiler that is inside the process writes its last buffers there."""
-    code = "import atexit, runpy, sys; atexit.register(print, 'hooked'); "
-    code += "sys.argv[1:] = ['decode', '--points', 'none.json', '--out', 'o']; "
-    code += "runpy.run_module('ncuflow.runner.run', run_name='__main__')"
+    code = "import atexit; from ncuflow.cli import main; atexit.register(print, 'hooked'); "
+    code += "main(['launch', 'decode', '--points', 'none.json', '--out', 'o'])"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(__file__).parents[1],
@@ -196,34 +192,3 @@ def test_what_a_profiler_hooked_into_the_exit_runs() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "hooked\n")
-
-
-def guarded(main: str, at_once: bool, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
-    """(exit status, stderr) of a command whose main is this expression."""
-    guard = "import os; from ncuflow.io import main_guard; "
-    return run_python(f"{guard}main_guard(lambda: {main}, at_once={at_once})", stdout)
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize(
-    ("main", "message"),
-    [
-        ("open('none/at/all')", "none/at/all: No such file or directory"),
-        ("os.rename('parsers', 'README.md')", "README.md: Not a directory"),
-        ("os.read(-1, 1)", "Bad file descriptor"),
-        ("(_ for _ in ()).throw(OSError('a library that does not load'))", "a library that does not load"),
-    ],
-)  # fmt: skip
-def test_what_the_system_refuses_is_one_line(main: str, at_once: bool, message: str) -> None:
-    assert guarded(main, at_once) == (2, f"error: {message}\n")
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-def test_a_full_disk_is_one_line_and_a_closed_pipe_is_quiet(at_once: bool) -> None:
-    with Path("/dev/full").open("w") as full:
-        assert guarded("print('x')", at_once, full) == (2, "error: No space left on device\n")
-    ours, theirs = os.pipe()
-    os.close(ours)
-    assert guarded("print('x')", at_once, theirs) == (0, "")
-    assert guarded("print('x' * 100000)", at_once, theirs) == (0, "")
-    os.close(theirs)

@@ -149,7 +149,7 @@ def test_a_struck_number_strikes_what_is_computed_from_it():
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ncuflow.findings.sanity", str(folder), *arguments]
+    command = [sys.executable, "-m", "ncuflow", "sanity", str(folder), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ncuflow.capture import plan
+from ncuflow.cli import dispatch
 from ncuflow.runner import sweep
 from ncuflow.runner.planinfo import plan_info
 from ncuflow.target import FOLDERS, Target, known, load
@@ -278,13 +278,11 @@ def test_the_documented_target_works(page_append: Target) -> None:
 
 
 def test_the_documented_way_to_try_it_plans_the_point(page_append: Target, tmp_path: Path) -> None:
-    line = re.search(
-        r"python -m ncuflow\.capture\.plan (.*)", (ROOT / "docs/adding-a-target.md").read_text()
-    )
+    line = re.search(r"python -m ncuflow plan (.*)", (ROOT / "docs/adding-a-target.md").read_text())
     assert line
     arguments = shlex.split(line[1])
     arguments[-1] = str(tmp_path / "points.json")
-    assert plan.main(arguments) == 0
+    assert dispatch(["plan", *arguments]) == 0
     (point,) = json.loads((tmp_path / "points.json").read_text())
     assert point["id"] == "page_append/B32_L512_K8_D128_P16_f16"
     assert point["params"]["batch"] == 32

@@ -53,7 +53,7 @@ if LIVE:
             clocks=config["ncu"]["clock_control"],
             counters="" if config["ncu"]["enabled"] else "--no-counters",
         shell:
-            "{params.jit_env} python -m ncuflow.capture.preflight --clock-policy {params.clocks}"
+            "{params.jit_env} python -m ncuflow preflight --clock-policy {params.clocks}"
             " {params.counters} --out {output} 2> {log}"
 
     rule ceilings:
@@ -66,7 +66,7 @@ if LIVE:
         resources:
             gpu=1,
         shell:
-            "python -m ncuflow.capture.lock -- python -m ncuflow.runner.run ceilings --out {output:q} 2> {log:q}"
+            "python -m ncuflow lock -- python -m ncuflow launch ceilings --out {output:q} 2> {log:q}"
 
     rule source_index:
         input:
@@ -78,7 +78,7 @@ if LIVE:
         log:
             f"{OUT}/logs/source_index.log",
         shell:
-            "python -m ncuflow.source.index --out {output:q} 2> {log:q}"
+            "python -m ncuflow source-index --out {output:q} 2> {log:q}"
 
     rule plan:
         input:
@@ -91,7 +91,7 @@ if LIVE:
         params:
             points=plan_of,
         shell:
-            "python -m ncuflow.capture.plan --points {params.points:q} --out {output:q} 2> {log:q}"
+            "python -m ncuflow plan --points {params.points:q} --out {output:q} 2> {log:q}"
 
     # Compile what the points need before a GPU is held; modules of one target side by side. Status 3: some do not
     # compile; the points that need them fail on their own, and are named.
@@ -105,7 +105,7 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
         shell:
-            "{params.jit_env} python -m ncuflow.runner.run {wildcards.target} --mode build"
+            "{params.jit_env} python -m ncuflow launch {wildcards.target} --mode build"
             " --points {input.points:q} --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
 
     # Status 3: some points are wrong or failed, and named. Status 4: the GPU was lost in mid-sweep; the batch
@@ -128,8 +128,8 @@ if LIVE:
             repeats=config["timing"]["repeats"],
             exclusive="--exclusive-host" if config["timing"]["exclusive_host"] else "",
         shell:
-            "{params.jit_env} python -m ncuflow.capture.lock {params.exclusive} --"
-            " python -m ncuflow.runner.run {wildcards.target} --mode time --repeats {params.repeats}"
+            "{params.jit_env} python -m ncuflow lock {params.exclusive} --"
+            " python -m ncuflow launch {wildcards.target} --mode time --repeats {params.repeats}"
             " --points {input.points:q} --out {output:q} 2> {log:q}"
             " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
 
@@ -164,7 +164,7 @@ if LIVE:
             repeats=config["nsys"]["repeats"],
             timeout=config["nsys"]["timeout_s"],
         shell:
-            "{params.jit_env} python -m ncuflow.capture.nsys {wildcards.target} --points {input.points:q}"
+            "{params.jit_env} python -m ncuflow nsys {wildcards.target} --points {input.points:q}"
             " --timing {input.timing:q} --out {params.out:q} --name trace --repeats {params.repeats}"
             " --flush --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
@@ -189,7 +189,7 @@ if LIVE:
             clocks=config["ncu"]["clock_control"],
             timeout=config["ncu"]["timeout_s"],
         shell:
-            "{params.jit_env} python -m ncuflow.capture.ncu {wildcards.target} --points {input.points:q}"
+            "{params.jit_env} python -m ncuflow ncu {wildcards.target} --points {input.points:q}"
             " --timing {input.timing:q} --out {params.out:q} --name sweep --registry --sections {params.sections}"
             " --clock-control {params.clocks} --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
@@ -213,7 +213,7 @@ if LIVE:
             timeout=config["ncu"]["timeout_s"],
             source="--import-source" if config["ncu"]["import_source"] else "",
         shell:
-            "{params.jit_env} python -m ncuflow.capture.ncu {wildcards.target} --points {input.points:q}"
+            "{params.jit_env} python -m ncuflow ncu {wildcards.target} --points {input.points:q}"
             " --out {params.out:q} --name deep --deep {params.source} --clock-control {params.clocks}"
             " --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
@@ -235,7 +235,7 @@ if LIVE:
         params:
             modules=",".join(JIT_MODULES),
         shell:
-            "python -m ncuflow.capture.jit --ignore-aot --modules {params.modules} --out {output:q} 2> {log:q}"
+            "python -m ncuflow jit --ignore-aot --modules {params.modules} --out {output:q} 2> {log:q}"
             " || [ $? -eq 3 ]"
 
     # What a live run compiles, ahead of it: snakemake -j4 build_all

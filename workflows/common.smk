@@ -6,9 +6,13 @@ import sys
 from glob import glob
 from pathlib import Path
 
-sys.path.insert(0, workflow.basedir)
-# Snakemake imports pandas, where it is there, to ask of each param whether it is a data frame: none is.
-sys.modules.setdefault("pandas", None)
+# The code that this Snakefile belongs to, in a checkout or inside the installed package: whatever else is installed.
+HOME = next(
+    folder
+    for folder in (Path(workflow.basedir), Path(workflow.basedir).parent.parent)
+    if (folder / "ncuflow/cli.py").exists()
+)
+sys.path.insert(0, str(HOME))
 
 from snakemake.exceptions import WorkflowError
 
@@ -51,6 +55,7 @@ _jobs = max(
 CHILDREN = max(1, min(4, (os.cpu_count() or 1) // _jobs))
 shell.prefix(
     f"set -euo pipefail; export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
+    f" PYTHONPATH={shlex.quote(str(HOME))}${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
     f" NCUFLOW_CHILDREN={CHILDREN}; "
 )
 KERNEL_TARGETS = [name for name in TARGETS if name in EVIDENCE.targets]

@@ -91,7 +91,7 @@ else:
                 for batch in SIDES[wc.side].batches(wc.target)
             ],
         shell:
-            "python -m ncuflow.parsers.tables --evidence {params.root:q} --target {wildcards.target}"
+            "python -m ncuflow tables --evidence {params.root:q} --target {wildcards.target}"
             " --out {params.out:q} {params.batches:q} 2> {log:q}"
 
     rule compare_findings:
@@ -111,7 +111,7 @@ else:
             tables=lambda wc: f"{COMPARE}/sides/{wc.side}/tables/{wc.target}",
             root=lambda wc: SIDES[wc.side].root,
         shell:
-            "python -m ncuflow.findings.results --target {wildcards.target} --tables {params.tables:q}"
+            "python -m ncuflow results --target {wildcards.target} --tables {params.tables:q}"
             " --evidence {params.root:q} --recording {wildcards.side:q} --out {output.results:q}"
             " --measurements {output.measurements:q} 2> {log:q}"
 
@@ -137,7 +137,7 @@ else:
                 else ""
             ),
         shell:
-            "python -m ncuflow.compare.verdict --base {params.base:q} --head {params.head:q}"
+            "python -m ncuflow compare {params.base:q} {params.head:q}"
             " --alpha {params.alpha} --threshold {params.threshold} {params.floor}"
             " --out {output:q} 2> {log:q}"
 
@@ -156,7 +156,7 @@ else:
         wildcard_constraints:
             **PAIR,
         shell:
-            "python -m ncuflow.pages.compare_figures --comparison {input.comparison:q}"
+            "python -m ncuflow compare-figures --comparison {input.comparison:q}"
             " --out-dir {output:q} 2> {log:q}"
 
     rule compare_page:
@@ -172,7 +172,7 @@ else:
         wildcard_constraints:
             **PAIR,
         shell:
-            "python -m ncuflow.pages.compare_page --comparison {input.comparison:q}"
+            "python -m ncuflow compare-page --comparison {input.comparison:q}"
             " --figures {input.figures:q} --out {output:q} 2> {log:q}"
 
     # One page of all sides, where there are more than two.
@@ -187,7 +187,7 @@ else:
         log:
             f"{SERIES}/logs/series.log",
         shell:
-            "python -m ncuflow.pages.compare_page --comparison {input.comparison:q}"
+            "python -m ncuflow compare-page --comparison {input.comparison:q}"
             " --figures {input.figures:q} --out {output:q} 2> {log:q}"
 
     rule compare:
@@ -205,5 +205,5 @@ else:
         params:
             threshold=config["compare"]["gate_threshold"],
         shell:
-            "status=0; for comparison in {input.comparison:q}; do python -m ncuflow.compare.verdict --gate"
+            "status=0; for comparison in {input.comparison:q}; do python -m ncuflow gate"
             ' "$comparison" --threshold {params.threshold} || status=1; done; exit $status'

@@ -30,7 +30,7 @@ rule findings:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "python -m ncuflow.findings.results --target {wildcards.target} --tables {params.tables:q}"
+        "python -m ncuflow results --target {wildcards.target} --tables {params.tables:q}"
         " --evidence {params.root:q} {params.recording} --out {output.results:q}"
         " --measurements {output.measurements:q} 2> {log:q}"
 
@@ -49,7 +49,7 @@ rule environment_info:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "python -m ncuflow.findings.machine --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
+        "python -m ncuflow environment --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
 
 
 SOURCE_INDEX = f"{EVIDENCE.root}/source_index.json"
@@ -82,7 +82,7 @@ rule claims:
         results=lambda wc: f"{OUT}/results",
         targets=TARGET_PAGES,
     shell:
-        "python -m ncuflow.claims.audit --results {params.results:q} --targets {params.targets} --claims claims"
+        "python -m ncuflow claims --results {params.results:q} --targets {params.targets} --claims claims"
         " --source-index {input.source_index:q} --out {output.records:q} 2> {log:q}"
 
 
@@ -98,7 +98,7 @@ rule hotlines:
     params:
         root=EVIDENCE.root,
     shell:
-        "python -m ncuflow.findings.hotlines --results {input.results:q} --evidence {params.root:q}"
+        "python -m ncuflow hotlines --results {input.results:q} --evidence {params.root:q}"
         " --out {output:q} 2> {log:q}"
 
 
@@ -117,4 +117,4 @@ rule jit_analysis:
         root=EVIDENCE.root,
         recording=RECORDING,
     shell:
-        "python -m ncuflow.findings.jit --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
+        "python -m ncuflow jit-results --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"

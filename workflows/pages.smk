@@ -55,8 +55,8 @@ rule target_page:
         root=EVIDENCE.root,
     shell:
         "( trap wait EXIT;"
-        " python -m ncuflow.pages.figures --results {input.results:q} --out-dir {params.figures:q} &"
-        " python -m ncuflow.pages.pages target --target {wildcards.target} --results {params.results:q}"
+        " python -m ncuflow figures --results {input.results:q} --out-dir {params.figures:q} &"
+        " python -m ncuflow pages target --target {wildcards.target} --results {params.results:q}"
         " --evidence {params.root:q} {params.strict} --out-dir {params.out:q}; wait $! ) 2> {log:q}"
 
 
@@ -77,7 +77,7 @@ rule environment_page:
         out=lambda wc: f"{OUT}/reports",
         root=EVIDENCE.root,
     shell:
-        "python -m ncuflow.pages.pages environment --results {params.results:q} --targets {params.targets}"
+        "python -m ncuflow pages environment --results {params.results:q} --targets {params.targets}"
         " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} 2> {log:q}"
 
 
@@ -108,9 +108,9 @@ rule pages:
         figures=lambda wc: f"{OUT}/figures",
         root=EVIDENCE.root,
     shell:
-        "( trap wait EXIT; python -m ncuflow.pages.figures --overview --results {input.results:q}"
+        "( trap wait EXIT; python -m ncuflow figures --overview --results {input.results:q}"
         " --out-dir {params.figures:q} &"
-        " python -m ncuflow.pages.pages {params.pages} --results {params.results:q} --targets {params.targets}"
+        " python -m ncuflow pages {params.pages} --results {params.results:q} --targets {params.targets}"
         " --evidence {params.root:q} {params.strict} --out-dir {params.out:q}; wait $! ) 2> {log:q}"
 
 
@@ -131,7 +131,7 @@ if HAS_JIT:
             out=lambda wc: f"{OUT}/reports",
             root=EVIDENCE.root,
         shell:
-            "python -m ncuflow.pages.pages jit --results {params.results:q} --evidence {params.root:q}"
+            "python -m ncuflow pages jit --results {params.results:q} --evidence {params.root:q}"
             " {params.strict} --out-dir {params.out:q} 2> {log:q}"
 
 

@@ -28,5 +28,5 @@ rule tables:
             f"{EVIDENCE.root}/{wc.target}/{b}" for b in EVIDENCE.batches(wc.target)
         ],
     shell:
-        "python -m ncuflow.parsers.tables --evidence {params.root:q} --target {wildcards.target}"
+        "python -m ncuflow tables --evidence {params.root:q} --target {wildcards.target}"
         " --out {params.out:q} {params.batches:q} 2> {log:q}"

@@ -1,6 +1,6 @@
 """Measure FlashInfer's JIT: cold build, disk hit, memory hit, first launch.
 
-    python -m ncuflow.capture.jit --out jit_analysis.json [--modules decode,prefill_fa2,rmsnorm,rope,merge]
+    ncuflow jit --out jit_analysis.json [--modules decode,prefill_fa2,rmsnorm,rope,merge]
                           [--disk-repeats 3] [--memory-repeats 20] [--workdir DIR] [--ignore-aot]
 
 Each measurement is a fresh process on a private FLASHINFER_WORKSPACE_BASE, removed afterwards
@@ -27,7 +27,7 @@ from ncuflow.capture.jitprobe import MARKER, plain_path
 from ncuflow.capture.lock import gpu_lock
 from ncuflow.capture.machine import package_version
 from ncuflow.capture.points import now
-from ncuflow.capture.process import CaptureError, cli, minimal_environment, run
+from ncuflow.capture.process import CaptureError, minimal_environment, run_child
 from ncuflow.io import write_json
 from ncuflow.target import jit_modules
 
@@ -58,20 +58,13 @@ def analyse(
 
 
 def probe(step: str, name: str, env: Mapping[str, str], args: argparse.Namespace) -> dict[str, Any]:
-    """Result of one `ncuflow.capture.jitprobe` process, or {"error": its last lines}."""
+    """Result of one `ncuflow jit-probe` process, or {"error": its last lines}."""
     lines: list[str] = []
-    command = [
-        sys.executable,
-        "-m",
-        "ncuflow.capture.jitprobe",
-        step,
-        name,
-        "--repeats",
-        str(args.memory_repeats),
-    ]
+    command = [sys.executable, "-m", "ncuflow", "jit-probe", step, name]
+    command += ["--repeats", str(args.memory_repeats)]
     command += ["--ignore-aot"] if args.ignore_aot else []
     print(f"jit: {name}: {step}", file=sys.stderr, flush=True)
-    outcome = run(command, env=env, timeout=args.timeout, on_line=lines.append)
+    outcome = run_child(command, env=env, timeout=args.timeout, on_line=lines.append)
     found = [line[len(MARKER) :] for line in lines if line.startswith(MARKER)]
     if found:
         parsed: dict[str, Any] = json.loads(found[-1])
@@ -156,13 +149,7 @@ def module_names(text: str) -> list[str]:
     return names
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="ncuflow.capture.jit",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="jit_analysis.json")
     parser.add_argument(
         "--modules", type=module_names, default=list(DEFAULT), help=f"default {','.join(DEFAULT)}"
@@ -183,7 +170,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--timeout", type=float, default=1800.0, help="seconds for one process (default 1800)"
     )
     parser.add_argument("--lock-timeout", type=float, help="seconds to wait for a free GPU")
-    args = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
     result = measure(args)
     failed = [name for name, module in result["modules"].items() if "error" in module["cold"]]
     for name in failed:
@@ -192,7 +181,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     write_json(args.out, result)
     return 3 if failed else 0
-
-
-if __name__ == "__main__":
-    cli(main)

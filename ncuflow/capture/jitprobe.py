@@ -1,6 +1,6 @@
 """One JIT measurement in a process of its own.
 
-    python -m ncuflow.capture.jitprobe cold|disk|first MODULE [--repeats N] [--ignore-aot]
+    ncuflow jit-probe cold|disk|first MODULE [--repeats N] [--ignore-aot]
 
 Import of torch and FlashInfer and the start of CUDA lie before every timer. The result is one line
 of JSON after the marker, because compilers and loggers write to the same stream.
@@ -178,14 +178,15 @@ def refused() -> Iterator[list[str]]:
         reasons.append(f"{type(error).__name__}: {error}")
 
 
-def main() -> None:
-    """Run one step and print its JSON."""
-    parser = argparse.ArgumentParser(prog="ncuflow.capture.jitprobe")
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("step", choices=STEPS)
     parser.add_argument("module", choices=sorted(jit_modules()))
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--ignore-aot", action="store_true")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run one step and print its JSON."""
     target, module = jit_modules()[args.module]
     for name, value in module.environ.items():
         os.environ.setdefault(name, value)
@@ -193,7 +194,3 @@ def main() -> None:
     step = {"cold": probe_cold, "disk": probe_disk, "first": probe_first}[args.step]
     result = step(target, module, args.repeats)
     print(MARKER + json.dumps({"start": started, **result}), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """One job per GPU: a flock per GPU UUID, which the kernel drops when its holder dies.
 
-    python -m ncuflow.capture.lock [--exclusive-host] [--timeout S] -- COMMAND...
+    ncuflow lock [--exclusive-host] [--timeout S] -- COMMAND...
 
 The command sees one GPU (CUDA_VISIBLE_DEVICES=<uuid>) and a private TMPDIR, removed afterwards.
 """
@@ -20,7 +20,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ncuflow.capture.process import CaptureError, cli, output_of, run
+from ncuflow.capture.process import CaptureError, output_of, run_child
+from ncuflow.io import UsageError
 
 QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
 HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself
@@ -185,21 +186,18 @@ def _matches(gpu: Gpu, entry: str) -> bool:
     return entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command with one GPU locked; its exit status is ours (128 + n for signal n)."""
-    parser = argparse.ArgumentParser(prog="ncuflow.capture.lock", description=__doc__)
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exclusive-host", action="store_true", help="hold every visible GPU")
     parser.add_argument("--timeout", type=float, help="seconds to wait for a free GPU")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND...")
-    args = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a command with one GPU locked; its exit status is ours (128 + n for signal n)."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
-        parser.error("no command given after --")
+        raise UsageError("no command given after --")
     with gpu_lock(args.timeout, args.exclusive_host) as held:
         env = {**os.environ, **held.environ}
-        outcome = run(command, env=env, capture=False, inherited=held.locks)
+        outcome = run_child(command, env=env, capture=False, inherited=held.locks)
     return outcome.returncode if outcome.returncode >= 0 else 128 - outcome.returncode
-
-
-if __name__ == "__main__":
-    cli(main)

@@ -1,7 +1,7 @@
 """Profile the points of a batch under Nsight Compute.
 
-    python -m ncuflow.capture.ncu TARGET --points P.json --out DIR --name sweep --registry --sections "A,B"
-    python -m ncuflow.capture.ncu TARGET --points P.json --out DIR --name deep --deep
+    ncuflow ncu TARGET --points P.json --out DIR --name sweep --registry --sections "A,B"
+    ncuflow ncu TARGET --points P.json --out DIR --name deep --deep
 
 Writes DIR/NAME.ncu-rep and DIR/NAME.json. Exit status: 0 complete; 1 nothing usable, nothing
 written; 2 bad input; 3 some points lost, the report stands; 5 the driver refuses counters.
@@ -31,21 +31,20 @@ from ncuflow.capture.points import (
 from ncuflow.capture.process import (
     CaptureError,
     Outcome,
-    cli,
     minimal_environment,
     output_of,
-    run,
+    run_child,
     scrub_command,
 )
 from ncuflow.capture.progress import Progress
 from ncuflow.capture.reportscrub import scrub_report
 from ncuflow.capture.staging import staging
-from ncuflow.io import write_json
+from ncuflow.io import UsageError, write_json
 from ncuflow.parsers import reader
 from ncuflow.parsers.registry import architecture, counters
 
 COMPLETE, NOTHING, LOST, REFUSED = 0, 1, 3, 5
-SOME_POINTS_FAILED = 3  # of ncuflow.runner.run, which the profilers pass on; its records say which
+SOME_POINTS_FAILED = 3  # of `ncuflow launch`, which the profilers pass on; its records say which
 DURATION = "gpu__time_duration.sum"
 REMEDY = (
     "the driver refuses performance counters (ERR_NVGPUCTRPERM): run as root, give the container "
@@ -101,7 +100,7 @@ def trace_command(args: argparse.Namespace, points: Path, out: Path) -> list[str
     With a timing only points that are ok there are left (`timed_ok`), and they were compared with
     their references in that run: once is enough. Without one, the program checks them itself.
     """
-    command = [sys.executable, "-m", "ncuflow.runner.run", args.target, "--mode", "trace"]
+    command = [sys.executable, "-m", "ncuflow", "launch", args.target, "--mode", "trace"]
     command += ["--points", str(points), "--out", str(out), "--repeats", str(args.repeats)]
     command += [] if args.flush else ["--no-flush"]
     return [*command, "--unchecked"] if args.timing else command
@@ -119,8 +118,10 @@ def count_kernels(report: Path, points: Sequence[str]) -> Found | None:
     return found
 
 
-def capture(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Profile, check what came back, and move it into place. Returns the exit status."""
+    if not (args.deep or args.registry or _words(args.sections)):
+        raise UsageError("give --registry, --sections or --deep")
     points = timed_ok(read_points(args.points), args.timing)
     if not points:
         raise CaptureError(f"{args.points}: no point to profile (none is ok in the timing)")
@@ -139,7 +140,7 @@ def _capture_in(
     )
     progress = Progress(f"{args.target} {args.name}", len(points), records)
     env = {**minimal_environment(), **held.environ}
-    outcome = run(
+    outcome = run_child(
         command, env=env, timeout=args.timeout, on_line=progress.line, inherited=held.locks
     )
     if progress.refused:
@@ -254,7 +255,7 @@ def _words(text: str | None) -> list[str]:
 
 def add_common_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     """What both profilers take."""
-    parser.add_argument("target", help="kernel target, as `python -m ncuflow.runner.run` knows it")
+    parser.add_argument("target", help="kernel target, as `ncuflow launch` knows it")
     parser.add_argument("--points", type=Path, required=True, help="points.json of the batch")
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for the report and its record"
@@ -269,13 +270,7 @@ def add_common_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--lock-timeout", type=float, help="seconds to wait for a free GPU")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="ncuflow.capture.ncu",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     add_common_arguments(parser, "sweep")
     parser.add_argument("--sections", help="ncu sections, separated by commas")
     parser.add_argument(
@@ -291,11 +286,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--repeats", type=int, default=1, help="launches of each point (default 1)")
     parser.set_defaults(flush=False)  # ncu flushes L2 itself
-    args = parser.parse_args(argv)
-    if not (args.deep or args.registry or _words(args.sections)):
-        parser.error("give --registry, --sections or --deep")
-    return capture(args)
-
-
-if __name__ == "__main__":
-    cli(main)

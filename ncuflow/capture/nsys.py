@@ -1,6 +1,6 @@
 """Trace the points of a batch under Nsight Systems.
 
-    python -m ncuflow.capture.nsys TARGET --points P.json --out DIR [--name trace] [--repeats 5] [--flush]
+    ncuflow nsys TARGET --points P.json --out DIR [--name trace] [--repeats 5] [--flush]
 
 Writes DIR/NAME.sqlite (scrubbed) and DIR/NAME.json. Exit status: 0 complete; 1 nothing usable,
 nothing written; 2 bad input; 3 some points lost, the trace stands.
@@ -43,10 +43,9 @@ from ncuflow.capture.points import (
 from ncuflow.capture.process import (
     CaptureError,
     Outcome,
-    cli,
     minimal_environment,
     output_of,
-    run,
+    run_child,
     scrub_command,
 )
 from ncuflow.capture.progress import Progress
@@ -137,7 +136,7 @@ def count_kernels(path: Path, points: Sequence[str]) -> Found:
     return Found(kernels=kernels, total=total, unattributed=total - sum(kernels.values()))
 
 
-def capture(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Trace, export, scrub, check, and move into place. Returns the exit status."""
     points = timed_ok(read_points(args.points), args.timing)
     if not points:
@@ -156,7 +155,7 @@ def _capture_in(
     progress = Progress(f"{args.target} {args.name}", len(points), records)
     (stage / "home").mkdir()
     env = program_environment(held.environ, (stage / "home").resolve())
-    outcome = run(
+    outcome = run_child(
         command, env=env, timeout=args.timeout, on_line=progress.line, inherited=held.locks
     )
     if not report.exists():
@@ -164,7 +163,7 @@ def _capture_in(
             "\n".join([ending(outcome) or "nsys wrote no report", *progress.tail]), NOTHING
         )
     sqlite = stage / f"{args.name}.sqlite"
-    exported = run(
+    exported = run_child(
         export_command(report, sqlite), env=env, timeout=args.timeout, on_line=progress.line
     )
     if exported.returncode or not sqlite.exists():
@@ -217,20 +216,9 @@ def shown_command(command: Sequence[str], stage: Path) -> list[str]:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="ncuflow.capture.nsys",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     add_common_arguments(parser, "trace")
     parser.add_argument("--repeats", type=int, default=5, help="launches of each point (default 5)")
     parser.add_argument(
         "--flush", action="store_true", help="flush L2 before each launch, as ncu does"
     )
-    return capture(parser.parse_args(argv))
-
-
-if __name__ == "__main__":
-    cli(main)

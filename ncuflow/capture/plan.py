@@ -1,41 +1,39 @@
 """The plan of a batch: which points it holds, as ``points.json``.
 
-python -m ncuflow.capture.plan --points '[{"id": …, "target": …, "params": {…}}, …]' --out points.json
-python -m ncuflow.capture.plan --target decode --blocks '[{"batch": [1, 32]}]' --out points.json
+ncuflow plan --points '[{"id": …, "target": …, "params": {…}}, …]' --out points.json
+ncuflow plan --target decode --blocks '[{"batch": [1, 32]}]' --out points.json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.process import cli
-from ncuflow.io import write_json
+from ncuflow.io import UsageError, write_json
 from ncuflow.runner import sweep
 from ncuflow.target import known, load
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--points", type=_points, help="the points, as JSON")
     what.add_argument("--blocks", type=_objects, help="blocks of a sweep (with --target), as JSON")
     parser.add_argument("--target", choices=list(known()), help="kernel target of the blocks")
     parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> None:
     if args.blocks is not None and args.target is None:
-        parser.error("--blocks needs --target")
+        raise UsageError("--blocks needs --target")
     points = args.points
     try:
         if points is None:
             points = [point.as_dict() for point in sweep.points(load(args.target), args.blocks)]
         write_json(args.out, points)
     except ValueError as error:
-        parser.error(str(error))
-    return 0
+        raise UsageError(str(error)) from None
 
 
 def _objects(text: str) -> list[dict[str, Any]]:
@@ -54,7 +52,3 @@ def _points(text: str) -> list[dict[str, Any]]:
     if not all({"id", "target", "params"} <= point.keys() for point in points):
         raise argparse.ArgumentTypeError("a point without id, target and params")
     return points
-
-
-if __name__ == "__main__":
-    cli(main)

@@ -1,6 +1,6 @@
 """Preflight: what is here, what is missing, and what to do about it.
 
-    python -m ncuflow.capture.preflight --out environment.json [--recorded]
+    ncuflow preflight --out environment.json [--recorded]
 
 Works on any machine, exit status 0. A finding that is not "ok" carries a remedy.
 """
@@ -13,14 +13,14 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ncuflow.capture import machine
 from ncuflow.capture.ncu import REMEDY, parse_version
 from ncuflow.capture.points import now
-from ncuflow.capture.process import cli, output_of
+from ncuflow.capture.process import output_of
 from ncuflow.io import write_json
 
 Finding = dict[str, Any]
@@ -266,13 +266,7 @@ def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="ncuflow.capture.preflight",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="environment.json")
     parser.add_argument(
         "--recorded", action="store_true", help="recorded evidence is used, whatever is here"
@@ -281,7 +275,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--clock-policy", default="boost", help="what to record about clocks (default boost)"
     )
-    args = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
     result = preflight(args.recorded, args.clock_policy, not args.no_counters)
     write_json(args.out, result)
     print(f"tier {result['tier']}: {result['tier_reason']}")
@@ -289,7 +285,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         if row["status"] != "ok":
             print(f"{row['status']:8}{row['check']}: {row['found']}; {row['remedy']}")
     return 0
-
-
-if __name__ == "__main__":
-    cli(main)

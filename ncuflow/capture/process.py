@@ -13,10 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
-from ncuflow.io import BadInput, flush_streams, refused
+from ncuflow.io import CommandError
 
 # Only these reach a profiled program: nsys stores the environment it sees, verbatim.
 PASSED = re.compile(
@@ -29,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 GRACE_S = 10.0
 
 
-class CaptureError(Exception):
+class CaptureError(CommandError):
     """A capture that cannot go on: the exit status, and the line that is shown."""
 
     def __init__(self, message: str, code: int = 2) -> None:
@@ -52,7 +50,7 @@ def minimal_environment(environ: Mapping[str, str] | None = None) -> dict[str, s
     return {k: v for k, v in source.items() if PASSED.match(k) and not SENSITIVE.search(k)}
 
 
-def run(
+def run_child(
     command: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
@@ -120,36 +118,10 @@ def output_of(command: Sequence[str], timeout: float = 20.0) -> str | None:
     """Standard output of a quick query, or None if the program is missing, fails or hangs."""
     lines: list[str] = []
     try:
-        outcome = run(command, timeout=timeout, on_line=lines.append)
+        outcome = run_child(command, timeout=timeout, on_line=lines.append)
     except CaptureError:
         return None
     return "\n".join(lines) if outcome.returncode == 0 and not outcome.timed_out else None
-
-
-def cli(main: Callable[[], int]) -> NoReturn:
-    """Run a command's main: SIGTERM is an interrupt, a closed pipe is quiet, and bad input, or what
-    the system refuses, is one line and its exit status.
-    """
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        status = main()
-        sys.stdout.flush()
-    except BadInput as error:
-        print(f"error: {error}", file=sys.stderr)
-        status = 2
-    except CaptureError as error:
-        print(f"error: {error}", file=sys.stderr)
-        status = error.code
-    except BrokenPipeError:
-        status = 128 + signal.SIGPIPE
-    except OSError as error:
-        print(f"error: {refused(error)}", file=sys.stderr)
-        status = 2
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        status = 130
-    flush_streams()
-    sys.exit(status)
 
 
 def scrub_command(command: Iterable[str], root: Path | None = None) -> list[str]:
@@ -183,10 +155,6 @@ def _signal(child: subprocess.Popen[str], sign: signal.Signals, group: bool) -> 
             child.send_signal(sign)
     except (ProcessLookupError, PermissionError):
         pass
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _die_with_parent() -> None:

@@ -1,7 +1,7 @@
 """Make a recording of an evidence folder: compressed, checked for secrets, with a manifest.
 
-    python -m ncuflow.capture.recording EVIDENCE_DIR RECORDING_DIR [--name h200]
-    python -m ncuflow.capture.recording --verify RECORDING_DIR
+    ncuflow record EVIDENCE_DIR RECORDING_DIR [--name h200]
+    ncuflow record --verify RECORDING_DIR
 
 Exit status 2, and nothing written, if a file holds something private or a report source files.
 """
@@ -12,7 +12,7 @@ import argparse
 import json
 import lzma
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from typing import Any
 from ncuflow.capture.evidence import NAMES
 from ncuflow.capture.points import now
 from ncuflow.capture.private import find_secret, patterns
-from ncuflow.capture.process import CaptureError, cli
+from ncuflow.capture.process import CaptureError
 from ncuflow.capture.reportscrub import scrubbed
 from ncuflow.capture.staging import staging
-from ncuflow.io import digest, dump_json, opened, read_json, write_json, write_text
+from ncuflow.io import UsageError, digest, dump_json, opened, read_json, write_json, write_text
 from ncuflow.parsers import listing, reader, tables
 
 PACKED = {".ncu-rep", ".sqlite"}
@@ -207,13 +207,7 @@ def verify(folder: Path) -> int:
     return len(expected)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="ncuflow.capture.recording",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folders",
         nargs="+",
@@ -224,9 +218,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--verify", action="store_true", help="check the sha256 of a recording's files"
     )
-    args = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
     if len(args.folders) != (1 if args.verify else 2):
-        parser.error("give EVIDENCE_DIR RECORDING_DIR, or --verify RECORDING_DIR")
+        raise UsageError("give EVIDENCE_DIR RECORDING_DIR, or --verify RECORDING_DIR")
     if args.verify:
         print(f"{args.folders[0]}: {verify(args.folders[0])} files match")
         return 0
@@ -235,7 +231,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     print(f"{target}: {len(manifest['files'])} files, {size / 1e6:.1f} MB")
     return 0
-
-
-if __name__ == "__main__":
-    cli(main)

@@ -1,6 +1,6 @@
 """Mask what an .ncu-rep says about the machine: host, addresses, command line, folders.
 
-    python -m ncuflow.capture.reportscrub REPORT.ncu-rep...
+    ncuflow scrub REPORT.ncu-rep...
 
 A report is `NVR\\0`, a length-prefixed header, and length-prefixed protobuf messages. Masking keeps
 every length, so the report stays readable. The layout is not documented by NVIDIA; it is as found
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from ncuflow.capture.process import CaptureError, cli
+from ncuflow.capture.process import CaptureError
 from ncuflow.io import NCU_MAGIC
 from ncuflow.parsers import wire
 
@@ -95,17 +95,12 @@ def _mask_everywhere(data: bytearray, value: bytes) -> None:
         position = data.find(value, position + len(value))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Scrub reports in place."""
-    parser = argparse.ArgumentParser(
-        prog="ncuflow.capture.reportscrub", description=(__doc__ or "").splitlines()[0]
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reports", nargs="+", type=Path)
-    for path in parser.parse_args(argv).reports:
+
+
+def run(args: argparse.Namespace) -> None:
+    """Scrub reports in place."""
+    for path in args.reports:
         if not path.is_file() or not scrub_report(path):
             raise CaptureError(f"{path}: not a report whose layout is known")
-    return 0
-
-
-if __name__ == "__main__":
-    cli(main)

@@ -1,6 +1,6 @@
 """Claims: each statement of ``claims/*.yaml`` gets a verdict from the measurements.
 
-    python -m ncuflow.claims.audit --results DIR --claims claims --out FILE.json [--targets NAME…]
+    ncuflow claims --results DIR --claims claims --out FILE.json [--targets NAME…]
         [--source-index FILE]
 
 FILE.json is the list of records; FILE_summary.json beside it has the counts and the noise floors.
@@ -36,7 +36,7 @@ from ncuflow.claims.record import (
 )
 from ncuflow.claims.scope import Scope
 from ncuflow.findings.join import architecture
-from ncuflow.io import BadInput, main_guard, write_json
+from ncuflow.io import BadInput, write_json
 
 _PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 _FORMAT = re.compile(r"[-+,]?\d{0,2}(\.\d{1,2})?[a-zA-Z%]?")  # a width of 10⁹ would fill the memory
@@ -176,20 +176,17 @@ def summary(records: Sequence[Record], evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, required=True, help="folder of *_results.json")
     parser.add_argument("--targets", nargs="*", help="of these alone (jit: the JIT); default: all")
     parser.add_argument("--claims", type=Path, required=True, help="folder of claim files")
     parser.add_argument("--source-index", type=Path, help="source_index.json of the evidence")
     parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
     claims = files.load(args.claims)
     evidence = load(args.results, args.source_index, args.targets)
     records = [judge(claim, evidence) for claim in claims]
     write_json(args.out, [asdict(record) for record in records])
     write_json(args.out.with_name(f"{args.out.stem}_summary.json"), summary(records, evidence))
-
-
-if __name__ == "__main__":
-    main_guard(main)

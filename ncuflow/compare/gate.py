@@ -1,12 +1,16 @@
-"""The gate of a comparison for CI: a significant slow-down beyond a threshold fails it."""
+"""The gate of a comparison for CI: a significant slow-down beyond a threshold fails it.
+
+ncuflow gate compare.json [--threshold 0.05]
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import BadInput, UsageError, read_json
 
 Row = dict[str, Any]
 THRESHOLD = 0.05
@@ -50,11 +54,19 @@ def weaknesses(document: Row) -> list[str]:
     return out
 
 
-def check(path: Path, threshold: float) -> int:
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("comparison", type=Path, help="compare.json")
+    parser.add_argument("--threshold", type=float, default=THRESHOLD, help="%(default)s of 1")
+
+
+def run(args: argparse.Namespace) -> int:
     """Print the verdict on a ``compare.json`` and return its status.
 
     0: no slow-down beyond the threshold; 1: at least one; 3: nothing was tested, which is no pass.
     """
+    path, threshold = args.comparison, args.threshold
+    if not threshold >= 0:
+        raise UsageError("--threshold is not negative")
     document = read_json(path)
     try:
         found = slowdowns(document, threshold)

@@ -1,8 +1,7 @@
 """What got slower, and why: two sides of results, or two Nsight Compute reports of any program.
 
-python -m ncuflow.compare.verdict --base RESULTS_DIR --head RESULTS_DIR --out compare.json
-python -m ncuflow.compare.verdict A.ncu-rep B.ncu-rep [--format table|json]
-python -m ncuflow.compare.verdict --gate compare.json --threshold 0.05
+ncuflow compare RESULTS_DIR RESULTS_DIR --out compare.json
+ncuflow compare A.ncu-rep B.ncu-rep [--format table|json]
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import argparse
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ncuflow.compare import attribution, differences, gate
-from ncuflow.io import BadInput, dump_json, emit, main_guard, read_json
+from ncuflow.compare import attribution, differences, reports
+from ncuflow.io import BadInput, UsageError, dump_json, emit, read_json
 
 Row = dict[str, Any]
 # metric -> column of the measurement; the first that changed leads a point
@@ -315,44 +314,23 @@ def notes(entries: Sequence[Row], floors: Row) -> list[str]:
 # --- command line -----------------------------------------------------------------------------
 
 
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("reports", nargs="*", type=Path, help="two .ncu-rep files, instead of results")
-    add("--base", type=Path, help="results folder of the base side")
-    add("--head", type=Path, help="results folder of the head side")
-    add("--gate", type=Path, help="a compare.json: exit 1 on a slow-down beyond --threshold")
+    add("base", type=Path, metavar="A", help="folder of results, or a report of ncu (.ncu-rep)")
+    add("head", type=Path, metavar="B", help="the same of the other side")
     add("--out", help="file to write; standard output by default")
     add("--format", choices=("table", "json"), default="table", help="of two reports")
     add("--alpha", type=float, default=Settings.alpha, help="significance after the correction")
-    add("--threshold", type=float, help="smaller changes do not matter (0.03; gate 0.05)")
+    add("--threshold", type=float, default=Settings.threshold, help="smaller changes do not matter")
     add("--floor", type=float, help="A/A floor known from elsewhere, of 1")
-    args = parser.parse_args(argv)
-    wanted = (bool(args.gate), bool(args.base or args.head), bool(args.reports))
-    if sum(wanted) != 1 or bool(args.base) != bool(args.head) or len(args.reports) not in (0, 2):
-        parser.error("give two reports, or --base and --head, or --gate")
-    if not 0 < args.alpha < 1 or not all(x is None or x >= 0 for x in (args.threshold, args.floor)):
-        parser.error("--alpha lies between 0 and 1; --threshold and --floor are not negative")
-    return args
 
 
-def main() -> int:
-    args = parse()
-    if args.gate:
-        return gate.check(args.gate, gate.THRESHOLD if args.threshold is None else args.threshold)
-    settings = Settings(args.alpha, floor=args.floor)
-    if args.threshold is not None:
-        settings = replace(settings, threshold=args.threshold)
-    if args.reports:
-        from ncuflow.compare import reports
-
-        found = reports.compare(args.reports[0], args.reports[1], settings)
-        as_json = args.format == "json"
-        emit(dump_json(found) if as_json else reports.table(found), args.out)
-    else:
+def run(args: argparse.Namespace) -> None:
+    if not (0 < args.alpha < 1 and args.threshold >= 0 and (args.floor or 0) >= 0):
+        raise UsageError("--alpha lies between 0 and 1; --threshold and --floor are not negative")
+    settings = Settings(args.alpha, args.threshold, args.floor)
+    if args.base.is_dir() and args.head.is_dir():
         emit(dump_json(compare(load(args.base), load(args.head), settings)), args.out)
-    return 0
-
-
-if __name__ == "__main__":
-    main_guard(main)
+        return
+    found = reports.compare(args.base, args.head, settings)
+    emit(dump_json(found) if args.format == "json" else reports.table(found), args.out)

@@ -1,6 +1,6 @@
 """Hot lines: the source lines at which warps of a deep-profiled kernel stood, and why they waited.
 
-    python -m ncuflow.findings.hotlines --results A_results.json … --evidence ROOT --out hotlines.json
+    ncuflow hotlines --results A_results.json … --evidence ROOT --out hotlines.json
 
 A sample says where a warp stood, so the line is the one that waits, seldom the one that causes the
 wait: a long_scoreboard stands at the first use of a value, not at its load.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.findings.stalltree import sampling_error
-from ncuflow.io import main_guard, write_json
+from ncuflow.io import write_json
 
 Row = dict[str, Any]
 MOST_LINES = 8
@@ -155,14 +155,15 @@ def text_of(root: Path | None, file: str | None, line: int | None) -> str | None
     return lines[line - 1].strip() if line <= len(lines) else None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, nargs="+", required=True)
     parser.add_argument(
         "--evidence", type=Path, required=True, help="folder with source_index.json"
     )
     parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
     path = args.evidence / "source_index.json"
     index = json.loads(path.read_text()) if path.exists() else None
     kernels = []
@@ -170,7 +171,3 @@ def main() -> None:
         version = results["provenance"].get("flashinfer")
         kernels += as_json(results["target"], results["deep"], index, version)
     write_json(args.out, {"schema": 1, "kernels": kernels})
-
-
-if __name__ == "__main__":
-    main_guard(main)

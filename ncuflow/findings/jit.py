@@ -1,6 +1,6 @@
 """The JIT: what was measured of each module, as ``results/jit_analysis.json``.
 
-python -m ncuflow.findings.jit --evidence ROOT [--recording NAME] --out FILE.json
+ncuflow jit-results --evidence ROOT [--recording NAME] --out FILE.json
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.findings.provenance import load_provenance
-from ncuflow.io import main_guard, write_json
+from ncuflow.io import write_json
 
 Row = dict[str, Any]
 
@@ -54,14 +54,11 @@ def jit_analysis(evidence: Path, recording: str | None) -> Row:
     return measured | {"provenance": load_provenance(evidence, recording), "summary": rows}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evidence", type=Path, required=True)
     parser.add_argument("--recording")
     parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
     write_json(args.out, jit_analysis(args.evidence, args.recording))
-
-
-if __name__ == "__main__":
-    main_guard(main)

@@ -1,6 +1,6 @@
 """Trace: from a number on a page back to the report, kernel and metric that it comes from.
 
-    python -m ncuflow.findings.lineage outputs/recorded-h200 decode/B32_L2048_H32_K32_D128_P16_f16_cc gbs_fraction_counter
+    ncuflow trace decode/B32_L2048_H32_K32_D128_P16_f16_cc gbs_fraction_counter
 
 Prints the column's formula, the columns under it, and at the bottom each metric with its report and kernel.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from ncuflow.findings.columns import BY_NAME, Column
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.results import grouped, read
-from ncuflow.io import BadInput, main_guard, read_json
+from ncuflow.io import BadInput, UsageError, read_json
 from ncuflow.model import MetricRow, Point
 
 Metrics = dict[tuple[str, int], list[MetricRow]]
@@ -67,17 +67,22 @@ def _evidence(point: Point, metrics: Metrics, column: Column) -> Iterator[str]:
         yield column.evidence
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "outputs", type=Path, help="folder of one machine's results, outputs/<machine>"
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("point", help="point id")
     parser.add_argument("column", help="column of the measurement table")
-    args = parser.parse_args()
-    for line in trace(args.outputs, args.point, args.column):
+    parser.add_argument(
+        "outputs", type=Path, nargs="?", help="outputs/<machine>, where there are several"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    folders = (
+        [args.outputs]
+        if args.outputs
+        else sorted(p.parent for p in Path("outputs").glob("*/results"))
+    )
+    if len(folders) != 1:
+        named = ", ".join(map(str, folders)) or "none"
+        raise UsageError(f"name the folder of the results; under outputs/: {named}")
+    for line in trace(folders[0], args.point, args.column):
         print(line)
-
-
-if __name__ == "__main__":
-    main_guard(main)

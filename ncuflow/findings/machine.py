@@ -1,6 +1,6 @@
 """The machine: what the preflight found, as ``results/environment_info.json``.
 
-python -m ncuflow.findings.machine --evidence ROOT [--recording NAME] --out FILE.json
+ncuflow environment --evidence ROOT [--recording NAME] --out FILE.json
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ncuflow.findings import ceilings
 from ncuflow.findings.provenance import load_provenance
-from ncuflow.io import main_guard, write_json
+from ncuflow.io import write_json
 from ncuflow.model import MachineInfo
 
 
@@ -30,14 +30,11 @@ def environment_info(evidence: Path, recording: str | None) -> MachineInfo:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evidence", type=Path, required=True)
     parser.add_argument("--recording")
     parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
     write_json(args.out, environment_info(args.evidence, args.recording))
-
-
-if __name__ == "__main__":
-    main_guard(main)

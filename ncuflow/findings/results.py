@@ -1,6 +1,6 @@
 """Per target: the tables of one kernel target become ``results/<target>_results.json`` and its measurement table.
 
-python -m ncuflow.findings.results --target decode --tables DIR --evidence ROOT --out FILE.json --measurements FILE.parquet
+ncuflow results --target decode --tables DIR --evidence ROOT --out FILE.json --measurements FILE.parquet
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ncuflow.findings import ceilings, noise
 from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.join import Joined
 from ncuflow.findings.provenance import load_provenance
-from ncuflow.io import BadInput, main_guard, read_table, without, write_json, write_table
+from ncuflow.io import BadInput, read_table, write_json, write_table
 from ncuflow.model import Kernel, OfKernel, Point, Results, Timing
 
 if TYPE_CHECKING:
@@ -155,20 +155,16 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", required=True)
     parser.add_argument("--tables", type=Path, required=True)
     parser.add_argument("--evidence", type=Path, required=True)
     parser.add_argument("--recording", help="name of the recording; absent for live evidence")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--measurements", type=Path, required=True)
-    args = parser.parse_args()
-    without("numpy", "pandas")
+
+
+def run(args: argparse.Namespace) -> None:
     found = results(args.target, args.tables, args.evidence, args.recording)
     write_table(args.measurements, measurements(found))
     write_json(args.out, found, levels=3)
-
-
-if __name__ == "__main__":
-    main_guard(main)

@@ -4,7 +4,7 @@ Every number here is checked against something measured another way: rates again
 the same launch, analytic work against counted work, event times against the trace, stall shares
 against their sum.
 
-    python -m ncuflow.findings.sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
+    ncuflow sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from ncuflow.findings.columns import COLUMNS, above
 from ncuflow.findings.join import ratio
-from ncuflow.io import BadInput, main_guard, read_json
+from ncuflow.io import BadInput, read_json
 
 Row = dict[str, Any]
 
@@ -355,11 +355,12 @@ def _text(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", type=Path, help="folder of *_results.json")
     parser.add_argument("--no-strict", action="store_true", help="print what is found, exit 0")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> int:
     if not any(args.results.glob("*_results.json")):
         raise BadInput(args.results, "a folder without *_results.json")
     violations = check_folder(args.results)
@@ -369,7 +370,3 @@ def main() -> int:
         print(f"{len(violations)} impossible number(s)", file=sys.stderr)
         return 3
     return 0
-
-
-if __name__ == "__main__":
-    main_guard(main)

@@ -1,6 +1,6 @@
 """Figures of a comparison: both times and the change of every point; a waterfall a changed point.
 
-python -m ncuflow.pages.compare_figures --comparison compare.json --out-dir DIR
+ncuflow compare-figures --comparison compare.json --out-dir DIR
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ncuflow.io import main_guard, read_json, write_text
+from ncuflow.io import read_json, write_text
 from ncuflow.pages.compare_page import CHANGED, LABELS, MOST_CHANGED, changed, figure_name
 from ncuflow.pages.figures import STYLE
 
@@ -173,16 +173,13 @@ def draw(document: Row, folder: Path) -> None:
             save(waterfall(point), folder / name, document)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--comparison", type=Path, required=True)
     parser.add_argument("--out-dir", type=Path, required=True)
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
     document = read_json(args.comparison)
     style: Any = STYLE
     with mpl.rc_context(style):
         draw(document, args.out_dir)
-
-
-if __name__ == "__main__":
-    main_guard(main)

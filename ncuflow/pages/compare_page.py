@@ -1,6 +1,6 @@
 """The page of a comparison: what differs, what changed and why, what stays unexplained.
 
-    python -m ncuflow.pages.compare_page --comparison A.json [B.json …] --figures DIR … --out FILE.md
+    ncuflow compare-page --comparison A.json [B.json …] --figures DIR … --out FILE.md
 
 Several comparisons of one sweep, each side compared with the one before it, make one page that
 leads with the times of all sides.
@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import main_guard, read_json, write_text
+from ncuflow.io import read_json, write_text
 from ncuflow.pages.format import MISSING, micro, number, si
 from ncuflow.pages.pages import environment
 
@@ -160,16 +160,13 @@ def render(documents: list[Row], figures: list[str | None]) -> str:
     return environment().get_template("compare.md.j2").render(given).rstrip() + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--comparison", type=Path, nargs="+", required=True)
     parser.add_argument("--figures", type=Path, nargs="*", default=[], help="one a comparison")
     parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
     folders: list[str | None] = [os.path.relpath(f, args.out.parent) for f in args.figures]
     folders += [None] * (len(args.comparison) - len(folders))
     write_text(args.out, render([read_json(path) for path in args.comparison], folders))
-
-
-if __name__ == "__main__":
-    main_guard(main)

@@ -1,7 +1,7 @@
 """Figures of one kernel target (or of all): roofline, stall bars, rate over the sweep. SVG, same bytes every time.
 
-python -m ncuflow.pages.figures --results decode_results.json --out-dir DIR
-python -m ncuflow.pages.figures --overview --results A.json B.json … --out-dir DIR
+ncuflow figures --results decode_results.json --out-dir DIR
+ncuflow figures --overview --results A.json B.json … --out-dir DIR
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from matplotlib.scale import LogScale
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ncuflow.findings.provenance import one_line
-from ncuflow.io import main_guard, write_text
+from ncuflow.io import write_text
 from ncuflow.pages.series import Series, axis_of, drawn, series_of, spread, tensor_kinds
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
@@ -268,14 +268,15 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     save(sweep(results), folder / f"{target}-sweep.svg", provenance)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, nargs="+", required=True)
     parser.add_argument("--out-dir", type=Path, required=True)
     parser.add_argument(
         "--overview", action="store_true", help="one roofline of all given targets instead"
     )
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
     found = [json.loads(path.read_text()) for path in args.results]
     with mpl.rc_context(STYLE):
         if args.overview:
@@ -285,7 +286,3 @@ def main() -> None:
             return
         for results in found:
             draw(results, args.out_dir)
-
-
-if __name__ == "__main__":
-    main_guard(main)

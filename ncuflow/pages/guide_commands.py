@@ -29,7 +29,7 @@ def _word(word: str) -> str:
     names = set(word.split(","))
     arch = max(ARCHITECTURES, key=lambda known: len(names.intersection(counters(known))))
     if len(names) > 1 and len(names.intersection(counters(arch))) > len(names) / 2:
-        return f'"$(python -m ncuflow.parsers.registry {arch})"'
+        return f'"$(python -m ncuflow counters {arch})"'
     return shlex.quote(word)
 
 

@@ -1,7 +1,7 @@
 """Render pages: findings and templates in, Markdown out.
 
-python -m ncuflow.pages.pages PAGE… --results DIR --evidence ROOT --out-dir DIR [--targets NAME…]
-python -m ncuflow.pages.pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
+ncuflow pages PAGE… --results DIR --evidence ROOT --out-dir DIR [--targets NAME…]
+ncuflow pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jinja2
 
 from ncuflow.findings import sanity
 from ncuflow.findings.provenance import TIERS, one_line
-from ncuflow.io import BadInput, main_guard, write_text
+from ncuflow.io import BadInput, write_text
 from ncuflow.pages import contexts
 from ncuflow.pages.format import FILTERS, Struck
 from ncuflow.parsers import children
@@ -118,8 +118,7 @@ def render_all(
     yield from children.each(lambda page: render(page, findings, target), pages)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "pages", nargs="+", metavar="page", help="target, jit, environment, INDEX, …"
     )
@@ -135,12 +134,10 @@ def main() -> None:
     parser.add_argument(
         "--no-strict", action="store_true", help="strike impossible numbers through instead"
     )
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
     findings = Findings(args.results, args.evidence, not args.no_strict, args.targets)
     # None is written before all are rendered.
     for page, text in list(render_all(args.pages, findings, args.target)):
         write_text(args.out_dir / f"{args.target or page}.md", text)
-
-
-if __name__ == "__main__":
-    main_guard(main)

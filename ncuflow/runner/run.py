@@ -1,8 +1,8 @@
 """A run: one process, many points of one kernel target.
 
-    python -m ncuflow.runner.run TARGET --mode check|time|trace --points points.json --out out.jsonl
-    python -m ncuflow.runner.run TARGET --mode build --points points.json --out build.json
-    python -m ncuflow.runner.run ceilings --out ceilings.json
+    ncuflow launch TARGET --mode check|time|trace --points points.json --out out.jsonl
+    ncuflow launch TARGET --mode build --points points.json --out build.json
+    ncuflow launch ceilings --out ceilings.json
 
 check  compare each point with its float32 reference
 time   check, then time it (``ncuflow/runner/timing.py``)
@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, main_guard, read_json, write_json, write_text
+from ncuflow.io import BadInput, UsageError, read_json, write_json, write_text
 from ncuflow.runner import builds, faults, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.launch import Launch
@@ -294,10 +294,7 @@ def build(target: Target, points: Sequence[Point], out: Path) -> int:
     return SOME_FAILED if any(module["status"] == "error" for module in found) else OK
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Command line of a run; usage errors exit 2."""
-    parser = argparse.ArgumentParser(prog="python -m ncuflow.runner.run", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", help=f"{', '.join(known())}, or ceilings")
     parser.add_argument(
         "--mode", choices=("check", "time", "pairs", "trace", "build"), default="check"
@@ -316,28 +313,25 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="trace: an earlier run found these points right (a second check costs time, and nsys 2023.4"
         " loses the kernels after a cuBLAS call under a CUDA 13 driver, which the references make)",
     )
-    arguments = parser.parse_args(argv)
-    if arguments.target != "ceilings" and arguments.points is None:
-        parser.error("--points is needed")
-    if arguments.repeats is not None and arguments.repeats < 1:
-        parser.error("--repeats must be at least 1")
-    return arguments
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line. Returns the exit status; raises BadInput on bad input."""
-    arguments = parse_arguments(argv)
+def run(args: argparse.Namespace) -> int:
+    """Returns the exit status; raises BadInput on bad input."""
+    if args.target != "ceilings" and args.points is None:
+        raise UsageError("--points is needed")
+    if args.repeats is not None and args.repeats < 1:
+        raise UsageError("--repeats must be at least 1")
     try:
         planted = faults.parse(os.environ)
-        target = None if arguments.target == "ceilings" else load(arguments.target)
+        target = None if args.target == "ceilings" else load(args.target)
     except ValueError as error:
         return _fail(str(error), 2)
-    points = [] if target is None else read_points(arguments.points, target)
+    points = [] if target is None else read_points(args.points, target)
     try:
-        if target is not None and arguments.mode == "build":
+        if target is not None and args.mode == "build":
             known = builds.capabilities(os.environ, gpu_capabilities)
             points = builds.buildable(target, points, known, _tell)
-            return build(target, points, arguments.out)
+            return build(target, points, args.out)
         from ncuflow.runner.gpu import Gpu
 
         device = Gpu()
@@ -346,20 +340,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if target is None:
         from ncuflow.runner import ceilings
 
-        write_json(arguments.out, ceilings.measure(device, arguments.repeats or timing.REPEATS))
+        write_json(args.out, ceilings.measure(device, args.repeats or timing.REPEATS))
         return OK
-    run = Run(device, target, arguments.mode, arguments.repeats, arguments.seed)
-    run.order = arguments.order
-    run.flush, run.faults, run.watch = not arguments.no_flush, planted, builds.CompilerWatch()
-    run.checked = not (arguments.unchecked and arguments.mode == "trace")
-    if run.mode == "pairs":
+    what = Run(device, target, args.mode, args.repeats, args.seed)
+    what.order = args.order
+    what.flush, what.faults, what.watch = not args.no_flush, planted, builds.CompilerWatch()
+    what.checked = not (args.unchecked and args.mode == "trace")
+    if what.mode == "pairs":
         from ncuflow.runner import pairs
 
         sides = pairs.pairs_of(points)
         names = [pairs.name(*pair) for pair in sides]
-        return write_records(arguments.out, names, lambda emit: pairs.run_pairs(run, sides, emit))
+        return write_records(args.out, names, lambda emit: pairs.run_pairs(what, sides, emit))
     names = [point.id for point in points]
-    return write_records(arguments.out, names, lambda emit: run_points(run, points, emit))
+    return write_records(args.out, names, lambda emit: run_points(what, points, emit))
 
 
 def gpu_capabilities() -> list[str]:
@@ -376,7 +370,3 @@ def _tell(line: str) -> None:
 def _fail(message: str, status: int) -> int:
     print(f"error: {message}", file=sys.stderr)
     return status
-
-
-if __name__ == "__main__":
-    main_guard(main, at_once=False)

@@ -1,6 +1,6 @@
 """Index the installed FlashInfer: where each kernel target's code, kernels and switches are.
 
-    python -m ncuflow.source.index --out source_index.json [--package PATH]
+    ncuflow source-index --out source_index.json [--package PATH]
 
 Nothing of FlashInfer is imported. Paths are relative to the package's folder. A symbol that the
 targets declare and the package does not have is an error (exit status 2) that names it.
@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ncuflow.capture.machine import package_folder, package_version
-from ncuflow.capture.process import CaptureError, cli
+from ncuflow.capture.process import CaptureError
 from ncuflow.io import write_json
 from ncuflow.source.api import exports, signatures
 from ncuflow.source.cuda import Function, functions
@@ -226,24 +226,16 @@ def _is_environ(node: ast.expr) -> bool:
     return getattr(node, "attr", getattr(node, "id", None)) == "environ"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="ncuflow.source.index",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="source_index.json")
     parser.add_argument(
         "--package", type=Path, help="folder of a flashinfer package (default: the installed one)"
     )
-    args = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
     root = args.package or package_folder("flashinfer")
     if root is None:
         raise CaptureError("flashinfer: not installed; name its folder with --package")
     write_json(args.out, index(Package(root)))
     return 0
-
-
-if __name__ == "__main__":
-    cli(main)

@@ -1,4 +1,4 @@
-"""`python -m ncuflow.parsers.ncu`: one report on the terminal, as JSON or as CSV."""
+"""A report of Nsight Compute as a table, a JSON document and rows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from ncuflow.parsers import ncu, show
-from ncuflow.parsers.registry import format_value
-from ncuflow.parsers.units import as_text
+from ncuflow.parsers import ncu
+from ncuflow.parsers.registry import METRICS, STALL_REASONS, format_value
+from ncuflow.parsers.units import aligned, as_text, short
 
 Row = dict[str, Any]
 THROUGHPUT = {
@@ -20,13 +20,12 @@ THROUGHPUT = {
 }
 
 
-def main() -> None:
-    """Parse the arguments, read the report, write it in the form asked for."""
-    args = show.arguments(ncu.__doc__ or "", "a .ncu-rep report, or one in .ncu-rep.xz")
-    report = ncu.read(args.file, with_lines=False)
+def shown(path: str) -> tuple[str, Row, list[Row]]:
+    """(text, document, a row per kernel) of a report. Raises BadInput where it cannot be read."""
+    report = ncu.read(path, with_lines=False)
     metrics, stalls = _by_kernel(report.metrics), _by_kernel(report.stalls)
     kernels = [_kernel(r, metrics[r["kernel"]], stalls[r["kernel"]]) for r in report.kernels]
-    show.write(args, _table(report, kernels), document(report, kernels), _csv(kernels))
+    return _table(report, kernels), document(report, kernels), _csv(kernels)
 
 
 def document(report: ncu.Report, kernels: list[Row]) -> Row:
@@ -87,7 +86,7 @@ def _table(report: ncu.Report, kernels: list[Row]) -> str:
     devices = ", ".join(report.devices) or "no device name"
     head = f"{Path(report.file).name}: {version}{devices}, {count}\n\n"
     columns = ("#", "kernel", "grid", "time", "SM", "mem", "DRAM", "issue", "top stall")
-    body = show.aligned(columns, [_line(kernel) for kernel in kernels], left=2)
+    body = aligned(columns, [_line(kernel) for kernel in kernels], left=2)
     notes = [f"! {k['index']} {k['name']}: {p}\n" for k in kernels for p in k["problems"]]
     return head + body + ("\n" + "".join(notes) if notes else "")
 
@@ -98,18 +97,16 @@ def _line(kernel: Row) -> list[str]:
     grid = None if kernel["grid"] is None else "×".join(str(n) for n in kernel["grid"])
     return [
         str(kernel["index"]),
-        show.short(kernel["name"], 30),
-        show.short(grid.removesuffix("×1").removesuffix("×1") if grid else None, 11),
+        short(kernel["name"], 30),
+        short(grid.removesuffix("×1").removesuffix("×1") if grid else None, 11),
         format_value("duration_ns", kernel["duration_ns"]),
         *("–" if value is None else f"{value:.0f}%" for value in percent),
         as_text(metrics.get("issue_active"), ""),
-        f"{show.short(top['reason'], 15)} {100 * top['share']:.0f}%" if top else "–",
+        f"{short(top['reason'], 15)} {100 * top['share']:.0f}%" if top else "–",
     ]
 
 
 def _csv(kernels: list[Row]) -> list[Row]:
-    from ncuflow.parsers.registry import METRICS, STALL_REASONS
-
     plain = ("index", "name", "demangled", "device")
     rows = []
     for kernel in kernels:

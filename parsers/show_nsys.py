@@ -1,4 +1,4 @@
-"""`python -m ncuflow.parsers.nsys`: one trace on the terminal, as JSON or as CSV."""
+"""A trace of Nsight Systems as a table, a JSON document and rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ncuflow.parsers import nsys, show
-from ncuflow.parsers.units import duration
+from ncuflow.parsers import nsys
+from ncuflow.parsers.units import aligned, duration, short
 
 Row = dict[str, Any]
 FIELDS = (
@@ -18,13 +18,12 @@ FIELDS = (
 )  # fmt: skip
 
 
-def main() -> None:
-    """Parse the arguments, read the trace, write it in the form asked for."""
-    args = show.arguments(nsys.__doc__ or "", "an nsys SQLite export, or one in .sqlite.xz")
-    trace = nsys.read(args.file)
+def shown(path: str) -> tuple[str, Row, list[Row]]:
+    """(text, document, a row per operation) of a trace. Raises BadInput where it cannot be read."""
+    trace = nsys.read(path)
     launches = [{name: row.get(name) for name in FIELDS} for row in trace.timeline]
     found = summary(trace.timeline)
-    show.write(args, _table(trace, found), document(trace, found, launches), launches)
+    return _table(trace, found), document(trace, found, launches), launches
 
 
 def document(trace: nsys.Trace, found: list[Row], launches: list[Row]) -> Row:
@@ -78,13 +77,13 @@ def _table(trace: nsys.Trace, found: list[Row]) -> str:
     head = f"{Path(trace.file).name}: {version}{devices}, {len(trace.timeline)} operations\n\n"
     rows = [
         [
-            show.short(row["name"], 42),
+            short(row["name"], 42),
             row["kind"],
             str(row["count"]),
             *(duration(row[f"{field}_ns"]) for field in ("total", "median", "min", "max")),
         ]
         for row in found
     ]
-    body = show.aligned(("name", "kind", "n", "total", "median", "min", "max"), rows, left=2)
+    body = aligned(("name", "kind", "n", "total", "median", "min", "max"), rows, left=2)
     notes = "".join(f"! {problem}\n" for problem in trace.problems)
     return head + body + (f"\n{notes}" if notes else "")

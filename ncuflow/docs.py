@@ -1,7 +1,7 @@
-"""docs/tables.md and docs/metrics.md, written from the records and the registry.
+"""docs/tables.md, metrics.md and measurements.md, from the records, the registry and the columns.
 
-python -m ncuflow.docs_tables            write both
-python -m ncuflow.docs_tables --check    exit 1 where a file is not what would be written
+ncuflow docs            write them
+ncuflow docs --check    exit 1 where a file is not what would be written
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncuflow.io import main_guard, write_text
+from ncuflow.findings.columns import COLUMNS
+from ncuflow.io import write_text
 from ncuflow.model import TABLES
 from ncuflow.parsers.registry import GROUPS, STALL_REASONS, Metric
 from ncuflow.parsers.schema import row, schema
 
 FOLDER = Path("docs")
-HEAD = (
-    "<!-- Written by `python -m ncuflow.docs_tables`: edit model.py or the registry instead. -->\n"
-)
+HEAD = "<!-- Written by `ncuflow docs`: edit model.py or the registry instead. -->\n"
 TABLES_INTRO = """\
 # Tables
 
-`python -m ncuflow.parsers.tables` reads the captures of a target into these tables, as Parquet and CSV
+`ncuflow tables` reads the captures of a target into these tables, as Parquet and CSV
 (lists are JSON text in CSV), under `outputs/<machine>/tables/<target>/`. Parquet carries unit,
 meaning and source of each column in its field metadata. A null is a value that is not known, never
 0; NaN does not occur.
@@ -47,6 +46,22 @@ all rows add up to `warp_latency_per_issue`. Stalls matter only where `issue_act
 schedulers that issue in every cycle lose nothing to them.
 
 | reason | kind | a warp waits for | name in the samples |
+|---|---|---|---|
+"""
+MEASUREMENTS_INTRO = """\
+# Measurements
+
+One row a point, in `tables/<target>/measurements.{parquet,csv}` and under `measurement` in
+`results/<target>_results.json`. A value that any term of its formula lacks is null. Names in a formula are
+other columns, or registry keys of [metrics.md](metrics.md). Made by `ncuflow docs`.
+
+A number on a page is traced to its report, kernel and metric with its point and column:
+
+```bash
+.venv/bin/ncuflow trace POINT COLUMN
+```
+
+| column | unit | from | formula |
 |---|---|---|---|
 """
 
@@ -92,25 +107,32 @@ def _stalls() -> str:
     return STALLS_INTRO + rows
 
 
-PAGES = {"tables.md": tables_page, "metrics.md": metrics_page}
+def measurements_page() -> str:
+    """The text of docs/measurements.md."""
+    rows = [f"| `{c.name}` | {c.unit} | {c.source} | {c.formula} |" for c in COLUMNS]
+    return MEASUREMENTS_INTRO + "\n".join(rows) + "\n"
 
 
-def main() -> int:
-    """Write both pages, or with --check say which is out of date and return 1."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+PAGES = {
+    "tables.md": tables_page,
+    "metrics.md": metrics_page,
+    "measurements.md": measurements_page,
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    check = parser.parse_args().check
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the pages, or with --check say which is out of date and return 1."""
     stale = []
     for name, page in PAGES.items():
         path = FOLDER / name
-        if not check:
+        if not args.check:
             write_text(path, page())
         elif not path.exists() or path.read_text(encoding="utf-8") != page():
             stale.append(path)
     for path in stale:
-        print(f"{path} is out of date: run python -m ncuflow.docs_tables", file=sys.stderr)
+        print(f"{path} is out of date: run ncuflow docs", file=sys.stderr)
     return 1 if stale else 0
-
-
-if __name__ == "__main__":
-    main_guard(main)

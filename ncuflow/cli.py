@@ -1,0 +1,142 @@
+"""The command line: one parser, one table of commands, one way in which each of them ends.
+
+A command is a module with `configure(parser)`, which declares its arguments, and `run(args)`, which
+returns the exit status (None is 0). Only the module of the command that was asked for is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import NoReturn
+
+from ncuflow.io import CommandError, UsageError
+
+# name -> (module, what it does); the first group is for people, the second is what the rules call.
+USER = {
+    "show": ("ncuflow.parsers.show", "a report of ncu or nsys as a table, JSON or CSV"),
+    "compare": ("ncuflow.compare.verdict", "what got slower between A and B, and why"),
+    "trace": ("ncuflow.findings.lineage", "from a number back to its report, kernel and metric"),
+    "claims": ("ncuflow.claims.audit", "judge claims by measured results"),
+    "sanity": ("ncuflow.findings.sanity", "numbers of results that cannot be"),
+    "preflight": ("ncuflow.capture.preflight", "what can be measured on this machine"),
+    "record": ("ncuflow.capture.recording", "keep captures as a recording, or verify one"),
+    "counters": ("ncuflow.parsers.registry", "the counters that `ncu --metrics` is given"),
+}
+RULES = {
+    "plan": ("ncuflow.capture.plan", "the points of a batch"),
+    "lock": ("ncuflow.capture.lock", "run a command with one GPU locked"),
+    "launch": ("ncuflow.runner.run", "check, time, trace or build the points of a batch"),
+    "nsys": ("ncuflow.capture.nsys", "trace a batch under Nsight Systems"),
+    "ncu": ("ncuflow.capture.ncu", "profile a batch under Nsight Compute"),
+    "scrub": ("ncuflow.capture.reportscrub", "remove private values from reports"),
+    "jit": ("ncuflow.capture.jit", "measure FlashInfer's compilation and caches"),
+    "jit-probe": ("ncuflow.capture.jitprobe", "one measurement of jit, in a process of its own"),
+    "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),
+    "tables": ("ncuflow.parsers.tables", "captures of a target -> tables"),
+    "results": ("ncuflow.findings.results", "tables of a target -> joined measurements"),
+    "environment": ("ncuflow.findings.machine", "the machine, its versions and ceilings"),
+    "hotlines": ("ncuflow.findings.hotlines", "source lines where kernels wait"),
+    "jit-results": ("ncuflow.findings.jit", "what the pages say of compilation"),
+    "figures": ("ncuflow.pages.figures", "results -> figures"),
+    "pages": ("ncuflow.pages.pages", "findings -> Markdown pages"),
+    "gate": ("ncuflow.compare.gate", "fail on a slow-down of a comparison"),
+    "compare-figures": ("ncuflow.pages.compare_figures", "a comparison -> figures"),
+    "compare-page": ("ncuflow.pages.compare_page", "comparisons -> a Markdown page"),
+    "docs": ("ncuflow.docs", "docs/tables.md, metrics.md and measurements.md"),
+}
+COMMANDS = USER | RULES
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command that `argv` (default: the command line) names, and exit with its status.
+
+    A `CommandError`, or what the system refuses, is one line on stderr; a closed pipe is quiet.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)  # so that locks, children and half-written files go
+    words = sys.argv[1:] if argv is None else list(argv)
+    sys.exit(ended(lambda: dispatch(words)))
+
+
+def dispatch(words: Sequence[str]) -> int:
+    """The exit status of a command and its arguments; SystemExit 2 where they are bad usage."""
+    if not words or words[0] not in COMMANDS:
+        return _overview(words)
+    module = importlib.import_module(COMMANDS[words[0]][0])
+    parser = argparse.ArgumentParser(
+        prog=f"ncuflow {words[0]}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.configure(parser)
+    args = parser.parse_args(words[1:])
+    try:
+        return int(module.run(args) or 0)
+    except UsageError as error:
+        parser.error(str(error))
+
+
+def _overview(words: Sequence[str]) -> int:
+    """The list of commands, where none was named."""
+    listed = [f"  {name:16}{what}" for name, (_, what) in USER.items()]
+    listed += ["", "called by the rules of the workflow:"]
+    listed += [f"  {name:16}{what}" for name, (_, what) in RULES.items()]
+    parser = argparse.ArgumentParser(
+        prog="ncuflow",
+        usage="ncuflow COMMAND …",
+        description="Measured kernel guides for FlashInfer. `ncuflow COMMAND --help` says more.",
+        epilog="commands:\n" + "\n".join(listed),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if words and words[0] not in ("-h", "--help"):
+        parser.error(f"no command {words[0]!r}; ncuflow --help lists them")
+    parser.print_help()
+    return 0 if words else 2
+
+
+def ended(command: Callable[[], int]) -> int:
+    """The exit status of a command, with what ended it early told in one line on stderr."""
+    try:
+        status = command()
+        sys.stdout.flush()
+    except CommandError as error:
+        status = _tell(str(error), error.code)
+    except BrokenPipeError:
+        status = 128 + signal.SIGPIPE
+    except OSError as error:
+        status = _tell(refused(error), 2)
+    except KeyboardInterrupt:
+        status = _tell("interrupted", 128 + signal.SIGINT)
+    _flush_streams()
+    return status
+
+
+def _tell(line: str, status: int) -> int:
+    print(f"error: {line}", file=sys.stderr)
+    return status
+
+
+def refused(error: OSError) -> str:
+    """What the system would not do, and with which file; of two (a move), the one moved to."""
+    path = error.filename if error.filename2 is None else error.filename2
+    what = error.strerror or str(error) or type(error).__name__
+    return what if path is None else f"{path}: {what}"
+
+
+def _flush_streams() -> None:
+    """Flush stdout and stderr, which Python would do at exit, without a word where one is closed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # What it still holds Python would write again, and complain of the same pipe or disk.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,97 @@
+"""The command line: how a command is found, and how each of them ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import run_python
+
+from ncuflow.cli import COMMANDS, RULES, USER, dispatch
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_takes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: ncuflow {name} ")
+
+
+def test_the_list_of_commands_imports_none_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["--help"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:2] == "  "]
+    assert listed[1:] == [*USER, *RULES]
+    code = "import sys; from ncuflow.cli import dispatch; dispatch(['--help']); "
+    code += "sys.exit(str(sorted(m for m in sys.modules if m.startswith('ncuflow.'))))"
+    assert run_python(code)[1] == "['ncuflow.cli', 'ncuflow.io']\n"
+
+
+def test_no_name_of_a_command_stands_for_two() -> None:
+    assert (
+        len(COMMANDS) == len(USER) + len(RULES) == len({module for module, _ in COMMANDS.values()})
+    )
+
+
+def test_an_unknown_command_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["shwo", "x.ncu-rep"])
+    assert ended.value.code == 2
+    assert "no command 'shwo'" in capsys.readouterr().err
+
+
+def test_commands_are_the_only_way_in() -> None:
+    """No module is run as a program of its own, and none has a parser of its own."""
+    for path in [
+        *ROOT.glob("ncuflow/**/*.py"),
+        *ROOT.glob("parsers/*.py"),
+        *ROOT.glob("targets/*.py"),
+    ]:
+        text = path.read_text()
+        assert '__main__"' not in text, path
+        assert path.name == "cli.py" or "ArgumentParser(" not in text, path
+
+
+# --- how a command ends -----------------------------------------------------------------------
+
+
+def ended(command: str, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
+    """(exit status, stderr) of a command that is this expression."""
+    code = f"import os, sys; from ncuflow.cli import ended; sys.exit(ended(lambda: {command} or 0))"
+    return run_python(code, stdout)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("open('none/at/all')", "none/at/all: No such file or directory"),
+        ("os.rename('parsers', 'README.md')", "README.md: Not a directory"),
+        ("os.read(-1, 1)", "Bad file descriptor"),
+        ("(_ for _ in ()).throw(OSError('a library that does not load'))", "a library that does not load"),
+    ],
+)  # fmt: skip
+def test_what_the_system_refuses_is_one_line(command: str, message: str) -> None:
+    assert ended(command) == (2, f"error: {message}\n")
+
+
+def test_a_full_disk_is_one_line_and_a_closed_pipe_is_quiet() -> None:
+    with Path("/dev/full").open("w") as full:
+        assert ended("print('x')", full) == (2, "error: No space left on device\n")
+    ours, theirs = os.pipe()
+    os.close(ours)
+    for text in ("'x'", "'x' * 100000"):
+        assert ended(f"print({text})", theirs) == (128 + signal.SIGPIPE, "")
+    os.close(theirs)
+
+
+def test_a_command_that_is_terminated_ends_as_if_interrupted() -> None:
+    """So that what it holds is released on the way out."""
+    code = "import os, signal; from ncuflow import cli; "
+    code += "cli.dispatch = lambda words: os.kill(os.getpid(), signal.SIGTERM); cli.main([])"
+    assert run_python(code) == (128 + signal.SIGINT, "error: interrupted\n")
