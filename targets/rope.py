@@ -134,9 +134,13 @@ def _call(p: Params, q: Tensor, k: Tensor) -> Callable[[], Any]:
 
 def _angles(p: Params, position: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin [positions, dim/2] in float64, by FlashInfer's default theta."""
+    import torch
+
     llama31 = p["variant"].startswith("llama31")
-    frequency = reference.rope_frequencies(p["head_dim"], 5e5 if llama31 else 1e4, llama31)
-    angle = position.double()[:, None] * frequency.to(position.device)
+    pair = torch.arange(p["head_dim"] // 2, dtype=torch.float64, device=position.device)
+    theta = 5e5 if llama31 else 1e4
+    frequency = reference.rope_frequencies(pair, p["head_dim"], theta, llama31)
+    angle = position.double()[:, None] * frequency
     return angle.cos(), angle.sin()
 
 

@@ -9,15 +9,17 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from ncuflow.cli import dispatch
-from ncuflow.runner import sweep
+from ncuflow.runner import reference, sweep
 from ncuflow.runner.planinfo import plan_info
 from ncuflow.target import FOLDERS, Target, known, load
 
@@ -288,85 +290,93 @@ def test_the_documented_way_to_try_it_plans_the_point(page_append: Target, tmp_p
     assert point["params"]["batch"] == 32
 
 
-# --- references against the formulas, where torch is installed --------------------------------
+# --- references against the formulas, in NumPy's double precision ------------------------------
+
+DRAW = np.random.default_rng(0).standard_normal
+CLOSE = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-13)
+
+
+def attended(q: Any, k: Any, v: Any) -> Any:
+    """One query over its keys: the softmax of scores scaled by 1/sqrt(dim), written as a sum over tokens."""
+    weight = [math.exp(sum(q * key) / len(q) ** 0.5) for key in k]
+    return sum(w * value for w, value in zip(weight, v, strict=True)) / sum(weight)
+
+
+@pytest.mark.parametrize(("heads", "dim"), [((4, 2), 16), ((3, 3), 64)])
+def test_attention_reference(
+    heads: tuple[int, int], dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = DRAW((5, heads[0], dim)), DRAW((7, heads[1], dim)), DRAW((7, heads[1], dim))
+    visible, group = np.array([1, 2, 3, 5, 7]), heads[0] // heads[1]
+    expected = np.array([
+        [attended(q[row, h], k[:n, h // group], v[:n, h // group]) for h in range(heads[0])]
+        for row, n in enumerate(visible)
+    ])  # fmt: skip
+    CLOSE(reference.attention(q, k, v, visible), expected)
+    CLOSE(reference.decode_attention(q[4:], k[None], v[None]), expected[4:])
+    monkeypatch.setattr(reference, "_CHUNK_BYTES", 4 * group * len(k) * 2)  # two rows at a time
+    CLOSE(reference.attention(q, k, v, visible), expected)
+
+
+def test_half_precision_is_referred_to_single(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = DRAW((2, 8)).astype(np.float16)
+    assert reference.rmsnorm(x, x[0], 1e-6).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("interleaved", "pairs"), [(False, ((0, 2), (1, 3))), (True, ((0, 1), (2, 3)))]
+)
+def test_rope_reference_turns_pairs_by_their_angle(
+    interleaved: bool, pairs: tuple[tuple[int, int], ...]
+) -> None:
+    x, angle = DRAW((3, 2, 4)), DRAW((3, 2))
+    found = reference.rope(x, np.cos(angle), np.sin(angle), interleaved)
+    for pair, (i, j) in enumerate(pairs):
+        turned = (x[..., i] + 1j * x[..., j]) * np.exp(1j * angle[:, None, pair])
+        CLOSE(found[..., i] + 1j * found[..., j], turned)
+
+
+def test_rope_frequencies_fall_from_one_by_theta() -> None:
+    CLOSE(reference.rope_frequencies(np.arange(2.0), 4, 1e4, llama31=False), [1.0, 0.01])
+
+
+def test_llama31_frequencies_keep_the_fast_and_divide_the_slow_by_eight() -> None:
+    plain, scaled = (
+        reference.rope_frequencies(np.arange(64.0), 128, 5e5, llama31) for llama31 in (False, True)
+    )
+    wavelength = 2 * math.pi / plain
+    CLOSE(scaled[wavelength < 2048], plain[wavelength < 2048])
+    CLOSE(scaled[wavelength > 8192] * 8, plain[wavelength > 8192])
+    between = (wavelength > 2048) & (wavelength < 8192)
+    share = (8192 / wavelength[between] - 1) / 3
+    CLOSE(scaled[between], plain[between] * (share + (1 - share) / 8))
+
+
+def test_merged_states_are_the_attention_over_all_segments() -> None:
+    scores, values = DRAW(6), DRAW((6, 8))
+    parts = (slice(0, 2), slice(2, 3), slice(3, 6))
+    weight = np.exp(scores)
+    states = [weight[part] @ values[part] / weight[part].sum() for part in parts]
+    sums = [np.log2(weight[part].sum()) for part in parts]
+    v, s = np.array(states).reshape(1, 3, 1, 8), np.array(sums).reshape(1, 3, 1)
+    merged, total = reference.merge_states(v, s)
+    CLOSE(merged[0, 0], weight @ values / weight.sum())
+    CLOSE(total[0, 0], np.log2(weight.sum()))
+    far = reference.merge_states(v, s + 3000)  # log-sums whose exponentials overflow
+    np.testing.assert_allclose(far[0], merged, rtol=1e-9)
+
+
+def test_rmsnorm_reference() -> None:
+    found = reference.rmsnorm(np.array([[3.0, 4.0]]), np.array([2.0, 1.0]), 0.5)
+    CLOSE(found, [[6 / math.sqrt(13), 4 / math.sqrt(13)]])
+
+
+# --- inputs, where torch is installed -----------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def torch() -> Any:
     return pytest.importorskip("torch")
-
-
-def naive_attention(torch: Any, q: Any, k: Any, v: Any, visible: list[int]) -> Any:
-    """Row by row and head by head."""
-    out = torch.empty(q.shape, dtype=torch.float64)
-    group = q.shape[1] // k.shape[1]
-    for row, head in itertools.product(range(q.shape[0]), range(q.shape[1])):
-        n, kv = visible[row], head // group
-        scores = (k[:n, kv].double() * q[row, head].double()).sum(-1) / math.sqrt(q.shape[2])
-        weight = torch.exp(scores) / torch.exp(scores).sum()
-        out[row, head] = (weight[:, None] * v[:n, kv].double()).sum(0)
-    return out
-
-
-def test_attention_reference(torch: Any) -> None:
-    from ncuflow.runner import reference
-
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(5, heads, 16, generator=generator) for heads in (4, 2, 2))
-    found = reference.attention(q, k, v, torch.tensor([1, 2, 3, 4, 5]))
-    expected = naive_attention(torch, q, k, v, [1, 2, 3, 4, 5])
-    assert torch.allclose(found.double(), expected, atol=1e-5)
-    one = reference.decode_attention(q[:1], k[None], v[None])
-    assert torch.allclose(one.double(), naive_attention(torch, q[:1], k, v, [5]), atol=1e-5)
-
-
-def test_rope_reference_turns_pairs_by_their_angle(torch: Any) -> None:
-    from ncuflow.runner import reference
-
-    frequency = reference.rope_frequencies(4, 1e4, llama31=False)
-    assert frequency.tolist() == pytest.approx([1.0, 0.01])
-    x = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 4)
-    angle = torch.tensor([[0.5, 0.25]])
-    for interleaved, pairs in ((False, ((0, 2), (1, 3))), (True, ((0, 1), (2, 3)))):
-        found = reference.rope(x, angle.cos(), angle.sin(), interleaved)[0, 0]
-        for turn, (i, j) in zip((0.5, 0.25), pairs, strict=True):
-            turned = complex(x[0, 0, i], x[0, 0, j]) * complex(math.cos(turn), math.sin(turn))
-            assert complex(found[i], found[j]) == pytest.approx(turned, abs=1e-6)
-
-
-def test_llama31_frequencies_keep_the_fast_and_divide_the_slow_by_eight(torch: Any) -> None:
-    from ncuflow.runner import reference
-
-    plain = reference.rope_frequencies(128, 5e5, llama31=False)
-    scaled = reference.rope_frequencies(128, 5e5, llama31=True)
-    wavelength = 2 * math.pi / plain
-    assert torch.equal(scaled[wavelength < 2048], plain[wavelength < 2048])
-    assert torch.allclose(scaled[wavelength > 8192] * 8, plain[wavelength > 8192])
-    between = (wavelength > 2048) & (wavelength < 8192)
-    assert between.any() and bool((scaled[between] < plain[between]).all())
-
-
-def test_merged_states_are_the_attention_over_all_segments(torch: Any) -> None:
-    from ncuflow.runner import reference
-
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(6, dtype=torch.float64, generator=generator)
-    values = torch.randn(6, 8, dtype=torch.float64, generator=generator)
-    states, sums = [], []
-    for part in (slice(0, 2), slice(2, 3), slice(3, 6)):
-        states.append(scores[part].softmax(0) @ values[part])
-        sums.append(torch.logsumexp(scores[part], 0) / math.log(2))
-    v, s = torch.stack(states).view(1, 3, 1, 8), torch.stack(sums).view(1, 3, 1)
-    merged, total = reference.merge_states(v, s)
-    assert torch.allclose(merged[0, 0].double(), scores.softmax(0) @ values, atol=1e-6)
-    assert float(total) == pytest.approx(float(torch.logsumexp(scores, 0)) / math.log(2), rel=1e-5)
-
-
-def test_rmsnorm_reference(torch: Any) -> None:
-    from ncuflow.runner import reference
-
-    found = reference.rmsnorm(torch.tensor([[3.0, 4.0]]), torch.tensor([2.0, 1.0]), 0.0)
-    assert found[0].tolist() == pytest.approx([6 / math.sqrt(12.5), 4 / math.sqrt(12.5)])
 
 
 @pytest.mark.parametrize(("length", "page_size", "last"), [(33, 16, 1), (32, 16, 16), (5, 1, 1)])

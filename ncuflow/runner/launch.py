@@ -29,7 +29,7 @@ class Launch:
 
     run        enqueue the kernels; no host synchronisation
     output     tensors that the last run wrote (or a fixed sample of their rows)
-    reference  the same tensors in float32, computed by torch
+    reference  the same tensors in float32 or wider, computed by the runner's references
     tolerance  relative L2 error allowed between the two
     buffers    whole tensors that the last run wrote
     allocates  run() allocates its outputs (the FlashInfer function takes no ``out=``)
