@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ncuflow.parsers.sources import Ceiling, Source, one
-from ncuflow.parsers.units import as_text
 
 ANY = "*"
 Sources = tuple[Source | Ceiling, ...]
@@ -25,10 +24,6 @@ class Metric:
     def candidates(self, arch: str) -> Sources:
         """Sources to try on an architecture: its own, then those of any."""
         return (*self.sources.get(arch, ()), *self.sources.get(ANY, ()))
-
-    def format(self, value: float | str | None) -> str:
-        """The value with its unit, "–" for None."""
-        return as_text(value, self.unit)
 
 
 def read(*names: str) -> dict[str, Sources]:

@@ -26,7 +26,6 @@ __all__ = [
     "StallReason",
     "architecture",
     "counters",
-    "format_value",
 ]
 
 GROUPS: dict[str, tuple[Metric, ...]] = {
@@ -65,11 +64,6 @@ def counters(arch: str) -> tuple[str, ...]:
     sources = (source for metric in METRICS.values() for source in metric.candidates(arch))
     names = dict.fromkeys(name for source in sources for name in source.names)
     return tuple(name for name in names if not name.startswith(NOT_COUNTED))
-
-
-def format_value(key: str, value: float | str | None) -> str:
-    """A registry value as text: format_value("duration_ns", 3104.0) is "3.10 µs"."""
-    return METRICS[key].format(value)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

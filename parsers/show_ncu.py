@@ -6,9 +6,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from ncuflow.format import aligned, number, quantity, short
 from ncuflow.parsers import ncu
-from ncuflow.parsers.registry import METRICS, STALL_REASONS, format_value
-from ncuflow.parsers.units import aligned, as_text, short
+from ncuflow.parsers.registry import METRICS, STALL_REASONS
 
 Row = dict[str, Any]
 THROUGHPUT = {
@@ -99,9 +99,9 @@ def _line(kernel: Row) -> list[str]:
         str(kernel["index"]),
         short(kernel["name"], 30),
         short(grid.removesuffix("×1").removesuffix("×1") if grid else None, 11),
-        format_value("duration_ns", kernel["duration_ns"]),
+        quantity(kernel["duration_ns"], "ns"),
         *("–" if value is None else f"{value:.0f}%" for value in percent),
-        as_text(metrics.get("issue_active"), ""),
+        number(metrics.get("issue_active")),
         f"{short(top['reason'], 15)} {100 * top['share']:.0f}%" if top else "–",
     ]
 

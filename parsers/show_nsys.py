@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ncuflow.format import aligned, quantity, short
 from ncuflow.parsers import nsys
-from ncuflow.parsers.units import aligned, duration, short
 
 Row = dict[str, Any]
 FIELDS = (
@@ -80,7 +80,7 @@ def _table(trace: nsys.Trace, found: list[Row]) -> str:
             short(row["name"], 42),
             row["kind"],
             str(row["count"]),
-            *(duration(row[f"{field}_ns"]) for field in ("total", "median", "min", "max")),
+            *(quantity(row[f"{field}_ns"], "ns") for field in ("total", "median", "min", "max")),
         ]
         for row in found
     ]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from ncuflow.pages import format as fmt
-from ncuflow.pages import pages
+from ncuflow import format as fmt
+from ncuflow.pages import filters, pages
 
 SAMPLE = ROOT / "docs" / "sample"
 TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
@@ -86,8 +86,8 @@ def test_no_measured_number_is_typed_into_a_template(template: Path):
         (lambda: fmt.micro(12345.0), "12.3 ms"),
         (lambda: fmt.micro(12.3e6), "12.3 s"),
         (lambda: fmt.with_unit(None, "GB/s"), "–"),
-        (lambda: fmt.cell("a|b\nc"), "a\\|b c"),
-        (lambda: fmt.FILTERS["unit"](fmt.Struck(6000.0), "GB/s"), "~~6 000 GB/s~~"),
+        (lambda: filters.cell("a|b\nc"), "a\\|b c"),
+        (lambda: filters.FILTERS["unit"](filters.Struck(6000.0), "GB/s"), "~~6 000 GB/s~~"),
     ],
 )
 def test_format(call, text):

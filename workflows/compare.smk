@@ -19,7 +19,8 @@ COMPARE_CODE = modules(
 )
 COMPARE_PAGE = modules(
     "ncuflow.pages.compare_page",
-    "ncuflow.pages.format",
+    "ncuflow.format",
+    "ncuflow.pages.filters",
     "ncuflow.pages.pages",
     "ncuflow.findings.provenance",
 )

@@ -2,7 +2,8 @@
 CONTEXT = modules(
     "ncuflow.pages.pages",
     "ncuflow.pages.contexts",
-    "ncuflow.pages.format",
+    "ncuflow.format",
+    "ncuflow.pages.filters",
     "ncuflow.pages.series",
     "ncuflow.findings.provenance",
     "ncuflow.findings.sanity",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ncuflow.compare import attribution, differences
 from ncuflow.findings import statistics
+from ncuflow.format import micro, quantity
 from ncuflow.parsers import ncu
-from ncuflow.parsers.units import as_text
 
 if TYPE_CHECKING:
     from ncuflow.compare.verdict import Settings
@@ -162,7 +162,7 @@ def table(document: Row) -> str:
     for point in document["points"]:
         verdict = point["verdict"] or point["basis"]
         out.append(
-            f"{_time(point['base']):>10} → {_time(point['head']):>10}  "
+            f"{micro(point['base']):>10} → {micro(point['head']):>10}  "
             f"{100 * point['relative']:+7.1f} %  {point['id']}  [{verdict}]"
         )
         out += [f"    {line}" for line in _why(point)]
@@ -174,10 +174,6 @@ def table(document: Row) -> str:
         least = 100 * document["settings"]["threshold"]
         out.append(f"nothing changed: no matched kernel moved by more than {least:g} %")
     return "\n".join(out) + "\n"
-
-
-def _time(us: float) -> str:
-    return as_text(us * 1e3, "ns")
 
 
 def _why(point: Row) -> list[str]:
@@ -199,4 +195,4 @@ def _why(point: Row) -> list[str]:
 
 
 def _value(value: Any, unit: str) -> str:
-    return as_text(value, unit) if isinstance(value, float) else str(value)
+    return quantity(value, unit) if isinstance(value, float) else str(value)

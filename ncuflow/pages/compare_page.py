@@ -15,8 +15,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+from ncuflow.format import MISSING, quantity
 from ncuflow.io import read_json, write_text
-from ncuflow.pages.format import MISSING, micro, number, si
 from ncuflow.pages.pages import environment
 
 Row = dict[str, Any]
@@ -107,19 +107,12 @@ def _fact(fact: Row) -> Row:
 
 
 def value(found: Any, unit: str) -> str:
-    """A fact's value: bytes and clocks with a prefix, numbers short, text as it is."""
-    if found is None:
+    """A fact's value: a number with its unit, text and lists as code."""
+    if found is None or found == "":
         return MISSING
-    if isinstance(found, str):
-        return f"`{found}`" if found else MISSING
     if isinstance(found, bool) or not isinstance(found, int | float):
         return f"`{found}`"
-    named = {"byte": "B", "hz": "Hz", "FLOP": "FLOP"}
-    if unit in named:
-        return si(found, named[unit])
-    if unit == "µs":
-        return micro(found)
-    return f"{si(found, '').rstrip() if abs(found) >= 1e5 else number(found)} {unit}".rstrip()
+    return quantity(found, unit)
 
 
 # --- several sides ----------------------------------------------------------------------------

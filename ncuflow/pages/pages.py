@@ -19,7 +19,7 @@ from ncuflow.findings import sanity
 from ncuflow.findings.provenance import TIERS, one_line
 from ncuflow.io import BadInput, write_text
 from ncuflow.pages import contexts
-from ncuflow.pages.format import FILTERS, Struck
+from ncuflow.pages.filters import FILTERS, Struck
 from ncuflow.parsers import children
 from ncuflow.target import ordered, template_folders
 

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+import math
+from collections.abc import Sequence
 from typing import Any
+
+from tabulate import tabulate
 
 MISSING = "–"
 
 
-class Struck(float):
-    """A number that cannot be true: computed with like any other, printed struck through."""
-
-
-def _struck(text: str, value: Any) -> str:
-    return f"~~{text}~~" if isinstance(value, Struck) else text
-
-
-def _strikes(function: Callable[..., str]) -> Callable[..., str]:
-    """A formatter whose text is struck through where its value is."""
-
-    @wraps(function)
-    def formatter(value: Any, *arguments: Any, **named: Any) -> str:
-        return _struck(function(value, *arguments, **named), value)
-
-    return formatter
-
-
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+# Units that stand with a decimal prefix, by the name that the registry has for them.
+PREFIXED = {
+    "byte": "B", "byte/s": "B/s", "hz": "Hz", "FLOP": "FLOP", "FLOP/s": "FLOP/s", "op": "op", "op/s": "op/s",
+}  # fmt: skip
+LARGE = 1e5  # from here on a count reads better with a prefix
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def number(value: float | str | None, digits: int = 3) -> str:
     """``digits`` significant digits, thousands kept whole: 4172, 41.7, 0.0417, 5.43e-8."""
     if value is None:
         return MISSING
@@ -80,19 +69,30 @@ def micro(value: float | None) -> str:
     return f"{number(value / 1e3)} ms" if value >= 1e4 else f"{number(value)} µs"
 
 
-def cell(text: Any) -> str:
-    """Text that is safe inside a Markdown table cell."""
-    return (
-        MISSING if text is None or text == "" else str(text).replace("|", "\\|").replace("\n", " ")
-    )
+def quantity(value: Any, unit: str) -> str:
+    """A value in a unit of the registry, or text as it is. ValueError of NaN and infinity."""
+    if value is None or isinstance(value, str):
+        return value or MISSING
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is not a measurement")
+    if unit in PREFIXED:
+        return si(value, PREFIXED[unit])
+    if unit in ("ns", "µs"):
+        return micro(value / 1e3 if unit == "ns" else value)
+    plain = "" if unit == "count" else unit
+    return f"{si(value, '').rstrip() if abs(value) >= LARGE else number(value)} {plain}".rstrip()
 
 
-FILTERS = {
-    "number": _strikes(number),
-    "unit": _strikes(with_unit),
-    "si": _strikes(si),
-    "percent": _strikes(percent),
-    "pct": _strikes(pct),
-    "micro": _strikes(micro),
-    "cell": cell,
-}
+def short(text: str | None, width: int) -> str:
+    """At most `width` characters, the end cut off with "…"; None is "–"."""
+    if text is None:
+        return MISSING
+    text = text.replace("\n", " ")
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table in columns: the first `left` aligned left, the others right."""
+    sides = ["left"] * left + ["right"] * (len(header) - left)
+    text = tabulate(rows, header, "plain", disable_numparse=True, colalign=sides)
+    return str(text) + "\n"

@@ -1,0 +1,42 @@
+"""The filters of the templates: values as ``ncuflow.format`` prints them, struck through where they cannot be true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from ncuflow.format import MISSING, micro, number, pct, percent, si, with_unit
+
+
+class Struck(float):
+    """A number that cannot be true: computed with like any other, printed struck through."""
+
+
+def _strikes(function: Callable[..., str]) -> Callable[..., str]:
+    """A formatter whose text is struck through where its value is."""
+
+    @wraps(function)
+    def formatter(value: Any, *arguments: Any, **named: Any) -> str:
+        text = function(value, *arguments, **named)
+        return f"~~{text}~~" if isinstance(value, Struck) else text
+
+    return formatter
+
+
+def cell(text: Any) -> str:
+    """Text that is safe inside a Markdown table cell."""
+    return (
+        MISSING if text is None or text == "" else str(text).replace("|", "\\|").replace("\n", " ")
+    )
+
+
+FILTERS = {
+    "number": _strikes(number),
+    "unit": _strikes(with_unit),
+    "si": _strikes(si),
+    "percent": _strikes(percent),
+    "pct": _strikes(pct),
+    "micro": _strikes(micro),
+    "cell": cell,
+}
