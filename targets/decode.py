@@ -29,10 +29,12 @@ _CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
 def point_id(p: Params) -> str:
     """E.g. B32_L2048_H32_K32_D128_P16_f16_cc; _graph is added for a graph replay."""
     cores = {"cuda": "cc", "tensor": "tc"}.get(p["cores"], p["cores"])
-    graph = "_graph" if p["launch"] == "graph" else ""
+    knobs = "_graph" if p["launch"] == "graph" else ""
+    knobs += "_split-off" if p["split"] == "off" else ""
+    knobs += "_no-pdl" if p["pdl"] == "off" else ""
     return (
         f"B{p['batch']}_L{p['kv_len']}_H{p['qo_heads']}_K{p['kv_heads']}"
-        f"_D{p['head_dim']}_P{p['page_size']}_{p['dtype']}_{cores}{graph}"
+        f"_D{p['head_dim']}_P{p['page_size']}_{p['dtype']}_{cores}{knobs}"
     )
 
 
@@ -42,7 +44,7 @@ def unable(p: Params, gpu: Gpu) -> str | None:
     if rest:
         return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
     if p["cores"] == "cuda" and group not in GROUPS:
-        return f"the CUDA-core kernel has no group of {group} query heads a KV head"
+        return f"the CUDA-core kernel has no group of {group} query heads per KV head"
     return None
 
 
@@ -75,6 +77,10 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     k, v = (inputs.normal(*shape, dtype=dtype) for _ in range(2))
     out = torch.empty_like(q)
     wrapper = _wrapper(p, table, q.device)
+    settings = {"disable_split_kv": True} if p["split"] == "off" else {}
+    pdl = (
+        {"enable_pdl": False} if p["pdl"] == "off" else {}
+    )  # FlashInfer's default: where there is it
 
     def plan() -> None:
         wrapper.plan(
@@ -88,10 +94,11 @@ def prepare(p: Params, seed: int = 0) -> Launch:
             pos_encoding_mode="NONE",
             q_data_type=dtype,
             kv_data_type=dtype,
+            **settings,
         )
 
     def run() -> None:
-        wrapper.run(q, (k, v), out=out)
+        wrapper.run(q, (k, v), out=out, **pdl)
 
     plan()
     return Launch(
@@ -111,7 +118,7 @@ def modules(p: Params) -> list[Any]:
     On tensor cores decode runs the fa2 prefill module, on sm_90 too.
     """
     if p["cores"] == "tensor":
-        return prefill.modules({**p, "backend": "fa2"})
+        return prefill.modules({**p, "backend": "fa2", "qk": "f32"})
     from flashinfer.jit.attention import gen_batch_decode_module
 
     return [gen_batch_decode_module(*prefill.attention_arguments(p))]
@@ -183,11 +190,15 @@ TARGET = Target(
         "dtype": "f16",
         "cores": "cuda",
         "launch": "eager",  # graph: replay of a CUDA graph
+        "split": "auto",  # of the KV cache over blocks: plan() chooses
+        "pdl": "auto",  # programmatic dependent launch: where the GPU has it
     },
     choices={
         "dtype": tuple(ITEMSIZE),
         "cores": ("cuda", "tensor"),
         "launch": ("eager", "graph"),
+        "split": ("auto", "off"),
+        "pdl": ("auto", "off"),
         "head_dim": (64, 128, 256),
     },
     small={"batch": 1, "kv_len": 128},
@@ -237,6 +248,15 @@ TARGET = Target(
             "cores_grouped", "CUDA cores or tensor cores, GQA", "cores", "cuda", "tensor", _grouped
         ),
         Choice("decode_page", "Page size 16 or 1", "page_size", 16, 1),
+        Choice("decode_split", "KV cache split over blocks or not", "split", "auto", "off"),
+        Choice(
+            "decode_pdl",
+            "Programmatic dependent launch or not",
+            "pdl",
+            "auto",
+            "off",
+            metrics=("time_hot_us", "time_cold_us"),
+        ),
         Choice(
             "launch",
             "Eager or CUDA graph",

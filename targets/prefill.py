@@ -28,9 +28,12 @@ def point_id(p: Params) -> str:
     """E.g. paged_S4096_B1_H32_K32_D128_f16_fa2_c; a page size other than 16 is shown."""
     page = f"_P{p['page_size']}" if p["layout"] == "paged" and p["page_size"] != 16 else ""
     mask = "c" if p["causal"] else "f"
+    knobs = "" if p["split"] == "auto" else f"_split-{p['split']}"
+    knobs += "_qk16" if p["qk"] == "f16" else ""
+    knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
     return (
         f"{p['layout']}_S{p['seq_len']}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
-        f"_D{p['head_dim']}{page}_{p['dtype']}_{p['backend']}_{mask}"
+        f"_D{p['head_dim']}{page}_{p['dtype']}_{p['backend']}_{mask}{knobs}"
     )
 
 
@@ -40,6 +43,10 @@ def unable(p: Params, gpu: Gpu) -> str | None:
         return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
     if p["qo_heads"] % p["kv_heads"]:
         return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
+    if p["backend"] == "fa3" and (p["split"], p["qk"]) != ("auto", "f32"):
+        return "split and qk are settings of fa2"
+    if p["qk"] == "f16" and p["dtype"] != "f16":
+        return "the fp16 reduction of q·k needs fp16 inputs"
     return None
 
 
@@ -99,7 +106,7 @@ def modules(p: Params) -> list[Any]:
 
 def module_arguments(p: Params) -> tuple[Any, ...]:
     """What FlashInfer's generator and cached getter of a prefill module take."""
-    return (p["backend"], *attention_arguments(p), False)
+    return (p["backend"], *attention_arguments(p), p["qk"] == "f16")
 
 
 def attention_arguments(p: Params) -> tuple[Any, ...]:
@@ -107,7 +114,22 @@ def attention_arguments(p: Params) -> tuple[Any, ...]:
     import torch
 
     dtype = torch_dtype(p["dtype"])
-    return (dtype, dtype, dtype, torch.int32, p["head_dim"], p["head_dim"], 0, False, False)
+    dims = (p["head_dim"], p["head_dim"])
+    return (dtype, dtype, dtype, torch.int32, *dims, 0, False, bool(p.get("soft_cap")))
+
+
+def _settings(p: Params, q: Tensor) -> dict[str, Any]:
+    """Keyword arguments of plan(): dtypes, and what differs from its defaults."""
+    found = {"causal": p["causal"], "q_data_type": q.dtype, "kv_data_type": q.dtype}
+    if p["split"] == "off":
+        found["disable_split_kv"] = True
+    elif p["split"] != "auto":
+        found["fixed_split_size"] = p["split"]
+    if p["qk"] == "f16":
+        found["use_fp16_qk_reduction"] = True
+    if p["soft_cap"]:
+        found["logits_soft_cap"] = float(p["soft_cap"])
+    return found
 
 
 def _indptr(p: Params, device: Any) -> Tensor:
@@ -138,9 +160,7 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
             p["kv_heads"],
             p["head_dim"],
             p["page_size"],
-            causal=p["causal"],
-            q_data_type=q.dtype,
-            kv_data_type=q.dtype,
+            **_settings(p, q),
         )
 
     def keys_values(sequence: int) -> tuple[Tensor, ...]:
@@ -167,9 +187,7 @@ def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...
             p["qo_heads"],
             p["kv_heads"],
             p["head_dim"],
-            causal=p["causal"],
-            q_data_type=q.dtype,
-            kv_data_type=q.dtype,
+            **_settings(p, q),
         )
 
     def keys_values(sequence: int) -> tuple[Tensor, Tensor]:
@@ -197,7 +215,7 @@ def _reference(p: Params, q: Tensor, chosen: Tensor, keys_values: Any) -> Tensor
         position = rows - sequence * p["seq_len"]
         visible = position + 1 if p["causal"] else torch.full_like(position, p["seq_len"])
         k, v = keys_values(sequence)
-        parts.append(reference.attention(q[rows], k, v, visible))
+        parts.append(reference.attention(q[rows], k, v, visible, p["soft_cap"]))
     return torch.cat(parts)
 
 
@@ -217,6 +235,9 @@ TARGET = Target(
         "dtype": "f16",
         "backend": "fa2",  # fa3: sm_90 only
         "causal": True,
+        "split": "auto",  # of the KV cache over blocks: plan() chooses; a number of pages fixes it
+        "qk": "f32",  # f16: use_fp16_qk_reduction
+        "soft_cap": 0,  # logits_soft_cap; 0: none
     },
     choices={
         "layout": ("paged", "ragged"),
@@ -224,6 +245,9 @@ TARGET = Target(
         "backend": ("fa2", "fa3"),
         "head_dim": (64, 128, 256),
         "causal": (True, False),
+        "split": ("auto", "off", 8, 16, 32),
+        "qk": ("f32", "f16"),
+        "soft_cap": (0, 30),
     },
     small={"batch": 1, "seq_len": 128},
     id=point_id,
@@ -281,5 +305,11 @@ TARGET = Target(
             1,
             where=lambda p: bool(p["layout"] == "paged"),
         ),
+        Choice("prefill_split", "KV cache split over blocks or not", "split", "auto", "off"),
+        Choice(
+            "prefill_chunk", "Split chosen by plan(), or chunks of 16 pages", "split", "auto", 16
+        ),
+        Choice("qk", "q·k summed in float32 or float16", "qk", "f32", "f16"),
+        Choice("soft_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30),
     ),
 )

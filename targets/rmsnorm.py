@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ncuflow.runner import reference
 from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
@@ -10,6 +11,7 @@ from ncuflow.target import Choice, Jit, Symbol, Target, Work
 
 EPSILON = 1e-6
 CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
+_DEFAULTS: dict[str, bool] = {}  # whether FlashInfer would take its CUDA norms by itself
 # variant -> (name in the id, tensors of rows*hidden read and written, FLOPs an element)
 _VARIANTS = {
     "rmsnorm": ("rmsnorm", 2, 5),
@@ -21,7 +23,9 @@ _VARIANTS = {
 def point_id(p: Params) -> str:
     """E.g. fused_add_R4096_D4096_f16."""
     label = _VARIANTS[p["variant"]][0]
-    return f"{label}_R{p['rows']}_D{p['hidden']}_{p['dtype']}"
+    knobs = "_cuda" if p["norm"] == "cuda" else ""
+    knobs += "_no-pdl" if p["pdl"] == "off" else ""
+    return f"{label}_R{p['rows']}_D{p['hidden']}_{p['dtype']}{knobs}"
 
 
 def work(p: Params) -> Work:
@@ -56,7 +60,8 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         "fused_add_rmsnorm": _fused,
         "add_then_rmsnorm": _separate,
     }[p["variant"]]
-    run, reset, buffers, source = make(x, residual, weight)
+    run, reset, buffers, source = make(x, residual, weight, _settings(p))
+    run, implementation = _implemented(p, run)
 
     def expected() -> tuple[Tensor, ...]:
         total = source(rows)
@@ -70,7 +75,33 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: buffers,
         reset=reset,
+        info={"implementation": implementation},
     )
+
+
+def _settings(p: Params) -> dict[str, Any]:
+    """Keyword arguments of the norms that differ from their defaults."""
+    return {"enable_pdl": False} if p["pdl"] == "off" else {}
+
+
+def _implemented(p: Params, run: Callable[[], None]) -> tuple[Callable[[], None], str]:
+    """(``run`` by the implementation that the point names, what that is: CuTe DSL or CUDA).
+
+    FlashInfer reads FLASHINFER_USE_CUDA_NORM once, into a variable that its calls look at: a point
+    sets it before each call, so that both implementations run in one process.
+    """
+    from flashinfer import norm
+
+    if not hasattr(norm, "_USE_CUDA_NORM"):  # before 0.6 there is CUDA alone
+        return run, "CUDA"
+    _DEFAULTS.setdefault("cuda", norm._USE_CUDA_NORM)
+    cuda = p["norm"] == "cuda" or _DEFAULTS["cuda"]
+
+    def chosen() -> None:
+        norm._USE_CUDA_NORM = cuda
+        run()
+
+    return chosen, "CUDA" if cuda else "CuTe DSL"
 
 
 # Each maker returns (run, reset, buffers that run writes: normed first, rows -> what is normed)
@@ -79,25 +110,25 @@ Made = tuple[
 ]
 
 
-def _rmsnorm(x: Tensor, residual: Tensor, weight: Tensor) -> Made:
+def _rmsnorm(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
     import torch
     from flashinfer import rmsnorm
 
     out = torch.empty_like(x)
 
     def run() -> None:
-        rmsnorm(x, weight, EPSILON, out=out)
+        rmsnorm(x, weight, EPSILON, out=out, **settings)
 
     return run, None, (out,), lambda rows: x[rows].float()
 
 
-def _fused(x: Tensor, residual: Tensor, weight: Tensor) -> Made:
+def _fused(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
     from flashinfer import fused_add_rmsnorm
 
     first_x, first_residual = x.clone(), residual.clone()
 
     def run() -> None:
-        fused_add_rmsnorm(x, residual, weight, EPSILON)
+        fused_add_rmsnorm(x, residual, weight, EPSILON, **settings)
 
     def reset() -> None:
         x.copy_(first_x)
@@ -109,7 +140,7 @@ def _fused(x: Tensor, residual: Tensor, weight: Tensor) -> Made:
     return run, reset, (x, residual), source
 
 
-def _separate(x: Tensor, residual: Tensor, weight: Tensor) -> Made:
+def _separate(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
     import torch
     from flashinfer import rmsnorm
 
@@ -117,7 +148,7 @@ def _separate(x: Tensor, residual: Tensor, weight: Tensor) -> Made:
 
     def run() -> None:
         residual.add_(x)
-        rmsnorm(residual, weight, EPSILON, out=out)
+        rmsnorm(residual, weight, EPSILON, out=out, **settings)
 
     def reset() -> None:
         residual.copy_(first_residual)
@@ -138,8 +169,15 @@ TARGET = Target(
         "rows": 4096,
         "hidden": 4096,
         "dtype": "f16",
+        "norm": "auto",  # FlashInfer's choice: CuTe DSL where nvidia-cutlass-dsl is installed
+        "pdl": "auto",  # programmatic dependent launch: where the GPU has it
     },
-    choices={"variant": tuple(_VARIANTS), "dtype": tuple(ITEMSIZE)},
+    choices={
+        "variant": tuple(_VARIANTS),
+        "dtype": tuple(ITEMSIZE),
+        "norm": ("auto", "cuda"),
+        "pdl": ("auto", "off"),
+    },
     small={"rows": 64},
     id=point_id,
     memory=lambda p: 2 * work(p).bytes,
@@ -168,6 +206,15 @@ TARGET = Target(
             "variant",
             "add_then_rmsnorm",
             "fused_add_rmsnorm",
+        ),
+        Choice("norm", "FlashInfer's choice or the CUDA kernels", "norm", "auto", "cuda"),
+        Choice(
+            "norm_pdl",
+            "Programmatic dependent launch or not",
+            "pdl",
+            "auto",
+            "off",
+            metrics=("time_hot_us", "time_cold_us"),
         ),
     ),
 )

@@ -13,11 +13,14 @@ from ncuflow.runner.launch import Tensor
 _CHUNK_BYTES = 256 << 20  # float32 scratch of one step
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, soft_cap: float = 0.0
+) -> Tensor:
     """Attention of one sequence, head by head.
 
     q [rows, qo_heads, dim]; k, v [length, kv_heads, dim]; visible [rows] = how many of the first
-    KV tokens each row sees. Returns [rows, qo_heads, dim].
+    KV tokens each row sees; soft_cap c: logits x become c·tanh(x/c), 0 for none. Returns
+    [rows, qo_heads, dim].
     """
     xp, q, k, v = _wide(q, k, v)
     rows, qo_heads, dim = q.shape
@@ -31,6 +34,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
         for first in range(0, rows, step):
             part = slice(first, first + step)
             scores = q[part, heads] @ k[:, head].T / math.sqrt(dim)
+            if soft_cap:
+                scores = soft_cap * xp.tanh(scores / soft_cap)
             seen = token < visible[part, None, None]
             out[part, heads] = _softmax(xp, xp.where(seen, scores, -math.inf)) @ v[:, head]
     return out
