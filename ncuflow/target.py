@@ -78,6 +78,21 @@ class Choice:
         """What the two values are called on a page."""
         return self.names or (str(self.base), str(self.other))
 
+    def pairs(self, points: Sequence[Params]) -> list[tuple[int, int]]:
+        """Places, in ``points``, of the pairs that differ in this choice alone, in the order of their bases."""
+        sides: dict[Any, dict[tuple[tuple[str, Any], ...], int]] = {self.base: {}, self.other: {}}
+        for place, params in enumerate(points):
+            value = params.get(self.parameter)
+            if value in sides and self.where(params):
+                sides[value].setdefault(self.fixed(params), place)
+        bases, others = sides[self.base], sides[self.other]
+        return [(place, others[rest]) for rest, place in bases.items() if rest in others]
+
+    def fixed(self, params: Params) -> tuple[tuple[str, Any], ...]:
+        """The parameters in which both points of a pair agree."""
+        varied = {self.parameter, *self.ignoring}
+        return tuple((name, value) for name, value in params.items() if name not in varied)
+
 
 @dataclass(kw_only=True)
 class Target:

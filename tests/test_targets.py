@@ -318,6 +318,16 @@ def test_attention_reference(
     CLOSE(reference.attention(q, k, v, visible), expected)
 
 
+def test_a_soft_cap_bends_the_logits_of_the_reference() -> None:
+    q, k, v = DRAW((2, 1, 4)) * 9, DRAW((3, 1, 4)) * 9, DRAW((3, 1, 4))
+    logits = np.einsum("rd,ld->rl", q[:, 0], k[:, 0]) / 2
+    weights = np.exp(5 * np.tanh(logits / 5))
+    expected = weights @ v[:, 0] / weights.sum(axis=1, keepdims=True)
+    found = reference.attention(q, k, v, np.array([3, 3]), soft_cap=5)
+    CLOSE(found[:, 0], expected)
+    assert np.abs(found - reference.attention(q, k, v, np.array([3, 3]))).max() > 0.01
+
+
 def test_half_precision_is_referred_to_single(monkeypatch: pytest.MonkeyPatch) -> None:
     x = DRAW((2, 8)).astype(np.float16)
     assert reference.rmsnorm(x, x[0], 1e-6).dtype == np.float32

@@ -45,27 +45,14 @@ class Price:
 
 def prices(choice: Choice, results: Row) -> list[Price]:
     """The price of a choice at every pair that the evidence has, in the order of its points."""
-    points = [p for p in results["points"] if p["status"] == "ok" and choice.where(p["params"])]
-    by_value: dict[Any, dict[Fixed, Row]] = {choice.base: {}, choice.other: {}}
-    for point in points:
-        value = point["params"].get(choice.parameter)
-        if value in by_value:
-            by_value[value].setdefault(_rest(choice, point), point)
-    bases, others = by_value[choice.base], by_value[choice.other]
+    points = [point for point in results["points"] if point["status"] == "ok"]
     floors = results.get("noise") or {}
     found = (
-        price(base, others[rest], metric, floors, rest)
-        for rest, base in bases.items()
-        if rest in others
+        price(points[base], points[other], metric, floors, choice.fixed(points[base]["params"]))
+        for base, other in choice.pairs([point["params"] for point in points])
         for metric in choice.metrics
     )
     return [one for one in found if one]
-
-
-def _rest(choice: Choice, point: Row) -> Fixed:
-    """All parameters in which both points of a pair agree."""
-    skipped = {choice.parameter, *choice.ignoring}
-    return tuple((k, v) for k, v in point["params"].items() if k not in skipped)
 
 
 def price(base: Row, other: Row, metric: str, floors: Row, fixed: Fixed = ()) -> Price | None:

@@ -13,9 +13,7 @@ from ncuflow.runner.launch import Tensor
 _CHUNK_BYTES = 256 << 20  # float32 scratch of one step
 
 
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, soft_cap: float = 0.0
-) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, soft_cap: float = 0.0) -> Tensor:
     """Attention of one sequence, head by head.
 
     q [rows, qo_heads, dim]; k, v [length, kv_heads, dim]; visible [rows] = how many of the first

@@ -59,6 +59,7 @@ class Run:
     watch: Any = None  # builds.CompilerWatch
     checked: bool = True  # False: an earlier run compared these points with their references
     order: int = 0  # of the points when they are timed: another order per number
+    rounds: int = timing.ROUNDS  # in which they are timed
 
 
 class LateCompileError(RuntimeError):
@@ -93,10 +94,7 @@ class Visit:
     series: timing.Series
     number: int
     place: int
-
-    @property
-    def last(self) -> bool:
-        return self.number == timing.ROUNDS - 1
+    last: bool
 
 
 def _time_points(run: Run, points: Sequence[Point], emit: Callable[[Record], None]) -> int:
@@ -108,11 +106,11 @@ def _time_points(run: Run, points: Sequence[Point], emit: Callable[[Record], Non
     latest: dict[str, Record] = {}
     ended: set[str] = set()
     culprit: Record | None = None
-    for number in range(timing.ROUNDS):
+    for number in range(run.rounds):
         for place, point in enumerate(shuffled(points, run.order, number)):
             if point.id in ended or culprit is not None:
                 continue
-            visit = Visit(series[point.id], number, place)
+            visit = Visit(series[point.id], number, place, number == run.rounds - 1)
             latest[point.id], alive = run_point(run, point, visit)
             culprit = None if alive else latest[point.id]
             if visit.last or latest[point.id]["status"] != "ok":
@@ -211,7 +209,8 @@ def _time(run: Run, launch: Launch, record: Record, visit: Visit) -> None:
     series = visit.series
     series.check = record["check"] or series.check
     series.positions.append(visit.place)
-    timing.visit(run.device, launch, series, run.repeats or timing.REPEATS, visit.last)
+    repeats = run.repeats or timing.REPEATS
+    timing.visit(run.device, launch, series, repeats, run.rounds, visit.last)
     record |= {"check": series.check, "timing": series.timing(), "clocks": series.conditions()}
     record["order"] = {"run": run.order, "positions": list(series.positions)}
 
@@ -306,6 +305,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--order", type=int, default=0, help="time: number of the random order of the points"
     )
+    parser.add_argument("--rounds", type=int, default=timing.ROUNDS, help="time: visits per point")
     parser.add_argument("--no-flush", action="store_true", help="trace: leave the L2 cache alone")
     parser.add_argument(
         "--unchecked",
@@ -343,7 +343,7 @@ def run(args: argparse.Namespace) -> int:
         write_json(args.out, ceilings.measure(device, args.repeats or timing.REPEATS))
         return OK
     what = Run(device, target, args.mode, args.repeats, args.seed)
-    what.order = args.order
+    what.order, what.rounds = args.order, args.rounds
     what.flush, what.faults, what.watch = not args.no_flush, planted, builds.CompilerWatch()
     what.checked = not (args.unchecked and args.mode == "trace")
     if what.mode == "pairs":

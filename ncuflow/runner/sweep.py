@@ -85,6 +85,16 @@ def points(target: Target, blocks: Sequence[Block]) -> list[Point]:
     return list(found.values())
 
 
+def pairs(target: Target, points: Sequence[Point]) -> list[Point]:
+    """The pairs of points that the target's choices tell apart, one after the other, each pair once."""
+    found = {
+        (points[base].id, points[other].id): (points[base], points[other])
+        for choice in target.prices
+        for base, other in choice.pairs([point.params for point in points])
+    }
+    return [point for pair in found.values() for point in pair]
+
+
 def batches(points: Sequence[Point], size: int) -> dict[str, list[Point]]:
     """Batches of about ``size`` points, by name, in order.
 

@@ -43,7 +43,7 @@ SAMPLES = 50  # kept in the record
 THROTTLES = frozenset(
     {"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
 )  # fmt: skip
-RETAKES = 3  # of a throttled burst
+RETAKES, MOST_RETAKES = 3, 9  # of a throttled burst, and of a point
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,17 @@ class Series:
 
 
 def visit(
-    device: Clock, launch: Launch, series: Series, repeats: int = REPEATS, last: bool = True
+    device: Clock,
+    launch: Launch,
+    series: Series,
+    repeats: int = REPEATS,
+    rounds: int = ROUNDS,
+    last: bool = True,
 ) -> None:
-    """Measure one round of a point and add it to ``series``; the last visit adds the sustained rate."""
-    share = BUDGET_US / 3 / ROUNDS
-    least, wanted = -(-LEAST // ROUNDS), -(-repeats // ROUNDS)
+    """Measure one of ``rounds`` rounds of a point and add it to ``series``; ``repeats`` are those of all
+    rounds together. The last visit adds the sustained rate."""
+    share = BUDGET_US / 3 / rounds
+    least, wanted = -(-LEAST // rounds), -(-repeats // rounds)
     _note_clocks(device, series)
     series.floor_us = significant(device.floor_us())
     _reset(launch)
@@ -145,7 +151,7 @@ def visit(
         series.sustained = _sustained(device, launch, each)
         _reset(launch)
     if launch.plan is not None:
-        series.plan += _plan(device, launch.plan)
+        series.plan += _plan(device, launch.plan, -(-PLANS // rounds))
     _note_clocks(device, series)
 
 
@@ -171,7 +177,7 @@ def _bursts(
             device.settle()
             _reset(launch)
             found.append(take(launch.run, min(size, n - first)))
-            if not found[-1].throttled or series.retakes >= RETAKES * ROUNDS:
+            if not found[-1].throttled or series.retakes >= MOST_RETAKES:
                 break
             series.retakes += 1
 
@@ -241,9 +247,9 @@ def _host(device: Clock, run: Callable[[], None], n: int) -> list[float]:
     return times
 
 
-def _plan(device: Clock, plan: Callable[[], None], n: int = PLANS // ROUNDS) -> list[float]:
+def _plan(device: Clock, plan: Callable[[], None], n: int) -> list[float]:
     times: list[float] = []
-    while len(times) < n and (not times or sum(times) < BUDGET_US / 3 / ROUNDS):
+    while len(times) < n and (not times or sum(times) < BUDGET_US / 3):
         device.synchronize()
         start = perf_counter()
         plan()
