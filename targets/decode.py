@@ -30,8 +30,8 @@ def point_id(p: Params) -> str:
     """E.g. B32_L2048_H32_K32_D128_P16_f16_cc; _graph is added for a graph replay."""
     cores = {"cuda": "cc", "tensor": "tc"}.get(p["cores"], p["cores"])
     knobs = "_graph" if p["launch"] == "graph" else ""
-    knobs += "_split-off" if p["split"] == "off" else ""
-    knobs += "_no-pdl" if p["pdl"] == "off" else ""
+    knobs += "_nosplit" if p["split"] == "off" else ""
+    knobs += "_nopdl" if p["pdl"] == "off" else ""
     return (
         f"B{p['batch']}_L{p['kv_len']}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}_P{p['page_size']}_{p['dtype']}_{cores}{knobs}"

@@ -28,7 +28,7 @@ def point_id(p: Params) -> str:
     """E.g. paged_S4096_B1_H32_K32_D128_f16_fa2_c; a page size other than 16 is shown."""
     page = f"_P{p['page_size']}" if p["layout"] == "paged" and p["page_size"] != 16 else ""
     mask = "c" if p["causal"] else "f"
-    knobs = "" if p["split"] == "auto" else f"_split-{p['split']}"
+    knobs = {"auto": "", "off": "_nosplit"}.get(p["split"], f"_split{p['split']}")
     knobs += "_qk16" if p["qk"] == "f16" else ""
     knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
     return (

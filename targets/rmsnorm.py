@@ -24,7 +24,7 @@ def point_id(p: Params) -> str:
     """E.g. fused_add_R4096_D4096_f16."""
     label = _VARIANTS[p["variant"]][0]
     knobs = "_cuda" if p["norm"] == "cuda" else ""
-    knobs += "_no-pdl" if p["pdl"] == "off" else ""
+    knobs += "_nopdl" if p["pdl"] == "off" else ""
     return f"{label}_R{p['rows']}_D{p['hidden']}_{p['dtype']}{knobs}"
 
 
