@@ -6,7 +6,7 @@ import contextlib
 import json
 import lzma
 import os
-import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MOST_UNPACKED = 500  # reports compress 40 to 60 times; more is an archive made to fill a disk
 NCU_MAGIC = b"NVR\0"
 SQLITE_MAGIC = b"SQLite format 3\0"
 
@@ -82,6 +83,8 @@ def sniff(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 def _head(path: Path, size: int = 4096) -> bytes:
     try:
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            raise BadInput(path, "not a regular file")  # to read a pipe may wait for ever
         with path.open("rb") as file:
             return file.read(size)
     except FileNotFoundError:
@@ -123,10 +126,19 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
         target = Path(folder) / (source.name.removesuffix(".xz") or "file")
         try:
             with lzma.open(source) as packed, target.open("wb") as plain:
-                shutil.copyfileobj(packed, plain, 1 << 20)
+                while chunk := packed.read(1 << 20):
+                    plain.write(chunk)
+                    if plain.tell() > MOST_UNPACKED * source.stat().st_size + (64 << 20):
+                        what = f"an xz archive of more than {MOST_UNPACKED} times its size"
+                        raise BadInput(source, what)
         except (lzma.LZMAError, EOFError):
             raise BadInput(source, "a truncated or damaged xz archive") from None
         yield target
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A file's name as text that can be written: bytes that are no UTF-8 become "\ufffd"."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def digest(path: str | os.PathLike[str]) -> str:
@@ -224,6 +236,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
             return json.loads(plain.read_bytes().decode("utf-8"), parse_constant=_no_constant)
         except ValueError as error:
             raise BadInput(path, f"not JSON ({error})") from None
+        except RecursionError:
+            raise BadInput(path, "JSON nested too deep") from None
 
 
 def _no_constant(name: str) -> None:

@@ -14,10 +14,11 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, opened
+from ncuflow.io import BadInput, opened, shown
 from ncuflow.parsers import children, container, lines, listing, reader
 from ncuflow.parsers.registry import METRICS, STALL_REASONS, architecture
 from ncuflow.parsers.sources import Counter, NotANumber
@@ -31,10 +32,13 @@ DURATION = "gpu__time_duration.sum"
 # Short launches read a few tenths above 100 % where the counters of a ratio come from different replay passes.
 MOST_PERCENT = 110.0
 LONGEST_S = 3600.0  # a kernel that runs longer is a unit misread: ncu replays it some thirty times
+NO_NUMBER = "no usable number"
 NO_UNIT = "no unit (NVIDIA's reader does not know this GPU: a newer ncu-report may)"
-RULE_TYPES = {1: "ok", 2: "optimization", 3: "warning", 4: "error"}
+RULE_TYPES = {0: "none", 1: "ok", 2: "optimization", 3: "warning", 4: "error"}
 SPEEDUP_TYPES = {1: "local", 2: "global"}
-_MARKUP = re.compile(r"@(?:url|section|sass|source|metric):([^:@]*)(?::[^@]*)?@")
+_NUMBER = re.compile(r"[\s\d.,+-]*")
+_MARKUP = re.compile(r"@(?:url|section|metric):([^:@]*)(?::[^@]*)?@")
+_MARKUP_PLACE = re.compile(r"@(?:sass|source):([^:@]*):([^@]*)@")
 _MARKUP_SECTION = re.compile(r"@section:[^:@]*:([^@]*)@")
 
 
@@ -78,7 +82,7 @@ class Request:
 
     @property
     def called(self) -> str:
-        return self.name or str(self.path)
+        return self.name or shown(self.path)
 
 
 def read(
@@ -197,6 +201,11 @@ class Kernel:
         self.invalid: dict[str, str] = {}
         self._counters: dict[str, Counter | None] = {}
 
+    @cached_property
+    def architecture(self) -> str:
+        """The registry's architecture whose names this kernel's counters have."""
+        return architecture(self.integer("device__attribute_compute_capability_major"))
+
     def metric(self, name: str) -> Any | None:
         """The IMetric of a name if the report holds a value for it."""
         found = self.action.metric_by_name(name)
@@ -245,7 +254,7 @@ def _unusable(name: str, value: float, exponent: int, unit: str) -> str | None:
     """Why a counter's value must not be used; None where it may be."""
     expected = expected_unit(name)
     if not math.isfinite(value) or value < 0:
-        return "no usable number"
+        return NO_NUMBER
     if expected and not unit:
         return NO_UNIT
     if expected and unit.partition("/")[0] != expected:
@@ -304,7 +313,7 @@ def _point(nvtx: list[str], points: Collection[str] | None) -> str | None:
 
 
 def _identity(kernel: Kernel, nvtx: list[str]) -> Row:
-    action = kernel.action
+    action, device = kernel.action, kernel.text("device__attribute_display_name")
     major = kernel.integer("device__attribute_compute_capability_major")
     minor = kernel.integer("device__attribute_compute_capability_minor")
     return {
@@ -312,7 +321,7 @@ def _identity(kernel: Kernel, nvtx: list[str]) -> Row:
         "demangled": clean(action.name(action.NameBase_DEMANGLED)) or None,
         "nvtx": "/".join(nvtx) or None,
         "nvtx_ranges": nvtx,
-        "device": kernel.text("device__attribute_display_name"),
+        "device": device if device and not _NUMBER.fullmatch(device) else None,
         "compute_capability": None if major is None or minor is None else f"{major}.{minor}",
         "stream": kernel.integer("launch__stream_id"),
     }
@@ -338,13 +347,14 @@ def _dim3(kernel: Kernel, prefix: str) -> str | None:
 
 def _metrics(kernel: Kernel) -> list[Row]:
     """A row for each registry metric that the report holds; a value that is no number is null."""
-    arch = architecture(kernel.integer("device__attribute_compute_capability_major"))
     rows = []
     for metric in METRICS.values():
         exponent = base_unit(metric.unit)[0]
-        found = _first(metric.candidates(arch), kernel.counter, exponent)
+        found = _first(metric.candidates(kernel.architecture), kernel.counter, exponent)
         if found is not None:
             value, name = found
+            if value is None:
+                kernel.invalid.setdefault(name, NO_NUMBER)
             rows.append({"key": metric.key, "metric": name, "value": value, "unit": metric.unit})
     return rows
 
@@ -360,8 +370,10 @@ def _first(
         except NotANumber as error:
             invalid = invalid or (None, str(error))
             continue
-        if found is not None:
+        if found is not None and math.isfinite(found[0]):
             return float(found[0]), found[1]
+        if found is not None:
+            invalid = invalid or (None, found[1])
     return invalid
 
 
@@ -382,7 +394,7 @@ def _stalls(kernel: Kernel) -> list[Row]:
                 "samples_not_issued": kernel.integer(reason.samples + "_not_issued"),
             }
         )
-    return _with_shares(rows)
+    return _with_shares(rows, kernel.architecture)
 
 
 def _number(kernel: Kernel, name: str) -> float | None:
@@ -393,13 +405,25 @@ def _number(kernel: Kernel, name: str) -> float | None:
     return None if found is None else float(found[0])
 
 
-def _with_shares(rows: list[Row]) -> list[Row]:
-    """Each stall's share of all stalls, by ratios, or by samples where the report has no ratios."""
-    by = "ratio" if any(row["ratio"] is not None for row in rows) else "samples"
-    whole = sum(row[by] or 0 for row in rows if row["kind"] == "stall")
+def _with_shares(rows: list[Row], arch: str) -> list[Row]:
+    """Each stall's share of all stalls, by ratios, or by samples where the report has no ratios.
+
+    Null where some of the architecture's reasons are missing: the largest of a few is not the largest.
+    """
+    every = {r.reason for r in STALL_REASONS.values() if arch in r.architectures}
+    found = {
+        by: {row["reason"]: row[by] for row in rows if row[by] is not None}
+        for by in ("ratio", "samples")
+    }
+    values = next((values for values in found.values() if values.keys() >= every), {})
+    stalls = {
+        row["reason"]: values[row["reason"]]
+        for row in rows
+        if row["kind"] == "stall" and row["reason"] in values
+    }
+    whole = sum(stalls.values())
     for row in rows:
-        known = row["kind"] == "stall" and whole > 0 and row[by] is not None
-        row["share"] = row[by] / whole if known else None
+        row["share"] = stalls[row["reason"]] / whole if whole and row["reason"] in stalls else None
     return rows
 
 
@@ -408,6 +432,8 @@ def _problems(kernel: Kernel, row: Row, points: Collection[str] | None) -> Itera
         yield "profiling of this kernel failed: no duration and no launch metrics"
     elif row["duration_ns"] is None:
         yield "no duration"
+    if row["device"] is None:
+        yield "no device name"
     for why in dict.fromkeys(kernel.invalid.values()):
         named = sorted(name for name, reason in kernel.invalid.items() if reason == why)
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
@@ -433,15 +459,16 @@ def _rules(action: Any) -> Iterator[Row]:
             "rule": clean(result.get("rule_identifier") or result.get("name") or ""),
             "section": clean(result.get("section_identifier") or "") or None,
             "message": text if kind != 4 else text.splitlines()[0],
-            "type": RULE_TYPES.get(kind, "ok"),
+            "type": RULE_TYPES.get(kind, "none"),
             "speedup_pct": _finite(estimate.get("speedup")),
             "speedup_type": SPEEDUP_TYPES.get(int(estimate.get("type", 0))),
         }
 
 
 def plain_text(text: str) -> str:
-    """Rule text without ncu's markup: "@section:LaunchStats:Launch Statistics@" is its title."""
-    text = _MARKUP_SECTION.sub(r"\1", text)
+    """Rule text without ncu's markup: "@section:LaunchStats:Launch Statistics@" is its title, and
+    "@sass:Line 12:0x1454@" is "Line 12 (0x1454)"."""
+    text = _MARKUP_PLACE.sub(r"\1 (\2)", _MARKUP_SECTION.sub(r"\1", text))
     return clean(_MARKUP.sub(r"\1", text)).strip()
 
 

@@ -1,18 +1,25 @@
 """An nsys SQLite export → what ran on the GPU, in which NVTX range, after how long a gap.
 
+A .nsys-rep or .qdrep is exported first, where nsys is installed.
+
 An operation belongs to the NVTX range that was open on the calling thread when the CUDA call that
 launched it began (correlation id → call → thread and time), not to the range open while it ran.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, opened
+from ncuflow.io import BadInput, opened, shown, sniff
 from ncuflow.parsers import nvtx
 from ncuflow.parsers.nsys_sql import Database, integer
 
@@ -62,8 +69,8 @@ def read(path: str | Path, points: Collection[str] | None = None, name: str | No
     points: the ids that NVTX ranges may name; without them a row's point is its outermost range.
     Raises BadInput where the file is no complete export or holds neither GPU work nor ranges.
     """
-    called = name or str(path)
-    with opened(path) as plain:
+    called = name or shown(path)
+    with opened(path) as unpacked, _exported(unpacked, called) as plain:
         db = Database(plain, called)
         try:
             return _trace(db, called, points)
@@ -71,11 +78,39 @@ def read(path: str | Path, points: Collection[str] | None = None, name: str | No
             db.close()
 
 
+@contextlib.contextmanager
+def _exported(path: Path, called: str) -> Iterator[Path]:
+    """The SQLite export of a trace: of a report, one that nsys makes here, gone on exit."""
+    if sniff(path)[0] != "nsys-rep":
+        yield path
+        return
+    program = shutil.which(os.environ.get("NCUFLOW_NSYS") or "nsys")
+    if program is None:
+        what = "an Nsight Systems report: `nsys export --type sqlite` makes what is read here"
+        raise BadInput(called, f"{what}, and no nsys is on PATH")
+    with tempfile.TemporaryDirectory(prefix="ncuflow-") as folder:
+        target = Path(folder) / "trace.sqlite"
+        command = export_command(program, path, target)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode or not target.exists():
+            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise BadInput(called, " ".join(["nsys cannot export it:", *said]))
+        yield target
+
+
+def export_command(program: str, report: Path, sqlite: Path) -> list[str]:
+    """nsys report → SQLite, spelled so that 2023.4 and later take it."""
+    options = ["--type=sqlite", "--force-overwrite=true", f"--output={sqlite}"]
+    return [program, "export", *options, str(report)]
+
+
 def _trace(db: Database, called: str, points: Collection[str] | None) -> Trace:
     trace = Trace(called, db.version(), db.devices())
     calls = _calls(db)
     found = list(_operations(db, trace.problems))
-    ranges = nvtx.read(db)
+    ranges = nvtx.read(db, trace.problems)
     if not found and not ranges and not calls:
         raise BadInput(called, "an nsys export that holds no CUDA or NVTX event")
     rows = sorted((row for row, _ in found), key=lambda r: (r["start_ns"], r["end_ns"]))
@@ -118,15 +153,21 @@ def _calls(db: Database) -> dict[Key, Call]:
 
 
 def _operations(db: Database, problems: list[str]) -> Iterator[tuple[Row, Key]]:
-    """Every operation of the GPU with the key of its call. Rows that make no sense are counted."""
-    left_out = 0
+    """Every operation of the GPU with the key of its call. Rows that make no sense, or stand there a
+    second time, are counted in `problems`."""
+    left_out = repeated = 0
     for kind, table, more in (
         ("kernel", KERNEL, _KERNEL_COLUMNS),
         ("memcpy", MEMCPY, ("copyKind", "bytes")),
         ("memset", MEMSET, ("bytes",)),
         ("graph", GRAPH, ("graphId",)),
     ):
+        seen: set[tuple[Any, ...]] = set()
         for values in db.rows(table, *COMMON, *more):
+            if values in seen:
+                repeated += 1
+                continue
+            seen.add(values)
             row = _operation(kind, values)
             if row is None:
                 left_out += 1
@@ -135,6 +176,8 @@ def _operations(db: Database, problems: list[str]) -> Iterator[tuple[Row, Key]]:
             yield row, _key(values[5], values[4])
     if left_out:
         problems.append(f"{left_out} operations without usable times were left out")
+    if repeated:
+        problems.append(f"{repeated} operations stand there twice, and were counted once")
 
 
 _KERNEL_COLUMNS = (
@@ -146,7 +189,7 @@ def _operation(kind: str, values: tuple[Any, ...]) -> Row | None:
     """The columns that all kinds share, from the values of COMMON; None without usable times."""
     start, end, device, stream, _, _, node = values[: len(COMMON)]
     begins, ends = integer(start), integer(end)
-    if begins is None or ends is None or ends < begins:
+    if begins is None or ends is None or not 0 <= begins <= ends:
         return None
     return {
         "kind": kind,
@@ -229,6 +272,7 @@ def _missing(
     ranges: list[nvtx.Range],
 ) -> Iterator[str]:
     """What a reader of the rows should know is not in them."""
+    yield from (f"nsys: {text}" for text in db.warnings())
     kinds = [row["kind"] for row in rows]
     if "kernel" not in kinds:
         yield "the trace holds no kernels"

@@ -17,7 +17,6 @@ VERSION_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 LIMIT = 1 << 62  # beyond it a time stamp is damage, and differences would overflow
 _HINTS = {
     "ncu-rep": " (`ncuflow show` reads it)",
-    "nsys-rep": " (export it with `nsys export --type sqlite`)",
     "lfs": " (fetch it with `git lfs pull`)",
 }
 
@@ -31,10 +30,12 @@ class Database:
         if kind != "sqlite":
             raise BadInput(name, f"not an nsys SQLite export but {words}{_HINTS.get(kind, '')}")
         _check_size(path, name)
+        _check_settled(path, name)
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         self._connection = sqlite3.connect(uri, uri=True)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        found = self._query("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        # A view could ask for anything, without end; nsys writes tables.
+        found = self._query("SELECT name FROM sqlite_master WHERE type = 'table'")
         self.tables = {str(row[0]) for row in found}
         if not self.tables & {"StringIds", *VERSION_TABLES}:
             self.close()
@@ -85,10 +86,28 @@ class Database:
             names[integer(identifier) if number is None else number] = name
         return {n: t for n, t in names.items() if n is not None and isinstance(t, str)}
 
+    def warnings(self) -> Iterator[str]:
+        """What nsys itself warns of (severity above information), each text once."""
+        texts = [
+            text.strip()
+            for severity, text in self.rows("DIAGNOSTIC_EVENT", "severity", "text")
+            if (integer(severity) or 0) > 1 and isinstance(text, str)
+        ]
+        return iter(dict.fromkeys(texts))
+
 
 def integer(value: Any) -> int | None:
     """A whole number that is one and that differences of cannot overflow, else None."""
     return value if isinstance(value, int) and abs(value) < LIMIT else None
+
+
+def _check_settled(path: Path, name: str) -> None:
+    """What a writer that was killed had not yet moved into the database is read by nobody here."""
+    for suffix in ("-wal", "-journal"):
+        beside = path.with_name(path.name + suffix)
+        if beside.is_file() and beside.stat().st_size:
+            what = f"not written to its end: {beside.name} lies beside it (sqlite3 takes it in)"
+            raise BadInput(name, what)
 
 
 def _check_size(path: Path, name: str) -> None:

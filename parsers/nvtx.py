@@ -24,18 +24,24 @@ class Range:
     number: int
 
 
-def read(db: Database) -> list[Range]:
-    """All named ranges, by start; of those that start together, the longer first."""
-    found = []
+def read(db: Database, problems: list[str]) -> list[Range]:
+    """All named ranges, by start; of those that start together, the longer first.
+
+    Ranges with impossible times are counted in `problems`.
+    """
+    found, left_out = [], 0
     columns = ("start", "end", "eventType", "text", "textId", "globalTid")
     for start, end, kind, text, identifier, thread in db.rows("NVTX_EVENTS", *columns):
         name = text if isinstance(text, str) and text else db.string(identifier)
         begins, ends, tid = integer(start), integer(end), integer(thread) or 0
-        if name is None or begins is None or kind not in PUSH_POP + START_END:
+        if name is None or kind not in PUSH_POP + START_END:
             continue
-        if ends is not None and ends < begins:
+        if begins is None or begins < 0 or (ends is not None and ends < begins):
+            left_out += 1
             continue
         found.append((begins, ends, name, tid if kind in PUSH_POP else tid & ~THREAD))
+    if left_out:
+        problems.append(f"{left_out} NVTX ranges without usable times were left out")
     found.sort(key=lambda r: (r[0], -_end(r[1])))
     counts: dict[str, int] = defaultdict(int)
     ranges = []

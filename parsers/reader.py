@@ -21,6 +21,10 @@ def load(report: Path) -> Any:
     if not str(folder).isascii():
         # Open for as long as the process: the library is loaded anew for each report.
         ncu_report.__file__ = f"/proc/self/fd/{os.open(folder, os.O_RDONLY)}/__init__.py"
+    try:
+        str(report).encode()
+    except UnicodeEncodeError:  # a name that is no UTF-8 would not reach the reader
+        return ncu_report.load_report(f"/proc/self/fd/{os.open(report, os.O_RDONLY)}")
     return ncu_report.load_report(str(report))
 
 

@@ -11,6 +11,7 @@ from ncuflow.parsers import ncu
 from ncuflow.parsers.registry import METRICS, STALL_REASONS
 
 Row = dict[str, Any]
+ROUGH = 0.05  # a stall sum further off than this is of passes that were not alike, and its shares are marked
 THROUGHPUT = {
     "sm": "sm_throughput_pct",
     "memory": "memory_throughput_pct",
@@ -65,6 +66,7 @@ def _kernel(row: Row, metric_rows: list[Row], stall_rows: list[Row]) -> Row:
         "metrics": metrics,
         "stalls": {s["reason"]: s["ratio"] for s in stall_rows},
         "top_stall": _top(stall_rows),
+        "stall_sum": _stall_sum(stall_rows, metrics.get("warp_latency_per_issue")),
         "problems": row["problems"].split("; ") if row["problems"] else [],
     }
 
@@ -80,6 +82,12 @@ def _top(stalls: list[Row]) -> Row | None:
     return None if top is None else {"reason": top["reason"], "share": top["share"]}
 
 
+def _stall_sum(stalls: list[Row], latency: float | None) -> float | None:
+    """The ratios of all reasons over the warp latency: 1, but for what replay passes differ in."""
+    ratios = [s["ratio"] for s in stalls]
+    return sum(ratios) / latency if ratios and None not in ratios and latency else None
+
+
 def _table(report: ncu.Report, kernels: list[Row]) -> str:
     version = f"ncu {report.ncu_version}, " if report.ncu_version else ""
     count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
@@ -93,6 +101,7 @@ def _table(report: ncu.Report, kernels: list[Row]) -> str:
 
 def _line(kernel: Row) -> list[str]:
     top, metrics = kernel["top_stall"], kernel["metrics"]
+    rough = "≈" if abs((kernel["stall_sum"] or 1) - 1) > ROUGH else ""
     percent = [kernel["throughput"][unit] for unit in ("sm", "memory", "dram")]
     grid = None if kernel["grid"] is None else "×".join(str(n) for n in kernel["grid"])
     return [
@@ -102,7 +111,7 @@ def _line(kernel: Row) -> list[str]:
         quantity(kernel["duration_ns"], "ns"),
         *("–" if value is None else f"{value:.0f}%" for value in percent),
         number(metrics.get("issue_active")),
-        f"{short(top['reason'], 15)} {100 * top['share']:.0f}%" if top else "–",
+        f"{short(top['reason'], 15)} {rough}{100 * top['share']:.0f}%" if top else "–",
     ]
 
 

@@ -13,13 +13,14 @@ class StallReason:
     """What a resident warp was doing in a cycle.
 
     kind: "stall", or "selected" and "not_selected", which are eligible warps and no stall;
-    pcsamp: the name that the per-PC samples use for the same reason.
+    pcsamp: the name that the per-PC samples use for the same reason; architectures: that have it.
     """
 
     reason: str
     meaning: str
     kind: str = "stall"
     pcsamp: str = ""
+    architectures: tuple[str, ...] = ("ga100", "gh100")
 
     @property
     def ratio(self) -> str:
@@ -52,6 +53,7 @@ _REASONS = (
         "gmma",
         "WARPGROUP.ARRIVES, the ordering of warpgroup MMA (sm_90)",
         pcsamp="warpgroup_arrive",
+        architectures=("gh100",),
     ),
     StallReason(
         "wait",

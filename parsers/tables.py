@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from ncuflow.io import BadInput, read_json, write_table
 from ncuflow.model import TABLES
 from ncuflow.parsers import ncu, nsys, timing
@@ -28,13 +30,32 @@ TOOLS = {"trace": "trace.sqlite", "sweep": "sweep.ncu-rep", "deep": "deep.ncu-re
 NCU_TABLES = ("kernels", "metrics", "stalls", "rules", "lines")
 
 
+class Loss(BaseModel):
+    """A point that a capture did not get, and why."""
+
+    point: str
+    reason: str | None = None
+
+
+class Record(BaseModel):
+    """What a capture said of itself when it was made: the part that its report is held against.
+
+    kernels: number by point; unattributed: kernels of no point. Null where nobody counted.
+    """
+
+    points: list[str] = []
+    kernels: dict[str, int] | None = None
+    unattributed: int | None = None
+    lost: list[Loss] = []
+
+
 @dataclass(frozen=True, eq=False)
 class Capture:
     """A report of a batch, its capture record, and the point ids that it may name (None: any)."""
 
     tool: str
     path: Path
-    record: Row | None
+    record: Record
     points: set[str] | None
 
 
@@ -74,8 +95,7 @@ def _captures(folder: Path) -> Iterator[Capture]:
     for tool, name in TOOLS.items():
         path, record = _find(folder, name), _record(folder, tool)
         if path:
-            expected = points | set((record or {}).get("points") or ()) or None
-            yield Capture(tool, path, record, expected)
+            yield Capture(tool, path, record, points | set(record.points) or None)
 
 
 def _one_batch_a_point(folders: Iterable[Path]) -> None:
@@ -102,12 +122,10 @@ def shared_point(batches: Mapping[str, Iterable[str]]) -> tuple[str, list[str]] 
 def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
     for run, times in _runs(folder):
         key = _key(root, times) | {"run": run}
-        tables["timing"] += [key | row for row in timing.read(times)]
+        tables["timing"] += [key | row for row in timing.read(times, _points(folder) or None)]
     for tool, name in TOOLS.items():
-        record = _record(folder, tool)
-        if record:
-            missing = {"report": f"{_key(root, folder / name)['report']}", "tool": tool}
-            tables["lost"] += _lost(record, missing | {"batch": folder.name})
+        key = _key(root, folder / name) | {"tool": tool}
+        tables["lost"] += [key | loss.model_dump() for loss in _record(folder, tool).lost]
 
 
 def _runs(folder: Path) -> list[tuple[int, Path]]:
@@ -148,23 +166,18 @@ def _points(folder: Path) -> set[str]:
         raise BadInput(path, "not a list of points") from None
 
 
-def _record(folder: Path, tool: str) -> Row | None:
-    """The capture record of a tool, or None."""
+def _record(folder: Path, tool: str) -> Record:
+    """The capture record of a tool; an empty one where there is none."""
     path = _find(folder, f"{tool}.json")
     if path is None:
-        return None
-    record = read_json(path)
-    if not isinstance(record, dict):
-        raise BadInput(path, "not a capture record")
-    return record
-
-
-def _lost(record: Row, key: Row) -> list[Row]:
-    return [
-        key | {"point": item.get("point"), "reason": item.get("reason")}
-        for item in record.get("lost") or []
-        if isinstance(item, dict)
-    ]
+        return Record()
+    try:
+        return Record.model_validate(read_json(path))
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise BadInput(
+            path, f"not a capture record {f'({place})' if place else ''}".strip()
+        ) from None
 
 
 def _rows(root: Path, capture: Capture, report: ncu.Report) -> Tables:
@@ -174,19 +187,25 @@ def _rows(root: Path, capture: Capture, report: ncu.Report) -> Tables:
     return {name: [key | row for row in getattr(report, name)] for name in NCU_TABLES}
 
 
-def _same_kernels(path: Path, found: Counter[str | None], record: Row | None) -> None:
-    """A report that lost kernels at a block boundary is well formed: only the record can tell."""
-    counted = (record or {}).get("kernels")
-    if not isinstance(counted, dict):
+def _same_kernels(path: Path, found: Counter[str | None], record: Record) -> None:
+    """A report that lost kernels at a block boundary, and a trace that lost rows or ranges, are well
+    formed, as is another batch's: only the record can tell."""
+    if record.kernels is None:
         return
-    for point, number in counted.items():
-        if found[point] != number:
-            what = f"{found[point]} kernels of {point}, but its capture record says {number}"
+    counted: dict[str | None, int] = dict(record.kernels.items())
+    if record.unattributed is not None:
+        counted[None] = record.unattributed
+    for point in [*counted, *(point for point in found if point is not None)]:
+        if found[point] != counted.get(point, 0):
+            of = point or "no point"
+            what = f"{found[point]} kernels of {of}, but its capture record says {counted.get(point, 0)}"
             raise BadInput(path, what)
 
 
 def _read_trace(tables: Tables, root: Path, capture: Capture) -> None:
     trace = nsys.read(capture.path, capture.points)
+    kernels = Counter(row["point"] for row in trace.timeline if row["kind"] == "kernel")
+    _same_kernels(capture.path, kernels, capture.record)
     key = _key(root, capture.path)
     tables["timeline"] += [key | row for row in trace.timeline]
     tables["ranges"] += [key | row for row in trace.ranges]

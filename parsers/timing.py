@@ -3,41 +3,135 @@
 from __future__ import annotations
 
 import json
-import math
+import statistics
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ncuflow.io import BadInput, opened
 
 Row = dict[str, Any]
-STATUSES = ("ok", "wrong", "skipped", "error", "lost")
 KINDS = ("cold", "hot", "host", "plan")
+Microseconds = Annotated[float, Field(ge=0, le=3.6e9)]  # an hour: no launch takes longer
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Measure = Annotated[float, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1)]
+# Samples are written with four significant digits, and their quartiles once more.
+ROUNDED = 1.1e-3
+KEPT = 50  # samples in a record, of a longer series
 
 
-def read(path: str | Path, name: str | None = None) -> list[Row]:
+class _Strict(BaseModel):
+    # What a later version adds is passed over; what is here must be what it says.
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
+
+
+class Times(_Strict):
+    """Quartiles of `n` repetitions and the first of their samples, in µs."""
+
+    unit: Literal["us"]
+    median: Microseconds
+    q25: Microseconds
+    q75: Microseconds
+    n: Annotated[Count, Field(ge=1)]
+    samples: list[Microseconds] | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Times:
+        said = [self.q25, self.median, self.q75]
+        if said != sorted(said):
+            raise ValueError("q25, median and q75 are not in order")
+        if self.samples is None:
+            return self
+        if self.n != len(self.samples) and not self.n > len(self.samples) == KEPT:
+            raise ValueError(f"n is {self.n}, but there are {len(self.samples)} samples")
+        if self.n == len(self.samples):
+            twice = self.samples * 2 if self.n == 1 else self.samples
+            found = statistics.quantiles(twice, n=4, method="inclusive")
+            if any(abs(a - b) > ROUNDED * b for a, b in zip(said, found, strict=True)):
+                raise ValueError("q25, median and q75 are not those of the samples")
+        return self
+
+
+class Check(_Strict):
+    """The comparison with the float32 reference."""
+
+    rel_l2: Measure | None = None
+    max_abs: Measure | None = None
+    tolerance: float | None = None
+
+
+class Work(_Strict):
+    """Analytic FLOPs and bytes, and how they are counted."""
+
+    flops: Count | None = None
+    bytes: Count | None = None
+    convention: str | None = None
+
+
+class State(_Strict):
+    """Clocks in MHz and what holds them back."""
+
+    sm_mhz: Measure | None = None
+    mem_mhz: Measure | None = None
+    throttle: list[str] = []
+
+
+class Clocks(_Strict):
+    """The GPU's state before and after a point's series."""
+
+    before: State | None = None
+    after: State | None = None
+    retakes: Count | None = None
+
+
+class Record(_Strict):
+    """One line of timing.jsonl: a point, checked and timed."""
+
+    point: Name
+    target: Name
+    status: Literal["ok", "wrong", "skipped", "error", "lost"]
+    reason: str | None = None
+    params: dict[str, Any] | None = None
+    info: dict[str, Any] | None = None
+    check: Check | None = None
+    work: Work | None = None
+    timing: dict[str, Times | None] | None = None
+    clocks: Clocks | None = None
+    peak_memory_bytes: Count | None = None
+
+
+def read(path: str | Path, plan: Collection[str] | None = None) -> list[Row]:
     """Rows of a file, plain or `.xz`; a later record of a point replaces an earlier one.
 
-    Raises BadInput, with the line number, on a line that is no record.
+    plan: the ids of the points that it must hold, and no others. Raises BadInput, with the line
+    number, on a line that is no record, and where the records are not those of the plan.
     """
-    called = name or str(path)
     with opened(path) as plain:
         text = plain.read_bytes().decode("utf-8", "replace")
     rows: dict[str, Row] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                row = flatten(_record(line))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise BadInput(called, f"line {number}: no timing record ({_why(error)})") from None
+                row = flatten(json.loads(line, parse_constant=_no_constant))
+            except (ValueError, RecursionError) as error:
+                what = f"line {number}: no timing record ({_why(error)})"
+                raise BadInput(path, what) from None
             rows[row["point"]] = row
+    _planned(path, rows.keys(), plan)
     return list(rows.values())
 
 
-def _record(line: str) -> Row:
-    record = json.loads(line, parse_constant=_no_constant)
-    if not isinstance(record, dict):
-        raise ValueError("not an object")
-    return record
+def _planned(path: str | Path, points: Collection[str], plan: Collection[str] | None) -> None:
+    if plan is None:
+        return
+    absent, strange = set(plan) - set(points), set(points) - set(plan)
+    if absent:
+        raise BadInput(path, f"{len(absent)} planned points have no record, {min(absent)} for one")
+    if strange:
+        raise BadInput(path, f"{min(strange)} is not in the plan")
 
 
 def _no_constant(name: str) -> None:
@@ -45,97 +139,52 @@ def _no_constant(name: str) -> None:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"{error.args[0]} is missing"
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
     return str(error).splitlines()[0]
 
 
-def flatten(record: Row) -> Row:
-    """One record as a flat row. ValueError, TypeError or KeyError where it is none."""
-    status = record["status"]
-    if status not in STATUSES:
-        raise ValueError(f"status {status!r} is none of {', '.join(STATUSES)}")
-    timing = record.get("timing") or {}
+def flatten(content: Any) -> Row:
+    """One record as a flat row. Raises ValueError where it is none."""
+    record = Record.model_validate(content)
     row: Row = {
-        "point": _string(record, "point"),
-        "target": _string(record, "target"),
-        "params": json.dumps(record.get("params") or {}, allow_nan=False),
-        "status": status,
-        "reason": record.get("reason"),
-        "info": json.dumps(record.get("info") or {}, allow_nan=False),
-        "peak_memory_bytes": _whole(record.get("peak_memory_bytes")),
+        "point": record.point,
+        "target": record.target,
+        "params": json.dumps(record.params or {}, allow_nan=False),
+        "status": record.status,
+        "reason": record.reason,
+        "info": json.dumps(record.info or {}, allow_nan=False),
+        "peak_memory_bytes": record.peak_memory_bytes,
     }
     for kind in KINDS:
-        row |= _times(kind, timing.get(kind))
-    return row | _check(record) | _work(record) | _clocks(record.get("clocks"))
+        row |= _times(kind, (record.timing or {}).get(kind))
+    row |= {f"check_{name}": value for name, value in (record.check or Check())}
+    return row | dict(record.work or Work()) | _clocks(record.clocks)
 
 
-def _string(record: Row, name: str) -> str:
-    if not isinstance(record[name], str) or not record[name]:
-        raise ValueError(f"{name} is no text")
-    return str(record[name])
-
-
-def _times(kind: str, value: Row | None) -> Row:
-    if value is None:
+def _times(kind: str, times: Times | None) -> Row:
+    if times is None:
         return {}
-    if value.get("unit") != "us":
-        raise ValueError(f"{kind} is in {value.get('unit')!r}, not us")
-    row: Row = {
-        f"{kind}_us": _number(value.get("median")),
-        f"{kind}_q25_us": _number(value.get("q25")),
-        f"{kind}_q75_us": _number(value.get("q75")),
-        f"{kind}_n": _whole(value.get("n")),
-    }
-    samples = value.get("samples")
-    row[f"{kind}_samples_us"] = None if samples is None else [_number(s) for s in samples]
-    return row
-
-
-def _check(record: Row) -> Row:
-    check = record.get("check") or {}
     return {
-        f"check_{name}": _number(check.get(name)) for name in ("rel_l2", "max_abs", "tolerance")
+        f"{kind}_us": times.median,
+        f"{kind}_q25_us": times.q25,
+        f"{kind}_q75_us": times.q75,
+        f"{kind}_n": times.n,
+        f"{kind}_samples_us": times.samples,
     }
 
 
-def _work(record: Row) -> Row:
-    work = record.get("work") or {}
-    return {
-        "flops": _whole(work.get("flops")),
-        "bytes": _whole(work.get("bytes")),
-        "convention": work.get("convention"),
-    }
-
-
-def _clocks(clocks: Row | None) -> Row:
-    if not clocks:
+def _clocks(clocks: Clocks | None) -> Row:
+    if clocks is None:
         return {}
-    row: Row = {"retakes": _whole(clocks.get("retakes"))}
+    row: Row = {"retakes": clocks.retakes}
     reasons: list[str] = []
-    for when in ("before", "after"):
-        state = clocks.get(when) or {}
-        row[f"sm_mhz_{when}"] = _number(state.get("sm_mhz"))
-        row[f"mem_mhz_{when}"] = _number(state.get("mem_mhz"))
-        reasons += state.get("throttle") or []
-    row["throttled"] = bool(reasons)
-    row["throttle_reasons"] = "; ".join(dict.fromkeys(map(str, reasons))) or None
-    return row
-
-
-def _number(value: Any) -> float | None:
-    """A finite number or null; a number that is none is an error, not a hole."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no number")
-    return float(value)
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    if number is None:
-        return None
-    if not number.is_integer():
-        raise ValueError(f"{value!r} is no whole number")
-    return int(value)
+    for when, state in (("before", clocks.before), ("after", clocks.after)):
+        row[f"sm_mhz_{when}"] = state.sm_mhz if state else None
+        row[f"mem_mhz_{when}"] = state.mem_mhz if state else None
+        reasons += state.throttle if state else []
+    return row | {
+        "throttled": bool(reasons),
+        "throttle_reasons": "; ".join(dict.fromkeys(reasons)) or None,
+    }

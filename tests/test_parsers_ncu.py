@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from ncuflow.io import BadInput
 from ncuflow.parsers import container, lines, ncu, wire
+from ncuflow.parsers.registry import STALL_REASONS
 from ncuflow.parsers.schema import build
 
 ROOT = Path(__file__).parents[1]
@@ -401,6 +402,61 @@ def test_a_value_that_its_name_rules_out_is_null_with_a_problem(name, value, uni
     assert kernel.invalid[name].startswith(why)
 
 
+def test_a_kernel_without_a_device_name_has_a_problem(tmp_path):
+    name = b"device__attribute_display_name"
+    (kernel,) = read_damaged(tmp_path, smallest().replace(name, name[:-1] + b"x")).kernels
+    assert kernel["device"] is None and "no device name" in kernel["problems"]
+
+
+@pytest.mark.parametrize(("text", "device"), [("NVIDIA H200", "NVIDIA H200"), ("132", None)])
+def test_a_display_name_that_is_a_number_is_none(text, device):
+    action = FakeAction(device__attribute_display_name=FakeMetric(text))
+    action.NameBase_DEMANGLED, action.name = 2, lambda base=0: "k"
+    assert ncu._identity(ncu.Kernel(action, 0), [])["device"] == device
+
+
+def test_a_derived_value_beyond_all_numbers_is_null_with_a_problem():
+    """Both counters are plausible; their product is not a number any more."""
+    kernel = ncu.Kernel(
+        FakeAction(
+            **{
+                "dram__bytes.sum.peak_sustained": FakeMetric(1e300, "byte/cycle"),
+                "dram__cycles_elapsed.avg.per_second": FakeMetric(1e300, "hz"),
+            }
+        ),
+        0,
+    )
+    (peak,) = (m for m in ncu._metrics(kernel) if m["key"] == "dram_peak_bytes_per_second")
+    assert peak["value"] is None
+    assert kernel.invalid[peak["metric"]] == "no usable number"
+
+
+def stall_shares(arch_major, reasons):
+    metrics = {STALL_REASONS[r].ratio: FakeMetric(1.0, "cycle") for r in reasons}
+    metrics["device__attribute_compute_capability_major"] = FakeMetric(arch_major)
+    rows = ncu._stalls(ncu.Kernel(FakeAction(**metrics), 0))
+    return {row["reason"]: row["share"] for row in rows}
+
+
+def test_shares_need_every_reason_of_the_architecture():
+    """Where only `wait` was collected, it is not "wait 100 %"."""
+    every = list(STALL_REASONS)
+    assert stall_shares(9, every)["wait"] == pytest.approx(1 / 17)
+    assert stall_shares(9, ["wait"]) == {"wait": None}
+    before = [reason for reason in every if reason != "gmma"]
+    assert stall_shares(8, before)["wait"] == pytest.approx(1 / 16)
+    assert set(stall_shares(9, before).values()) == {None}
+
+
+def test_a_file_name_that_is_no_utf_8_is_read(tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xe9sum\xe9.ncu-rep"))
+    path.write_bytes(smallest())
+    report = ncu.read(path)
+    assert report.file == f"{tmp_path}/r\ufffdsum\ufffd.ncu-rep" and report.kernels
+    done = command(path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # --- counters: the silences of the reader -----------------------------------------------------
 
 
@@ -466,7 +522,8 @@ def test_no_nvtx_state_is_no_range():
     [
         ("see @section:LaunchStats:Launch Statistics@.", "see Launch Statistics."),
         ("the @url:fused:https://docs.nvidia.com/x/#y@ one", "the fused one"),
-        ("at @sass:12:FFMA@ and 5 @ 3", "at 12 and 5 @ 3"),
+        ("at @sass:Line 12:0x1454@ and 5 @ 3", "at Line 12 (0x1454) and 5 @ 3"),
+        ("@source:decode.cuh:0x7f1454a0@ waits", "decode.cuh (0x7f1454a0) waits"),
     ],
 )
 def test_rule_markup_is_stripped(text, plain):

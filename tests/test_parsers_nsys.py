@@ -40,6 +40,7 @@ TABLES = {
     "NVTX_EVENTS": "start end eventType text textId globalTid",
     "TARGET_INFO_GPU": "id cuDevice name",
     "META_DATA_EXPORT": "name value",
+    "DIAGNOSTIC_EVENT": "severity text",
 }
 KIND = {name.rpartition("_KIND_")[2]: name for name in TABLES}
 
@@ -337,6 +338,84 @@ NOT_EXPORTS = {
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
     "header": (b"SQLite format 3\0" + bytes(20), "truncated"),
 }
+
+
+def test_ranges_that_end_before_they_start_are_counted(path):
+    export = one_point().range(500, 400, "decode/B1").range(-5, 10, "decode/B1")
+    trace = nsys.read(export.write(path))
+    assert len(trace.ranges) == 1
+    assert "2 NVTX ranges without usable times were left out" in trace.problems
+
+
+def test_an_operation_that_stands_there_twice_counts_once(path):
+    once = nsys.read(one_point().write(path)).timeline
+    path.unlink()
+    trace = nsys.read(one_point().kernel(30, 40, 1).kernel(30, 40, 1).write(path))
+    assert trace.timeline == once
+    assert "2 operations stand there twice, and were counted once" in trace.problems
+
+
+def test_an_operation_before_the_trace_began_is_left_out(path):
+    trace = nsys.read(one_point().kernel(-40, 10, 9).write(path))
+    assert len(trace.timeline) == 3
+    assert "1 operations without usable times were left out" in trace.problems
+
+
+def test_what_nsys_itself_warns_of_is_passed_on(path):
+    export = one_point()
+    for severity, text in (
+        (1, "8 cores"),
+        (2, "events lost"),
+        (3, "no driver"),
+        (2, "events lost"),
+    ):
+        export.add("DIAGNOSTIC_EVENT", severity=severity, text=text)
+    problems = nsys.read(export.write(path)).problems
+    assert [p for p in problems if p.startswith("nsys: ")] == [
+        "nsys: events lost",
+        "nsys: no driver",
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_a_trace_whose_writer_was_killed_is_refused(path, suffix):
+    one_point().write(path)
+    beside = path.with_name(path.name + suffix)
+    beside.touch()
+    assert nsys.read(path).timeline  # an empty one holds nothing back
+    beside.write_bytes(b"\x37\x7f\x06\x82" + bytes(100))
+    with pytest.raises(BadInput, match=f"{beside.name} lies beside it"):
+        nsys.read(path)
+
+
+def test_a_view_is_never_asked(path):
+    export = one_point()
+    export.write(path)
+    with sqlite3.connect(path) as db:
+        db.execute(f"DROP TABLE {CUPTI}KERNEL")
+        db.execute(
+            f"CREATE VIEW {CUPTI}KERNEL AS WITH RECURSIVE n(start) AS"
+            " (SELECT 1 UNION ALL SELECT start + 1 FROM n) SELECT start, start AS end FROM n"
+        )
+    db.close()
+    assert "the trace holds no kernels" in nsys.read(path).problems
+
+
+def test_a_report_is_exported_where_nsys_is_installed(path, tmp_path, monkeypatch):
+    export = one_point().write(tmp_path / "made.sqlite")
+    report = tmp_path / "trace.nsys-rep"
+    report.write_bytes(b"NVIDIA Tegra Profiler Report\0")
+    monkeypatch.setenv("NCUFLOW_NSYS", str(tmp_path / "absent"))
+    with pytest.raises(BadInput, match="`nsys export --type sqlite` makes what is read here"):
+        nsys.read(report)
+    program = tmp_path / "nsys"
+    program.write_text(f'#!/bin/sh\ncp {export} "${{4#--output=}}"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("NCUFLOW_NSYS", str(program))
+    assert len(nsys.read(report).timeline) == 3
+    program.write_text("#!/bin/sh\necho 'newer than me' >&2; exit 1\n")
+    with pytest.raises(BadInput, match="nsys cannot export it: newer than me"):
+        nsys.read(report)
 
 
 @pytest.mark.parametrize("case", NOT_EXPORTS)

@@ -7,9 +7,11 @@ import csv
 import json
 import lzma
 import math
+import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -22,10 +24,11 @@ from ncuflow.io import BadInput
 from ncuflow.model import TABLES
 from ncuflow.parsers import tables, timing
 from ncuflow.parsers.schema import build, check, schema
+from ncuflow.runner import timing as runner_timing
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted(ROOT.glob("recordings/*/**/sweep.ncu-rep.xz"), key=lambda p: p.stat().st_size)
-T = {"unit": "us", "median": 3.0, "q25": 2.5, "q75": 3.5, "n": 2, "samples": [2.5, 3.5]}
+T = {"unit": "us", "median": 3.0, "q25": 2.75, "q75": 3.25, "n": 2, "samples": [2.5, 3.5]}
 RECORD = {
     "point": "decode/B1", "target": "decode", "params": {"batch": 1}, "status": "ok",
     "reason": None,
@@ -43,7 +46,7 @@ RECORD = {
 
 def test_a_record_becomes_a_row():
     row = timing.flatten(RECORD)
-    assert (row["cold_us"], row["cold_q25_us"], row["cold_n"]) == (3.0, 2.5, 2)
+    assert (row["cold_us"], row["cold_q25_us"], row["cold_n"]) == (3.0, 2.75, 2)
     assert row["cold_samples_us"] == [2.5, 3.5]
     assert row["host_samples_us"] == [2.5, 3.5]
     assert row.get("plan_us") is None
@@ -70,15 +73,26 @@ def changed(**values):
     ("line", "words"),
     [
         ("{", "line 2"),
-        ("[]", "not an object"),
-        ('{"point": "p"}', "status is missing"),
-        (changed(status="fine"), "status 'fine'"),
-        (changed(point=None), "point is no text"),
-        (changed(timing={"cold": {**T, "unit": "ms"}}), "'ms'"),
-        (changed(timing={"cold": {**T, "median": "3"}}), "'3' is no number"),
+        ("[" * 100_000, "recursion"),
+        ("[]", "valid dictionary"),
+        ('{"point": "p"}', "target: Field required"),
+        (changed(status="fine"), "status: Input should be 'ok', 'wrong'"),
+        (changed(point=None), "point: "),
+        (changed(reason={"a": 1}), "reason: "),
+        (changed(timing={"cold": {**T, "unit": "ms"}}), "timing.cold.unit: Input should be 'us'"),
+        (changed(timing={"cold": {**T, "median": "3"}}), "timing.cold.median: "),
         (changed(timing={"cold": {**T, "median": math.nan}}), "NaN is not JSON"),
-        (changed(work={"flops": 1.5}), "no whole number"),
-        (changed(timing=[1]), "line 2"),
+        (changed(timing={"cold": {**T, "median": 1e30}}), "timing.cold.median: "),
+        (changed(timing={"cold": {**T, "median": 3.1}}), "not those of the samples"),
+        (changed(timing={"cold": {**T, "q25": 3.5}}), "not in order"),
+        (changed(timing={"hot": {**T, "n": 3}}), "n is 3, but there are 2 samples"),
+        (changed(timing={"hot": {**T, "n": 1}}), "n is 1, but there are 2 samples"),
+        (changed(timing={"hot": {**T, "samples": [-2.5, 8.5]}}), "timing.hot.samples.0: "),
+        (changed(timing={"hot": {**T, "median": None}}), "timing.hot.median: "),
+        (changed(work={"flops": 1.5}), "work.flops: "),
+        (changed(work={"flops": 1 << 63}), "work.flops: "),
+        (changed(peak_memory_bytes=-1), "peak_memory_bytes: "),
+        (changed(timing=[1]), "timing: "),
     ],
 )
 def test_a_malformed_line_is_named_by_its_number(line, words, tmp_path):
@@ -94,6 +108,28 @@ def test_the_last_record_of_a_point_stands(tmp_path):
     path.write_text(changed(status="error", reason="x") + "\n\n" + changed() + "\n")
     (row,) = timing.read(path)
     assert row["status"] == "ok"
+
+
+def test_samples_are_kept_up_to_a_number(tmp_path):
+    kept = T | {"n": 400, "samples": [3.0] * timing.KEPT}
+    assert timing.flatten(RECORD | {"timing": {"hot": kept}})["hot_n"] == 400
+    assert timing.KEPT == runner_timing.SAMPLES
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"decode/B1", "decode/B2"}, "1 planned points have no record, decode/B2 for one"),
+        ({"decode/B2"}, "1 planned points have no record"),
+        (set(), "decode/B1 is not in the plan"),
+    ],
+)
+def test_the_plan_says_which_points_a_file_must_hold(plan, words, tmp_path):
+    path = tmp_path / "timing.jsonl"
+    path.write_text(changed() + "\n")
+    assert timing.read(path, {"decode/B1"})
+    with pytest.raises(BadInput, match=words):
+        timing.read(path, plan)
 
 
 @given(st.text(max_size=200))
@@ -216,6 +252,27 @@ def test_what_cannot_be_read_is_bad_input(tmp_path):
         io.sniff(tmp_path)
 
 
+def test_a_pipe_is_not_waited_for(tmp_path):
+    pipe = tmp_path / "timing.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(BadInput, match="not a regular file"):
+        timing.read(pipe)
+
+
+def test_an_archive_that_would_fill_the_disk_is_refused(tmp_path):
+    path = tmp_path / "sweep.ncu-rep.xz"
+    path.write_bytes(lzma.compress(bytes(128 << 20), preset=0))
+    with pytest.raises(BadInput, match="more than 500 times its size"), io.opened(path):
+        pass
+
+
+def test_json_nested_too_deep_is_bad_input(tmp_path):
+    path = tmp_path / "points.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(BadInput, match="nested too deep"):
+        io.read_json(path)
+
+
 @given(st.binary(max_size=200))
 def test_every_file_has_a_description(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("f") / "x"
@@ -279,8 +336,8 @@ def test_tiers_without_counters_or_trace(evidence):
     assert found["timing"] and not found["kernels"] and not found["timeline"]
 
 
-def record(folder: Path, **values) -> None:
-    (folder / "sweep.json").write_text(json.dumps({"tool": "sweep", **values}))
+def record(folder: Path, tool: str = "sweep", **values) -> None:
+    (folder / f"{tool}.json").write_text(json.dumps({"tool": tool, **values}))
 
 
 def test_lost_points_are_listed(evidence):
@@ -303,22 +360,52 @@ def test_a_report_with_fewer_kernels_than_its_record_is_refused(evidence):
         tables.collect(root, [folder])
 
 
+def test_a_trace_is_held_against_its_record(evidence):
+    """Half the kernels gone, another target's trace or lost ranges leave a well-formed trace."""
+    root, folder = evidence
+    traced = [row for row in tables.collect(root, [folder])["timeline"] if row["kind"] == "kernel"]
+    counted = {p: n for p, n in Counter(row["point"] for row in traced).items() if p}
+    outside = sum(row["point"] is None for row in traced)
+    record(folder, "trace", kernels=counted, unattributed=outside)
+    tables.collect(root, [folder])
+    some = next(iter(counted))
+    for wrong in (
+        {"kernels": counted | {some: counted[some] + 1}},
+        {"kernels": {p: n for p, n in counted.items() if p != some}},
+        {"kernels": counted | {"rope/other": 5}},
+        {"kernels": counted, "unattributed": outside + 1},
+    ):
+        record(folder, "trace", **wrong)
+        with pytest.raises(BadInput, match="its capture record says"):
+            tables.collect(root, [folder])
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", '{"lost": [1]}', '{"kernels": {"a": "x"}}', "[" * 100_000]
+)
+def test_what_is_no_capture_record_is_named(content, evidence):
+    root, folder = evidence
+    (folder / "sweep.json").write_text(content)
+    with pytest.raises(BadInput, match=r"sweep\.json: (not a capture record|JSON nested)"):
+        tables.collect(root, [folder])
+
+
+def test_an_incomplete_timing_writes_no_table(evidence, tmp_path):
+    root, folder = evidence
+    lines = (folder / "timing.jsonl").read_text().splitlines(keepends=True)
+    (folder / "timing.jsonl").write_text("".join(lines[:-1]))
+    done = command(root, folder, tmp_path / "out")
+    assert done.returncode == 2
+    assert "timing.jsonl: 1 planned points have no record" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_broken_file_writes_no_table(evidence, tmp_path):
     root, folder = evidence
     (folder / "timing.jsonl").write_text("{\n")
     done = command(root, folder, tmp_path / "out")
     assert done.returncode == 2
     assert "timing.jsonl: line 1" in done.stderr and done.stderr.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_value_that_fits_no_column_writes_no_table(evidence, tmp_path):
-    root, folder = evidence
-    target = folder.parent.name
-    (folder / "timing.jsonl").write_text(changed(target=target, reason={"a": 1}) + "\n")
-    done = command(root, folder, tmp_path / "out")
-    assert done.returncode == 2
-    assert "table timing" in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -52,6 +52,7 @@ from ncuflow.capture.progress import Progress
 from ncuflow.capture.staging import staging
 from ncuflow.capture.tracescrub import scrub_trace, tables
 from ncuflow.io import write_json
+from ncuflow.parsers.nsys import export_command
 
 OPTIONS = (
     "--trace=cuda,nvtx",
@@ -106,18 +107,6 @@ def nsys_command(args: argparse.Namespace, points: Path, progress: Path, report:
     return [nsys_program(), "profile", *OPTIONS, "-o", str(report), *restore, *program]
 
 
-def export_command(report: Path, sqlite: Path) -> list[str]:
-    """nsys report → SQLite, spelled so that 2023.4 and later take it."""
-    return [
-        nsys_program(),
-        "export",
-        "--type=sqlite",
-        "--force-overwrite=true",
-        f"--output={sqlite}",
-        str(report),
-    ]
-
-
 def count_kernels(path: Path, points: Sequence[str]) -> Found:
     """Kernels of an export by the NVTX range that was open when they were launched."""
     database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
@@ -164,7 +153,10 @@ def _capture_in(
         )
     sqlite = stage / f"{args.name}.sqlite"
     exported = run_child(
-        export_command(report, sqlite), env=env, timeout=args.timeout, on_line=progress.line
+        export_command(nsys_program(), report, sqlite),
+        env=env,
+        timeout=args.timeout,
+        on_line=progress.line,
     )
     if exported.returncode or not sqlite.exists():
         raise CaptureError("\n".join(["nsys could not export its report", *progress.tail]), NOTHING)
