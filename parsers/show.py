@@ -2,7 +2,8 @@
 
     ncuflow show REPORT [--format table|json|csv] [--out FILE]
 
-Which of the two it is, its content tells. No GPU and none of NVIDIA's tools are needed.
+Which of the two it is, its content tells. No GPU and none of NVIDIA's tools are needed; a .nsys-rep
+is exported first, where nsys is installed.
 """
 
 from __future__ import annotations
@@ -17,11 +18,8 @@ from ncuflow.io import BadInput, dump_json, emit, opened, sniff
 from ncuflow.parsers import show_ncu, show_nsys
 
 Row = dict[str, Any]
-READERS = {"ncu-rep": show_ncu.shown, "sqlite": show_nsys.shown}
-HINTS = {
-    "nsys-rep": "export it with `nsys export --type sqlite`",
-    "lfs": "fetch it with `git lfs pull`",
-}
+READERS = {"ncu-rep": show_ncu.shown, "sqlite": show_nsys.shown, "nsys-rep": show_nsys.shown}
+HINTS = {"lfs": "fetch it with `git lfs pull`"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
