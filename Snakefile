@@ -7,7 +7,7 @@ from snakemake.utils import min_version
 min_version("9.13")
 
 
-configfile: "config/config.yaml"
+configfile: f"{workflow.basedir}/config/config.yaml"
 
 
 # Used with --software-deployment-method apptainer alone; the environment is README's otherwise.

@@ -19,6 +19,7 @@ from ncuflow.io import CommandError, UsageError
 
 # name -> (module, what it does); the first group is for people, the second is what the rules call.
 USER = {
+    "run": ("ncuflow.workflow", "make pages and what they need: Snakemake on the packaged rules"),
     "show": ("ncuflow.parsers.show", "a report of ncu or nsys as a table, JSON or CSV"),
     "compare": ("ncuflow.compare.verdict", "what got slower between A and B, and why"),
     "trace": ("ncuflow.findings.lineage", "from a number back to its report, kernel and metric"),

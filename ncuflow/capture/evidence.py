@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.machine import counters_refused_here, tool
+from ncuflow.io import resource
 from ncuflow.runner import sweep
 from ncuflow.target import jit_modules, load
 
@@ -71,7 +72,12 @@ class Evidence:
 
 
 def recorded(folder: Path) -> Evidence:
-    """Evidence of a recording. Raises ValueError with one clear line where it is none, or not whole."""
+    """Evidence of a recording, in this folder or the project's own of that name.
+
+    Raises ValueError with one clear line where it is none, or not whole.
+    """
+    if not folder.exists() and folder.parent == Path("recordings"):
+        folder = resource("recordings") / folder.name
     manifest = folder / "manifest.json"
     if not manifest.exists():
         raise ValueError(f"{folder}: no recording here (no manifest.json)")

@@ -1,0 +1,37 @@
+"""The workflow from any folder: Snakemake on the packaged rules, outputs and recorded evidence here.
+
+    ncuflow run all
+    ncuflow run decode -- -j2 --config sweep=smoke
+
+What follows the targets is handed to Snakemake. Settings and their defaults: config/config.yaml of
+the project; --configfile FILE or --config KEY=VALUE override them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from itertools import takewhile
+from typing import NoReturn
+
+from ncuflow.io import resource
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="TARGET… [-- OPTIONS]", help="as for snakemake"
+    )
+
+
+def run(args: argparse.Namespace) -> NoReturn:
+    """Become Snakemake."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(resource("Snakefile"))]
+    os.execv(sys.executable, [*command, *arguments(args.words)])
+
+
+def arguments(words: list[str]) -> list[str]:
+    """Snakemake's arguments: options first, then targets, which no option takes for its values."""
+    targets = list(takewhile(lambda word: not word.startswith("-"), words))
+    options = words[len(targets) :]
+    return [*options[options[:1] == ["--"] :], "--", *targets] if targets else options

@@ -1,0 +1,107 @@
+"""The package as it is installed: one name in site-packages, and all that it needs in any folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = (
+    "ncuflow",
+    "parsers",
+    "targets",
+    "claims",
+    "config",
+    "profiles",
+    "templates",
+    "workflows",
+)
+FILES = ("Snakefile", "pyproject.toml", "README.md")
+REPORT = min(ROOT.glob("recordings/*/*/*/sweep.ncu-rep.xz"), key=lambda path: path.stat().st_size)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel of a copy of the project, built without a network."""
+    if (
+        not find_spec("pip")
+        or not find_spec("setuptools")
+        or int(version("setuptools").split(".")[0]) < 77
+    ):
+        pytest.skip(
+            "needs pip and setuptools 77 in this environment, which the extra `test` brings"
+        )
+    copy = tmp_path_factory.mktemp("project")
+    for name in SOURCES:
+        shutil.copytree(
+            ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for name in FILES:
+        shutil.copy(ROOT / name, copy)
+    (copy / "recordings").symlink_to(ROOT / "recordings")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
+    command += ["--no-index", "--disable-pip-version-check", "-q", "-w", "dist", "."]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (built,) = copy.glob("dist/*.whl")
+    return zipfile.ZipFile(built)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has in it what the wheel puts into site-packages."""
+    folder = tmp_path_factory.mktemp("site")
+    wheel.extractall(folder)
+    return folder
+
+
+def python(
+    installed: Path, folder: Path, *arguments: str | Path
+) -> subprocess.CompletedProcess[str]:
+    """Python in a folder, with the wheel in the place of whatever else is installed."""
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert {name.partition("/")[0] for name in names} == {"ncuflow"}
+    assert wheel.read("ncuflow-0.1.0.dist-info/entry_points.txt") == (
+        b"[console_scripts]\nncuflow = ncuflow.cli:main\n"
+    )
+    folders = [ROOT / "ncuflow", *(ROOT / "ncuflow").iterdir(), *(ROOT / "ncuflow/data").iterdir()]
+    wanted = {
+        str(path.relative_to(ROOT))
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    others = {name for name in wanted if name.startswith("ncuflow/data/recordings/")}
+    others = {name for name in others if not name.startswith("ncuflow/data/recordings/h200/")}
+    assert names - {"ncuflow/data/Snakefile"} == wanted - others - {"ncuflow/data/Snakefile"}
+    assert wheel.read("ncuflow/data/Snakefile") == (ROOT / "Snakefile").read_bytes()
+
+
+def test_a_report_is_shown_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    done = python(installed, tmp_path, "-m", "ncuflow", "show", REPORT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "NVIDIA H200" in done.stdout and "top stall" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["targets", "parsers"])
+def test_the_folders_of_the_checkout_are_no_packages_of_their_own(
+    name: str, installed: Path, tmp_path: Path
+) -> None:
+    assert "ModuleNotFoundError" in python(installed, tmp_path, "-c", f"import {name}").stderr
+    assert python(installed, tmp_path, "-c", f"import ncuflow.{name}").returncode == 0
