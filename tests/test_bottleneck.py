@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncuflow.findings.bottleneck import of_kernel
+from ncuflow.findings.bottleneck import judge
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,17 @@ from ncuflow.findings.bottleneck import of_kernel
     ],
 )  # fmt: skip
 def test_limiter(metrics, limiter, unit):
-    found = of_kernel(metrics)
+    found = judge(metrics)
     assert (found.limiter, found.unit) == (limiter, unit)
 
 
 def test_short_scoreboard_does_not_make_a_launch_compute_bound():
     metrics = {"sm_throughput_pct": 30, "memory_throughput_pct": 92, "dram_throughput_pct": 92}
-    assert of_kernel(metrics | {"stall_short_scoreboard": 0.9}).limiter == "memory"
+    assert judge(metrics | {"stall_short_scoreboard": 0.9}).limiter == "memory"
 
 
 def test_no_level_is_busier_than_the_memory_throughput_that_decides():
     metrics = {"sm_throughput_pct": 20, "memory_throughput_pct": 65, "dram_throughput_pct": 40}
-    found = of_kernel(metrics | {"l2_throughput_pct": 79, "l1_throughput_pct": 90})
+    found = judge(metrics | {"l2_throughput_pct": 79, "l1_throughput_pct": 90})
     assert (found.unit, found.pct) == ("l2", 65)
-    assert of_kernel(metrics | {"memory_throughput_pct": 58, "l2_throughput_pct": 69}).pct == 58
+    assert judge(metrics | {"memory_throughput_pct": 58, "l2_throughput_pct": 69}).pct == 58

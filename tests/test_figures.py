@@ -86,7 +86,7 @@ def many(lines: int, best: int) -> Any:
 
 def caption(found: Any) -> str:
     """The target's page."""
-    context = {"provenance": PROVENANCE, "t": contexts.of_target(found)}
+    context = {"provenance": PROVENANCE, "t": contexts.target_section(found)}
     return environment().get_template("target.md.j2").render(context)
 
 

@@ -30,7 +30,7 @@ def kernel(*rows):
 
 
 def test_lines_are_summed_over_instructions_and_ordered():
-    found = hotlines.of_kernel(
+    found = hotlines.hottest(
         kernel(
             row(85, 10),
             row(103, 70, "barrier", "BRA"),
@@ -47,22 +47,20 @@ def test_lines_are_summed_over_instructions_and_ordered():
 def test_the_innermost_function_is_named():
     found = {
         h.line: h.function
-        for h in hotlines.of_kernel(kernel(row(85, 1), row(103, 1), row(300, 1)), INDEX)
+        for h in hotlines.hottest(kernel(row(85, 1), row(103, 1), row(300, 1)), INDEX)
     }
     assert found == {85: "inner", 103: "RMSNormKernel", 300: None}
 
 
 def test_issued_samples_count_for_the_share_but_are_no_reason():
-    (line,) = hotlines.of_kernel(kernel(row(85, 90, "selected"), row(85, 10, "barrier")))
+    (line,) = hotlines.hottest(kernel(row(85, 90, "selected"), row(85, 10, "barrier")))
     assert (line.samples, line.reason, line.reason_share) == (100, "barrier", 1.0)
-    (ready,) = hotlines.of_kernel(kernel(row(85, 5, "not_selected")))
+    (ready,) = hotlines.hottest(kernel(row(85, 5, "not_selected")))
     assert (ready.reason, ready.reason_share) == (None, None)
 
 
 def test_without_line_tables_the_instruction_stands_for_itself():
-    found = hotlines.of_kernel(
-        kernel(row(None, 3, file=None, pc=16), row(None, 9, file=None, pc=32))
-    )
+    found = hotlines.hottest(kernel(row(None, 3, file=None, pc=16), row(None, 9, file=None, pc=32)))
     assert [(h.file, h.line, h.sass, h.samples) for h in found] == [
         (None, None, "FADD R0", 9), (None, None, "FADD R0", 3),
     ]  # fmt: skip
@@ -70,7 +68,7 @@ def test_without_line_tables_the_instruction_stands_for_itself():
 
 
 def test_no_samples_no_lines():
-    assert hotlines.of_kernel(kernel()) == []
+    assert hotlines.hottest(kernel()) == []
     assert hotlines.coverage(kernel()) is None
 
 
@@ -82,16 +80,16 @@ def test_text_is_shown_only_from_an_installed_package_of_that_version(tmp_path, 
     spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
     monkeypatch.setattr(hotlines.importlib.util, "find_spec", lambda name: spec)
     monkeypatch.setattr(hotlines.importlib.metadata, "version", lambda name: "0.6.18")
-    (line,) = hotlines.of_kernel(kernel(row(2, 1)), version="0.6.18")
+    (line,) = hotlines.hottest(kernel(row(2, 1)), version="0.6.18")
     assert line.text == "b = c;"
-    (other,) = hotlines.of_kernel(kernel(row(2, 1)), version="0.5.3")
+    (other,) = hotlines.hottest(kernel(row(2, 1)), version="0.5.3")
     assert other.text is None
-    (beyond,) = hotlines.of_kernel(kernel(row(99, 1)), version="0.6.18")
+    (beyond,) = hotlines.hottest(kernel(row(99, 1)), version="0.6.18")
     assert beyond.text is None
 
 
 def test_json_names_where_it_comes_from():
-    (entry,) = hotlines.as_json("rmsnorm", [kernel(row(85, 4))], INDEX)
+    (entry,) = hotlines.records("rmsnorm", [kernel(row(85, 4))], INDEX)
     assert (entry["target"], entry["point"], entry["report"], entry["samples"]) == (
         "rmsnorm",
         "rmsnorm/x",

@@ -33,7 +33,7 @@ def kernel(issued, stalls, rules=()):
     ratios=st.dictionaries(st.sampled_from(REASONS), st.floats(1e-3, 1e3), min_size=1),
 )
 def test_issued_and_all_reasons_add_up_to_one(issued, ratios):
-    tree = stalltree.of_kernel(kernel(issued, [stall(r, v) for r, v in ratios.items()]))
+    tree = stalltree.stall_tree(kernel(issued, [stall(r, v) for r, v in ratios.items()]))
     leaves = [reason.share for group in tree.groups for reason in group.reasons]
     assert math.isclose(tree.issued + sum(leaves), 1, rel_tol=1e-9)
     assert math.isclose(tree.issued + sum(g.share for g in tree.groups), 1, rel_tol=1e-9)
@@ -51,17 +51,17 @@ def test_ready_warps_are_not_charged():
         stall("not_selected", 9.0, kind="not_selected"),
         stall("selected", 1.0, kind="selected"),
     ]
-    tree = stalltree.of_kernel(kernel(0.25, stalls))
+    tree = stalltree.stall_tree(kernel(0.25, stalls))
     assert [r.reason for g in tree.groups for r in g.reasons] == ["wait"]
     assert tree.groups[0].share == pytest.approx(0.75)
 
 
 def test_samples_are_used_where_there_are_enough_and_ratios_elsewhere():
     stalls = [stall("wait", 1.0, 100), stall("barrier", 1.0, 1900)]
-    tree = stalltree.of_kernel(kernel(0.5, stalls))
+    tree = stalltree.stall_tree(kernel(0.5, stalls))
     assert (tree.basis, tree.samples) == ("samples", 2000)
     assert tree.top()[0].of_stalls == pytest.approx(0.95)
-    few = stalltree.of_kernel(kernel(0.5, [stall("wait", 1.0, 10), stall("barrier", 1.0, 190)]))
+    few = stalltree.stall_tree(kernel(0.5, [stall("wait", 1.0, 10), stall("barrier", 1.0, 190)]))
     assert (few.basis, few.samples) == ("ratio", None)
     assert {r.of_stalls for r in few.top()} == {0.5}
     assert all(r.uncertainty is None for r in few.top())
@@ -77,12 +77,12 @@ def test_an_error_of_sampling_shrinks_with_samples_and_never_vanishes():
     "missing", [kernel(None, [stall("wait", 1.0)]), kernel(0.5, []), kernel(0.5, [stall("wait")])]
 )
 def test_without_evidence_there_is_no_tree(missing):
-    assert stalltree.of_kernel(missing) is None
+    assert stalltree.stall_tree(missing) is None
 
 
 def test_only_reasons_that_matter_are_named():
     stalls = [stall("wait", 80.0), stall("barrier", 15.0), stall("drain", 4.0), stall("misc", 1.0)]
-    tree = stalltree.of_kernel(kernel(0.4, stalls))
+    tree = stalltree.stall_tree(kernel(0.4, stalls))
     assert [r.reason for r in tree.top()] == ["wait", "barrier"]
     assert tree.top()[0].meaning == "a fixed-latency execution dependency"
 

@@ -33,7 +33,7 @@ class Bottleneck:
     pct: float | None = None
 
 
-def of_kernel(metrics: Mapping[str, float | None]) -> Bottleneck:
+def judge(metrics: Mapping[str, float | None]) -> Bottleneck:
     """Judge one launch from its metrics by registry key; ``unknown`` where throughput is missing."""
     compute, memory = metrics.get("sm_throughput_pct"), metrics.get("memory_throughput_pct")
     if compute is None or memory is None:

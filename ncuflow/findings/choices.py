@@ -7,15 +7,15 @@ noise floor of the evidence (``ncuflow.findings.noise``) covers is within noise 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from ncuflow.findings import noise
+from ncuflow.model import Measurement, NoiseFloor, Point, Results
 from ncuflow.target import Choice
 
-Row = dict[str, Any]
 Fixed = tuple[tuple[str, Any], ...]
 ALPHA = 0.01
 FEWEST_SAMPLES = 8  # a side, for the normal approximation
@@ -43,7 +43,7 @@ class Price:
     verdict: str
 
 
-def prices(choice: Choice, results: Row) -> list[Price]:
+def prices(choice: Choice, results: Results) -> list[Price]:
     """The price of a choice at every pair that the evidence has, in the order of its points."""
     points = [point for point in results["points"] if point["status"] == "ok"]
     floors = results.get("noise") or {}
@@ -55,7 +55,9 @@ def prices(choice: Choice, results: Row) -> list[Price]:
     return [one for one in found if one]
 
 
-def price(base: Row, other: Row, metric: str, floors: Row, fixed: Fixed = ()) -> Price | None:
+def price(
+    base: Point, other: Point, metric: str, floors: Mapping[str, NoiseFloor], fixed: Fixed = ()
+) -> Price | None:
     """Compare one metric of two points; None where either lacks it."""
     a, b = base["measurement"].get(metric), other["measurement"].get(metric)
     if not a or b is None:
@@ -67,11 +69,13 @@ def price(base: Row, other: Row, metric: str, floors: Row, fixed: Fixed = ()) ->
     return Price(metric, base["point"], other["point"], fixed, a, b, change, p, floor, verdict)
 
 
-def _samples(point: Row, key: str | None) -> list[float]:
+def _samples(point: Point, key: str | None) -> list[float]:
     return list((point.get("samples") or {}).get(key) or ()) if key else []
 
 
-def _floor(metric: str, rows: tuple[Row, Row], floors: Row) -> float | None:
+def _floor(
+    metric: str, rows: tuple[Measurement, Measurement], floors: Mapping[str, NoiseFloor]
+) -> float | None:
     """Floor of a ratio: the relative floors of both sides, added in quadrature."""
     sides = [noise.floor_at(metric, row, floors) for row in rows]
     known = [side for side in sides if side is not None]
@@ -112,7 +116,7 @@ def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float | None:
     return math.erfc(z / math.sqrt(2))
 
 
-def summary(found: list[Price]) -> Row | None:
+def summary(found: list[Price]) -> dict[str, Any] | None:
     """How a choice fares over its pairs; None without pairs.
 
     {pairs, differs, within, untested: counts; least, median, most: change over all of them}

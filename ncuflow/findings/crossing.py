@@ -6,10 +6,12 @@ the verdict changes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Row = dict[str, Any]
+from ncuflow.model import Point
+
 Fixed = tuple[tuple[str, Any], ...]
 BOUND = ("memory", "compute", "balanced")
 STARVED = ("grid", "latency")
@@ -37,22 +39,22 @@ class Crossing:
     before: str | None = None
 
 
-def fixed_of(point: Row, axis: str) -> Fixed:
+def other_parameters(point: Point, axis: str) -> Fixed:
     """The parameters of a point other than ``axis``, hashable."""
     return tuple((k, v) for k, v in sorted(point["params"].items()) if k != axis)
 
 
-def lines(points: list[Row], axis: str) -> list[list[Row]]:
+def lines(points: Sequence[Point], axis: str) -> list[list[Point]]:
     """Points of status ok in lines along ``axis``, each sorted by it, the longest line first."""
-    groups: dict[Fixed, list[Row]] = {}
+    groups: dict[Fixed, list[Point]] = {}
     for point in points:
         if point["status"] == "ok" and axis in point["params"]:
-            groups.setdefault(fixed_of(point, axis), []).append(point)
+            groups.setdefault(other_parameters(point, axis), []).append(point)
     ordered = [sorted(g, key=lambda p: p["params"][axis]) for g in groups.values()]
     return sorted(ordered, key=lambda g: -len(g))
 
 
-def of_line(line: list[Row], axis: str) -> Crossing | None:
+def where_it_crosses(line: list[Point], axis: str) -> Crossing | None:
     """Where one line crosses; None if fewer than three of its points have a verdict."""
     judged = [p for p in line if p["measurement"]["bottleneck"] in BOUND + STARVED]
     if len(judged) < FEWEST:
@@ -67,7 +69,7 @@ def of_line(line: list[Row], axis: str) -> Crossing | None:
     before = judged[first - 1] if first else None
     return Crossing(
         axis,
-        fixed_of(line[0], axis),
+        other_parameters(line[0], axis),
         tuple(p["params"][axis] for p in judged),
         kind,
         after["measurement"]["bottleneck"],
@@ -79,7 +81,7 @@ def of_line(line: list[Row], axis: str) -> Crossing | None:
     )
 
 
-def crossings(points: list[Row], axis: str) -> list[Crossing]:
+def crossings(points: Sequence[Point], axis: str) -> list[Crossing]:
     """The crossing of each line of a sweep that is long enough to have one."""
-    found = (of_line(line, axis) for line in lines(points, axis))
+    found = (where_it_crosses(line, axis) for line in lines(points, axis))
     return [crossing for crossing in found if crossing]

@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ncuflow.findings.join import ratio
 from ncuflow.findings.stalltree import sampling_error
 from ncuflow.io import write_json
+from ncuflow.model import Kernel, Line
 
-Row = dict[str, Any]
 MOST_LINES = 8
 MOST_OPCODES = 4
 NOT_A_STALL = ("selected", "not_selected")
@@ -50,36 +51,35 @@ class HotLine:
     text: str | None = None
 
 
-def of_kernel(
-    kernel: Row, index: Any = None, version: str | None = None, most: int = MOST_LINES
+def hottest(
+    kernel: Kernel, index: Any = None, version: str | None = None, most: int = MOST_LINES
 ) -> list[HotLine]:
-    """The hottest lines of a kernel of the ``deep`` list of a results file, the hottest first.
+    """The hottest lines of a deep-profiled kernel, the hottest first; none without samples.
 
     index: the source index of the FlashInfer measured; version: that FlashInfer's version, whose
-    installed source is quoted. Empty where the report holds no per-instruction samples.
+    installed source is quoted.
     """
-    rows = [r for r in kernel.get("lines") or () if r["samples"]]
-    total = sum(r["samples"] for r in rows)
-    places = defaultdict(list)
+    rows = [row for row in kernel["lines"] if row["samples"]]
+    total = _samples(rows)
+    places: dict[tuple[str | None, int | None, int | None], list[Line]] = defaultdict(list)
     for row in rows:
         known = row["file"] is not None and row["line"]
         places[(row["file"], row["line"], None) if known else (None, None, row["pc"])].append(row)
     ordered = sorted(places.items(), key=lambda p: (-_samples(p[1]), str(p[0])))[:most]
     root = installed(version)
-    return [_line(key, members, total, index, root) for key, members in ordered]
+    return [_line(file, line, rows, total, index, root) for (file, line, _), rows in ordered]
 
 
-def coverage(kernel: Row) -> float | None:
+def coverage(kernel: Kernel) -> float | None:
     """Share of the samples that have a source line; None without samples."""
-    rows = kernel.get("lines") or []
-    total = _samples(rows)
-    known = _samples(r for r in rows if r["file"] is not None and r["line"])
-    return known / total if total else None
+    rows = kernel["lines"]
+    known = _samples(row for row in rows if row["file"] is not None and row["line"])
+    return ratio(known, _samples(rows))
 
 
-def as_json(
-    target: str, deep: list[Row], index: Any = None, version: str | None = None
-) -> list[Row]:
+def records(
+    target: str, deep: Iterable[Kernel], index: Any = None, version: str | None = None
+) -> list[dict[str, Any]]:
     """The hot lines of all deep kernels of a target, as rows for ``results/hotlines.json``."""
     return [
         {
@@ -87,43 +87,51 @@ def as_json(
             "point": kernel["point"],
             "kernel": kernel["name"],
             "report": kernel["report"],
-            "samples": _samples(kernel.get("lines") or ()),
+            "samples": _samples(kernel["lines"]),
             "with_lines": coverage(kernel),
-            "lines": [asdict(line) for line in of_kernel(kernel, index, version, 4 * MOST_LINES)],
+            "lines": [asdict(line) for line in hottest(kernel, index, version, 4 * MOST_LINES)],
         }
         for kernel in deep
     ]
 
 
-def _samples(rows: Iterable[Row]) -> int:
-    return sum(row["samples"] or 0 for row in rows)
+def _samples(rows: Iterable[Line]) -> int:
+    return sum(row["samples"] for row in rows)
 
 
-def _line(key: Any, rows: list[Row], total: int, index: Any, root: Path | None) -> HotLine:
-    file, line, pc = key
+def _line(
+    file: str | None,
+    line: int | None,
+    rows: list[Line],
+    total: int,
+    index: Any,
+    root: Path | None,
+) -> HotLine:
     samples = _samples(rows)
-    stalled = [r for r in rows if r["reason"] not in NOT_A_STALL]
-    reason, count = next(iter(_counted(stalled, "reason")), (None, 0))
+    stalled = [row for row in rows if row["reason"] not in NOT_A_STALL]
+    reasons = _largest((row["reason"], row["samples"]) for row in stalled)
+    reason, count = next(iter(reasons), (None, 0))
     return HotLine(
         file,
         line,
         enclosing(index, file, line),
-        rows[0]["sass"] if pc is not None else None,
+        rows[0]["sass"] if file is None else None,
         samples,
         samples / total,
         sampling_error(samples / total, total),
         reason,
-        count / _samples(stalled) if reason else None,
-        tuple(_counted(rows, "opcode")[:MOST_OPCODES]),
+        ratio(count, _samples(stalled)),
+        tuple(_largest((row["opcode"], row["samples"]) for row in rows)[:MOST_OPCODES]),
         text_of(root, file, line),
     )
 
 
-def _counted(rows: list[Row], key: str) -> list[tuple[str, int]]:
+def _largest(counted: Iterable[tuple[str | None, int]]) -> list[tuple[str, int]]:
+    """The samples added up by name, the largest sum first."""
     counts: Counter[str] = Counter()
-    for row in rows:
-        if row[key]:
-            counts[row[key]] += row["samples"]
+    for name, samples in counted:
+        if name:
+            counts[name] += samples
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
 
@@ -169,5 +177,5 @@ def run(args: argparse.Namespace) -> None:
     kernels = []
     for results in (json.loads(p.read_text()) for p in args.results):
         version = results["provenance"].get("flashinfer")
-        kernels += as_json(results["target"], results["deep"], index, version)
+        kernels += records(results["target"], results["deep"], index, version)
     write_json(args.out, {"schema": 1, "kernels": kernels})

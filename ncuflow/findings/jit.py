@@ -13,10 +13,10 @@ from typing import Any
 from ncuflow.findings.provenance import load_provenance
 from ncuflow.io import write_json
 
-Row = dict[str, Any]
+Module = dict[str, Any]  # what was measured of a JIT module, or what pages say of it, by name
 
 
-def summary(name: str, module: Row) -> Row:
+def summary(name: str, module: Module) -> Module:
     """One row a module. Times in seconds; None where a step was not measured or failed."""
     cold, disk, first = (module.get(step) or {} for step in ("cold", "disk", "first_launch"))
     parts = [cold.get(f"{part}_s") for part in ("generation", "write_ninja", "build", "load")]
@@ -47,9 +47,9 @@ def _median(value: Any) -> float | None:
     return value.get("median") if isinstance(value, dict) else value
 
 
-def jit_analysis(evidence: Path, recording: str | None) -> Row:
+def jit_analysis(evidence: Path, recording: str | None) -> dict[str, Any]:
     """The recording's measurement with its provenance and one summary row a module."""
-    measured: Row = json.loads((evidence / "jit" / "jit_analysis.json").read_text())
+    measured: dict[str, Any] = json.loads((evidence / "jit" / "jit_analysis.json").read_text())
     rows = [summary(name, module) for name, module in measured["modules"].items()]
     return measured | {"provenance": load_provenance(evidence, recording), "summary": rows}
 

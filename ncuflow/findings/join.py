@@ -77,7 +77,7 @@ class Joined:
             whole = total(kernel["duration_ns"] for kernel in self.kernels)
             share = ratio(100 * (self.main["duration_ns"] or 0), whole)
             return bottleneck.Bottleneck("merge", "kernel", share)
-        return bottleneck.of_kernel(self.metrics)
+        return bottleneck.judge(self.metrics)
 
     @cached_property
     def launches(self) -> list[list[Operation]]:

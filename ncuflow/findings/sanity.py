@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ from typing import Any
 from ncuflow.findings.columns import COLUMNS, above
 from ncuflow.findings.join import ratio
 from ncuflow.io import BadInput, read_json
-
-Row = dict[str, Any]
+from ncuflow.model import Kernel, Measurement, Params, Stall
 
 # --- tolerances, each with the reason for its size ------------------------------------------------
 # Bytes and their ceiling come from different replay passes, between which clocks move by a per cent
@@ -120,8 +119,8 @@ class Violations:
         return None
 
 
-def check(results: Row) -> Violations:
-    """All impossible numbers of one target's results (``results/<target>_results.json``)."""
+def check(results: Mapping[str, Any]) -> Violations:
+    """All impossible numbers of one target, from what its results file holds (``model.Results``)."""
     l2 = (results.get("provenance") or {}).get("l2_bytes")
     found: list[Violation] = []
     for entry in results["points"]:
@@ -155,7 +154,7 @@ def check_folder(results_dir: Path) -> Violations:
     return found
 
 
-def _not_numbers(row: Row) -> Iterator[Violation]:
+def _not_numbers(row: Measurement) -> Iterator[Violation]:
     for name, value in row.items():
         if name not in NUMERIC or value is None:
             continue
@@ -164,14 +163,14 @@ def _not_numbers(row: Row) -> Iterator[Violation]:
             yield _at(row, name, str(value), "a finite number", "", cause, "not a number")
 
 
-def _durations(row: Row) -> Iterator[Violation]:
+def _durations(row: Measurement) -> Iterator[Violation]:
     for name in DURATIONS:
         if row.get(name) is not None and row[name] <= 0:
             cause = "nothing ran between the two time stamps, or they are swapped"
             yield _at(row, name, row[name], 0.0, "µs", cause, "duration")
 
 
-def _rates_counted(row: Row) -> Iterator[Violation]:
+def _rates_counted(row: Measurement) -> Iterator[Violation]:
     """Counted bytes and tensor FLOPs against the peak of that launch, at that launch's clock."""
     for name, ceiling, unit, kind, cause in (
         ("dram_gbs_counted", "ceiling_dram_gbs_counter", "GB/s", "rate above the DRAM ceiling",
@@ -185,7 +184,7 @@ def _rates_counted(row: Row) -> Iterator[Violation]:
             yield _at(row, name, rate, limit, unit, cause, kind)
 
 
-def _rates_timed(row: Row) -> Iterator[Violation]:
+def _rates_timed(row: Measurement) -> Iterator[Violation]:
     """Analytic work over event time, against the part's peak and the rate measured on it."""
     for name, part, unit in (("gbs", "dram_gbs", "GB/s"), ("tflops", "tensor_tflops", "TFLOPS")):
         rate = row.get(name)
@@ -199,14 +198,14 @@ def _rates_timed(row: Row) -> Iterator[Violation]:
             break
 
 
-def _warm_cause(row: Row, rate: float) -> str:
+def _warm_cause(row: Measurement, rate: float) -> str:
     hot = row.get("gbs_hot")
     if hot is not None and rate >= 0.9 * hot:
         return "the data came from a warm L2: the time is that of launches without a flush"
     return "more bytes are credited than pass DRAM, or the timed range misses part of the work"
 
 
-def _credit_cause(row: Row) -> str:
+def _credit_cause(row: Measurement) -> str:
     ratio = row.get("flops_ratio")
     if ratio is not None and CAUSAL_IN_FULL[0] <= ratio <= CAUSAL_IN_FULL[1]:
         return "a causal kernel is credited with the full square"
@@ -215,7 +214,7 @@ def _credit_cause(row: Row) -> str:
     )
 
 
-def _flops(row: Row, params: Row) -> Iterator[Violation]:
+def _flops(row: Measurement, params: Params) -> Iterator[Violation]:
     """Analytic FLOPs against those the hardware counted."""
     ratio = row.get("flops_ratio")
     if ratio is None:
@@ -236,7 +235,7 @@ def _flops(row: Row, params: Row) -> Iterator[Violation]:
         yield _at(row, "flops_analytic", ratio, PADDING, "× counted", cause, "FLOPs ratio")
 
 
-def _bytes(row: Row, l2_bytes: float | None) -> Iterator[Violation]:
+def _bytes(row: Measurement, l2_bytes: float | None) -> Iterator[Violation]:
     """Analytic bytes against DRAM bytes.
 
     L2 may hold up to its size back, so small footprints always pass.
@@ -256,7 +255,7 @@ def _bytes(row: Row, l2_bytes: float | None) -> Iterator[Violation]:
         yield _at(row, "bytes_dram_counted", counted, most, "B", cause, "bytes ratio")
 
 
-def _in_situ(row: Row) -> Iterator[Violation]:
+def _in_situ(row: Measurement) -> Iterator[Violation]:
     cold, kernels = row.get("time_cold_us"), row.get("time_insitu_us")
     if cold is None or kernels is None:
         return
@@ -266,7 +265,7 @@ def _in_situ(row: Row) -> Iterator[Violation]:
         yield _at(row, "time_cold_us", cold, limit, "µs", cause, "shorter than its kernels")
 
 
-def _distortion(row: Row) -> Iterator[Violation]:
+def _distortion(row: Measurement) -> Iterator[Violation]:
     ratio = row.get("replay_distortion")
     if ratio is not None and not 1 / DISTORTION <= ratio <= DISTORTION:
         cause = "ncu and nsys timed different launches, or a time has the wrong unit"
@@ -274,7 +273,7 @@ def _distortion(row: Row) -> Iterator[Violation]:
         yield _at(row, "time_ncu_us", ratio, limit, "× in situ", cause, "replay distortion")
 
 
-def _percentages(row: Row) -> Iterator[Violation]:
+def _percentages(row: Measurement) -> Iterator[Violation]:
     for name in PERCENTAGES:
         if (value := row.get(name)) is not None:
             yield from _percentage(name, value, row["point"])
@@ -287,14 +286,14 @@ def _percentage(name: str, value: float, point: str) -> Iterator[Violation]:
         yield Violation(name, point, value, limit, "%", cause, "percentage")
 
 
-def _occupancy(row: Row) -> Iterator[Violation]:
+def _occupancy(row: Measurement) -> Iterator[Violation]:
     achieved, most = row.get("achieved_occupancy_pct"), row.get("theoretical_occupancy_pct")
     if achieved is not None and most is not None and achieved > most + OCCUPANCY_SLACK:
         cause = "the two come from different kernels"
         yield _at(row, "achieved_occupancy_pct", achieved, most, "%", cause, "occupancy")
 
 
-def _arithmetic(row: Row) -> Iterator[Violation]:
+def _arithmetic(row: Measurement) -> Iterator[Violation]:
     """A rate times its time must give the work it came from."""
     for column in RATES:
         (work, time), rate = column.terms, row.get(column.name)
@@ -306,7 +305,7 @@ def _arithmetic(row: Row) -> Iterator[Violation]:
             yield _at(row, column.name, rate, expected, column.unit, cause, "arithmetic")
 
 
-def _kernel(kernel: Row, point: str) -> Iterator[Violation]:
+def _kernel(kernel: Kernel, point: str) -> Iterator[Violation]:
     metrics, stalls = kernel.get("metrics") or {}, kernel.get("stalls") or []
     name = kernel.get("name") or "kernel"
     duration = metrics.get("duration_ns", kernel.get("duration_ns"))
@@ -321,21 +320,26 @@ def _kernel(kernel: Row, point: str) -> Iterator[Violation]:
     yield from _stall_latency(stalls, metrics, duration, name, point)
 
 
-def _stall_shares(stalls: list[Row], name: str, point: str) -> Iterator[Violation]:
-    shares = [s["share"] for s in stalls if s["kind"] == "stall" and s.get("share") is not None]
+def _stall_shares(stalls: list[Stall], name: str, point: str) -> Iterator[Violation]:
+    known = ((s["kind"], s.get("share")) for s in stalls)
+    shares = [share for kind, share in known if kind == "stall" and share is not None]
     if shares and (abs(sum(shares) - 1) > SHARE_SUM or min(shares) < 0):
         cause = "a reason is missing or counted twice, or selected is counted as a stall"
         yield Violation(f"stalls of {name}", point, sum(shares), 1.0, "of 1", cause, "stall shares")
 
 
 def _stall_latency(
-    stalls: list[Row], metrics: Row, duration: Any, name: str, point: str
+    stalls: list[Stall],
+    metrics: Mapping[str, float | None],
+    duration: float | None,
+    name: str,
+    point: str,
 ) -> Iterator[Violation]:
     latency = metrics.get("warp_latency_per_issue")
-    ratios = [s["ratio"] for s in stalls if s.get("ratio") is not None]
+    ratios = [ratio for stall in stalls if (ratio := stall.get("ratio")) is not None]
     if not latency or not ratios:
         return
-    short = not isinstance(duration, int | float) or duration < SHORT_NS
+    short = duration is None or duration < SHORT_NS
     tolerance = LATENCY_SHORT if short else LATENCY
     if abs(sum(ratios) / latency - 1) > tolerance:
         cause = (
@@ -346,7 +350,13 @@ def _stall_latency(
 
 
 def _at(
-    row: Row, cell: str, value: float | str, limit: float | str, unit: str, cause: str, kind: str
+    row: Measurement,
+    cell: str,
+    value: float | str,
+    limit: float | str,
+    unit: str,
+    cause: str,
+    kind: str,
 ) -> Violation:
     return Violation(cell, row["point"], value, limit, unit, cause, kind)
 

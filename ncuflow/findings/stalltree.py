@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
+from ncuflow.model import Kernel, Rule, Stall
 from ncuflow.parsers.stalls import STALL_REASONS
 
-Row = dict[str, Any]
 GROUPS = {
     "memory (L1TEX, L2, DRAM)": (
         "long_scoreboard", "lg_throttle", "tex_throttle", "drain", "imc_miss",
@@ -80,13 +79,10 @@ class Tree:
         return [r for r in reasons if r.of_stalls >= least][:n]
 
 
-def of_kernel(kernel: Row) -> Tree | None:
-    """The tree of a kernel of ``results/<target>_results.json``.
-
-    None without issue activity or stalls.
-    """
-    issued = (kernel.get("metrics") or {}).get("issue_active")
-    stalls = [s for s in kernel.get("stalls") or () if s["kind"] == "stall"]
+def stall_tree(kernel: Kernel) -> Tree | None:
+    """The tree of a profiled kernel; None without issue activity or stalls."""
+    issued = kernel["metrics"].get("issue_active")
+    stalls = [s for s in kernel["stalls"] if s["kind"] == "stall"]
     basis, weights = _weights(stalls)
     total = sum(weights.values())
     if issued is None or not total:
@@ -101,7 +97,7 @@ def of_kernel(kernel: Row) -> Tree | None:
     return Tree(issued, 1 - issued, tuple(_grouped(reasons)), basis, samples)
 
 
-def _weights(stalls: list[Row]) -> tuple[str, dict[str, float]]:
+def _weights(stalls: list[Stall]) -> tuple[str, dict[str, float]]:
     """("samples" or "ratio", weight by reason); unknown weights are left out."""
     taken = {s["reason"]: s.get("samples_not_issued") for s in stalls}
     known = {name: float(n) for name, n in taken.items() if n is not None}
@@ -139,23 +135,23 @@ def _grouped(reasons: list[Reason]) -> list[Group]:
     return sorted(groups, key=lambda g: (-g.share, g.name))
 
 
-def advice(kernel: Row, most: int = 2) -> list[Row]:
+def advice(kernel: Kernel, most: int = 2) -> list[Rule]:
     """NVIDIA's own rules that fired for this kernel, the largest estimated speed-up first.
 
     Estimates of the whole kernel (global) come before those of a part of it (local).
-    Each: {rule, section, message, speedup_pct (or None), speedup_type}; one of each rule.
+    One message of each rule.
     """
     fired = [
         rule
-        for rule in kernel.get("rules") or ()
+        for rule in kernel["rules"]
         if rule["type"] in ("optimization", "warning") and rule["rule"] not in NOT_ADVICE
     ]
     fired.sort(key=_gain)
-    unique: dict[str, Row] = {}
+    unique: dict[str, Rule] = {}
     for rule in fired:
         unique.setdefault(rule["rule"], rule)
     return list(unique.values())[:most]
 
 
-def _gain(rule: Row) -> tuple[bool, float, str]:
-    return rule.get("speedup_type") != "global", -(rule.get("speedup_pct") or 0), rule["rule"]
+def _gain(rule: Rule) -> tuple[bool, float, str]:
+    return rule["speedup_type"] != "global", -(rule["speedup_pct"] or 0), rule["rule"]

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ncuflow.model import Point, Results
+from ncuflow.pages import Context
 from ncuflow.pages.series import axis_of, spread, usual
 from ncuflow.target import known
 
 if TYPE_CHECKING:
     from ncuflow.pages.pages import Findings
 
-Row = dict[str, Any]
 MOST_ROWS = 24  # of a table on a page; the CSV beside it has them all
 
 
-def of_page(page: str, findings: Findings, target: str | None) -> Row:
+def page_context(page: str, findings: Findings, target: str | None) -> Context:
     """The template context of a page. A target's page reads that target's results and no other."""
     if page == "target":
         if target is None:
             raise ValueError("page target: needs --target")
-        section = of_target(findings.target(target))
+        section = target_section(findings.target(target))
         return {"provenance": section["provenance"], "t": section}
     if page == "jit":
         jit = findings.optional("jit_analysis")
         return {"provenance": jit["provenance"], "jit": jit}
     machine = findings.optional("environment_info")
-    context: Row = {
+    context: Context = {
         "provenance": machine["provenance"],
         "machine": machine,
         "jit": findings.optional("jit_analysis"),
     }
     if page == "environment":
         return context
-    context["targets"] = {name: of_target(found) for name, found in findings.targets.items()}
+    context["targets"] = {name: target_section(found) for name, found in findings.targets.items()}
     records = findings.optional("claims")
     if records is not None:
         records = findings.optional("claims_summary") | {"claims": records}
@@ -44,7 +45,7 @@ def of_page(page: str, findings: Findings, target: str | None) -> Row:
         context["choices"] = [
             choice
             for results in findings.targets.values()
-            for choice in guide_choices.of_target(results).values()
+            for choice in guide_choices.shown_choices(results).values()
             if choice["summary"]
         ]
     if page == "kernel-dev-guide":
@@ -60,7 +61,7 @@ def title(name: str) -> str:
     return target.title if target else name.replace("_", " ").capitalize()
 
 
-def of_target(results: Row) -> Row:
+def target_section(results: Results) -> Context:
     """What pages say of one target."""
     points = results["points"]
     good = [p for p in points if p["status"] == "ok"]
@@ -84,7 +85,7 @@ def of_target(results: Row) -> Row:
     }
 
 
-def _shown(point: Row) -> Row:
+def _shown(point: Point) -> Context:
     m = point["measurement"]
     return {
         "label": point["point"].split("/", 1)[1],
@@ -94,15 +95,15 @@ def _shown(point: Row) -> Row:
     }
 
 
-def _best(points: list[Row], rate: str) -> Row | None:
+def _best(points: list[Point], rate: str) -> Context | None:
     """The point of the highest rate, without which a page has nothing to lead with."""
     rated = [p for p in points if p["measurement"][rate] is not None]
     return _shown(max(rated, key=lambda p: p["measurement"][rate])) if rated else None
 
 
-def _limiters(points: list[Row]) -> list[Row]:
+def _limiters(points: list[Point]) -> list[Context]:
     """How many points each limiter bounds, the most frequent first, with the range of sizes."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[Context]] = {}
     for point in points:
         groups.setdefault(point["measurement"]["bottleneck"], []).append(_shown(point))
     return [
@@ -112,5 +113,5 @@ def _limiters(points: list[Row]) -> list[Row]:
     ]  # fmt: skip
 
 
-def _time(shown: Row) -> float:
+def _time(shown: Context) -> float:
     return float(shown["m"]["time_cold_us"] or 0)

@@ -22,8 +22,10 @@ from matplotlib.figure import Figure
 from matplotlib.scale import LogScale
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from ncuflow.findings.join import main_kernel
 from ncuflow.findings.provenance import one_line
 from ncuflow.io import write_text
+from ncuflow.model import Measurement, Point, Provenance, Results
 from ncuflow.pages.series import Series, axis_of, drawn, series_of, spread, tensor_kinds
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
@@ -73,7 +75,7 @@ def _plain_log(axis: Axis, base: int = 10) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def save(figure: Figure, path: Path, provenance: dict[str, Any]) -> None:
+def save(figure: Figure, path: Path, provenance: Provenance) -> None:
     """Write the SVG with its origin underneath; no date, so that a second run gives the same bytes."""
     figure.text(0.01, 0.01, one_line(provenance), fontsize=6, color="#666666")
     text = StringIO()
@@ -91,19 +93,19 @@ def _legend(axes: Axes) -> None:
         axes.figure.subplots_adjust(right=min(bounds.right, 1 - room / WIDTH))
 
 
-def measured(results: dict[str, Any]) -> list[dict[str, Any]]:
+def measured(results: Results) -> list[Point]:
     """The points that are right and were measured."""
     return [p for p in results["points"] if p["status"] == "ok"]
 
 
-def roofline(all_results: list[dict[str, Any]], levels: bool) -> Figure:
+def roofline(all_results: list[Results], levels: bool) -> Figure:
     """Counted FLOP rate over counted intensity, under the ceilings.
 
     With ``levels`` each point stands three times: against DRAM (filled), L2 and L1 (hollow) traffic.
     """
     figure, axes = new()
     kinds = tensor_kinds(all_results)
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[str, list[Measurement]] = defaultdict(list)
     for results in all_results:
         for point in measured(results):
             kind = kinds.get(point["point"])
@@ -120,7 +122,7 @@ def roofline(all_results: list[dict[str, Any]], levels: bool) -> Figure:
 
 
 def _marks(
-    axes: Axes, label: str, rows: list[dict[str, Any]], index: int, levels: bool
+    axes: Axes, label: str, rows: list[Measurement], index: int, levels: bool
 ) -> list[float]:
     """Draw the marks of one group of points; their intensities."""
     colour, xs = COLOURS[index % len(COLOURS)], []
@@ -140,7 +142,7 @@ def _marks(
 
 
 def _ceilings(
-    points: list[dict[str, Any]], stem: str, kinds: dict[str, str]
+    points: list[Point], stem: str, kinds: dict[str, str]
 ) -> list[tuple[str, str, float]]:
     """(source, label, the highest over the points), the highest first.
 
@@ -161,9 +163,7 @@ def _ceilings(
     return sorted(tops, key=lambda c: -c[2])
 
 
-def _roofs(
-    axes: Axes, points: list[dict[str, Any]], kinds: dict[str, str], xs: list[float]
-) -> None:
+def _roofs(axes: Axes, points: list[Point], kinds: dict[str, str], xs: list[float]) -> None:
     """Flat tensor roofs and slanted DRAM roofs, in the legend from the top down."""
     if not xs:
         return
@@ -185,7 +185,7 @@ def _roofs(
                   label=f"{label}: {top:,.0f} GB/s")  # fmt: skip
 
 
-def stalls(results: dict[str, Any]) -> Figure:
+def stalls(results: Results) -> Figure:
     """Where scheduler cycles went: issued, or not issued and what the warps then waited for."""
     points = spread([p for p in results["points"] if _has_stalls(p)], STALL_BARS)
     rows = [_slots(point) for point in points]
@@ -217,22 +217,21 @@ def stalls(results: dict[str, Any]) -> Figure:
     return figure
 
 
-def _has_stalls(point: dict[str, Any]) -> bool:
+def _has_stalls(point: Point) -> bool:
     return point["status"] == "ok" and point["measurement"]["top_stall"] is not None
 
 
-def _slots(point: dict[str, Any]) -> dict[str, float]:
+def _slots(point: Point) -> dict[str, float]:
     """Issued and not issued cycles of the main kernel; the latter divided by the stall shares."""
     m = point["measurement"]
-    main = max(point["kernels"], key=lambda k: k["duration_ns"] or 0)
+    main = main_kernel(point["kernels"])
     issued = m["issue_active"] or 0.0
-    shares = {
-        s["reason"]: s["share"] for s in main["stalls"] if s["kind"] == "stall" and s["share"]
-    }
+    stalls = [s for s in (main["stalls"] if main else ()) if s["kind"] == "stall"]
+    shares = {s["reason"]: s["share"] for s in stalls if s["share"]}
     return {"issued": issued} | {reason: (1 - issued) * share for reason, share in shares.items()}
 
 
-def sweep(results: dict[str, Any]) -> Figure:
+def sweep(results: Results) -> Figure:
     """The rate that limits this target, over its main sweep dimension, with the ceilings."""
     points = measured(results)
     axis = axis_of(points)
@@ -260,7 +259,7 @@ def _line(axes: Axes, line: Series, index: int) -> None:
     )
 
 
-def draw(results: dict[str, Any], folder: Path) -> None:
+def draw(results: Results, folder: Path) -> None:
     """All figures of one target."""
     target, provenance = results["target"], results["provenance"]
     save(roofline([results], levels=True), folder / f"{target}-roofline.svg", provenance)

@@ -10,7 +10,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ncuflow.findings import crossing
-from ncuflow.pages import guide_choices, guide_commands, guide_kernels, guide_source, guide_splitkv
+from ncuflow.model import Point
+from ncuflow.pages import (
+    Context,
+    guide_choices,
+    guide_commands,
+    guide_kernels,
+    guide_source,
+    guide_splitkv,
+)
 from ncuflow.pages.guide_waits import hot_kernels, trees
 from ncuflow.pages.series import axis_of, spread, varying
 from ncuflow.target import Target, known, template_folders
@@ -18,15 +26,14 @@ from ncuflow.target import Target, known, template_folders
 if TYPE_CHECKING:
     from ncuflow.pages.pages import Findings
 
-Row = dict[str, Any]
 MOST_ROWS = 10  # of the behaviour table
-MOST_LINES = 4  # crossings a target that are spelt out
+MOST_LINES = 4  # crossings per target that are spelt out
 # Parameters by which a sweep grows, the first that a target varies is the one that is read.
 AXES = ("seq_len", "batch", "rows", "tokens", "kv_len")
 USUAL_SIZES = (1, 32, 128)
 
 
-def context(findings: Findings) -> Row:
+def context(findings: Findings) -> Context:
     """The guide's part of the template context; ``guide`` is its only key."""
     index = findings.source_index
     jit = findings.optional("jit_analysis")
@@ -48,11 +55,11 @@ def context(findings: Findings) -> Row:
     }
 
 
-def section(target: Target, number: int, findings: Findings, index: Any, jit: Any) -> Row:
+def section(target: Target, number: int, findings: Findings, index: Any, jit: Any) -> Context:
     """All that the page says of one kernel target; ``results`` is None where evidence lacks it."""
     name, heading = target.name, target.heading or target.title
     results = findings.targets.get(name)
-    out: Row = {
+    out: Context = {
         "name": name,
         "number": number,
         "heading": heading,
@@ -62,10 +69,10 @@ def section(target: Target, number: int, findings: Findings, index: Any, jit: An
         "code": guide_source.code_path(name, index, results, jit),
         "measured": False,
     }
-    points = [p for p in (results or {}).get("points", ()) if p["status"] == "ok"]
+    points = [p for p in (results["points"] if results else ()) if p["status"] == "ok"]
     if results is None or not points:
         return out
-    deep = results.get("deep") or []
+    deep = results["deep"]
     axis, rate = main_axis(points), axis_of(points).rate
     return out | {
         "measured": True,
@@ -84,7 +91,7 @@ def section(target: Target, number: int, findings: Findings, index: Any, jit: An
         "deep_command": f"snakemake -j1 {name}",
         "parameters": guide_kernels.parameter_tables(points),
         "launches": guide_kernels.launches(points),
-        "choices": guide_choices.of_target(results),
+        "choices": guide_choices.shown_choices(results),
         "split": guide_splitkv.rows(points, results["provenance"].get("sm_count")),
     }
 
@@ -101,27 +108,27 @@ def prose(target: str) -> list[str]:
     ]
 
 
-def main_axis(points: list[Row]) -> str:
+def main_axis(points: list[Point]) -> str:
     """The parameter along which a target is read: the first of AXES with three values or more."""
     found = varying(points)
     long = [name for name in AXES if len(found.get(name, ())) >= crossing.FEWEST]
     return long[0] if long else next((n for n in AXES if n in found), axis_of(points).name)
 
 
-def best(points: list[Row], rate: str) -> Row | None:
+def best(points: list[Point], rate: str) -> Point | None:
     """The point of the highest rate; None where none has one."""
     rated = [p for p in points if p["measurement"][rate] is not None]
     return max(rated, key=lambda p: float(p["measurement"][rate]), default=None)
 
 
-def behaviour(points: list[Row], axis: str) -> list[Row]:
+def behaviour(points: list[Point], axis: str) -> list[Point]:
     """Rows of the expected-behaviour table: the longest lines along the axis, evenly thinned."""
     lines = crossing.lines(points, axis)
     chosen = [p for line in lines[:2] for p in line] or points
     return spread(chosen, MOST_ROWS)
 
 
-def limiters(points: list[Row]) -> list[tuple[str, int]]:
+def limiters(points: list[Point]) -> list[tuple[str, int]]:
     """(limiter, points), the most frequent first."""
     counts: dict[str, int] = {}
     for point in points:
@@ -130,7 +137,7 @@ def limiters(points: list[Row]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
 
-def crossings(points: list[Row], axis: str) -> list[Row]:
+def crossings(points: list[Point], axis: str) -> list[Context]:
     """Where lines of the sweep cross, with only those parameters that tell the lines apart."""
     differing = varying(points)
     axes = [axis, *(a for a in AXES if a != axis and len(differing.get(a, ())) >= crossing.FEWEST)]
@@ -141,7 +148,7 @@ def crossings(points: list[Row], axis: str) -> list[Row]:
     ]
 
 
-def performance(found: Row) -> Row | None:
+def performance(found: Context) -> Context | None:
     """One row of the quick reference: the longest line along batch (else the axis), three sizes."""
     if not found["measured"]:
         return None
@@ -164,6 +171,6 @@ def performance(found: Row) -> Row | None:
     }
 
 
-def _line(points: list[Row], axis: str) -> list[Row] | None:
+def _line(points: list[Point], axis: str) -> list[Point] | None:
     lines = [line for line in crossing.lines(points, axis) if len(line) >= 2]
     return lines[0] if lines else None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ncuflow.findings.choices import Price, prices, summary
 from ncuflow.findings.columns import BY_NAME
+from ncuflow.model import Point, Results
+from ncuflow.pages import Context
 from ncuflow.pages.series import spread, varying
 from ncuflow.target import Choice, known
 
-Row = dict[str, Any]
 MOST_ROWS = 8
 METRICS = {
     "time_cold_us": "cold time",
@@ -18,14 +17,14 @@ METRICS = {
 }
 
 
-def of_target(results: Row) -> dict[str, Row]:
+def shown_choices(results: Results) -> dict[str, Context]:
     """Choice key -> {choice, summary (None without pairs), rows}."""
     names = varying([p for p in results["points"] if p["status"] == "ok"])
     target = known().get(results["target"])
     return {c.key: _shown(c, results, set(names)) for c in (target.prices if target else ())}
 
 
-def _shown(choice: Choice, results: Row, names: set[str]) -> Row:
+def _shown(choice: Choice, results: Results, names: set[str]) -> Context:
     found = prices(choice, results)
     first = [p for p in found if p.metric == choice.metrics[0]]
     return {
@@ -40,7 +39,7 @@ def _shown(choice: Choice, results: Row, names: set[str]) -> Row:
     }
 
 
-def _pairs(found: list[Price], points: list[Row]) -> list[Row]:
+def _pairs(found: list[Price], points: list[Point]) -> list[Context]:
     """The two points of each price: {params (of the base), base, other (their measurements)}."""
     by_id = {point["point"]: point for point in points}
     return [
@@ -53,6 +52,6 @@ def _pairs(found: list[Price], points: list[Row]) -> list[Row]:
     ]
 
 
-def _row(price: Price, names: set[str]) -> Row:
+def _row(price: Price, names: set[str]) -> Context:
     label = ", ".join(f"{k} {v}" for k, v in price.fixed if k in names)
     return {"label": label or "the only pair", "metric": METRICS[price.metric], "price": price}

@@ -6,26 +6,21 @@ from typing import Any
 
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.kernelname import decode
+from ncuflow.findings.occupancy import occupancy_limit
+from ncuflow.model import Point
+from ncuflow.pages import Context
 
-Row = dict[str, Any]
 MOST_INSTANCES = 4  # columns of a parameter table
 MOST_LAUNCHES = 10
-LIMITS = {
-    "occupancy_limit_registers": "registers",
-    "occupancy_limit_shared_mem": "shared memory",
-    "occupancy_limit_warps": "warps",
-    "occupancy_limit_blocks": "block slots",
-    "occupancy_limit_barriers": "barriers",
-}
 
 
-def parameter_tables(points: list[Row]) -> list[Row]:
-    """A table a kernel: {kernel, instances (example points), rows (parameter, meaning, values)}.
+def parameter_tables(points: list[Point]) -> list[Context]:
+    """A table per kernel: {kernel, instances (example points), rows (parameter, meaning, values)}.
 
     An instance is one set of template arguments; all that the sweep launched are counted, the
     first four of a kernel are columns. FlashInfer's kernels only.
     """
-    found: dict[str, dict[tuple[str, ...], Row]] = {}
+    found: dict[str, dict[tuple[str, ...], Context]] = {}
     for point in points:
         for kernel in point["kernels"]:
             if "flashinfer" not in (kernel["demangled"] or ""):
@@ -39,7 +34,7 @@ def parameter_tables(points: list[Row]) -> list[Row]:
     return [_table(name, list(instances.values())) for name, instances in found.items()]
 
 
-def _table(name: str, instances: list[Row]) -> Row:
+def _table(name: str, instances: list[Context]) -> Context:
     shown = instances[:MOST_INSTANCES]
     decoded = [i["decoded"] for i in shown]
     columns = [{a.parameter: a for a in (*d.arguments, *d.derived)} for d in decoded]
@@ -57,12 +52,12 @@ def _table(name: str, instances: list[Row]) -> Row:
     }
 
 
-def launches(points: list[Row]) -> list[Row]:
-    """Launch shapes of the main kernels, one a distinct (kernel, block, registers, shared memory).
+def launches(points: list[Point]) -> list[Context]:
+    """Launch shapes of the main kernels, one per distinct (kernel, block, registers, shared memory).
 
     Each: {point, kernel, grid, block, registers, smem, theoretical, achieved, limits}.
     """
-    found: dict[tuple[Any, ...], Row] = {}
+    found: dict[tuple[Any, ...], Context] = {}
     for point in points:
         kernel = main_kernel(point["kernels"])
         if kernel is None:
@@ -70,6 +65,7 @@ def launches(points: list[Row]) -> list[Row]:
         smem = (kernel["smem_static_bytes"] or 0) + (kernel["smem_dynamic_bytes"] or 0)
         key = (kernel["name"], kernel["block"], kernel["registers"], smem)
         metrics = kernel["metrics"]
+        limit = occupancy_limit(metrics)
         row = {
             "point": point["point"],
             "kernel": kernel["name"],
@@ -79,20 +75,7 @@ def launches(points: list[Row]) -> list[Row]:
             "smem": smem,
             "theoretical": metrics.get("theoretical_occupancy_pct"),
             "achieved": metrics.get("achieved_occupancy_pct"),
-            "limits": occupancy_limiters(metrics),
+            "limits": limit.resources if limit else (),
         }
         found.setdefault(key, row)
     return list(found.values())[:MOST_LAUNCHES]
-
-
-def occupancy_limiters(metrics: Row) -> list[str]:
-    """The resources that allow the fewest blocks on an SM; empty where the report has no limits."""
-    known = {name: metrics[key] for key, name in LIMITS.items() if metrics.get(key) is not None}
-    least = min(known.values(), default=None)
-    return [name for name, limit in known.items() if limit == least]
-
-
-def blocks_per_sm(metrics: Row) -> int | None:
-    """Blocks that fit on an SM at once; None where the report has no limits."""
-    known = [metrics[key] for key in LIMITS if metrics.get(key) is not None]
-    return int(min(known)) if known else None

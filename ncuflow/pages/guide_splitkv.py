@@ -6,16 +6,17 @@ sweep can be held against it. It is a prediction; the launched grid is the evide
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
-from ncuflow.findings.join import MERGE, main_kernel
+from ncuflow.findings.join import MERGE, main_kernel, ratio, total
 from ncuflow.findings.kernelname import decode
-from ncuflow.pages.guide_kernels import blocks_per_sm
+from ncuflow.findings.occupancy import occupancy_limit
+from ncuflow.model import Params, Point
+from ncuflow.pages import Context
 from ncuflow.pages.series import spread
 
-Row = dict[str, Any]
 MIN_CHUNK_TOKENS = 128  # of a chunk: min_num_pages_per_batch is max(128 / page_size, 1)
 FA2_BLOCKS_PER_SM = 2  # the prefill scheduler's fixed guess of occupancy
 MOST_ROWS = 16
@@ -23,7 +24,7 @@ MOST_ROWS = 16
 
 @dataclass(frozen=True)
 class Work:
-    """What the rule needs: sequences, KV pages of each, KV heads, query tiles a sequence."""
+    """What the rule needs: sequences, KV pages of each, KV heads, query tiles per sequence."""
 
     batch: int
     pages: int
@@ -33,7 +34,7 @@ class Work:
 
 
 def chunks(work: Work, slots: int) -> int:
-    """KV chunks a sequence that the rule chooses for a GPU that holds ``slots`` blocks at once.
+    """KV chunks per sequence that the rule chooses for a GPU that holds ``slots`` blocks at once.
 
     One if the unsplit grid fills the GPU; else by the smallest chunk whose grid still fits.
     """
@@ -49,17 +50,17 @@ def chunks(work: Work, slots: int) -> int:
     return ceil(work.pages / low)
 
 
-def rows(points: list[Row], sm_count: int | None) -> list[Row]:
-    """One row a point of an attention sweep that a splitting scheduler planned.
+def rows(points: list[Point], sm_count: int | None) -> list[Context]:
+    """One row per point of an attention sweep that a splitting scheduler planned.
 
-    launched: blocks a sequence, query tile and KV head (1: not split); rule: chunks predicted,
+    launched: blocks per sequence, query tile and KV head (1: not split); rule: chunks predicted,
     None where a CUDA graph pads the split grid; merge_us and merge_share: of the merge kernel.
     """
     found = [row for point in points if (row := _row(point, sm_count))]
     return spread(found, MOST_ROWS)
 
 
-def _row(point: Row, sm_count: int | None) -> Row | None:
+def _row(point: Point, sm_count: int | None) -> Context | None:
     params = point["params"]
     merge = [k for k in point["kernels"] if k["name"].startswith(MERGE)]
     main = main_kernel([k for k in point["kernels"] if not k["name"].startswith(MERGE)])
@@ -82,13 +83,13 @@ def _row(point: Row, sm_count: int | None) -> Row | None:
         "launched": main["grid_size"] / (work.batch * work.tiles * work.kv_heads),
         "rule": None if padded else chunks(work, slots),
         "padded": padded,
-        "plan": point.get("info") or {},
+        "plan": point["info"],
         "merge_us": merge_ns / 1e3 if merge_ns is not None else None,
-        "merge_share": merge_ns / (merge_ns + main["duration_ns"]) if merge_ns else None,
+        "merge_share": ratio(merge_ns, total((merge_ns, main["duration_ns"]))),
     }
 
 
-def _work(params: Row, tile: str | None) -> Work | None:
+def _work(params: Params, tile: str | None) -> Work | None:
     """None for kernels that do not split (fa3) and points without pages."""
     page = params.get("page_size") if params.get("layout", "paged") == "paged" else 1
     length = params.get("kv_len", params.get("seq_len"))
@@ -99,11 +100,11 @@ def _work(params: Row, tile: str | None) -> Work | None:
     return Work(params["batch"], ceil(length / page), page, params["kv_heads"], tiles)
 
 
-def _slots(kernel: str, metrics: Row, sm_count: int | None) -> int | None:
-    """Blocks that the scheduler thinks the GPU holds: from occupancy, or two an SM for fa2."""
+def _slots(kernel: str, metrics: Mapping[str, float | None], sm_count: int | None) -> int | None:
+    """Blocks that the scheduler thinks the GPU holds: from occupancy, or two per SM for fa2."""
     if sm_count is None:
         return None
     if kernel.startswith("BatchPrefill"):
         return FA2_BLOCKS_PER_SM * sm_count
-    held = blocks_per_sm(metrics)
-    return held * sm_count if held else None
+    limit = occupancy_limit(metrics)
+    return limit.blocks * sm_count if limit else None

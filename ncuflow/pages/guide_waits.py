@@ -2,55 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ncuflow.findings import hotlines, stalltree
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.kernelname import decode
+from ncuflow.model import Kernel, Point
+from ncuflow.pages import Context
 
-Row = dict[str, Any]
 MOST_TREES = 4
 TORCH = "at::native::"  # the add of a separate add and norm, a fill: not FlashInfer's to change
 LEAST_SHOWN = 0.005  # of all cycles: a smaller reason is not drawn
 
 
-def trees(points: list[Row], deep: list[Row]) -> list[Row]:
-    """One stall tree a kind of kernel: of its deep profile, else of its longest point in the sweep.
+def trees(points: list[Point], deep: list[Kernel]) -> list[Context]:
+    """One stall tree per kind of kernel: of its deep profile, else of its longest point in the sweep.
 
     Each: {point, kernel, deep, tree, lines (drawn), top (reasons), rules}.
     """
-    chosen: dict[str, Row] = {}
+    chosen: dict[str, tuple[str | None, Kernel, bool]] = {}
     for kernel in deep:
         if not _of_torch(kernel):
-            chosen.setdefault(_kind(kernel), kernel | {"deep": True})
+            chosen.setdefault(_kind(kernel), (kernel["point"], kernel, True))
     longest = sorted(points, key=lambda p: -(p["measurement"]["time_ncu_us"] or 0))
     for point in longest:
         main = main_kernel(point["kernels"])
         if main is not None and not _of_torch(main):
-            chosen.setdefault(_kind(main), main | {"deep": False, "point": point["point"]})
-    found = (_shown(kernel) for kernel in chosen.values())
+            chosen.setdefault(_kind(main), (point["point"], main, False))
+    found = (_shown(*kernel) for kernel in chosen.values())
     return [shown for shown in found if shown][:MOST_TREES]
 
 
-def _of_torch(kernel: Mapping[str, Any]) -> bool:
+def _of_torch(kernel: Kernel) -> bool:
     return TORCH in (kernel["demangled"] or "")
 
 
-def _kind(kernel: Mapping[str, Any]) -> str:
+def _kind(kernel: Kernel) -> str:
     """Kernels that differ in what they wait for: by name, and decode by its GQA group."""
     found = decode(kernel["demangled"] or kernel["name"])
     return f"{found.name} {found.value('bdy') if found.name.startswith('BatchDecode') else ''}"
 
 
-def _shown(kernel: Row) -> Row | None:
-    tree = stalltree.of_kernel(kernel)
+def _shown(point: str | None, kernel: Kernel, deep: bool) -> Context | None:
+    tree = stalltree.stall_tree(kernel)
     if tree is None:
         return None
     return {
-        "point": kernel["point"],
+        "point": point,
         "kernel": kernel["name"],
-        "deep": kernel["deep"],
+        "deep": deep,
         "tree": tree,
         "lines": drawn(tree),
         "top": tree.top(),
@@ -59,7 +59,7 @@ def _shown(kernel: Row) -> Row | None:
 
 
 def drawn(tree: stalltree.Tree) -> list[str]:
-    """The tree as text, a line a node, shares of active scheduler cycles right-aligned."""
+    """The tree as text, a line per node, shares of active scheduler cycles right-aligned."""
     rows: list[tuple[str, float, float | None]] = [
         ("active scheduler cycles", 1.0, None),
         ("├─ issued an instruction", tree.issued, None),
@@ -93,18 +93,18 @@ def _error(error: float | None) -> str:
     return "" if error is None else f"  ± {100 * error:.1f}"
 
 
-def hot_kernels(deep: list[Row], index: Any, version: str | None) -> list[Row]:
+def hot_kernels(deep: list[Kernel], index: Any, version: str | None) -> list[Context]:
     """The hot lines of each deep-profiled kernel; kernels without samples are left out."""
     out = []
     for kernel in deep:
-        lines = hotlines.of_kernel(kernel, index, version)
+        lines = hotlines.hottest(kernel, index, version)
         if lines and not _of_torch(kernel):
             out.append(
                 {
                     "point": kernel["point"],
                     "kernel": kernel["name"],
                     "lines": lines,
-                    "samples": sum(row["samples"] or 0 for row in kernel["lines"]),
+                    "samples": sum(row["samples"] for row in kernel["lines"]),
                     "coverage": hotlines.coverage(kernel),
                 }
             )

@@ -18,6 +18,7 @@ import jinja2
 from ncuflow.findings import sanity
 from ncuflow.findings.provenance import TIERS, one_line
 from ncuflow.io import BadInput, write_text
+from ncuflow.model import Results
 from ncuflow.pages import contexts
 from ncuflow.pages.filters import FILTERS, Struck
 from ncuflow.parsers import children
@@ -42,7 +43,7 @@ class Findings:
         self.struck: list[str] = []
 
     @cached_property
-    def targets(self) -> dict[str, Any]:
+    def targets(self) -> dict[str, Results]:
         """target -> content of ``<target>_results.json``, in the order of pages."""
         names = self.names
         if names is None:
@@ -50,14 +51,14 @@ class Findings:
             names = [path.name.removesuffix("_results.json") for path in files]
         return {name: self.target(name) for name in ordered(names) if name != "jit"}
 
-    def target(self, name: str) -> dict[str, Any]:
+    def target(self, name: str) -> Results:
         """One target's results, without reading the others.
 
         Raises BadInput for a number that cannot be true; without ``strict`` that number is struck
         through instead, and ``struck`` says why.
         """
         path = self.folder / f"{name}_results.json"
-        results: dict[str, Any] = json.loads(path.read_text())
+        results: Results = json.loads(path.read_text())
         violations = sanity.check(results)
         if len(violations) and self.strict:
             raise BadInput(path.name, "; ".join(map(str, violations)))
@@ -100,7 +101,7 @@ def environment() -> jinja2.Environment:
 
 def render(page: str, findings: Findings, target: str | None = None) -> str:
     """The text of a page. ``page`` names a template; ``target`` is set for a target's own page."""
-    context = contexts.of_page(page, findings, target)
+    context = contexts.page_context(page, findings, target)
     text = environment().get_template(f"{page}.md.j2").render(context).rstrip() + "\n"
     if findings.struck:
         text += "\n## Struck through\n\n" + "".join(f"- {reason}\n" for reason in findings.struck)

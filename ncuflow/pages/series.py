@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mode
 from typing import Any
 
-Point = dict[str, Any]
+from ncuflow.model import Kernel, Point, Results
+
 Line = tuple[tuple[Any, ...], list[Point]]
 MOST_SERIES = 8
 COMPUTE_INTENSITY = 50.0  # FLOP per byte above which a target's rate is read in FLOPS
@@ -147,10 +149,10 @@ def spread(items: list[Any], most: int) -> list[Any]:
     return [items[round(i * step)] for i in range(most)]
 
 
-def tensor_kinds(all_results: list[dict[str, Any]]) -> dict[str, str]:
+def tensor_kinds(all_results: Sequence[Results]) -> dict[str, str]:
     """Point id -> the tensor instruction that it ran; a point that ran none is not in it.
 
-    Told apart by the peak a cycle, which no clock moves; named by the SASS of a deep profile.
+    Told apart by the peak per cycle, which no clock moves; named by the SASS of a deep profile.
     """
     points = {p["point"]: _tensor_peak(p["kernels"]) for r in all_results for p in r["points"]}
     deep = [(_tensor_peak([kernel]), kernel) for r in all_results for kernel in r["deep"]]
@@ -167,8 +169,8 @@ def tensor_kinds(all_results: list[dict[str, Any]]) -> dict[str, str]:
     return {point: labels[lowest[peak]] for point, peak in points.items() if peak}
 
 
-def _tensor_peak(kernels: list[dict[str, Any]]) -> float | None:
-    """FLOP a cycle and SM, at most, of the instruction in the longest kernel that ran one."""
+def _tensor_peak(kernels: Iterable[Kernel]) -> float | None:
+    """FLOP per cycle and SM, at most, of the instruction in the longest kernel that ran one."""
     for kernel in sorted(kernels, key=lambda k: -(k["duration_ns"] or 0)):
         of = kernel["metrics"].get
         peak, clock, sms = of("tensor_flops_peak_per_second"), of("sm_clock_hz"), of("sm_count")
@@ -188,7 +190,7 @@ def _groups(peaks: list[float | None]) -> dict[float, float]:
     return out
 
 
-def _matrix_opcodes(kernel: dict[str, Any]) -> set[str]:
+def _matrix_opcodes(kernel: Kernel) -> set[str]:
     """HMMA, HGMMA and the like in a kernel's SASS; HFMA2.MMA is no matrix instruction."""
     opcodes = {(line["opcode"] or "").split(".")[0] for line in kernel["lines"]}
     return {opcode for opcode in opcodes if opcode.endswith("MMA")}
