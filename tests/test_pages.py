@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
 from ncuflow import format as fmt
-from ncuflow.pages import filters, pages
+from ncuflow.io import BadInput
+from ncuflow.pages import figures, filters, pages
 
 SAMPLE = ROOT / "docs" / "sample"
 TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
@@ -130,3 +133,49 @@ def test_pages_are_about_the_targets_that_are_named(finished):
     with_jit = pages.Findings(*folders, names=["decode", "jit"])
     assert list(with_jit.targets) == ["decode"] and with_jit.optional("jit_analysis")
     assert "rmsnorm" in pages.Findings(*folders).targets
+
+
+@pytest.fixture
+def impossible(finished, tmp_path):
+    """Findings in which one number of decode cannot be true."""
+    results = shutil.copytree(finished.outputs / "results", tmp_path / "results")
+    path = results / "decode_results.json"
+    content = json.loads(path.read_text())
+    content["points"][0]["measurement"]["sol_memory_pct"] = 117.0
+    path.write_text(json.dumps(content))
+    return results, ROOT / "recordings/h200"
+
+
+def test_an_impossible_number_stops_its_own_page_and_no_other(impossible):
+    with pytest.raises(BadInput, match=r"decode_results\.json: .*sol_memory_pct = 117"):
+        pages.render("target", pages.Findings(*impossible), "decode")
+    assert pages.render("target", pages.Findings(*impossible), "prefill").startswith("# Prefill")
+
+
+@pytest.mark.parametrize("page", ["INDEX", "analysis", "kernel-dev-guide", "final-report"])
+def test_the_overview_pages_stand_and_name_what_was_stopped(impossible, finished, page):
+    text = pages.render(page, pages.Findings(*impossible))
+    (notice,) = [line for line in text.splitlines() if "= 117 %" in line]
+    assert notice.startswith("| Decode attention | decode/") and "sol_memory_pct = 117 %" in notice
+    assert "B256_L2048_H32_K32_D128_P16_f16_cc" not in text and "(decode.md)" not in text
+    whole = (finished.outputs / f"reports/{page}.md").read_text()
+    assert notice not in whole and "Stopped" not in whole
+    assert "RMSNorm" in text
+
+
+def test_pages_stand_where_every_target_was_stopped(impossible):
+    found = pages.Findings(*impossible, names=["decode"])
+    assert "| Decode attention |" in pages.render("INDEX", found)
+    assert all(text for _, text in pages.render_all(["analysis", "final-report"], found))
+
+
+def test_without_strictness_the_number_is_struck_through_on_every_page(impossible):
+    found = pages.Findings(*impossible, strict=False)
+    text = pages.render("analysis", found)
+    assert "## Struck through" in text and "Stopped" not in text
+
+
+def test_the_overview_figure_has_no_point_with_an_impossible_number(impossible):
+    results = json.loads((impossible[0] / "decode_results.json").read_text())
+    names = [point["point"] for point in results["points"]]
+    assert [point["point"] for point in figures._possible(results)] == names[1:]

@@ -35,6 +35,7 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     if page == "environment":
         return context
     context["targets"] = {name: target_section(found) for name, found in findings.targets.items()}
+    context["stopped"] = [(title(name), reason) for name, reason in findings.stopped.items()]
     records = findings.optional("claims")
     if records is not None:
         records = findings.optional("claims_summary") | {"claims": records}

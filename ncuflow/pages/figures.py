@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.scale import LogScale
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from ncuflow.findings import sanity
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.provenance import one_line
 from ncuflow.io import write_text
@@ -267,6 +268,12 @@ def draw(results: Results, folder: Path) -> None:
     save(sweep(results), folder / f"{target}-sweep.svg", provenance)
 
 
+def _possible(results: Results) -> list[Point]:
+    """The points without a number that cannot be true: their target's own page stops, this figure does not."""
+    impossible = {violation.point for violation in sanity.check(results)}
+    return [point for point in results["points"] if point["point"] not in impossible]
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, nargs="+", required=True)
     parser.add_argument("--out-dir", type=Path, required=True)
@@ -279,9 +286,9 @@ def run(args: argparse.Namespace) -> None:
     found = [json.loads(path.read_text()) for path in args.results]
     with mpl.rc_context(STYLE):
         if args.overview:
-            save(
-                roofline(found, levels=False), args.out_dir / "roofline.svg", found[0]["provenance"]
-            )
+            possible = [one | {"points": _possible(one)} for one in found]
+            figure = roofline(possible, levels=False)
+            save(figure, args.out_dir / "roofline.svg", found[0]["provenance"])
             return
         for results in found:
             draw(results, args.out_dir)

@@ -65,6 +65,7 @@ def section(target: Target, number: int, findings: Findings, index: Any, jit: An
         "heading": heading,
         "anchor": anchor(f"{number}. {heading}"),
         "about": target.about,
+        "stopped": name in findings.stopped,
         "prose": prose(name),
         "code": guide_source.code_path(name, index, results, jit),
         "measured": False,

@@ -25,6 +25,16 @@ from ncuflow.parsers import children
 from ncuflow.target import ordered, template_folders
 
 
+class Impossible(BadInput):
+    """Results with a number that cannot be true; the first stands for all in ``first``."""
+
+    def __init__(self, name: str, violations: sanity.Violations) -> None:
+        reasons = list(map(str, violations))
+        super().__init__(name, "; ".join(reasons))
+        more = f" ({len(reasons) - 1} more like it)" if len(reasons) > 1 else ""
+        self.first = reasons[0] + more
+
+
 class Findings:
     """What the pages read: results by target and the JSON beside them, loaded when first asked for.
 
@@ -41,27 +51,37 @@ class Findings:
     ) -> None:
         self.folder, self.evidence, self.strict, self.names = results, evidence, strict, names
         self.struck: list[str] = []
+        self.stopped: dict[str, str] = {}  # target -> the number for which its results are left out
 
     @cached_property
     def targets(self) -> dict[str, Results]:
-        """target -> content of ``<target>_results.json``, in the order of pages."""
+        """target -> content of ``<target>_results.json``, in the order of pages.
+
+        One with an impossible number is left out, and named in ``stopped``.
+        """
         names = self.names
         if names is None:
             files = self.folder.glob("*_results.json")
             names = [path.name.removesuffix("_results.json") for path in files]
-        return {name: self.target(name) for name in ordered(names) if name != "jit"}
+        found = {}
+        for name in ordered([name for name in names if name != "jit"]):
+            try:
+                found[name] = self.target(name)
+            except Impossible as error:
+                self.stopped[name] = error.first
+        return found
 
     def target(self, name: str) -> Results:
         """One target's results, without reading the others.
 
-        Raises BadInput for a number that cannot be true; without ``strict`` that number is struck
+        Raises Impossible for a number that cannot be true; without ``strict`` that number is struck
         through instead, and ``struck`` says why.
         """
         path = self.folder / f"{name}_results.json"
         results: Results = json.loads(path.read_text())
         violations = sanity.check(results)
         if len(violations) and self.strict:
-            raise BadInput(path.name, "; ".join(map(str, violations)))
+            raise Impossible(path.name, violations)
         self.struck += map(str, violations)
         for point in results["points"]:
             row = point["measurement"]
