@@ -163,8 +163,50 @@ class Range(TypedDict):
     launch: Annotated[int | None, About("which repeat of the point's range, from 0")]
 
 
-class Timing(TypedDict):
-    """One point: checked and timed."""
+class Series(TypedDict):
+    """Times of one point, and under which clocks they were taken."""
+
+    cold_us: Annotated[float | None, About("event time with the L2 cache flushed before each launch, median", "µs")]
+    cold_q25_us: Annotated[float | None, About("lower quartile", "µs")]
+    cold_q75_us: Annotated[float | None, About("upper quartile", "µs")]
+    cold_n: Annotated[int | None, About("repetitions")]
+    hot_us: Annotated[float | None, About("event time per launch, launches queued back to back, median", "µs")]
+    hot_q25_us: Annotated[float | None, About("lower quartile", "µs")]
+    hot_q75_us: Annotated[float | None, About("upper quartile", "µs")]
+    hot_n: Annotated[int | None, About("repetitions")]
+    sustained_us: Annotated[float | None,
+        About("event time per launch back to back, once clocks and power have settled, median; null where the "
+              "host sets the pace", "µs")
+    ]
+    sustained_q25_us: Annotated[float | None, About("lower quartile", "µs")]
+    sustained_q75_us: Annotated[float | None, About("upper quartile", "µs")]
+    sustained_n: Annotated[int | None, About("groups of launches")]
+    host_us: Annotated[float | None, About("host time of the call, without waiting for the GPU, median", "µs")]
+    host_q25_us: Annotated[float | None, About("lower quartile", "µs")]
+    host_q75_us: Annotated[float | None, About("upper quartile", "µs")]
+    host_n: Annotated[int | None, About("repetitions")]
+    plan_us: Annotated[float | None, About("host time of plan(), median", "µs")]
+    plan_q25_us: Annotated[float | None, About("lower quartile", "µs")]
+    plan_q75_us: Annotated[float | None, About("upper quartile", "µs")]
+    plan_n: Annotated[int | None, About("repetitions")]
+    cold_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
+    hot_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
+    sustained_samples_us: Annotated[list[float] | None, About("every group", "µs")]
+    host_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
+    plan_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
+    cold_floor_us: Annotated[float | None, About("cold time of an empty kernel", "µs")]
+    cold_left_out_us: Annotated[list[float] | None, About("samples under a throttle reason that do not count", "µs")]
+    hot_left_out_us: Annotated[list[float] | None, About("samples under a throttle reason that do not count", "µs")]
+    cold_sm_mhz: Annotated[float | None, About("SM clock after the bursts, read by a kernel that spins, median", "MHz")]
+    hot_sm_mhz: Annotated[float | None, About("the same", "MHz")]
+    sustained_sm_mhz: Annotated[float | None, About("SM clock at the end", "MHz")]
+    cold_throttle: Annotated[str | None, About("throttle reasons among the samples that count, joined by ; ")]
+    hot_throttle: Annotated[str | None, About("the same")]
+    sustained_throttle: Annotated[str | None, About("the same")]
+
+
+class TimedPoint(TypedDict):
+    """Which point was checked and timed, and what came of it."""
 
     report: Report
     batch: Batch
@@ -180,26 +222,7 @@ class Timing(TypedDict):
     flops: Annotated[int | None, About("analytic work", "FLOP")]
     bytes: Annotated[int | None, About("analytic traffic", "byte")]
     convention: Annotated[str | None, About("how work and traffic are counted")]
-    cold_us: Annotated[float | None, About("event time with the L2 cache flushed before each launch, median", "µs")]
-    cold_q25_us: Annotated[float | None, About("lower quartile", "µs")]
-    cold_q75_us: Annotated[float | None, About("upper quartile", "µs")]
-    cold_n: Annotated[int | None, About("repetitions")]
-    hot_us: Annotated[float | None, About("event time per launch, launches queued back to back, median", "µs")]
-    hot_q25_us: Annotated[float | None, About("lower quartile", "µs")]
-    hot_q75_us: Annotated[float | None, About("upper quartile", "µs")]
-    hot_n: Annotated[int | None, About("repetitions")]
-    host_us: Annotated[float | None, About("host time of the call, without waiting for the GPU, median", "µs")]
-    host_q25_us: Annotated[float | None, About("lower quartile", "µs")]
-    host_q75_us: Annotated[float | None, About("upper quartile", "µs")]
-    host_n: Annotated[int | None, About("repetitions")]
-    plan_us: Annotated[float | None, About("host time of plan(), median", "µs")]
-    plan_q25_us: Annotated[float | None, About("lower quartile", "µs")]
-    plan_q75_us: Annotated[float | None, About("upper quartile", "µs")]
-    plan_n: Annotated[int | None, About("repetitions")]
-    cold_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
-    hot_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
-    host_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
-    plan_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
+    order: Annotated[str | None, About("number of the random order, and the point's place in each round, as JSON")]
     sm_mhz_before: Annotated[float | None, About("SM clock before", "MHz")]
     sm_mhz_after: Annotated[float | None, About("SM clock after", "MHz")]
     mem_mhz_before: Annotated[float | None, About("memory clock before", "MHz")]
@@ -209,6 +232,26 @@ class Timing(TypedDict):
     retakes: Annotated[int | None, About("times the timing was taken again")]
     info: Annotated[str | None, About("what plan() chose, as JSON")]
     peak_memory_bytes: Annotated[int | None, About("peak of allocated GPU memory", "byte")]
+
+
+class Timing(TimedPoint, Series):
+    """One point: checked and timed."""
+
+
+class Pair(TypedDict):
+    """Which pair, and which side of it."""
+
+    report: Report
+    batch: Batch
+    pair: Annotated[str, About("name of the pair: its base and its other point")]
+    side: Annotated[str, About("base or other")]
+    point: Annotated[str, About("point id of this side")]
+    status: Annotated[str, About("of the pair: ok, wrong, skipped, error or lost")]
+    reason: Annotated[str | None, About("why it is not ok")]
+
+
+class PairSide(Pair, Series):
+    """One side of a pair of points that were timed in turns."""
 
 
 class Loss(TypedDict):
@@ -232,6 +275,7 @@ TABLES: dict[str, tuple[type, ...]] = {
     "timeline": (Operation,),
     "ranges": (Range,),
     "timing": (Timing,),
+    "pairs": (PairSide,),
     "lost": (Loss,),
 }
 

@@ -108,12 +108,13 @@ def _one_batch_a_point(folders: Iterable[Path]) -> None:
 
 
 def shared_point(batches: Mapping[str, Iterable[str]]) -> tuple[str, list[str]] | None:
-    """The first point that several batches (name -> point ids) hold, with their names; `deep` aside.
+    """The first point that several batches (name -> point ids) hold, with their names; `deep` and
+    `pairs` aside, whose points are those of other batches.
 
     A batch that another sweep left holds points of this one's: their kernels would count twice.
     """
     holders: dict[str, list[str]] = defaultdict(list)
-    for batch in sorted(set(batches) - {"deep"}):
+    for batch in sorted(set(batches) - {"deep", "pairs"}):
         for point in batches[batch]:
             holders[point].append(batch)
     return min((found for found in holders.items() if len(found[1]) > 1), default=None)
@@ -123,6 +124,10 @@ def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
     for run, times in _runs(folder):
         key = _key(root, times) | {"run": run}
         tables["timing"] += [key | row for row in timing.read(times, _points(folder) or None)]
+    in_turns = _find(folder, "pairs.jsonl")
+    if in_turns:
+        key = _key(root, in_turns)
+        tables["pairs"] += [key | row for row in timing.read_pairs(in_turns)]
     for tool, name in TOOLS.items():
         key = _key(root, folder / name) | {"tool": tool}
         tables["lost"] += [key | loss.model_dump() for loss in _record(folder, tool).lost]

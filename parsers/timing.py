@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ncuflow.io import BadInput, opened
 
 Row = dict[str, Any]
-KINDS = ("cold", "hot", "host", "plan")
+T = TypeVar("T")
+KINDS = ("cold", "hot", "sustained", "host", "plan")
+CLOCKED = ("cold", "hot", "sustained")  # kinds that say at what clock they ran
 Microseconds = Annotated[float, Field(ge=0, le=3.6e9)]  # an hour: no launch takes longer
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Measure = Annotated[float, Field(ge=0)]
@@ -37,6 +39,11 @@ class Times(_Strict):
     q75: Microseconds
     n: Annotated[Count, Field(ge=1)]
     samples: list[Microseconds] | None = None
+    # Under which clocks they ran; records of an earlier format do not say.
+    sm_mhz: Measure | None = None
+    throttle: list[str] = []
+    left_out: list[Microseconds] | None = None
+    floor_us: Microseconds | None = None
 
     @model_validator(mode="after")
     def _agree(self) -> Times:
@@ -101,6 +108,27 @@ class Record(_Strict):
     timing: dict[str, Times | None] | None = None
     clocks: Clocks | None = None
     peak_memory_bytes: Count | None = None
+    order: dict[str, Any] | None = None
+
+
+class Side(_Strict):
+    """The series of one side of a pair."""
+
+    cold: Times
+    hot: Times
+    host: Times
+    plan: Times | None = None
+
+
+class Pair(_Strict):
+    """One line of pairs.jsonl: two points timed in turns."""
+
+    point: Name
+    base: Name
+    other: Name
+    status: Literal["ok", "wrong", "skipped", "error", "lost"]
+    reason: str | None = None
+    sides: Annotated[list[Side], Field(min_length=2, max_length=2)] | None = None
 
 
 def read(path: str | Path, plan: Collection[str] | None = None) -> list[Row]:
@@ -109,19 +137,27 @@ def read(path: str | Path, plan: Collection[str] | None = None) -> list[Row]:
     plan: the ids of the points that it must hold, and no others. Raises BadInput, with the line
     number, on a line that is no record, and where the records are not those of the plan.
     """
+    rows = {row["point"]: row for row in _records(path, flatten)}
+    _planned(path, rows.keys(), plan)
+    return list(rows.values())
+
+
+def read_pairs(path: str | Path) -> list[Row]:
+    """Rows of a pairs.jsonl, plain or `.xz`, a row per side. Raises BadInput on a line that is none."""
+    return [row for rows in _records(path, sides) for row in rows]
+
+
+def _records(path: str | Path, read_one: Callable[[Any], T]) -> Iterator[T]:
+    """What ``read_one`` makes of each line; BadInput, with the line number, where it refuses one."""
     with opened(path) as plain:
         text = plain.read_bytes().decode("utf-8", "replace")
-    rows: dict[str, Row] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                row = flatten(json.loads(line, parse_constant=_no_constant))
+                yield read_one(json.loads(line, parse_constant=_no_constant))
             except (ValueError, RecursionError) as error:
                 what = f"line {number}: no timing record ({_why(error)})"
                 raise BadInput(path, what) from None
-            rows[row["point"]] = row
-    _planned(path, rows.keys(), plan)
-    return list(rows.values())
 
 
 def _planned(path: str | Path, points: Collection[str], plan: Collection[str] | None) -> None:
@@ -155,6 +191,7 @@ def flatten(content: Any) -> Row:
         "status": record.status,
         "reason": record.reason,
         "info": json.dumps(record.info or {}, allow_nan=False),
+        "order": json.dumps(record.order, allow_nan=False) if record.order else None,
         "peak_memory_bytes": record.peak_memory_bytes,
     }
     for kind in KINDS:
@@ -163,16 +200,34 @@ def flatten(content: Any) -> Row:
     return row | dict(record.work or Work()) | _clocks(record.clocks)
 
 
+def sides(content: Any) -> list[Row]:
+    """Both sides of one pair as flat rows. Raises ValueError where it is none."""
+    pair = Pair.model_validate(content)
+    rows: list[Row] = []
+    for place, (side, point) in enumerate((("base", pair.base), ("other", pair.other))):
+        row: Row = {"pair": pair.point, "side": side, "point": point}
+        row |= {"status": pair.status, "reason": pair.reason}
+        for kind, times in pair.sides[place] if pair.sides else ():
+            row |= _times(kind, times)
+        rows.append(row)
+    return rows
+
+
 def _times(kind: str, times: Times | None) -> Row:
     if times is None:
         return {}
-    return {
+    row: Row = {
         f"{kind}_us": times.median,
         f"{kind}_q25_us": times.q25,
         f"{kind}_q75_us": times.q75,
         f"{kind}_n": times.n,
         f"{kind}_samples_us": times.samples,
     }
+    if kind in CLOCKED:
+        row[f"{kind}_sm_mhz"] = times.sm_mhz
+        row[f"{kind}_throttle"] = "; ".join(times.throttle) or None
+        row[f"{kind}_left_out_us"] = times.left_out
+    return row | ({"cold_floor_us": times.floor_us} if kind == "cold" else {})
 
 
 def _clocks(clocks: Clocks | None) -> Row:

@@ -16,7 +16,9 @@ TIMING = {
     "point": "decode/a", "target": "decode", "status": "ok",
     "cold_us": 100.0, "cold_q25_us": 99.0, "cold_q75_us": 101.0, "cold_n": 30,
     "hot_us": 80.0, "hot_q25_us": 79.0, "hot_q75_us": 81.0, "hot_n": 5, "host_us": 20.0,
-    "plan_us": None,
+    "sustained_us": 125.0, "sustained_q25_us": 124.0, "sustained_q75_us": 126.0, "sustained_sm_mhz": 1500.0,
+    "sustained_throttle": "sw_power_cap", "cold_floor_us": 3.5, "cold_sm_mhz": 1980.0, "hot_sm_mhz": 1970.0,
+    "cold_throttle": None, "plan_us": None,
     "flops": 2.0e9, "bytes": 1.5e8, "convention": "test",
 }  # fmt: skip
 
@@ -83,6 +85,19 @@ def test_one_kernel_without_duration_leaves_the_sum_and_the_longest_unknown():
         "unknown",
     )
     assert join.main_kernel([]) is None
+
+
+def test_sustained_rates_have_their_own_time_and_clock():
+    found = row()
+    assert found["tflops_sustained"] == pytest.approx(16) and found["tflops"] == pytest.approx(20)
+    assert found["gbs_sustained"] == pytest.approx(1200)
+    assert (found["clock_cold_mhz"], found["clock_hot_mhz"], found["clock_sustained_mhz"]) == (
+        1980,
+        1970,
+        1500,
+    )
+    assert (found["throttle_cold"], found["throttle_sustained"]) == (None, "sw_power_cap")
+    assert found["time_floor_us"] == 3.5
 
 
 def test_hot_and_cold_launches_are_counted_apart():

@@ -442,3 +442,61 @@ def test_a_point_in_two_batches_is_refused_and_in_a_deep_one_beside_is_not(evide
         tables.collect(root, [folder, stale, deep])
     assert error.value.what.startswith(f"holds {ids[0]}, as does batch b0;")
     assert "b1: holds" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_conditions_of_a_series_are_columns_of_their_own() -> None:
+    series = {"unit": "us", "median": 2.0, "q25": 1.0, "q75": 3.0, "n": 2, "samples": [1.0, 3.0]}
+    clocked = series | {"sm_mhz": 1500, "throttle": ["sw_power_cap"], "left_out": [9.0]}
+    record = {
+        "point": "a/b", "target": "a", "status": "ok", "order": {"run": 1, "positions": [4, 0]},
+        "timing": {"cold": clocked | {"floor_us": 3.5}, "hot": clocked | {"sm_mhz": 1600, "throttle": []},
+                   "sustained": clocked, "host": series, "plan": None},
+    }  # fmt: skip
+    row = timing.flatten(record)
+    assert (row["cold_floor_us"], row["cold_left_out_us"]) == (3.5, [9.0])
+    assert (row["cold_sm_mhz"], row["hot_sm_mhz"], row["sustained_sm_mhz"]) == (1500, 1600, 1500)
+    assert (row["cold_throttle"], row["hot_throttle"]) == ("sw_power_cap", None)
+    assert row["sustained_us"] == 2.0 and row["sustained_samples_us"] == [1.0, 3.0]
+    assert json.loads(row["order"]) == {"run": 1, "positions": [4, 0]}
+
+
+def test_an_earlier_format_has_no_conditions() -> None:
+    series = {"unit": "us", "median": 2.0, "q25": 1.0, "q75": 3.0, "n": 1, "samples": [2.0]}
+    row = timing.flatten(
+        {"point": "a/b", "target": "a", "status": "ok", "timing": {"cold": series}}
+    )
+    assert row["cold_sm_mhz"] is None and row["cold_throttle"] is None and row["order"] is None
+
+
+def test_a_pair_has_a_row_per_side_and_a_refused_one_has_no_times(tmp_path: Path) -> None:
+    series = {"unit": "us", "median": 2.0, "q25": 1.0, "q75": 3.0, "n": 2, "samples": [1.0, 3.0]}
+    slow = series | {"median": 20.0, "q75": 30.0, "q25": 10.0, "samples": [10.0, 30.0]}
+    sides = [
+        {"cold": s | {"floor_us": 3.5}, "hot": s, "host": s, "plan": None} for s in (series, slow)
+    ]
+    ok = {
+        "point": "a | b",
+        "base": "a",
+        "other": "b",
+        "status": "ok",
+        "reason": None,
+        "sides": sides,
+    }
+    bad = ok | {
+        "point": "a | c",
+        "other": "c",
+        "status": "wrong",
+        "reason": "c: off",
+        "sides": None,
+    }
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(f"{json.dumps(ok)}\n{json.dumps(bad)}\n", encoding="utf-8")
+    rows = timing.read_pairs(path)
+    assert [(r["pair"], r["side"], r["point"]) for r in rows] == [
+        ("a | b", "base", "a"), ("a | b", "other", "b"), ("a | c", "base", "a"), ("a | c", "other", "c"),
+    ]  # fmt: skip
+    assert [r.get("cold_us") for r in rows] == [2.0, 20.0, None, None]
+    assert rows[2]["reason"] == "c: off" and rows[0]["cold_floor_us"] == 3.5
+    path.write_text(json.dumps(ok | {"sides": sides[:1]}), encoding="utf-8")
+    with pytest.raises(BadInput, match="line 1: no timing record"):
+        timing.read_pairs(path)

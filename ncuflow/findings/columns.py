@@ -79,13 +79,16 @@ def clock(name: str) -> str | None:
 def _timed(name: str, key: str, formula: str) -> Column:
     """A field of the timing record."""
 
-    def compute(joined: Joined) -> float | None:
-        return joined.timing[key]  # type: ignore[literal-required,no-any-return]
+    def compute(joined: Joined) -> Any:
+        return joined.timing[key]  # type: ignore[literal-required]
 
     if key.endswith("_n"):
         return Column(name, "int", "", formula, compute, "events")
     evidence = f"timing.jsonl of the point's batch, series {key.split('_')[0]!r}"
-    return Column(name, "float", "µs", formula, compute, "events", evidence=evidence)
+    unit = {"mhz": "MHz", "throttle": ""}.get(key.split("_")[-1], "µs")
+    return Column(
+        name, "float" if unit else "text", unit, formula, compute, "events", evidence=evidence
+    )
 
 
 def _traced(
@@ -181,6 +184,16 @@ COLUMNS = (
     _timed("time_hot_q25_us", "hot_q25_us", "first quartile of the same"),
     _timed("time_hot_q75_us", "hot_q75_us", "third quartile of the same"),
     _timed("time_hot_n", "hot_n", "repetitions in that median"),
+    _timed("time_floor_us", "cold_floor_us", "cold time of an empty kernel: what the events themselves cost"),
+    _timed("time_sustained_us", "sustained_us",
+           "median event time per launch back to back, clocks and power settled"),
+    _timed("time_sustained_q25_us", "sustained_q25_us", "first quartile of the same"),
+    _timed("time_sustained_q75_us", "sustained_q75_us", "third quartile of the same"),
+    _timed("clock_cold_mhz", "cold_sm_mhz", "SM clock after the cold launches"),
+    _timed("clock_hot_mhz", "hot_sm_mhz", "SM clock after the hot launches"),
+    _timed("clock_sustained_mhz", "sustained_sm_mhz", "SM clock at the end of the sustained launches"),
+    _timed("throttle_cold", "cold_throttle", "why the clocks were held down in the cold launches that count"),
+    _timed("throttle_sustained", "sustained_throttle", "why the clocks were held down in the sustained launches"),
     _timed("host_launch_us", "host_us", "median host time of the call that launches"),
     _timed("plan_us", "plan_us", "median host time of plan()"),
     _traced("time_insitu_us", "float", "µs", "median over launches of the sum of their kernels' time",
@@ -206,6 +219,8 @@ COLUMNS = (
     _quotient("tflops", "TFLOPS", "flops_analytic", "time_cold_us", 1e-6),
     _quotient("gbs", "GB/s", "bytes_analytic", "time_cold_us", 1e-3),
     _quotient("gbs_hot", "GB/s", "bytes_analytic", "time_hot_us", 1e-3, " (L2 warm: not an HBM rate)"),
+    _quotient("tflops_sustained", "TFLOPS", "flops_analytic", "time_sustained_us", 1e-6),
+    _quotient("gbs_sustained", "GB/s", "bytes_analytic", "time_sustained_us", 1e-3),
     _quotient("tensor_tflops_counted", "TFLOPS", "flops_tensor_counted", "time_ncu_us", 1e-6),
     _quotient("dram_gbs_counted", "GB/s", "bytes_dram_counted", "time_ncu_us", 1e-3),
     _peak("ceiling_dram_gbs_datasheet", "GB/s", "published peak of the part",
