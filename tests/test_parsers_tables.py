@@ -445,7 +445,7 @@ def test_a_point_in_two_batches_is_refused_and_in_a_deep_one_beside_is_not(evide
 
 
 def test_conditions_of_a_series_are_columns_of_their_own() -> None:
-    series = {"unit": "us", "median": 2.0, "q25": 1.0, "q75": 3.0, "n": 2, "samples": [1.0, 3.0]}
+    series = {"unit": "us", "median": 2.0, "q25": 1.5, "q75": 2.5, "n": 2, "samples": [1.0, 3.0]}
     clocked = series | {"sm_mhz": 1500, "throttle": ["sw_power_cap"], "left_out": [9.0]}
     record = {
         "point": "a/b", "target": "a", "status": "ok", "order": {"run": 1, "positions": [4, 0]},
@@ -461,7 +461,7 @@ def test_conditions_of_a_series_are_columns_of_their_own() -> None:
 
 
 def test_an_earlier_format_has_no_conditions() -> None:
-    series = {"unit": "us", "median": 2.0, "q25": 1.0, "q75": 3.0, "n": 1, "samples": [2.0]}
+    series = {"unit": "us", "median": 2.0, "q25": 2.0, "q75": 2.0, "n": 1, "samples": [2.0]}
     row = timing.flatten(
         {"point": "a/b", "target": "a", "status": "ok", "timing": {"cold": series}}
     )
@@ -469,8 +469,8 @@ def test_an_earlier_format_has_no_conditions() -> None:
 
 
 def test_a_pair_has_a_row_per_side_and_a_refused_one_has_no_times(tmp_path: Path) -> None:
-    series = {"unit": "us", "median": 2.0, "q25": 1.0, "q75": 3.0, "n": 2, "samples": [1.0, 3.0]}
-    slow = series | {"median": 20.0, "q75": 30.0, "q25": 10.0, "samples": [10.0, 30.0]}
+    series = {"unit": "us", "median": 2.0, "q25": 1.5, "q75": 2.5, "n": 2, "samples": [1.0, 3.0]}
+    slow = series | {"median": 20.0, "q75": 25.0, "q25": 15.0, "samples": [10.0, 30.0]}
     sides = [
         {"cold": s | {"floor_us": 3.5}, "hot": s, "host": s, "plan": None} for s in (series, slow)
     ]
