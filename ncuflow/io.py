@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import lzma
 import os
@@ -11,10 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from typing import IO, Any
 
 MOST_UNPACKED = 500  # reports compress 40 to 60 times; more is an archive made to fill a disk
 NCU_MAGIC = b"NVR\0"
@@ -143,8 +141,6 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 def digest(path: str | os.PathLike[str]) -> str:
     """sha256 of a file, as hex."""
-    import hashlib  # not above: every command would wait 4 ms for it
-
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -197,38 +193,6 @@ def write_json(path: str | os.PathLike[str], value: Any, levels: int | None = No
     write_text(path, dump_json(value, levels))
 
 
-def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
-    """Write `path` (.parquet) and the same rows as .csv beside it, each atomically."""
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    parquet = Path(path)
-    with replacing(parquet) as temporary:
-        pyarrow.parquet.write_table(table, temporary, compression="zstd")
-    with replacing(parquet.with_suffix(".csv")) as temporary:
-        pyarrow.csv.write_csv(_flat(table), str(temporary))
-
-
-def read_table(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The rows of a `.parquet`."""
-    import pyarrow.parquet
-
-    # its read_table would import pyarrow.dataset first, which takes longer than to read the file
-    rows: list[dict[str, Any]] = pyarrow.parquet.ParquetFile(path).read().to_pylist()
-    return rows
-
-
-def _flat(table: pa.Table) -> pa.Table:
-    """The same table with list columns as JSON text: CSV has no lists."""
-    import pyarrow as pa
-
-    for index, field in enumerate(table.schema):
-        if pa.types.is_list(field.type):
-            texts = [None if v is None else json.dumps(v) for v in table.column(index).to_pylist()]
-            table = table.set_column(index, field.name, pa.array(texts, pa.string()))
-    return table
-
-
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The value of a JSON file, plain or `.xz`; BadInput where it is not strict JSON."""
     with opened(path) as plain:
@@ -242,9 +206,6 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-# --- commands ---------------------------------------------------------------------------------
 
 
 def emit(text: str, out: str | None, stream: IO[str] | None = None) -> None:

@@ -10,7 +10,6 @@ nsys, no counters).
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,9 +19,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ncuflow.io import BadInput, read_json, write_table
+from ncuflow.io import BadInput, read_json
 from ncuflow.model import TABLES
-from ncuflow.parsers import ncu, nsys, timing
+from ncuflow.parquet import write_table
+from ncuflow.parsers import ncu, nsys, schema, timing
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -68,19 +68,13 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
     reports = [capture for capture in captures if capture.tool != "trace"]
     longest_first = sorted(reports, key=lambda report: report.tool != "deep")
 
-    def requests() -> Iterator[ncu.Request]:
-        for report in longest_first:
-            yield ncu.Request(report.path, report.points)
-        # Nothing is left to start: while the children read, this process has time for the rest.
-        for folder in folders:
-            _times_and_losses(tables, root, folder)
-        for capture in captures:
-            if capture.tool == "trace":
-                _read_trace(tables, root, capture)
-        for needed_by_write in ("ncuflow.parsers.schema", "pyarrow.parquet", "pyarrow.csv"):
-            importlib.import_module(needed_by_write)
-
-    found = zip(longest_first, ncu.read_all(requests()), strict=True)
+    for folder in folders:
+        _times_and_losses(tables, root, folder)
+    for capture in captures:
+        if capture.tool == "trace":
+            _read_trace(tables, root, capture)
+    requests = [ncu.Request(report.path, report.points) for report in longest_first]
+    found = zip(longest_first, ncu.read_all(requests), strict=True)
     rows = {report: _rows(root, report, content) for report, content in found}
     for report in reports:
         for name in NCU_TABLES:
@@ -221,8 +215,6 @@ def write(tables: Tables, out: Path) -> None:
 
     Raises BadInput where a value does not fit its column.
     """
-    from ncuflow.parsers import schema
-
     try:
         built = {name: schema.build(name, tables[name]) for name in TABLES}
     except ValueError as error:

@@ -11,7 +11,7 @@ import pytest
 from ncuflow.capture import machine, ncu, process
 from ncuflow.capture.points import Found
 from ncuflow.capture.process import CaptureError
-from ncuflow.capture.progress import Progress
+from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.cli import dispatch
 from ncuflow.parsers import registry
 
@@ -252,7 +252,7 @@ def test_bad_points_are_refused_before_anything_runs(bench: Path, text: str) -> 
 def test_progress_says_point_kernels_elapsed_and_left(tmp_path: Path) -> None:
     now = [0.0]
     records = tmp_path / "progress.jsonl"
-    progress = Progress("decode sweep", 4, records, clock=lambda: now[0])
+    progress = ProfilerOutput("decode sweep", 4, records, clock=lambda: now[0])
     records.write_text('{"point": "a"}\n{"point": "b"}\n{"point": "cut sho')
     now[0] = 20.0
     progress.line('==PROF== Profiling "BatchDecode" - 2 (3/8): 0%....100% - 33 passes')

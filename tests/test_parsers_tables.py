@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncuflow import io
+from ncuflow import io, parquet
 from ncuflow.io import BadInput
 from ncuflow.model import TABLES
 from ncuflow.parsers import tables, timing
@@ -224,7 +224,7 @@ def test_json_below_the_last_level_is_a_line_each():
 
 def test_tables_are_written_twice(tmp_path):
     table = build("timing", [{"report": "r", "batch": "b", "run": 0, **timing.flatten(RECORD)}])
-    io.write_table(tmp_path / "timing.parquet", table)
+    parquet.write_table(tmp_path / "timing.parquet", table)
     assert pq.read_table(tmp_path / "timing.parquet").equals(table)
     with (tmp_path / "timing.csv").open() as text:
         (row,) = csv.DictReader(text)

@@ -36,7 +36,7 @@ from ncuflow.capture.process import (
     run_child,
     scrub_command,
 )
-from ncuflow.capture.progress import Progress
+from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.capture.reportscrub import scrub_report
 from ncuflow.capture.staging import staging
 from ncuflow.io import UsageError, write_json
@@ -138,7 +138,7 @@ def _capture_in(
     command = ncu_command(
         args, held.gpu, base / "points.json", base / records.name, base / args.name
     )
-    progress = Progress(f"{args.target} {args.name}", len(points), records)
+    progress = ProfilerOutput(f"{args.target} {args.name}", len(points), records)
     env = {**minimal_environment(), **held.environ}
     outcome = run_child(
         command, env=env, timeout=args.timeout, on_line=progress.line, inherited=held.locks
@@ -159,7 +159,7 @@ def _keep(
     held: Held,
     stage: Path,
     command: Sequence[str],
-    progress: Progress,
+    progress: ProfilerOutput,
     outcome: Outcome,
     found: Found | None,
 ) -> int:
@@ -226,7 +226,7 @@ def _nvtx_names(action: Any) -> list[str]:
     return [name for domain in domains for name in reversed(domain.push_pop_ranges())]
 
 
-def _notes(progress: Progress, outcome: Outcome, found: Found | None) -> list[str]:
+def _notes(progress: ProfilerOutput, outcome: Outcome, found: Found | None) -> list[str]:
     notes = [_ending(outcome)] if _ending(outcome) else []
     if found is None:
         return [*notes, "completeness not checked: the package ncu-report is not installed"]

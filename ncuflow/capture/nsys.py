@@ -48,7 +48,7 @@ from ncuflow.capture.process import (
     run_child,
     scrub_command,
 )
-from ncuflow.capture.progress import Progress
+from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.capture.staging import staging
 from ncuflow.capture.tracescrub import scrub_trace, tables
 from ncuflow.io import write_json
@@ -141,7 +141,7 @@ def _capture_in(
     write_json(stage / "points.json", points)
     records, report = stage / "progress.jsonl", stage / f"{args.name}.nsys-rep"
     command = nsys_command(args, base / "points.json", base / records.name, base / args.name)
-    progress = Progress(f"{args.target} {args.name}", len(points), records)
+    progress = ProfilerOutput(f"{args.target} {args.name}", len(points), records)
     (stage / "home").mkdir()
     env = program_environment(held.environ, (stage / "home").resolve())
     outcome = run_child(

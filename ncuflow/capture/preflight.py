@@ -25,7 +25,6 @@ from ncuflow.io import write_json
 
 Finding = dict[str, Any]
 DISK_NEEDED_GB = 5.0
-SLOW_CLOCK = 0.5
 
 
 def finding(check: str, status: str, found: str, remedy: str | None = None) -> Finding:

@@ -17,7 +17,7 @@ NOISE = re.compile(r"==PROF==")
 TAIL_LINES = 20
 
 
-class Progress:
+class ProfilerOutput:
     """Collects a profiler's output lines and reports how far the batch is.
 
     `records` is the JSONL file to which the profiled program appends one record a finished point.

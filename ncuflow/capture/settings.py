@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import yaml
+
 LONGEST = 200  # characters of a message: it quotes the value, which may be a whole sweep
 
 
@@ -13,8 +16,6 @@ def typed(value: Any) -> Any:
 
     typed({"runs": "5"}) is {"runs": 5}.
     """
-    import yaml
-
     if isinstance(value, dict):
         return {key: typed(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -24,9 +25,6 @@ def typed(value: Any) -> Any:
 
 def check(config: dict[str, Any], schema: Path) -> None:
     """Raises ValueError with one line that names the first setting that the schema refuses."""
-    import jsonschema
-    import yaml
-
     validator = jsonschema.Draft202012Validator(yaml.safe_load(schema.read_text("utf-8")))
     error = jsonschema.exceptions.best_match(validator.iter_errors(config))
     if error is None:

@@ -9,17 +9,17 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from ncuflow.findings import ceilings, noise
 from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.join import Joined
 from ncuflow.findings.provenance import load_provenance
-from ncuflow.io import BadInput, read_table, write_json, write_table
+from ncuflow.io import BadInput, write_json
 from ncuflow.model import Kernel, OfKernel, Point, Results, Timing
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ncuflow.parquet import read_table, write_table
 
 
 def read(tables: Path, name: str) -> list[Any]:
@@ -144,8 +144,6 @@ def _deep(kernels: list[Kernel], tables: Path) -> list[Kernel]:
 
 def measurements(found: Results) -> pa.Table:
     """The measurement rows of all points as a table."""
-    import pyarrow as pa
-
     kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
     schema = pa.schema([pa.field(column.name, kinds[column.kind]) for column in COLUMNS])
     return pa.Table.from_pylist([point["measurement"] for point in found["points"]], schema=schema)

@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 Runs = list[list[float]]  # the samples of each run, µs
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -116,10 +117,8 @@ def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Es
     slower, faster: significant, beyond the threshold and beyond the floor that applies;
     same: the interval lies within ± threshold; too noisy to tell: everything else.
     """
-    from scipy.stats import false_discovery_control
-
     tested = [i for i, e in enumerate(found) if e.p is not None]
-    q_values = false_discovery_control([found[i].p for i in tested]) if tested else []
+    q_values = stats.false_discovery_control([found[i].p for i in tested]) if tested else []
     corrected = dict(zip(tested, q_values, strict=True))
     out = []
     for i, estimate in enumerate(found):
@@ -162,9 +161,7 @@ def _prior(own: Sequence[tuple[float, int]]) -> Prior:
     variances = [variance for variance, own_df in own if own_df == df]
     if len(variances) < FEWEST_POINTS:
         return Prior()
-    from scipy.stats import f
-
-    _, prior_df, _, variance = f.fit(variances, fdfn=df, floc=0)
+    _, prior_df, _, variance = stats.f.fit(variances, fdfn=df, floc=0)
     if not (np.isfinite(prior_df) and np.isfinite(variance) and variance > 0):
         return Prior(float(np.median(variances)), MOST_PRIOR_DF)
     return Prior(float(variance), float(min(prior_df, MOST_PRIOR_DF)))
@@ -182,15 +179,13 @@ def _by_runs(
     """Moderated t-test on the log medians of the runs."""
     if not medians:
         return []
-    from scipy.stats import t
-
     change = np.array([_change(pair) for pair in medians])
     variance, df = (np.array(column, dtype=float) for column in zip(*own, strict=True))
     weight = np.array([sum(1 / len(side) for side in pair) for pair in medians])
     total = df + prior.df
     error = np.sqrt((df * variance + prior.df * prior.variance) / total * weight)
-    p = 2 * t.sf(np.abs(change) / error, total)
-    half = t.ppf(1 - alpha / 2, total) * error
+    p = 2 * stats.t.sf(np.abs(change) / error, total)
+    half = stats.t.ppf(1 - alpha / 2, total) * error
     return list(zip(p.tolist(), (change - half).tolist(), (change + half).tolist(), strict=True))
 
 
@@ -218,16 +213,13 @@ def _by_samples(sides: Sequence[tuple[Runs, Runs]], alpha: float) -> list[Found]
 
 
 def _launches(base: Floats, head: Floats, alpha: float) -> list[Found]:
-    from scipy.stats import mannwhitneyu, norm
-    from scipy.stats.mstats import mjci
-
-    p = mannwhitneyu(base, head, axis=-1, method="asymptotic").pvalue
+    p = stats.mannwhitneyu(base, head, axis=-1, method="asymptotic").pvalue
     # Maritz and Jarrett's estimator: the bootstrap standard error of a median, without resampling.
     middles = [np.median(side, axis=-1, keepdims=True) for side in (base, head)]
     centred = (base - middles[0], head - middles[1])  # it squares: keep what differs
-    errors = [np.asarray(mjci(side, prob=[0.5], axis=1))[:, 0] for side in centred]
+    errors = [np.asarray(stats.mstats.mjci(side, prob=[0.5], axis=1))[:, 0] for side in centred]
     change = (middles[1] - middles[0])[:, 0]
-    half = norm.ppf(1 - alpha / 2) * np.maximum(np.hypot(*errors), TIMER_STEP)
+    half = stats.norm.ppf(1 - alpha / 2) * np.maximum(np.hypot(*errors), TIMER_STEP)
     p = np.nan_to_num(p, nan=1.0)  # all samples equal
     return list(zip(p.tolist(), (change - half).tolist(), (change + half).tolist(), strict=True))
 

@@ -1,0 +1,41 @@
+"""Tables in files: Parquet, and the same rows as CSV beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from ncuflow.io import replacing
+
+
+def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
+    """Write `path` (.parquet) and the same rows as .csv beside it, each atomically."""
+    parquet = Path(path)
+    with replacing(parquet) as temporary:
+        pyarrow.parquet.write_table(table, temporary, compression="zstd")
+    with replacing(parquet.with_suffix(".csv")) as temporary:
+        pyarrow.csv.write_csv(_flat(table), str(temporary))
+
+
+def read_table(
+    path: str | os.PathLike[str], columns: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of a `.parquet`, with these columns alone if they are named."""
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path, columns=columns).to_pylist()
+    return rows
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """The same table with list columns as JSON text: CSV has no lists."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_list(field.type):
+            texts = [None if v is None else json.dumps(v) for v in table.column(index).to_pylist()]
+            table = table.set_column(index, field.name, pa.array(texts, pa.string()))
+    return table
