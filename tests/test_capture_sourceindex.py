@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from flashinfer_source import made_package, write
 
 from ncuflow.capture.machine import package_folder
 from ncuflow.capture.process import CaptureError
@@ -62,37 +63,7 @@ def test_functions_of_a_header() -> None:
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A package with just what the targets declare."""
-    root = tmp_path / "flashinfer"
-    files: dict[str, dict[str, None]] = {
-        "jit/__init__.py": {}
-    }  # lines as keys: each once, in order
-    files["decode.py"] = {"import os": None, 'X = os.environ.get("MAX_JOBS", "1")': None}
-    for target in known().values():
-        for value in target.api.values():
-            if value.startswith("flashinfer."):
-                module, symbol = value.rsplit(".", 1)
-                file = "/".join(module.split(".")[1:]) + ".py"
-                files.setdefault(file, {})[f"def {symbol}(): ..."] = None
-            else:
-                files.setdefault(f"data/{value}", {})
-        for file in target.sources:
-            files[f"{sourceindex.CSRC}/{file}"] = {}
-        for symbol, header in target.kernels:
-            lines = files.setdefault(f"{sourceindex.INCLUDE}/{header}", {})
-            lines[f"void {symbol}(float x) {{ }}"] = None  # no kernel
-            lines[f"__global__ void {symbol}(int n) {{ }}"] = None
-        for symbol, header in target.functions:
-            lines = files.setdefault(f"{sourceindex.INCLUDE}/{header}", {})
-            lines[f"inline auto {symbol}(int n) {{ }}"] = None
-    for file, content in files.items():
-        write(root / file, "\n".join(content) + "\n")
-    (root / "_build_meta.py").write_text('__version__ = "9.9.9"\n')
-    return root
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    return made_package(tmp_path / "flashinfer")
 
 
 def test_index_of_a_small_package(package: Path, tmp_path: Path) -> None:

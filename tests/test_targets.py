@@ -17,11 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from flashinfer_source import made_package
+from results_data import PROVENANCE, entry, kernel
+from results_data import results as made_results
 
 from ncuflow.cli import dispatch
+from ncuflow.findings.jit import summary
+from ncuflow.io import write_json
+from ncuflow.pages.pages import Findings, render
 from ncuflow.runner import reference, sweep
 from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import FOLDERS, Target, known, load
+from ncuflow.source.index import Package
+from ncuflow.source.index import index as source_index
+from ncuflow.target import FOLDERS, Target, jit_modules, known, load
 
 ROOT = Path(__file__).parents[1]
 NAMES = list(known())
@@ -288,6 +296,107 @@ def test_the_documented_way_to_try_it_plans_the_point(page_append: Target, tmp_p
     (point,) = json.loads((tmp_path / "points.json").read_text())
     assert point["id"] == "page_append/B32_L512_K8_D128_P16_f16"
     assert point["params"]["batch"] == 32
+
+
+@pytest.fixture
+def documented(page_append: Target, tmp_path: Path) -> Findings:
+    """Findings of a run with the documented target: two points, its source index and its JIT module."""
+    results, evidence = tmp_path / "results", tmp_path / "evidence"
+    points = []
+    for page_size, cold in ((16, 20.0), (1, 30.0)):
+        p = params(page_append, page_size=page_size)
+        moved = float(page_append.work(p).bytes)
+        made = kernel("flashinfer::AppendPagedKVCacheKernel") | {
+            "name": "AppendPagedKVCacheKernel", "point": page_append.point_id(p), "grid": "1,1,1",
+            "block": "32,1,1", "registers": 8, "smem_static_bytes": 0, "smem_dynamic_bytes": 0,
+        }  # fmt: skip
+        rates = {"gbs": moved / cold / 1e3, "gbs_fraction_measured": 0.5, "time_cold_us": cold}
+        found = entry(
+            page_append.point_id(p), p, [made], bytes_analytic=moved, bottleneck="latency", **rates
+        )
+        points.append(found | {"reason": None, "samples": {}})
+    write_json(results / "page_append_results.json", made_results(*points))
+    machine = {"provenance": PROVENANCE, "findings": [], "ceilings": {}, "tools": {}}
+    write_json(results / "environment_info.json", machine)
+    package = Package(made_package(tmp_path / "flashinfer"))
+    write_json(evidence / "source_index.json", source_index(package))
+    target, module = jit_modules()["page"]
+    cold = {"uri": "page_uri", "generation_s": 0.01, "build_s": 30.0, "load_s": 0.002}
+    measured = {"target": target.name, "aot": False, "cold": cold, "disk": {}, "first_launch": {}}
+    jit = {"modules": {module.name: measured}, "cpu_count": 8, "method": "m", "environment": {}}
+    row = summary(module.name, measured)
+    write_json(results / "jit_analysis.json", jit | {"provenance": PROVENANCE, "summary": [row]})
+    return Findings(results, evidence)
+
+
+def test_the_documented_target_is_on_every_page_by_its_one_file(documented: Findings) -> None:
+    assert render("target", documented, "page_append").startswith("# Append to a paged KV cache\n")
+    index = render("INDEX", documented)
+    assert "| [Append to a paged KV cache](page_append.md) | " in index
+    assert "snakemake -j1 page_append     # append to a paged kv cache alone" in index
+    assert "1. Append to a paged KV cache analysis" in render("analysis", documented)
+    assert "| `page` | 30 s | 30 s | 2 000 µs |" in render("jit", documented)
+    report = render("final-report", documented)
+    assert "| Page size 16 or 1 (page_append) | 16 | 1 | +50.0 % | 1 |" in report
+
+
+def test_the_documented_target_has_its_section_of_the_guide(documented: Findings) -> None:
+    guide = render("kernel-dev-guide", documented)
+    assert "\n6. [Append to a paged KV cache](#6-append-to-a-paged-kv-cache)\n7. [JIT" in guide
+    section = guide.split("## 6. Append to a paged KV cache\n")[1].split("\n## 7.")[0]
+    for text in (
+        "### Algorithm Description\n\nAppend of keys and values to an empty paged KV cache: each",
+        "### Usage\n\nNo example of its use is written",
+        "| Python API | `flashinfer.page.append_paged_kv_cache` | `page.py:1` |",
+        "| JIT generator | `flashinfer.jit.page.gen_page_module` | `jit/page.py:1` |",
+        "| binding | – | `data/csrc/page.cu` |",
+        "| JIT module | `page_uri` |",
+        "`data/include/flashinfer/page.cuh:2`, launched at 2 points |",
+        "made from `data/csrc/page.cu`, `data/csrc/flashinfer_page_binding.cu`.",
+        "#### Page size 16 or 1",
+        "**+50.0 %**",
+    ):
+        assert text in section, text
+    assert "| page | 10 ms | 30 s | 2 000 µs |" in guide
+
+
+def test_prose_of_a_target_lies_in_its_folder(documented: Findings, tmp_path: Path) -> None:
+    prose = tmp_path / "templates/guide/page_append"
+    prose.mkdir(parents=True)
+    (prose / "algorithm.md.j2").write_text("Each token goes to {{ s.name }}.\n")
+    (prose / "usage.py").write_text("append()\n")
+    (prose / "selection.md.j2").write_text("| new tokens | `append` | – |\n")
+    guide = render("kernel-dev-guide", documented)
+    assert "### Algorithm Description\n\nEach token goes to page_append.\n" in guide
+    assert "```python\nappend()\n```" in guide and "No example of its use" not in guide
+    assert "\n| new tokens | `append` | – |\n\n### Performance" in guide
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("TARGET = 1", "TARGET is not a Target named mine"),
+        ("import nothing_like_it\nTARGET = None", "ModuleNotFoundError: No module"),
+        ((ROOT / "targets/rmsnorm.py").read_text(), "TARGET is not a Target named mine"),
+    ],
+)
+def test_a_file_that_is_no_target_is_one_clear_error(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.setenv(FOLDERS, str(tmp_path))
+    monkeypatch.delitem(sys.modules, "ncuflow.targets.mine", raising=False)
+    with pytest.raises(ValueError, match=rf"mine\.py: {message}"):
+        known()
+
+
+def test_two_targets_of_one_name_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rope.py").write_text((ROOT / "targets/rope.py").read_text())
+    monkeypatch.setenv(FOLDERS, str(tmp_path))
+    with pytest.raises(ValueError, match=r"rope\.py: there is a kernel target rope already"):
+        known()
 
 
 # --- references against the formulas, in NumPy's double precision ------------------------------
