@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ncuflow.cli import COMMANDS
+
 ROOT = Path(__file__).parents[1]
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 YAML = [
@@ -20,3 +22,18 @@ YAML = [
 @pytest.mark.parametrize("text", YAML)
 def test_a_block_of_yaml_is_yaml(text: str) -> None:
     assert isinstance(yaml.safe_load(text), dict | list)
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_commands_and_files_that_a_page_names_are_there(path: Path) -> None:
+    text = path.read_text()
+    code = re.findall(r"```bash\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text)
+    commands = [
+        name for line in code for name in re.findall(r"(?:^|[ /(\n])ncuflow ([a-z][a-z-]+)", line)
+    ]
+    assert set(commands) <= COMMANDS.keys()
+    files = re.findall(
+        r"`((?:ncuflow|parsers|targets|templates|workflows|scripts|config)/[\w/.-]+)`", text
+    )
+    written = [name for name in files if "page_append" not in name]  # the reader writes that one
+    assert [name for name in written if not (ROOT / name).exists()] == []
