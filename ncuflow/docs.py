@@ -14,6 +14,7 @@ from pathlib import Path
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.io import write_text
 from ncuflow.model import TABLES
+from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import GROUPS, STALL_REASONS, Metric
 from ncuflow.parsers.schema import row, schema
 
@@ -50,6 +51,15 @@ collected there is none. Stalls matter only where `issue_active` is low:
 schedulers that issue in every cycle lose nothing to them.
 
 | reason | kind | a warp waits for | name in the samples |
+|---|---|---|---|
+"""
+UNITS_INTRO = """
+## Units
+
+The largest counter of a breakdown is the throughput that it is a breakdown of (table `breakdown`), and names the
+unit that a launch keeps busiest.
+
+| unit | on pages | what its counters count | counters that begin with |
 |---|---|---|---|
 """
 MEASUREMENTS_INTRO = """\
@@ -89,7 +99,7 @@ def _table(name: str) -> Iterator[str]:
 def metrics_page() -> str:
     """The text of docs/metrics.md."""
     groups = [f"\n## {name}\n\n{''.join(map(_metric, group))}" for name, group in GROUPS.items()]
-    return HEAD + METRICS_INTRO + "".join(groups) + "\n" + _stalls()
+    return HEAD + METRICS_INTRO + "".join(groups) + "\n" + _stalls() + _units()
 
 
 def _metric(metric: Metric) -> str:
@@ -109,6 +119,14 @@ def _stalls() -> str:
         for r in STALL_REASONS.values()
     )
     return STALLS_INTRO + rows
+
+
+def _units() -> str:
+    rows = "".join(
+        f"| `{name}` | {u.label} | {u.meaning} | {', '.join(f'`{p}`' for p in u.prefixes if p)} |\n"
+        for name, u in UNITS.items()
+    )
+    return UNITS_INTRO + rows
 
 
 def measurements_page() -> str:

@@ -93,6 +93,15 @@ class Stall(TypedDict):
     ]
 
 
+class Part(TypedDict):
+    """One counter of the breakdown of one kernel's SM or memory throughput, which is the largest of its counters."""
+
+    parent: Annotated[str, About("registry key of the throughput: sm_throughput_pct or memory_throughput_pct")]
+    counter: Annotated[str, About("the ncu counter")]
+    unit: Annotated[str, About("the hardware unit that it is of (docs/metrics.md lists them)")]
+    pct: Annotated[float, About("utilisation of its sustained peak over elapsed cycles", "%")]
+
+
 class Rule(TypedDict):
     """One message of one of ncu's own rules."""
 
@@ -270,6 +279,7 @@ TABLES: dict[str, tuple[type, ...]] = {
     "kernels": (KernelRow,),
     "metrics": (OfKernel, MetricRow),
     "stalls": (OfKernel, Stall),
+    "breakdown": (OfKernel, Part),
     "rules": (OfKernel, Rule),
     "lines": (OfKernel, Line),
     "timeline": (Operation,),
@@ -288,6 +298,7 @@ class Kernel(KernelRow):
 
     metrics: dict[str, float | None]
     stalls: list[Stall]
+    breakdown: list[Part]
     rules: list[Rule]
     lines: NotRequired[list[Line]]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, opened, shown
-from ncuflow.parsers import children, container, lines, listing, reader
+from ncuflow.parsers import breakdown, children, container, lines, listing, reader
 from ncuflow.parsers.registry import METRICS, STALL_REASONS, architecture
 from ncuflow.parsers.sources import Counter, NotANumber
 from ncuflow.parsers.units import base_unit, expected_unit
@@ -56,6 +56,7 @@ class Report:
     kernels: list[Row] = field(default_factory=list)
     metrics: list[Row] = field(default_factory=list)
     stalls: list[Row] = field(default_factory=list)
+    breakdown: list[Row] = field(default_factory=list)
     rules: list[Row] = field(default_factory=list)
     lines: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -63,7 +64,7 @@ class Report:
     def add(self, part: Report) -> None:
         """Take over what a part of the same report holds."""
         self.ranges = part.ranges
-        for name in ("kernels", "metrics", "stalls", "rules", "lines", "problems"):
+        for name in ("kernels", "metrics", "stalls", "breakdown", "rules", "lines", "problems"):
             getattr(self, name).extend(getattr(part, name))
 
 
@@ -281,13 +282,14 @@ def _kernel(
     point = _point(nvtx, request.points)
     key = {"point": point, "kernel": kernel.index}
     metrics = _metrics(kernel)
-    stalls = _stalls(kernel)
+    stalls, parts = _stalls(kernel), list(breakdown.rows(kernel))
     row = key | _identity(kernel, nvtx) | _launch(kernel)
     row["duration_ns"] = next((m["value"] for m in metrics if m["key"] == "duration_ns"), None)
     row["problems"] = "; ".join(_problems(kernel, row, request.points)) or None
     report.kernels.append(row)
     report.metrics += [key | metric for metric in metrics]
     report.stalls += [key | stall for stall in stalls]
+    report.breakdown += [key | part for part in parts]
     report.rules += [key | rule for rule in _rules(kernel.action)]
     if request.with_lines:
         report.lines += [key | line for line in lines.of(kernel.action, listed)]

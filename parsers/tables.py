@@ -27,7 +27,7 @@ from ncuflow.parsers import ncu, nsys, schema, timing
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 TOOLS = {"trace": "trace.sqlite", "sweep": "sweep.ncu-rep", "deep": "deep.ncu-rep"}
-NCU_TABLES = ("kernels", "metrics", "stalls", "rules", "lines")
+NCU_TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
 
 
 class Loss(BaseModel):

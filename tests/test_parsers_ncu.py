@@ -24,7 +24,7 @@ from ncuflow.parsers.schema import build
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
 RECORDED = sorted(ROOT.glob("recordings/*/**/*.ncu-rep.xz"), key=lambda p: p.stat().st_size)
-TABLES = ("kernels", "metrics", "stalls", "rules", "lines")
+TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
 
 
 @functools.cache

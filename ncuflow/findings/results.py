@@ -37,16 +37,14 @@ def grouped(rows: list[Any], *keys: str) -> dict[Any, list[Any]]:
 
 
 def kernels(tables: Path) -> list[Kernel]:
-    """Kernel rows with what was measured of each nested inside: metrics by key, stalls, rules."""
-    metrics = grouped(read(tables, "metrics"), "report", "kernel")
-    stalls = grouped(read(tables, "stalls"), "report", "kernel")
-    rules = grouped(read(tables, "rules"), "report", "kernel")
+    """Kernel rows with what was measured of each nested inside: metrics by key, stalls, breakdown, rules."""
+    nested = ("stalls", "breakdown", "rules")
+    found = {name: grouped(read(tables, name), "report", "kernel") for name in ("metrics", *nested)}
     rows = read(tables, "kernels")
     for row in rows:
         key = (row["report"], row["kernel"])
-        row["metrics"] = {m["key"]: m["value"] for m in metrics[key]}
-        row["stalls"] = [_without_key(s) for s in stalls[key]]
-        row["rules"] = [_without_key(r) for r in rules[key]]
+        row["metrics"] = {m["key"]: m["value"] for m in found["metrics"][key]}
+        row |= {name: [_without_key(part) for part in found[name][key]] for name in nested}
     return rows
 
 

@@ -1,0 +1,73 @@
+"""Speed of Light taken apart: units of counters, and that the largest counter is the throughput."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncuflow.parsers import breakdown, ncu
+
+RECORDED = sorted((Path(__file__).parents[1] / "recordings").glob("*/*/*/sweep.ncu-rep.xz"))
+PCT = ".avg.pct_of_peak_sustained_elapsed"
+
+
+@pytest.mark.parametrize(
+    ("counter", "unit"),
+    [
+        ("dram__cycles_active", "dram"),
+        ("lts__d_sectors", "l2"),
+        ("l1tex__m_xbar2l1tex_read_sectors", "l2"),
+        ("l1tex__data_pipe_lsu_wavefronts", "l1"),
+        ("sm__pipe_tensor_op_dmma_cycles_active", "tensor"),
+        ("sm__pipe_fmaheavy_cycles_active", "fma"),
+        ("sm__inst_executed", "issue"),
+        ("sm__inst_executed_pipe_xu", "xu"),
+        ("sm__inst_executed_pipe_uniform", "other"),
+        ("gpu__compute_memory_access_throughput_internal_activity", "other"),
+    ],
+)
+def test_unit_of_a_counter(counter, unit):
+    assert breakdown.unit_of(counter + PCT) == unit
+
+
+class Fake:
+    """A kernel of the reader, as far as a breakdown reads it."""
+
+    architecture = "gh100"
+
+    def __init__(self, **counters):
+        self.counters = {name + PCT: value for name, value in counters.items()}
+
+    def text(self, name):
+        return ",".join(self.counters) if name == f"breakdown:sm__throughput{PCT}" else None
+
+    def counter(self, name):
+        return self.counters[name] and (self.counters[name], 0)
+
+
+@pytest.mark.parametrize("behind", ["tensor", "fp64"])
+def test_the_shared_pipe_is_the_pipe_that_keeps_it_busy(behind):
+    pipes = {
+        f"sm__pipe_{pipe}_cycles_active": 40.0 if pipe == behind else 2.0
+        for pipe in breakdown.BEHIND
+    }
+    found = list(breakdown.rows(Fake(sm__pipe_shared_cycles_active=41.0, **pipes)))
+    assert next(part["unit"] for part in found if part["pct"] == 41.0) == behind
+
+
+def test_a_counter_without_a_value_is_no_part():
+    found = list(breakdown.rows(Fake(sm__issue_active=3.0, sm__pipe_alu_cycles_active=None)))
+    assert [part["unit"] for part in found] == ["issue"]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda p: "-".join(p.parts[-4:-2]))
+def test_the_largest_part_is_the_throughput(path):
+    report = ncu.read(path, with_lines=False)
+    whole = {
+        (m["kernel"], m["key"]): m["value"] for m in report.metrics if m["key"] in breakdown.PARENTS
+    }
+    parts = {}
+    for part in report.breakdown:
+        parts.setdefault((part["kernel"], part["parent"]), []).append(part["pct"])
+    assert whole and {key: max(found) for key, found in parts.items()} == pytest.approx(whole)
