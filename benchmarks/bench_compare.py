@@ -61,7 +61,7 @@ def main() -> None:
         subprocess.run(command, cwd=ROOT, check=True)
         took = time.perf_counter() - started
     print(
-        f"{args.points} points, {args.runs} run(s) a side, {args.changed:.0%} changed: {took:.2f} s"
+        f"{args.points} points, {args.runs} run(s) per side, {args.changed:.0%} changed: {took:.2f} s"
     )
 
 

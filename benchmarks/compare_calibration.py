@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--modes", type=float, nargs="*", default=[0.0, 0.1])
     args = parser.parse_args()
     print(
-        "| two-moded points | runs a side | A/A with a false alarm | points same | +8 % | +15 % |"
+        "| two-moded points | runs per side | A/A with a false alarm | points same | +8 % | +15 % |"
     )
     print("|---:|---:|---:|---:|---:|---:|")
     for modes in args.modes:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import random
+from dataclasses import asdict
 from typing import Any
 
+from ncuflow.compare import attribution, verdict
+from ncuflow.compare.records import Settings
 from ncuflow.compare.verdict import Side
 
 Row = dict[str, Any]
@@ -165,3 +169,29 @@ def pair(
     for name, points in (("base", base), ("head", base if head is None else head)):
         sides.append(side(name, [with_runs(rng, row, count, between) for row in points]))
     return sides[0], sides[1]
+
+
+def compare(base: Side, head: Side, settings: Settings) -> Row:
+    """The comparison as ``compare.json`` holds it."""
+    found: Row = json.loads(json.dumps(asdict(verdict.compare(base, head, settings))))
+    return found
+
+
+def profile(row: Row) -> attribution.Profile:
+    """What a point of these says beside its times."""
+    return attribution.Profile(
+        row["kernels"],
+        row["deep"],
+        row["measurement"]["kernel_gap_us"],
+        row["info"],
+        row.get("traced"),
+    )
+
+
+def explain(
+    base: Row, head: Row, metric: str, delta_us: float, base_us: float = 0.0
+) -> tuple[list[Row], float]:
+    """Causes as rows, and what they leave, of points whose metric differs by so much."""
+    sides = profile(base), profile(head)
+    causes, rest = attribution.explain(*sides, metric, base_us, base_us + delta_us)
+    return [asdict(cause) for cause in causes], rest

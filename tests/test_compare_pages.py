@@ -5,29 +5,31 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from compare_data import kernel, pair, point, sweep
 from conftest import ROOT, Pipeline
 
-from ncuflow.compare.verdict import Settings, compare
+from ncuflow.compare.records import Cause, Comparison, Part, Settings
+from ncuflow.compare.verdict import compare
 from ncuflow.pages import compare_figures, compare_page
 from ncuflow.pages.compare_page import context, figure_name, render, series, value
 
 
-def document(change: dict | None = None, count: int = 5, **provenance: str) -> dict:
+def document(change: dict | None = None, count: int = 5, **provenance: str) -> Comparison:
     """A comparison; ``change`` replaces the point decode/B8 of the head."""
     head_points = sweep()
     if change is not None:
         head_points[7] = head_points[7] | change
     base, head = pair(sweep(), head_points, count=count)
-    head.provenance |= provenance
+    head.provenance = {**head.provenance, **provenance}
     return compare(base, head, Settings())
 
 
 @pytest.fixture(scope="module")
-def slower() -> dict:
+def slower() -> Comparison:
     worse = kernel(tile=1, registers=110, warps=4.6, long_scoreboard=6.5)
     return document(point("decode/B8", 60.0, [worse]), flashinfer="0.7.2", driver="590.1")
 
@@ -36,24 +38,24 @@ def sections(text: str) -> list[str]:
     return re.findall(r"^##+ (.*)$", text, re.MULTILINE)
 
 
-def test_the_page_leads_with_the_differences_then_counts_then_changes(slower: dict) -> None:
+def test_the_page_leads_with_the_differences_then_counts_then_changes(slower: Comparison) -> None:
     text = render([slower], ["../figures"])
     assert sections(text) == [
         "What differs", "Summary", "The largest changes",
-        f"`decode/B8`: slower, {100 * slower['points'][7]['relative']:+.1f} %", "All points",
+        f"`decode/B8`: slower, {100 * slower.points[7].relative:+.1f} %", "All points",
     ]  # fmt: skip
     assert "| FlashInfer | 0.6.18 | 0.7.2 | yes |" in text
     assert "**Mixed causes.** driver, FlashInfer differ at once." in text
     assert "1 of 24 points changed beyond 3 %." in text
 
 
-def test_the_page_tells_the_cause_its_parts_and_what_stays_unexplained(slower: dict) -> None:
+def test_the_page_tells_the_cause_its_parts_and_what_stays_unexplained(slower: Comparison) -> None:
     text = render([slower], ["../figures"])
     told = text.partition("### `decode/B8`")[2].partition("## All points")[0]
     assert "template arguments**: tile_size_per_bdx 4 → tile_size_per_bdx 1" in told
     assert "long_scoreboard: 5 → 6.5 cycles per instruction" in told
     assert "registers 70 → 110" in told and "Unexplained: " in told
-    assert f"(../figures/{figure_name(slower['points'][7])})" in told
+    assert f"(../figures/{figure_name(slower.points[7])})" in told
 
 
 def test_slow_downs_come_before_larger_speed_ups() -> None:
@@ -61,7 +63,7 @@ def test_slow_downs_come_before_larger_speed_ups() -> None:
     points[3], points[7] = point("decode/B4", 5.0), point("decode/B8", 60.0)
     base, head = pair(sweep(), points)
     found = compare(base, head, Settings())
-    assert [p["id"] for p in compare_page.changed(found)] == ["decode/B8", "decode/B4"]
+    assert [p.id for p in found.changed] == ["decode/B8", "decode/B4"]
 
 
 def test_nothing_changed_is_said_plainly() -> None:
@@ -72,10 +74,10 @@ def test_nothing_changed_is_said_plainly() -> None:
 
 
 def test_one_run_a_side_is_a_note_on_the_page() -> None:
-    assert "- 1 and 1 run(s) a side, fewer than 5" in render([document(count=1)], [None])
+    assert "- 1 and 1 run(s) per side, fewer than 5" in render([document(count=1)], [None])
 
 
-def test_tables_are_whole_and_have_at_most_eight_columns(slower: dict) -> None:
+def test_tables_are_whole_and_have_at_most_eight_columns(slower: Comparison) -> None:
     text = render([slower, slower], [None, None])
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         columns = {len(re.findall(r"(?<!\\)\|", line)) - 1 for line in table.splitlines()}
@@ -106,13 +108,13 @@ def test_a_long_comparison_shows_what_changed_first_and_says_what_it_left_out() 
     long = [point(f"decode/B{i}", 50.0) for i in range(100)]
     base, head = pair(long, [*long[:70], point("decode/B70", 80.0), *long[71:]])
     found = context(compare(base, head, Settings()), None)
-    assert found["rows"][0]["id"] == "decode/B70" and len(found["rows"]) == compare_page.MOST_ROWS
+    assert found["rows"][0].id == "decode/B70" and len(found["rows"]) == compare_page.MOST_ROWS
     assert "40 more in `compare.json`" in render([compare(base, head, Settings())], [None])
 
 
-def test_several_sides_make_one_page_with_all_times(slower: dict) -> None:
+def test_several_sides_make_one_page_with_all_times(slower: Comparison) -> None:
     found = series([slower, slower])
-    assert [side["name"] for side in found["sides"]] == ["base", "head", "head"]
+    assert [side.name for side in found["sides"]] == ["base", "head", "head"]
     (row,) = found["rows"]
     assert row["id"] == "decode/B8" and len(row["times"]) == 3 and found["moved"] == 1
     text = render([slower, slower], [None, None])
@@ -141,18 +143,19 @@ def test_values_are_printed_as_their_kind(found: object, unit: str, text: str) -
 # --- figures ----------------------------------------------------------------------------------
 
 
-def test_a_waterfall_goes_from_base_to_head(slower: dict) -> None:
-    changed = slower["points"][7]
+def test_a_waterfall_goes_from_base_to_head(slower: Comparison) -> None:
+    changed = slower.points[7]
     steps = compare_figures.steps(changed)
-    assert changed["base"] + sum(amount for _, amount in steps) == pytest.approx(changed["head"])
-    assert steps[-1] == ("unexplained", changed["unexplained"])
+    assert changed.base + sum(amount for _, amount in steps) == pytest.approx(changed.head)
+    assert steps[-1] == ("unexplained", changed.unexplained)
     assert "long_scoreboard" in dict(steps)
 
 
 def test_many_small_parts_are_one_step() -> None:
-    parts = [{"what": f"p{i}", "delta_us": float(i)} for i in range(1, 21)]
-    cause = {"delta_us": 210.0, "share_of_delta": 1.0, "parts": parts, "what": "k"}
-    steps = compare_figures.steps({"causes": [cause], "unexplained": 0.0})
+    parts = [Part("stall", f"p{i}", None, None, "", float(i)) for i in range(1, 21)]
+    cause = Cause("execution", "k", None, None, 210.0, "", 1.0, parts)
+    point = replace(document().points[0], causes=[cause], unexplained=0.0)
+    steps = compare_figures.steps(point)
     assert len(steps) == compare_figures.MOST_STEPS + 2
     assert steps[-2] == ("other explained", sum(range(1, 12)))
 
@@ -168,16 +171,15 @@ def test_a_host_time_has_no_waterfall_and_stands_beside_a_slower_kernel() -> Non
     assert re.search(r"^Host time of the launching call: slower, 1\d\S* µs → 21", told, re.M)
 
 
-def test_a_tiny_negative_share_is_no_negative_zero(slower: dict) -> None:
-    row = slower["points"][7] | {"unexplained": -1e-6, "relative": -1e-6}
-    text = render([slower | {"points": [row]}], [None])
+def test_a_tiny_negative_share_is_no_negative_zero(slower: Comparison) -> None:
+    row = replace(slower.points[7], unexplained=-1e-6, relative=-1e-6)
+    text = render([replace(slower, points=[row])], [None])
     assert "-0 %" not in text and "-0.0 %" not in text
 
 
 def test_figures_are_the_same_bytes_and_named_as_the_page_says(
-    slower: dict, tmp_path: Path
+    slower: Comparison, tmp_path: Path
 ) -> None:
-    (tmp_path / "compare.json").write_text(json.dumps(slower))
     style = compare_figures.STYLE
     for folder in ("a", "b"):
         with compare_figures.mpl.rc_context(style):  # type: ignore[arg-type]

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compare_data import compare
 
 from ncuflow.capture import evidence
 from ncuflow.cli import dispatch
-from ncuflow.compare.verdict import CHANGED, Settings, compare, load
+from ncuflow.compare.records import CHANGED, Settings
+from ncuflow.compare.verdict import load
 from ncuflow.io import write_json
 
 ROOT = Path(__file__).parents[1]

@@ -11,8 +11,8 @@ import pytest
 from compare_data import kernel
 
 from ncuflow.compare import reports as compare_reports
+from ncuflow.compare.records import Comparison, Settings
 from ncuflow.compare.reports import compare, match, table
-from ncuflow.compare.verdict import Settings
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted((ROOT / "recordings/h200").glob("decode/b*/sweep.ncu-rep.xz"))
@@ -61,7 +61,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict]]:
     return found
 
 
-def of(reports: dict, base: list[dict], head: list[dict]) -> dict:
+def of(reports: dict, base: list[dict], head: list[dict]) -> Comparison:
     for name, rows in (("a", base), ("b", head)):
         reports[name] = [row | {"device": "GPU", "lines": []} for row in rows]
     return compare(Path("a"), Path("b"), Settings())
@@ -69,25 +69,26 @@ def of(reports: dict, base: list[dict], head: list[dict]) -> dict:
 
 def test_one_sample_a_side_has_no_verdict_and_says_so(reports: dict) -> None:
     document = of(reports, [launch("k", ns=1e4)], [launch("k", ns=2e4)])
-    (found,) = document["points"]
-    assert (found["verdict"], found["interval"]) == (None, None)
-    assert found["relative"] == pytest.approx(1.0) and found["causes"]
-    assert document["notes"] == ["1 of 1 kernel(s) have one sample a side: no statistics."]
-    assert "one sample a side: no statistics" in table(document)
+    (found,) = document.points
+    assert (found.verdict, found.interval, found.p) == ("too noisy to tell", None, None)
+    assert found.relative == pytest.approx(1.0) and found.causes
+    notes = document.statistics.notes
+    assert notes == ["1 of 1 kernel(s) have one sample per side: no statistics."]
+    assert "[one sample per side: no statistics]" in table(document)
 
 
 def test_samples_on_both_sides_have_a_verdict(reports: dict) -> None:
     base = [launch("k", ns=1e4 + n) for n in range(10)]
     head = [launch("k", ns=2e4 + n) for n in range(10)]
-    (found,) = of(reports, base, head)["points"]
-    assert found["verdict"] == "slower" and found["interval"][0] > 9
-    (same,) = of(reports, base, base)["points"]
-    assert same["verdict"] == "same" and same["causes"] == []
+    (found,) = of(reports, base, head).points
+    assert found.verdict == "slower" and found.interval and found.interval[0] > 9
+    (same,) = of(reports, base, base).points
+    assert same.verdict == "same" and same.causes == []
 
 
 def test_kernels_of_one_report_are_listed(reports: dict) -> None:
     document = of(reports, [launch("gone")], [launch("new")])
-    assert document["points"] == []
+    assert document.points == []
     text = table(document)
     assert "only in base: gone" in text and "no kernel is in both reports" in text
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compare_data import pair, point, sweep
+from compare_data import compare, pair, point, sweep
 from test_parsers_nsys import PID, Export
 
-from ncuflow.compare.verdict import Settings, Side, compare
+from ncuflow.compare.records import Settings
+from ncuflow.compare.traces import Traced
+from ncuflow.compare.verdict import Side
 from ncuflow.io import write_json
 from ncuflow.parsers import tables
 
@@ -103,8 +105,7 @@ def test_several_copies_of_a_launch_count_together(tmp_path: Path) -> None:
 
 def test_copies_and_fills_outside_the_launches_are_not_theirs(tmp_path: Path) -> None:
     folder = trace(tmp_path, [])
-    traced = Side("x", {}, {}, folder).traced({"point": POINT, "target": "decode"})
-    assert (traced["operations"], traced["idle_us"]) == ([], 0.0)
+    assert Side("x", {}, {}, folder).traced == {POINT: Traced({}, 0.0)}
 
 
 @pytest.mark.parametrize("without", ["base", "head"])
@@ -131,7 +132,7 @@ def test_a_slower_call_does_not_count_copies_that_one_side_cannot_know(tmp_path:
     assert (cause["kind"], cause["facts"]) == ("host_launch", [])
     assert "copies were not traced" in cause["evidence"]
     base.tables = trace(tmp_path / "base", [])
-    base._traced.clear()
+    del base.traced
     cause = found(base, head)["metrics"]["host_us"]["causes"][0]
     (fact,) = cause["facts"]
     assert "the GPU work differs too" in cause["evidence"]

@@ -7,51 +7,49 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from ncuflow.io import BadInput, UsageError, read_json
+from ncuflow.compare import records
+from ncuflow.compare.records import Change, Comparison
+from ncuflow.findings.statistics import SLOWER
+from ncuflow.io import UsageError
 
-Row = dict[str, Any]
 THRESHOLD = 0.05
 NOTHING_TESTED = 3
 LABELS = {"cold_us": "time", "host_us": "host time of the launch", "plan_us": "plan time"}
 
 
-def slowdowns(document: Row, threshold: float) -> list[tuple[str, str, Row]]:
-    """(point, metric, row) of each significant slow-down beyond the threshold, largest first."""
-    found = [
-        (point["id"], metric, row)
-        for point in document["points"]
-        for metric, row in point["metrics"].items()
-        if row["verdict"] == "slower" and row["relative"] > threshold
+def slowdowns(found: Comparison, threshold: float) -> list[tuple[str, str, Change]]:
+    """(point, metric, change) of each significant slow-down beyond the threshold, largest first."""
+    slow = [
+        (point.id, metric, row)
+        for point in found.points
+        for metric, row in point.metrics.items()
+        if row.verdict == SLOWER and row.relative > threshold
     ]
-    return sorted(found, key=lambda item: -item[2]["relative"])
+    return sorted(slow, key=lambda item: -item[2].relative)
 
 
-def line(point: str, metric: str, row: Row) -> str:
+def line(point: str, metric: str, row: Change) -> str:
     """One slow-down as one line, with its first cause."""
-    low, high = (100 * bound for bound in row["interval_relative"])
-    cause = f"; {row['causes'][0]['what']}" if row["causes"] else ""
+    low, high = (100 * bound for bound in row.interval_relative or (row.relative, row.relative))
+    cause = f"; {row.causes[0].what}" if row.causes else ""
     return (
-        f"{point}: {LABELS[metric]} {row['base']:.4g} → {row['head']:.4g} µs "
-        f"({100 * row['relative']:+.1f} %, {low:+.1f} to {high:+.1f} %){cause}"
+        f"{point}: {LABELS[metric]} {row.base:.4g} → {row.head:.4g} µs "
+        f"({100 * row.relative:+.1f} %, {low:+.1f} to {high:+.1f} %){cause}"
     )
 
 
-def weaknesses(document: Row) -> list[str]:
+def weaknesses(found: Comparison) -> Iterator[str]:
     """What a passing gate does not cover."""
-    out = list(document["statistics"]["notes"])
-    if document["mixed_causes"]:
-        axes = ", ".join(d["axis"] for d in document["differences"] if d["cause"])
-        out.append(f"several things differ at once: {axes}.")
-    for key, what in (
-        ("only_base", "in the base only"),
-        ("not_compared", "not right or not timed on a side"),
-    ):
-        if document[key]:
-            out.append(f"{len(document[key])} point(s) {what}.")
-    return out
+    yield from found.statistics.notes
+    if found.mixed_causes:
+        yield f"several things differ at once: {', '.join(found.causes)}."
+    if found.only_base:
+        yield f"{len(found.only_base)} point(s) in the base only."
+    if found.not_compared:
+        yield f"{len(found.not_compared)} point(s) not right or not timed on a side."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,24 +62,18 @@ def run(args: argparse.Namespace) -> int:
 
     0: no slow-down beyond the threshold; 1: at least one; 3: nothing was tested, which is no pass.
     """
-    path, threshold = args.comparison, args.threshold
-    if not threshold >= 0:
+    if not args.threshold >= 0:
         raise UsageError("--threshold is not negative")
-    document = read_json(path)
-    try:
-        found = slowdowns(document, threshold)
-        notes = weaknesses(document)
-        tests = document["statistics"]["tests"]
-    except (KeyError, TypeError, AttributeError):
-        raise BadInput(path, "not the JSON of a comparison") from None
-    for text in notes:
+    found = records.read(args.comparison)
+    for text in weaknesses(found):
         print(f"note: {text}", file=sys.stderr)
-    for item in found:
+    slow = slowdowns(found, args.threshold)
+    for item in slow:
         print(line(*item))
-    if not tests:
+    if not found.statistics.tests:
         print("compare_gate: nothing was tested, so nothing passes")
         return NOTHING_TESTED
-    count = len(document["points"])
-    verdict = f"{len(found)} slow-down(s)" if found else "no slow-down"
-    print(f"compare_gate: {verdict} beyond {100 * threshold:g} % on {count} point(s)")
-    return 1 if found else 0
+    verdict = f"{len(slow)} slow-down(s)" if slow else "no slow-down"
+    beyond = f"beyond {100 * args.threshold:g} % on {len(found.points)} point(s)"
+    print(f"compare_gate: {verdict} {beyond}")
+    return 1 if slow else 0

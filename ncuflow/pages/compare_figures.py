@@ -1,4 +1,4 @@
-"""Figures of a comparison: both times and the change of every point; a waterfall a changed point.
+"""Figures of a comparison: both times and the change of every point; a waterfall per changed point.
 
 ncuflow compare-figures --comparison compare.json --out-dir DIR
 """
@@ -14,11 +14,12 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ncuflow.io import read_json, write_text
-from ncuflow.pages.compare_page import CHANGED, LABELS, MOST_CHANGED, changed, figure_name
+from ncuflow.compare import records
+from ncuflow.compare.records import Comparison, Point
+from ncuflow.io import write_text
+from ncuflow.pages.compare_page import LABELS, MOST_CHANGED, by_change, figure_name
 from ncuflow.pages.figures import STYLE
 
-Row = dict[str, Any]
 COLOURS = {
     "slower": "#D55E00",
     "faster": "#009E73",
@@ -36,24 +37,22 @@ MOST_POINTS, MOST_STEPS = 50, 9
 EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
 
 
-def paired(document: Row) -> Figure:
+def paired(found: Comparison) -> Figure:
     """Left: base and head time of each point. Right: the change with its interval, by verdict."""
-    points = shown(document)
+    points = shown(found)
     rows = range(len(points))
     figure = Figure(figsize=(9.6, 1.4 + 0.2 * max(len(points), 1)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.1])
-    left.hlines(rows, [p["base"] for p in points], [p["head"] for p in points], color="#cccccc")
-    left.scatter(
-        [p["base"] for p in points], rows, s=34, facecolor="none", color=BASE, label="base"
-    )
-    left.scatter([p["head"] for p in points], rows, s=9, color=HEAD, label="head", zorder=3)
+    left.hlines(rows, [p.base for p in points], [p.head for p in points], color="#cccccc")
+    left.scatter([p.base for p in points], rows, s=34, facecolor="none", color=BASE, label="base")
+    left.scatter([p.head for p in points], rows, s=9, color=HEAD, label="head", zorder=3)
     left.set_yticks(list(rows), [label(point) for point in points], fontsize=6.5)
     left.set(xscale="log", xlabel="µs")
     left.xaxis.set_major_formatter(PLAIN)
     left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     for row, point in zip(rows, points, strict=True):
         _change(right, row, point)
-    _threshold(right, 100 * document["settings"]["threshold"])
+    _threshold(right, 100 * found.settings.threshold)
     left.set_ylim(len(points) - 0.3, -0.7)
     return figure
 
@@ -72,57 +71,54 @@ def _threshold(axes: Any, limit: float) -> None:
     axes.set_xlabel(f"change, % (grey: threshold ± {limit:g} %)")
 
 
-def shown(document: Row) -> list[Row]:
+def shown(found: Comparison) -> list[Point]:
     """Points of the figure: what changed first, then the largest of the rest."""
-    rest = [p for p in document["points"] if p["verdict"] not in CHANGED]
-    rest.sort(key=lambda p: -abs(p["relative"]))
-    return (changed(document) + rest)[:MOST_POINTS]
+    return by_change(found)[:MOST_POINTS]
 
 
-def label(point: Row) -> str:
+def label(point: Point) -> str:
     """The id, and which time it is where it is not the launch's."""
-    time = LABELS[point["metric"]]
-    return str(point["id"]) if point["metric"] == "cold_us" else f"{point['id']} ({time})"
+    return point.id if point.metric == "cold_us" else f"{point.id} ({LABELS[point.metric]})"
 
 
-def _change(axes: Any, row: int, point: Row) -> None:
-    colour = COLOURS[point["verdict"]]
-    if point["interval_relative"] is not None:
-        low, high = (100 * bound for bound in point["interval_relative"])
+def _change(axes: Any, row: int, point: Point) -> None:
+    colour = COLOURS[point.verdict]
+    if point.interval_relative is not None:
+        low, high = (100 * bound for bound in point.interval_relative)
         axes.hlines(row, low, high, color=colour, lw=1.4)
-    axes.plot(100 * point["relative"], row, "o", color=colour, ms=3.5)
+    axes.plot(100 * point.relative, row, "o", color=colour, ms=3.5)
 
 
 # --- waterfall --------------------------------------------------------------------------------
 
 
-def steps(point: Row) -> list[tuple[str, float]]:
+def steps(point: Point) -> list[tuple[str, float]]:
     """(label, µs) from base to head: causes, the large ones by part, then the unexplained."""
     out: list[tuple[str, float]] = []
-    for cause in point["causes"]:
-        if cause["delta_us"] is None:
+    for cause in point.causes:
+        if cause.delta_us is None:
             continue
-        if cause["parts"] and abs(cause["share_of_delta"] or 0) >= EXPANDED:
-            out += [(part["what"], part["delta_us"]) for part in cause["parts"]]
+        if cause.parts and abs(cause.share_of_delta or 0) >= EXPANDED:
+            out += [(part.what, part.delta_us) for part in cause.parts]
         else:
-            out.append((cause["what"], cause["delta_us"]))
+            out.append((cause.what, cause.delta_us))
     out.sort(key=lambda step: -abs(step[1]))
     other = sum(amount for _, amount in out[MOST_STEPS:])
     out = out[:MOST_STEPS]
     if other:
         out.append(("other explained", other))
-    return [*out, ("unexplained", point["unexplained"])]
+    return [*out, ("unexplained", point.unexplained or 0.0)]
 
 
-def waterfall(point: Row) -> Figure:
+def waterfall(point: Point) -> Figure:
     """From the base's time to the head's, a bar for each thing that moved it."""
-    found = steps(point)
-    figure = Figure(figsize=(7.2, 1.0 + 0.26 * (len(found) + 2)), layout="constrained")
+    moved = steps(point)
+    figure = Figure(figsize=(7.2, 1.0 + 0.26 * (len(moved) + 2)), layout="constrained")
     axes = figure.add_subplot()
-    labels = ["base", *(name for name, _ in found), "head"]
-    axes.barh(0, point["base"], color=BASE, height=0.7)
-    at = point["base"]
-    for row, (name, amount) in enumerate(found, start=1):
+    labels = ["base", *(name for name, _ in moved), "head"]
+    axes.barh(0, point.base, color=BASE, height=0.7)
+    at = point.base
+    for row, (name, amount) in enumerate(moved, start=1):
         colour = COLOURS["slower" if amount > 0 else "faster"]
         colour = UNEXPLAINED if name == "unexplained" else colour
         axes.barh(row, amount, left=at, color=colour, height=0.7)
@@ -130,31 +126,31 @@ def waterfall(point: Row) -> Figure:
         end = (max(at, at - amount), row)
         offset: Any = {"xytext": (3, 0), "textcoords": "offset points"}
         axes.annotate(f"{amount:+.3g}", end, **offset, va="center", fontsize=7)
-    axes.barh(len(found) + 1, point["head"], color=HEAD, height=0.7)
+    axes.barh(len(moved) + 1, point.head, color=HEAD, height=0.7)
     axes.set_yticks(range(len(labels)), [text[:60] for text in labels], fontsize=7)
-    axes.set(xlabel="µs", title=point["id"], xlim=_range(point, found))
+    axes.set(xlabel="µs", title=point.id, xlim=_range(point, moved))
     axes.title.set_fontsize(8)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     return figure
 
 
-def _range(point: Row, found: list[tuple[str, float]]) -> tuple[float, float]:
+def _range(point: Point, moved: list[tuple[str, float]]) -> tuple[float, float]:
     """Limits around everything that is drawn; from zero unless that would hide the steps."""
-    levels = [point["base"]]
-    for _, amount in found:
+    levels = [point.base]
+    for _, amount in moved:
         levels.append(levels[-1] + amount)
-    low, high = min(*levels, point["head"]), max(*levels, point["head"])
+    low, high = min(*levels, point.head), max(*levels, point.head)
     margin = 0.12 * (high - low)
     return (0.0 if high - low > 0.2 * high else low - margin, high + margin)
 
 
-def save(figure: Figure, path: Path, document: Row) -> None:
+def save(figure: Figure, path: Path, found: Comparison) -> None:
     """Write the SVG with both sides underneath; the same bytes every time."""
     sides = " → ".join(
-        f"{side['name']} (FlashInfer {side['provenance'].get('flashinfer') or '–'}, "
-        f"{side['provenance'].get('gpu')}, {side['provenance'].get('date')})"
-        for side in (document["base"], document["head"])
+        f"{side.name} (FlashInfer {side.provenance.get('flashinfer') or '–'}, "
+        f"{side.provenance.get('gpu')}, {side.provenance.get('date')})"
+        for side in (found.base, found.head)
     )
     figure.supxlabel(sides, fontsize=6, color="#666666", x=0.01, ha="left")
     text = StringIO()
@@ -162,15 +158,15 @@ def save(figure: Figure, path: Path, document: Row) -> None:
     write_text(path, text.getvalue())
 
 
-def draw(document: Row, folder: Path) -> None:
+def draw(found: Comparison, folder: Path) -> None:
     """``compare.svg`` and a waterfall for each of the largest changes of a launch's time."""
     folder.mkdir(parents=True, exist_ok=True)
-    if document["points"]:
-        save(paired(document), folder / "compare.svg", document)
-    for point in changed(document)[:MOST_CHANGED]:
+    if found.points:
+        save(paired(found), folder / "compare.svg", found)
+    for point in found.changed[:MOST_CHANGED]:
         name = figure_name(point)
         if name:
-            save(waterfall(point), folder / name, document)
+            save(waterfall(point), folder / name, found)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -179,7 +175,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    document = read_json(args.comparison)
     style: Any = STYLE
     with mpl.rc_context(style):
-        draw(document, args.out_dir)
+        draw(records.read(args.comparison), args.out_dir)

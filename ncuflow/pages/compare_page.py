@@ -12,14 +12,18 @@ import argparse
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ncuflow.compare import records
+from ncuflow.compare.records import Cause, Comparison, Fact, Part, Point, Value
 from ncuflow.format import MISSING, quantity
-from ncuflow.io import read_json, write_text
+from ncuflow.io import write_text
 from ncuflow.pages.pages import environment
 
-Row = dict[str, Any]
+Context = dict[str, Any]
 MOST_CHANGED = 12  # told in full, with a waterfall each
 MOST_ROWS = 60
 MOST_PARTS, LEAST_SHARE = 5, 0.05
@@ -29,84 +33,82 @@ LABELS = {
     "host_us": "host",
     "plan_us": "plan",
 }
-CHANGED = ("slower", "faster")
 # facts that a reader of the page wants first; bytes and rates follow in the order found
 FIRST = ("template", "launch", "code", "smem", "occupancy")
 MOST_FACTS = 12
-SAID_BY_PARTS = ("instructions executed", "SM clock", "active warps a scheduler")
+SAID_BY_PARTS = ("instructions executed", "SM clock", "active warps per scheduler")
 
 
-def changed(document: Row) -> list[Row]:
-    """Points that changed: slow-downs first, the largest relative change first."""
-    found = [point for point in document["points"] if point["verdict"] in CHANGED]
-    return sorted(found, key=lambda p: (p["verdict"] != "slower", -abs(p["relative"])))
-
-
-def figure_name(point: Row) -> str | None:
+def figure_name(point: Point) -> str | None:
     """File name of a point's waterfall; None for a host time, which has one cause and no parts."""
-    if point["metric"] != "cold_us":
+    if point.metric != "cold_us":
         return None
-    return f"waterfall-{re.sub(r'[^A-Za-z0-9]+', '-', point['id'])}.svg"
+    return f"waterfall-{re.sub(r'[^A-Za-z0-9]+', '-', point.id)}.svg"
 
 
-def context(document: Row, figures: str | None) -> Row:
+def by_change(found: Comparison) -> list[Point]:
+    """What changed first (slow-downs before speed-ups), then the largest of the rest."""
+    rest = [point for point in found.points if not point.changed]
+    return found.changed + sorted(rest, key=lambda point: -abs(point.relative))
+
+
+def context(found: Comparison, figures: str | None) -> Context:
     """What the template is given of one comparison. figures: their folder, from the page."""
-    found = changed(document)
-    rest = [point for point in document["points"] if point["verdict"] not in CHANGED]
-    return document | {
+    return vars(found) | {
         "figures": figures,
-        "targets": _counts(document["points"]),
-        "changed": found,
-        "told": [_told(point) for point in found[:MOST_CHANGED]],
-        "rows": (found + sorted(rest, key=lambda p: -abs(p["relative"])))[:MOST_ROWS],
-        "causes_of_all": [d["axis"] for d in document["differences"] if d["cause"]],
+        "targets": _counts(found.points),
+        "changed": found.changed,
+        "told": [_told(point) for point in found.changed[:MOST_CHANGED]],
+        "rows": by_change(found)[:MOST_ROWS],
+        "causes_of_all": found.causes,
     }
 
 
-def _counts(points: list[Row]) -> dict[str, Counter[str]]:
+def _counts(points: Iterable[Point]) -> dict[str, Counter[str]]:
     out: dict[str, Counter[str]] = defaultdict(Counter)
     for point in points:
-        out[point["target"]][point["verdict"]] += 1
+        out[point.target][point.verdict] += 1
     return dict(sorted(out.items()))
 
 
-def _told(point: Row) -> Row:
-    causes = []
-    for cause in point["causes"]:
-        if abs(cause["share_of_delta"] or 0) >= LEAST_SHARE or cause["delta_us"] is None:
-            facts = [_fact(fact) for fact in _ordered(cause["facts"]) if not _said(fact, cause)]
-            causes.append(cause | {"parts": _large(cause["parts"]), "facts": facts})
-    also = [
-        (metric, row)
-        for metric, row in point["metrics"].items()
-        if metric != point["metric"] and row["verdict"] in CHANGED
+def _told(point: Point) -> Context:
+    causes = [
+        replace(
+            cause,
+            parts=_large(cause.parts),
+            facts=[_fact(fact) for fact in _ordered(cause.facts) if not _said(fact, cause)],
+        )
+        for cause in point.causes
+        if abs(cause.share_of_delta or 0) >= LEAST_SHARE or cause.delta_us is None
     ]
-    return point | {"causes": causes, "figure": figure_name(point), "also": also}
+    others = [(metric, row) for metric, row in point.metrics.items() if metric != point.metric]
+    also = [(metric, row) for metric, row in others if row.changed]
+    return vars(point) | {"causes": causes, "figure": figure_name(point), "also": also}
 
 
-def _said(fact: Row, cause: Row) -> bool:
+def _said(fact: Fact, cause: Cause) -> bool:
     """The headline or a part of the cause says it already."""
-    in_parts = bool(cause["parts"]) and fact["what"] in SAID_BY_PARTS
-    return fact["kind"] == "template" == cause["kind"] or in_parts
+    in_parts = bool(cause.parts) and fact.what in SAID_BY_PARTS
+    return fact.kind == "template" == cause.kind or in_parts
 
 
-def _large(parts: list[Row]) -> list[Row]:
-    return [p for p in parts if abs(p["share_of_cause"] or 0) >= LEAST_SHARE][:MOST_PARTS]
+def _large(parts: Iterable[Part]) -> list[Part]:
+    return [p for p in parts if abs(p.share_of_cause or 0) >= LEAST_SHARE][:MOST_PARTS]
 
 
-def _ordered(facts: list[Row]) -> list[Row]:
-    first = [fact for kind in FIRST for fact in facts if fact["kind"] == kind]
-    rest = [fact for fact in facts if fact["kind"] not in FIRST]
-    lines = [fact for fact in rest if fact["kind"] == "line"]
-    return (first + [f for f in rest if f["kind"] != "line"])[:MOST_FACTS] + lines
+def _ordered(facts: Iterable[Fact]) -> list[Fact]:
+    """The first kinds, then the rest in the order found, the source lines at the end of all."""
+    rank = {kind: place for place, kind in enumerate(FIRST)}
+    known = sorted(facts, key=lambda fact: rank.get(fact.kind, len(FIRST)))
+    lines = [fact for fact in known if fact.kind == "line"]
+    return [fact for fact in known if fact.kind != "line"][:MOST_FACTS] + lines
 
 
-def _fact(fact: Row) -> Row:
-    both = {side: value(fact[side], fact["unit"]) for side in ("base", "head")}
-    return fact | both
+def _fact(fact: Fact) -> Fact:
+    return replace(fact, base=value(fact.base, fact.unit), head=value(fact.head, fact.unit))
 
 
-def value(found: Any, unit: str) -> str:
+def value(found: Value, unit: str) -> str:
     """A fact's value: a number with its unit, text and lists as code."""
     if found is None or found == "":
         return MISSING
@@ -118,23 +120,27 @@ def value(found: Any, unit: str) -> str:
 # --- several sides ----------------------------------------------------------------------------
 
 
-def series(documents: list[Row]) -> Row:
+def series(found: Sequence[Comparison]) -> Context:
     """All sides of comparisons that follow one another: a time for each side of every point."""
-    sides = [documents[0]["base"], *(document["head"] for document in documents)]
+    sides = [found[0].base, *(comparison.head for comparison in found)]
     times: dict[str, list[float | None]] = {}
-    for index, document in enumerate(documents):
-        for point in document["points"]:
-            row = point["metrics"].get("cold_us")
-            if row is not None:
-                own = times.setdefault(point["id"], [None] * len(sides))
-                own[index] = row["base"] if own[index] is None else own[index]
-                own[index + 1] = row["head"]
-    verdicts = [{point["id"]: point for point in document["points"]} for document in documents]
-    rows: list[Row] = [
-        {"id": name, "times": own, "steps": [found.get(name) for found in verdicts]}
+    for index, comparison in enumerate(found):
+        for point in comparison.points:
+            if "cold_us" in point.metrics:
+                row = point.metrics["cold_us"]
+                own = times.setdefault(point.id, [None] * len(sides))
+                own[index] = row.base if own[index] is None else own[index]
+                own[index + 1] = row.head
+    steps = [{point.id: point for point in comparison.points} for comparison in found]
+    rows = [
+        {"id": name, "times": own, "steps": [points.get(name) for points in steps]}
         for name, own in times.items()
     ]
-    moved = [row for row in rows if any(s and s["verdict"] in CHANGED for s in row["steps"])]
+    moved = [
+        row
+        for row in rows
+        if any(points[row["id"]].changed for points in steps if row["id"] in points)
+    ]
     return {
         "sides": sides,
         "rows": (moved or rows)[:MOST_ROWS],
@@ -143,11 +149,11 @@ def series(documents: list[Row]) -> Row:
     }
 
 
-def render(documents: list[Row], figures: list[str | None]) -> str:
+def render(found: Sequence[Comparison], figures: Sequence[str | None]) -> str:
     """The Markdown of one comparison or of several that follow one another."""
     given = {
-        "comparisons": [context(d, f) for d, f in zip(documents, figures, strict=True)],
-        "series": series(documents) if len(documents) > 1 else None,
+        "comparisons": [context(one, folder) for one, folder in zip(found, figures, strict=True)],
+        "series": series(found) if len(found) > 1 else None,
         "labels": LABELS,
     }
     return environment().get_template("compare.md.j2").render(given).rstrip() + "\n"
@@ -155,11 +161,11 @@ def render(documents: list[Row], figures: list[str | None]) -> str:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--comparison", type=Path, nargs="+", required=True)
-    parser.add_argument("--figures", type=Path, nargs="*", default=[], help="one a comparison")
+    parser.add_argument("--figures", type=Path, nargs="*", default=[], help="one per comparison")
     parser.add_argument("--out", type=Path, required=True)
 
 
 def run(args: argparse.Namespace) -> None:
     folders: list[str | None] = [os.path.relpath(f, args.out.parent) for f in args.figures]
     folders += [None] * (len(args.comparison) - len(folders))
-    write_text(args.out, render([read_json(path) for path in args.comparison], folders))
+    write_text(args.out, render([records.read(path) for path in args.comparison], folders))
