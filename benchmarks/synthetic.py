@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import reports
-from ncuflow.capture.recording import checksums
+from ncuflow.capture.manifest import checksums
 
 MARK = "~syn"
 PRESET = 1  # of xz: ten times faster than the default for a tenth more bytes

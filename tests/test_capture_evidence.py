@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ncuflow.capture import evidence
+from ncuflow.capture.manifest import checksums
 
 NAMES = ["rmsnorm", "rope"]
 
@@ -107,10 +109,49 @@ def test_live_without_a_gpu_needs_the_name_of_the_machine(
 
 
 def manifest(folder: Path, name: object, targets: object) -> Path:
-    (folder / "manifest.json").write_text(
-        json.dumps({"name": name, "targets": targets, "files": {}})
-    )
+    content = {"name": name, "targets": targets, "files": checksums(folder)}
+    (folder / "manifest.json").write_text(json.dumps(content))
     return folder
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    batch = tmp_path / "decode" / "b0a1b2c3d"
+    batch.mkdir(parents=True)
+    (batch / "timing.jsonl").write_text('{"median": 21.17}\n{"median": 4.25}\n')
+    (tmp_path / "environment.json").write_text('{"flashinfer": "0.6.18"}')
+    return manifest(tmp_path, "x", {"decode": {"b0a1b2c3d": ["p"]}})
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda r: edit(r / "decode/b0a1b2c3d/timing.jsonl", "21.17", "11.17"), "does not match"),
+        (lambda r: edit(r / "decode/b0a1b2c3d/timing.jsonl", '{"median": 4.25}\n', ""), "does not"),
+        (lambda r: (r / "decode/b0a1b2c3d/timing.jsonl").write_text(""), "does not match"),
+        (lambda r: edit(r / "environment.json", "0.6.18", "0.6.19"), "environment.json: does not"),
+        (lambda r: (r / "environment.json").unlink(), "environment.json: missing"),
+        (lambda r: (r / "decode/b0a1b2c3d/timing.1.jsonl").write_text(""), "not in the manifest"),
+        (lambda r: edit(r / "manifest.json", 'b0a1b2c3d": [', 'b00000000": ['), "lists no file"),
+        (lambda r: edit(r / "manifest.json", "environment.json", "../../etc/passwd"), "no path in"),
+        (lambda r: edit(r / "manifest.json", "environment.json", "/etc/passwd"), "no path inside"),
+        (lambda r: edit(r / "manifest.json", '"bytes"', '"size"'), "bytes: Field required"),
+        (lambda r: (r / "manifest.json").write_text("[" * 100_000), "nested too deep"),
+        (lambda r: (r / "manifest.json").write_text("[]"), "not a manifest"),
+    ],
+)
+def test_a_recording_is_what_its_manifest_says_or_is_not_used(
+    recording: Path, change: Callable[[Path], None], words: str
+) -> None:
+    evidence.recorded(recording)
+    change(recording)
+    with pytest.raises(ValueError, match=words) as caught:
+        evidence.recorded(recording)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +186,9 @@ def test_a_manifest_of_other_types_is_none(tmp_path: Path, name: object, targets
 
 def test_names_that_runs_and_people_give_are_fine(tmp_path: Path) -> None:
     targets = {"merge_state": {"b0a1b2c3d": ["p"], "deep": ["p"]}}
+    for batch in targets["merge_state"]:
+        (tmp_path / "merge_state" / batch).mkdir(parents=True)
+        (tmp_path / "merge_state" / batch / "points.json").write_text("[]")
     found = evidence.recorded(manifest(tmp_path, "h200_0.6.18-again", targets))
     assert (found.recording, found.targets) == ("h200_0.6.18-again", targets)
 

@@ -21,7 +21,7 @@ TOKEN = "hf_planted_token_value"
 def evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     folder = tmp_path / "captures"
-    batch = folder / "decode" / "b1a2b3c4"
+    batch = folder / "decode" / "b1a2b3c4d"
     batch.mkdir(parents=True)
     (batch / "points.json").write_text(
         json.dumps([{"id": "decode/B1", "target": "decode", "params": {}}])
@@ -43,17 +43,17 @@ def test_a_recording_holds_the_evidence_and_a_manifest(evidence: Path, tmp_path:
     assert (manifest["schema"], manifest["name"]) == (1, "h200")
     assert manifest["provenance"]["tier"] == "C" and manifest["provenance"]["recording"] == "h200"
     assert manifest["date"] == "2026-11-20T00:00:00Z"
-    assert manifest["targets"] == {"decode": {"b1a2b3c4": ["decode/B1"]}}
-    assert manifest["commands"] == {"decode/b1a2b3c4/sweep.json": ["ncu", "--nvtx"]}
+    assert manifest["targets"] == {"decode": {"b1a2b3c4d": ["decode/B1"]}}
+    assert manifest["commands"] == {"decode/b1a2b3c4d/sweep.json": ["ncu", "--nvtx"]}
     assert sorted(manifest["files"]) == [
-        "decode/b1a2b3c4/points.json",
-        "decode/b1a2b3c4/sweep.json",
-        "decode/b1a2b3c4/timing.jsonl",
-        "decode/b1a2b3c4/trace.sqlite.xz",
+        "decode/b1a2b3c4d/points.json",
+        "decode/b1a2b3c4d/sweep.json",
+        "decode/b1a2b3c4d/timing.jsonl",
+        "decode/b1a2b3c4d/trace.sqlite.xz",
         "environment.json",
     ]
-    stored = lzma.decompress((target / "decode/b1a2b3c4/trace.sqlite.xz").read_bytes())
-    assert stored == (evidence / "decode/b1a2b3c4/trace.sqlite").read_bytes()
+    stored = lzma.decompress((target / "decode/b1a2b3c4d/trace.sqlite.xz").read_bytes())
+    assert stored == (evidence / "decode/b1a2b3c4d/trace.sqlite").read_bytes()
     assert dispatch(["record", "--verify", str(target)]) == 0
 
 
@@ -69,7 +69,7 @@ def test_a_folder_of_something_else_is_refused(evidence: Path, tmp_path: Path) -
 def test_a_secret_in_any_file_is_refused_and_nothing_is_written(
     evidence: Path, tmp_path: Path, name: str
 ) -> None:
-    path = evidence / "decode/b1a2b3c4" / name
+    path = evidence / "decode/b1a2b3c4d" / name
     path.write_bytes(path.read_bytes().replace(b"B1", TOKEN.encode()) + TOKEN.encode())
     target = tmp_path / "recordings" / "h200"
     with pytest.raises(CaptureError, match=f"{name}: holds the value of HF_TOKEN"):
@@ -80,7 +80,7 @@ def test_a_secret_in_any_file_is_refused_and_nothing_is_written(
 def test_a_report_with_source_files_is_refused(
     evidence: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (evidence / "decode/b1a2b3c4/deep.ncu-rep").write_bytes(b"x")
+    (evidence / "decode/b1a2b3c4d/deep.ncu-rep").write_bytes(b"x")
     monkeypatch.setattr(recording, "embedded_sources", lambda path: 19)
     with pytest.raises(CaptureError, match="embeds 19 source files"):
         recording.record(evidence, tmp_path / "r", "r")
@@ -94,7 +94,7 @@ def test_a_report_that_names_its_host_is_refused(
     system = b"\x22" + bytes([len(host)]) + host
     session = b"\x1a" + bytes([len(system)]) + system
     data = b"NVR\0" + bytes([len(session), 0, 0, 0]) + session
-    report = evidence / "decode/b1a2b3c4/sweep.ncu-rep"
+    report = evidence / "decode/b1a2b3c4d/sweep.ncu-rep"
     if pack:
         report.with_name("sweep.ncu-rep.xz").write_bytes(lzma.compress(data))
     else:
@@ -144,12 +144,12 @@ def test_names_match_as_whole_words_and_common_ones_not_at_all(
 def test_batches_that_share_a_point_are_refused(
     evidence: Path, tmp_path: Path, other: str, refused: bool
 ) -> None:
-    shutil.copytree(evidence / "decode/b1a2b3c4", evidence / "decode" / other)
+    shutil.copytree(evidence / "decode/b1a2b3c4d", evidence / "decode" / other)
     target = tmp_path / "recordings" / "h200"
     if not refused:
         recording.record(evidence, target, "h200")
         return
-    what = "batches b1a2b3c4, b5e6f7a8 of decode share the point decode/B1; remove the folder"
+    what = "batches b1a2b3c4d, b5e6f7a8 of decode share the point decode/B1; remove the folder"
     with pytest.raises(CaptureError, match=what):
         recording.record(evidence, target, "h200")
     assert list(target.parent.iterdir()) == []

@@ -6,7 +6,6 @@ a recording's large files carry ``.xz``. Importing this module costs millisecond
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,17 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ncuflow.capture import manifest
 from ncuflow.capture.machine import counters_refused_here, tool
 from ncuflow.io import resource
 from ncuflow.runner import sweep
 from ncuflow.target import jit_modules, load
 
 DEEP = "deep"
-NAMES = {
-    "name": re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+"),
-    "target": re.compile(r"[a-z0-9_]+"),
-    "batch": re.compile(r"b[0-9a-f]{8}|deep"),
-}
 
 
 @dataclass(frozen=True)
@@ -74,32 +69,12 @@ class Evidence:
 def recorded(folder: Path) -> Evidence:
     """Evidence of a recording, in this folder or the project's own of that name.
 
-    Raises ValueError with one clear line where it is none, or not whole.
+    Raises ValueError with one clear line where it is none, or not as it was recorded.
     """
     if not folder.exists() and folder.parent == Path("recordings"):
         folder = resource("recordings") / folder.name
-    manifest = folder / "manifest.json"
-    if not manifest.exists():
-        raise ValueError(f"{folder}: no recording here (no manifest.json)")
-    try:
-        content = json.loads(manifest.read_text())
-        name, targets, files = content["name"], content["targets"], content["files"]
-        _check_names(name, targets)
-        missing = [file for file in files if not (folder / file).is_file()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{manifest}: not a manifest ({error})") from None
-    if missing:
-        raise ValueError(f"{folder / missing[0]}: missing, though the manifest lists it")
-    return Evidence(folder, f"recorded-{name}", name, targets, frozenset())
-
-
-def _check_names(name: str, targets: dict[str, dict[str, list[str]]]) -> None:
-    """A recording may be anybody's, and its names become paths and words of commands."""
-    found = [("name", name), *(("target", target) for target in targets)]
-    found += [("batch", batch) for batches in targets.values() for batch in dict(batches)]
-    for what, text in found:
-        if not NAMES[what].fullmatch(text):
-            raise ValueError(f"{what} {text!r} does not match {NAMES[what].pattern}")
+    found = manifest.read(folder)
+    return Evidence(folder, f"recorded-{found.name}", found.name, found.targets, frozenset())
 
 
 def live(config: dict[str, Any], names: list[str]) -> Evidence:

@@ -9,7 +9,6 @@ Exit status 2, and nothing written, if a file holds something private or a repor
 from __future__ import annotations
 
 import argparse
-import json
 import lzma
 import shutil
 from collections.abc import Iterator
@@ -17,13 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.evidence import NAMES
+from ncuflow.capture import manifest
 from ncuflow.capture.points import now
 from ncuflow.capture.private import find_secret, patterns
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.reportscrub import scrubbed
 from ncuflow.capture.staging import staging
-from ncuflow.io import UsageError, digest, dump_json, opened, read_json, write_json, write_text
+from ncuflow.io import UsageError, dump_json, opened, read_json, write_json, write_text
 from ncuflow.parsers import listing, reader, tables
 
 PACKED = {".ncu-rep", ".sqlite"}
@@ -35,8 +34,8 @@ TOOL_RECORDS = ("sweep", "trace", "deep")
 
 def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
     """Write a recording, return its manifest. Raises CaptureError for what may not be stored."""
-    if not NAMES["name"].fullmatch(name):
-        raise CaptureError(f"name {name!r} does not match {NAMES['name'].pattern}")
+    if not manifest.NAMES["name"].fullmatch(name):
+        raise CaptureError(f"name {name!r} does not match {manifest.NAMES['name'].pattern}")
     files = list(evidence_files(evidence))
     if not any(evidence.glob("*/*/points.json")):
         what = "no evidence in it (a live run's is outputs/<machine>/captures)"
@@ -51,12 +50,13 @@ def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
         for path in files:
             store(path, stage / path.relative_to(evidence))
             add_listing(path, stage / path.relative_to(evidence), known)
-        manifest = make_manifest(evidence, stage, name)
-        write_json(stage / "manifest.json", manifest)
+        made = make_manifest(evidence, stage, name)
+        write_json(stage / manifest.FILE, made)
+        verify(stage)
         target.mkdir(exist_ok=True)
         for child in stage.iterdir():
             child.replace(target / child.name)
-    return manifest
+    return made
 
 
 def evidence_files(evidence: Path) -> Iterator[Path]:
@@ -156,7 +156,7 @@ def make_manifest(evidence: Path, stage: Path, name: str) -> dict[str, Any]:
         "recorded": now(),
         "commands": commands(evidence),
         "targets": batches(evidence),
-        "files": checksums(stage),
+        "files": manifest.checksums(stage),
     }
 
 
@@ -175,36 +175,12 @@ def batches(evidence: Path) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def checksums(folder: Path) -> dict[str, dict[str, Any]]:
-    """{path: {sha256, bytes}} of a folder's files, the manifest aside."""
-    paths = sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"
-    )
-    return {
-        str(path.relative_to(folder)): {"sha256": digest(path), "bytes": path.stat().st_size}
-        for path in paths
-    }
-
-
 def verify(folder: Path) -> int:
     """Number of files of a recording, checked; CaptureError names the one that differs."""
-    manifest = folder / "manifest.json"
     try:
-        expected = json.loads(manifest.read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CaptureError(
-            f"{manifest}: not a manifest with files ({type(error).__name__})"
-        ) from error
-    for name, entry in expected.items():
-        path = folder / name
-        if not path.is_file():
-            raise CaptureError(f"{path}: missing, though the manifest lists it")
-        if digest(path) != entry["sha256"]:
-            raise CaptureError(f"{path}: does not match the manifest's sha256")
-    extra = sorted(set(checksums(folder)) - set(expected))
-    if extra:
-        raise CaptureError(f"{folder / extra[0]}: not in the manifest")
-    return len(expected)
+        return len(manifest.read(folder).files)
+    except ValueError as error:
+        raise CaptureError(str(error)) from None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -227,7 +203,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.folders[0]}: {verify(args.folders[0])} files match")
         return 0
     evidence, target = args.folders
-    manifest = record(evidence, target, args.name or target.name)
-    size = sum(entry["bytes"] for entry in manifest["files"].values())
-    print(f"{target}: {len(manifest['files'])} files, {size / 1e6:.1f} MB")
+    files = record(evidence, target, args.name or target.name)["files"]
+    size = sum(entry["bytes"] for entry in files.values())
+    print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB")
     return 0

@@ -1,0 +1,107 @@
+"""The manifest of a recording: what it says is there, and the check that it is there unchanged.
+
+A recording may be anybody's: its names become paths and words of commands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ValidationError
+
+from ncuflow.io import BadInput, digest, read_json
+
+FILE = "manifest.json"
+NAMES = {
+    "name": re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+"),
+    "target": re.compile(r"[a-z0-9_]+"),
+    "batch": re.compile(r"b[0-9a-f]{8}|deep"),
+}
+
+
+def _name(what: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not NAMES[what].fullmatch(text):
+            raise ValueError(f"{what} {text!r} does not match {NAMES[what].pattern}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _below(text: str) -> str:
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts or str(path) != text or not text.isprintable():
+        raise ValueError(f"file {text!r} is no path inside the recording")
+    return text
+
+
+class File(BaseModel):
+    """A file as it was recorded."""
+
+    sha256: str
+    bytes: int
+
+
+class Manifest(BaseModel):
+    """targets: target -> batch -> point ids; files: path inside the recording -> what it was."""
+
+    name: Annotated[str, _name("name")]
+    targets: dict[Annotated[str, _name("target")], dict[Annotated[str, _name("batch")], list[str]]]
+    files: dict[Annotated[str, AfterValidator(_below)], File]
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a recording. Raises ValueError with one line where it is none, and where its
+    files are not the recorded ones."""
+    path = folder / FILE
+    if not path.exists():
+        raise ValueError(f"{folder}: no recording here (no {FILE})")
+    try:
+        manifest = Manifest.model_validate(read_json(path))
+    except BadInput as error:
+        raise ValueError(f"{path}: not a manifest ({error.what})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        said = str(first.get("ctx", {}).get("error", f"{place}: {first['msg']}"))
+        raise ValueError(f"{path}: not a manifest ({said})") from None
+    for difference in differences(folder, manifest):
+        raise ValueError(difference)
+    return manifest
+
+
+def differences(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """What of a recording is not as its manifest says, a line each."""
+    for name, entry in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            yield f"{path}: missing, though the manifest lists it"
+        elif path.stat().st_size != entry.bytes or digest(path) != entry.sha256:
+            yield f"{path}: does not match the manifest's sha256"
+    for name in sorted(set(files(folder)) - set(manifest.files)):
+        yield f"{folder / name}: not in the manifest"
+    for target, batches in manifest.targets.items():
+        for batch in batches:
+            if not any(name.startswith(f"{target}/{batch}/") for name in manifest.files):
+                yield f"{folder / FILE}: lists no file of the batch {target}/{batch}"
+
+
+def checksums(folder: Path) -> dict[str, dict[str, Any]]:
+    """{path: {sha256, bytes}} of a folder's files, as a manifest has them."""
+    return {
+        name: {"sha256": digest(path), "bytes": path.stat().st_size}
+        for name, path in files(folder).items()
+    }
+
+
+def files(folder: Path) -> dict[str, Path]:
+    """Path inside a folder -> file, sorted, without the manifest and hidden files."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {
+        name: found[name]
+        for name in sorted(found)
+        if found[name].is_file() and name != FILE and not re.search(r"(^|/)\.", name)
+    }
