@@ -9,9 +9,9 @@ repeats give them a floor.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
+
+import pandas as pd
 
 from ncuflow.findings.columns import BY_NAME, COLUMNS, clock
 from ncuflow.model import Measurement, NoiseFloor, Point
@@ -35,10 +35,7 @@ RATES = {name: time for name in MEASURED if (time := clock(name)) is not None}
 def half_width(
     q25: float | None, q75: float | None, n: int | None, median: float | None
 ) -> float | None:
-    """Relative half-width of a median's notch:
-
-    1.57 × IQR / √n / median; None where a term is missing.
-    """
+    """Relative half-width of a median's notch, 1.57 × IQR / √n / median; None where a term is missing."""
     if q25 is None or q75 is None or not n or not median:
         return None
     return NOTCH * (q75 - q25) / math.sqrt(n) / abs(median)
@@ -56,18 +53,15 @@ def launch_floor(row: Measurement, name: str) -> float | None:
 
 def repeat_floors(repeats: Sequence[Iterable[Measurement]]) -> dict[str, NoiseFloor]:
     """Floors by column from repeated captures (A/A) of the same points: the measurement rows of each."""
-    by_point: dict[str, list[Measurement]] = defaultdict(list)
-    for rows in repeats:
-        for row in rows:
-            by_point[row["point"]].append(row)
-    out: dict[str, NoiseFloor] = {}
-    for name in MEASURED:
-        spreads = [_spread([row.get(name) for row in rows]) for rows in by_point.values()]
-        known = [spread for spread in spreads if spread is not None]
-        if known:
-            how = f"largest relative difference between {len(repeats)} captures"
-            out[name] = _floor(known, len(repeats), how)
-    return out
+    rows = [row for capture in repeats for row in capture]
+    frame = pd.DataFrame(rows, columns=["point", *MEASURED]).set_index("point").astype(float)
+    by_point = frame.groupby(level="point")
+    middle = by_point.mean().abs()
+    spreads = (by_point.max() - by_point.min()) / middle
+    spreads = spreads.where((by_point.count() > 1) & (middle > 0))
+    known = {str(name): spread.dropna().tolist() for name, spread in spreads.items()}
+    how = f"largest relative difference between {len(repeats)} captures"
+    return {name: _floor(found, len(repeats), how) for name, found in known.items() if found}
 
 
 def launch_floors(rows: Sequence[Measurement]) -> dict[str, NoiseFloor]:
@@ -107,13 +101,6 @@ def floor_at(name: str, row: Measurement, stated: Mapping[str, NoiseFloor]) -> f
     of_target = stated.get(name) or stated.get(RATES.get(name, name))
     floors = (launch_floor(row, name), of_target["floor"] if of_target else None)
     return max((floor for floor in floors if floor is not None), default=None)
-
-
-def _spread(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    if len(known) < 2 or not fmean(known):
-        return None
-    return (max(known) - min(known)) / abs(fmean(known))
 
 
 def _quantile(values: list[float], fraction: float) -> float:
