@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ncuflow.runner import faults, timing
+from ncuflow.runner.job import Run
 from ncuflow.runner.launch import Launch
-from ncuflow.runner.run import Run, run_points
+from ncuflow.runner.run import run_points
 from ncuflow.runner.sweep import Point
 from ncuflow.target import Work
 

@@ -11,7 +11,8 @@ import pytest
 
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.pages import guide_commands
-from ncuflow.pages.pages import Findings, render
+from ncuflow.pages.findings import Findings
+from ncuflow.pages.pages import render
 from ncuflow.parsers.registry import counters
 
 ROOT = Path(__file__).parents[1]

@@ -13,6 +13,7 @@ from conftest import ROOT
 from ncuflow import format as fmt
 from ncuflow.io import BadInput
 from ncuflow.pages import figures, filters, pages
+from ncuflow.pages.findings import Findings
 
 SAMPLE = ROOT / "docs" / "sample"
 TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
@@ -99,7 +100,7 @@ def test_format(call, text):
 
 def test_pages_rendered_together_are_those_rendered_alone(finished):
     def findings():
-        return pages.Findings(finished.outputs / "results", ROOT / "recordings/h200")
+        return Findings(finished.outputs / "results", ROOT / "recordings/h200")
 
     names = ["claims", "kernel-dev-guide", "INDEX"]
     together = list(pages.render_all(names, findings()))
@@ -116,7 +117,7 @@ def test_no_cell_of_a_table_is_longer_than_a_kernel_name():
 
 
 def test_a_sweep_of_one_point_has_a_base_without_parentheses(finished):
-    found = pages.Findings(finished.outputs / "results", ROOT / "recordings/h200")
+    found = Findings(finished.outputs / "results", ROOT / "recordings/h200")
     found.targets["decode"]["points"] = found.targets["decode"]["points"][:1]
     page = pages.render("analysis", found)
     assert "named by what sets it apart from the base, under" in page
@@ -126,13 +127,13 @@ def test_a_sweep_of_one_point_has_a_base_without_parentheses(finished):
 def test_pages_are_about_the_targets_that_are_named(finished):
     """The folder may hold what an earlier run made of others."""
     folders = finished.outputs / "results", ROOT / "recordings/h200"
-    found = pages.Findings(*folders, names=["rope", "decode"])
+    found = Findings(*folders, names=["rope", "decode"])
     assert list(found.targets) == ["decode", "rope"]
     assert found.optional("jit_analysis") is None and found.optional("environment_info")
     assert "rmsnorm.md" not in pages.render("INDEX", found)
-    with_jit = pages.Findings(*folders, names=["decode", "jit"])
+    with_jit = Findings(*folders, names=["decode", "jit"])
     assert list(with_jit.targets) == ["decode"] and with_jit.optional("jit_analysis")
-    assert "rmsnorm" in pages.Findings(*folders).targets
+    assert "rmsnorm" in Findings(*folders).targets
 
 
 @pytest.fixture
@@ -148,13 +149,13 @@ def impossible(finished, tmp_path):
 
 def test_an_impossible_number_stops_its_own_page_and_no_other(impossible):
     with pytest.raises(BadInput, match=r"decode_results\.json: .*sol_memory_pct = 117"):
-        pages.render("target", pages.Findings(*impossible), "decode")
-    assert pages.render("target", pages.Findings(*impossible), "prefill").startswith("# Prefill")
+        pages.render("target", Findings(*impossible), "decode")
+    assert pages.render("target", Findings(*impossible), "prefill").startswith("# Prefill")
 
 
 @pytest.mark.parametrize("page", ["INDEX", "analysis", "kernel-dev-guide", "final-report"])
 def test_the_overview_pages_stand_and_name_what_was_stopped(impossible, finished, page):
-    text = pages.render(page, pages.Findings(*impossible))
+    text = pages.render(page, Findings(*impossible))
     (notice,) = [line for line in text.splitlines() if "= 117 %" in line]
     assert notice.startswith("| Decode attention | decode/") and "sol_memory_pct = 117 %" in notice
     assert "B256_L2048_H32_K32_D128_P16_f16_cc" not in text and "(decode.md)" not in text
@@ -164,13 +165,13 @@ def test_the_overview_pages_stand_and_name_what_was_stopped(impossible, finished
 
 
 def test_pages_stand_where_every_target_was_stopped(impossible):
-    found = pages.Findings(*impossible, names=["decode"])
+    found = Findings(*impossible, names=["decode"])
     assert "| Decode attention |" in pages.render("INDEX", found)
     assert all(text for _, text in pages.render_all(["analysis", "final-report"], found))
 
 
 def test_without_strictness_the_number_is_struck_through_on_every_page(impossible):
-    found = pages.Findings(*impossible, strict=False)
+    found = Findings(*impossible, strict=False)
     text = pages.render("analysis", found)
     assert "## Struck through" in text and "Stopped" not in text
 

@@ -8,7 +8,7 @@ import pytest
 from fake_device import Device, fake_target, made
 
 from ncuflow.runner import pairs
-from ncuflow.runner.run import Run
+from ncuflow.runner.job import Run
 
 
 def ran_pairs(device: Device, n: int = 1, **kinds: Any) -> tuple[int, list[dict[str, Any]]]:

@@ -9,7 +9,8 @@ import pytest
 from fake_device import Device, fake_target, made, ran
 
 from ncuflow.runner import faults, timing
-from ncuflow.runner.run import Run, run_points, shuffled
+from ncuflow.runner.job import Run
+from ncuflow.runner.run import run_points, shuffled
 
 NAN = float("nan")
 

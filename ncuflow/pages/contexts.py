@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from ncuflow.model import Point, Results
-from ncuflow.pages import Context
+from ncuflow.pages import Context, guide, guide_choices
+from ncuflow.pages.findings import Findings
 from ncuflow.pages.series import axis_of, spread, usual
 from ncuflow.target import known
-
-if TYPE_CHECKING:
-    from ncuflow.pages.pages import Findings
 
 MOST_ROWS = 24  # of a table on a page; the CSV beside it has them all
 
@@ -41,8 +38,6 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
         records = findings.optional("claims_summary") | {"claims": records}
     context["claims"] = records
     if page == "final-report":
-        from ncuflow.pages import guide_choices
-
         context["choices"] = [
             choice
             for results in findings.targets.values()
@@ -50,8 +45,6 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
             if choice["summary"]
         ]
     if page == "kernel-dev-guide":
-        from ncuflow.pages import guide
-
         context |= guide.context(findings)
     return context
 

@@ -7,7 +7,7 @@ page; a section is never left out and never empty.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ncuflow.findings import crossing
 from ncuflow.model import Point
@@ -19,12 +19,10 @@ from ncuflow.pages import (
     guide_source,
     guide_splitkv,
 )
+from ncuflow.pages.findings import Findings
 from ncuflow.pages.guide_waits import hot_kernels, trees
 from ncuflow.pages.series import axis_of, spread, varying
 from ncuflow.target import Target, known, template_folders
-
-if TYPE_CHECKING:
-    from ncuflow.pages.pages import Findings
 
 MOST_ROWS = 10  # of the behaviour table
 MOST_LINES = 4  # crossings per target that are spelt out

@@ -7,101 +7,18 @@ ncuflow pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
-from ncuflow.findings import sanity
 from ncuflow.findings.provenance import TIERS, one_line
-from ncuflow.io import BadInput, write_text
-from ncuflow.model import Results
+from ncuflow.io import write_text
 from ncuflow.pages import contexts
-from ncuflow.pages.filters import FILTERS, Struck
+from ncuflow.pages.filters import FILTERS
+from ncuflow.pages.findings import Findings
 from ncuflow.parsers import children
-from ncuflow.target import ordered, template_folders
-
-
-class Impossible(BadInput):
-    """Results with a number that cannot be true; the first stands for all in ``first``."""
-
-    def __init__(self, name: str, violations: sanity.Violations) -> None:
-        reasons = list(map(str, violations))
-        super().__init__(name, "; ".join(reasons))
-        more = f" ({len(reasons) - 1} more like it)" if len(reasons) > 1 else ""
-        self.first = reasons[0] + more
-
-
-class Findings:
-    """What the pages read: results by target and the JSON beside them, loaded when first asked for.
-
-    names: the targets of this run, ``jit`` among them; None for all that the folder holds, which
-    may be of an earlier run.
-    """
-
-    def __init__(
-        self,
-        results: Path,
-        evidence: Path,
-        strict: bool = True,
-        names: Sequence[str] | None = None,
-    ) -> None:
-        self.folder, self.evidence, self.strict, self.names = results, evidence, strict, names
-        self.struck: list[str] = []
-        self.stopped: dict[str, str] = {}  # target -> the number for which its results are left out
-
-    @cached_property
-    def targets(self) -> dict[str, Results]:
-        """target -> content of ``<target>_results.json``, in the order of pages.
-
-        One with an impossible number is left out, and named in ``stopped``.
-        """
-        names = self.names
-        if names is None:
-            files = self.folder.glob("*_results.json")
-            names = [path.name.removesuffix("_results.json") for path in files]
-        found = {}
-        for name in ordered([name for name in names if name != "jit"]):
-            try:
-                found[name] = self.target(name)
-            except Impossible as error:
-                self.stopped[name] = error.first
-        return found
-
-    def target(self, name: str) -> Results:
-        """One target's results, without reading the others.
-
-        Raises Impossible for a number that cannot be true; without ``strict`` that number is struck
-        through instead, and ``struck`` says why.
-        """
-        path = self.folder / f"{name}_results.json"
-        results: Results = json.loads(path.read_text())
-        violations = sanity.check(results)
-        if len(violations) and self.strict:
-            raise Impossible(path.name, violations)
-        self.struck += map(str, violations)
-        for point in results["points"]:
-            row = point["measurement"]
-            for column, value in row.items():
-                if isinstance(value, int | float) and violations.strike(column, row["point"]):
-                    row[column] = Struck(value)
-        return results
-
-    def optional(self, name: str) -> Any:
-        """A JSON finding that this run may lack (jit_analysis, claims, environment_info), or None."""
-        if name == "jit_analysis" and self.names is not None and "jit" not in self.names:
-            return None
-        path = self.folder / f"{name}.json"
-        return json.loads(path.read_text()) if path.exists() else None
-
-    @cached_property
-    def source_index(self) -> Any:
-        """The index of the FlashInfer that was measured, or None."""
-        path = self.evidence / "source_index.json"
-        return json.loads(path.read_text()) if path.exists() else None
+from ncuflow.target import template_folders
 
 
 def environment() -> jinja2.Environment:

@@ -11,8 +11,8 @@ from typing import Any
 
 from ncuflow.runner import builds, faults, timing
 from ncuflow.runner.check import check, warm_up
+from ncuflow.runner.job import LOST, OK, SOME_FAILED, Run
 from ncuflow.runner.launch import Launch
-from ncuflow.runner.run import LOST, OK, SOME_FAILED, Run
 from ncuflow.runner.sweep import Point
 
 Record = dict[str, Any]

@@ -28,38 +28,21 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, UsageError, read_json, write_json, write_text
-from ncuflow.runner import builds, faults, timing
+from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
+from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Run
 from ncuflow.runner.launch import Launch
 from ncuflow.runner.progress import Progress
 from ncuflow.runner.sweep import Point, expand
 from ncuflow.target import Target, known, load
 
-OK, FATAL, SOME_FAILED, LOST = 0, 1, 3, 4
 TRACE_REPEATS = 5
 Record = dict[str, Any]
-
-
-@dataclass
-class Run:
-    """What to do with each point. ``device`` is a ncuflow.runner.gpu.Gpu, or a test's."""
-
-    device: Any
-    target: Target
-    mode: str
-    repeats: int | None = None
-    seed: int = 0
-    flush: bool = True
-    faults: list[faults.Fault] = field(default_factory=list)
-    watch: Any = None  # builds.CompilerWatch
-    checked: bool = True  # False: an earlier run compared these points with their references
-    order: int = 0  # of the points when they are timed: another order per number
-    rounds: int = timing.ROUNDS  # in which they are timed
 
 
 class LateCompileError(RuntimeError):
@@ -347,8 +330,6 @@ def run(args: argparse.Namespace) -> int:
     what.flush, what.faults, what.watch = not args.no_flush, planted, builds.CompilerWatch()
     what.checked = not (args.unchecked and args.mode == "trace")
     if what.mode == "pairs":
-        from ncuflow.runner import pairs
-
         sides = pairs.pairs_of(points)
         names = [pairs.name(*pair) for pair in sides]
         return write_records(args.out, names, lambda emit: pairs.run_pairs(what, sides, emit))

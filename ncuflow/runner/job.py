@@ -1,0 +1,29 @@
+"""A job: what a run does with each of its points, and the statuses that it ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ncuflow.runner.faults import Fault
+from ncuflow.runner.timing import ROUNDS
+from ncuflow.target import Target
+
+OK, FATAL, SOME_FAILED, LOST = 0, 1, 3, 4
+
+
+@dataclass
+class Run:
+    """What to do with each point. ``device`` is a ncuflow.runner.gpu.Gpu, or a test's."""
+
+    device: Any
+    target: Target
+    mode: str
+    repeats: int | None = None
+    seed: int = 0
+    flush: bool = True
+    faults: list[Fault] = field(default_factory=list)
+    watch: Any = None  # builds.CompilerWatch
+    checked: bool = True  # False: an earlier run compared these points with their references
+    order: int = 0  # of the points when they are timed: another order per number
+    rounds: int = ROUNDS  # in which they are timed

@@ -1,0 +1,84 @@
+"""The house: a room knows those below it and none above, and no module imports itself through others."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "ncuflow"
+# From the ground up; rooms of a floor do not know each other.
+FLOORS = (
+    {"ground": ("io", "model", "format")},
+    {
+        "reports": ("parsers",),
+        # Of the runner, what a target is made of.
+        "launch": ("runner.launch", "runner.reference", "runner.kv_pages", "runner.planinfo"),
+    },
+    {"a target": ("target",)},
+    {"targets": ("targets",)},
+    {"runs": ("runner",), "findings": ("findings",)},
+    {"captures": ("capture",), "claims": ("claims",), "comparisons": ("compare",), "pages": ("pages",)},
+    {"the installed FlashInfer": ("source",)},
+    {"commands": ("docs", "closure", "workflow", "cli", "__main__")},
+)  # fmt: skip
+
+
+def place(module: str) -> tuple[int, str]:
+    """(floor, room) of a module, its name being below ncuflow; of two that fit the closer one."""
+    fits = [
+        (len(prefix), number, room)
+        for number, rooms in enumerate(FLOORS)
+        for room, prefixes in rooms.items()
+        for prefix in prefixes
+        if f"{module}.".startswith(f"{prefix}.")
+    ]
+    assert fits, f"{module} is in no room"
+    return max(fits)[1:]
+
+
+@cache
+def modules() -> dict[str, Path]:
+    found = {}
+    for folder in (PACKAGE, *(path for path in PACKAGE.iterdir() if path.is_symlink())):
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(PACKAGE).with_suffix("").parts
+            if parts[0] != "data" and parts[-1] != "__init__":
+                found[".".join(parts)] = path
+    return found
+
+
+@cache
+def imports(module: str) -> set[str]:
+    """The project's modules that a module imports anywhere in it, in functions and for types too."""
+    names = set()
+    for node in ast.walk(ast.parse(modules()[module].read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module} imports relatively"
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    below = {name.removeprefix("ncuflow.") for name in names if name.startswith("ncuflow.")}
+    return below & set(modules())
+
+
+def test_the_whole_package_is_looked_at():
+    assert {"io", "parsers.ncu", "targets.decode", "findings.columns"} <= set(modules())
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_a_room_knows_those_below_it_and_none_above(module):
+    floor, room = place(module)
+    for other in imports(module):
+        below, of = place(other)
+        assert below < floor or of == room, f"{module} knows {other}"
+
+
+def test_no_module_imports_itself_through_others():
+    try:
+        TopologicalSorter({module: imports(module) for module in modules()}).prepare()
+    except CycleError as error:
+        pytest.fail(" ← ".join(error.args[1]))
