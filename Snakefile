@@ -26,6 +26,5 @@ include: "workflows/sample.smk"
 rule all:
     default_target: True
     input:
-        PAGES,
-        [f"{OUT}/reports/{name}.md" for name in TARGET_PAGES],
+        rules.reports.input,
     localrule: True

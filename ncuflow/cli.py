@@ -32,6 +32,7 @@ USER = {
 RULES = {
     "plan": ("ncuflow.capture.plan", "the points of a batch"),
     "lock": ("ncuflow.capture.lock", "run a command with one GPU locked"),
+    "ceilings": ("ncuflow.runner.ceilings", "what this GPU reaches: copy and matrix rates"),
     "launch": ("ncuflow.runner.run", "check, time, trace or build the points of a batch"),
     "nsys": ("ncuflow.capture.nsys", "trace a batch under Nsight Systems"),
     "ncu": ("ncuflow.capture.ncu", "profile a batch under Nsight Compute"),
@@ -44,8 +45,7 @@ RULES = {
     "environment": ("ncuflow.findings.machine", "the machine, its versions and ceilings"),
     "hotlines": ("ncuflow.findings.hotlines", "source lines where kernels wait"),
     "jit-results": ("ncuflow.findings.jit", "what the pages say of compilation"),
-    "figures": ("ncuflow.pages.figures", "results -> figures"),
-    "pages": ("ncuflow.pages.pages", "findings -> Markdown pages"),
+    "pages": ("ncuflow.pages.pages", "findings -> Markdown pages and figures"),
     "gate": ("ncuflow.compare.gate", "fail on a slow-down of a comparison"),
     "compare-figures": ("ncuflow.pages.compare_figures", "a comparison -> figures"),
     "compare-page": ("ncuflow.pages.compare_page", "comparisons -> a Markdown page"),

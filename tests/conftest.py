@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+
+from ncuflow.capture.manifest import checksums
 
 ROOT = Path(__file__).parents[1]
 COPIED = (
@@ -84,6 +87,25 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 def project(tmp_path: Path) -> Pipeline:
     """A fresh copy of the project, to be changed by the test."""
     return copy_project(tmp_path)
+
+
+@pytest.fixture
+def two_sides(project: Pipeline) -> Pipeline:
+    """The project with recordings/one and recordings/two: one target of the shipped recording."""
+    source = ROOT / "recordings/h200"
+    if not (source / "merge_state").exists():
+        pytest.skip("the shipped recording has no merge_state")
+    (project.folder / "recordings").unlink()
+    for name in ("one", "two"):
+        folder = project.folder / "recordings" / name
+        shutil.copytree(source / "merge_state", folder / "merge_state")
+        for file in ("environment.json", "ceilings.json", "source_index.json"):
+            shutil.copy(source / file, folder)
+        manifest = json.loads((source / "manifest.json").read_text())
+        manifest["targets"] = {"merge_state": manifest["targets"]["merge_state"]}
+        manifest["files"] = checksums(folder)
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    return project
 
 
 def run_python(code: str, stdout: int | IO[str] = subprocess.PIPE) -> tuple[int, str]:

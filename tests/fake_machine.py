@@ -78,6 +78,8 @@ def follow(point):
 DEVICE = """
 from contextlib import contextmanager
 
+from ncuflow.runner.timing import Burst
+
 
 def capabilities():
     return ["9.0"]
@@ -100,10 +102,16 @@ class Gpu:
     def clocks(self): return None
 
     def cold(self, run, n):
-        return [10.0] * n, True
+        return Burst([10.0] * n, True, None)
 
     def hot(self, run, n, group):
-        return [8.0] * n, True
+        return Burst([8.0] * n, True, None)
+
+    def steady(self, run, n, group):
+        return Burst([8.0] * n, True, None)
+
+    def settle(self): pass
+    def floor_us(self): return 2.5
 
     @contextmanager
     def range(self, name):

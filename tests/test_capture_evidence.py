@@ -105,7 +105,7 @@ def test_live_without_a_gpu_needs_the_name_of_the_machine(
     config["source"] = "live"
     with pytest.raises(ValueError, match="no NVIDIA GPU is visible"):
         evidence.resolve(config, NAMES)
-    assert evidence.resolve({**config, "machine": "a100"}, NAMES).machine == "a100"
+    assert evidence.resolve({**config, "machine": "a100"}, NAMES).folder == "a100"
 
 
 def manifest(folder: Path, name: object, targets: object) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from compare_data import kernel, pair, point, sweep
-from conftest import ROOT, Pipeline
+from conftest import Pipeline
 
 from ncuflow.compare.records import Cause, Comparison, Part, Settings
 from ncuflow.compare.verdict import compare
@@ -194,25 +194,6 @@ def test_figures_are_the_same_bytes_and_named_as_the_page_says(
 
 
 # --- rules ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def two_sides(project: Pipeline) -> Pipeline:
-    """The project with recordings/one and recordings/two: one target of the shipped recording."""
-    source = ROOT / "recordings/h200"
-    if not (source / "merge_state").exists():
-        pytest.skip("the shipped recording has no merge_state")
-    (project.folder / "recordings").unlink()
-    for name in ("one", "two"):
-        folder = project.folder / "recordings" / name
-        shutil.copytree(source / "merge_state", folder / "merge_state")
-        for file in ("environment.json", "ceilings.json", "source_index.json"):
-            shutil.copy(source / file, folder)
-        manifest = json.loads((source / "manifest.json").read_text())
-        manifest["targets"] = {"merge_state": manifest["targets"]["merge_state"]}
-        manifest["files"] = {str(p.relative_to(folder)): {} for p in folder.rglob("*.*")}
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-    return project
 
 
 SOURCE = ("source=recorded", "recording=recordings/one")

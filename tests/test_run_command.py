@@ -161,7 +161,7 @@ def test_a_build_without_what_it_needs_is_fatal_and_one_line(
     ("arguments", "message"),
     [
         (["nope", "--points", "p", "--out", "o"], "error: unknown kernel target 'nope'"),
-        (["decode", "--out", "o"], "--points is needed"),
+        (["decode", "--out", "o"], "required: --points"),
         (["decode", "--points", "none.json", "--out", "o"], "error: none.json: no such file"),
         (["decode", "--points", "p", "--out", "o", "--repeats", "0"], "--repeats must be"),
     ],

@@ -4,44 +4,18 @@ CAPTURES = f"{OUT}/captures"
 # module built with other flags in the user's own cache would have none.
 _jit_cache = f"{OUT}/jit-cache" if Path(OUT).is_absolute() else f"$PWD/{OUT}/jit-cache"
 JIT_ENV = f'FLASHINFER_WORKSPACE_BASE="{_jit_cache}" FLASHINFER_JIT_LINEINFO=1'
-RUNNER = modules(
-    *(
-        f"ncuflow.runner.{name}"
-        for name in (
-            "run",
-            "launch",
-            "timing",
-            "gpu",
-            "reference",
-            "check",
-            "faults",
-            "kv_pages",
-            "planinfo",
-        )
-    )
-)
-PROFILER = modules(
-    "ncuflow.capture.points",
-    "ncuflow.capture.process",
-    "ncuflow.capture.lock",
-    "ncuflow.capture.machine",
-    "ncuflow.capture.progress",
-    "ncuflow.capture.staging",
-    "ncuflow.capture.ncu",
-)
-
-
 if LIVE:
     from ncuflow.parsers import registry
 
     # A sweep asks for these counters, so another list captures again; another label or meaning in the catalogues does not.
+    REGISTRY = ["ncuflow.parsers.registry"]
     COUNTERS = [
         registry.counters(architecture) for architecture in registry.ARCHITECTURES
     ]
 
     rule preflight:
         input:
-            code=modules("ncuflow.capture.preflight", "ncuflow.capture.machine"),
+            code=closure.of("preflight"),
         output:
             f"{CAPTURES}/environment.json",
         log:
@@ -56,9 +30,10 @@ if LIVE:
             "{params.jit_env} python -m ncuflow preflight --clock-policy {params.clocks}"
             " {params.counters} --out {output} 2> {log}"
 
+    # Status 3: there is nothing here to measure with; the preflight says why, and its page stands.
     rule ceilings:
         input:
-            code=modules("ncuflow.runner.ceilings", "ncuflow.runner.gpu"),
+            code=closure.of("lock", "ceilings"),
         output:
             f"{CAPTURES}/ceilings.json",
         log:
@@ -66,13 +41,11 @@ if LIVE:
         resources:
             gpu=1,
         shell:
-            "python -m ncuflow lock -- python -m ncuflow launch ceilings --out {output:q} 2> {log:q}"
+            "python -m ncuflow lock -- python -m ncuflow ceilings --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
 
     rule source_index:
         input:
-            code=modules(
-                "ncuflow.source.index", "ncuflow.source.cuda", "ncuflow.source.api"
-            ),
+            code=closure.of("source-index"),
         output:
             f"{CAPTURES}/source_index.json",
         log:
@@ -82,8 +55,7 @@ if LIVE:
 
     rule plan:
         input:
-            code=modules("ncuflow.capture.plan", "ncuflow.runner.sweep"),
-            target=lambda wc: os.path.relpath(load_target(wc.target).file),
+            code=code("plan"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/points.json",
         log:
@@ -98,6 +70,7 @@ if LIVE:
     rule build:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
+            code=code("launch"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/build.json",
         log:
@@ -114,7 +87,7 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             build=f"{CAPTURES}/{{target}}/{{batch}}/build.json",
-            code=RUNNER,
+            code=code("lock", "launch"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
         log:
@@ -144,12 +117,7 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             timing=f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
-            code=PROFILER
-            + modules(
-                "ncuflow.capture.nsys",
-                "ncuflow.capture.tracescrub",
-                "ncuflow.capture.private",
-            ),
+            code=code("nsys", given=REGISTRY),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/trace.sqlite",
             f"{CAPTURES}/{{target}}/{{batch}}/trace.json",
@@ -172,7 +140,7 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             timing=f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
-            code=PROFILER + modules("ncuflow.capture.reportscrub"),
+            code=code("ncu", given=REGISTRY),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/sweep.ncu-rep",
             f"{CAPTURES}/{{target}}/{{batch}}/sweep.json",
@@ -197,7 +165,7 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/deep/points.json",
             build=f"{CAPTURES}/{{target}}/deep/build.json",
-            code=PROFILER + RUNNER + modules("ncuflow.capture.reportscrub"),
+            code=code("ncu", given=REGISTRY),
         output:
             f"{CAPTURES}/{{target}}/deep/deep.ncu-rep",
             f"{CAPTURES}/{{target}}/deep/deep.json",
@@ -221,11 +189,7 @@ if LIVE:
     # failed, and are named.
     rule jit_measure:
         input:
-            code=modules(
-                "ncuflow.capture.jit",
-                "ncuflow.capture.jitprobe",
-                "ncuflow.capture.process",
-            ),
+            code=closure.of("jit"),
         output:
             f"{CAPTURES}/jit/jit_analysis.json",
         log:
@@ -242,9 +206,9 @@ if LIVE:
     rule build_all:
         input:
             [
-                f"{CAPTURES}/{name}/{batch}/build.json"
+                of_run(f"{CAPTURES}/{name}/{batch}/build.json")
                 for name in KERNEL_TARGETS
-                for batch in EVIDENCE.batches(name)
+                for batch in RUNNING.batches(name)
             ],
         localrule: True
 
@@ -252,7 +216,7 @@ else:
 
     rule build_all:
         log:
-            f"{OUT}/logs/build_all.log",
+            of_run(f"{OUT}/logs/build_all.log"),
         localrule: True
         params:
             says="error: build_all needs --config source=live",

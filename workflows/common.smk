@@ -1,9 +1,9 @@
 # Configuration, evidence and path helpers that the other rule files share.
 import json
 import os
+import re
 import shlex
 import sys
-from glob import glob
 from pathlib import Path
 
 # The code that this Snakefile belongs to, in a checkout or inside the installed package: whatever else is installed.
@@ -18,33 +18,31 @@ from snakemake.exceptions import WorkflowError
 
 from snakemake.utils import update_config
 
+from ncuflow import closure
 from ncuflow.capture import evidence as _evidence
 from ncuflow.capture import settings as _settings
+from ncuflow.capture import sides as _sides
 from ncuflow.target import FOLDERS as _FOLDERS
-from ncuflow.target import load as load_target
 
 for _key, _value in (workflow.config_settings.config or {}).items():
     if isinstance(_value, (dict, list)):
         update_config(config, {_key: _settings.typed(_value)})
-try:
-    _settings.check(config, Path(workflow.basedir) / "config/schema.yaml")
-except ValueError as error:
-    raise WorkflowError(str(error)) from None
-
-os.environ[_FOLDERS] = os.pathsep.join(
-    str(Path(folder).absolute()) for folder in config["target_folders"]
-)
-
-# Targets whose kernels are profiled, and those of them that this run is about.
 TARGETS = config["targets"]
 try:
-    EVIDENCE = _evidence.resolve(config, [name for name in TARGETS if name != "jit"])
+    _settings.check(config, Path(workflow.basedir) / "config/schema.yaml")
+    os.environ[_FOLDERS] = os.pathsep.join(
+        str(Path(folder).absolute()) for folder in config["target_folders"]
+    )
+    RUNNING = _evidence.resolve(config, [name for name in TARGETS if name != "jit"])
+    SIDES = _sides.of(config["base"], config["head"], RUNNING)
+    # Folder below `outputs` -> the evidence that its files are made from: this run's, and the sides of a comparison.
+    EVIDENCE = _sides.by_folder(RUNNING, SIDES.values())
 except ValueError as error:
     raise WorkflowError(str(error)) from None
 
-OUT = f"{config['outputs']}/{EVIDENCE.machine}"
-LIVE = EVIDENCE.recording is None
-RECORDING = f"--recording {EVIDENCE.recording}" if EVIDENCE.recording else ""
+OUT = f"{config['outputs']}/{{evidence}}"
+RUN = RUNNING.folder
+LIVE = RUNNING.recording is None
 # --config strict=false arrives as text or as a boolean, depending on how it was given.
 STRICT = "" if str(config["strict"]).lower() == "true" else "--no-strict"
 # The environment that Snakemake runs in is the one that its jobs run in, also where nobody activated it.
@@ -58,36 +56,69 @@ shell.prefix(
     f" PYTHONPATH={shlex.quote(str(HOME))}${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
     f" NCUFLOW_CHILDREN={CHILDREN}; "
 )
-KERNEL_TARGETS = [name for name in TARGETS if name in EVIDENCE.targets]
-JIT = f"{EVIDENCE.root}/jit/jit_analysis.json"
+# Targets whose kernels are profiled, and those of them that this run is about.
+KERNEL_TARGETS = [name for name in TARGETS if name in RUNNING.targets]
 JIT_MODULES = config["jit"].get(config["sweep"], [])
-HAS_JIT = "jit" in TARGETS and bool(JIT_MODULES if LIVE else Path(JIT).exists())
+HAS_JIT = "jit" in TARGETS and bool(
+    JIT_MODULES if LIVE else RUNNING.file("jit/jit_analysis.json")
+)
 TARGET_PAGES = KERNEL_TARGETS + ["jit"] * HAS_JIT
 
 
 wildcard_constraints:
+    evidence="|".join(map(re.escape, EVIDENCE)),
     target="[a-z0-9_]+",
     batch="b[0-9a-f]{8}|deep",
     run=r"\d+",
 
 
-def modules(*names):
-    """Files of the project's modules, so that an edit of one reruns what it makes."""
-    return [f"{name.replace('.', '/')}.py" for name in names]
+def root(wildcards):
+    """The folder of the captures that a file below `outputs` is made from."""
+    return EVIDENCE[wildcards.evidence].root
 
 
-def package(name):
-    """Every module of a package."""
-    return sorted(glob(f"{name}/*.py"))
+def captured(name):
+    """An input: a file of the evidence, or nothing where a recording lacks it."""
+    return lambda wildcards: EVIDENCE[wildcards.evidence].file(name)
+
+
+def recording(wildcards):
+    """What tells a command that its evidence is recorded."""
+    name = EVIDENCE[wildcards.evidence].recording
+    return f"--recording {shlex.quote(name)}" if name else ""
+
+
+def of_run(patterns, **wildcards):
+    """Files of this run's evidence."""
+    return expand(patterns, evidence=RUN, **wildcards)
 
 
 def plan_of(wildcards):
     """The points of a batch as JSON: what its captures depend on, and no other batch's."""
-    return json.dumps(EVIDENCE.plans[wildcards.target, wildcards.batch])
+    plans = EVIDENCE[wildcards.evidence].plans
+    return json.dumps(plans[wildcards.target, wildcards.batch])
 
 
-# Snakemake's limit of submissions a second is for clusters; on one machine it keeps a finished run from ending for a
-# second (its timers are waited for).
-onstart:
-    if workflow.local_exec and hasattr(workflow.scheduler, "job_rate_limiter"):
-        workflow.scheduler.job_rate_limiter = None
+def code(*commands, **more):
+    """An input: the project's files that commands read which work on the target of their output."""
+    return lambda wildcards: closure.of(*commands, target=wildcards.target, **more)
+
+
+def made_in(folder):
+    """A param: a folder below the outputs of the evidence."""
+    return lambda wildcards: f"{OUT}/{folder}".format(**dict(wildcards.items()))
+
+
+def kernel_targets(name):
+    """The kernel targets of a side."""
+    return [target for target in SIDES[name].targets if target != "jit"]
+
+
+def made_of_side(name, patterns):
+    """Files of all kernel targets of a side."""
+    return expand(patterns, evidence=SIDES[name].folder, target=kernel_targets(name))
+
+
+def side(position, patterns):
+    """An input: such files of the first (0) or the second (1) side of a pair."""
+    return lambda wildcards: made_of_side(PAIRS[wildcards.pair][position], patterns)

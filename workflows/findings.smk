@@ -1,24 +1,13 @@
 # Tables -> findings: joined measurements, the environment, the JIT, claims.
-FINDING_CODE = modules(
-    "ncuflow.findings.results",
-    "ncuflow.findings.join",
-    "ncuflow.findings.columns",
-    "ncuflow.findings.ceilings",
-    "ncuflow.findings.bottleneck",
-    "ncuflow.findings.noise",
-    "ncuflow.findings.provenance",
-    "ncuflow.io",
-    "ncuflow.parsers.timing",
-) + ["ncuflow/findings/datasheets.yaml"]
-RESULTS = [f"{OUT}/results/{name}_results.json" for name in KERNEL_TARGETS]
+RESULTS = of_run(f"{OUT}/results/{{target}}_results.json", target=KERNEL_TARGETS)
 
 
 rule findings:
     input:
         tables=rules.tables.output,
-        environment=f"{EVIDENCE.root}/environment.json",
-        ceilings=f"{EVIDENCE.root}/ceilings.json",
-        code=FINDING_CODE,
+        environment=captured("environment.json"),
+        ceilings=captured("ceilings.json"),
+        code=code("results"),
     output:
         results=f"{OUT}/results/{{target}}_results.json",
         measurements=f"{OUT}/tables/{{target}}/measurements.parquet",
@@ -26,9 +15,9 @@ rule findings:
     log:
         f"{OUT}/logs/findings-{{target}}.log",
     params:
-        tables=lambda wc: f"{OUT}/tables/{wc.target}",
-        root=EVIDENCE.root,
-        recording=RECORDING,
+        tables=made_in("tables/{target}"),
+        root=root,
+        recording=recording,
     shell:
         "python -m ncuflow results --target {wildcards.target} --tables {params.tables:q}"
         " --evidence {params.root:q} {params.recording} --out {output.results:q}"
@@ -37,84 +26,69 @@ rule findings:
 
 rule environment_info:
     input:
-        environment=f"{EVIDENCE.root}/environment.json",
-        code=modules(
-            "ncuflow.findings.machine", "ncuflow.findings.provenance", "ncuflow.io"
-        ),
+        environment=captured("environment.json"),
+        ceilings=captured("ceilings.json"),
+        code=closure.of("environment"),
     output:
         f"{OUT}/results/environment_info.json",
     log:
         f"{OUT}/logs/environment_info.log",
     params:
-        root=EVIDENCE.root,
-        recording=RECORDING,
+        root=root,
+        recording=recording,
     shell:
         "python -m ncuflow environment --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
 
 
-SOURCE_INDEX = f"{EVIDENCE.root}/source_index.json"
+rule jit_analysis:
+    input:
+        jit=captured("jit/jit_analysis.json"),
+        environment=captured("environment.json"),
+        code=closure.of("jit-results"),
+    output:
+        f"{OUT}/results/jit_analysis.json",
+    log:
+        f"{OUT}/logs/jit_analysis.log",
+    params:
+        root=root,
+        recording=recording,
+    shell:
+        "python -m ncuflow jit-results --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
 
 
 rule claims:
     input:
         results=RESULTS,
         environment=rules.environment_info.output,
-        jit=f"{OUT}/results/jit_analysis.json" if HAS_JIT else [],
-        source_index=SOURCE_INDEX,
-        claims=sorted(glob("claims/*")),
-        code=modules(
-            "ncuflow.claims.audit",
-            "ncuflow.claims.files",
-            "ncuflow.claims.evidence",
-            "ncuflow.claims.decision",
-            "ncuflow.claims.expression",
-            "ncuflow.claims.scope",
-            "ncuflow.findings.sanity",
-            "ncuflow.claims.source_facts",
-            "ncuflow.findings.noise",
-        ),
+        jit=rules.jit_analysis.output if HAS_JIT else [],
+        source_index=captured("source_index.json"),
+        claims=closure.data("claims"),
+        code=closure.of("claims"),
     output:
         records=f"{OUT}/results/claims.json",
         summary=f"{OUT}/results/claims_summary.json",
     log:
         f"{OUT}/logs/claims.log",
     params:
-        results=lambda wc: f"{OUT}/results",
+        results=made_in("results"),
         targets=TARGET_PAGES,
+        claims=lambda wc, input: Path(input.claims[0]).parent,
     shell:
-        "python -m ncuflow claims --results {params.results:q} --targets {params.targets} --claims claims"
+        "python -m ncuflow claims --results {params.results:q} --targets {params.targets} --claims {params.claims:q}"
         " --source-index {input.source_index:q} --out {output.records:q} 2> {log:q}"
 
 
 rule hotlines:
     input:
         results=RESULTS,
-        source_index=SOURCE_INDEX,
-        code=modules("ncuflow.findings.hotlines"),
+        source_index=captured("source_index.json"),
+        code=closure.of("hotlines"),
     output:
         f"{OUT}/results/hotlines.json",
     log:
         f"{OUT}/logs/hotlines.log",
     params:
-        root=EVIDENCE.root,
+        root=root,
     shell:
         "python -m ncuflow hotlines --results {input.results:q} --evidence {params.root:q}"
         " --out {output:q} 2> {log:q}"
-
-
-rule jit_analysis:
-    input:
-        jit=JIT,
-        environment=f"{EVIDENCE.root}/environment.json",
-        code=modules(
-            "ncuflow.findings.jit", "ncuflow.findings.provenance", "ncuflow.io"
-        ),
-    output:
-        f"{OUT}/results/jit_analysis.json",
-    log:
-        f"{OUT}/logs/jit_analysis.log",
-    params:
-        root=EVIDENCE.root,
-        recording=RECORDING,
-    shell:
-        "python -m ncuflow jit-results --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"

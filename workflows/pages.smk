@@ -1,48 +1,17 @@
-# Findings -> figures and pages.
-CONTEXT = modules(
-    "ncuflow.pages.pages",
-    "ncuflow.pages.contexts",
-    "ncuflow.format",
-    "ncuflow.pages.filters",
-    "ncuflow.pages.series",
-    "ncuflow.findings.provenance",
-    "ncuflow.findings.sanity",
-) + ["templates/_macros.j2"]
-GUIDE = sorted(glob("ncuflow/pages/guide*.py")) + modules(
-    "ncuflow.findings.kernelname",
-    "ncuflow.findings.stalltree",
-    "ncuflow.findings.hotlines",
-    "ncuflow.findings.crossing",
-    "ncuflow.findings.choices",
-    "ncuflow.findings.noise",
-    "ncuflow.parsers.stalls",
-)
-GUIDE += sorted(glob("templates/guide/**/*.*", recursive=True))
+# Findings -> figures and pages. A page and its figures are one job: most of either is the start of Python.
 OVER_ALL = ["kernel-dev-guide", "final-report", "claims", "INDEX", "analysis"]
-PAGES = [f"{OUT}/reports/{name}.md" for name in ["environment", *OVER_ALL]]
-
-
-# A page and the figures beside it in one job, at once: most of a figure's time is the import of matplotlib.
-# The shell waits for both, whichever of them fails.
-FIGURE_CODE = modules(
-    "ncuflow.pages.figures",
-    "ncuflow.pages.series",
-    "ncuflow.findings.provenance",
-    "ncuflow.io",
-)
 
 
 rule target_page:
     input:
         results=f"{OUT}/results/{{target}}_results.json",
-        code=CONTEXT,
-        figure_code=FIGURE_CODE,
-        template="templates/target.md.j2",
+        code=code("pages", pages=["target"]),
     output:
         page=f"{OUT}/reports/{{target}}.md",
         figures=expand(
-            f"{OUT}/figures/{{{{target}}}}-{{kind}}.svg",
+            f"{OUT}/figures/{{target}}-{{kind}}.svg",
             kind=["roofline", "stalls", "sweep"],
+            allow_missing=True,
         ),
     log:
         f"{OUT}/logs/page-{{target}}.log",
@@ -50,33 +19,31 @@ rule target_page:
         target="|".join(KERNEL_TARGETS),
     params:
         strict=STRICT,
-        results=lambda wc: f"{OUT}/results",
-        out=lambda wc: f"{OUT}/reports",
-        figures=lambda wc: f"{OUT}/figures",
-        root=EVIDENCE.root,
+        results=made_in("results"),
+        out=made_in("reports"),
+        figures=made_in("figures"),
+        root=root,
     shell:
-        "( trap wait EXIT;"
-        " python -m ncuflow figures --results {input.results:q} --out-dir {params.figures:q} &"
-        " python -m ncuflow pages target --target {wildcards.target} --results {params.results:q}"
-        " --evidence {params.root:q} {params.strict} --out-dir {params.out:q}; wait $! ) 2> {log:q}"
+        "python -m ncuflow pages target --target {wildcards.target} --results {params.results:q}"
+        " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} --figures {params.figures:q}"
+        " 2> {log:q}"
 
 
 rule environment_page:
     input:
         environment=rules.environment_info.output,
         jit=rules.jit_analysis.output if HAS_JIT else [],
-        code=CONTEXT,
-        template="templates/environment.md.j2",
+        code=closure.of("pages", pages=["environment"]),
     output:
         f"{OUT}/reports/environment.md",
     log:
         f"{OUT}/logs/page-environment.log",
     params:
         strict=STRICT,
-        results=lambda wc: f"{OUT}/results",
+        results=made_in("results"),
         targets=["jit"] * HAS_JIT,
-        out=lambda wc: f"{OUT}/reports",
-        root=EVIDENCE.root,
+        out=made_in("reports"),
+        root=root,
     shell:
         "python -m ncuflow pages environment --results {params.results:q} --targets {params.targets}"
         " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} 2> {log:q}"
@@ -90,72 +57,78 @@ rule pages:
         jit=rules.jit_analysis.output if HAS_JIT else [],
         claims=rules.claims.output,
         hotlines=rules.hotlines.output,
-        source_index=SOURCE_INDEX,
-        code=CONTEXT,
-        figure_code=FIGURE_CODE,
-        guide=GUIDE,
-        templates=expand("templates/{page}.md.j2", page=OVER_ALL),
+        source_index=captured("source_index.json"),
+        records=RUNNING.records(),
+        code=closure.of("pages", pages=OVER_ALL),
     output:
-        pages=expand(f"{OUT}/reports/{{page}}.md", page=OVER_ALL),
+        pages=expand(f"{OUT}/reports/{{page}}.md", page=OVER_ALL, allow_missing=True),
         figure=f"{OUT}/figures/roofline.svg",
     log:
         f"{OUT}/logs/pages.log",
     params:
         pages=OVER_ALL,
         strict=STRICT,
-        results=lambda wc: f"{OUT}/results",
+        results=made_in("results"),
         targets=TARGET_PAGES,
-        out=lambda wc: f"{OUT}/reports",
-        figures=lambda wc: f"{OUT}/figures",
-        root=EVIDENCE.root,
+        out=made_in("reports"),
+        figures=made_in("figures"),
+        root=root,
     shell:
-        "( trap wait EXIT; python -m ncuflow figures --overview --results {input.results:q}"
-        " --out-dir {params.figures:q} &"
-        " python -m ncuflow pages {params.pages} --results {params.results:q} --targets {params.targets}"
-        " --evidence {params.root:q} {params.strict} --out-dir {params.out:q}; wait $! ) 2> {log:q}"
+        "python -m ncuflow pages {params.pages} --results {params.results:q} --targets {params.targets}"
+        " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} --figures {params.figures:q}"
+        " 2> {log:q}"
 
 
 if HAS_JIT:
 
-    rule jit:
+    rule jit_page:
         input:
             jit=rules.jit_analysis.output,
-            code=CONTEXT,
-            template="templates/jit.md.j2",
+            code=closure.of("pages", pages=["jit"]),
         output:
             f"{OUT}/reports/jit.md",
         log:
             f"{OUT}/logs/page-jit.log",
         params:
             strict=STRICT,
-            results=lambda wc: f"{OUT}/results",
-            out=lambda wc: f"{OUT}/reports",
-            root=EVIDENCE.root,
+            results=made_in("results"),
+            out=made_in("reports"),
+            root=root,
         shell:
             "python -m ncuflow pages jit --results {params.results:q} --evidence {params.root:q}"
             " {params.strict} --out-dir {params.out:q} 2> {log:q}"
 
-
-# What a user types: one name a target, and the two groups of pages.
-for _target in KERNEL_TARGETS:
-
-    rule:
-        name:
-            _target
+    rule jit:
         input:
-            f"{OUT}/reports/{_target}.md",
-            f"{OUT}/tables/{_target}/measurements.csv",
+            of_run(rules.jit_page.output),
         localrule: True
 
 
-rule environment:
-    input:
-        f"{OUT}/reports/environment.md",
-    localrule: True
+# What a user types: one name a target, and the groups of pages. Tables and figures are asked for beside the pages, so
+# that one that was lost is made again, though the pages that were made of it are newer.
+MADE = {
+    name: of_run(
+        rules.tables.output + rules.findings.output + rules.target_page.output,
+        target=name,
+    )
+    for name in KERNEL_TARGETS
+}
+MADE["environment"] = of_run(
+    rules.environment_info.output + rules.environment_page.output
+)
+for _name, _files in MADE.items():
+
+    rule:
+        name:
+            _name
+        input:
+            _files,
+        localrule: True
 
 
 rule reports:
     input:
-        PAGES,
-        [f"{OUT}/reports/{name}.md" for name in TARGET_PAGES],
+        [*MADE.values()],
+        of_run(rules.claims.output + rules.hotlines.output + rules.pages.output),
+        of_run(rules.jit_analysis.output + rules.jit_page.output) if HAS_JIT else [],
     localrule: True

@@ -1,21 +1,19 @@
 # docs/sample: the pages of the shipped recording, for readers on the web. Asked for by name, never by `all`.
 rule sample:
     input:
-        pages=PAGES + [f"{OUT}/reports/{name}.md" for name in TARGET_PAGES],
-        figures=[f"{OUT}/figures/roofline.svg"]
-        + [f"{OUT}/figures/{name}-sweep.svg" for name in KERNEL_TARGETS],
-        tables=[f"{OUT}/tables/{name}/measurements.csv" for name in KERNEL_TARGETS],
+        rules.reports.input,
     output:
-        touch(f"{OUT}/sample.done"),
+        touch(f"{config['outputs']}/{RUN}/sample.done"),
     log:
-        f"{OUT}/logs/sample.log",
+        of_run(f"{OUT}/logs/sample.log"),
     params:
-        out=lambda wc: OUT,
+        out=of_run(OUT),
+        targets=KERNEL_TARGETS,
     shell:
-        "rm -rf docs/sample/reports docs/sample/figures docs/sample/tables"
-        " && mkdir -p docs/sample && cp -r {params.out}/reports {params.out}/figures docs/sample/"
-        " && for csv in {input.tables}; do t=$(basename $(dirname $csv));"
-        " mkdir -p docs/sample/tables/$t && cp $csv docs/sample/tables/$t/; done 2> {log}"
+        "(rm -rf docs/sample/reports docs/sample/figures docs/sample/tables"
+        " && cp -r {params.out:q}/reports {params.out:q}/figures docs/sample/"
+        " && for target in {params.targets}; do mkdir -p docs/sample/tables/$target"
+        " && cp {params.out:q}/tables/$target/measurements.csv docs/sample/tables/$target/; done) 2> {log:q}"
 
 
 if PAIRS:
@@ -23,17 +21,17 @@ if PAIRS:
     # The comparison of the shipped recordings: snakemake -j1 sample_compare --config base=… head=…
     rule sample_compare:
         input:
-            pages=rules.compare.input,
+            rules.compare.input,
         output:
-            touch(f"{COMPARE}/{'-vs-'.join(SIDES)}.sample.done"),
+            touch(f"{SERIES}.sample.done"),
         log:
             f"{COMPARE}/sample.log",
         params:
-            pairs=list(PAIRS) + ["-vs-".join(SIDES)] * (len(PAIRS) > 1),
-            out=lambda wc: COMPARE,
+            pages=[*PAIRS, *[SERIES_NAME] * (len(PAIRS) > 1)],
+            out=COMPARE,
         shell:
-            "for pair in {params.pairs}; do rm -rf docs/sample/compare/$pair;"
-            " mkdir -p docs/sample/compare/$pair;"
-            " cp -r {params.out}/$pair/reports docs/sample/compare/$pair/;"
-            " if [ -d {params.out}/$pair/figures ]; then"
-            " cp -r {params.out}/$pair/figures docs/sample/compare/$pair/; fi; done 2> {log}"
+            "(for page in {params.pages:q}; do rm -rf docs/sample/compare/$page;"
+            " mkdir -p docs/sample/compare/$page;"
+            " cp -r {params.out:q}/$page/reports docs/sample/compare/$page/;"
+            " if [ -d {params.out:q}/$page/figures ]; then"
+            " cp -r {params.out:q}/$page/figures docs/sample/compare/$page/; fi; done) 2> {log:q}"

@@ -1,31 +1,26 @@
 # Captures -> tables: one job a target reads all its reports into Parquet and CSV.
-TABLES = [
-    "kernels",
-    "metrics",
-    "stalls",
-    "rules",
-    "lines",
-    "timeline",
-    "ranges",
-    "timing",
-    "lost",
-]
+from ncuflow.model import TABLES
 
 
 rule tables:
     input:
-        evidence=lambda wc: EVIDENCE.files(wc.target),
-        code=package("parsers"),
+        evidence=lambda wc: EVIDENCE[wc.evidence].files(wc.target),
+        code=code("tables"),
     output:
-        expand(f"{OUT}/tables/{{{{target}}}}/{{table}}.parquet", table=TABLES),
-        expand(f"{OUT}/tables/{{{{target}}}}/{{table}}.csv", table=TABLES),
+        expand(
+            f"{OUT}/tables/{{target}}/{{table}}.{{form}}",
+            table=list(TABLES),
+            form=["parquet", "csv"],
+            allow_missing=True,
+        ),
     log:
         f"{OUT}/logs/tables-{{target}}.log",
     params:
-        root=EVIDENCE.root,
-        out=lambda wc: f"{OUT}/tables/{wc.target}",
+        root=root,
+        out=made_in("tables/{target}"),
         batches=lambda wc: [
-            f"{EVIDENCE.root}/{wc.target}/{b}" for b in EVIDENCE.batches(wc.target)
+            f"{root(wc)}/{wc.target}/{batch}"
+            for batch in EVIDENCE[wc.evidence].batches(wc.target)
         ],
     shell:
         "python -m ncuflow tables --evidence {params.root:q} --target {wildcards.target}"

@@ -22,19 +22,21 @@ from ncuflow.runner import sweep
 from ncuflow.target import jit_modules, load
 
 DEEP = "deep"
+REPORTS = ("trace", "sweep", DEEP)
 
 
 @dataclass(frozen=True)
 class Evidence:
     """One set of captures.
 
-    root: folder of the captures; machine: name of the folder under outputs/; recording: its name or None
-    for live; targets: target -> batch -> point ids; tools: which of events, nsys, ncu it has; runs: how
-    often each batch is timed; plans: (target, batch) -> the points of a live batch, as in points.json.
+    root: where the captures lie; folder: name of the folder below ``outputs`` that is made from them;
+    recording: its name or None for live; targets: target -> batch -> point ids; tools: which of events,
+    nsys, ncu it has; runs: how often each batch is timed; plans: (target, batch) -> the points of a live
+    batch, as in points.json.
     """
 
     root: Path
-    machine: str
+    folder: str
     recording: str | None
     targets: dict[str, dict[str, list[str]]]
     tools: frozenset[str]
@@ -51,12 +53,23 @@ class Evidence:
             found += [f"{self.root}/{target}/{batch}/{name}" for name in self._names(target, batch)]
         return found
 
+    def records(self) -> list[str]:
+        """What says of every report of the evidence how it was captured."""
+        names = {f"{report}.json" for report in REPORTS}
+        files = [Path(path) for target in self.targets for path in self.files(target)]
+        return [str(path) for path in files if path.name in names]
+
+    def file(self, name: str) -> list[str]:
+        """The path of a file beside the targets; empty where a recording has none, while live evidence will."""
+        path = self.root / name
+        return [str(path)] if self.recording is None or path.is_file() else []
+
     def _names(self, target: str, batch: str) -> list[str]:
         if self.recording:
             folder = self.root / target / batch
             return sorted(p.name for p in folder.iterdir())
         if batch == DEEP:
-            return ["deep.ncu-rep", "deep.json"]
+            return ["points.json", "deep.ncu-rep", "deep.json"]
         names = ["points.json", "timing.jsonl"]
         names += [f"timing.{run}.jsonl" for run in range(1, self.runs)]
         if "nsys" in self.tools:

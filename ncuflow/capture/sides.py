@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from ncuflow.capture.evidence import Evidence, recorded
@@ -27,9 +29,27 @@ def of(base: str | None, head: str | None, running: Evidence) -> dict[str, Evide
     return found
 
 
+def by_folder(running: Evidence, sides: Iterable[Evidence]) -> dict[str, Evidence]:
+    """Folder below ``outputs`` -> the evidence that its files are made from.
+
+    Raises ValueError with one line where two would share a folder.
+    """
+    found = {running.folder: running}
+    for side in sides:
+        other = found.setdefault(side.folder, side)
+        if other.root.resolve() != side.root.resolve():
+            raise ValueError(
+                f"compare: {other.root} and {side.root} would both be outputs/{side.folder};"
+                f" rename the folder of one, or say --config recording={side.root}"
+            )
+    return found
+
+
 def _side(path: str, running: Evidence) -> Evidence:
     if path != LIVE:
-        return recorded(Path(path))
+        found = recorded(Path(path))
+        name = Path(path).name  # what its owner calls it, whatever the manifest says
+        return replace(found, folder=f"recorded-{name}", recording=name)
     if running.recording is not None:
         raise ValueError("compare: a side is live, but this run has recorded evidence")
     return running

@@ -72,11 +72,13 @@ class Side:
         )
 
 
-def load(folder: Path) -> Side:
-    """The results of one side. Raises BadInput where the folder holds none."""
+def load(folder: Path, targets: Sequence[str] | None = None) -> Side:
+    """The results of one side, of these targets or all. Raises BadInput where the folder holds none."""
     if not folder.is_dir():
         raise BadInput(folder, "no such folder" if not folder.exists() else "not a folder")
     files = sorted(folder.glob("*_results.json"))
+    if targets is not None:  # others may be left of an earlier run
+        files = [path for path in files if path.name.removesuffix("_results.json") in targets]
     if not files:
         raise BadInput(folder, "no *_results.json here: not the results of a side")
     side = Side("", {}, {}, folder.parent / "tables", defaultdict(list))
@@ -251,6 +253,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("base", type=Path, metavar="A", help="folder of results, or a report of ncu (.ncu-rep)")
     add("head", type=Path, metavar="B", help="the same of the other side")
+    add("--base-targets", nargs="+", metavar="T", help="of A's folder; default: all of it")
+    add("--head-targets", nargs="+", metavar="T", help="of B's folder; default: all of it")
     add("--out", help="file to write; standard output by default")
     add("--format", choices=("table", "json"), default="table", help="of two reports")
     add("--alpha", type=float, default=Settings.alpha, help="significance after the correction")
@@ -263,7 +267,8 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("--alpha lies between 0 and 1; --threshold and --floor are not negative")
     settings = Settings(args.alpha, args.threshold, args.floor)
     if args.base.is_dir() and args.head.is_dir():
-        emit(dump_json(asdict(compare(load(args.base), load(args.head), settings))), args.out)
+        base, head = load(args.base, args.base_targets), load(args.head, args.head_targets)
+        emit(dump_json(asdict(compare(base, head, settings))), args.out)
         return
     found = reports.compare(args.base, args.head, settings)
     emit(dump_json(asdict(found)) if args.format == "json" else reports.table(found), args.out)

@@ -1,14 +1,10 @@
-"""Figures of one kernel target (or of all): roofline, stall bars, rate over the sweep. SVG, same bytes every time.
-
-ncuflow figures --results decode_results.json --out-dir DIR
-ncuflow figures --overview --results A.json B.json … --out-dir DIR
-"""
+"""Figures of one kernel target (or of all): roofline, stall bars, rate over the sweep. SVG, same bytes every time."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from io import StringIO
 from math import ceil, floor, log10
 from pathlib import Path
@@ -274,21 +270,14 @@ def _possible(results: Results) -> list[Point]:
     return [point for point in results["points"] if point["point"] not in impossible]
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", type=Path, nargs="+", required=True)
-    parser.add_argument("--out-dir", type=Path, required=True)
-    parser.add_argument(
-        "--overview", action="store_true", help="one roofline of all given targets instead"
-    )
-
-
-def run(args: argparse.Namespace) -> None:
-    found = [json.loads(path.read_text()) for path in args.results]
+def draw_all(paths: Sequence[Path], folder: Path, overview: bool) -> None:
+    """The figures of each of the results, or with ``overview`` one roofline of them all."""
+    found = [json.loads(path.read_text()) for path in paths]
     with mpl.rc_context(STYLE):
-        if args.overview:
+        if overview:
             possible = [one | {"points": _possible(one)} for one in found]
             figure = roofline(possible, levels=False)
-            save(figure, args.out_dir / "roofline.svg", found[0]["provenance"])
+            save(figure, folder / "roofline.svg", found[0]["provenance"])
             return
         for results in found:
-            draw(results, args.out_dir)
+            draw(results, folder)

@@ -70,6 +70,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", help="of page target, whose file has this name")
     parser.add_argument("--out-dir", type=Path, required=True)
     parser.add_argument(
+        "--figures",
+        type=Path,
+        help="folder for figures: the target's, or one of all targets",
+    )
+    parser.add_argument(
         "--no-strict", action="store_true", help="strike impossible numbers through instead"
     )
 
@@ -77,5 +82,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     findings = Findings(args.results, args.evidence, not args.no_strict, args.targets)
     # None is written before all are rendered.
-    for page, text in list(render_all(args.pages, findings, args.target)):
+    texts = list(render_all(args.pages, findings, args.target))
+    if args.figures:
+        from ncuflow.pages import figures  # with matplotlib, which most pages do without
+
+        names = [args.target] if args.target else args.targets or findings.targets
+        paths = [args.results / f"{name}_results.json" for name in names if name != "jit"]
+        figures.draw_all(paths, args.figures, overview=args.target is None)
+    for page, text in texts:
         write_text(args.out_dir / f"{args.target or page}.md", text)

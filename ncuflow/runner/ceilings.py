@@ -2,21 +2,32 @@
 
 Each has two figures: in bursts from settled clocks, and sustained, back to back until clocks and power
 have settled.
+
+    ncuflow ceilings --out ceilings.json
+
+Hold the GPU's lock while this runs. Without a GPU that torch can use every figure is null, with the reason,
+and the status is 3.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from ncuflow.io import write_json
 from ncuflow.runner import timing
+from ncuflow.runner.builds import one_line
 from ncuflow.runner.gpu import Gpu
 from ncuflow.runner.launch import torch_dtype
 from ncuflow.runner.timing import REPEATS, significant
 
 BYTES = 4 << 30  # of one buffer: many times any L2 cache
 SIZE = 8192  # of the square matrices
+UNMEASURED = 3
 
 
 def measure(device: Gpu, repeats: int = REPEATS) -> dict[str, Any]:
@@ -84,3 +95,23 @@ def rate(times: dict[str, Any], amount: float) -> dict[str, Any]:
     return {"value": median, "n": times["n"], "q25": slow, "q75": fast} | {
         key: times[key] for key in ("sm_mhz", "throttle")
     }
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="bursts of each figure")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        device = Gpu()
+    except (ImportError, RuntimeError) as error:
+        reason = one_line(error)
+        print(f"error: {reason}", file=sys.stderr)
+        write_json(
+            args.out,
+            dict.fromkeys(("copy_gbs", "read_gbs", "matmul_tflops"), None) | {"reason": reason},
+        )
+        return UNMEASURED
+    write_json(args.out, measure(device, args.repeats))
+    return 0

@@ -2,7 +2,6 @@
 
     ncuflow launch TARGET --mode check|time|trace --points points.json --out out.jsonl
     ncuflow launch TARGET --mode build --points points.json --out build.json
-    ncuflow launch ceilings --out ceilings.json
 
 check  compare each point with its float32 reference
 time   check, then time it (``ncuflow/runner/timing.py``)
@@ -277,11 +276,11 @@ def build(target: Target, points: Sequence[Point], out: Path) -> int:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", help=f"{', '.join(known())}, or ceilings")
+    parser.add_argument("target", help=", ".join(known()))
     parser.add_argument(
         "--mode", choices=("check", "time", "pairs", "trace", "build"), default="check"
     )
-    parser.add_argument("--points", type=Path, help="points.json of one batch")
+    parser.add_argument("--points", type=Path, required=True, help="points.json of one batch")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, help="launches measured or traced a point")
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
@@ -300,18 +299,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Returns the exit status; raises BadInput on bad input."""
-    if args.target != "ceilings" and args.points is None:
-        raise UsageError("--points is needed")
     if args.repeats is not None and args.repeats < 1:
         raise UsageError("--repeats must be at least 1")
     try:
         planted = faults.parse(os.environ)
-        target = None if args.target == "ceilings" else load(args.target)
+        target = load(args.target)
     except ValueError as error:
         return _fail(str(error), 2)
-    points = [] if target is None else read_points(args.points, target)
+    points = read_points(args.points, target)
     try:
-        if target is not None and args.mode == "build":
+        if args.mode == "build":
             known = builds.capabilities(os.environ, gpu_capabilities)
             points = builds.buildable(target, points, known, _tell)
             return build(target, points, args.out)
@@ -320,11 +317,6 @@ def run(args: argparse.Namespace) -> int:
         device = Gpu()
     except (ImportError, RuntimeError) as error:
         return _fail(builds.one_line(error), FATAL)
-    if target is None:
-        from ncuflow.runner import ceilings
-
-        write_json(args.out, ceilings.measure(device, args.repeats or timing.REPEATS))
-        return OK
     what = Run(device, target, args.mode, args.repeats, args.seed)
     what.order, what.rounds = args.order, args.rounds
     what.flush, what.faults, what.watch = not args.no_flush, planted, builds.CompilerWatch()

@@ -1,0 +1,265 @@
+"""What rules declare is what their commands read: no file less, and a change reruns what holds it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Pipeline
+from fake_machine import Machine, make
+
+from ncuflow import closure
+from ncuflow.cli import COMMANDS
+
+Job = dict[str, Any]
+RECORDED = {"source": "recorded"}
+SIDES = {"base": "recordings/one", "head": "recordings/two"}
+FOLDERS = ("ncuflow", "parsers", "targets", "templates", "claims")
+# Every command starts there, and all that they do is to call its module.
+ALWAYS = ("ncuflow/__main__.py", "ncuflow/cli.py", "ncuflow/io.py", "ncuflow/__init__.py")
+# The list of counters is a parameter of these, so an edit of the registry that leaves it alone captures nothing again.
+CAPTURES = ("profile", "profile_deep", "trace")
+REGISTRY = [str(Path(name).resolve().relative_to(ROOT)) for name in closure.of("counters")]
+LINKS = ("ncuflow/parsers", "ncuflow/targets", "ncuflow/data")
+
+
+def graph(
+    folder: Path,
+    target: str,
+    config: dict[str, str],
+    changes: tuple[str, ...] = (),
+    environment: dict[str, str] | None = None,
+) -> tuple[list[Job], dict[str, list[str]]]:
+    """(jobs, changed file -> rules of the jobs that would run) of a project whose outputs are made."""
+    asked = {"targets": [target], "config": config, "changes": changes}
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/dag.py", json.dumps(asked)],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert not any(job["runs"] for job in found["jobs"])
+    return found["jobs"], found["reruns"]
+
+
+@pytest.fixture(scope="module")
+def made(finished: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the finished project."""
+    folder = tmp_path_factory.mktemp("made") / "p"
+    return shutil.copytree(finished.folder, folder, symlinks=True)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """A live run on the fake machine, as far as its tables."""
+    whole = make(tmp_path_factory.mktemp("live"))
+    done = whole.run("outputs/fake/tables/toy/timing.parquet")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return whole
+
+
+def project_files(folder: Path) -> set[str]:
+    """Every file of the project that a command may read."""
+    return {
+        str(path.relative_to(folder))
+        for top in FOLDERS
+        for path in (folder / top).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not linked(path, folder)
+    }
+
+
+def linked(path: Path, folder: Path) -> bool:
+    return any(str(path.relative_to(folder)).startswith(f"{link}/") for link in LINKS)
+
+
+# --- a change reruns what reads the file --------------------------------------------------------
+
+
+def dependents(jobs: list[Job], file: str) -> list[str]:
+    """Rules of the jobs that have the file among their inputs, and of all that is made from what these make."""
+    stale = {file}
+    for _ in jobs:
+        stale |= {out for job in jobs if stale.intersection(job["input"]) for out in job["output"]}
+    return sorted(job["rule"] for job in jobs if stale.intersection(job["input"]))
+
+
+def representatives(jobs: list[Job], files: set[str]) -> tuple[str, ...]:
+    """One file of each set of files that the same jobs read."""
+    classes = {tuple(file in job["input"] for job in jobs): file for file in sorted(files)}
+    return tuple(classes.values())
+
+
+def test_a_change_of_a_file_reruns_exactly_what_reads_it(made: Path):
+    jobs, _ = graph(made, "all", RECORDED)
+    chosen = representatives(jobs, project_files(made))
+    assert len(chosen) > 10
+    _, reruns = graph(made, "all", RECORDED, chosen)
+    for file in chosen:
+        assert sorted(reruns[file]) == dependents(jobs, file), file
+
+
+def test_a_change_of_what_a_capture_executes_captures_again(machine: Machine):
+    target = "outputs/fake/tables/toy/timing.parquet"
+    jobs, _ = graph(machine.folder, target, {}, (), machine.environment)
+    chosen = representatives(jobs, project_files(machine.folder))
+    _, reruns = graph(machine.folder, target, {}, chosen, machine.environment)
+    for file in chosen:
+        assert sorted(reruns[file]) == dependents(jobs, file), file
+    assert {"plan", "build", "time", "profile", "tables"} <= set().union(*reruns.values())
+
+
+def test_every_file_of_the_project_is_read_by_a_command(made: Path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    pages = [path.name.removesuffix(".md.j2") for path in (ROOT / "templates").glob("*.md.j2")]
+    read = {file for name in COMMANDS for file in closure.of(name, pages=pages)}
+    workflow = {"ncuflow/cli.py", "ncuflow/__main__.py", "ncuflow/closure.py"}
+    workflow |= {f"ncuflow/capture/{name}.py" for name in ("evidence", "settings", "sides")}
+    claims = {f for f in project_files(ROOT) if f.startswith("claims/")}
+    assert project_files(ROOT) - read - workflow - claims == set()
+
+
+# --- nothing is read that is not declared -------------------------------------------------------
+
+
+def alone(project: Path, job: Job, folder: Path, environment: dict[str, str]) -> None:
+    """Run a job's command in a folder that holds its declared inputs and nothing else of the project."""
+    for name in LINKS:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if (project / name).is_symlink():
+            (folder / name).symlink_to((project / name).readlink())
+        else:
+            shutil.copytree(project / name, folder / name, symlinks=True)
+    for name in {*job["input"], *ALWAYS, *(REGISTRY if job["rule"] in CAPTURES else ())}:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (project / name).is_dir() else shutil.copyfile
+        copy(project / name, target)
+    for name in job["output"]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    for log in job["log"]:
+        (folder / log).parent.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", job["command"]],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    logs = [(folder / log).read_text() for log in job["log"]]
+    assert done.returncode == 0, (job["rule"], done.stderr, *logs)
+
+
+def one_of_each_rule(jobs: list[Job]) -> Iterator[Job]:
+    found = {job["rule"]: job for job in jobs if job["output"] and job["command"]}
+    return iter(found.values())
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    return {
+        str(file.relative_to(path.parent)): file.read_bytes()
+        for file in files
+        if file.name != ".snakemake_timestamp"
+    }
+
+
+def same_from_declared_inputs_alone(project: Path, jobs: list[Job], folder: Path) -> set[str]:
+    """The rules whose commands made the same bytes from their declared inputs alone."""
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    for job in one_of_each_rule(jobs):
+        place = folder / job["rule"]
+        alone(project, job, place, environment)
+        for name in job["output"]:
+            assert contents(place / name) == contents(project / name), name
+    return {job["rule"] for job in one_of_each_rule(jobs)}
+
+
+def test_every_job_makes_the_same_of_its_declared_inputs_alone(made: Path, tmp_path: Path):
+    jobs, _ = graph(made, "all", RECORDED)
+    rules = same_from_declared_inputs_alone(made, jobs, tmp_path)
+    assert {"tables", "findings", "environment_info", "claims", "hotlines", "pages"} <= rules
+
+
+def test_so_does_every_job_of_a_comparison(two_sides: Pipeline, tmp_path: Path):
+    config = SIDES | RECORDED | {"recording": "recordings/one"}
+    settings = [f"{key}={value}" for key, value in config.items()]
+    two_sides.run("compare", "--config", *settings)
+    jobs, _ = graph(two_sides.folder, "compare", config)
+    rules = same_from_declared_inputs_alone(two_sides.folder, jobs, tmp_path / "alone")
+    assert {"tables", "findings", "compare_sides", "compare_figures", "compare_page"} <= rules
+
+
+def test_every_job_of_a_live_run_works_from_its_declared_inputs_alone(
+    machine: Machine, tmp_path: Path
+):
+    """What they measure differs from run to run; a file that is not there is a failure."""
+    target = "outputs/fake/tables/toy/timing.parquet"
+    jobs, _ = graph(machine.folder, target, {}, (), machine.environment)
+    rules = set()
+    for job in one_of_each_rule(jobs):
+        rules.add(job["rule"])
+        alone(machine.folder, job, tmp_path / job["rule"], machine.environment)
+        for name in job["output"]:
+            assert (tmp_path / job["rule"] / name).stat().st_size > 0
+    assert {"plan", "build", "time", "profile", "tables"} <= rules
+
+
+# --- closures -----------------------------------------------------------------------------------
+
+
+def imports(module: str) -> set[str]:
+    """The project's modules that a module's import statements name, by a whole parse; not those for types alone."""
+    path = closure._path(module)
+    assert path
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: a relative import"
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name for name in found if closure._path(name)}
+
+
+@pytest.mark.parametrize("module", sorted({m for m, _ in COMMANDS.values()}))
+def test_import_statements_are_found_as_a_parser_finds_them(module: str):
+    for name in closure._closure(module):
+        started = {COMMANDS[c][0] for c in closure._STARTED.findall(closure._text(name))}
+        found = {other for other in closure.imported(name) if closure._path(other)}
+        assert found == imports(name) | started
+
+
+def test_a_target_is_read_where_targets_are_loaded_by_name(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert "targets/decode.py" in closure.of("launch", target="decode")
+    assert "targets/rope.py" not in closure.of("launch", target="decode")
+    assert {"targets/decode.py", "targets/rope.py"} <= set(closure.of("claims"))
+
+
+def test_data_files_are_read_by_what_names_them(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert "ncuflow/findings/datasheets.yaml" in closure.of("environment")
+    pages = closure.of("pages", pages=["kernel-dev-guide"])
+    assert "templates/guide/_section.md.j2" in pages and "templates/claims.md.j2" not in pages
+    assert {f"templates/guide/{name}/usage.py" for name in ("decode", "rope")} <= set(pages)
+
+
+def test_what_the_rule_hands_over_is_not_read_by_the_command(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert "parsers/registry.py" in closure.of("ncu", target="decode")
+    given = closure.of("ncu", target="decode", given=["ncuflow.parsers.registry"])
+    assert "parsers/registry.py" not in given and "parsers/catalogue_work.py" not in given
+
+
+def test_a_started_command_is_part_of_what_starts_it(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert "ncuflow/runner/timing.py" in closure.of("ncu", target="decode")
