@@ -52,7 +52,7 @@ def test_throttling_is_named() -> None:
     assert gpu is not None
     found = preflight.clock_finding(gpu)
     assert found["status"] == "warn"
-    assert "software power cap, hardware thermal slowdown" in found["found"]
+    assert "sw power cap, hw thermal slowdown" in found["found"]
 
 
 ADMIN_ONLY = "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n"

@@ -21,7 +21,8 @@ FLOORS = (
     {"a target": ("target",)},
     {"targets": ("targets",)},
     {"runs": ("runner",), "findings": ("findings",)},
-    {"captures": ("capture",), "claims": ("claims",), "comparisons": ("compare",), "pages": ("pages",)},
+    {"captures": ("capture",), "claims": ("claims",), "comparisons": ("compare",)},
+    {"pages": ("pages",)},
     {"the installed FlashInfer": ("source",)},
     {"commands": ("docs", "closure", "workflow", "cli", "__main__")},
 )  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.process import output_of
+from ncuflow.runner.gpu import IDLE, throttle_reasons
 
 GPU_FIELDS = {
     "gpu": "name",
@@ -26,17 +27,6 @@ GPU_FIELDS = {
     "throttle": "clocks_throttle_reasons.active",
     "temperature_c": "temperature.gpu",
     "power_w": "power.draw",
-}
-# bits of clocks_throttle_reasons.active (nvml.h, nvmlClocksEventReason*)
-THROTTLE = {
-    0x2: "application clocks setting",
-    0x4: "software power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-    0x100: "display clock setting",
 }
 DRIVER_ATTRIBUTES = {"sm_count": 16, "l2_bytes": 38}  # CU_DEVICE_ATTRIBUTE_*
 CAP_SYS_ADMIN = 21
@@ -71,14 +61,10 @@ def parse_gpu(text: str | None) -> dict[str, Any] | None:
         "power_w",
     ):
         row[key] = None if row[key] is None else float(row[key])
-    row["throttle"] = None if row["throttle"] is None else throttle_reasons(row["throttle"])
+    if row["throttle"] is not None:
+        reasons = throttle_reasons(int(row["throttle"], 16))
+        row["throttle"] = [name.replace("_", " ") for name in reasons if name != IDLE]
     return row
-
-
-def throttle_reasons(mask: str) -> list[str]:
-    """Names of the bits in nvidia-smi's `clocks_throttle_reasons.active` (idle is none)."""
-    bits = int(mask, 16)
-    return [name for bit, name in THROTTLE.items() if bits & bit]
 
 
 def driver_attributes() -> dict[str, int | None]:

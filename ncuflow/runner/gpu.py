@@ -241,8 +241,10 @@ def _mhz(start: Any, end: Any) -> float:
     return PROBE_CYCLES / (float(start.elapsed_time(end)) * 1e3)
 
 
+IDLE = "gpu_idle"  # the one reason that holds nothing back
+# Bits of nvmlClocksEventReason* (nvml.h), which nvidia-smi shows as clocks_throttle_reasons.active.
 _REASONS = {
-    0x1: "gpu_idle",
+    0x1: IDLE,
     0x2: "applications_clocks_setting",
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
