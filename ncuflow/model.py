@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, NotRequired, TypedDict
 
+# A row of a table as a parser gives it, before ``parsers/schema.py`` checks it: value by column.
+Row = dict[str, Any]
 # The measurement row of a point: value by column name; ``findings/columns.py`` declares the columns.
 Measurement = dict[str, Any]
 Params = dict[str, Any]  # a point's parameters by name: numbers, text or bool

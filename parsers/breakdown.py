@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ncuflow.model import Row
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.sources import NotANumber
 
-Row = dict[str, Any]
 PARENTS = ("sm_throughput_pct", "memory_throughput_pct")
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ncuflow.model import Row
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 
-Row = dict[str, Any]
 Instruction = tuple[str | None, str | None, int | None]  # SASS, source file (relative), line
 # Disassembling an instruction costs a third of a millisecond: it is done for those that hold samples worth
 # showing. A PC below this share of its kernel's samples keeps them, and its line, without the SASS.

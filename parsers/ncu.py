@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, opened, shown
+from ncuflow.model import Row
 from ncuflow.parsers import breakdown, children, container, lines, listing, reader
 from ncuflow.parsers.registry import METRICS, STALL_REASONS, architecture
 from ncuflow.parsers.sources import Counter, NotANumber
 from ncuflow.parsers.units import base_unit, expected_unit
 
-Row = dict[str, Any]
 # Kernels that one child reads at most. The reader takes about 5 MB for each and keeps it; a child's first kernel
 # costs as much time as ten further ones.
 PART = 64

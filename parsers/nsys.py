@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, opened, shown, sniff
+from ncuflow.model import Row
 from ncuflow.parsers import nvtx
 from ncuflow.parsers.nsys_sql import Database, integer
 
-Row = dict[str, Any]
 KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME = (
     f"CUPTI_ACTIVITY_KIND_{name}"
     for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME")

@@ -12,12 +12,11 @@ import argparse
 import csv
 import io
 from collections.abc import Sequence
-from typing import Any
 
 from ncuflow.io import BadInput, dump_json, emit, opened, sniff
+from ncuflow.model import Row
 from ncuflow.parsers import show_ncu, show_nsys
 
-Row = dict[str, Any]
 READERS = {"ncu-rep": show_ncu.shown, "sqlite": show_nsys.shown, "nsys-rep": show_nsys.shown}
 HINTS = {"lfs": "fetch it with `git lfs pull`"}
 

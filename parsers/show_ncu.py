@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from ncuflow.format import aligned, number, quantity, short
+from ncuflow.model import Row
 from ncuflow.parsers import ncu
 from ncuflow.parsers.registry import METRICS, STALL_REASONS
 
-Row = dict[str, Any]
 ROUGH = 0.05  # a stall sum further off than this is of passes that were not alike, and its shares are marked
 THROUGHPUT = {
     "sm": "sm_throughput_pct",

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ncuflow.format import aligned, quantity, short
+from ncuflow.model import Row
 from ncuflow.parsers import nsys
 
-Row = dict[str, Any]
 FIELDS = (
     "index", "kind", "name", "demangled", "point", "nvtx", "launch", "start_ns", "duration_ns",
     "gap_before_ns", "stream_gap_before_ns", "api_name", "api_start_ns", "api_duration_ns",

@@ -15,16 +15,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from ncuflow.io import BadInput, read_json
-from ncuflow.model import TABLES
+from ncuflow.model import TABLES, Row
 from ncuflow.parquet import write_table
 from ncuflow.parsers import ncu, nsys, schema, timing
 
-Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 TOOLS = {"trace": "trace.sqlite", "sweep": "sweep.ncu-rep", "deep": "deep.ncu-rep"}
 NCU_TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ncuflow.io import BadInput, opened
+from ncuflow.model import Row
 
-Row = dict[str, Any]
 T = TypeVar("T")
 KINDS = ("cold", "hot", "sustained", "host", "plan")
 CLOCKED = ("cold", "hot", "sustained")  # kinds that say at what clock they ran

@@ -21,7 +21,7 @@ from typing import Any
 
 from ncuflow.claims import files
 from ncuflow.claims.decision import Outcome, decide_over
-from ncuflow.claims.evidence import Evidence, Provenance, Unanswered, load, select
+from ncuflow.claims.evidence import Evidence, Unanswered, load, select
 from ncuflow.claims.expression import ExpressionError, Functions, evaluate, names
 from ncuflow.claims.model import Claim
 from ncuflow.claims.record import (
@@ -37,6 +37,7 @@ from ncuflow.claims.record import (
 from ncuflow.claims.scope import Scope
 from ncuflow.findings.join import architecture
 from ncuflow.io import BadInput, write_json
+from ncuflow.model import Provenance
 
 _PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 _FORMAT = re.compile(r"[-+,]?\d{0,2}(\.\d{1,2})?[a-zA-Z%]?")  # a width of 10⁹ would fill the memory

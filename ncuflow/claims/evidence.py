@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ncuflow.claims.expression import Functions, evaluate
 from ncuflow.claims.model import Claim, Decision, Selection
-from ncuflow.claims.scope import Origin, Scope, of_point, paired, possible_names
+from ncuflow.claims.scope import Origin, Scope, paired, point_scope, possible_names
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.findings import noise, sanity
 from ncuflow.io import BadInput, read_json
+from ncuflow.model import Provenance, Results
 
-Results = dict[str, Any]  # the JSON of a target's results, of the JIT
-Provenance = dict[str, Any]
+Jit = dict[str, Any]  # what was measured of the JIT, by module
 
 # What ncuflow.capture.jit measures of a module; a step that failed, or that a prebuilt module spared, lacks
 # its own.
@@ -38,16 +38,17 @@ class Evidence:
     """Everything under ``results/``, and the source index where there is one."""
 
     results: dict[str, Results]
-    jit: Results | None = None
+    jit: Jit | None = None
     source: SourceFacts | None = None
     machine: Provenance | None = None
     _scopes: dict[str, list[Scope]] = field(default_factory=dict)
 
     def provenance(self, target: str) -> Provenance | None:
         """Provenance of a target's results; the machine's where the target was not measured."""
-        of = self.jit if target == "jit" else self.results.get(target)
-        if of and of.get("provenance"):
-            return dict(of["provenance"])
+        if target in self.results:
+            return self.results[target]["provenance"]
+        if target == "jit" and self.jit and self.jit.get("provenance"):
+            return cast(Provenance, self.jit["provenance"])
         return self.machine or next((r["provenance"] for r in self.results.values()), None)
 
     def functions(self, over: str) -> Functions:
@@ -61,7 +62,7 @@ class Evidence:
             results.setdefault("noise", noise.floors(results["points"]))
             possible, struck = possible_names(results), _struck(results)
             self._scopes[target] = [
-                of_point(entry, results, possible, struck.get(entry["point"], ()))
+                point_scope(entry, results, possible, struck.get(entry["point"], ()))
                 for entry in results["points"]
                 if entry["status"] == "ok"
             ]
@@ -69,7 +70,9 @@ class Evidence:
 
     def parameters(self, targets: set[str]) -> set[str]:
         """Names of the points' parameters."""
-        entries = [e for target in targets for e in self.results.get(target, {}).get("points", ())]
+        entries = [
+            e for target in targets & set(self.results) for e in self.results[target]["points"]
+        ]
         return {name for entry in entries for name in entry.get("params") or ()}
 
     @cached_property
@@ -164,7 +167,7 @@ def _struck(results: Results) -> dict[str, set[str]]:
     return out
 
 
-def _of_module(name: str, row: Results) -> Scope:
+def _of_module(name: str, row: Jit) -> Scope:
     """Nested keys joined by '_' (``cold_build_s``); the cache's file names in ``cache_paths``.
 
     The noise of a host time is half the range of its samples.

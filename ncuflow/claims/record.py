@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ncuflow.claims.decision import Answer, Expected, Outcome, expected
-from ncuflow.claims.evidence import Provenance
 from ncuflow.claims.expression import names
 from ncuflow.claims.model import Claim
 from ncuflow.claims.scope import Origin
 from ncuflow.findings.join import architecture
+from ncuflow.model import Provenance
 
 CONFIRMED, REFUTED = "confirmed", "refuted"
 DIFFERS, NOT_TESTABLE = "differs by architecture", "not testable here"
@@ -100,7 +101,7 @@ def record(
     claim: Claim, provenance: Provenance | None, verdict: str, found: Outcome | None, reason: str
 ) -> Record:
     """``found``: None where no decision could be made."""
-    here = provenance or {}
+    here: Mapping[str, Any] = provenance or {}
     wanted = found.expected if found else expected(claim, None)
     decide = found.decide if found else None
     stated = claim.published.gpu
@@ -139,7 +140,7 @@ def record(
 
 def same_gpu(stated: str | None, provenance: Provenance | None) -> bool:
     """Whether both name the same model."""
-    models = [_model(stated), _model((provenance or {}).get("gpu"))]
+    models = [_model(stated), _model(provenance["gpu"] if provenance else None)]
     return None not in models and models[0] == models[1]
 
 

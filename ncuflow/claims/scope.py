@@ -16,10 +16,11 @@ from typing import Any
 from ncuflow.findings import noise
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
+from ncuflow.model import Kernel, Params, Point, Results, Stall
 from ncuflow.parsers.registry import METRICS, STALL_REASONS
 from ncuflow.target import known
 
-Row = dict[str, Any]
+Values = dict[str, Any]  # by the name that an expression uses
 REASONS = frozenset(STALL_REASONS)
 # Of the GPU; l2_bytes without the prefix is the L2 traffic of the main kernel.
 GPU = {f"gpu_{name}": name for name in ("sm_count", "l2_bytes", "memory_bytes")}
@@ -56,7 +57,7 @@ class Scope(Mapping[str, Any]):
     found when asked for: a claim cites a handful of the two hundred names of a point.
     """
 
-    known: Row
+    known: Values
     possible: frozenset[str] = frozenset()
     point: str | None = None
     origin: Callable[[str], Origin | None] = nothing
@@ -83,7 +84,7 @@ class Scope(Mapping[str, Any]):
         return replace(self, known=self.known | values)
 
 
-def possible_names(results: Row) -> frozenset[str]:
+def possible_names(results: Results) -> frozenset[str]:
     """Every name that some point of this target could have."""
     known = set(FIXED) | set(BY_NAME) | set(METRICS) | set(_parameters(results["target"]))
     known |= {f"{kind}_{reason}" for kind in ("stall", "state") for reason in REASONS}
@@ -100,13 +101,13 @@ def _parameters(target: str) -> Iterable[str]:
     return found.parameters if found else ()
 
 
-def of_point(
-    entry: Row, results: Row, possible: frozenset[str], struck: Iterable[str] = ()
+def point_scope(
+    entry: Point, results: Results, possible: frozenset[str], struck: Iterable[str] = ()
 ) -> Scope:
     """The scope of one point. ``struck`` columns (see ``ncuflow.findings.sanity``) are unknown."""
     provenance, params = results["provenance"], dict(entry.get("params") or {})
     main = main_kernel(entry.get("kernels") or [])
-    values: Row = {name: provenance.get(key) for name, key in GPU.items()}
+    values: Values = {name: provenance.get(key) for name, key in GPU.items()}
     values |= {f"info_{key}": value for key, value in (entry.get("info") or {}).items()}
     values |= _of_kernels(entry.get("kernels") or [], main)
     values |= {
@@ -124,8 +125,8 @@ def of_point(
     )
 
 
-def _of_kernels(kernels: list[Row], main: Mapping[str, Any] | None) -> Row:
-    out: Row = {}
+def _of_kernels(kernels: list[Kernel], main: Kernel | None) -> Values:
+    out: Values = {}
     for name, key in KERNEL_LISTS.items():
         values = [kernel.get(key) for kernel in kernels]
         out[name] = values if values and None not in values else None
@@ -136,18 +137,16 @@ def _of_kernels(kernels: list[Row], main: Mapping[str, Any] | None) -> Row:
     return out
 
 
-def _stalls(stalls: list[Row]) -> Row:
+def _stalls(stalls: list[Stall]) -> Values:
     """``stall_<r>``: share of stall cycles; ``state_<r>``: of all warp cycles, issued ones too."""
-    total = sum(s["ratio"] for s in stalls if s.get("ratio") is not None)
+    ratios = {s["reason"]: ratio for s in stalls if (ratio := s.get("ratio")) is not None}
+    total = sum(ratios.values())
     out = {f"stall_{s['reason']}": s.get("share") for s in stalls if s["kind"] == "stall"}
-    if total:
-        out |= {
-            f"state_{s['reason']}": s["ratio"] / total for s in stalls if s.get("ratio") is not None
-        }
-    return out
+    states = {f"state_{reason}": ratio / total for reason, ratio in ratios.items() if total}
+    return out | states
 
 
-def _origin(name: str, entry: Row, main: Mapping[str, Any] | None, params: Row) -> Origin:
+def _origin(name: str, entry: Point, main: Kernel | None, params: Params) -> Origin:
     column, kernel = BY_NAME.get(name), main["name"] if main else None
     report = main.get("report") if main else None
     if name in params:

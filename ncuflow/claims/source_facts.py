@@ -7,17 +7,16 @@ optional.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-Row = dict[str, Any]
 HEADERS = "data/include/flashinfer/"
 
 
 class SourceFacts:
     """Questions to a source index, which a claim decided over the source may ask."""
 
-    def __init__(self, index: Row) -> None:
+    def __init__(self, index: Mapping[str, Any]) -> None:
         self.index = index
 
     @property
@@ -96,7 +95,7 @@ class SourceFacts:
         names = [p["name"] for p in positional]
         return names.index(parameter) if parameter in names else None
 
-    def _parameters(self, function: str) -> list[Row] | None:
+    def _parameters(self, function: str) -> list[dict[str, Any]] | None:
         """Of each: name, kind (positional, keyword, var_positional, var_keyword), default as text."""
         signatures = self.index.get("signatures") or {}
         return signatures.get(function)

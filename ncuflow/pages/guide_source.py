@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-Row = dict[str, Any]
+from ncuflow.pages import Context
+
 # What a variable does. Where it is read and its default come from the index; a variable that this
 # FlashInfer does not read has no row.
 PURPOSE = {
@@ -45,12 +47,12 @@ LABELS = {
 MOST_TREE_LINES = 24
 
 
-def place(entry: Row) -> str:
+def place(entry: Mapping[str, Any]) -> str:
     """``decode.py:751`` of an entry with file and line."""
     return f"{entry['file']}:{entry['line']}"
 
 
-def code_path(target: str, index: Any, results: Any, jit: Any) -> Row | None:
+def code_path(target: str, index: Any, results: Any, jit: Any) -> Context | None:
     """{steps: [(step, symbol, place)], uris, templates, kernels: [(symbol, place, points)]}."""
     entry = ((index or {}).get("targets") or {}).get(target)
     if entry is None:
@@ -81,7 +83,7 @@ def uris(target: str, jit: Any) -> list[str]:
     return [c["uri"] for c in cold if c.get("uri")]
 
 
-def environment(index: Any) -> list[Row]:
+def environment(index: Any) -> list[Context]:
     """Variables that matter to a kernel developer: {name, purpose, place, default}."""
     reads = (index or {}).get("environment") or {}
     return [
@@ -96,7 +98,7 @@ def environment(index: Any) -> list[Row]:
     ]
 
 
-def _by_relevance(read: Row) -> tuple[bool, str, int]:
+def _by_relevance(read: Mapping[str, Any]) -> tuple[bool, str, int]:
     """What decides the JIT comes before tools that only print a variable."""
     core = ("jit/core", "jit/env", "jit/cpp_ext", "compilation_context", "api_logging", "norm/")
     return not read["file"].startswith(core), read["file"], read["line"]
@@ -107,7 +109,7 @@ def other_variables(index: Any) -> int:
     return len(set((index or {}).get("environment") or {}) - set(PURPOSE))
 
 
-def jit(found: Any) -> Row | None:
+def jit(found: Any) -> Context | None:
     """JIT measurements for the guide: rows of latencies, and the cache of the first module."""
     if not found or not found.get("modules"):
         return None
@@ -124,7 +126,7 @@ def jit(found: Any) -> Row | None:
     }
 
 
-def _latency(name: str, module: Row) -> Row:
+def _latency(name: str, module: Mapping[str, Any]) -> Context:
     """Times of a module in microseconds, None where a step was not measured."""
     cold, disk = module.get("cold") or {}, module.get("disk") or {}
     first = module.get("first_launch") or {}
@@ -141,7 +143,7 @@ def _latency(name: str, module: Row) -> Row:
     return {"name": name, "error": cold.get("error")} | times
 
 
-def _flags(built: list[Row]) -> str | None:
+def _flags(built: list[Context]) -> str | None:
     """nvcc flags of the first built module, as its build.ninja has them."""
     for module in built:
         flags = ((module["cold"].get("ninja") or {}).get("flags") or {}).get("cuda_cflags")
