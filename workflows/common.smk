@@ -53,7 +53,7 @@ _jobs = max(
 CHILDREN = max(1, min(4, (os.cpu_count() or 1) // _jobs))
 shell.prefix(
     f"set -euo pipefail; export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
-    f" PYTHONPATH={shlex.quote(str(HOME))}${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
+    f" PYTHONSAFEPATH=1 PYTHONPATH={shlex.quote(str(HOME))}${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
     f" NCUFLOW_CHILDREN={CHILDREN}; "
 )
 # Targets whose kernels are profiled, and those of them that this run is about.
