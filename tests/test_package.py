@@ -105,3 +105,20 @@ def test_the_folders_of_the_checkout_are_no_packages_of_their_own(
 ) -> None:
     assert "ModuleNotFoundError" in python(installed, tmp_path, "-c", f"import {name}").stderr
     assert python(installed, tmp_path, "-c", f"import ncuflow.{name}").returncode == 0
+
+
+def test_the_workflow_runs_in_any_folder_by_its_own_code(installed: Path, tmp_path: Path) -> None:
+    """Also where the folder has a package of that name, such as another checkout."""
+    decoy = tmp_path / "ncuflow/__init__.py"
+    decoy.parent.mkdir()
+    decoy.write_text("raise RuntimeError('not this one')\n")
+    arguments = ("run", "rmsnorm", "--", "-j2", "--config", "source=recorded")
+    done = python(installed, tmp_path, "-P", "-m", "ncuflow", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = "reports/rmsnorm.md"
+    made, shipped = tmp_path / "outputs/recorded-h200", ROOT / "docs/sample"
+    assert (made / page).read_bytes() == (shipped / page).read_bytes()
+    records = [
+        path.read_text() for path in (tmp_path / ".snakemake/metadata").rglob("*") if path.is_file()
+    ]
+    assert records and not any(str(ROOT) in text for text in records)
