@@ -2,8 +2,9 @@
 
     ncuflow run all
     ncuflow run decode -- -j2 --config sweep=smoke
+    ncuflow run -- --list-target-rules
 
-What follows the targets is handed to Snakemake. Settings and their defaults: config/config.yaml of
+What follows `--` is handed to Snakemake. Settings and their defaults: config/config.yaml of
 the project; --configfile FILE or --config KEY=VALUE override them.
 """
 

@@ -30,7 +30,7 @@ REPORT = min(ROOT.glob("recordings/*/*/*/sweep.ncu-rep.xz"), key=lambda path: pa
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel of a copy of the project, built without a network."""
+    """The wheel that is made from the source distribution of a copy of the project, without a network."""
     if (
         not find_spec("pip")
         or not find_spec("setuptools")
@@ -47,10 +47,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     for name in FILES:
         shutil.copy(ROOT / name, copy)
     (copy / "recordings").symlink_to(ROOT / "recordings")
-    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
-    command += ["--no-index", "--disable-pip-version-check", "-q", "-w", "dist", "."]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    sdist = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
+    wheel = (
+        "pip wheel --no-build-isolation --no-deps --no-index -q -w dist dist/ncuflow-0.1.0.tar.gz"
+    )
+    for command in (["-c", sdist], ["-m", *wheel.split()]):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=copy, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
     (built,) = copy.glob("dist/*.whl")
     return zipfile.ZipFile(built)
 
