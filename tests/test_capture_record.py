@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ncuflow.capture import recording
-from ncuflow.capture.private import find_secret, patterns
 from ncuflow.capture.process import CaptureError
 from ncuflow.cli import dispatch
+from ncuflow.private import find_secret, patterns
 
 TOKEN = "hf_planted_token_value"
 
@@ -132,11 +132,11 @@ def test_verify_names_the_bad_file(evidence: Path, tmp_path: Path, damage, messa
 def test_names_match_as_whole_words_and_common_ones_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ncuflow.capture.private._user", lambda: "alice")
+    monkeypatch.setattr("ncuflow.private._user", lambda: "alice")
     known = patterns({"HOME": "/home/alice"})
     assert find_secret(b"path=/home/alice/x", known) in ("the user name", "the home folder")
     assert find_secret(b"malice and alices", known) is None
-    monkeypatch.setattr("ncuflow.capture.private._user", lambda: "root")
+    monkeypatch.setattr("ncuflow.private._user", lambda: "root")
     assert find_secret(b"/root and root", patterns({"HOME": "/root"})) is None
 
 

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ncuflow.capture.process import CaptureError, output_of, run_child
+from ncuflow.capture.process import CaptureError, minimal_environment, output_of, run_child
 from ncuflow.io import UsageError
 
 QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
@@ -198,6 +198,6 @@ def run(args: argparse.Namespace) -> int:
     if not command:
         raise UsageError("no command given after --")
     with gpu_lock(args.timeout, args.exclusive_host) as held:
-        env = {**os.environ, **held.environ}
+        env = {**minimal_environment(), **held.environ}
         outcome = run_child(command, env=env, capture=False, inherited=held.locks)
     return outcome.returncode if outcome.returncode >= 0 else 128 - outcome.returncode

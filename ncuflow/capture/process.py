@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncuflow.io import CommandError
+from ncuflow.private import SENSITIVE
 
 # Only these reach a profiled program: nsys stores the environment it sees, verbatim.
 PASSED = re.compile(
@@ -22,7 +23,6 @@ PASSED = re.compile(
     r"|OMP_NUM_THREADS|PYTHON\w*|CUDA_\w+|NVIDIA_\w+|FLASHINFER_\w+|TVM_FFI_\w+|TORCH_CUDA_ARCH_LIST"
     r"|NCUFLOW_\w+|TRITON_CACHE_DIR)$"
 )
-SENSITIVE = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$|^KEY", re.IGNORECASE)
 PR_SET_PDEATHSIG = 1
 GRACE_S = 10.0
 

@@ -18,12 +18,12 @@ from typing import Any
 
 from ncuflow.capture import manifest
 from ncuflow.capture.points import now
-from ncuflow.capture.private import find_secret, patterns
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.reportscrub import scrubbed
 from ncuflow.capture.staging import staging
 from ncuflow.io import UsageError, dump_json, opened, read_json, write_json, write_text
 from ncuflow.parsers import listing, reader, tables
+from ncuflow.private import find_path, find_secret, patterns
 
 PACKED = {".ncu-rep", ".sqlite"}
 PACKED_ABOVE = {".jsonl": 256 << 10, ".json": 512 << 10}
@@ -73,7 +73,7 @@ def check(path: Path, evidence: Path, known: Any) -> None:
     shown = path.relative_to(evidence)
     with opened(path) as plain:
         data = plain.read_bytes()
-        secret = find_secret(data, known)
+        secret = find_secret(data, known) or find_path(data)
         if secret:
             raise CaptureError(f"{shown}: holds {secret}; nothing was recorded")
         if not is_report(path):

@@ -17,6 +17,7 @@ from pathlib import Path
 from ncuflow.capture.process import CaptureError
 from ncuflow.io import NCU_MAGIC
 from ncuflow.parsers import wire
+from ncuflow.private import masked_path, paths
 
 SMALL = 64 << 10  # session messages are a few hundred bytes; kernels and modules are far larger
 MASK = ord("x")
@@ -43,6 +44,8 @@ def scrub_report(path: Path) -> bool:
     for value in sorted(values, key=len, reverse=True):
         if b"/" in value:
             _mask_everywhere(data, value)
+    for start, found in list(paths(data)):
+        data[start : start + len(found)] = masked_path(found)
     for match in list(HOME.finditer(data)):
         data[match.start() + len(b"/home/") : match.end()] = bytes([MASK]) * (
             match.end() - match.start() - 6

@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ncuflow.capture.private import find_secret, patterns
 from ncuflow.capture.process import CaptureError
+from ncuflow.private import find_secret, patterns
 
 KEPT_TABLES = re.compile(
     r"^(CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS|StringIds|TARGET_INFO_GPU|ENUM_\w+"

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePath
 from typing import Any
 
+from ncuflow.private import masked
 from ncuflow.runner.sweep import Point
 from ncuflow.target import Target
 
@@ -36,7 +37,7 @@ class CompilerWatch:
 
 
 def one_line(error: Exception) -> str:
-    """Type and first line of an error, and what a compiler complained of; no folders.
+    """Type and first line of an error, and what a compiler complained of; no folders, no secrets.
 
     The rest is advice on debugging, or the command line of a compiler.
     """
@@ -45,7 +46,7 @@ def one_line(error: Exception) -> str:
         return type(error).__name__
     complaint = next((line for line in lines[1:] if _COMPLAINT.search(line)), None)
     text = f"{type(error).__name__}: {lines[0]}" + (f" {complaint}" if complaint else "")
-    return _FOLDERS.sub("", text)
+    return _FOLDERS.sub("", masked(text))
 
 
 def _program(args: tuple[Any, ...]) -> str:
