@@ -112,6 +112,16 @@ def test_a_capture_under_the_lock_does_not_wait_for_itself(fake_gpus, start) -> 
     assert finish(start("--", *inner))[0] == 0
 
 
+def test_the_command_sees_the_profilers_environment(
+    fake_gpus, start, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    fake_gpus(1)
+    monkeypatch.setenv("MYAPP_PW", "correct-horse")
+    monkeypatch.setenv("FLASHINFER_JIT_LINEINFO", "1")
+    asked = 'test -z "$MYAPP_PW" && test "$FLASHINFER_JIT_LINEINFO" = 1'
+    assert finish(start("--", "sh", "-c", asked))[0] == 0
+
+
 def test_status_of_the_command_is_ours(fake_gpus, start) -> None:  # type: ignore[no-untyped-def]
     fake_gpus(1)
     assert finish(start("--", "sh", "-c", "exit 7"))[0] == 7
