@@ -187,7 +187,7 @@ def _load(report: Report, part: Part, listed: listing.Listings) -> None:
     context = reader.load(part.plain)
     report.ranges = context.num_ranges()
     for index, action in reader.actions(context, part.first, part.last):
-        _kernel(report, Kernel(action, index), part.request, listed.get(index))
+        add_kernel(report, Kernel(action, index), part.request, listed.get(index))
 
 
 class Kernel:
@@ -275,9 +275,10 @@ def clean(text: str) -> str:
 # --- one kernel -------------------------------------------------------------------------------
 
 
-def _kernel(
+def add_kernel(
     report: Report, kernel: Kernel, request: Request, listed: Mapping[int, lines.Instruction] | None
 ) -> None:
+    """Add the rows of one kernel; listed: its instructions as a listing has them."""
     nvtx = nvtx_ranges(kernel.action)
     point = _point(nvtx, request.points)
     key = {"point": point, "kernel": kernel.index}

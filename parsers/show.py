@@ -17,12 +17,18 @@ from ncuflow.io import BadInput, dump_json, emit, opened, sniff
 from ncuflow.model import Row
 from ncuflow.parsers import show_ncu, show_nsys
 
-READERS = {"ncu-rep": show_ncu.shown, "sqlite": show_nsys.shown, "nsys-rep": show_nsys.shown}
+READERS = {
+    "ncu-rep": show_ncu.shown, "csv": show_ncu.exported, "text": show_ncu.exported,
+    "sqlite": show_nsys.shown, "nsys-rep": show_nsys.shown,
+}  # fmt: skip
 HINTS = {"lfs": "fetch it with `git lfs pull`"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("report", help=".ncu-rep, or the SQLite export of nsys; either also as .xz")
+    parser.add_argument(
+        "report",
+        help=".ncu-rep, what `ncu --csv` printed, .nsys-rep or its SQLite export; also as .xz",
+    )
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     parser.add_argument("--out", help="write to this file, atomically, instead of standard output")
 

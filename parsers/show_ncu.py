@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ncuflow.format import aligned, number, quantity, short
 from ncuflow.model import Row
-from ncuflow.parsers import ncu
+from ncuflow.parsers import ncu, ncu_csv
 from ncuflow.parsers.registry import METRICS, STALL_REASONS
 
 ROUGH = 0.05  # a stall sum further off than this is of passes that were not alike, and its shares are marked
@@ -22,7 +22,16 @@ THROUGHPUT = {
 
 def shown(path: str) -> tuple[str, Row, list[Row]]:
     """(text, document, a row per kernel) of a report. Raises BadInput where it cannot be read."""
-    report = ncu.read(path, with_lines=False)
+    return of(ncu.read(path, with_lines=False))
+
+
+def exported(path: str) -> tuple[str, Row, list[Row]]:
+    """The same of what `ncu --csv` printed."""
+    return of(ncu_csv.read(path))
+
+
+def of(report: ncu.Report) -> tuple[str, Row, list[Row]]:
+    """The same of a report that was read."""
     metrics, stalls = _by_kernel(report.metrics), _by_kernel(report.stalls)
     kernels = [_kernel(r, metrics[r["kernel"]], stalls[r["kernel"]]) for r in report.kernels]
     return _table(report, kernels), document(report, kernels), _csv(kernels)

@@ -1,0 +1,209 @@
+"""What `ncu --csv` printed (raw or details page) → the rows that a report gives.
+
+Counters go by ncu's names or, on the details page, by the labels of its sections. What stands around the
+table, the program's own output above all, is passed over; several runs may follow each other.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ncuflow.io import BadInput, opened, shown
+from ncuflow.parsers import ncu
+from ncuflow.parsers.units import base_unit
+
+Cells = dict[str, str]
+LAUNCH = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
+          "Stream", "Block Size", "Grid Size", "Device", "CC")  # fmt: skip
+# Labels of the details page; of two metrics with one label, the one in this unit.
+LABELS = {
+    ("Duration", "s"): "gpu__time_duration.sum",
+    ("Memory Throughput", "%"): "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    ("DRAM Throughput", "%"): "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    ("L1/TEX Cache Throughput", "%"): "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    ("L2 Cache Throughput", "%"): "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    ("Compute (SM) Throughput", "%"): "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    ("SM Frequency", "hz"): "smsp__cycles_elapsed.avg.per_second",
+    ("DRAM Frequency", "hz"): "dram__cycles_elapsed.avg.per_second",
+    ("L1/TEX Hit Rate", "%"): "l1tex__t_sector_hit_rate.pct",
+    ("L2 Hit Rate", "%"): "lts__t_sector_hit_rate.pct",
+    ("Achieved Occupancy", "%"): "sm__warps_active.avg.pct_of_peak_sustained_active",
+    ("Theoretical Occupancy", "%"): "sm__maximum_warps_per_active_cycle_pct",
+    ("Block Limit SM", "block"): "launch__occupancy_limit_blocks",
+    ("Block Limit Registers", "block"): "launch__occupancy_limit_registers",
+    ("Block Limit Shared Mem", "block"): "launch__occupancy_limit_shared_mem",
+    ("Block Limit Warps", "block"): "launch__occupancy_limit_warps",
+    ("Block Limit Barriers", "block"): "launch__occupancy_limit_barriers",
+    ("Registers Per Thread", "register/thread"): "launch__registers_per_thread",
+    ("Static Shared Memory Per Block", "byte/block"): "launch__shared_mem_per_block_static",
+    ("Dynamic Shared Memory Per Block", "byte/block"): "launch__shared_mem_per_block_dynamic",
+    ("Waves Per SM", ""): "launch__waves_per_multiprocessor",
+    ("# SMs", "SM"): "launch__sm_count",
+    ("Active Warps Per Scheduler", "warp"): "smsp__warps_active.avg.per_cycle_active",
+    ("Eligible Warps Per Scheduler", "warp"): "smsp__warps_eligible.avg.per_cycle_active",
+    ("Issued Warp Per Scheduler", ""): "smsp__issue_active.avg.per_cycle_active",
+    ("Warp Cycles Per Issued Instruction", "cycle"):
+        "smsp__average_warp_latency_per_inst_issued.ratio",
+    ("Avg. Active Threads Per Warp", ""): "smsp__thread_inst_executed_per_inst_executed.ratio",
+}  # fmt: skip
+RULES = {"INF": 1, "OPT": 2, "WRN": 3, "ERR": 4}
+# A number that only one of the two ways of writing it explains: 1,234.5 or 0.25 and 1.234,5 or 0,25.
+_WRITTEN = (
+    r"-?(?:\d{{1,3}}(?:\{0}\d{{3}})+\{1}\d+|\d{{4,}}\{1}\d+|0\{1}\d+|\d+\{1}(?:\d\d?|\d{{4,}}))"
+)
+ENGLISH, EUROPEAN = re.compile(_WRITTEN.format(",", ".")), re.compile(_WRITTEN.format(".", ","))
+
+
+@dataclass(frozen=True)
+class Value:
+    """A metric of an export: the part of NVIDIA's IMetric that is asked for."""
+
+    number: float | str
+    written_in: str = ""
+
+    def has_value(self) -> bool:
+        return True
+
+    def value(self) -> float | str:
+        return self.number
+
+    def unit(self) -> str:
+        return self.written_in
+
+
+@dataclass
+class Exported:
+    """A kernel of an export: the part of NVIDIA's IAction that is asked for."""
+
+    full: str
+    metrics: dict[str, Value] = field(default_factory=dict)
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    NameBase_DEMANGLED = 2
+
+    def name(self, base: int = 0) -> str:
+        plain = re.split(r"[<(]", self.full.replace("(anonymous namespace)", ""), maxsplit=1)[0]
+        return self.full if base else re.split(r"::|\s", plain.strip())[-1] or self.full
+
+    def nvtx_state(self) -> None:
+        return None
+
+    def metric_by_name(self, name: str) -> Value | None:
+        return self.metrics.get(name)
+
+    def rule_results_as_dicts(self) -> list[dict[str, Any]]:
+        return self.rules
+
+
+def read(path: str | Path, name: str | None = None) -> ncu.Report:
+    """The kernels of an export, plain or `.xz`. Raises BadInput where it holds none."""
+    called = name or shown(path)
+    with opened(path) as plain:
+        text = plain.read_bytes().decode("utf-8-sig", "replace")
+    rows = list(_rows(text))
+    if not rows:
+        said = re.search(r"^==ERROR== *(.+)", text, re.MULTILINE)
+        what = f" (it says: {said[1].strip()})" if said else ""
+        raise BadInput(called, f"no kernel in it as `ncu --csv` prints them{what}")
+    comma = _decimal_comma(called, rows)
+    kernels: dict[tuple[int, str, str], Exported] = {}
+    for run, units, cells in rows:
+        key = (run, cells.get("Process ID", ""), cells["ID"])
+        kernel = kernels.setdefault(key, Exported(cells["Kernel Name"]))
+        kernel.metrics |= _launch(cells) | dict(_metrics(cells, units, comma))
+        kernel.rules += _rules(cells)
+    report = ncu.Report(called, ranges=1)
+    for index, kernel in enumerate(kernels.values()):
+        ncu.add_kernel(report, ncu.Kernel(kernel, index), ncu.Request(path, with_lines=False), None)
+    if not report.metrics:
+        raise BadInput(called, "kernels without a metric that is read here")
+    return report
+
+
+def _rows(text: str) -> Iterator[tuple[int, Cells, Cells]]:
+    """(run, units by column, cells by column) of each line of the tables; a header starts a run."""
+    header: list[str] = []
+    units: Cells = {}
+    run = 0
+    for line in text.splitlines():
+        if not line.startswith('"'):
+            continue
+        cells = next(csv.reader([line]))
+        if cells[0] == "ID" and "Kernel Name" in cells:
+            header, units, run = cells, {}, run + 1
+        elif header and cells[0].isdigit():
+            found = dict(zip(header, cells, strict=False))
+            if "Kernel Name" in found:
+                yield run, units, found
+        elif header and not cells[0] and "Metric Name" not in header:
+            units = dict(zip(header, cells, strict=False))
+
+
+def _decimal_comma(called: str, rows: list[tuple[int, Cells, Cells]]) -> bool:
+    """Whether numbers are written with a decimal comma."""
+    values = {v for _, _, cells in rows for n, v in cells.items() if n not in LAUNCH}
+    english = any(ENGLISH.fullmatch(value) for value in values)
+    european = any(EUROPEAN.fullmatch(value) for value in values)
+    if english and european:
+        raise BadInput(called, "numbers with decimal points and with decimal commas")
+    return european
+
+
+def _metrics(cells: Cells, units: Cells, comma: bool) -> Iterator[tuple[str, Value]]:
+    if "Metric Name" in cells:
+        unit, label = cells.get("Metric Unit", ""), cells["Metric Name"]
+        named = LABELS.get((label, base_unit(unit)[1]), label)
+        found = [(named, cells.get("Metric Value", ""), unit)]
+    else:
+        found = [(n, v, units.get(n, "")) for n, v in cells.items() if n not in LAUNCH]
+    for name, text, unit in found:
+        value = _number(text, comma)
+        if "__" in name and (value is not None or text):
+            yield name, Value(text if value is None else value, unit)
+
+
+def _number(text: str, comma: bool) -> float | None:
+    text = text.partition(" (")[0].strip()  # what follows are the instances
+    text = text.replace(".", "").replace(",", ".") if comma else text.replace(",", "")
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _launch(cells: Cells) -> dict[str, Value]:
+    """What stands in columns of its own, under the names that counters have for it."""
+    found: dict[str, Value] = {}
+    for column, of in (("Grid Size", "grid"), ("Block Size", "block")):
+        sizes = [float(size) for size in re.findall(r"\d+", cells.get(column, ""))]
+        if len(sizes) == 3:
+            found |= {
+                f"launch__{of}_dim_{axis}": Value(s) for axis, s in zip("xyz", sizes, strict=True)
+            }
+            found[f"launch__{of}_size"] = Value(sizes[0] * sizes[1] * sizes[2])
+    capability = re.fullmatch(r"(\d+)\.(\d+)", cells.get("CC", ""))
+    for part, number in zip(
+        ("major", "minor"), capability.groups() if capability else (), strict=False
+    ):
+        found[f"device__attribute_compute_capability_{part}"] = Value(float(number))
+    if cells.get("Stream", "").isdigit():
+        found["launch__stream_id"] = Value(float(cells["Stream"]))
+    return found
+
+
+def _rules(cells: Cells) -> list[dict[str, Any]]:
+    if not cells.get("Rule Description"):
+        return []
+    kind = RULES.get(cells.get("Rule Type", ""), 0)
+    speedup = {"speedup": _number(cells.get("Estimated Speedup", ""), False)}
+    return [{
+        "rule_identifier": cells.get("Rule Name", ""),
+        "section_identifier": cells.get("Section Name", ""),
+        "rule_message": {"message": cells["Rule Description"], "type": kind},
+        "speedup_estimation": speedup
+        | {"type": {"local": 1, "global": 2}.get(cells.get("Estimated Speedup Type", ""), 0)},
+    }]  # fmt: skip
