@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "ncuflow"
 # From the ground up; rooms of a floor do not know each other.
 FLOORS = (
-    {"ground": ("io", "model", "format", "parquet")},
+    {"ground": ("io", "model", "format", "parquet", "private")},
     {
         "reports": ("parsers",),
         # Of the runner, what a target is made of.
