@@ -22,7 +22,8 @@ class Unit(NamedTuple):
 
 # The first whose prefix fits is the unit of a counter.
 UNITS = {
-    "dram": Unit("DRAM", "cycles with a transfer (turn-around included), and sectors", ("dram__", "fbpa__")),
+    "dram": Unit("DRAM", "cycles with a transfer (turn-around included), sectors, and what it fills into L2",
+                 ("dram__", "fbpa__", "lts__d_sectors_fill_device")),
     "l2": Unit("L2", "tags, data banks, its ports to the crossbar and L1's", ("lts__", "l1tex__m_")),
     "l1": Unit("L1/shared", "L1TEX and shared memory: the data pipe (a wavefront a cycle), banks, requests, write-back",
                ("l1tex__",)),

@@ -48,6 +48,20 @@ TIME = (
         "DRAM cycles a second during this launch",
         read("dram__cycles_elapsed.avg.per_second"),
     ),
+    Metric(
+        "cycles_elapsed",
+        "Elapsed cycles",
+        "cycle",
+        "SM clock cycles from the launch's first to its last",
+        read("gpc__cycles_elapsed.max"),
+    ),
+    Metric(
+        "sm_cycles_active",
+        "SM active cycles",
+        "cycle",
+        "those in which an SM held at least one warp, mean over the SMs",
+        read("sm__cycles_active.avg"),
+    ),
 )
 
 SPEED_OF_LIGHT = (

@@ -8,17 +8,18 @@ import pytest
 
 from ncuflow.findings import columns, noise, sanity
 from ncuflow.findings.columns import BY_NAME, COLUMNS, SOURCES
-from ncuflow.findings.join import Joined
+from ncuflow.findings.join import MERGE, Joined
 from ncuflow.parsers.registry import METRICS
 
 MAIN = {
     "sm_throughput_pct": 31.0, "memory_throughput_pct": 83.0, "dram_throughput_pct": 82.0,
     "l2_throughput_pct": 53.0, "l1_throughput_pct": 47.0, "tensor_pipe_pct": 19.0,
     "issue_active": 0.37, "achieved_occupancy_pct": 43.0, "theoretical_occupancy_pct": 61.0,
-    "waves": 2.3, "sm_clock_hz": 1.7e9, "dram_bytes_peak_per_cycle": 3000.0,
+    "waves": 0.95, "sm_clock_hz": 1.7e9, "dram_bytes_peak_per_cycle": 3000.0,
     "dram_cycles_per_second": 1.5e9, "tensor_flops_peak_per_second": 9.1e14,
     "tensor_flops": 7e9, "fp32_flops": 5e8, "fp16_flops": 3e7,
     "dram_bytes_read": 1.1e9, "dram_bytes_write": 1.3e8, "l2_bytes": 2.9e9, "l1_bytes": 4.3e9,
+    "sm_cycles_active": 920.0, "cycles_elapsed": 1000.0,
 }  # fmt: skip
 SECOND = {
     "tensor_flops": 1e6, "fp32_flops": 2e6, "fp16_flops": 4e6, "dram_bytes_read": 8e6,
@@ -34,16 +35,29 @@ STALLS = [
     {"reason": "long_scoreboard", "kind": "stall", "share": 0.66},
     {"reason": "wait", "kind": "stall", "share": 0.1},
 ]
+BREAKDOWN = [
+    {
+        "parent": "memory_throughput_pct",
+        "counter": "dram__cycles_active",
+        "unit": "dram",
+        "pct": 67.3,
+    },
+    {"parent": "memory_throughput_pct", "counter": "lts__t_sectors", "unit": "l2", "pct": 64.9},
+    {"parent": "sm_throughput_pct", "counter": "sm__issue_active", "unit": "issue", "pct": 31.0},
+]
 KERNELS = [
-    {"name": "Small", "duration_ns": 2e4, "metrics": SECOND, "stalls": [], "problems": "no rules",
+    {"name": MERGE, "duration_ns": 2e4, "metrics": SECOND, "stalls": [], "breakdown": [], "problems": "no rules",
      **dict.fromkeys(SHAPE, 1)},
-    {"name": "Main", "duration_ns": 3e5, "metrics": MAIN, "stalls": STALLS, "problems": None, **SHAPE},
+    {"name": "Main", "duration_ns": 3e5, "metrics": MAIN, "stalls": STALLS, "breakdown": BREAKDOWN, "problems": None, **SHAPE},
 ]  # fmt: skip
 TIMING = {
     "point": "decode/x", "target": "decode", "status": "ok", "convention": "as counted",
     "cold_us": 350.0, "cold_q25_us": 340.0, "cold_q75_us": 363.0, "cold_n": 31,
     "hot_us": 290.0, "hot_q25_us": 281.0, "hot_q75_us": 299.0, "hot_n": 17,
     "host_us": 23.0, "plan_us": 71.0, "flops": 6_000_000_000, "bytes": 1_200_000_000,
+    "cold_floor_us": 2.9, "sustained_us": 403.0, "sustained_q25_us": 397.0, "sustained_q75_us": 411.0,
+    "cold_sm_mhz": 1905.0, "hot_sm_mhz": 1890.0, "sustained_sm_mhz": 1455.0,
+    "cold_throttle": "thermal", "sustained_throttle": "sw_power_cap",
 }  # fmt: skip
 TRACE = [
     {"kind": "kernel", "launch": launch, "start_ns": start, "end_ns": end, "duration_ns": end - start}
@@ -66,10 +80,13 @@ DRAM = 1.1e9 + 1.3e8 + 8e6 + 16e6
 L2, L1 = 2.9e9 + 32e6, 4.3e9 + 64e6
 EXPECTED = {
     "point": "decode/x", "target": "decode", "tier": "A", "gpu": "NVIDIA H200", "architecture": "sm_90",
-    "status": "ok", "problems": "trace: gone; Small: no rules", "dtype": "bf16",
+    "status": "ok", "problems": f"trace: gone; {MERGE}: no rules", "dtype": "bf16",
     "time_cold_us": 350, "time_cold_q25_us": 340, "time_cold_q75_us": 363, "time_cold_n": 31,
     "time_hot_us": 290, "time_hot_q25_us": 281, "time_hot_q75_us": 299, "time_hot_n": 17,
     "host_launch_us": 23, "plan_us": 71,
+    "time_floor_us": 2.9, "time_sustained_us": 403, "time_sustained_q25_us": 397, "time_sustained_q75_us": 411,
+    "clock_cold_mhz": 1905, "clock_hot_mhz": 1890, "clock_sustained_mhz": 1455, "throttle_cold": "thermal",
+    "throttle_sustained": "sw_power_cap", "tflops_sustained": 6e9 / 403e-6 / 1e12, "gbs_sustained": 1.2e9 / 403e-6 / 1e9,
     "time_insitu_us": 326, "insitu_n": 3, "kernel_gap_us": 6,
     "time_ncu_us": 320, "replay_distortion": 320 / 326,
     "flops_analytic": 6e9, "bytes_analytic": 1.2e9, "convention": "as counted",
@@ -90,9 +107,11 @@ EXPECTED = {
     "sol_sm_pct": 31, "sol_memory_pct": 83, "sol_dram_pct": 82, "sol_l2_pct": 53, "sol_l1_pct": 47,
     "tensor_pipe_pct": 19, "issue_active": 0.37, "achieved_occupancy_pct": 43,
     "theoretical_occupancy_pct": 61, "sm_clock_ghz": 1.7, "kernel_count": 2, "main_kernel": "Main",
-    "grid_size": 264, "block_size": 128, "registers": 168, "smem_bytes": 66560, "waves": 2.3,
+    "grid_size": 264, "block_size": 128, "registers": 168, "smem_bytes": 66560, "waves": 0.95,
     "top_stall": "long_scoreboard", "top_stall_share": 0.66, "second_stall": "barrier",
-    "second_stall_share": 0.24, "bottleneck": "memory", "bottleneck_unit": "dram", "bottleneck_pct": 82,
+    "second_stall_share": 0.24, "busiest_unit": "dram", "busiest_pct": 67.3,
+    "busiest_counter": "dram__cycles_active", "second_unit": "l2", "second_pct": 64.9, "blocks_pct": 5,
+    "tail_pct": 8, "latency_pct": 19.7, "limiter": "dram", "draw": "l2", "verdict": "draw", "merge_pct": 6.25,
 }  # fmt: skip
 
 
@@ -148,7 +167,7 @@ def test_a_rate_is_as_uncertain_as_the_time_under_it():
     assert noise.RATES["gbs_fraction_measured"] == noise.RATES["tflops"] == "time_cold_us"
     assert noise.RATES["tflops_fraction_counter"] == "time_ncu_us"
     assert not {"replay_distortion", "ai_counted", "flops_ratio"} & set(noise.RATES)
-    assert set(noise.TIMED) == {"time_cold_us", "time_hot_us"}
+    assert set(noise.TIMED) == {"time_cold_us", "time_hot_us", "time_sustained_us"}
 
 
 def test_what_is_computed_from_a_number_falls_with_it():
@@ -156,5 +175,5 @@ def test_what_is_computed_from_a_number_falls_with_it():
     assert "gbs_fraction_counter" in columns.above("bytes_dram_counted")
     assert columns.above("gbs_hot") == frozenset()
     assert {column.name for column in sanity.RATES} == {
-        "tflops", "gbs", "gbs_hot", "tensor_tflops_counted", "dram_gbs_counted",
+        "tflops", "gbs", "gbs_hot", "tflops_sustained", "gbs_sustained", "tensor_tflops_counted", "dram_gbs_counted",
     }  # fmt: skip

@@ -119,14 +119,15 @@ NAMES = {
 }
 
 
-def point(target, params, cold, bottleneck, counters=True):
+def point(target, params, cold, limiter, counters=True):
     name = f"{target}/" + "_".join(f"{k[0]}{v}" for k, v in params.items())
     moved = 3000e3 * cold  # bytes, at 3 000 GB/s
     row = {column.name: None for column in COLUMNS} | {
         "point": name, "target": target, "status": "ok", "time_cold_us": cold, "gbs": 3000.0, "tflops": 3.0,
         "gbs_fraction_measured": 0.75, "ceiling_dram_gbs_measured": 4000.0, "gbs_fraction_datasheet": 0.625,
         "ceiling_dram_gbs_datasheet": 4800.0, "flops_analytic": moved, "bytes_analytic": moved,
-        "bottleneck": bottleneck, "bottleneck_unit": "dram", "bottleneck_pct": 70.0, "ai_analytic": 1.0,
+        "limiter": limiter, "busiest_unit": "dram", "busiest_pct": 70.0, "second_unit": "l2", "second_pct": 40.0,
+        "verdict": "leads", "ai_analytic": 1.0,
     }  # fmt: skip
     kernels = []
     if counters:
@@ -182,7 +183,7 @@ DECODE = {
 @pytest.fixture
 def evidence(tmp_path):
     """Findings with decode, rmsnorm (deep), rope without counters, no prefill and no merge_state."""
-    batches = ((1, "grid"), (8, "latency"), (32, "memory"), (128, "memory"))
+    batches = ((1, "blocks"), (8, "latency"), (32, "dram"), (128, "dram"))
     decode = [
         point(
             "decode",
@@ -198,7 +199,7 @@ def evidence(tmp_path):
             "rmsnorm",
             {"variant": v, "rows": r, "hidden": 4096, "dtype": "f16"},
             share * r / 4,
-            "memory",
+            "dram",
         )
         for v, share in (("rmsnorm", 2), ("fused_add_rmsnorm", 4), ("add_then_rmsnorm", 5))
         for r in (32, 4096)
@@ -283,8 +284,11 @@ def test_nothing_stands_empty_and_what_is_missing_is_said(evidence):
 def test_numbers_come_from_the_findings(evidence):
     found = sections(page(evidence))["2. Decode Attention Kernel"]
     assert "**In short:** 3 000 GB/s at best (75 % of the measured ceiling)" in found
-    assert "**between 8 and 32**, from latency to memory" in found
-    assert "| 1 281 µs | 3 000 GB/s | 62 % | – | 75 % | – | memory (DRAM 70 %) |" in found
+    assert "**between 8 and 32**, from latency to DRAM" in found
+    assert (
+        "| 1 281 µs | 3 000 GB/s | 62 % | – | 75 % | – | DRAM 70.0 %, then L2 40.0 % (−30.0) |"
+        in found
+    )
     assert "| 512 | 792 | 16 | 16 |" in found  # launched 16 chunks, as the rule says
     assert "| batch 1 | 11 µs | 10 µs | -9.1 % | not tested |" in found
     assert (

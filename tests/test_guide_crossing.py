@@ -10,7 +10,7 @@ from ncuflow.findings.crossing import crossings
 def points(*limiters, status="ok"):
     return [
         {"point": f"p{2**i}", "status": status, "params": {"batch": 2**i, "kv_len": 2048},
-         "measurement": {"bottleneck": limiter, "bottleneck_unit": "dram"}}
+         "measurement": {"limiter": limiter}}
         for i, limiter in enumerate(limiters)
     ]  # fmt: skip
 
@@ -18,12 +18,12 @@ def points(*limiters, status="ok"):
 @pytest.mark.parametrize(
     ("limiters", "kind", "below", "above"),
     [
-        (("grid", "latency", "memory", "memory"), "crosses", 2, 4),
-        (("memory", "balanced", "compute"), "always", None, None),
-        (("grid", "latency", "latency"), "never", None, None),
-        (("grid", "memory", "latency"), "mixed", 1, 2),
-        (("memory", "latency", "memory"), "mixed", None, 1),
-        (("grid", "unknown", "latency", "memory"), "crosses", 4, 8),
+        (("blocks", "latency", "dram", "dram"), "crosses", 2, 4),
+        (("dram", "l2", "tensor"), "always", None, None),
+        (("blocks", "latency", "latency"), "never", None, None),
+        (("blocks", "dram", "latency"), "mixed", 1, 2),
+        (("dram", "latency", "dram"), "mixed", None, 1),
+        (("blocks", "unknown", "latency", "dram"), "crosses", 4, 8),
     ],
 )
 def test_kinds(limiters, kind, below, above):
@@ -32,11 +32,11 @@ def test_kinds(limiters, kind, below, above):
 
 
 def test_order_of_points_does_not_matter():
-    (found,) = crossings(points("grid", "memory", "memory")[::-1], "batch")
-    assert (found.below, found.above, found.before, found.after) == (1, 2, "grid", "memory")
+    (found,) = crossings(points("blocks", "dram", "dram")[::-1], "batch")
+    assert (found.below, found.above, found.before, found.after) == (1, 2, "blocks", "dram")
 
 
 def test_two_points_or_other_parameters_are_no_line():
-    assert crossings(points("grid", "memory"), "batch") == []
-    assert crossings(points("grid", "memory", "memory", status="wrong"), "batch") == []
-    assert crossings(points("grid", "memory", "memory"), "rows") == []
+    assert crossings(points("blocks", "dram"), "batch") == []
+    assert crossings(points("blocks", "dram", "dram", status="wrong"), "batch") == []
+    assert crossings(points("blocks", "dram", "dram"), "rows") == []

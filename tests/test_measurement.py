@@ -25,7 +25,7 @@ TIMING = {
 
 def kernel(name: str = "Main", duration: float | None = 90e3, **metrics: float | None) -> dict:
     return {
-        "name": name, "duration_ns": duration, "metrics": metrics, "stalls": [], "problems": None,
+        "name": name, "duration_ns": duration, "metrics": metrics, "stalls": [], "breakdown": [], "problems": None,
         "grid_size": 10, "block_size": 128, "registers": 32, "smem_static_bytes": 0, "smem_dynamic_bytes": 1024,
     }  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_nothing_profiled_is_null_not_zero():
     for column in ("time_ncu_us", "bytes_dram_counted", "flops_counted", "kernel_count", "sol_sm_pct",
                    "replay_distortion", "gbs_fraction_counter"):  # fmt: skip
         assert found[column] is None, column
-    assert found["bottleneck"] == "unknown"
+    assert found["limiter"] == "unknown"
 
 
 def test_kernels_of_a_point_are_summed_and_the_longest_stands_for_it():
@@ -79,7 +79,7 @@ def test_one_kernel_without_duration_leaves_the_sum_and_the_longest_unknown():
     found = row([kernel(sm_throughput_pct=10, memory_throughput_pct=90), kernel("Failed", None)])
     assert found["time_ncu_us"] is None
     assert found["kernel_count"] == 2
-    assert (found["main_kernel"], found["sol_sm_pct"], found["bottleneck"]) == (
+    assert (found["main_kernel"], found["sol_sm_pct"], found["limiter"]) == (
         None,
         None,
         "unknown",
@@ -183,10 +183,15 @@ def test_failed_kernels_are_named_in_problems():
     assert found["problems"] == "Main: profiling failed"
 
 
-def test_a_merge_that_takes_longest_is_the_finding():
+def test_a_split_point_is_its_attention_kernel_and_the_merge_is_said_beside_it():
     attention = kernel("BatchPrefillWithPagedKVCacheKernel", 25e3, sm_throughput_pct=23)
     merge = kernel("PersistentVariableLengthMergeStatesKernel", 75e3, sm_throughput_pct=72)
     found = row([attention, merge])
-    assert (found["bottleneck"], found["bottleneck_pct"]) == ("merge", 75.0)
-    assert row([attention | {"duration_ns": 90e3}, merge])["bottleneck"] != "merge"
-    assert row([merge])["bottleneck"] != "merge"
+    assert (found["main_kernel"], found["sol_sm_pct"], found["merge_pct"]) == (
+        attention["name"],
+        23,
+        75.0,
+    )
+    alone = row([merge])
+    assert (alone["main_kernel"], alone["merge_pct"]) == (merge["name"], None)
+    assert row([attention])["merge_pct"] is None

@@ -312,7 +312,7 @@ def documented(page_append: Target, tmp_path: Path) -> Findings:
         }  # fmt: skip
         rates = {"gbs": moved / cold / 1e3, "gbs_fraction_measured": 0.5, "time_cold_us": cold}
         found = entry(
-            page_append.point_id(p), p, [made], bytes_analytic=moved, bottleneck="latency", **rates
+            page_append.point_id(p), p, [made], bytes_analytic=moved, limiter="latency", **rates
         )
         points.append(found | {"reason": None, "samples": {}})
     write_json(results / "page_append_results.json", made_results(*points))

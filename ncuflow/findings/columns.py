@@ -15,6 +15,7 @@ from typing import Any
 
 from ncuflow.findings.ceilings import DATASHEETS
 from ncuflow.findings.join import Joined, architecture, idle_us, ratio, total, with_idle_tensor_pipe
+from ncuflow.findings.limiter import Limiter
 from ncuflow.model import Kernel, Measurement
 
 # Where a value comes from, the rarest last: every point has its own, few machines give counters.
@@ -145,6 +146,40 @@ def _stall(name: str, kind: str, unit: str, formula: str, rank: int, field: str)
     return Column(name, kind, unit, formula, compute, "ncu", main=True, evidence="stalls")
 
 
+def _unit(place: int, name: str, rank: str, field: str = "name") -> Column:
+    """A field of the busiest (0) or second busiest (1) unit of the main kernel."""
+    formula, kind, unit = {
+        "name": (f"the {rank} unit of the main kernel, by the largest counter of its breakdown", "text", ""),
+        "pct": (f"the largest counter of the {rank} unit", "float", "%"),
+        "counter": (f"the name of the largest counter of the {rank} unit", "text", ""),
+    }[field]  # fmt: skip
+
+    def compute(joined: Joined) -> Any:
+        units = joined.limiter.units
+        return getattr(units[place], field) if place < len(units) else None
+
+    called = f"{name}_{'unit' if field == 'name' else field}"
+    return Column(called, kind, unit, formula, compute, "ncu", main=True, evidence="breakdown")
+
+
+def _wait(name: str, formula: str, terms: tuple[str, ...], *keys: str) -> Column:
+    """What a kind of wait takes of the main kernel's time."""
+
+    def compute(joined: Joined) -> float | None:
+        return next((wait.pct for wait in joined.limiter.waits if wait.name == name), None)
+
+    return Column(
+        f"{name}_pct", "float", "%", formula, compute, "ncu", terms=terms, keys=keys, main=True
+    )
+
+
+def _verdict(
+    name: str, formula: str, terms: tuple[str, ...], of: Callable[[Limiter], str | None]
+) -> Column:
+    """A part of the verdict on the main kernel."""
+    return Column(name, "text", "", formula, lambda j: of(j.limiter), "ncu", terms=terms)
+
+
 def _quotient(
     name: str, unit: str, over: str, under: str, scale: float = 1.0, note: str = ""
 ) -> Column:
@@ -257,7 +292,7 @@ COLUMNS = (
     _counter("sm_clock_ghz", "GHz", "sm_clock_hz", under=1e9),
     Column("kernel_count", "int", "", "kernels that ncu profiled in the point's range",
            lambda j: len(j.kernels) or None, "ncu"),
-    _launch("main_kernel", "", lambda main: main["name"], formula="the longest of them"),
+    _launch("main_kernel", "", lambda main: main["name"], formula="the longest, merges aside"),
     _launch("grid_size", "blocks", lambda main: main["grid_size"], formula="of the main kernel"),
     _launch("block_size", "threads", lambda main: main["block_size"], formula="of the main kernel"),
     _launch("registers", "/thread", lambda main: main["registers"], "registers"),
@@ -268,12 +303,24 @@ COLUMNS = (
     _stall("top_stall_share", "float", "of 1", "its share of all stall cycles", 0, "share"),
     _stall("second_stall", "text", "", "the second largest", 1, "reason"),
     _stall("second_stall_share", "float", "of 1", "its share", 1, "share"),
-    Column("bottleneck", "text", "", "memory, compute, balanced, latency, grid, merge: by sol_sm_pct, sol_memory_pct, waves",
-           lambda j: j.verdict.limiter, terms=("sol_sm_pct", "sol_memory_pct", "waves")),
-    Column("bottleneck_unit", "text", "", "the unit that leads, by sol_dram_pct, sol_l2_pct, sol_l1_pct, tensor_pipe_pct",
-           lambda j: j.verdict.unit, terms=("sol_dram_pct", "sol_l2_pct", "sol_l1_pct", "tensor_pipe_pct")),
-    Column("bottleneck_pct", "float", "%", "of sol_sm_pct, sol_dram_pct, sol_l2_pct, sol_l1_pct, waves; of merge: of the time",
-           lambda j: j.verdict.pct, terms=("sol_sm_pct", "sol_dram_pct", "sol_l2_pct", "sol_l1_pct", "waves")),
+    _unit(0, "busiest", "busiest"),
+    _unit(0, "busiest", "busiest", "pct"),
+    _unit(0, "busiest", "busiest", "counter"),
+    _unit(1, "second", "second busiest"),
+    _unit(1, "second", "second busiest", "pct"),
+    _wait("blocks", "100 × (1 - waves), at most 100 - busiest_pct: slots that no block fills", ("busiest_pct",), "waves"),
+    _wait("tail", "100 × (1 - sm_cycles_active / cycles_elapsed), at most 100 - busiest_pct - blocks_pct, which needs waves",
+          ("busiest_pct", "blocks_pct"), "sm_cycles_active", "cycles_elapsed", "waves"),
+    _wait("latency", "100 - busiest_pct - blocks_pct - tail_pct: blocks are there and wait",
+          ("busiest_pct", "blocks_pct", "tail_pct")),
+    _verdict("limiter", "busiest_unit where busiest_pct is 50 or more, else the largest of blocks_pct, tail_pct, latency_pct",
+             ("busiest_unit", "busiest_pct", "blocks_pct", "tail_pct", "latency_pct"), lambda found: found.name),
+    _verdict("draw", "what is less than 3 % of the time away from limiter: second_unit, by busiest_pct and second_pct, or a wait",
+             ("limiter", "second_unit", "busiest_pct", "second_pct"), lambda found: found.draw),
+    _verdict("verdict", "that there is a draw, or ceiling (busiest_pct is at least 80) or leads", ("busiest_pct", "draw"),
+             lambda found: found.verdict),
+    Column("merge_pct", "float", "%", "of the sum of duration_ns, what kernels take that merge what the main one split",
+           lambda j: j.merge_pct, "ncu", keys=("duration_ns",)),
 )
 # fmt: on
 BY_NAME = {column.name: column for column in COLUMNS}

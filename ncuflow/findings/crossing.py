@@ -1,6 +1,6 @@
-"""The crossing: where, along a sweep, a kernel stops being bound by launch, grid and latency.
+"""The crossing: where, along a sweep, a kernel stops waiting and one of its units takes the most of its time.
 
-Read off the bottleneck of each point, not off a model: between two neighbouring points of a line
+Read off the limiter of each point, not off a model: between two neighbouring points of a line
 the verdict changes.
 """
 
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ncuflow.findings.limiter import WAITS
 from ncuflow.model import Point
+from ncuflow.parsers.breakdown import UNITS
 
 Fixed = tuple[tuple[str, Any], ...]
-BOUND = ("memory", "compute", "balanced")
-STARVED = ("grid", "latency")
 FEWEST = 3  # points of a line that say anything about where it crosses
 
 
@@ -22,7 +22,7 @@ FEWEST = 3  # points of a line that say anything about where it crosses
 class Crossing:
     """One line of a sweep: all parameters but ``axis`` equal.
 
-    kind: crosses | always (bound at each point) | never | mixed (falls back at a larger size);
+    kind: crosses | always (a unit leads at each point) | never | mixed (falls back at a larger size);
     below, above: the neighbouring axis values, None where it does not cross; before, after: their
     limiters; ``after`` of a line that does not cross is the limiter of its largest point.
     """
@@ -32,7 +32,6 @@ class Crossing:
     values: tuple[Any, ...]
     kind: str
     after: str
-    unit: str | None
     point: str
     below: Any = None
     above: Any = None
@@ -56,10 +55,10 @@ def lines(points: Sequence[Point], axis: str) -> list[list[Point]]:
 
 def where_it_crosses(line: list[Point], axis: str) -> Crossing | None:
     """Where one line crosses; None if fewer than three of its points have a verdict."""
-    judged = [p for p in line if p["measurement"]["bottleneck"] in BOUND + STARVED]
+    judged = [p for p in line if p["measurement"]["limiter"] in (*UNITS, *WAITS)]
     if len(judged) < FEWEST:
         return None
-    bound = [p["measurement"]["bottleneck"] in BOUND for p in judged]
+    bound = [p["measurement"]["limiter"] in UNITS for p in judged]
     first = bound.index(True) if any(bound) else None
     if first is None or all(bound):
         kind, after = ("never" if first is None else "always"), judged[-1]
@@ -72,12 +71,11 @@ def where_it_crosses(line: list[Point], axis: str) -> Crossing | None:
         other_parameters(line[0], axis),
         tuple(p["params"][axis] for p in judged),
         kind,
-        after["measurement"]["bottleneck"],
-        after["measurement"]["bottleneck_unit"],
+        after["measurement"]["limiter"],
         after["point"],
         before["params"][axis] if before else None,
         after["params"][axis] if kind in ("crosses", "mixed") else None,
-        before["measurement"]["bottleneck"] if before else None,
+        before["measurement"]["limiter"] if before else None,
     )
 
 

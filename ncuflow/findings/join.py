@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ncuflow.findings import bottleneck
+from ncuflow.findings import limiter
 from ncuflow.model import (
     Ceilings,
     Kernel,
@@ -24,7 +24,7 @@ from ncuflow.model import (
     Timing,
 )
 
-MERGE = "PersistentVariableLengthMergeStates"  # merges what a split over the KV cache left
+MERGE = "PersistentVariableLengthMergeStates"
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,16 @@ class Joined:
         return sorted(shared, key=lambda s: -(s["share"] or 0))
 
     @cached_property
-    def verdict(self) -> bottleneck.Bottleneck:
-        """Of the main kernel; a merge that takes longer than what it merges is the finding itself."""
-        if self.main is None:
-            return bottleneck.Bottleneck("unknown")
-        if len(self.kernels) > 1 and self.main["name"].startswith(MERGE):
-            whole = total(kernel["duration_ns"] for kernel in self.kernels)
-            share = ratio(100 * (self.main["duration_ns"] or 0), whole)
-            return bottleneck.Bottleneck("merge", "kernel", share)
-        return bottleneck.judge(self.metrics)
+    def limiter(self) -> limiter.Limiter:
+        """What limits the main kernel."""
+        return limiter.judge(self.main["breakdown"] if self.main else (), self.metrics)
+
+    @cached_property
+    def merge_pct(self) -> float | None:
+        """Of the kernels' time, per cent in which a kernel merges what the main one split; None without one."""
+        merges = [kernel for kernel in self.kernels if is_merge(kernel)]
+        spent, whole = (total(k["duration_ns"] for k in some) for some in (merges, self.kernels))
+        return ratio(spent, whole, 100) if self.main not in merges else None
 
     @cached_property
     def launches(self) -> list[list[Operation]]:
@@ -111,13 +112,19 @@ def architecture(provenance: Mapping[str, Any]) -> str | None:
 
 
 def main_kernel(kernels: Sequence[Kernel]) -> Kernel | None:
-    """The longest kernel of a point: the one whose throughput, stalls and occupancy stand for it.
+    """The longest kernel of a point: the one whose limiter, stalls and occupancy stand for it.
 
-    None where a kernel has no time: it may be the longest.
+    A merge of what a split left stands for a point only where nothing else ran. None where a kernel has no
+    time: it may be the longest.
     """
     if not kernels or any(kernel["duration_ns"] is None for kernel in kernels):
         return None
-    return max(kernels, key=lambda kernel: kernel["duration_ns"] or 0)
+    return max(kernels, key=lambda kernel: (not is_merge(kernel), kernel["duration_ns"] or 0))
+
+
+def is_merge(kernel: Kernel) -> bool:
+    """Whether a kernel merges what a split over the KV cache left."""
+    return kernel["name"].startswith(MERGE)
 
 
 def idle_us(spans: Iterable[tuple[int, int]]) -> float:

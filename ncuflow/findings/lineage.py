@@ -17,6 +17,7 @@ from ncuflow.findings.results import grouped, read
 from ncuflow.io import BadInput, UsageError, read_json
 from ncuflow.model import MetricRow, Point
 
+LEAST_PCT = 1.0  # of a breakdown: the counters below it decide nothing
 Metrics = dict[tuple[str, int], list[MetricRow]]
 
 
@@ -63,7 +64,10 @@ def _evidence(point: Point, metrics: Metrics, column: Column) -> Iterator[str]:
             if stall["kind"] == "stall" and stall["share"]:
                 cycles = f"{stall['ratio']} cycles per instruction, share {stall['share']}"
                 yield f"{where}  {stall['reason']}: {cycles}"
-    if column.evidence not in ("", "stalls"):
+        for part in kernel["breakdown"] if column.evidence == "breakdown" else ():
+            if part["pct"] >= LEAST_PCT:
+                yield f"{where}  {part['unit']}: {part['counter']} = {part['pct']} %"
+    if column.evidence not in ("", "stalls", "breakdown"):
         yield column.evidence
 
 

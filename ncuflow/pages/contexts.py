@@ -99,7 +99,7 @@ def _limiters(points: list[Point]) -> list[Context]:
     """How many points each limiter bounds, the most frequent first, with the range of sizes."""
     groups: dict[str, list[Context]] = {}
     for point in points:
-        groups.setdefault(point["measurement"]["bottleneck"], []).append(_shown(point))
+        groups.setdefault(point["measurement"]["limiter"], []).append(_shown(point))
     return [
         {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time),
          "emptiest": min(members, key=lambda p: p["m"].get("waves") or math.inf)}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from ncuflow.findings.limiter import label
 from ncuflow.format import MISSING, micro, number, pct, percent, si, with_unit
 
 
@@ -39,4 +40,5 @@ FILTERS = {
     "pct": _strikes(pct),
     "micro": _strikes(micro),
     "cell": cell,
+    "limiter_name": label,
 }

@@ -131,7 +131,7 @@ def limiters(points: list[Point]) -> list[tuple[str, int]]:
     """(limiter, points), the most frequent first."""
     counts: dict[str, int] = {}
     for point in points:
-        name = point["measurement"]["bottleneck"] or "unknown"
+        name = point["measurement"]["limiter"] or "unknown"
         counts[name] = counts.get(name, 0) + 1
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jinja2
 
+from ncuflow.findings.limiter import CEILING, DRAW
 from ncuflow.findings.provenance import TIERS, one_line
 from ncuflow.io import write_text
 from ncuflow.pages import contexts
@@ -32,7 +33,7 @@ def environment() -> jinja2.Environment:
         autoescape=False,
     )
     env.filters.update(FILTERS)
-    env.globals |= {"one_line": one_line, "TIERS": TIERS}
+    env.globals |= {"one_line": one_line, "TIERS": TIERS, "CEILING": CEILING, "DRAW": DRAW}
     return env
 
 
