@@ -99,19 +99,43 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
             repeats=config["timing"]["repeats"],
+            rounds=config["timing"]["rounds"],
+            order=lambda wc: wc.get("run", 0),
             exclusive="--exclusive-host" if config["timing"]["exclusive_host"] else "",
         shell:
             "{params.jit_env} python -m ncuflow lock {params.exclusive} --"
             " python -m ncuflow launch {wildcards.target} --mode time --repeats {params.repeats}"
-            " --points {input.points:q} --out {output:q} 2> {log:q}"
+            " --rounds {params.rounds} --order {params.order} --points {input.points:q} --out {output:q} 2> {log:q}"
             " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
 
-    # Further runs of the same points, each in a process of its own: how far a figure moves between runs.
+    # Further runs of the same points, each in a process and an order of its own: how far a figure moves between runs.
     use rule time as time_again with:
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/timing.{{run}}.jsonl",
         log:
             f"{OUT}/logs/time-{{target}}-{{batch}}-{{run}}.log",
+
+    # Points that a choice tells apart, two by two in turns: what drifts falls on both sides alike.
+    rule pairs:
+        input:
+            points=f"{CAPTURES}/{{target}}/pairs/points.json",
+            build=f"{CAPTURES}/{{target}}/pairs/build.json",
+            code=code("lock", "launch"),
+        output:
+            f"{CAPTURES}/{{target}}/pairs/pairs.jsonl",
+        log:
+            f"{OUT}/logs/pairs-{{target}}.log",
+        retries: 1
+        resources:
+            gpu=1,
+            attempt=lambda wc, attempt: attempt,
+        params:
+            jit_env=JIT_ENV,
+        shell:
+            "{params.jit_env} python -m ncuflow lock --"
+            " python -m ncuflow launch {wildcards.target} --mode pairs"
+            " --points {input.points:q} --out {output:q} 2> {log:q}"
+            " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
 
     rule trace:
         input:

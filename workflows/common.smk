@@ -68,7 +68,7 @@ TARGET_PAGES = KERNEL_TARGETS + ["jit"] * HAS_JIT
 wildcard_constraints:
     evidence="|".join(map(re.escape, EVIDENCE)),
     target="[a-z0-9_]+",
-    batch="b[0-9a-f]{8}|deep",
+    batch="b[0-9a-f]{8}|deep|pairs",
     run=r"\d+",
 
 

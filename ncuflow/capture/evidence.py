@@ -21,7 +21,7 @@ from ncuflow.io import resource
 from ncuflow.runner import sweep
 from ncuflow.target import jit_modules, load
 
-DEEP = "deep"
+DEEP, PAIRS = "deep", "pairs"
 REPORTS = ("trace", "sweep", DEEP)
 
 
@@ -70,6 +70,8 @@ class Evidence:
             return sorted(p.name for p in folder.iterdir())
         if batch == DEEP:
             return ["points.json", "deep.ncu-rep", "deep.json"]
+        if batch == PAIRS:
+            return ["points.json", "pairs.jsonl"]
         names = ["points.json", "timing.jsonl"]
         names += [f"timing.{run}.jsonl" for run in range(1, self.runs)]
         if "nsys" in self.tools:
@@ -100,7 +102,11 @@ def live(config: dict[str, Any], names: list[str]) -> Evidence:
     machine = config.get("machine") or slug(gpu_names()[0])
     plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for name in names:
-        found = sweep.batches(sweep.points(load(name), blocks.get(name, [])), config["batch_size"])
+        points = sweep.points(load(name), blocks.get(name, []))
+        found = sweep.batches(points, config["batch_size"])
+        in_turns = sweep.pairs(load(name), points) if config["timing"]["pairs"] else []
+        if in_turns:
+            found[PAIRS] = in_turns
         if "ncu" in tools and deep.get(name):
             found[DEEP] = sweep.points(load(name), deep[name])
         plans |= {(name, batch): [p.as_dict() for p in found[batch]] for batch in found}

@@ -18,7 +18,7 @@ FILE = "manifest.json"
 NAMES = {
     "name": re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+"),
     "target": re.compile(r"[a-z0-9_]+"),
-    "batch": re.compile(r"b[0-9a-f]{8}|deep"),
+    "batch": re.compile(r"b[0-9a-f]{8}|deep|pairs"),
 }
 
 
