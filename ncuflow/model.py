@@ -390,6 +390,16 @@ class NoiseFloor(TypedDict):
     how: str
 
 
+class Turns(TypedDict):
+    """Two points timed in turns. sides: of the base and of the other; none where the pair was not timed."""
+
+    base: str
+    other: str
+    status: str
+    reason: str | None
+    sides: list[Series]
+
+
 class Results(TypedDict):
     """``results/<target>_results.json``: all that is known of one target. noise: by column."""
 
@@ -399,6 +409,7 @@ class Results(TypedDict):
     ceilings: Ceilings
     points: list[Point]
     deep: list[Kernel]
+    pairs: list[Turns]
     noise: dict[str, NoiseFloor]
 
 

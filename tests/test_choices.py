@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ncuflow.findings.choices import mann_whitney, prices, summary
+from ncuflow.findings.choices import prices, summary
 from ncuflow.target import Choice, known, load
 
 LAUNCHES = (("eager", 12.0), ("graph", 3.0))
@@ -81,18 +81,56 @@ def test_what_repeated_captures_cannot_tell_apart_is_noise_however_tight_the_lau
     assert prices(CORES, {"points": points, "noise": floors})[0].verdict == "within noise"
 
 
-def test_against_scipy():
-    stats = pytest.importorskip("scipy.stats")
-    generator = random.Random(3)
-    a = [round(generator.gauss(10, 1), 1) for _ in range(30)]  # rounded: ties
-    b = [round(generator.gauss(10.6, 1), 1) for _ in range(25)]
-    expected = stats.mannwhitneyu(a, b, alternative="two-sided", method="asymptotic").pvalue
-    assert mann_whitney(a, b) == pytest.approx(expected, rel=1e-9)
+def turns(base, other, a, b, seed=5):
+    """A pair that was timed in turns, with medians a and b."""
+    sides = []
+    for place, around in enumerate((a, b)):
+        samples = sorted(spread(around, seed=seed + place))
+        sides.append({"cold_us": around, "cold_samples_us": samples})
+    return {"base": base, "other": other, "status": "ok", "reason": None, "sides": sides}
 
 
-def test_edges_of_the_test():
-    assert mann_whitney([1.0] * 7, [2.0] * 30) is None
-    assert mann_whitney([5.0] * 30, [5.0] * 30) == 1.0
+def test_a_pair_timed_in_turns_decides_over_the_two_points_own_series():
+    points = [
+        point({"cores": "cuda"}, 100.0, spread(100.0, seed=1)),
+        point({"cores": "tensor"}, 150.0, spread(150.0, seed=2)),
+    ]
+    pair = turns("decode/cuda", "decode/tensor", 100.0, 90.0)
+    floors = {"time_cold_us": {"floor": 0.7}}
+    (found,) = prices(CORES, {"points": points, "pairs": [pair], "noise": floors})
+    assert (found.base, found.other, found.in_turns) == (100.0, 90.0, True)
+    assert found.verdict == "differs"  # the floor between runs is not that of a pair
+    assert found.low < -0.1 < found.high < 0
+
+
+def test_a_pair_is_held_against_pairs_of_a_point_with_itself():
+    points = [point({"cores": "cuda"}, 100.0), point({"cores": "tensor"}, 100.0)]
+    pairs = [turns("decode/cuda", "decode/tensor", 100.0, 97.0), turns("x", "x", 100.0, 104.0)]
+    (found,) = prices(CORES, {"points": points, "pairs": pairs})
+    assert found.floor == pytest.approx(0.04)
+    assert found.verdict == "within noise" and found.low < 0 < found.high
+    pairs[1]["sides"] = []  # it was not timed
+    (found,) = prices(CORES, {"points": points, "pairs": pairs})
+    assert found.floor is None and found.verdict == "differs"
+
+
+def test_a_pair_that_could_not_be_timed_leaves_the_points_own_series():
+    points = [
+        point({"cores": "cuda"}, 100.0, spread(100.0, seed=1)),
+        point({"cores": "tensor"}, 150.0, spread(150.0, seed=2)),
+    ]
+    pair = turns("decode/cuda", "decode/tensor", 1.0, 2.0) | {"status": "wrong", "sides": []}
+    (found,) = prices(CORES, {"points": points, "pairs": [pair]})
+    assert (found.base, found.in_turns) == (100.0, False)
+
+
+def test_few_samples_are_no_test():
+    points = [
+        point({"cores": "cuda"}, 100.0, [100.0] * 7),
+        point({"cores": "tensor"}, 200.0, [200.0] * 30),
+    ]
+    (found,) = prices(CORES, {"points": points})
+    assert (found.p, found.low, found.verdict) == (None, None, "not tested")
 
 
 def test_summary_ranges_over_all_pairs():

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncuflow.runner import sweep
 from ncuflow.runner.sweep import Point, batches, expand, points
+from ncuflow.target import load
 
 DEFAULTS = {"a": 1, "b": 2, "kind": "x"}
 CHOICES = {"kind": ("x", "y")}
@@ -136,3 +138,18 @@ def test_a_value_of_another_type_is_no_choice_though_it_is_equal(
     expand([{"causal": [True, False], "dim": [64, 128]}], {"causal": True, "dim": 64}, choices)
     with pytest.raises(ValueError, match=message):
         expand([block], {"causal": True, "dim": 64}, choices)
+
+
+def test_pairs_of_a_sweep_are_those_of_the_choices_and_two_of_a_point_with_itself() -> None:
+    decode = load("decode")
+    blocks = [{"batch": [1, 32, 64], "cores": ["cuda", "tensor"]}, {"batch": 8}]
+    found = sweep.pairs(decode, sweep.points(decode, blocks))
+    named = [
+        (a.params["batch"], a.params["cores"], b.params["cores"])
+        for a, b in zip(found[::2], found[1::2], strict=True)
+    ]
+    assert named == [
+        (1, "cuda", "tensor"), (32, "cuda", "tensor"), (64, "cuda", "tensor"),
+        (1, "cuda", "cuda"), (64, "cuda", "cuda"),
+    ]  # fmt: skip
+    assert sweep.pairs(decode, sweep.points(decode, [{"batch": [1, 2]}])) == []

@@ -1,23 +1,24 @@
 """Choices and their measured price: pairs of points that differ in one parameter and nothing else.
 
-Two medians are told apart by a Mann-Whitney test on the launches themselves; a difference that the
-noise floor of the evidence (``ncuflow.findings.noise``) covers is within noise whatever the test says.
+Where the evidence has the two timed in turns, those samples decide, held against pairs of a point with
+itself; else the two points' own series do, held against the noise floor of the evidence
+(``ncuflow.findings.noise``). A difference that the floor covers is within noise whatever a test says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from ncuflow.findings import noise
-from ncuflow.model import Measurement, NoiseFloor, Point, Results
+from ncuflow.findings import noise, statistics
+from ncuflow.model import Measurement, NoiseFloor, Point, Results, Turns
 from ncuflow.target import Choice
 
 Fixed = tuple[tuple[str, Any], ...]
-ALPHA = 0.01
+ALPHA, CONFIDENCE = 0.01, 0.95
 FEWEST_SAMPLES = 8  # a side, for the normal approximation
 # column -> the samples in the results file that it is the median of
 SAMPLES = {"time_cold_us": "cold_us", "time_hot_us": "hot_us", "host_launch_us": "host_us"}
@@ -27,8 +28,9 @@ SAMPLES = {"time_cold_us": "cold_us", "time_hot_us": "hot_us", "host_launch_us":
 class Price:
     """One pair. change: other / base − 1; floor: relative noise floor of that, or None.
 
-    verdict: differs | within noise | not tested (this evidence keeps no spread);
-    p: of the two-sided test, None where it was not made.
+    low, high: 95 % interval of the change, the floor included; p: of the two-sided test, None where it
+    was not made; verdict: differs | within noise | not tested (this evidence keeps no spread);
+    in_turns: the two were timed as a pair.
     """
 
     metric: str
@@ -41,17 +43,23 @@ class Price:
     p: float | None
     floor: float | None
     verdict: str
+    low: float | None = None
+    high: float | None = None
+    in_turns: bool = False
 
 
 def prices(choice: Choice, results: Results) -> list[Price]:
     """The price of a choice at every pair that the evidence has, in the order of its points."""
     points = [point for point in results["points"] if point["status"] == "ok"]
-    floors = results.get("noise") or {}
-    found = (
-        price(points[base], points[other], metric, floors, choice.fixed(points[base]["params"]))
-        for base, other in choice.pairs([point["params"] for point in points])
-        for metric in choice.metrics
-    )
+    turns = {(pair["base"], pair["other"]): pair for pair in results.get("pairs") or ()}
+    found = []
+    for first, second in choice.pairs([point["params"] for point in points]):
+        base, other = points[first], points[second]
+        fixed = choice.fixed(base["params"])
+        pair = turns.get((base["point"], other["point"]))
+        for metric in choice.metrics:
+            one = pair and price_in_turns(pair, metric, turns.values(), fixed)
+            found.append(one or price(base, other, metric, results.get("noise") or {}, fixed))
     return [one for one in found if one]
 
 
@@ -62,11 +70,57 @@ def price(
     a, b = base["measurement"].get(metric), other["measurement"].get(metric)
     if not a or b is None:
         return None
-    key, change = SAMPLES.get(metric), b / a - 1
-    p = mann_whitney(_samples(base, key), _samples(other, key))
+    key = SAMPLES.get(metric)
     floor = _floor(metric, (base["measurement"], other["measurement"]), floors)
+    points = (base["point"], other["point"])
+    samples = (_samples(base, key), _samples(other, key))
+    return _price(metric, points, fixed, (a, b), samples, floor)
+
+
+def price_in_turns(
+    pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed = ()
+) -> Price | None:
+    """The price of a pair that was timed in turns; None where it has no times of this metric."""
+    key = SAMPLES.get(metric, "").removesuffix("_us")
+    if not key or not pair["sides"]:
+        return None
+    medians = _medians(pair, key)
+    floor = max(
+        (
+            math.expm1(abs(math.log(other / base)))
+            for one in others
+            if one["base"] == one["other"] and one["sides"]
+            for base, other in [_medians(one, key)]
+        ),
+        default=None,
+    )
+    samples = tuple(list(side[f"{key}_samples_us"] or ()) for side in pair["sides"])  # type: ignore[literal-required]
+    points = (pair["base"], pair["other"])
+    return replace(_price(metric, points, fixed, medians, samples, floor), in_turns=True)  # type: ignore[arg-type]
+
+
+def _medians(pair: Turns, key: str) -> tuple[float, float]:
+    base, other = (float(side[f"{key}_us"]) for side in pair["sides"])  # type: ignore[literal-required]
+    return base, other
+
+
+def _price(
+    metric: str,
+    points: tuple[str, str],
+    fixed: Fixed,
+    medians: tuple[float, float],
+    samples: tuple[list[float], list[float]],
+    floor: float | None,
+) -> Price:
+    base, other = medians
+    change, p, low, high = other / base - 1, None, None, None
+    if min(map(len, samples)) >= FEWEST_SAMPLES:
+        p, below, above = statistics.of_launches(*samples, alpha=1 - CONFIDENCE)
+        if p is not None and below is not None and above is not None:
+            half = math.hypot((above - below) / 2, math.log1p(floor or 0.0))
+            low, high = (math.expm1(math.log(other / base) + sign * half) for sign in (-1, 1))
     verdict = _verdict(p, change, floor)
-    return Price(metric, base["point"], other["point"], fixed, a, b, change, p, floor, verdict)
+    return Price(metric, *points, fixed, base, other, change, p, floor, verdict, low, high)
 
 
 def _samples(point: Point, key: str | None) -> list[float]:
@@ -91,35 +145,10 @@ def _verdict(p: float | None, change: float, floor: float | None) -> str:
     return "differs" if p < ALPHA else "within noise"
 
 
-def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Two-sided p of the Mann-Whitney U test: normal approximation, tie and continuity corrected.
-
-    None below eight samples a side.
-    """
-    n, m = len(a), len(b)
-    if min(n, m) < FEWEST_SAMPLES:
-        return None
-    values = sorted([(x, True) for x in a] + [(x, False) for x in b])
-    rank_sum, ties, start = 0.0, 0.0, 0
-    while start < n + m:
-        end = start
-        while end < n + m and values[end][0] == values[start][0]:
-            end += 1
-        rank_sum += sum(of_a for _, of_a in values[start:end]) * (start + end + 1) / 2
-        ties += (end - start) ** 3 - (end - start)
-        start = end
-    u = rank_sum - n * (n + 1) / 2
-    variance = n * m / 12 * (n + m + 1 - ties / ((n + m) * (n + m - 1)))
-    if variance <= 0:
-        return 1.0
-    z = max(0.0, abs(u - n * m / 2) - 0.5) / math.sqrt(variance)
-    return math.erfc(z / math.sqrt(2))
-
-
 def summary(found: list[Price]) -> dict[str, Any] | None:
     """How a choice fares over its pairs; None without pairs.
 
-    {pairs, differs, within, untested: counts; least, median, most: change over all of them}
+    {pairs, differs, within, untested, in_turns: counts; least, median, most: change over all of them}
     """
     if not found:
         return None
@@ -130,6 +159,7 @@ def summary(found: list[Price]) -> dict[str, Any] | None:
         "differs": verdicts.count("differs"),
         "within": verdicts.count("within noise"),
         "untested": verdicts.count("not tested"),
+        "in_turns": sum(p.in_turns for p in found),
         "least": min(changes),
         "median": median(changes),
         "most": max(changes),

@@ -18,7 +18,7 @@ from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.join import Joined
 from ncuflow.findings.provenance import load_provenance
 from ncuflow.io import BadInput, write_json
-from ncuflow.model import Kernel, OfKernel, Point, Results, Timing
+from ncuflow.model import Kernel, OfKernel, Point, Results, Series, Timing, Turns
 from ncuflow.parquet import read_table, write_table
 
 
@@ -81,6 +81,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         "ceilings": machine,
         "points": points,
         "deep": _deep([k for k in all_kernels if k["batch"] == "deep"], tables),
+        "pairs": _pairs(tables),
         "noise": noise.floors(points, repeats),
     }
 
@@ -138,6 +139,24 @@ def _deep(kernels: list[Kernel], tables: Path) -> list[Kernel]:
         found = lines[kernel["report"], kernel["kernel"]]
         kernel["lines"] = [_without_key(line) for line in found]
     return kernels
+
+
+def _pairs(tables: Path) -> list[Turns]:
+    """The pairs that were timed in turns; of each side the times, without what names it."""
+    return [
+        {
+            "base": base["point"],
+            "other": other["point"],
+            "status": base["status"],
+            "reason": base["reason"],
+            "sides": [_times(side) for side in (base, other) if base["status"] == "ok"],
+        }
+        for base, other in grouped(read(tables, "pairs"), "pair").values()
+    ]
+
+
+def _times(row: dict[str, Any]) -> Any:
+    return {name: row[name] for name in row if name in Series.__annotations__}
 
 
 def measurements(found: Results) -> pa.Table:

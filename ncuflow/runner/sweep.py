@@ -86,13 +86,21 @@ def points(target: Target, blocks: Sequence[Block]) -> list[Point]:
 
 
 def pairs(target: Target, points: Sequence[Point]) -> list[Point]:
-    """The pairs of points that the target's choices tell apart, one after the other, each pair once."""
-    found = {
-        (points[base].id, points[other].id): (points[base], points[other])
+    """The pairs of points that the target's choices tell apart, one after the other, each pair once.
+
+    The shortest and the longest of the bases, by their work, are paired with themselves as well: how
+    far two sides of a pair lie apart where nothing differs.
+    """
+    places = {
+        place: None
         for choice in target.prices
-        for base, other in choice.pairs([point.params for point in points])
+        for place in choice.pairs([point.params for point in points])
     }
-    return [point for pair in found.values() for point in pair]
+    if not places:
+        return []
+    bases = sorted((base for base, _ in places), key=lambda base: target.work(points[base].params))
+    places |= dict.fromkeys((base, base) for base in (bases[0], bases[-1]))
+    return [points[place] for pair in places for place in pair]
 
 
 def batches(points: Sequence[Point], size: int) -> dict[str, list[Point]]:
