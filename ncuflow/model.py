@@ -346,6 +346,7 @@ class Provenance(TypedDict):
     cuda: str | None
     torch: str | None
     flashinfer: str | None
+    cutlass_dsl: str | None
     ncu: str | None
     nsys: str | None
     python: str | None

@@ -203,6 +203,9 @@ def provenance(gpu: dict[str, Any] | None, evidence_tier: str, clock_policy: str
         "cuda": machine.torch_cuda() or tool_version("nvcc"),
         "torch": machine.package_version("torch"),
         "flashinfer": machine.package_version("flashinfer-python", "flashinfer"),
+        "cutlass_dsl": machine.package_version(
+            "nvidia-cutlass-dsl"
+        ),  # with it FlashInfer takes other kernels
         "ncu": tool_version("ncu"),
         "nsys": tool_version("nsys"),
         "python": platform.python_version(),

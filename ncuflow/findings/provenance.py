@@ -33,7 +33,7 @@ def one_line(provenance: Mapping[str, Any]) -> str:
         f"{name} {provenance[key]}"
         for name, key in (
             ("driver", "driver"), ("CUDA", "cuda"), ("torch", "torch"), ("FlashInfer", "flashinfer"),
-            ("ncu", "ncu"), ("nsys", "nsys"),
+            ("CuTe DSL", "cutlass_dsl"), ("ncu", "ncu"), ("nsys", "nsys"),
         )
         if provenance.get(key)
     )  # fmt: skip
