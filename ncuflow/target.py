@@ -104,6 +104,7 @@ class Target:
     memory    bytes that a point takes on the GPU; its work's unless given
     small     the sizes of a launch that only has to run
     order     where the target stands on pages; equal ones by name
+    meanings  of its kernels' template parameters; "kernel.parameter" where two kernels disagree
     about     the text of its module; set, as ``file`` is, when the file is read
     """
 
@@ -125,6 +126,7 @@ class Target:
     sources: tuple[str, ...] = ()
     jit: tuple[Jit, ...] = ()
     prices: tuple[Choice, ...] = ()
+    meanings: Mapping[str, str] = field(default_factory=dict)
     order: int = 99
     about: str = ""
     file: Path = Path()

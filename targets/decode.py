@@ -266,4 +266,10 @@ TARGET = Target(
             metrics=("host_launch_us", "time_hot_us", "time_cold_us"),
         ),
     ),
+    meanings={
+        "num_stages_smem": "K/V tiles in flight in shared memory",
+        "tile_size_per_bdx": "KV tokens of a tile for each row of bdx threads",
+        "BatchDecodeWithPagedKVCacheKernel.bdy": "rows of threads: a query head of the group each",
+        "bdz": "groups of rows that share the KV tokens of a tile",
+    },
 )

@@ -102,4 +102,8 @@ TARGET = Target(
     },
     sources=("cascade.cu", "flashinfer_cascade_binding.cu"),
     jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),),
+    meanings={
+        "DTypeIn": "type of the partial outputs",
+        "num_smem_stages": "partial outputs in flight in shared memory",
+    },
 )

@@ -232,4 +232,8 @@ TARGET = Target(
         ),
         Choice("rope_style", "NeoX halves or pairs", "style", "neox", "interleaved"),
     ),
+    meanings={
+        "interleave": "pairs (0, 1), (2, 3)…; false: NeoX halves",
+        "head_dim": "head dimension",
+    },
 )

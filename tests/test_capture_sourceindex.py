@@ -15,7 +15,7 @@ from ncuflow.capture.machine import package_folder
 from ncuflow.capture.process import CaptureError
 from ncuflow.cli import dispatch
 from ncuflow.source import index as sourceindex
-from ncuflow.source.cuda import functions
+from ncuflow.source.cuda import functions, templates
 from ncuflow.target import known, load
 
 # an unpacked wheel, or the installed package
@@ -66,6 +66,26 @@ def package(tmp_path: Path) -> Path:
     return made_package(tmp_path / "flashinfer")
 
 
+def test_templates_of_kernels_and_structs() -> None:
+    text = CUDA + textwrap.dedent(
+        """\
+        template <MaskMode MASK_MODE_, uint32_t kTile = Align<8, (4 > 2)>(), typename DTypeQ_>
+        struct KernelTraits : Base<int> { };
+        template <> struct KernelTraits<1, 2, int> { };
+        template <typename T>
+        struct KernelTraits<1, 2, T> { };
+        template <int N, typename... Ts> __global__ void Twice(Ts... x) { }
+        template <bool B> /* of another */
+        __global__ void Twice() { }
+        """
+    )
+    assert templates(text) == {
+        "KernelA": [["T", "A"]],
+        "KernelTraits": [["MASK_MODE", "kTile", "DTypeQ"]],
+        "Twice": [["N", "Ts"], ["B"]],
+    }
+
+
 def test_index_of_a_small_package(package: Path, tmp_path: Path) -> None:
     out = tmp_path / "index.json"
     assert dispatch(["source-index", "--package", str(package), "--out", str(out)]) == 0
@@ -84,33 +104,64 @@ def test_index_of_a_small_package(package: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "message"),
+    ("file", "old", "targets", "message"),
     [
-        (
-            "data/include/flashinfer/norm.cuh",
-            "FusedAddRMSNormKernel",
-            "FusedAddRMSNormKernel: no such kernel",
-        ),
-        (
-            "data/include/flashinfer/attention/scheduler.cuh",
-            "DecodePlan",
-            "DecodePlan: no such function",
-        ),
-        ("decode.py", "BatchDecodeWithPagedKVCacheWrapper", r"flashinfer\.decode\.\w+: not found"),
+        ("data/include/flashinfer/norm.cuh", "FusedAddRMSNormKernel", ["rmsnorm"],
+         "FusedAddRMSNormKernel: no such kernel in data/include/flashinfer/norm.cuh"),
+        ("data/include/flashinfer/attention/scheduler.cuh", "DecodePlan", ["decode"],
+         "DecodePlan: no such function in "),
+        ("decode.py", "BatchDecodeWithPagedKVCacheWrapper", ["decode"],
+         "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper: not found"),
+        ("data/csrc/batch_decode_kernel_inst.jinja", None, ["decode"],
+         "data/csrc/batch_decode_kernel_inst.jinja: no such file"),
     ],
-)
-def test_a_missing_symbol_is_named(package: Path, file: str, old: str, message: str) -> None:
-    path = package / file
-    path.write_text(path.read_text().replace(old, "Gone"))
-    with pytest.raises(CaptureError, match=message) as error:
-        sourceindex.index(sourceindex.Package(package))
-    assert error.value.code == 2
+)  # fmt: skip
+def test_a_target_with_a_missing_symbol_is_left_out_and_named(
+    package: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    old: str | None,
+    targets: list[str],
+    message: str,
+) -> None:
+    path, out = package / file, tmp_path / "index.json"
+    if old is None:
+        path.unlink()
+    else:
+        path.write_text(path.read_text().replace(old, "Gone"))
+    assert dispatch(["source-index", "--package", str(package), "--out", str(out)]) == 0
+    index = json.loads(out.read_text())
+    assert list(index["missing"]) == targets and index["missing"][targets[0]].startswith(message)
+    assert targets[0] not in index["targets"]
+    assert len(index["targets"]) == len(known()) - 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"source-index: {targets[0]} is left out: {message}")
 
 
-def test_a_missing_template_is_named(package: Path) -> None:
-    (package / "data/csrc/batch_decode_kernel_inst.jinja").unlink()
-    with pytest.raises(CaptureError, match=r"batch_decode_kernel_inst\.jinja: no such file"):
-        sourceindex.index(sourceindex.Package(package))
+def test_a_package_with_nothing_that_is_declared_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "jit/__init__.py", "")
+    write(tmp_path / sourceindex.INCLUDE / "norm.cuh", "")
+    with pytest.raises(
+        CaptureError, match="no such function .*; flashinfer.norm.rmsnorm: not found"
+    ):
+        sourceindex.index(sourceindex.Package(tmp_path))
+
+
+def test_signatures_are_those_of_the_targets_calls(package: Path) -> None:
+    (package / "decode.py").write_text(
+        (package / "decode.py").read_text().replace(
+            "def BatchDecodeWithPagedKVCacheWrapper(): ...",
+            "class BatchDecodeWithPagedKVCacheWrapper:\n"
+            "    def __init__(self, workspace, layout='NHD'): ...\n"
+            "    def plan(self, indptr, *, causal: bool = False): ...\n",
+        )
+    )  # fmt: skip
+    found = sourceindex.index(sourceindex.Package(package))["signatures"]
+    name = "BatchDecodeWithPagedKVCacheWrapper"
+    assert [p["name"] for p in found[name]] == ["workspace", "layout"]
+    assert found[f"{name}.plan"][1] == {"name": "causal", "kind": "keyword", "default": "False"}
+    assert "rmsnorm" in found and "gen_norm_module" not in found
 
 
 def test_re_exports_are_followed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncuflow.findings.kernelname import Decoder
 from ncuflow.pages.guide_splitkv import Work, chunks, rows
 
 
@@ -62,9 +63,8 @@ PARAMS = {
 
 
 def row(params, *kernels):
-    return rows(
-        [{"point": "decode/x", "params": params, "kernels": list(kernels), "info": {}}], 132
-    )
+    points = [{"point": "decode/x", "params": params, "kernels": list(kernels), "info": {}}]
+    return rows(points, 132, Decoder())
 
 
 def test_a_row_holds_the_launched_grid_against_the_rule():

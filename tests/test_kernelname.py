@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
+import yaml
 from flashinfer_source import flashinfer_package
 
-from ncuflow.findings.kernelname import TEMPLATES, decode
+from ncuflow.findings.kernelname import SHIPPED, Decoder, decode
+from ncuflow.source.index import Package, templates, version
+from ncuflow.target import known
 
 DECODE = (
     "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, (unsigned int)2,"
@@ -106,20 +107,33 @@ def test_the_prefill_kernel_of_a_later_version_has_named_parameters():
     assert (named["MASK_MODE"], named["CTA_TILE_Q"]) == ("causal", "128")
 
 
-def test_parameter_lists_are_those_of_the_headers():
-    include = flashinfer_package() / "data" / "include" / "flashinfer"
-    text = "".join(p.read_text() for p in sorted(include.rglob("*.cuh")))
-    declared = re.compile(
-        r"template <([^{};]*?)>\s*(?:struct|__global__\s+(?:__launch_bounds__\(.*?\)\s*)?void"
-        r"(?:\s+__launch_bounds__\([^;{]*?,\s*\d\)\s*)?)\s+(\w+)\s*[({]",
-        re.DOTALL,
-    )
-    parameters = re.compile(r"(\w+?)_?\s*(?:=[^,]*)?(?:,|$)")
-    found = {}
-    for arguments, name in declared.findall(text):
-        found.setdefault(name, []).append(tuple(parameters.findall(" ".join(arguments.split()))))
-    for name, expected in TEMPLATES.items():
-        if name == "DefaultAttention":
-            continue  # a struct with a base
-        same = [tuple(p.upper() for p in found_one) for found_one in found.get(name, [])]
-        assert tuple(p.upper() for p in expected) in same, (name, found.get(name))
+def test_a_versions_own_templates_come_before_those_of_the_tested_ones():
+    name = "void flashinfer::norm::RMSNormKernel<(bool)1, (unsigned int)8, __half>(int)"
+    own = Decoder({"RMSNormKernel": [["PDL", "VEC_SIZE", "T"]]})
+    assert {a.parameter: a.value for a in own.decode(name).arguments} == {
+        "PDL": "true", "VEC_SIZE": "8", "T": "fp16",
+    }  # fmt: skip
+    assert own.decode(DECODE) == decode(DECODE)  # where the index has none of that name
+
+
+def test_the_rope_kernels_of_the_latest_version_have_named_parameters():
+    name = "flashinfer::BatchQKApplyRotaryPosIdsKernel<false, 128u, 8u, 16u, __half, int, 4u, true>"
+    found = {a.parameter: a.value for a in decode(name).arguments}
+    assert (found["heads_per_step"], found["split_heads"]) == ("4", "true")
+
+
+def test_a_targets_meanings_are_shown_and_the_kernels_own_wins():
+    found = {a.parameter: a.meaning for a in decode(DECODE).arguments}
+    assert found["bdy"].startswith("rows of threads: a query head of the group")
+    assert found["bdz"] and found["vec_size"] == "elements a thread loads at once"
+
+
+def test_the_shipped_templates_are_those_of_the_headers():
+    package = Package(flashinfer_package())
+    shipped = yaml.safe_load(SHIPPED.read_text())
+    assert str(version(package.root)) in SHIPPED.read_text().splitlines()[0]
+    for name, overloads in templates(package).items():
+        for parameters in overloads if name in shipped else ():
+            assert parameters in shipped[name], name
+    kernels = {kernel.name for target in known().values() for kernel in target.kernels}
+    assert kernels <= set(shipped)

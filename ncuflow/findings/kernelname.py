@@ -1,96 +1,41 @@
 """Kernel names: the template arguments of a demangled name, decoded to named parameters.
 
 A demangled name is what the profiler recorded, so it says what was launched, not what a default
-was. The parameter lists below are those of the ``template <…>`` lines in FlashInfer's headers; a
-template that is not here, or that has more arguments than its list, is decoded by position.
+was. The parameters' names are those of the ``template <…>`` lines in FlashInfer's headers, from the
+source index of the evidence or, where there is none, from ``templates.yaml`` (``scripts/templates``
+makes it); a template that is in neither with that many arguments is decoded by position.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
-_ROPE = "interleave head_dim vec_size bdx DType IdType"
-_MERGE = "vec_size bdx bdy num_smem_stages DTypeIn DTypeO"
-# template -> its parameters, in order (include/flashinfer of 0.6.18)
-_TEMPLATES = {
-    "BatchDecodeWithPagedKVCacheKernel": "POS_ENCODING_MODE num_stages_smem tile_size_per_bdx"
-    " vec_size bdx bdy bdz AttentionVariant Params",
-    "BatchPrefillWithPagedKVCacheKernel": "KTraits Params",
-    "BatchPrefillWithRaggedKVCacheKernel": "KTraits Params",
-    "KernelTraits": "MASK_MODE CTA_TILE_Q NUM_MMA_Q NUM_MMA_KV NUM_MMA_D_QK NUM_MMA_D_VO"
-    " NUM_WARPS_Q NUM_WARPS_KV POS_ENCODING_MODE DTypeQ DTypeKV DTypeO DTypeQKAccum IdType"
-    " AttentionVariant",
-    "DefaultAttention": "use_custom_mask use_sliding_window use_logits_soft_cap use_alibi",
-    "PrefillWithKVCacheKernel": "CollectiveMainloop CollectiveEpilogue Ktraits"
-    " LEFT_SLIDING_WINDOW CAUSAL TileScheduler MULTIITEMSCORING",
-    "AttentionKernelTraits": "USE_TMA_LOAD_KV HEAD_DIM_QK HEAD_DIM_VO CTA_Q CTA_KV NUM_STAGES"
-    " DTypeQ DTypeKV DTypeO IdType AttentionVariant",
-    "PersistentVariableLengthMergeStatesKernel": _MERGE + " IdType",
-    "MergeStatesLargeNumIndexSetsKernel": _MERGE,
-    "MergeStatesKernel": "vec_size DTypeIn DTypeO",
-    "MergeStateKernel": "vec_size DTypeIn DTypeO",
-    "MergeStateInPlaceKernel": "vec_size DType",
-    "RMSNormKernel": "VEC_SIZE T",
-    "FusedAddRMSNormKernel": "VEC_SIZE T",
-    "QKRMSNormKernel": "VEC_SIZE T",
-    "BatchQKApplyRotaryKernel": _ROPE,
-    "BatchQKApplyRotaryPosIdsKernel": _ROPE,
-    "BatchQKApplyRotaryPosIdsHeadParallelismKernel": _ROPE,
-    "BatchQKApplyRotaryPosIdsCosSinCacheKernel": _ROPE,
-    "BatchQKApplyRotaryPosIdsCosSinCacheHeadParallelismKernel": _ROPE,
-}
-TEMPLATES = {name: tuple(parameters.split()) for name, parameters in _TEMPLATES.items()}
-# Those of 0.7.2 that have more; told apart by their number.
-LATER = {
-    ("BatchPrefillWithPagedKVCacheKernel", 3): ("SAME_KV_STRIDES", "KTraits", "Params"),
-    ("KernelTraits", 16): (*TEMPLATES["KernelTraits"], "ENABLE_FP4_REPACK"),
-}
-# What a parameter means; where two templates disagree, the entry "template.parameter" wins.
-MEANINGS = {
+import yaml
+
+from ncuflow.target import known
+
+Templates = Mapping[str, Sequence[Sequence[str]]]  # name -> parameters in order, of each overload
+SHIPPED = Path(__file__).parent / "templates.yaml"
+# What a parameter means that many templates have; a target adds those of its own (``meanings``).
+VOCABULARY = {
     "POS_ENCODING_MODE": "positions encoded inside the kernel",
-    "num_stages_smem": "K/V tiles in flight in shared memory",
-    "tile_size_per_bdx": "KV tokens of a tile for each row of bdx threads",
     "vec_size": "elements a thread loads at once",
     "VEC_SIZE": "elements a thread loads at once",
     "bdx": "threads along the head dimension",
     "bdy": "rows of threads",
-    "BatchDecodeWithPagedKVCacheKernel.bdy": "rows of threads: a query head of the group each",
-    "bdz": "groups of rows that share the KV tokens of a tile",
     "AttentionVariant": "compiled variant: mask, window, soft cap, ALiBi",
-    "MASK_MODE": "mask compiled in",
-    "CTA_TILE_Q": "query rows a block (heads of a GQA group are packed into rows)",
-    "SAME_KV_STRIDES": "K and V have the same strides: one set of offsets serves both",
-    "ENABLE_FP4_REPACK": "staging buffer for 4-bit K and V",
-    "NUM_MMA_Q": "16-row tensor-core tiles of Q a warp",
-    "NUM_MMA_KV": "16-token tensor-core tiles of KV a warp and step",
-    "NUM_MMA_D_QK": "16-element tiles of the head dimension of Q and K",
-    "NUM_MMA_D_VO": "16-element tiles of the head dimension of V and O",
-    "NUM_WARPS_Q": "warps that split the query rows",
-    "NUM_WARPS_KV": "warps that split the KV tokens",
     "DTypeQ": "query type",
     "DTypeKV": "key and value type",
     "DTypeO": "output type",
-    "DTypeQKAccum": "type in which QKᵀ is accumulated",
-    "DTypeIn": "type of the partial outputs",
     "IdType": "index type",
     "DType": "element type",
     "T": "element type",
-    "CollectiveMainloop": "main loop: Sparse… reads pages, the plain one a contiguous KV",
-    "USE_TMA_LOAD_KV": "K and V by TMA; false: a producer warpgroup gathers them with cp.async",
     "HEAD_DIM_QK": "head dimension of Q and K",
     "HEAD_DIM_VO": "head dimension of V and O",
-    "CTA_Q": "query rows a block",
-    "CTA_KV": "KV tokens a step",
-    "NUM_STAGES": "K/V tiles in flight in shared memory",
-    "LEFT_SLIDING_WINDOW": "sliding window",
-    "CAUSAL": "causal mask",
-    "TileScheduler": "how blocks get their tiles",
-    "MULTIITEMSCORING": "multi-item scoring mask",
-    "num_smem_stages": "partial outputs in flight in shared memory",
-    "interleave": "pairs (0, 1), (2, 3)…; false: NeoX halves",
-    "head_dim": "head dimension",
 }
 ENUMS = {
     "PosEncodingMode": ("none", "RoPE (Llama)", "ALiBi"),
@@ -133,14 +78,71 @@ class Kernel:
         return next((a.value for a in self.arguments if a.parameter == parameter), None)
 
 
+class Decoder:
+    """Decodes kernel names by the templates of one FlashInfer, else by those of the tested versions.
+
+    own: ``templates`` of that version's source index.
+    """
+
+    def __init__(self, own: Templates | None = None) -> None:
+        shipped: Templates = yaml.load(
+            SHIPPED.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
+        self.templates = {**shipped, **(own or {})}
+        self.meanings: dict[str, str] = dict(VOCABULARY)
+        for target in known().values():
+            self.meanings |= target.meanings
+        self._decoded: dict[str, Kernel] = {}
+
+    def decode(self, demangled: str) -> Kernel:
+        """A name without template arguments has none; never raises."""
+        if demangled not in self._decoded:
+            name, arguments = _split(_without_parameters(demangled))
+            short = _short(name)
+            decoded = tuple(dict.fromkeys(self._named(short, arguments)))
+            kernel = Kernel(short, decoded)
+            self._decoded[demangled] = Kernel(short, decoded, tuple(_derived(kernel)))
+        return self._decoded[demangled]
+
+    def _named(self, template: str, arguments: list[str]) -> list[Argument]:
+        """Arguments under their parameters' names; traits classes are opened in place."""
+        overloads = self.templates.get(template, ())
+        # another number of arguments is another version's template: names would be shifted
+        names = next((names for names in overloads if len(names) == len(arguments)), None)
+        out: list[Argument] = []
+        for index, text in enumerate(arguments):
+            parameter = names[index] if names else f"#{index + 1}"
+            inner, nested = _split(text)
+            if nested and _short(inner).endswith("KernelTraits"):
+                out += self._named(_short(inner), nested)
+            elif parameter not in ("Params", "CollectiveEpilogue"):
+                meaning = self.meanings.get(f"{template}.{parameter}", self.meanings.get(parameter))
+                out.append(Argument(parameter, self._value(text), meaning))
+        return out
+
+    def _value(self, text: str) -> str:
+        """An argument as a reader writes it: ``(flashinfer::MaskMode)1`` is ``causal``."""
+        cast = _CAST.match(text)
+        if cast:
+            return _of_cast(cast["type"].strip().split("::")[-1], cast["value"])
+        if text in TYPES:
+            return TYPES[text]
+        name, nested = _split(text)
+        if _short(name) == "DefaultAttention":
+            flags = self._named("DefaultAttention", nested)
+            on = [a.parameter.removeprefix("use_") for a in flags if a.value == "true"]
+            return "DefaultAttention" + (f" ({', '.join(on)})" if on else " (all off)")
+        return re.sub(r"(?<=\d)[uUlL]+$", "", _short(name))
+
+
 @cache
+def _tested() -> Decoder:
+    return Decoder()
+
+
 def decode(demangled: str) -> Kernel:
-    """Decode a demangled kernel name. A name without template arguments has none; never raises."""
-    name, arguments = _split(_without_parameters(demangled))
-    short = _short(name)
-    decoded = tuple(dict.fromkeys(_named(short, arguments)))
-    kernel = Kernel(short, decoded)
-    return Kernel(short, decoded, tuple(_derived(kernel)))
+    """Decode a demangled kernel name by the templates of the tested versions."""
+    return _tested().decode(demangled)
 
 
 def _without_parameters(demangled: str) -> str:
@@ -173,38 +175,6 @@ def _split(template: str) -> tuple[str, list[str]]:
 def _short(name: str) -> str:
     """``KernelTraits`` of ``void flashinfer::KernelTraits``."""
     return name.split("(")[0].split("::")[-1].split(" ")[-1]
-
-
-def _named(template: str, arguments: list[str]) -> list[Argument]:
-    """Arguments under their parameters' names; traits classes are opened in place."""
-    names = LATER.get((template, len(arguments)), TEMPLATES.get(template, ()))
-    if len(arguments) > len(names):
-        names = ()  # another version's template: names would be shifted
-    out: list[Argument] = []
-    for index, text in enumerate(arguments):
-        parameter = names[index] if names else f"#{index + 1}"
-        inner, nested = _split(text)
-        if nested and _short(inner) in ("KernelTraits", "AttentionKernelTraits"):
-            out += _named(_short(inner), nested)
-        elif parameter not in ("Params", "CollectiveEpilogue"):
-            meaning = MEANINGS.get(f"{template}.{parameter}", MEANINGS.get(parameter))
-            out.append(Argument(parameter, _value(text), meaning))
-    return out
-
-
-def _value(text: str) -> str:
-    """An argument as a reader writes it: ``(flashinfer::MaskMode)1`` is ``causal``."""
-    cast = _CAST.match(text)
-    if cast:
-        return _of_cast(cast["type"].strip().split("::")[-1], cast["value"])
-    if text in TYPES:
-        return TYPES[text]
-    name, nested = _split(text)
-    if _short(name) == "DefaultAttention":
-        flags = _named("DefaultAttention", nested)
-        on = [a.parameter.removeprefix("use_") for a in flags if a.value == "true"]
-        return "DefaultAttention" + (f" ({', '.join(on)})" if on else " (all off)")
-    return re.sub(r"(?<=\d)[uUlL]+$", "", _short(name))
 
 
 def _of_cast(kind: str, value: str) -> str:

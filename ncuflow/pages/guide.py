@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from ncuflow.findings import crossing
+from ncuflow.findings.kernelname import Decoder
 from ncuflow.model import Point
 from ncuflow.pages import (
     Context,
@@ -35,8 +36,9 @@ def context(findings: Findings) -> Context:
     """The guide's part of the template context; ``guide`` is its only key."""
     index = findings.source_index
     jit = findings.optional("jit_analysis")
+    names = Decoder((index or {}).get("templates"))
     sections = {
-        target.name: section(target, number, findings, index, jit)
+        target.name: section(target, number, findings, index, jit, names)
         for number, target in enumerate(known().values(), start=1)
     }
     return {
@@ -53,7 +55,9 @@ def context(findings: Findings) -> Context:
     }
 
 
-def section(target: Target, number: int, findings: Findings, index: Any, jit: Any) -> Context:
+def section(
+    target: Target, number: int, findings: Findings, index: Any, jit: Any, names: Decoder
+) -> Context:
     """All that the page says of one kernel target; ``results`` is None where evidence lacks it."""
     name, heading = target.name, target.heading or target.title
     results = findings.targets.get(name)
@@ -65,6 +69,7 @@ def section(target: Target, number: int, findings: Findings, index: Any, jit: An
         "about": target.about,
         "stopped": name in findings.stopped,
         "prose": prose(name),
+        "absent": ((index or {}).get("missing") or {}).get(name),
         "code": guide_source.code_path(name, index, results, jit),
         "measured": False,
     }
@@ -88,10 +93,12 @@ def section(target: Target, number: int, findings: Findings, index: Any, jit: An
         "trees": trees(points, deep),
         "hot": hot_kernels(deep, index, results["provenance"].get("flashinfer")),
         "deep_command": f"snakemake -j1 {name}",
-        "parameters": guide_kernels.parameter_tables(points),
+        "parameters": guide_kernels.parameter_tables(
+            points, names, [kernel.name for kernel in target.kernels]
+        ),
         "launches": guide_kernels.launches(points),
         "choices": guide_choices.shown_choices(results),
-        "split": guide_splitkv.rows(points, results["provenance"].get("sm_count")),
+        "split": guide_splitkv.rows(points, results["provenance"].get("sm_count"), names),
     }
 
 

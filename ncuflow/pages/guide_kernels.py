@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from ncuflow.findings.join import main_kernel
-from ncuflow.findings.kernelname import decode
+from ncuflow.findings.kernelname import Decoder
 from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.model import Point
 from ncuflow.pages import Context
@@ -14,18 +15,19 @@ MOST_INSTANCES = 4  # columns of a parameter table
 MOST_LAUNCHES = 10
 
 
-def parameter_tables(points: list[Point]) -> list[Context]:
+def parameter_tables(points: list[Point], names: Decoder, own: Collection[str]) -> list[Context]:
     """A table per kernel: {kernel, instances (example points), rows (parameter, meaning, values)}.
 
     An instance is one set of template arguments; all that the sweep launched are counted, the
-    first four of a kernel are columns. FlashInfer's kernels only.
+    first four of a kernel are columns. Kernels of FlashInfer, and those of the target's ``own``.
     """
     found: dict[str, dict[tuple[str, ...], Context]] = {}
     for point in points:
         for kernel in point["kernels"]:
-            if "flashinfer" not in (kernel["demangled"] or ""):
+            demangled = kernel["demangled"] or ""
+            decoded = names.decode(demangled)
+            if "flashinfer" not in demangled and decoded.name not in own:
                 continue
-            decoded = decode(kernel["demangled"])
             values = tuple(a.value for a in decoded.arguments)
             instances = found.setdefault(decoded.name, {})
             entry = instances.setdefault(values, {"decoded": decoded, "points": []})

@@ -32,18 +32,14 @@ PURPOSE = {
     "FLASHINFER_LOGDEST": "where API calls are logged",
     "FLASHINFER_LOGGING_LEVEL": "level of the JIT logger",
 }
-LABELS = {
+# Steps of the code path: the first word of a role in a target's ``api``; the rest tells two apart.
+STEPS = {
     "python": "Python API",
-    "python_ragged": "Python API, ragged KV",
-    "python_graph": "Python API, CUDA graph",
-    "python_fused": "Python API, fused",
-    "python_on_the_fly": "Python API, on the fly",
-    "python_two": "Python API, two states",
     "jit": "JIT generator",
     "binding": "binding",
-    "binding_fa3": "binding, fa3",
     "scheduler": "scheduler",
 }
+WORDS = {"ragged": "ragged KV", "graph": "CUDA graph", "two": "two states"}
 MOST_TREE_LINES = 24
 
 
@@ -59,11 +55,17 @@ def code_path(target: str, index: Any, results: Any, jit: Any) -> Context | None
         return None
     ok = [p for p in (results or {}).get("points", ()) if p["status"] == "ok"]
     launched = Counter(name for p in ok for name in {k["name"] for k in p["kernels"]})
-    api = [(_label(key), e["symbol"], place(e)) for key, e in entry["api"].items()]
-    python = [step for step in api if step[0] != LABELS["jit"]]
-    files = [(_label(k), None, f) for k, f in entry["files"].items() if k in LABELS]
+    steps = [(role, e["symbol"], place(e)) for role, e in entry["api"].items()]
+    steps += [(role, None, file) for role, file in entry["files"].items()]
+    known = [step for step in steps if step[0].partition("_")[0] in STEPS]
+    order = [*STEPS]
     return {
-        "steps": python + [step for step in api if step[0] == LABELS["jit"]] + files,
+        "steps": [
+            (_label(role), symbol, where)
+            for role, symbol, where in sorted(
+                known, key=lambda step: order.index(step[0].partition("_")[0])
+            )
+        ],
         "uris": uris(target, jit),
         "templates": entry["templates"],
         "kernels": [
@@ -72,8 +74,9 @@ def code_path(target: str, index: Any, results: Any, jit: Any) -> Context | None
     }
 
 
-def _label(key: str) -> str:
-    return LABELS.get(key, key.replace("_", " "))
+def _label(role: str) -> str:
+    step, _, rest = role.partition("_")
+    return f"{STEPS[step]}, {WORDS.get(rest, rest.replace('_', ' '))}" if rest else STEPS[step]
 
 
 def uris(target: str, jit: Any) -> list[str]:

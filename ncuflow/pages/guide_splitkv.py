@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from ncuflow.findings.join import MERGE, main_kernel, ratio, total
-from ncuflow.findings.kernelname import decode
+from ncuflow.findings.kernelname import Decoder
 from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.model import Params, Point
 from ncuflow.pages import Context
@@ -50,23 +50,23 @@ def chunks(work: Work, slots: int) -> int:
     return ceil(work.pages / low)
 
 
-def rows(points: list[Point], sm_count: int | None) -> list[Context]:
+def rows(points: list[Point], sm_count: int | None, names: Decoder) -> list[Context]:
     """One row per point of an attention sweep that a splitting scheduler planned.
 
     launched: blocks per sequence, query tile and KV head (1: not split); rule: chunks predicted,
     None where a CUDA graph pads the split grid; merge_us and merge_share: of the merge kernel.
     """
-    found = [row for point in points if (row := _row(point, sm_count))]
+    found = [row for point in points if (row := _row(point, sm_count, names))]
     return spread(found, MOST_ROWS)
 
 
-def _row(point: Point, sm_count: int | None) -> Context | None:
+def _row(point: Point, sm_count: int | None, names: Decoder) -> Context | None:
     params = point["params"]
     merge = [k for k in point["kernels"] if k["name"].startswith(MERGE)]
     main = main_kernel([k for k in point["kernels"] if not k["name"].startswith(MERGE)])
     if main is None or "kv_heads" not in params:
         return None
-    decoded = decode(main["demangled"] or main["name"])
+    decoded = names.decode(main["demangled"] or main["name"])
     work = _work(params, decoded.value("CTA_TILE_Q"))
     slots = _slots(decoded.name, main["metrics"], sm_count)
     if work is None or slots is None or not main["grid_size"]:

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-CALLS = {  # name -> (file, class, method)
-    "BatchDecodeWithPagedKVCacheWrapper": ("decode.py", "__init__"),
-    "BatchDecodeWithPagedKVCacheWrapper.plan": ("decode.py", "plan"),
-    "CUDAGraphBatchDecodeWithPagedKVCacheWrapper": ("decode.py", "__init__"),
-    "BatchPrefillWithPagedKVCacheWrapper": ("prefill.py", "__init__"),
-    "BatchPrefillWithPagedKVCacheWrapper.plan": ("prefill.py", "plan"),
-}
+METHODS = {"__init__": "", "plan": ".plan"}
 
 
-def signatures(root: Path) -> dict[str, list[dict[str, Any]]]:
-    """Call -> parameters; a call that this version does not have is left out."""
+def signatures(root: Path, symbols: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """Call -> parameters, of functions, and of a class as ``X`` (its ``__init__``) and ``X.plan``.
+
+    symbols: {name: file below root}. What a version does not define in that file is left out.
+    """
     found = {}
-    for call, (file, method) in CALLS.items():
+    for name, file in symbols.items():
         for node in _tree(root / file).body:
-            if isinstance(node, ast.ClassDef) and node.name == call.partition(".")[0]:
-                methods = [
-                    m for m in node.body if isinstance(m, ast.FunctionDef) and m.name == method
-                ]
-                if methods:
-                    found[call] = parameters(methods[-1])  # overloads come first
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                found[name] = parameters(node)
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                for method in node.body:  # overloads come first, what they are of last
+                    if isinstance(method, ast.FunctionDef) and method.name in METHODS:
+                        found[name + METHODS[method.name]] = parameters(method)
     return found
 
 

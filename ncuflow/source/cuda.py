@@ -124,3 +124,32 @@ def _closing(text: str, start: int, left: str, right: str) -> int:
             if depth == 0:
                 return offset + 1
     return len(text)
+
+
+def templates(text: str) -> dict[str, list[list[str]]]:
+    """Parameter names of the templates of kernels and structs, in order, by name; each overload's."""
+    plain, found = blank(text), dict[str, list[list[str]]]()
+    for match in re.finditer(r"\btemplate\s*<", plain):
+        end = _closing(plain, match.end() - 1, "<", ">")
+        head = re.split(r"[{;]", plain[end:], maxsplit=1)[0]
+        struct = re.match(r"\s*(?:struct|class)\s+(\w+)\s*(?!<)(?::|$)", head)
+        kernel = NAME.search(_without_attributes(head).partition("(")[0])
+        names = _parameters(plain[match.end() : end - 1])
+        named = struct or (kernel if "__global__" in head else None)
+        if named and names:
+            found.setdefault(named[1], []).append(names)
+    return found
+
+
+def _parameters(text: str) -> list[str]:
+    """``["kTile", "T"]`` of ``int kTile_ = 2, typename T``."""
+    parts, angles, parentheses = [""], 0, 0
+    for char in text:
+        parentheses += (char == "(") - (char == ")")
+        angles += 0 if parentheses else (char == "<") - (char == ">")
+        if char == "," and not angles and not parentheses:
+            parts.append("")
+        else:
+            parts[-1] += char
+    words = (re.findall(r"\w+", part.partition("=")[0]) for part in parts)
+    return [found[-1].rstrip("_") for found in words if found]

@@ -2,8 +2,8 @@
 
     ncuflow source-index --out source_index.json [--package PATH]
 
-Nothing of FlashInfer is imported. Paths are relative to the package's folder. A symbol that the
-targets declare and the package does not have is an error (exit status 2) that names it.
+Nothing of FlashInfer is imported. Paths are relative to the package's folder. A target with a symbol
+that this package does not have is left out, and named with its reason; exit status 2 if none is left.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from ncuflow.capture.machine import package_folder, package_version
 from ncuflow.capture.process import CaptureError
 from ncuflow.io import write_json
+from ncuflow.source import cuda
 from ncuflow.source.api import exports, signatures
 from ncuflow.source.cuda import Function, functions
 from ncuflow.target import Symbol, Target, known
@@ -92,17 +94,42 @@ class Package:
 
 
 def index(package: Package) -> dict[str, Any]:
-    """The whole of source_index.json. Raises CaptureError for a declared symbol that is missing."""
+    """The whole of source_index.json; ``missing`` says why a target has no entry.
+
+    Raises CaptureError if the package has all that is declared of no target.
+    """
+    entries: dict[str, dict[str, Any]] = {}
+    scheduler: dict[str, dict[str, Any]] = {}
+    missing: dict[str, str] = {}
+    for name, target in known().items():
+        try:
+            cited = {function.name: span(package, function) for function in target.functions}
+            entries[name] = target_entry(package, target)
+            scheduler |= cited
+        except CaptureError as error:
+            missing[name] = str(error)
+    if not entries:
+        raise CaptureError("; ".join(missing.values()))
     return {
         "schema": 1,
         "version": version(package.root),
-        "targets": {name: target_entry(package, target) for name, target in known().items()},
-        "scheduler": {f.name: span(package, f) for t in known().values() for f in t.functions},
+        "targets": entries,
+        "missing": missing,
+        "scheduler": scheduler,
         "environment": environment(package),
         "functions": function_table(package),
-        "signatures": signatures(package.root),
+        "templates": templates(package),
+        "signatures": signatures(package.root, python_symbols(entries)),
         "exports": exports(package.root),
     }
+
+
+def python_symbols(entries: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """{name: file} of the Python API of the targets."""
+    found = [
+        api for entry in entries.values() for role, api in entry["api"].items() if role != "jit"
+    ]
+    return {api["symbol"].rpartition(".")[2]: api["file"] for api in found}
 
 
 def target_entry(package: Package, target: Target) -> dict[str, Any]:
@@ -170,12 +197,28 @@ def environment_reads(tree: ast.Module) -> Iterator[tuple[str, int, str | None]]
             yield value, key.lineno, None if default is None else ast.unparse(default)
 
 
+def templates(package: Package) -> dict[str, list[list[str]]]:
+    """Template parameters of kernels, and of the structs that their arguments are, by name."""
+    found: dict[str, list[list[str]]] = {}
+    for path in headers(package):
+        for name, overloads in cuda.templates(path.read_text()).items():
+            if name.endswith(("Kernel", "KernelTraits", "DefaultAttention")):
+                found.setdefault(name, []).extend(overloads)
+    return dict(sorted(found.items()))
+
+
+def headers(package: Package) -> list[Path]:
+    """Headers with kernels: those of HEADERS, and what lies beside a header that a target names."""
+    beside = {f"{Path(k.header).parent}/*.cuh" for t in known().values() for k in t.kernels}
+    base = package.root / INCLUDE
+    return sorted({path for pattern in {*HEADERS, *beside} for path in base.glob(pattern)})
+
+
 def function_table(package: Package) -> dict[str, list[list[Any]]]:
     """{header: [[line_start, line_end, function]]}, to name the function of a hot line."""
     base = package.root / INCLUDE
-    headers = sorted({path for pattern in HEADERS for path in base.glob(pattern)})
     table = {}
-    for path in headers:
+    for path in headers(package):
         found = package.functions(str(path.relative_to(base)))
         if found:
             table[str(path.relative_to(package.root))] = [
@@ -237,5 +280,8 @@ def run(args: argparse.Namespace) -> int:
     root = args.package or package_folder("flashinfer")
     if root is None:
         raise CaptureError("flashinfer: not installed; name its folder with --package")
-    write_json(args.out, index(Package(root)))
+    found = index(Package(root))
+    for name, reason in found["missing"].items():
+        print(f"source-index: {name} is left out: {reason}", file=sys.stderr)
+    write_json(args.out, found)
     return 0
