@@ -143,7 +143,7 @@ def test_a_package_with_nothing_that_is_declared_is_an_error(tmp_path: Path) -> 
     write(tmp_path / "jit/__init__.py", "")
     write(tmp_path / sourceindex.INCLUDE / "norm.cuh", "")
     with pytest.raises(
-        CaptureError, match="no such function .*; flashinfer.norm.rmsnorm: not found"
+        CaptureError, match=r"no such function .*; flashinfer\.norm\.rmsnorm: not found"
     ):
         sourceindex.index(sourceindex.Package(tmp_path))
 
