@@ -32,7 +32,7 @@ class Work(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """A kernel or function of FlashInfer, and its header below ``include/flashinfer``."""
+    """A kernel or function, and its header below ``include/flashinfer``; "" where FlashInfer has none."""
 
     name: str
     header: str
@@ -98,14 +98,15 @@ class Choice:
 class Target:
     """One kernel target; ``docs/adding-a-target.md`` says what the pipeline does with each part.
 
-    id        format of a point's id after "name/", or a function that makes it
-    generate  JIT modules (JitSpec) of a point; the JIT generator of ``api``, called alone, unless given
-    unable    why a GPU cannot run a point, beyond bf16 and memory, which are always checked
-    memory    bytes that a point takes on the GPU; its work's unless given
-    small     the sizes of a launch that only has to run
-    order     where the target stands on pages; equal ones by name
-    meanings  of its kernels' template parameters; "kernel.parameter" where two kernels disagree
-    about     the text of its module; set, as ``file`` is, when the file is read
+    id         format of a point's id after "name/", or a function that makes it
+    generate   JIT modules (JitSpec) of a point; the JIT generator of ``api``, called alone, unless given
+    unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
+    memory     bytes that a point takes on the GPU; its work's unless given
+    small      the sizes of a launch that only has to run
+    order      where the target stands on pages; equal ones by name
+    templates  parameter names, by kernel, that FlashInfer's headers do not tell
+    meanings   of its kernels' template parameters; "kernel.parameter" where two kernels disagree
+    about      the text of its module; set, as ``file`` is, when the file is read
     """
 
     name: str
@@ -126,6 +127,7 @@ class Target:
     sources: tuple[str, ...] = ()
     jit: tuple[Jit, ...] = ()
     prices: tuple[Choice, ...] = ()
+    templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
     order: int = 99
     about: str = ""
@@ -144,6 +146,8 @@ class Target:
         """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
         if self.generate:
             return self.generate(p)
+        if "jit" not in self.api:
+            return []
         module, _, name = self.api["jit"].rpartition(".")
         return [getattr(importlib.import_module(module), name)()]
 

@@ -39,7 +39,7 @@ def made_package(root: Path) -> Path:
                 files.setdefault(f"data/{value}", {})
         for file in target.sources:
             files[f"{sourceindex.CSRC}/{file}"] = {}
-        for symbol, header in target.kernels:
+        for symbol, header in filter(lambda kernel: kernel.header, target.kernels):
             lines = files.setdefault(f"{sourceindex.INCLUDE}/{header}", {})
             lines[f"void {symbol}(float x) {{ }}"] = None  # no kernel
             lines[f"__global__ void {symbol}(int n) {{ }}"] = None

@@ -23,7 +23,9 @@ from results_data import results as made_results
 
 from ncuflow.cli import dispatch
 from ncuflow.findings.jit import summary
+from ncuflow.findings.kernelname import Decoder
 from ncuflow.io import write_json
+from ncuflow.pages.guide_kernels import parameter_tables
 from ncuflow.pages.pages import Findings, render
 from ncuflow.runner import reference, sweep
 from ncuflow.runner.planinfo import plan_info
@@ -388,6 +390,44 @@ def test_a_file_that_is_no_target_is_one_clear_error(
     monkeypatch.delitem(sys.modules, "ncuflow.targets.mine", raising=False)
     with pytest.raises(ValueError, match=rf"mine\.py: {message}"):
         known()
+
+
+MINE = """
+from ncuflow.target import Symbol, Target, Work
+
+TARGET = Target(
+    name="mine",
+    title="A kernel of ours",
+    parameters={"n": 4},
+    id="n{n}",
+    work=lambda p: Work(0, 8 * p["n"], "ours"),
+    prepare=lambda p, seed=0: None,
+    kernels=(Symbol("AcmeKernel", ""),),
+    templates={"AcmeKernel": ("kTile", "T")},
+    meanings={"AcmeKernel.kTile": "elements of a tile"},
+)
+"""
+
+
+def test_a_kernel_that_is_not_flashinfers_needs_no_symbol_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.setenv(FOLDERS, str(tmp_path))
+    monkeypatch.delitem(sys.modules, "ncuflow.targets.mine", raising=False)
+    mine = load("mine")
+    assert mine.modules(mine.parameters) == []
+    index = source_index(Package(made_package(tmp_path / "flashinfer")))
+    assert index["missing"] == {} and index["targets"]["mine"]["kernels"] == []
+    point = {
+        "point": "mine/n4",
+        "kernels": [{"demangled": "void acme::AcmeKernel<(int)64, float>()"}],
+    }
+    (table,) = parameter_tables([point], Decoder(index["templates"]), ["AcmeKernel"])
+    assert table["rows"] == [
+        ("kTile", "elements of a tile", ["64"]), ("T", "element type", ["fp32"])
+    ]  # fmt: skip
+    assert parameter_tables([point], Decoder(), []) == []
 
 
 def test_two_targets_of_one_name_are_an_error(

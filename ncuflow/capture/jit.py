@@ -1,6 +1,6 @@
 """Measure FlashInfer's JIT: cold build, disk hit, memory hit, first launch.
 
-    ncuflow jit --out jit_analysis.json [--modules decode,prefill_fa2,rmsnorm,rope,merge]
+    ncuflow jit --out jit_analysis.json [--modules decode,rope]
                           [--disk-repeats 3] [--memory-repeats 20] [--workdir DIR] [--ignore-aot]
 
 Each measurement is a fresh process on a private FLASHINFER_WORKSPACE_BASE, removed afterwards
@@ -31,7 +31,6 @@ from ncuflow.capture.process import CaptureError, minimal_environment, run_child
 from ncuflow.io import write_json
 from ncuflow.target import jit_modules
 
-DEFAULT = ("decode", "prefill_fa2", "rmsnorm", "rope", "merge")
 SHOWN_ENVIRONMENT = re.compile(r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CC|CXX)$")
 METHOD = (
     "each step in a fresh process; imports and the start of CUDA before the timer; private "
@@ -152,7 +151,10 @@ def module_names(text: str) -> list[str]:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="jit_analysis.json")
     parser.add_argument(
-        "--modules", type=module_names, default=list(DEFAULT), help=f"default {','.join(DEFAULT)}"
+        "--modules",
+        type=module_names,
+        default=list(jit_modules()),
+        help="default: all that targets declare",
     )
     parser.add_argument(
         "--disk-repeats", type=int, default=3, help="fresh processes with the library on disk"

@@ -88,10 +88,12 @@ class Decoder:
         shipped: Templates = yaml.load(
             SHIPPED.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         )
-        self.templates = {**shipped, **(own or {})}
+        self.templates: dict[str, Sequence[Sequence[str]]] = {**shipped}
         self.meanings: dict[str, str] = dict(VOCABULARY)
         for target in known().values():
+            self.templates |= {name: [names] for name, names in target.templates.items()}
             self.meanings |= target.meanings
+        self.templates |= own or {}
         self._decoded: dict[str, Kernel] = {}
 
     def decode(self, demangled: str) -> Kernel:

@@ -143,6 +143,7 @@ def target_entry(package: Package, target: Target) -> dict[str, Any]:
         "kernels": [
             {"symbol": kernel.name, **span(package, kernel, kernels=True)}
             for kernel in target.kernels
+            if kernel.header
         ],
     }
 
@@ -209,7 +210,9 @@ def templates(package: Package) -> dict[str, list[list[str]]]:
 
 def headers(package: Package) -> list[Path]:
     """Headers with kernels: those of HEADERS, and what lies beside a header that a target names."""
-    beside = {f"{Path(k.header).parent}/*.cuh" for t in known().values() for k in t.kernels}
+    beside = {
+        f"{Path(k.header).parent}/*.cuh" for t in known().values() for k in t.kernels if k.header
+    }
     base = package.root / INCLUDE
     return sorted({path for pattern in {*HEADERS, *beside} for path in base.glob(pattern)})
 
