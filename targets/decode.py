@@ -1,4 +1,4 @@
-"""Batch decode attention over a paged KV cache: one query token a sequence."""
+"""Batch decode attention over a paged KV cache: one query token per sequence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ncuflow.runner.planinfo import plan_info
 from ncuflow.target import Choice, Jit, Symbol, Target, Work
 from ncuflow.targets import prefill
 
-GROUPS = (1, 2, 3, 4, 8)  # query heads a KV head that the CUDA-core kernel is built for
+GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
 WORKSPACE_BYTES = 128 << 20
 _CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
 

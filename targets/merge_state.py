@@ -26,7 +26,7 @@ def work(p: Params) -> Work:
     return Work(
         flops=2 * n * rows * p["head_dim"],
         bytes=(n + 1) * rows * (value + 4),
-        convention="ncuflow: n states read, one written; 2 FLOPs a value read",
+        convention="ncuflow: n states read, one written; 2 FLOPs per value read",
     )
 
 

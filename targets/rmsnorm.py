@@ -12,7 +12,7 @@ from ncuflow.target import Choice, Jit, Symbol, Target, Work
 EPSILON = 1e-6
 CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
 _DEFAULTS: dict[str, bool] = {}  # whether FlashInfer would take its CUDA norms by itself
-# variant -> (name in the id, tensors of rows*hidden read and written, FLOPs an element)
+# variant -> (name in the id, tensors of rows*hidden read and written, FLOPs per element)
 _VARIANTS = {
     "rmsnorm": ("rmsnorm", 2, 5),
     "fused_add_rmsnorm": ("fused_add", 4, 6),
@@ -31,7 +31,7 @@ def point_id(p: Params) -> str:
 def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer counts them.
 
-    rmsnorm moves 2*R*D + D elements and does 5 FLOPs an element; the fused add moves 4*R*D + D and
+    rmsnorm moves 2*R*D + D elements and does 5 FLOPs per element; the fused add moves 4*R*D + D and
     does 6. The separate add moves 3*R*D more than rmsnorm: 5*R*D + D.
     """
     _, tensors, flops = _VARIANTS[p["variant"]]
@@ -39,7 +39,7 @@ def work(p: Params) -> Work:
     return Work(
         flops=flops * elements,
         bytes=(tensors * elements + p["hidden"]) * ITEMSIZE[p["dtype"]],
-        convention=f"FlashInfer: {tensors}*R*D + D elements, {flops} FLOPs an element",
+        convention=f"FlashInfer: {tensors}*R*D + D elements, {flops} FLOPs per element",
     )
 
 

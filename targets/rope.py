@@ -61,7 +61,7 @@ def work(p: Params) -> Work:
         flops=3 * elements,
         bytes=2 * elements * ITEMSIZE[p["dtype"]] + cache + _position_bytes(p),
         convention="FlashInfer: q, k read and written, fp32 cache and positions read; "
-        "3 FLOPs an element",
+        "3 FLOPs per element",
     )
 
 

@@ -187,13 +187,13 @@ def _of_cast(kind: str, value: str) -> str:
 
 # What the headers compute from the arguments: (name, meaning, factors).
 _DERIVED = (
-    ("CTA_TILE_KV", "KV tokens a step: NUM_MMA_KV × NUM_WARPS_KV × 16",
+    ("CTA_TILE_KV", "KV tokens per step: NUM_MMA_KV × NUM_WARPS_KV × 16",
      ("NUM_MMA_KV", "NUM_WARPS_KV", 16)),
     ("HEAD_DIM_QK", "NUM_MMA_D_QK × 16", ("NUM_MMA_D_QK", 16)),
-    ("NUM_THREADS", "threads a block: NUM_WARPS_Q × NUM_WARPS_KV × 32",
+    ("NUM_THREADS", "threads per block: NUM_WARPS_Q × NUM_WARPS_KV × 32",
      ("NUM_WARPS_Q", "NUM_WARPS_KV", 32)),
-    ("threads", "threads a block: bdx × bdy × bdz", ("bdx", "bdy", "bdz")),
-    ("tile", "KV tokens a stage: tile_size_per_bdx × bdy × bdz",
+    ("threads", "threads per block: bdx × bdy × bdz", ("bdx", "bdy", "bdz")),
+    ("tile", "KV tokens per stage: tile_size_per_bdx × bdy × bdz",
      ("tile_size_per_bdx", "bdy", "bdz")),
     ("head dimension", "bdx × vec_size", ("tile_size_per_bdx", "bdx", "vec_size")),
 )  # fmt: skip
