@@ -66,6 +66,17 @@ def package(tmp_path: Path) -> Path:
     return made_package(tmp_path / "flashinfer")
 
 
+@pytest.mark.parametrize(
+    "attribute",
+    ["FLASHINFER_SAMPLING_LAUNCH_BOUNDS(BLOCK)", "__cluster_dims__(2, 1)", "__maxnreg__(N)"],
+)
+def test_what_stands_before_a_kernels_name_is_not_its_name(attribute: str) -> None:
+    (found,) = functions(
+        f"template <int B>\n__global__ void {attribute}\n    Sample(int n) {{ }}\n"
+    )
+    assert (found.name, found.line, found.line_start, found.kernel) == ("Sample", 3, 1, True)
+
+
 def test_templates_of_kernels_and_structs() -> None:
     text = CUDA + textwrap.dedent(
         """\

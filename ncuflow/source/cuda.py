@@ -28,8 +28,9 @@ ALIAS = re.compile(r"\s*(?:using|typedef|static_assert|return|constexpr\s+\w+\s*
 MEMBER = re.compile(r"[:,]\s*\w+(?:<[^<>]*>)?\s*$")
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", re.MULTILINE)
 CONTROL = {"if", "for", "while", "switch", "catch", "return", "do", "else", "sizeof", "decltype"}
+# What looks like a call before a function's name: attributes, and macros that stand for them.
 ATTRIBUTES = re.compile(
-    r"\b(?:__launch_bounds__|__attribute__|__declspec|alignas|requires|noexcept|decltype)\s*\("
+    r"\b(?:__\w+__|__declspec|alignas|requires|noexcept|decltype|[A-Z][A-Z0-9]*_[A-Z0-9_]+)\s*\("
 )
 NAME = re.compile(r"(~?[A-Za-z_]\w*|operator\s*(?:\(\s*\)|\[\s*\]|[^\s\w(]+|\w+))\s*$")
 
