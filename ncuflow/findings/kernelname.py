@@ -19,7 +19,7 @@ import yaml
 from ncuflow.target import known
 
 Templates = Mapping[str, Sequence[Sequence[str]]]  # name -> parameters in order, of each overload
-SHIPPED = Path(__file__).parent / "templates.yaml"
+SHIPPED = Path(__file__).with_name("templates.yaml")
 # What a parameter means that many templates have; a target adds those of its own (``meanings``).
 VOCABULARY = {
     "POS_ENCODING_MODE": "positions encoded inside the kernel",
