@@ -277,3 +277,19 @@ def test_what_a_shell_would_run_in_the_name_of_a_recording_is_not_run(project):
     assert done.returncode != 0
     assert "odd/manifest.json: not a manifest (name 'x$(touch PWNED)'" in done.stderr
     assert not list(project.folder.glob("**/PWNED"))
+
+
+def test_a_target_in_a_folder_of_the_users_own_is_planned(project):
+    own = project.folder / "kernels of ours"
+    own.mkdir()
+    text = (ROOT / "targets/rmsnorm.py").read_text().replace('name="rmsnorm"', 'name="ours"')
+    (own / "ours.py").write_text(text.replace("    jit=", "    jit=() and "))
+    (project.folder / "mine.yaml").write_text(json.dumps({
+        "source": "live", "machine": "fake", "targets": ["ours"], "target_folders": [own.name],
+        "sweeps": {"mine": {"ours": [{"rows": [1, 2]}]}}, "sweep": "mine", "deep": {}, "jit": {},
+    }))  # fmt: skip
+    project.run("all", "--until", "plan", "--configfile", "mine.yaml")
+    (points,) = project.outputs.glob("captures/ours/*/points.json")
+    assert [p["id"] for p in json.loads(points.read_text())] == [
+        f"ours/rmsnorm_R{rows}_D4096_f16" for rows in (1, 2)
+    ]
