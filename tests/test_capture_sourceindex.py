@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import textwrap
 from pathlib import Path
 
 import pytest
-from flashinfer_source import made_package, write
+from flashinfer_source import flashinfer_package, made_package, write
 
-from ncuflow.capture.machine import package_folder
 from ncuflow.capture.process import CaptureError
 from ncuflow.cli import dispatch
 from ncuflow.source import index as sourceindex
 from ncuflow.source.cuda import functions, templates
 from ncuflow.target import known, load
 
-# an unpacked wheel, or the installed package
-REAL = Path(os.environ.get("NCUFLOW_TEST_FLASHINFER") or package_folder("flashinfer") or "missing")
 CUDA = textwrap.dedent(
     """\
     #define BODY(x) { x; }
@@ -205,12 +201,12 @@ def test_no_package_is_one_clear_error(tmp_path: Path) -> None:
         sourceindex.Package(tmp_path)
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="no FlashInfer installed or named")
 def test_the_real_package_has_all_that_is_declared() -> None:
-    package = sourceindex.Package(REAL)
+    real = flashinfer_package()
+    package = sourceindex.Package(real)
     index = {name: sourceindex.target_entry(package, t) for name, t in known().items()}
     kernel = index["prefill"]["kernels"][2]
-    line = (REAL / kernel["file"]).read_text().splitlines()[kernel["line"] - 1]
+    line = (real / kernel["file"]).read_text().splitlines()[kernel["line"] - 1]
     assert kernel["symbol"] == "PrefillWithKVCacheKernel" and kernel["symbol"] in line
     place = sourceindex.span(package, load("decode").functions[0])
     assert place["line_end"] - place["line"] > 10

@@ -22,14 +22,13 @@ from ncuflow.parsers.registry import (
 from ncuflow.parsers.sources import Ceiling, NotANumber, scaled, total
 from ncuflow.parsers.units import base_unit, scale
 
-FACTS = Path(__file__).parents[1].parent / "shared" / "facts"
+# What `ncu --query-metrics --chips …` of ncu 2025.3.1 lists for an A100 and for an H100.
+FACTS = Path(__file__).parent / "data"
 
 
 @pytest.fixture(params=["ga100", "gh100"])
 def listed(request):
     path = FACTS / f"ncu-metrics-{request.param}.txt.gz"
-    if not path.exists():
-        pytest.skip("no list of metric names here")
     with gzip.open(path, "rt") as lines:
         return request.param, {line.split()[0] for line in lines if line.strip()}
 
