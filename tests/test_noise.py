@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from results_data import entry
 
-from ncuflow.findings import noise
+from ncuflow.findings import floors, noise
 
 
 def rows(**times: float) -> list[dict]:
@@ -16,21 +16,23 @@ def rows(**times: float) -> list[dict]:
 
 
 def test_floor_between_captures_is_their_relative_difference():
-    found = noise.repeat_floors([rows(a=100.0, b=50.0), rows(a=102.0, b=50.0)])
+    found = floors.repeat_floors([rows(a=100.0, b=50.0), rows(a=102.0, b=50.0)])
     assert found["time_cold_us"]["floor"] == pytest.approx(2 / 101)
     assert found["time_cold_us"]["n"] == 2 and found["time_cold_us"]["points"] == 2
     assert "sol_memory_pct" not in found
 
 
 def test_a_point_captured_once_has_no_floor():
-    assert noise.repeat_floors([rows(a=100.0), rows(b=90.0)]) == {}
-    assert noise.repeat_floors([rows(a=100.0)]) == {}
+    assert floors.repeat_floors([rows(a=100.0), rows(b=90.0)]) == {}
+    assert floors.repeat_floors([rows(a=100.0)]) == {}
 
 
 def test_one_outlier_among_many_points_is_not_the_floor():
     first = rows(**{f"p{i}": 100.0 for i in range(40)})
     second = rows(**{f"p{i}": 101.0 for i in range(39)}, p39=200.0)
-    assert noise.repeat_floors([first, second])["time_cold_us"]["floor"] == pytest.approx(1 / 100.5)
+    assert floors.repeat_floors([first, second])["time_cold_us"]["floor"] == pytest.approx(
+        1 / 100.5
+    )
 
 
 def test_floor_of_a_run_narrows_with_the_number_of_launches():
@@ -66,7 +68,7 @@ def test_the_floor_of_a_warm_time_is_of_its_own_launches():
     expected = noise.half_width(95.0, 105.0, 4, 100.0)
     for name in ("time_hot_us", "gbs_hot"):
         assert noise.launch_floor(point["measurement"], name) == expected
-        assert noise.launch_floors([point["measurement"]])[name]["n"] == 4
+        assert floors.launch_floors([point["measurement"]])[name]["n"] == 4
     point["measurement"]["time_hot_n"] = None
     assert noise.launch_floor(point["measurement"], "time_hot_us") is None
 
@@ -80,7 +82,7 @@ def test_the_larger_of_both_floors_counts():
         time_cold_q75_us=100.1,
         time_cold_n=25,
     )
-    alone = noise.floors([point])
-    repeated = noise.floors([point], [rows(a=110.0)])
+    alone = floors.floors([point])
+    repeated = floors.floors([point], [rows(a=110.0)])
     assert repeated["time_cold_us"]["floor"] > 0.09 > alone["time_cold_us"]["floor"]
     assert "captures" in repeated["time_cold_us"]["how"] and "IQR" in alone["time_cold_us"]["how"]

@@ -13,7 +13,7 @@ from ncuflow.claims.expression import Functions, evaluate
 from ncuflow.claims.model import Claim, Decision, Selection
 from ncuflow.claims.scope import Origin, Scope, paired, point_scope, possible_names
 from ncuflow.claims.source_facts import SourceFacts
-from ncuflow.findings import noise, sanity
+from ncuflow.findings import sanity
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Provenance, Results
 
@@ -59,7 +59,6 @@ class Evidence:
         """A scope for each point of a target that ran and gave the right result."""
         if target not in self._scopes and target in self.results:
             results = self.results[target]
-            results.setdefault("noise", noise.floors(results["points"]))
             possible, struck = possible_names(results), _struck(results)
             self._scopes[target] = [
                 point_scope(entry, results, possible, struck.get(entry["point"], ()))

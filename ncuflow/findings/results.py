@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ncuflow.findings import ceilings, noise
+from ncuflow.findings import ceilings
 from ncuflow.findings.columns import COLUMNS, measurement
+from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined
 from ncuflow.findings.provenance import load_provenance
 from ncuflow.io import BadInput, write_json
@@ -82,7 +83,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         "points": points,
         "deep": _deep([k for k in all_kernels if k["batch"] == "deep"], tables),
         "pairs": _pairs(tables),
-        "noise": noise.floors(points, repeats),
+        "noise": floors(points, repeats),
     }
 
 
