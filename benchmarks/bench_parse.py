@@ -88,7 +88,7 @@ def main() -> None:
     print(text)
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(text + "\n")
+        args.out.write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def sizes_of(recording: Path, folds: tuple[int, ...], sizes: tuple[int, ...]) ->
 
 def own_points(recording: Path) -> int:
     """Points of a recording, deep ones left out as synthetic.py does."""
-    targets = json.loads((recording / "manifest.json").read_text())["targets"]
+    targets = json.loads((recording / "manifest.json").read_text("utf-8"))["targets"]
     return sum(len(ids) for found in targets.values() for b, ids in found.items() if b != "deep")
 
 

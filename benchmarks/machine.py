@@ -85,7 +85,7 @@ def resident(session: int) -> int:
         if not entry.name.isdigit():
             continue
         try:
-            stat = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+            stat = Path(entry.path, "stat").read_text("utf-8").rpartition(")")[2].split()
             if int(stat[3]) == session:
                 total += int(stat[21]) * PAGE
         except (OSError, IndexError, ValueError):
@@ -97,7 +97,7 @@ def description() -> dict[str, Any]:
     """Cores, processor and versions: what stands beside each figure."""
     cpu = [
         line.split(":", 1)[1].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         if line.startswith("model name")
     ]
     versions = {}

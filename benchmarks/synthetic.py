@@ -40,7 +40,7 @@ def multiply(source: Path, points: int, out: Path) -> dict[str, Any]:
     Whole batches are copied until there are at least `points` points, so there may be a few more.
     The deep batches are left out: their number does not grow with a sweep.
     """
-    manifest = json.loads((source / "manifest.json").read_text())
+    manifest = json.loads((source / "manifest.json").read_text("utf-8"))
     out.mkdir(parents=True)
     for path in source.glob("*.json"):
         shutil.copy(path, out / path.name)
@@ -82,7 +82,7 @@ def copy_batch(batch: Path, folder: Path, number: int) -> tuple[str, list[str]]:
     name = "b" + hashlib.sha256(f"{batch}{MARK}{number}".encode()).hexdigest()[:8]
     copy = folder / name
     copy.mkdir(parents=True)
-    points = json.loads((batch / "points.json").read_text())
+    points = json.loads((batch / "points.json").read_text("utf-8"))
     names = {point["id"]: f"{point['id']}{MARK}{number}" for point in points}
     write_json(copy / "points.json", [point | {"id": names[point["id"]]} for point in points])
     for path in batch.glob("timing*.jsonl"):
@@ -110,7 +110,7 @@ def copy_evidence(batch: Path, copy: Path, names: Mapping[str, str]) -> None:
 def renamed_times(path: Path, names: Mapping[str, str]) -> str:
     """Timing records of the renamed points, each with the point that it is a copy of."""
     lines = []
-    for record in map(json.loads, path.read_text().splitlines()):
+    for record in map(json.loads, path.read_text("utf-8").splitlines()):
         old = record["point"]
         record |= {"point": names[old], "reason": f"synthetic: a copy of {old}"}
         lines.append(json.dumps(record, allow_nan=False) + "\n")
@@ -119,7 +119,7 @@ def renamed_times(path: Path, names: Mapping[str, str]) -> str:
 
 def renamed_record(path: Path, names: Mapping[str, str]) -> dict[str, Any]:
     """A capture record of the renamed points."""
-    record: dict[str, Any] = json.loads(path.read_text())
+    record: dict[str, Any] = json.loads(path.read_text("utf-8"))
     record["points"] = [names.get(point, point) for point in record["points"]]
     for key in ("kernels", "failed"):
         if record.get(key):
@@ -150,7 +150,7 @@ def renamed_trace(path: Path, names: Mapping[str, str]) -> bytes:
 
 
 def write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
+    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
@@ -60,8 +61,17 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     A `CommandError`, or what the system refuses, is one line on stderr; a closed pipe is quiet.
     """
     signal.signal(signal.SIGTERM, _interrupt)  # so that locks, children and half-written files go
+    _utf_8()
     words = sys.argv[1:] if argv is None else list(argv)
     sys.exit(ended(lambda: dispatch(words)))
+
+
+def _utf_8() -> None:
+    """Files and pipes get UTF-8, as all files here are; a terminal of another locale what it can show."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            shows = stream.isatty()
+            stream.reconfigure(encoding=None if shows else "utf-8", errors="backslashreplace")
 
 
 def dispatch(words: Sequence[str]) -> int:

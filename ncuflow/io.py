@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import lzma
 import os
+import re
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +33,10 @@ _MAGIC = (
     (b"PAR1", "parquet", "a parquet file"),
     (b"\x7fELF", "elf", "an ELF binary"),
 )
+
+
+LEFT_S = 86400.0  # after a day a half-written file is one whose writer was killed
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and the line breaks of rules
 
 
 def resource(name: str) -> Path:
@@ -139,6 +146,19 @@ def shown(path: str | os.PathLike[str]) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
+def clean(text: str) -> str:
+    """Text that can be written as UTF-8, with "?" for what a damaged or a hostile report holds:
+    undecodable bytes and control characters, which a terminal would obey."""
+    return CONTROL.sub("?", text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def inert(value: Any) -> Any:
+    """A cell of a CSV file: text that a spreadsheet would take for a formula has an apostrophe before it."""
+    return (
+        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "@", "-")) else value
+    )
+
+
 def digest(path: str | os.PathLike[str]) -> str:
     """sha256 of a file, as hex."""
     with Path(path).open("rb") as stream:
@@ -154,6 +174,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+        if time.time() - left.stat().st_mtime > LEFT_S:
+            left.unlink(missing_ok=True)
     try:
         yield temporary
         temporary.replace(target)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -33,9 +34,13 @@ def read_table(
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """The same table with list columns as JSON text: CSV has no lists."""
+    """The same table with list columns as JSON text, for CSV has no lists, and no cell that a spreadsheet
+    would take for a formula."""
     for index, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
             texts = [None if v is None else json.dumps(v) for v in table.column(index).to_pylist()]
             table = table.set_column(index, field.name, pa.array(texts, pa.string()))
+        elif pa.types.is_string(field.type):
+            inert = pc.replace_substring_regex(table.column(index), r"^([=+@-])", r"'\1")
+            table = table.set_column(index, field.name, inert)
     return table

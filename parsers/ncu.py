@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, opened, shown
+from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
 from ncuflow.parsers import breakdown, children, container, lines, listing, reader
 from ncuflow.parsers.registry import METRICS, STALL_REASONS, architecture
@@ -175,7 +175,7 @@ def _silenced() -> Iterator[None]:
     sys.stderr.flush()
     kept = os.dup(2)
     try:
-        with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:
@@ -265,11 +265,6 @@ def _unusable(name: str, value: float, exponent: int, unit: str) -> str | None:
     if name == DURATION and not 0 < value * 10.0**exponent <= LONGEST_S:
         return f"no time of 0 to {LONGEST_S:.0f} s"
     return None
-
-
-def clean(text: str) -> str:
-    """Text that can be written as UTF-8: undecodable bytes of a damaged report become "?"."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 # --- one kernel -------------------------------------------------------------------------------

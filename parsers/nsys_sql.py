@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, sniff
+from ncuflow.io import BadInput, clean, sniff
 
 VERSION_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 LIMIT = 1 << 62  # beyond it a time stamp is damage, and differences would overflow
@@ -40,7 +40,8 @@ class Database:
         if not self.tables & {"StringIds", *VERSION_TABLES}:
             self.close()
             raise BadInput(name, "an SQLite database, but not an nsys export")
-        self.strings = dict(self.rows("StringIds", "id", "value"))
+        texts = self.rows("StringIds", "id", "value")
+        self.strings = {number: clean(text) for number, text in texts if isinstance(text, str)}
 
     def close(self) -> None:
         self._connection.close()
@@ -67,8 +68,7 @@ class Database:
 
     def string(self, identifier: Any) -> str | None:
         """The text of a StringIds reference."""
-        found = self.strings.get(identifier)
-        return found if isinstance(found, str) else None
+        return self.strings.get(identifier)
 
     def version(self) -> str | None:
         """Version of nsys that exported, where the export says so."""
@@ -84,7 +84,7 @@ class Database:
         for identifier, device, name in self.rows("TARGET_INFO_GPU", "id", "cuDevice", "name"):
             number = integer(device)
             names[integer(identifier) if number is None else number] = name
-        return {n: t for n, t in names.items() if n is not None and isinstance(t, str)}
+        return {n: clean(t) for n, t in names.items() if n is not None and isinstance(t, str)}
 
     def warnings(self) -> Iterator[str]:
         """What nsys itself warns of (severity above information), each text once."""

@@ -13,7 +13,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from ncuflow.io import BadInput, dump_json, emit, opened, sniff
+from ncuflow.io import BadInput, dump_json, emit, inert, opened, sniff
 from ncuflow.model import Row
 from ncuflow.parsers import show_ncu, show_nsys
 
@@ -48,10 +48,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """CSV with a header; None is empty."""
+    """CSV with a header; None is empty. No cell is one that a spreadsheet would compute."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: inert(value) for name, value in row.items()} for row in rows)
     return out.getvalue()

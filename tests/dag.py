@@ -66,7 +66,7 @@ def changed(path: Path) -> Any:
 def main() -> None:
     asked = json.loads(sys.argv[1])
     out, err = sys.stdout, sys.stderr
-    with Path(os.devnull).open("w") as nowhere:
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         sys.stdout = sys.stderr = nowhere
         found = jobs(asked["targets"], asked["config"])
         reruns = {}

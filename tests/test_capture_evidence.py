@@ -124,7 +124,7 @@ def recording(tmp_path: Path) -> Path:
 
 
 def edit(path: Path, old: str, new: str) -> None:
-    path.write_text(path.read_text().replace(old, new))
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 
 
 @pytest.mark.parametrize(

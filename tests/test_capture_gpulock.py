@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from ncuflow.capture import lock
 from ncuflow.capture.lock import Gpu, parse_gpus, select_visible
+from ncuflow.capture.process import CaptureError
+from ncuflow.capture.staging import staging
 
 ROOT = Path(__file__).parents[1]
 GPUS = [Gpu(0, "GPU-aaaa0000-1", "NVIDIA H200"), Gpu(1, "GPU-bbbb1111-2", "NVIDIA H200")]
@@ -110,6 +113,27 @@ def test_a_capture_under_the_lock_does_not_wait_for_itself(fake_gpus, start) -> 
     fake_gpus(1)
     inner = [sys.executable, "-m", "ncuflow", "lock", "--timeout", "0", "--", "true"]
     assert finish(start("--", *inner))[0] == 0
+
+
+def test_a_lock_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    made = lock.own_folder(tmp_path / "new")
+    assert made.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "mine").mkdir(mode=0o755)
+    assert lock.own_folder(tmp_path / "mine").stat().st_mode & 0o777 == 0o755
+    everybody = tmp_path / "everybody"
+    everybody.mkdir()
+    everybody.chmod(0o1777)
+    with pytest.raises(CaptureError, match="everybody: not a folder of this user alone"):
+        lock.own_folder(everybody)
+    assert everybody.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_what_a_killed_capture_left_goes_with_the_next(tmp_path: Path) -> None:
+    for name in (".sweep.abc", ".deep.abc", "sweep.1"):
+        (tmp_path / name).mkdir()
+    with staging(tmp_path, "sweep") as stage:
+        assert {path.name for path in tmp_path.iterdir()} == {".deep.abc", "sweep.1", stage.name}
+    assert {path.name for path in tmp_path.iterdir()} == {".deep.abc", "sweep.1"}
 
 
 def test_the_command_sees_the_profilers_environment(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_what_the_system_refuses_is_one_line(command: str, message: str) -> None
 
 
 def test_a_full_disk_is_one_line_and_a_closed_pipe_is_quiet() -> None:
-    with Path("/dev/full").open("w") as full:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
         assert ended("print('x')", full) == (2, "error: No space left on device\n")
     ours, theirs = os.pipe()
     os.close(ours)
@@ -95,3 +96,17 @@ def test_a_command_that_is_terminated_ends_as_if_interrupted() -> None:
     code = "import os, signal; from ncuflow import cli; "
     code += "cli.dispatch = lambda words: os.kill(os.getpid(), signal.SIGTERM); cli.main([])"
     assert run_python(code) == (128 + signal.SIGINT, "error: interrupted\n")
+
+
+def test_files_and_pipes_get_utf_8_whatever_the_locale_says(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    head = '"ID","Kernel Name","gpu__time_duration.sum"'
+    path.write_text(f'{head}\n"","","us"\n"0","größe","5.5"\n', encoding="utf-8")
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "ncuflow", "show", str(path)],
+        capture_output=True,
+        check=True,
+        env=env,
+    )
+    assert "größe" in done.stdout.decode("utf-8") and "5.5 µs" in done.stdout.decode("utf-8")

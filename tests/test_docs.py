@@ -26,7 +26,7 @@ def test_a_block_of_yaml_is_yaml(text: str) -> None:
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
 def test_commands_and_files_that_a_page_names_are_there(path: Path) -> None:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     code = re.findall(r"```bash\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text)
     commands = [
         name for line in code for name in re.findall(r"(?:^|[ /(\n])ncuflow ([a-z][a-z-]+)", line)

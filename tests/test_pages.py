@@ -68,7 +68,7 @@ def test_every_page_states_gpu_versions_date_and_tier():
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda p: p.name)
 def test_no_measured_number_is_typed_into_a_template(template: Path):
-    left = NAMES.sub("", template.read_text())
+    left = NAMES.sub("", template.read_text(encoding="utf-8"))
     assert not re.findall(r"\d+(?:\.\d+)?\s*(?:%|µs|ms|GB|TB|TFLOP|FLOP|×|times)", left)
 
 
@@ -180,3 +180,21 @@ def test_the_overview_figure_has_no_point_with_an_impossible_number(impossible):
     results = json.loads((impossible[0] / "decode_results.json").read_text())
     names = [point["point"] for point in results["points"]]
     assert [point["point"] for point in figures._possible(results)] == names[1:]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
+        ("a|b\nc\x1b[31m", "a\\|b c [31m"),
+        ("`f<T>` takes f<T>", "`f<T>` takes f&lt;T>"),
+        ("", "–"),
+        (None, "–"),
+    ],
+)
+def test_a_cell_holds_no_markup_of_others(text, shown):
+    assert filters.cell(text) == shown
+
+
+def test_code_stays_in_its_backticks():
+    assert filters.code("a`<b>`|c\n") == "a'<b>'\\|c "

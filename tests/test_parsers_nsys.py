@@ -388,6 +388,13 @@ def test_a_trace_whose_writer_was_killed_is_refused(path, suffix):
         nsys.read(path)
 
 
+def test_names_hold_no_control_characters(path):
+    export = one_point()
+    export.rows["StringIds"] = [{"id": k, "value": f"\x1b[31m{v}"} for k, v in NAMES.items()]
+    names = {row["name"] for row in nsys.read(export.write(path)).timeline}
+    assert names == {"?[31mDecodeKernel", "?[31mMergeKernel"}
+
+
 def test_a_view_is_never_asked(path):
     export = one_point()
     export.write(path)

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from ncuflow import io, parquet
 from ncuflow.io import BadInput
 from ncuflow.model import TABLES
-from ncuflow.parsers import tables, timing
+from ncuflow.parquet import write_table
+from ncuflow.parsers import show, tables, timing
 from ncuflow.parsers.schema import build, check, schema
 from ncuflow.runner import timing as runner_timing
 
@@ -250,6 +251,26 @@ def test_what_cannot_be_read_is_bad_input(tmp_path):
         io.sniff(tmp_path / "none")
     with pytest.raises(BadInput, match="folder"):
         io.sniff(tmp_path)
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path):
+    rows = [METRIC | {"metric": text} for text in ("=1+1", "@sum", "+x", "-x", "x=1")]
+    write_table(tmp_path / "metrics.parquet", build("metrics", rows))
+    with (tmp_path / "metrics.csv").open(newline="", encoding="utf-8") as text:
+        cells = [row["metric"] for row in csv.DictReader(text)]
+    assert cells == ["'=1+1", "'@sum", "'+x", "'-x", "x=1"]
+    stored = pq.read_table(tmp_path / "metrics.parquet").to_pylist()
+    assert [row["metric"] for row in stored] == [row["metric"] for row in rows]
+    assert show.as_csv([{"a": "=1", "b": -1.5}]) == "a,b\n'=1,-1.5\n"
+
+
+def test_what_a_killed_writer_left_goes_after_a_day(tmp_path):
+    old, new = tmp_path / ".x.json.17.tmp", tmp_path / ".x.json.18.tmp"
+    for path in (old, new):
+        path.write_text("{")
+    os.utime(old, (1, 1))
+    io.write_text(tmp_path / "x.json", "{}")
+    assert {path.name for path in tmp_path.iterdir()} == {"x.json", new.name}
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

@@ -98,7 +98,9 @@ def job_at_gate(machine: Machine) -> str:
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     # a profiled program has a minimal environment: its Slurm job is its ancestors'
     while not any(v.startswith(b"SLURM_JOB_ID=") for v in variables):
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        pid = int(
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+        )
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return next(v for v in variables if v.startswith(b"SLURM_JOB_ID=")).decode().split("=")[1]
 

@@ -51,9 +51,20 @@ _jobs = max(
     workflow.resource_settings.cores or 1, workflow.resource_settings.nodes or 1
 )
 CHILDREN = max(1, min(4, (os.cpu_count() or 1) // _jobs))
+_python = Path(sys.executable).parent
+for _folder in (_python, HOME):
+    if ":" in str(_folder):
+        raise WorkflowError(f"{_folder}: PATH cannot name a folder with a colon")
+
+
+def quoted(path):
+    """A path as a word of a command that Snakemake formats."""
+    return shlex.quote(str(path)).replace("{", "{{").replace("}", "}}")
+
+
 shell.prefix(
-    f"set -euo pipefail; export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
-    f" PYTHONSAFEPATH=1 PYTHONPATH={shlex.quote(str(HOME))}${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
+    f"set -euo pipefail; export PATH={quoted(_python)}:$PATH"
+    f" PYTHONSAFEPATH=1 PYTHONPATH={quoted(HOME)}${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
     f" NCUFLOW_CHILDREN={CHILDREN}; "
 )
 # Targets whose kernels are profiled, and those of them that this run is about.

@@ -76,7 +76,7 @@ def probe_cold(target: Target, module: Jit, repeats: int) -> dict[str, Any]:
         "load_s": load_s,
         "library_bytes": library.stat().st_size,
         "sources": [Path(source).name for source in getattr(spec, "sources", ())],
-        "ninja": read_ninja(Path(spec.ninja_path).read_text()),
+        "ninja": read_ninja(Path(spec.ninja_path).read_text("utf-8")),
     }
 
 

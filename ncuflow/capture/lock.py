@@ -92,18 +92,17 @@ def lock_folder() -> Path:
 
 
 def own_folder(path: str | Path) -> Path:
-    """A folder of this user alone (mode 0700), made where it is not there.
+    """A folder that this user alone can write to, made (with mode 0700) where it is not there.
 
-    Raises CaptureError if somebody else owns that name.
+    Raises CaptureError if it is somebody else's, or anybody's.
     """
     folder = Path(path)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise CaptureError(
-            f"{folder.name}: not a folder of this user; set NCUFLOW_LOCK_DIR and TMPDIR"
-        )
-    folder.chmod(0o700)
+    shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or shared:
+        what = "not a folder of this user alone; set NCUFLOW_LOCK_DIR and TMPDIR to one"
+        raise CaptureError(f"{folder}: {what}")
     return folder
 
 

@@ -109,7 +109,7 @@ def torch_cuda() -> str | None:
     path = None if folder is None else folder / "version.py"
     if path is None or not path.exists():
         return None
-    match = re.search(r"^cuda\b[^=]*=\s*'([\d.]+)'", path.read_text(), re.MULTILINE)
+    match = re.search(r"^cuda\b[^=]*=\s*'([\d.]+)'", path.read_text("utf-8"), re.MULTILINE)
     return match.group(1) if match else None
 
 
@@ -138,7 +138,7 @@ def counters_refused_here() -> bool | None:
 def read_text(path: Path) -> str | None:
     """A small file's text, or None."""
     try:
-        return path.read_text(errors="replace")
+        return path.read_text("utf-8", "replace")
     except OSError:
         return None
 

@@ -45,7 +45,7 @@ def timed_ok(points: Sequence[Mapping[str, Any]], timing: Path | None) -> list[d
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The complete records of a JSONL file; a line cut short by a killed writer is left out."""
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        lines = path.read_text("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return []
     records = []

@@ -24,7 +24,7 @@ SOURCES = ("datasheet", "counter", "measured")
 def datasheets() -> tuple[dict[str, Any], ...]:
     """All datasheet entries, in the order in which they are matched."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return tuple(yaml.load(DATASHEETS.read_text(), Loader=loader))
+    return tuple(yaml.load(DATASHEETS.read_text("utf-8"), Loader=loader))
 
 
 def datasheet(device: str | None) -> dict[str, Any] | None:

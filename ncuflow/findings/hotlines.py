@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from typing import Any
 
 from ncuflow.findings.join import ratio
 from ncuflow.findings.stalltree import sampling_error
-from ncuflow.io import write_json
+from ncuflow.io import read_json, write_json
 from ncuflow.model import Kernel, Line
 
 MOST_LINES = 8
@@ -173,9 +172,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     path = args.evidence / "source_index.json"
-    index = json.loads(path.read_text()) if path.exists() else None
+    index = read_json(path) if path.exists() else None
     kernels = []
-    for results in (json.loads(p.read_text()) for p in args.results):
+    for results in (read_json(p) for p in args.results):
         version = results["provenance"].get("flashinfer")
         kernels += records(results["target"], results["deep"], index, version)
     write_json(args.out, {"schema": 1, "kernels": kernels})

@@ -6,12 +6,11 @@ ncuflow jit-results --evidence ROOT [--recording NAME] --out FILE.json
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from ncuflow.findings.provenance import load_provenance
-from ncuflow.io import write_json
+from ncuflow.io import read_json, write_json
 
 Module = dict[str, Any]  # what was measured of a JIT module, or what pages say of it, by name
 
@@ -49,7 +48,7 @@ def _median(value: Any) -> float | None:
 
 def jit_analysis(evidence: Path, recording: str | None) -> dict[str, Any]:
     """The recording's measurement with its provenance and one summary row a module."""
-    measured: dict[str, Any] = json.loads((evidence / "jit" / "jit_analysis.json").read_text())
+    measured: dict[str, Any] = read_json(evidence / "jit" / "jit_analysis.json")
     rows = [summary(name, module) for name, module in measured["modules"].items()]
     return measured | {"provenance": load_provenance(evidence, recording), "summary": rows}
 

@@ -6,18 +6,17 @@ ncuflow environment --evidence ROOT [--recording NAME] --out FILE.json
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from ncuflow.findings import ceilings
 from ncuflow.findings.provenance import load_provenance
-from ncuflow.io import write_json
+from ncuflow.io import read_json, write_json
 from ncuflow.model import MachineInfo
 
 
 def environment_info(evidence: Path, recording: str | None) -> MachineInfo:
     """Provenance, preflight findings and ceilings of the machine that made the evidence."""
-    preflight = json.loads((evidence / "environment.json").read_text())
+    preflight = read_json(evidence / "environment.json")
     measured = evidence / "ceilings.json"
     provenance = load_provenance(evidence, recording)
     return {
@@ -25,7 +24,7 @@ def environment_info(evidence: Path, recording: str | None) -> MachineInfo:
         "provenance": provenance,
         "findings": preflight["findings"],
         "ceilings": ceilings.machine(
-            provenance["gpu"], json.loads(measured.read_text()) if measured.exists() else None
+            provenance["gpu"], read_json(measured) if measured.exists() else None
         ),
     }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from ncuflow.io import read_json
 from ncuflow.model import Provenance
 
 TIERS = {
@@ -21,7 +21,7 @@ def load_provenance(evidence: Path, recording: str | None) -> Provenance:
 
     Raises FileNotFoundError where the folder holds no ``environment.json``.
     """
-    stored = json.loads((evidence / "environment.json").read_text())["provenance"]
+    stored = read_json(evidence / "environment.json")["provenance"]
     out = {key: stored.get(key) for key in Provenance.__annotations__}
     recorded = {"tier": "C", "recording": recording} if recording else {}
     return cast(Provenance, out | recorded)

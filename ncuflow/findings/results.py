@@ -18,7 +18,7 @@ from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined
 from ncuflow.findings.provenance import load_provenance
-from ncuflow.io import BadInput, write_json
+from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.model import Kernel, OfKernel, Point, Results, Series, Timing, Turns
 from ncuflow.parquet import read_table, write_table
 
@@ -168,7 +168,7 @@ def measurements(found: Results) -> pa.Table:
 
 
 def _json(path: Path) -> Any:
-    return json.loads(path.read_text()) if path.exists() else None
+    return read_json(path) if path.exists() else None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from io import StringIO
@@ -21,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ncuflow.findings import sanity
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.provenance import one_line
-from ncuflow.io import write_text
+from ncuflow.io import read_json, write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
 from ncuflow.pages.series import Series, axis_of, drawn, series_of, spread, tensor_kinds
 
@@ -272,7 +271,7 @@ def _possible(results: Results) -> list[Point]:
 
 def draw_all(paths: Sequence[Path], folder: Path, overview: bool) -> None:
     """The figures of each of the results, or with ``overview`` one roofline of them all."""
-    found = [json.loads(path.read_text()) for path in paths]
+    found = [read_json(path) for path in paths]
     with mpl.rc_context(STYLE):
         if overview:
             possible = [one | {"points": _possible(one)} for one in found]

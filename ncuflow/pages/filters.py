@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 from ncuflow.findings.limiter import label
 from ncuflow.format import MISSING, micro, number, pct, percent, si, with_unit
+
+_SPAN_OR_TAG = re.compile(r"`[^`]*`|<")
 
 
 class Struck(float):
@@ -26,10 +29,20 @@ def _strikes(function: Callable[..., str]) -> Callable[..., str]:
 
 
 def cell(text: Any) -> str:
-    """Text that is safe inside a Markdown table cell."""
-    return (
-        MISSING if text is None or text == "" else str(text).replace("|", "\\|").replace("\n", " ")
-    )
+    """Text that is safe inside a Markdown table cell, whoever wrote it: one line, and no HTML in it."""
+    if text is None or text == "":
+        return MISSING
+    return _SPAN_OR_TAG.sub(lambda found: "&lt;" if found[0] == "<" else found[0], _line(text))
+
+
+def code(text: Any) -> str:
+    """Text that stays inside the backticks around it, in a table cell or not."""
+    return _line(text).replace("`", "'")
+
+
+def _line(text: Any) -> str:
+    plain = "".join(letter if letter.isprintable() else " " for letter in str(text))
+    return plain.replace("|", "\\|")
 
 
 FILTERS = {
@@ -41,4 +54,5 @@ FILTERS = {
     "micro": _strikes(micro),
     "cell": cell,
     "limiter_name": label,
+    "code": code,
 }

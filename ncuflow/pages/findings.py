@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ncuflow.findings import sanity
-from ncuflow.io import BadInput
+from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
 from ncuflow.pages.filters import Struck
 from ncuflow.target import ordered
@@ -68,7 +67,7 @@ class Findings:
         through instead, and ``struck`` says why.
         """
         path = self.folder / f"{name}_results.json"
-        results: Results = json.loads(path.read_text())
+        results: Results = read_json(path)
         violations = sanity.check(results)
         if len(violations) and self.strict:
             raise Impossible(path.name, violations)
@@ -85,10 +84,10 @@ class Findings:
         if name == "jit_analysis" and self.names is not None and "jit" not in self.names:
             return None
         path = self.folder / f"{name}.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_json(path) if path.exists() else None
 
     @cached_property
     def source_index(self) -> Any:
         """The index of the FlashInfer that was measured, or None."""
         path = self.evidence / "source_index.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_json(path) if path.exists() else None

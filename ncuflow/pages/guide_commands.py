@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
 
+from ncuflow.io import read_json
 from ncuflow.parsers.registry import ARCHITECTURES, counters
 
 TOOLS = {"trace": "timeline", "sweep": "counters", "deep": "deep"}
@@ -38,6 +38,6 @@ def _order(path: Path) -> tuple[bool, str]:
 
 
 def _command(path: Path) -> list[str] | None:
-    record: Any = json.loads(path.read_text())
+    record: Any = read_json(path)
     command = record.get("command")
     return [str(word) for word in command] if command else None

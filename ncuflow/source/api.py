@@ -29,7 +29,7 @@ def signatures(root: Path, symbols: Mapping[str, str]) -> dict[str, list[dict[st
 
 def _tree(path: Path) -> ast.Module:
     """A module's syntax tree; an empty one where this version has no such file."""
-    return ast.parse(path.read_text() if path.exists() else "")
+    return ast.parse(path.read_text("utf-8") if path.exists() else "")
 
 
 def parameters(node: ast.FunctionDef) -> list[dict[str, Any]]:

@@ -51,13 +51,13 @@ class Package:
     @cache  # noqa: B019 (one package a run)
     def tree(self, file: Path) -> ast.Module:
         """Syntax tree of a Python file."""
-        return ast.parse(file.read_text())
+        return ast.parse(file.read_text("utf-8"))
 
     @cache  # noqa: B019
     def functions(self, header: str) -> list[Function]:
         """Functions of a header below data/include/flashinfer."""
         path = self.root / INCLUDE / header
-        return functions(path.read_text()) if path.exists() else []
+        return functions(path.read_text("utf-8")) if path.exists() else []
 
     def python(self, symbol: str) -> Place:
         """Where `flashinfer.decode.X` is defined, re-exports followed."""
@@ -172,7 +172,7 @@ def environment(package: Package) -> dict[str, list[dict[str, Any]]]:
         relative = file.relative_to(package.root)
         if relative.parts[0] == "data":
             continue
-        text = file.read_text(errors="replace")
+        text = file.read_text("utf-8", "replace")
         if "environ" not in text and "getenv" not in text:
             continue
         for name, line, default in environment_reads(ast.parse(text)):
@@ -234,7 +234,9 @@ def version(root: Path) -> str | None:
     """FlashInfer's version: build metadata, the dist-info beside it, or the installed one."""
     meta = root / "_build_meta.py"
     match = (
-        re.search(r"__version__\s*=\s*[\"']([^\"']+)", meta.read_text()) if meta.exists() else None
+        re.search(r"__version__\s*=\s*[\"']([^\"']+)", meta.read_text("utf-8"))
+        if meta.exists()
+        else None
     )
     if match:
         return match.group(1)
