@@ -8,7 +8,9 @@ from ncuflow.parsers.metric import ANY, Metric, Sources, read
 from ncuflow.parsers.sources import Ceiling, one, scaled, total, weighted
 
 SECTOR = 32  # bytes
-WRITEBACK = 128  # bytes that L1TEX returns to registers in one writeback cycle
+WAVEFRONT = 128  # bytes that pass the data pipe of an L1TEX in one cycle
+_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts"
+_L1_CYCLES = ("l1tex__cycles_elapsed.avg.per_second", "device__attribute_multiprocessor_count")
 _LOCAL = [f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")]
 _CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
 
@@ -92,36 +94,27 @@ MEMORY = (
         "L1 bytes",
         "byte",
         (
-            "bytes that L1TEX returned to registers for local, global and shared loads (ga100: "
-            "without shared), 128 a writeback cycle: the L1 traffic of NVIDIA's hierarchical "
-            "roofline"
+            "128 for each wavefront of L1TEX's data pipe: loads, stores, shared memory, what cp.async "
+            "writes there and what warpgroup MMA reads there; a bank conflict is a further wavefront"
         ),
         {
-            "gh100": (scaled(WRITEBACK, "l1tex__lsu_writeback_active_mem_lgds.sum"),),
-            "ga100": (scaled(WRITEBACK, "l1tex__lsu_writeback_active_mem_lg.sum"),),
+            ANY: (
+                scaled(WAVEFRONT, f"{_WAVEFRONTS}.sum"),
+                scaled(
+                    WAVEFRONT / 100,
+                    f"{_WAVEFRONTS}.avg.pct_of_peak_sustained_elapsed",
+                    *_L1_CYCLES,
+                    "gpu__time_duration.sum",
+                ),
+            )
         },
     ),
     Metric(
         "l1_peak_bytes_per_second",
         "L1 ceiling",
         "byte/s",
-        "bytes that all L1TEX can return to registers, at the clock of this launch",
-        {
-            "gh100": (
-                scaled(
-                    1,
-                    "derived__l1tex__lsu_writeback_bytes_mem_lgds.sum.peak_sustained",
-                    "l1tex__cycles_elapsed.avg.per_second",
-                ),
-            ),
-            "ga100": (
-                scaled(
-                    1,
-                    "derived__l1tex__lsu_writeback_bytes_mem_lg.sum.peak_sustained",
-                    "l1tex__cycles_elapsed.avg.per_second",
-                ),
-            ),
-        },
+        "one wavefront per cycle in each L1TEX, at the clock of this launch",
+        {ANY: (scaled(WAVEFRONT, *_L1_CYCLES),)},
     ),
     Metric(
         "l2_hit_pct",

@@ -71,3 +71,26 @@ def test_the_largest_part_is_the_throughput(path):
     for part in report.breakdown:
         parts.setdefault((part["kernel"], part["parent"]), []).append(part["pct"])
     assert whole and {key: max(found) for key, found in parts.items()} == pytest.approx(whole)
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in RECORDED if p.parts[-3] == "decode"], ids=lambda p: p.parts[-4]
+)
+def test_what_a_decode_reads_once_passes_each_level_once_and_cp_async_counts_in_l1(path):
+    report = ncu.read(path, with_lines=False)
+    found = {}
+    for row in report.metrics:
+        found.setdefault(row["kernel"], {})[row["key"]] = row["value"]
+    large = [m for m in found.values() if m["dram_bytes_read"] > 5e8]
+    assert large
+    for metrics in large:
+        read = metrics["dram_bytes_read"] + metrics["dram_bytes_write"]
+        assert metrics["l2_bytes_l1"] == pytest.approx(read, rel=0.02)
+        # cp.async writes shared memory, from where it is read: about twice the bytes, or more with several heads.
+        assert metrics["l1_bytes"] > 1.5 * read
+        rate = metrics["l1_bytes"] / (metrics["duration_ns"] * 1e-9)
+        assert rate < metrics["l1_peak_bytes_per_second"]
+        assert (
+            metrics["l2_bytes_l1"] / (metrics["duration_ns"] * 1e-9)
+            < metrics["l2_peak_bytes_per_second"]
+        )

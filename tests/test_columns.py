@@ -16,14 +16,15 @@ MAIN = {
     "l2_throughput_pct": 53.0, "l1_throughput_pct": 47.0, "tensor_pipe_pct": 19.0,
     "issue_active": 0.37, "achieved_occupancy_pct": 43.0, "theoretical_occupancy_pct": 61.0,
     "waves": 0.95, "sm_clock_hz": 1.7e9, "dram_bytes_peak_per_cycle": 3000.0,
-    "dram_cycles_per_second": 1.5e9, "tensor_flops_peak_per_second": 9.1e14,
+    "dram_cycles_per_second": 1.5e9, "l2_peak_bytes_per_second": 1.02e13, "l1_peak_bytes_per_second": 3.1e13,
+    "tensor_flops_peak_per_second": 9.1e14,
     "tensor_flops": 7e9, "fp32_flops": 5e8, "fp16_flops": 3e7,
-    "dram_bytes_read": 1.1e9, "dram_bytes_write": 1.3e8, "l2_bytes": 2.9e9, "l1_bytes": 4.3e9,
+    "dram_bytes_read": 1.1e9, "dram_bytes_write": 1.3e8, "l2_bytes_l1": 2.9e9, "l1_bytes": 4.3e9,
     "sm_cycles_active": 920.0, "cycles_elapsed": 1000.0,
 }  # fmt: skip
 SECOND = {
     "tensor_flops": 1e6, "fp32_flops": 2e6, "fp16_flops": 4e6, "dram_bytes_read": 8e6,
-    "dram_bytes_write": 16e6, "l2_bytes": 32e6, "l1_bytes": 64e6, "l1_throughput_pct": 99.0,
+    "dram_bytes_write": 16e6, "l2_bytes_l1": 32e6, "l1_bytes": 64e6, "l1_throughput_pct": 99.0,
 }  # fmt: skip
 SHAPE = {
     "grid_size": 264, "block_size": 128, "registers": 168, "smem_static_bytes": 1024,
@@ -96,6 +97,7 @@ EXPECTED = {
     "tflops": 6e9 / 350e-6 / 1e12, "gbs": 1.2e9 / 350e-6 / 1e9, "gbs_hot": 1.2e9 / 290e-6 / 1e9,
     "tensor_tflops_counted": TENSOR / 320e-6 / 1e12, "dram_gbs_counted": DRAM / 320e-6 / 1e9,
     "ceiling_dram_gbs_datasheet": 4800, "ceiling_dram_gbs_counter": 4500, "ceiling_dram_gbs_measured": 4172,
+    "ceiling_l2_gbs_counter": 10200, "ceiling_l1_gbs_counter": 31000,
     "ceiling_tensor_tflops_datasheet": 989.5, "ceiling_tensor_tflops_counter": 910,
     "ceiling_tensor_tflops_measured": 733,
     "gbs_fraction_datasheet": 1.2e9 / 350e-6 / 4800e9, "gbs_fraction_counter": DRAM / 320e-6 / 4500e9,

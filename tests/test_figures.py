@@ -171,6 +171,25 @@ def test_a_split_point_has_the_kind_of_the_kernel_that_ran_one() -> None:
     assert "prefill tensor" in labels(axes)
 
 
+def test_no_two_roofs_look_alike_and_each_level_has_its_own() -> None:
+    found = two_kinds()
+    for point in found["points"]:
+        point["measurement"] |= {"ai_l2_counted": 40.0, "ai_l1_counted": 9.0, "ceiling_l2_gbs_counter": 1e4,
+                                 "ceiling_l1_gbs_counter": 3e4}  # fmt: skip
+    (axes,) = figures.roofline([found], levels=True).axes
+    looks = {str(line.get_label()): (line.get_color(), line.get_linestyle()) for line in axes.lines}
+    assert {"L2, counter: 10,000 GB/s", "L1, counter: 30,000 GB/s"} <= set(looks)
+    assert (
+        len(set(looks.values())) >= len(looks) - 3
+    )  # a source's flat and slanted roof are one line
+    slanted = {look for label, look in looks.items() if "GB/s" in label}
+    flat_ones = [look for label, look in looks.items() if "TFLOPS" in label]
+    assert len(slanted) == sum("GB/s" in label for label in looks)
+    assert len(set(flat_ones)) == len(flat_ones)
+    (overview,) = figures.roofline([found], levels=False).axes
+    assert not any(str(line.get_label()).startswith(("L1", "L2")) for line in overview.lines)
+
+
 def test_roofs_are_listed_from_the_top_down() -> None:
     (axes,) = figures.roofline([two_kinds()], levels=False).axes
     heights = list(flat(axes).values())

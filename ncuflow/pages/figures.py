@@ -28,6 +28,10 @@ from ncuflow.pages.series import Series, axis_of, drawn, series_of, spread, tens
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
 MARKERS = "osD^vP*X"
 CEILING_STYLE: dict[Any, Any] = {"datasheet": ":", "counter": "-", "measured": "--"}
+# Roofs of one source differ by colour: of the tensor instruction, or of the memory level.
+SOURCE_COLOURS = {"datasheet": "#8B6F00", "counter": "#222222", "measured": "#7A4FA3"}
+FURTHER_COLOURS = {"L2": "#999999", "L1": "#CCCCCC"}
+FURTHER_INSTRUCTIONS = ("#B22222", "#006D5B")
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "ncuflow",
     "svg.fonttype": "none",
@@ -43,9 +47,11 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 8,
 }
 DRAM, TENSOR = "ceiling_dram_gbs", "ceiling_tensor_tflops"
+CACHES = {"L2": "ceiling_l2_gbs", "L1": "ceiling_l1_gbs"}
 STALL_BARS, STALL_REASONS = 12, 6
 FEW_DECADES = 2  # between the outer powers of an axis, below which powers alone say too little
 WIDTH = 7.6  # inches
+Ceiling = tuple[str, str, float]  # source, label, the highest over the points
 LABEL_START, LABEL_CHARACTER = 0.45, 0.066  # of a legend beside the axes, inches
 
 
@@ -109,7 +115,10 @@ def roofline(all_results: list[Results], levels: bool) -> Figure:
     xs: list[float] = []
     for index, (label, rows) in enumerate(groups.items()):
         xs += _marks(axes, label, rows, index, levels)
-    _roofs(axes, [p for results in all_results for p in measured(results)], kinds, xs)
+    points = [p for results in all_results for p in measured(results)]
+    memory = {"DRAM": DRAM} | (CACHES if levels else {})
+    _roofs(axes, {name: _ceilings(points, stem, kinds) for name, stem in memory.items()},
+           _ceilings(points, TENSOR, kinds), xs)  # fmt: skip
     axes.set(xlabel="counted FLOP per byte", ylabel="counted TFLOPS")
     _plain_log(axes.xaxis)
     _plain_log(axes.yaxis)
@@ -137,9 +146,7 @@ def _marks(
     return xs
 
 
-def _ceilings(
-    points: list[Point], stem: str, kinds: dict[str, str]
-) -> list[tuple[str, str, float]]:
+def _ceilings(points: list[Point], stem: str, kinds: dict[str, str]) -> list[Ceiling]:
     """(source, label, the highest over the points), the highest first.
 
     Counters state that of the instruction that ran: HMMA's is far below HGMMA's, so each kind has its own.
@@ -150,7 +157,7 @@ def _ceilings(
         for source in CEILING_STYLE:
             kind = kinds.get(point["point"]) if (stem, source) == (TENSOR, "counter") else None
             key = source, f"{source}, {kind}" if kind else source
-            if top := point["measurement"][f"{stem}_{source}"]:
+            if top := point["measurement"].get(f"{stem}_{source}"):
                 found[key].append(top)
     tops = [
         (*key, mode(values) if key[0] == "measured" else max(values))
@@ -159,26 +166,41 @@ def _ceilings(
     return sorted(tops, key=lambda c: -c[2])
 
 
-def _roofs(axes: Axes, points: list[Point], kinds: dict[str, str], xs: list[float]) -> None:
-    """Flat tensor roofs and slanted DRAM roofs, in the legend from the top down."""
+def _roofs(
+    axes: Axes, memory: dict[str, list[Ceiling]], tensor: list[Ceiling], xs: list[float]
+) -> None:
+    """Flat tensor roofs, then a slanted one per memory level and source, in the legend from the top down.
+
+    A slanted roof ends where it meets the highest flat one of its source.
+    """
     if not xs:
         return
     low, high = min(xs) / 2, max(xs) * 2
-    ends: dict[str, float] = {}
-    memory = _ceilings(points, DRAM, kinds)
-    slopes = {source: top / 1e3 for source, _, top in memory}
-    for source, label, top in _ceilings(points, TENSOR, kinds):
-        if source not in slopes:
-            continue
-        knee = top / slopes[source]
-        ends.setdefault(source, min(high, knee))
+    flat: dict[str, float] = {}
+    further = iter(FURTHER_INSTRUCTIONS)
+    slopes = {source: top / 1e3 for source, _, top in memory["DRAM"]}
+    for source, label, top in tensor:
+        colour = next(further, "#555555") if source in flat else SOURCE_COLOURS[source]
+        flat.setdefault(source, top)
+        knee = top / slopes[source] if source in slopes else high
         if knee < high:
-            axes.plot([knee, high], [top, top], CEILING_STYLE[source], color="#555555", lw=1,
-                      label=f"{label}: {top:,.0f} TFLOPS")  # fmt: skip
-    for source, label, top in memory:
-        end = ends.get(source, high)
-        axes.plot([low, end], [low * top / 1e3, end * top / 1e3], CEILING_STYLE[source], color="#555555", lw=1,
-                  label=f"{label}: {top:,.0f} GB/s")  # fmt: skip
+            _roof(axes, source, colour, f"{label}: {top:,.0f} TFLOPS", [(knee, top), (high, top)])
+    for level, roofs in reversed(memory.items()):
+        for source, label, top in roofs:
+            slope = top / 1e3
+            end = min(high, flat[source] / slope if source in flat else high)
+            colour = FURTHER_COLOURS.get(level, SOURCE_COLOURS[source])
+            if end > low:
+                ends = [(low, low * slope), (end, end * slope)]
+                _roof(axes, source, colour, f"{level}, {label}: {top:,.0f} GB/s", ends)
+
+
+def _roof(
+    axes: Axes, source: str, colour: str, label: str, ends: list[tuple[float, float]]
+) -> None:
+    """One roof; what was published is drawn over what was counted, which is often as high."""
+    axes.plot(*zip(*ends, strict=True), CEILING_STYLE[source], label=label, color=colour,
+              lw=2 if source == "datasheet" else 1.2, zorder=3 if source == "datasheet" else 2)  # fmt: skip
 
 
 def stalls(results: Results) -> Figure:
