@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -69,10 +69,10 @@ class Evidence:
 
     def parameters(self, targets: set[str]) -> set[str]:
         """Names of the points' parameters."""
-        entries = [
-            e for target in targets & set(self.results) for e in self.results[target]["points"]
-        ]
-        return {name for entry in entries for name in entry.get("params") or ()}
+        found = [self.results[target] for target in targets & self.results.keys()]
+        return {
+            name for results in found for entry in results["points"] for name in entry["params"]
+        }
 
     @cached_property
     def jit_scopes(self) -> list[Scope]:

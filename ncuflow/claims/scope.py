@@ -8,7 +8,7 @@ key, ``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,11 +16,13 @@ from typing import Any
 from ncuflow.findings import noise
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
-from ncuflow.model import Kernel, Params, Point, Results, Stall
+from ncuflow.model import Kernel, Point, Results, Stall
 from ncuflow.parsers.registry import METRICS, STALL_REASONS
 from ncuflow.target import known
 
-Values = dict[str, Any]  # by the name that an expression uses
+# What an expression reads: a number, a text, a yes or no, a list of these, or None where unknown.
+Value = Any
+Values = dict[str, Value]
 REASONS = frozenset(STALL_REASONS)
 # Of the GPU; l2_bytes without the prefix is the L2 traffic of the main kernel.
 GPU = {f"gpu_{name}": name for name in ("sm_count", "l2_bytes", "memory_bytes")}
@@ -50,7 +52,7 @@ def nothing(name: str) -> None:
 
 
 @dataclass
-class Scope(Mapping[str, Any]):
+class Scope(Mapping[str, Value]):
     """Values by name. A name that exists elsewhere in the evidence but not here is unknown (None).
 
     origin: where a known value was read; noise: its relative floor, if it has one. Both by name, and
@@ -63,7 +65,7 @@ class Scope(Mapping[str, Any]):
     origin: Callable[[str], Origin | None] = nothing
     noise: Callable[[str], float | None] = nothing
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Value:
         if name in self.known:
             return self.known[name]
         if name in self:
@@ -79,7 +81,7 @@ class Scope(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.known)
 
-    def with_values(self, **values: Any) -> Scope:
+    def with_values(self, **values: Value) -> Scope:
         """The same scope with further values."""
         return replace(self, known=self.known | values)
 
@@ -89,9 +91,8 @@ def possible_names(results: Results) -> frozenset[str]:
     known = set(FIXED) | set(BY_NAME) | set(METRICS) | set(_parameters(results["target"]))
     known |= {f"{kind}_{reason}" for kind in ("stall", "state") for reason in REASONS}
     for entry in results["points"]:
-        known |= set(entry.get("params") or ()) | set(entry["measurement"])
-        for kernel in entry.get("kernels") or ():
-            known |= set(kernel.get("metrics") or ())
+        known |= set(entry["params"]) | set(entry["measurement"])
+        known |= {key for kernel in entry["kernels"] for key in kernel["metrics"]}
     return frozenset(known)
 
 
@@ -105,63 +106,53 @@ def point_scope(
     entry: Point, results: Results, possible: frozenset[str], struck: Iterable[str] = ()
 ) -> Scope:
     """The scope of one point. ``struck`` columns (see ``ncuflow.findings.sanity``) are unknown."""
-    provenance, params = results["provenance"], dict(entry.get("params") or {})
-    main = main_kernel(entry.get("kernels") or [])
+    provenance, params, row = results["provenance"], entry["params"], entry["measurement"]
+    main = main_kernel(entry["kernels"])
     values: Values = {name: provenance.get(key) for name, key in GPU.items()}
-    values |= {f"info_{key}": value for key, value in (entry.get("info") or {}).items()}
-    values |= _of_kernels(entry.get("kernels") or [], main)
-    values |= {
-        name: value for name, value in entry["measurement"].items() if name != "params"
-    } | params
+    values |= {f"info_{key}": value for key, value in entry["info"].items()}
+    values |= _of_kernels(entry["kernels"], main)
+    values |= {name: value for name, value in row.items() if name != "params"} | params
     values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
     values |= dict.fromkeys(struck)
-    row, floors = entry["measurement"], results.get("noise") or {}
+    floors = results["noise"]
     return Scope(
         values,
         possible,
         entry["point"],
-        lambda name: _origin(name, entry, main, params) if name in values else None,
+        lambda name: _origin(name, entry, main) if name in values else None,
         lambda name: noise.floor_at(name, row, floors) if name in values else None,
     )
 
 
-def _of_kernels(kernels: list[Kernel], main: Kernel | None) -> Values:
-    out: Values = {}
-    for name, key in KERNEL_LISTS.items():
-        values = [kernel.get(key) for kernel in kernels]
-        out[name] = values if values and None not in values else None
+def _of_kernels(kernels: Sequence[Kernel], main: Kernel | None) -> Values:
+    columns = {name: [kernel.get(key) for kernel in kernels] for name, key in KERNEL_LISTS.items()}
+    out: Values = {name: c if c and None not in c else None for name, c in columns.items()}
     if main:
-        out |= main.get("metrics") or {}
-        out["main_template"] = main.get("demangled")
-        out |= _stalls(main.get("stalls") or [])
+        out |= main["metrics"] | {"main_template": main["demangled"]} | _stalls(main["stalls"])
     return out
 
 
-def _stalls(stalls: list[Stall]) -> Values:
+def _stalls(stalls: Sequence[Stall]) -> Values:
     """``stall_<r>``: share of stall cycles; ``state_<r>``: of all warp cycles, issued ones too."""
-    ratios = {s["reason"]: ratio for s in stalls if (ratio := s.get("ratio")) is not None}
+    ratios = {s["reason"]: s["ratio"] for s in stalls if s["ratio"] is not None}
     total = sum(ratios.values())
-    out = {f"stall_{s['reason']}": s.get("share") for s in stalls if s["kind"] == "stall"}
+    out: Values = {f"stall_{s['reason']}": s["share"] for s in stalls if s["kind"] == "stall"}
     states = {f"state_{reason}": ratio / total for reason, ratio in ratios.items() if total}
     return out | states
 
 
-def _origin(name: str, entry: Point, main: Kernel | None, params: Params) -> Origin:
+def _origin(name: str, entry: Point, main: Kernel | None) -> Origin:
     column, kernel = BY_NAME.get(name), main["name"] if main else None
-    report = main.get("report") if main else None
-    if name in params:
-        return Origin(None, entry["point"], None, name, "parameter of the point")
+    point, report = entry["point"], main["report"] if main else None
+    if name in entry["params"]:
+        return Origin(None, point, None, name, "parameter of the point")
     if column is None:
-        return Origin(report, entry["point"], kernel, _ncu_name(name), _stall_formula(name))
+        return Origin(report, point, kernel, _ncu_name(name), _stall_formula(name))
     if column.source == "ncu":
-        return Origin(report, entry["point"], kernel, name, column.formula)
-    if column.source in ("events", "nsys"):
-        file = {"events": "timing.jsonl", "nsys": "trace.sqlite"}[column.source]
-        folder = (
-            str(PurePosixPath(report).parent) if report else str(entry["measurement"].get("target"))
-        )
-        return Origin(f"{folder}/{file}", entry["point"], None, name, column.formula)
-    return Origin(None, entry["point"], None, name, column.formula)
+        return Origin(report, point, kernel, name, column.formula)
+    file = {"events": "timing.jsonl", "nsys": "trace.sqlite"}.get(column.source)
+    folder = PurePosixPath(report).parent if report else entry["measurement"].get("target")
+    return Origin(f"{folder}/{file}" if file else None, point, None, name, column.formula)
 
 
 def _ncu_name(name: str) -> str:
