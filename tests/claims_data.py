@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def write(folder: Path, *found: dict[str, Any], **top: Any) -> Path:
 def judged(tmp_path: Path, *points: Any, evidence: Evidence | None = None, **changes: Any) -> Any:
     (loaded,) = files.load(write(tmp_path / "claims", claim(**changes)))
     found = audit.judge(loaded, evidence or Evidence({"decode": results(*(points or POINTS))}))
-    return json.loads(json.dumps(asdict(found)))
+    return json.loads(json.dumps(found.as_json()))
 
 
 def decide(value: str, compare: str, aggregate: str = "max", **more: Any) -> dict[str, Any]:

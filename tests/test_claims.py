@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import asdict
 
 import pytest
 from claims_data import A100, POINTS, ROOT, claim, decide, judged, write
@@ -256,7 +255,7 @@ def test_page_shows_every_claim(tmp_path):
         write(tmp_path / "claims", claim(), claim(id="y", applies={"target": "rope"}))
     )
     evidence = Evidence({"decode": results(*POINTS)})
-    records = [asdict(audit.judge(one, evidence)) for one in loaded]
+    records = [audit.judge(one, evidence).as_json() for one in loaded]
     found = audit.summary([audit.judge(one, evidence) for one in loaded], evidence)
     page = (
         environment()

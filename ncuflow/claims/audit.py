@@ -15,7 +15,6 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from ncuflow.claims.record import (
     REFUTED,
     VERDICTS,
     Record,
-    record,
     same_gpu,
 )
 from ncuflow.claims.scope import Scope
@@ -54,13 +52,13 @@ def judge(claim: Claim, evidence: Evidence) -> Record:
         if isinstance(found, str):
             needs = f" Needs: {claim.needs.strip()}" if claim.needs else ""
             why = f"{found[:1].upper()}{found[1:]}.{needs}"
-            return record(claim, provenance, NOT_TESTABLE, None, why)
+            return Record(claim, NOT_TESTABLE, why, None, provenance)
         verdict, why = verdict_of(found, claim, provenance)
         reasons = _reasons(claim, found, verdict, evidence)
     except ExpressionError as error:
         raise BadInput(claim.path, f"claim {claim.id!r}: {error}") from None
     sentences = [s for s in (why, reasons) if s] or [_plain(found)]
-    return record(claim, provenance, verdict, found, " ".join(sentences))
+    return Record(claim, verdict, " ".join(sentences), found, provenance)
 
 
 def _answer(claim: Claim, evidence: Evidence, provenance: Provenance | None) -> Outcome | str:
@@ -189,5 +187,5 @@ def run(args: argparse.Namespace) -> None:
     claims = files.load(args.claims)
     evidence = load(args.results, args.source_index, args.targets)
     records = [judge(claim, evidence) for claim in claims]
-    write_json(args.out, [asdict(record) for record in records])
+    write_json(args.out, [record.as_json() for record in records])
     write_json(args.out.with_name(f"{args.out.stem}_summary.json"), summary(records, evidence))
