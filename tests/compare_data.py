@@ -195,3 +195,8 @@ def explain(
     sides = profile(base), profile(head)
     causes, rest = attribution.explain(*sides, metric, base_us, base_us + delta_us)
     return [asdict(cause) for cause in causes], rest
+
+
+def delta(row: Row) -> float:
+    """Head minus base of a change as a row, µs."""
+    return float(row["head"] - row["base"])

@@ -205,7 +205,7 @@ def test_the_rules_make_the_page_and_the_gate_passes_and_fails(two_sides: Pipeli
     folder = two_sides.folder / "outputs/compare/one-vs-two"
     found = json.loads((folder / "results/compare.json").read_text())
     assert (found["base"]["name"], found["head"]["name"]) == ("one", "two")
-    assert found["summary"]["points"] == len(found["points"]) > 0
+    assert found["points"]
     assert "**Nothing changed.**" in (folder / "reports/compare.md").read_text()
     assert (folder / "figures/compare.svg").exists()
     assert two_sides.planned(*sides, "--", "compare") == []

@@ -15,7 +15,7 @@ from compare_data import compare
 
 from ncuflow.capture import evidence
 from ncuflow.cli import dispatch
-from ncuflow.compare.records import CHANGED, Settings
+from ncuflow.compare.records import Settings
 from ncuflow.compare.verdict import load
 from ncuflow.io import write_json
 
@@ -66,7 +66,7 @@ def command(name: str, *arguments: str) -> None:
 
 
 def changed(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {p["id"]: p for p in document["points"] if p["verdict"] in CHANGED}
+    return {p["id"]: p for p in document["points"] if p["verdict"] in ("slower", "faster")}
 
 
 def points(document: dict[str, Any], glob: str) -> list[dict[str, Any]]:

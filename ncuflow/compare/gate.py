@@ -33,7 +33,7 @@ def slowdowns(found: Comparison, threshold: float) -> list[tuple[str, str, Chang
 
 def line(point: str, metric: str, row: Change) -> str:
     """One slow-down as one line, with its first cause."""
-    low, high = (100 * bound for bound in row.interval_relative or (row.relative, row.relative))
+    low, high = (100 * bound for bound in row.interval or (row.relative, row.relative))
     cause = f"; {row.causes[0].what}" if row.causes else ""
     return (
         f"{point}: {LABELS[metric]} {row.base:.4g} → {row.head:.4g} µs "

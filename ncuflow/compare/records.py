@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from ncuflow.findings.statistics import FASTER, SLOWER, Estimate, Floor
 from ncuflow.io import BadInput, read_json
 
 Value = bool | int | float | str | list[Any] | None
-Interval = tuple[float, float]
-CHANGED = (SLOWER, FASTER)
 
 
 @dataclass(frozen=True)
@@ -76,57 +73,29 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Change:
-    """One metric of one point on both sides: times in µs, fractions of 1.
+class Change(Estimate):
+    """One metric of one point on both sides, with what explains it.
 
-    interval: of the change, None where a side has one value; p, q: None where nothing was tested;
-    floor: the A/A floor that the change was held against; basis: runs | samples | none; runs,
-    samples: how many, of base and head; unexplained: µs that the causes leave, None where none
-    were looked for.
+    unexplained: µs that the causes leave, None where none were looked for.
     """
 
-    base: float
-    head: float
-    delta: float
-    relative: float
-    interval: Interval | None
-    interval_relative: Interval | None
-    verdict: str
-    p: float | None
-    q: float | None
-    floor: float | None
-    basis: str
-    runs: tuple[int, int]
-    samples: tuple[int, int]
-    causes: list[Cause]
-    unexplained: float | None
-
-    @classmethod
-    def of(cls, e: Estimate) -> Change:
-        """An estimate as a change without causes."""
-        relative = None if e.low is None or e.high is None else (e.low, e.high)
-        return cls(
-            base=e.base,
-            head=e.head,
-            delta=e.head - e.base,
-            relative=e.relative,
-            interval=relative and (e.base * relative[0], e.base * relative[1]),
-            interval_relative=relative,
-            verdict=e.verdict,
-            p=e.p,
-            q=e.q,
-            floor=e.floor,
-            basis=e.basis,
-            runs=e.runs,
-            samples=e.samples,
-            causes=[],
-            unexplained=None,
-        )
+    causes: list[Cause] = field(default_factory=list)
+    unexplained: float | None = None
 
     @property
     def changed(self) -> bool:
         """Slower or faster."""
-        return self.verdict in CHANGED
+        return self.verdict in (SLOWER, FASTER)
+
+    @property
+    def delta(self) -> float:
+        """Head minus base, µs."""
+        return self.head - self.base
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the change, as fractions of the base; None where a side has one value."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,45 +139,21 @@ class Statistics:
 class Comparison:
     """Two sides, what differs between them, and the change of every point that both have."""
 
-    schema: int
     base: Named
     head: Named
     differences: list[Difference]
-    mixed_causes: bool
     settings: Settings
     statistics: Statistics
-    summary: dict[str, int]
     points: list[Point]
     only_base: list[str]
     only_head: list[str]
-    not_compared: list[NotCompared]
+    not_compared: list[NotCompared] = field(default_factory=list)
+    schema: int = 2
 
-    @classmethod
-    def of(
-        cls,
-        sides: tuple[Named, Named],
-        differences: list[Difference],
-        settings: Settings,
-        points: list[Point],
-        statistics: Statistics,
-        only: tuple[list[str], list[str]],
-        not_compared: Iterable[NotCompared] = (),
-    ) -> Comparison:
-        """A comparison with what follows from its parts. only: ids in the base, in the head alone."""
-        return cls(
-            schema=1,
-            base=sides[0],
-            head=sides[1],
-            differences=differences,
-            mixed_causes=sum(difference.cause for difference in differences) > 1,
-            settings=settings,
-            statistics=statistics,
-            summary={"points": len(points)} | Counter(point.verdict for point in points),
-            points=points,
-            only_base=only[0],
-            only_head=only[1],
-            not_compared=list(not_compared),
-        )
+    @property
+    def mixed_causes(self) -> bool:
+        """Several things differ that can move a kernel's time: they cannot be told apart."""
+        return len(self.causes) > 1
 
     @property
     def changed(self) -> list[Point]:

@@ -49,8 +49,9 @@ def compare(base: Path, head: Path, settings: Settings) -> Comparison:
         Named(str(path), _provenance(side))
         for path, side in zip((base, head), kernels, strict=True)
     ]
-    return Comparison.of(
-        sides=(named[0], named[1]),
+    return Comparison(
+        base=named[0],
+        head=named[1],
         differences=differences.of_sides(named[0].provenance, named[1].provenance, []),
         settings=settings,
         points=points,
@@ -59,7 +60,8 @@ def compare(base: Path, head: Path, settings: Settings) -> Comparison:
             floors={"ncu_us": floor},
             notes=list(_notes(points, floor, untimed)),
         ),
-        only=([_name(group) for group in removed], [_name(group) for group in added]),
+        only_base=[_name(group) for group in removed],
+        only_head=[_name(group) for group in added],
     )
 
 
@@ -123,7 +125,7 @@ def _name(group: Group) -> str:
 
 def _point(base: Group, head: Group, e: statistics.Estimate, settings: Settings) -> Point:
     """A matched kernel; causes where the change matters or could not be tested."""
-    row = Change.of(e)
+    row = Change(**vars(e))
     if abs(row.relative) > settings.threshold and row.verdict != statistics.SAME:
         before, after = (attribution.Profile([k], [k]) for k in map(_typical, (base, head)))
         causes, unexplained = attribution.explain(before, after, "cold_us", row.base, row.head)

@@ -115,8 +115,9 @@ def compare(base: Side, head: Side, settings: Settings) -> Comparison:
     estimates, floors = _estimates(base, head, common, settings)
     points = [_point(base, head, name, found) for name, found in estimates.items()]
     pairs = [(base.points[p]["measurement"], head.points[p]["measurement"]) for p in estimates]
-    return Comparison.of(
-        sides=(Named(base.name, base.provenance), Named(head.name, head.provenance)),
+    return Comparison(
+        base=Named(base.name, base.provenance),
+        head=Named(head.name, head.provenance),
         differences=differences.of_sides(base.provenance, head.provenance, pairs),
         settings=settings,
         points=points,
@@ -125,10 +126,8 @@ def compare(base: Side, head: Side, settings: Settings) -> Comparison:
             floors=floors,
             notes=[*notes(points, floors), *_untraced(base, head, points)],
         ),
-        only=(
-            [name for name in base.points if name not in head.points],
-            [name for name in head.points if name not in base.points],
-        ),
+        only_base=[name for name in base.points if name not in head.points],
+        only_head=[name for name in head.points if name not in base.points],
         not_compared=[
             NotCompared(name, _state(base.points[name]), _state(head.points[name]))
             for name in common
@@ -192,7 +191,7 @@ def _state(point: Measured) -> str:
 
 def _point(base: Side, head: Side, name: str, estimates: Mapping[str, Estimate]) -> Point:
     """One point: the metric that leads, spelled out, and all metrics beside it."""
-    rows = {metric: Change.of(estimate) for metric, estimate in estimates.items()}
+    rows = {metric: Change(**vars(estimate)) for metric, estimate in estimates.items()}
     changed = [metric for metric, row in rows.items() if row.changed]
     if changed:
         sides = base.profile(name), head.profile(name)

@@ -83,8 +83,8 @@ def label(point: Point) -> str:
 
 def _change(axes: Any, row: int, point: Point) -> None:
     colour = COLOURS[point.verdict]
-    if point.interval_relative is not None:
-        low, high = (100 * bound for bound in point.interval_relative)
+    if point.interval is not None:
+        low, high = (100 * bound for bound in point.interval)
         axes.hlines(row, low, high, color=colour, lw=1.4)
     axes.plot(100 * point.relative, row, "o", color=colour, ms=3.5)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.compare import records
-from ncuflow.compare.records import Cause, Comparison, Fact, Part, Point, Value
+from ncuflow.compare.records import Cause, Change, Comparison, Fact, Part, Point, Value
 from ncuflow.format import MISSING, quantity
 from ncuflow.io import write_text
 from ncuflow.pages.pages import environment
@@ -60,7 +60,7 @@ def context(found: Comparison, figures: str | None) -> Context:
         "changed": found.changed,
         "told": [_told(point) for point in found.changed[:MOST_CHANGED]],
         "rows": by_change(found)[:MOST_ROWS],
-        "causes_of_all": found.causes,
+        "causes": found.causes,
     }
 
 
@@ -71,7 +71,8 @@ def _counts(points: Iterable[Point]) -> dict[str, Counter[str]]:
     return dict(sorted(out.items()))
 
 
-def _told(point: Point) -> Context:
+def _told(point: Point) -> tuple[Point, str | None, list[tuple[str, Change]]]:
+    """(the point with what is worth a line of its causes, its figure, its other times that changed)."""
     causes = [
         replace(
             cause,
@@ -83,7 +84,7 @@ def _told(point: Point) -> Context:
     ]
     others = [(metric, row) for metric, row in point.metrics.items() if metric != point.metric]
     also = [(metric, row) for metric, row in others if row.changed]
-    return vars(point) | {"causes": causes, "figure": figure_name(point), "also": also}
+    return replace(point, causes=causes), figure_name(point), also
 
 
 def _said(fact: Fact, cause: Cause) -> bool:
