@@ -295,6 +295,27 @@ def test_sides_without_a_common_point_are_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("provenance", "measurement", "says"),
+    [
+        ({"flashinfer": "0.7.2"}, {}, "FlashInfer 0.7.2, the rest of this side 0.6.18"),
+        ({"gpu": "NVIDIA H100"}, {}, "GPU NVIDIA H100, the rest of this side NVIDIA H200"),
+        ({}, {"gpu": "NVIDIA H100"}, "points of NVIDIA H100"),
+    ],
+)
+def test_results_of_two_machines_or_versions_are_not_one_side(
+    provenance: dict, measurement: dict, says: str, tmp_path: Path
+) -> None:
+    base, _ = pair(sweep(2))
+    folder = write_side(tmp_path, base)
+    rope = point("rope/T1", 10.0)
+    rope["measurement"] |= measurement
+    content = {"target": "rope", "provenance": {**base.provenance, **provenance}, "points": [rope]}
+    write_json(folder / "rope_results.json", content)
+    with pytest.raises(BadInput, match=rf"rope_results\.json: {says}.* not one side"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
     ("content", "says"),
     [("", "not JSON"), ("{}", "the JSON of a comparison"), ("[1]", "the JSON of a comparison")],
 )

@@ -105,7 +105,7 @@ def test_several_copies_of_a_launch_count_together(tmp_path: Path) -> None:
 
 def test_copies_and_fills_outside_the_launches_are_not_theirs(tmp_path: Path) -> None:
     folder = trace(tmp_path, [])
-    assert Side("x", {}, {}, folder).traced == {POINT: Traced({}, 0.0)}
+    assert Side("x", {}, {POINT: point(POINT, 1.0)}, folder).traced == {POINT: Traced({}, 0.0)}
 
 
 @pytest.mark.parametrize("without", ["base", "head"])

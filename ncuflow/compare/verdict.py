@@ -57,8 +57,11 @@ class Side:
     @cached_property
     def traced(self) -> dict[str, traces.Traced]:
         """What nsys saw, by point, of every target that has a timeline table."""
-        paths = sorted(self.tables.glob("*/timeline.parquet")) if self.tables else []
-        return {point: seen for path in paths for point, seen in traces.read(path).items()}
+        if self.tables is None:
+            return {}
+        targets = {name.partition("/")[0] for name in self.points}
+        found = [traces.read(self.tables / target / "timeline.parquet") for target in targets]
+        return {point: seen for points in found for point, seen in points.items()}
 
     def profile(self, name: str) -> attribution.Profile:
         """What explains a change of this point."""
@@ -85,6 +88,7 @@ def load(folder: Path, targets: Sequence[str] | None = None) -> Side:
     for path in files:
         content: Results = read_json(path)
         try:
+            _check_same_machine(path, side.provenance or content["provenance"], content)
             side.provenance = side.provenance or content["provenance"]
             side.points |= {point["point"]: point for point in content["points"]}
             for kernel in content.get("deep") or ():
@@ -93,6 +97,17 @@ def load(folder: Path, targets: Sequence[str] | None = None) -> Side:
             raise BadInput(path, f"not the results of a target ({error!r})") from None
     side.name = side.provenance.get("recording") or folder.parent.name
     return side
+
+
+def _check_same_machine(path: Path, provenance: Mapping[str, Any], content: Results) -> None:
+    """A side is one GPU and one set of versions: what mixes them is compared with nothing."""
+    for difference in differences.of_sides(provenance, content["provenance"], []):
+        if difference.cause:
+            what = f"{difference.axis} {difference.head}, the rest of this side {difference.base}"
+            raise BadInput(path, f"{what}: measured apart, so not one side")
+    gpus = {point["measurement"].get("gpu") or provenance["gpu"] for point in content["points"]}
+    if gpus - {provenance["gpu"]}:
+        raise BadInput(path, f"points of {' and '.join(sorted(gpus))}: not one side")
 
 
 def runs_of(point: Measured, metric: str) -> Runs:
