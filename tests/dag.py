@@ -1,9 +1,9 @@
 """The jobs of a project's workflow, and which of them each change would rerun; JSON on standard output.
 
-    python tests/dag.py '{"targets": ["all"], "config": {"source": "recorded"}, "changes": ["a.py", …]}'
+    python tests/dag.py '{"targets": ["all"], "config": {"source": "recorded"}, "changes": ["a.py", …], "lost": []}'
 
 Run in the project's folder. Snakemake builds the graph in this process: a dry run of its own costs
-five times as much. Each change is a line more at the end of a file, undone before the next.
+five times as much. Each change is a line more at the end of a file, or the file lost; it is undone before the next.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def jobs(targets: list[str], config: dict[str, Any]) -> list[Job]:
 
 
 @contextlib.contextmanager
-def changed(path: Path) -> Any:
+def changed(path: Path) -> Iterator[None]:
     before, stat = path.read_bytes(), path.stat()
     path.write_bytes(before + b"\n# a line more\n")
     try:
@@ -63,6 +64,15 @@ def changed(path: Path) -> Any:
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
+@contextlib.contextmanager
+def lost(path: Path) -> Iterator[None]:
+    away = path.rename(path.with_name(f"{path.name}.away"))
+    try:
+        yield
+    finally:
+        away.rename(path)
+
+
 def main() -> None:
     asked = json.loads(sys.argv[1])
     out, err = sys.stdout, sys.stderr
@@ -70,11 +80,10 @@ def main() -> None:
         sys.stdout = sys.stderr = nowhere
         found = jobs(asked["targets"], asked["config"])
         reruns = {}
-        for name in asked["changes"]:
-            with changed(Path(name)):
-                reruns[name] = [
-                    job["rule"] for job in jobs(asked["targets"], asked["config"]) if job["runs"]
-                ]
+        for name in [*asked["changes"], *asked.get("lost", ())]:
+            with changed(Path(name)) if name in asked["changes"] else lost(Path(name)):
+                after = jobs(asked["targets"], asked["config"])
+                reruns[name] = [job["rule"] for job in after if job["runs"]]
         sys.stdout, sys.stderr = out, err
     json.dump({"jobs": found, "reruns": reruns}, out)
 

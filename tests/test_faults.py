@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,59 @@ def test_a_full_disk_for_temporary_files_is_named(project, small_disk, monkeypat
     assert "No space left on device" in done.stdout + done.stderr
     assert not list(project.outputs.glob("tables/*/*"))
     assert not list(small_disk.iterdir())
+
+
+# --- damaged outputs --------------------------------------------------------------------------
+
+RECORDED = ("all", "--config", "source=recorded")
+
+
+@pytest.fixture
+def remade(finished: Pipeline, tmp_path: Path) -> Pipeline:
+    """A copy of the finished project, to be damaged."""
+    return Pipeline(shutil.copytree(finished.folder, tmp_path / "p", symlinks=True))
+
+
+def outputs(pipeline: Pipeline) -> dict[str, bytes]:
+    """Content of everything that a run makes but logs and notes."""
+    files = [path for path in pipeline.outputs.rglob("*") if path.is_file()]
+    made = {str(path.relative_to(pipeline.outputs)): path.read_bytes() for path in files}
+    return {name: made[name] for name in made if not name.startswith(("logs/", "made.json"))}
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 10)])
+def test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again(
+    remade: Pipeline, finished: Pipeline, damage: Callable[[Path], object]
+):
+    whole = outputs(finished)
+    for name in list(whole)[::2]:
+        damage(remade.outputs / name)
+    assert outputs(remade) != whole
+    remade.run(*RECORDED)
+    assert outputs(remade) == whole
+    assert "Nothing to be done" in remade.run(*RECORDED).stderr
+
+
+def test_after_a_failed_job_over_existing_outputs_a_rerun_makes_them(
+    remade: Pipeline, finished: Pipeline
+):
+    """Snakemake deletes the tables of the failed job, while the pages that were made of them still stand."""
+    module = remade.folder / "parsers/tables.py"
+    text = module.read_text()
+    module.write_text(text + "\n\ndef run(args):\n    raise OSError('out of memory')\n")
+    failed = remade.run("decode", *RECORDED[1:], check=False)
+    assert failed.returncode != 0 and not list(remade.outputs.glob("tables/decode/kernels.*"))
+    module.write_text(text)
+    os.utime(module, (0, 0))  # as it was before: the edit itself is no reason to run anything
+    remade.run(*RECORDED)
+    assert outputs(remade) == outputs(finished)
+
+
+def test_a_dry_run_removes_nothing(remade: Pipeline):
+    page = remade.outputs / "reports/rope.md"
+    page.write_text("cut short")
+    remade.run("-n", *RECORDED)
+    assert page.read_text() == "cut short"
 
 
 # --- sharding ---------------------------------------------------------------------------------

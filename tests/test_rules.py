@@ -37,9 +37,10 @@ def graph(
     config: dict[str, str],
     changes: tuple[str, ...] = (),
     environment: dict[str, str] | None = None,
+    lost: tuple[str, ...] = (),
 ) -> tuple[list[Job], dict[str, list[str]]]:
-    """(jobs, changed file -> rules of the jobs that would run) of a project whose outputs are made."""
-    asked = {"targets": [target], "config": config, "changes": changes}
+    """(jobs, changed or lost file -> rules of the jobs that would run) of a project whose outputs are made."""
+    asked = {"targets": [target], "config": config, "changes": changes, "lost": lost}
     done = subprocess.run(
         [sys.executable, ROOT / "tests/dag.py", json.dumps(asked)],
         cwd=folder, env=environment, capture_output=True, text=True, check=False,
@@ -124,6 +125,14 @@ def test_every_file_of_the_project_is_read_by_a_command(made: Path, monkeypatch)
     workflow |= {f"ncuflow/capture/{name}.py" for name in ("evidence", "settings", "sides")}
     claims = {f for f in project_files(ROOT) if f.startswith("claims/")}
     assert project_files(ROOT) - read - workflow - claims == set()
+
+
+def test_every_output_that_is_lost_is_made_again(made: Path):
+    jobs, _ = graph(made, "all", RECORDED)
+    chosen = {file: job["rule"] for job in one_of_each_rule(jobs) for file in job["output"]}
+    _, reruns = graph(made, "all", RECORDED, lost=tuple(chosen))
+    for file, rule in chosen.items():
+        assert rule in reruns[file], file
 
 
 # --- nothing is read that is not declared -------------------------------------------------------

@@ -18,7 +18,7 @@ from snakemake.exceptions import WorkflowError
 
 from snakemake.utils import update_config
 
-from ncuflow import closure
+from ncuflow import closure, made
 from ncuflow.capture import evidence as _evidence
 from ncuflow.capture import settings as _settings
 from ncuflow.capture import sides as _sides
@@ -133,3 +133,24 @@ def made_of_side(name, patterns):
 def side(position, patterns):
     """An input: such files of the first (0) or the second (1) side of a pair."""
     return lambda wildcards: made_of_side(PAIRS[wildcards.pair][position], patterns)
+
+
+# A remote job starts Snakemake again, and a run that is under way is not to be disturbed: its files are not noted yet.
+if workflow.is_main_process and not workflow.output_settings.dryrun:
+    if not any(Path(".snakemake/locks").glob("*")):
+        for _folder in EVIDENCE:
+            made.remove_damaged(Path(config["outputs"]) / _folder)
+
+
+def note_what_was_made():
+    """Write down what the files of every evidence are now."""
+    for folder in EVIDENCE:
+        made.note(Path(config["outputs"]) / folder)
+
+
+onsuccess:
+    note_what_was_made()
+
+
+onerror:
+    note_what_was_made()
