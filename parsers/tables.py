@@ -46,6 +46,11 @@ class Record(BaseModel):
     unattributed: int | None = None
     lost: list[Loss] = []
 
+    @property
+    def nothing(self) -> bool:
+        """No point was ok, so there was nothing to profile and the report is an empty file."""
+        return self.kernels == {} and not self.points and bool(self.lost)
+
 
 @dataclass(frozen=True, eq=False)
 class Capture:
@@ -86,7 +91,7 @@ def _captures(folder: Path) -> Iterator[Capture]:
     points = _points(folder)
     for tool, name in TOOLS.items():
         path, record = _find(folder, name), _record(folder, tool)
-        if path:
+        if path and not record.nothing:
             yield Capture(tool, path, record, points | set(record.points) or None)
 
 

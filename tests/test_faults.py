@@ -201,6 +201,35 @@ def test_a_deep_report_has_no_timing_and_checks_its_points_itself(machine):
     assert lost["point"] == GATED and lost["reason"].startswith("wrong: ")
 
 
+# --- a batch without a good point -------------------------------------------------------------
+
+
+def test_a_batch_without_a_good_point_has_nothing_to_profile_and_the_others_stand(tmp_path):
+    machine = make(tmp_path, points=2, batch_size=1)
+    machine.plan("wrong", "toy/n1")
+    done = machine.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = batch_of(machine, "toy/n1")
+    record = json.loads((folder / "sweep.json").read_text())
+    assert record["notes"] == ["no point was ok"] and record["kernels"] == {}
+    (lost,) = machine.table("lost")
+    assert lost["point"] == "toy/n1" and lost["reason"].startswith("wrong: ")
+    assert {row["point"]: row["status"] for row in machine.table("timing")} == {
+        "toy/n1": "wrong", "toy/n2": "ok",
+    }  # fmt: skip
+    assert {k["point"] for k in machine.table("kernels")} == {"toy/n2"}
+
+
+def test_neither_has_a_deep_report_none_of_whose_points_is_right(machine):
+    machine.configure(lambda config: config["deep"].update(default={"toy": [{"n": [5]}]}))
+    machine.plan("wrong", GATED)
+    done = machine.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (machine.captures / "deep/deep.ncu-rep").stat().st_size == 0
+    assert {loss["tool"] for loss in machine.table("lost")} == {"deep"}
+    assert "deep" not in {k["batch"] for k in machine.table("kernels")}
+
+
 # --- edited code ------------------------------------------------------------------------------
 
 

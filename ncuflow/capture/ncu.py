@@ -22,10 +22,13 @@ from ncuflow.capture.lock import Gpu, Held, gpu_lock
 from ncuflow.capture.machine import gpu_query, parse_gpu, tool
 from ncuflow.capture.points import (
     Found,
+    all_failed,
     capture_record,
+    keep_nothing,
     lost_points,
     read_points,
     read_progress,
+    read_records,
     timed_ok,
 )
 from ncuflow.capture.process import (
@@ -122,9 +125,12 @@ def run(args: argparse.Namespace) -> int:
     """Profile, check what came back, and move it into place. Returns the exit status."""
     if not (args.deep or args.registry or _words(args.sections)):
         raise UsageError("give --registry, --sections or --deep")
-    points = timed_ok(read_points(args.points), args.timing)
+    planned = read_points(args.points)
+    points = timed_ok(planned, args.timing)
     if not points:
-        raise CaptureError(f"{args.points}: no point to profile (none is ok in the timing)")
+        report = args.out / f"{args.name}.ncu-rep"
+        keep_nothing("ncu", report, [p["id"] for p in planned], read_records(args.timing))
+        return LOST
     with gpu_lock(args.lock_timeout) as held, staging(args.out, args.name) as stage:
         return _capture_in(args, points, held, stage)
 
@@ -147,6 +153,10 @@ def _capture_in(
         raise CaptureError(REMEDY, REFUSED)
     found = count_kernels(report, [p["id"] for p in points]) if report.exists() else Found()
     if not report.exists() or (found is not None and found.total == 0):
+        ids, said = [point["id"] for point in points], read_progress(records)
+        if all_failed(ids, said):
+            keep_nothing("ncu", args.out / report.name, ids, said)
+            return LOST
         raise CaptureError(
             "\n".join([_ending(outcome) or "ncu wrote no kernel", *progress.tail]), NOTHING
         )

@@ -35,9 +35,11 @@ from ncuflow.capture.ncu import (
 from ncuflow.capture.points import (
     Found,
     capture_record,
+    keep_nothing,
     lost_points,
     read_points,
     read_progress,
+    read_records,
     timed_ok,
 )
 from ncuflow.capture.process import (
@@ -127,9 +129,12 @@ def count_kernels(path: Path, points: Sequence[str]) -> Found:
 
 def run(args: argparse.Namespace) -> int:
     """Trace, export, scrub, check, and move into place. Returns the exit status."""
-    points = timed_ok(read_points(args.points), args.timing)
+    planned = read_points(args.points)
+    points = timed_ok(planned, args.timing)
     if not points:
-        raise CaptureError(f"{args.points}: no point to trace (none is ok in the timing)")
+        report = args.out / f"{args.name}.sqlite"
+        keep_nothing("nsys", report, [p["id"] for p in planned], read_records(args.timing))
+        return LOST
     with gpu_lock(args.lock_timeout) as held, staging(args.out, args.name) as stage:
         return _capture_in(args, points, held, stage)
 

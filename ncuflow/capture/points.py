@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.process import CaptureError
-from ncuflow.io import read_json
+from ncuflow.io import read_json, replacing, write_json
+
+GOOD = ("ok", "traced")
 
 
 @dataclass
@@ -64,6 +67,26 @@ def read_progress(path: Path) -> list[dict[str, Any]]:
     return read_records(path) or read_records(path.with_name(f"{path.name}.partial"))
 
 
+def all_failed(points: Iterable[str], progress: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run came to every point and none of them was ok."""
+    status = {record.get("point"): record.get("status") for record in progress}
+    return all(status.get(point) not in (None, *GOOD) for point in points)
+
+
+def keep_nothing(
+    tool: str, report: Path, points: Sequence[str], progress: Sequence[Mapping[str, Any]]
+) -> None:
+    """A batch without a point to profile is no failed capture: its report is an empty file, and the
+    record beside it says why each point is missing."""
+    lost = lost_points(points, Found(), progress, "")
+    for entry in lost:
+        print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
+    record = capture_record(tool, None, [], None, [], Found(), lost, 0.0, ["no point was ok"])
+    with replacing(report) as temporary:
+        temporary.touch()
+    write_json(report.with_suffix(".json"), record)
+
+
 def lost_points(
     points: Iterable[str], found: Found, progress: Sequence[Mapping[str, Any]], ended: str
 ) -> list[dict[str, str]]:
@@ -115,6 +138,6 @@ def now() -> str:
 def _reason(record: Mapping[str, Any] | None, ended: str) -> str:
     if record is None:
         return f"not reached: {ended}" if ended else "not reached"
-    if record.get("status", "ok") not in ("ok", "traced"):
+    if record.get("status", "ok") not in GOOD:
         return f"{record.get('status')}: {record.get('reason')}"
     return "no kernel in its NVTX range"

@@ -135,8 +135,8 @@ def add_listing(path: Path, place: Path, known: Any) -> None:
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file is an Nsight Compute report, plain or .xz."""
-    return path.name.removesuffix(".xz").endswith(".ncu-rep")
+    """Whether a file is an Nsight Compute report, plain or .xz; that of a batch without a good point is empty."""
+    return path.name.removesuffix(".xz").endswith(".ncu-rep") and path.stat().st_size > 0
 
 
 def is_packed(path: Path) -> bool:
