@@ -56,7 +56,7 @@ def main() -> None:
         base, head = sides(args.points, args.runs, args.changed)
         written = [write(Path(folder, name), one) for name, one in (("a", base), ("b", head))]
         command = [sys.executable, "-m", "ncuflow", "compare", *map(str, written)]
-        command += ["--out", f"{folder}/c.json"]
+        command += ["--format", "json", "--out", f"{folder}/c.json"]
         started = time.perf_counter()
         subprocess.run(command, cwd=ROOT, check=True)
         took = time.perf_counter() - started

@@ -221,14 +221,14 @@ def slower(tmp_path: Path) -> Path:
     base, head = pair(*planted(7, **point("decode/B8", 60.0)))
     out = tmp_path / "compare.json"
     sides = (write_side(tmp_path / name, found) for name, found in (("a", base), ("b", head)))
-    done = run("compare", *sides, "--out", out)
+    done = run("compare", *sides, "--format", "json", "--out", out)
     assert (done.returncode, done.stderr) == (0, "")
     return out
 
 
 def test_the_command_writes_the_same_bytes_again(slower: Path, tmp_path: Path) -> None:
-    again = run("compare", tmp_path / "a/results", tmp_path / "b/results")
-    assert again.stdout == slower.read_text(encoding="utf-8")
+    again = run("compare", tmp_path / "a/results", tmp_path / "b/results", "--format", "json")
+    assert again.stdout == slower.read_text()
 
 
 def test_the_gate_fails_on_a_slow_down_and_names_it(slower: Path) -> None:
@@ -240,7 +240,9 @@ def test_the_gate_fails_on_a_slow_down_and_names_it(slower: Path) -> None:
 def test_the_gate_passes_below_its_threshold_and_on_speed_ups(slower: Path, tmp_path: Path) -> None:
     assert run("gate", slower, "--threshold", 0.5).returncode == 0
     back = tmp_path / "back.json"
-    run("compare", tmp_path / "b/results", tmp_path / "a/results", "--out", back)
+    run(
+        "compare", tmp_path / "b/results", tmp_path / "a/results", "--format", "json", "--out", back
+    )
     assert changed(json.loads(back.read_text())) == {"decode/B8": "faster"}
     assert run("gate", back).returncode == 0
 

@@ -58,7 +58,7 @@ else:
         shell:
             "python -m ncuflow compare {params.base:q} {params.head:q} --base-targets {params.base_targets}"
             " --head-targets {params.head_targets} --alpha {params.alpha} --threshold {params.threshold} {params.floor}"
-            " --out {output:q} 2> {log:q}"
+            " --format json --out {output:q} 2> {log:q}"
 
     rule compare_figures:
         input:

@@ -182,12 +182,12 @@ def table(found: Comparison) -> str:
         out.append("no kernel is in both reports")
     elif not any(point.causes for point in found.points):
         least = 100 * found.settings.threshold
-        out.append(f"nothing changed: no matched kernel moved by more than {least:g} %")
+        out.append(f"nothing changed by more than {least:g} %")
     return "\n".join(out) + "\n"
 
 
 def _why(cause: Cause) -> Iterator[str]:
-    yield f"{cause.what}: {cause.base} → {cause.head}"
+    yield f"{cause.what}: {_value(cause.base, '')} → {_value(cause.head, '')}"
     large = [p for p in cause.parts if abs(p.share_of_cause or 0) >= LEAST_SHARE]
     for p in large[:MOST_PARTS]:
         if p.base is not None:

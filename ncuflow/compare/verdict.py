@@ -1,6 +1,6 @@
 """What got slower, and why: two sides of results, or two Nsight Compute reports of any program.
 
-ncuflow compare RESULTS_DIR RESULTS_DIR --out compare.json
+ncuflow compare outputs/A/results outputs/B/results [--format table|json] [--out FILE]
 ncuflow compare A.ncu-rep B.ncu-rep [--format table|json]
 """
 
@@ -270,7 +270,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--base-targets", nargs="+", metavar="T", help="of A's folder; default: all of it")
     add("--head-targets", nargs="+", metavar="T", help="of B's folder; default: all of it")
     add("--out", help="file to write; standard output by default")
-    add("--format", choices=("table", "json"), default="table", help="of two reports")
+    add("--format", choices=("table", "json"), default="table")
     add("--alpha", type=float, default=Settings.alpha, help="significance after the correction")
     add("--threshold", type=float, default=Settings.threshold, help="smaller changes do not matter")
     add("--floor", type=float, help="A/A floor known from elsewhere, of 1")
@@ -282,7 +282,7 @@ def run(args: argparse.Namespace) -> None:
     settings = Settings(args.alpha, args.threshold, args.floor)
     if args.base.is_dir() and args.head.is_dir():
         base, head = load(args.base, args.base_targets), load(args.head, args.head_targets)
-        emit(dump_json(asdict(compare(base, head, settings))), args.out)
-        return
-    found = reports.compare(args.base, args.head, settings)
+        found = compare(base, head, settings)
+    else:
+        found = reports.compare(args.base, args.head, settings)
     emit(dump_json(asdict(found)) if args.format == "json" else reports.table(found), args.out)
