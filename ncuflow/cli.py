@@ -47,6 +47,7 @@ RULES = {
     "hotlines": ("ncuflow.findings.hotlines", "source lines where kernels wait"),
     "jit-results": ("ncuflow.findings.jit", "what the pages say of compilation"),
     "pages": ("ncuflow.pages.pages", "findings -> Markdown pages and figures"),
+    "report": ("ncuflow.pages.html", "results of one or more captures -> one HTML file"),
     "gate": ("ncuflow.compare.gate", "fail on a slow-down of a comparison"),
     "compare-figures": ("ncuflow.pages.compare_figures", "a comparison -> figures"),
     "compare-page": ("ncuflow.pages.compare_page", "comparisons -> a Markdown page"),

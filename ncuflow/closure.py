@@ -57,8 +57,8 @@ def of(
 
 
 def data(folder: str) -> list[str]:
-    """Paths of the files of a data folder, in the order of their names."""
-    return sorted(_shown(path) for path in resource(folder).iterdir())
+    """Paths of the files below a data folder, in the order of their names."""
+    return sorted(_shown(path) for path in resource(folder).rglob("*") if path.is_file())
 
 
 def _plugins() -> list[str]:

@@ -104,6 +104,33 @@ if HAS_JIT:
         localrule: True
 
 
+# Everything in one file, to open from a disk.
+rule html:
+    input:
+        pages=rules.pages.output.pages,
+        jit=rules.jit_page.output if HAS_JIT else [],
+        tables=expand(
+            f"{OUT}/tables/{{target}}/{{table}}.parquet",
+            target=KERNEL_TARGETS,
+            table=["metrics", "timeline", "timing"],
+            allow_missing=True,
+        ),
+        code=closure.of("report"),
+        files=closure.data("templates/html"),
+    output:
+        f"{OUT}/report.html",
+    log:
+        f"{OUT}/logs/html.log",
+    params:
+        strict=STRICT,
+        folder=made_in(""),
+        targets=TARGET_PAGES,
+        root=root,
+    shell:
+        "python -m ncuflow report {params.folder:q} --evidence {params.root:q} --targets {params.targets}"
+        " {params.strict} --out {output:q} 2> {log:q}"
+
+
 # What a user types: one name a target, and the groups of pages. Tables and figures are asked for beside the pages, so
 # that one that was lost is made again, though the pages that were made of it are newer.
 MADE = {
@@ -130,5 +157,6 @@ rule reports:
     input:
         [*MADE.values()],
         of_run(rules.claims.output + rules.hotlines.output + rules.pages.output),
+        of_run(rules.html.output),
         of_run(rules.jit_analysis.output + rules.jit_page.output) if HAS_JIT else [],
     localrule: True

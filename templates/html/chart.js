@@ -1,0 +1,30 @@
+/** What all charts share: a frame that follows its room, and a name for those who do not see it. */
+
+import { h } from "./dom.js";
+
+/** An element that holds what `draw(width)` gives, drawn again where its width changes. */
+export function chart(name, draw) {
+  const frame = h("figure", { class: "chart", role: "group", "aria-label": name });
+  let drawn = 0;
+  const again = () => {
+    const width = Math.floor(frame.clientWidth);
+    if (width < 40) return;
+    drawn = width;
+    frame.replaceChildren(draw(width));
+  };
+  new ResizeObserver(() => {
+    if (Math.abs(frame.clientWidth - drawn) > 2) again();
+  }).observe(frame);
+  frame.redraw = again;
+  return frame;
+}
+
+/** Options of Plot that every chart has. */
+export function base(width, name) {
+  return { width, ariaLabel: name, style: { background: "transparent", overflow: "visible" }, className: "plot" };
+}
+
+/** Whether the room is a telephone's. */
+export function narrow(width) {
+  return width < 560;
+}

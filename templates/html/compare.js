@@ -1,0 +1,158 @@
+/** Compare: what changed between captures, by how much and why, the changed points first. */
+
+import { block, has } from "./block.js";
+import { base, chart, narrow } from "./chart.js";
+import { fill, h, picker, section, table } from "./dom.js";
+import { change, micro, number, percent, quantity } from "./format.js";
+import { href, keep } from "./state.js";
+
+const ORDER = ["slower", "faster", "too noisy to tell", "same"];
+const SIGNS = { slower: "▲", faster: "▼", same: "=", "too noisy to tell": "≈" };
+
+export async function compare(evidence, params) {
+  if (!has("compare")) return h("p", { class: "empty" }, "This file holds one capture.");
+  const all = await block("compare");
+  const chosen = { pair: Number(params.get("pair") ?? 0) || 0, metric: params.get("metric") ?? "cold_us", verdict: params.get("verdict"), q: params.get("q") ?? "", open: params.get("open") };
+  const body = h("div");
+  const show = () => fill(body, pairView(evidence, all[chosen.pair] ?? all[0], chosen, update));
+  const update = (patch) => {
+    Object.assign(chosen, patch);
+    keep(patch);
+    show();
+  };
+  show();
+  const filter = h("input", { type: "search", "data-filter": true, value: chosen.q, placeholder: "filter the points", "aria-label": "Filter points", oninput: () => update({ q: filter.value }) });
+  const metrics = [...new Set(all.flatMap((one) => one.points.flatMap((found) => Object.keys(found.metrics ?? {}))))];
+  return [
+    h("div", { class: "controls" },
+      filter,
+      picker("Captures", all.map((one, at) => [String(at), `${one.base.name} → ${one.head.name}`]), String(chosen.pair), (pair) => update({ pair: Number(pair), open: null })),
+      metrics.length > 1 && picker("Time", metrics.map((name) => [name, name.replace(/_us$/, "")]), chosen.metric, (metric) => update({ metric }))),
+    body,
+  ];
+}
+
+function ofMetric(found, metric) {
+  return { id: found.id, target: found.target, ...(found.metrics?.[metric] ?? (metric === found.metric ? found : {})) };
+}
+
+function pairView(evidence, comparison, chosen, update) {
+  const all = comparison.points.map((found) => ofMetric(found, chosen.metric)).filter((row) => row.verdict);
+  const counts = d3.rollup(all, (found) => found.length, (row) => row.verdict);
+  const verdicts = d3.sort(counts.keys(), (verdict) => ORDER.indexOf(verdict));
+  const rows = d3.sort(
+    all.filter((row) => (!chosen.verdict || row.verdict === chosen.verdict) && row.id.toLowerCase().includes(chosen.q.toLowerCase())),
+    (a, b) => d3.ascending(ORDER.indexOf(a.verdict), ORDER.indexOf(b.verdict)) || d3.descending(Math.abs(a.relative ?? 0), Math.abs(b.relative ?? 0)),
+  );
+  const sides = [comparison.base.name, comparison.head.name].map((name) => evidence.sides.find((side) => side.name === name));
+  return [
+    h("div", { class: "facets" }, h("div", { role: "group", "aria-label": "Filter by verdict" }, verdicts.map((verdict) =>
+      h("button", { type: "button", "aria-pressed": String(chosen.verdict === verdict), onclick: () => update({ verdict: chosen.verdict === verdict ? null : verdict }) }, verdictSign(verdict), verdict, h("span", { class: "count" }, counts.get(verdict)))))),
+    section("Changes", `From ${comparison.base.name} to ${comparison.head.name}. The line is the interval of the change, the bar the noise floor. ${(comparison.statistics?.notes ?? []).join(" ")}`, rows.length ? chart("Changes", (width) => draw(rows, width)) : h("p", { class: "empty" }, "No point is left by the filter.")),
+    section("Points", null, h("ul", { class: "claims" }, rows.map((row) => pointOf(evidence, sides, row, chosen)))),
+    differences(comparison),
+  ];
+}
+
+function verdictSign(verdict) {
+  return h("span", { class: `verdict ${verdict.split(" ")[0]}`, "aria-hidden": "true" }, SIGNS[verdict] ?? "·");
+}
+
+function draw(rows, width) {
+  const small = narrow(width);
+  const at = (row) => row.id;
+  const colour = (row) => ({ slower: "var(--c1)", faster: "var(--c2)" })[row.verdict] ?? "var(--quiet)";
+  const intervals = rows.filter((row) => row.interval_relative?.[0] !== null && row.interval_relative);
+  const text = (id) => (small ? `…${id.slice(-18)}` : id);
+  return Plot.plot({
+    ...base(width, "Change of each point with its interval"),
+    height: 44 + 19 * rows.length,
+    marginLeft: small ? 126 : Math.min(400, 16 + 6.3 * d3.max(rows, (row) => row.id.length)),
+    marginRight: 64,
+    marginTop: 4,
+    x: { label: "change →", tickFormat: (value) => change(value, 0), grid: true, nice: true, ticks: small ? 3 : 8 },
+    y: { domain: rows.map(at), tickFormat: text, label: null, tickSize: 0 },
+    marks: [
+      Plot.barX(rows.filter((row) => row.floor), { y: at, x1: (row) => -row.floor, x2: (row) => row.floor, fill: "var(--line)", insetTop: 5, insetBottom: 5 }),
+      Plot.ruleX([0], { stroke: "var(--quiet)" }),
+      Plot.ruleY(intervals, { y: at, x1: (row) => row.interval_relative[0], x2: (row) => row.interval_relative[1], stroke: colour, strokeWidth: 2 }),
+      Plot.dot(rows.filter((row) => row.relative !== null), { y: at, x: "relative", r: 4, stroke: colour, fill: (row) => (ORDER.indexOf(row.verdict) < 2 ? colour(row) : "var(--panel)"), symbol: (row) => ({ slower: "triangle", faster: "diamond2" })[row.verdict] ?? "circle" }),
+      Plot.text(rows.filter((row) => row.relative !== null), { y: at, x: (row) => Math.max(0, row.relative, row.interval_relative?.[1] ?? 0), text: (row) => change(row.relative), textAnchor: "start", dx: 8, fill: "var(--text)" }),
+    ],
+  });
+}
+
+function pointOf(evidence, sides, row, chosen) {
+  const summary = h("summary", null, verdictSign(row.verdict), h("span", { class: "statement id" }, row.id), h("span", { class: "note" }, `${micro(row.base)} → ${micro(row.head)} · ${change(row.relative)} · ${row.verdict}`));
+  const details = h("details", { open: chosen.open === row.id }, summary);
+  const made = () => details.childElementCount === 1 && details.append(...causes(evidence, sides, row));
+  details.addEventListener("toggle", () => {
+    if (!details.open) return;
+    made();
+    keep({ open: row.id });
+  });
+  if (details.open) made();
+  return h("li", null, details);
+}
+
+/** Why a point changed: the waterfall of its causes, and both of its sides. */
+function causes(evidence, sides, row) {
+  const places = sides.map((side) => side?.place.get(row.id));
+  const both = sides.every((side, at) => side && places[at] !== undefined);
+  const interval = row.interval_relative ? `${change(row.interval_relative[0])} … ${change(row.interval_relative[1])}` : "–";
+  const facts = [["change", `${change(row.relative)}, interval ${interval}`], ["noise floor", percent(row.floor, 1)], ["q", number(row.q ?? null)], ["runs", row.runs?.join(" and ") ?? "–"], ["samples", row.samples?.join(" and ") ?? "–"]];
+  const steps = (row.causes ?? []).filter((cause) => cause.delta_us !== null && cause.delta_us !== undefined);
+  return [
+    both && h("p", null, h("a", { class: "button", href: href("point", { id: sides.map((side, at) => evidence.reference(side, places[at])) }) }, "Both sides of this point")),
+    h("dl", { class: "facts" }, facts.map(([name, what]) => [h("dt", null, name), h("dd", null, what)])),
+    steps.length > 0 && chart("Waterfall of causes", (width) => waterfall(row, steps, width)),
+    (row.causes ?? []).length > 0 && table(["cause", "from", "to", ["time"], ["of the change"], "evidence"], row.causes.map((cause) => [cause.what, shown(cause.base), shown(cause.head), signed(cause.delta_us), percent(cause.share_of_delta ?? null), h("code", null, cause.evidence ?? "–")]), "Causes"),
+    (row.causes ?? []).filter((cause) => cause.parts?.length).map((cause) => h("details", null, h("summary", null, `Within: ${cause.what}`), table(["part", "from", "to", ["time"]], cause.parts.map((part) => [part.what, quantity(part.base, part.unit ?? ""), quantity(part.head, part.unit ?? ""), signed(part.delta_us)]), "Parts"))),
+  ].filter(Boolean);
+}
+
+function shown(value) {
+  return value === null || value === undefined ? "–" : typeof value === "number" ? number(value) : String(value);
+}
+
+function signed(us) {
+  return us === null || us === undefined ? "–" : `${us > 0 ? "+" : us < 0 ? "−" : ""}${micro(Math.abs(us))}`;
+}
+
+function waterfall(row, steps, width) {
+  let from = row.base;
+  const bars = [{ what: "base", from: 0, to: row.base, kind: "total" }];
+  for (const step of steps) {
+    bars.push({ what: step.what, from, to: from + step.delta_us, kind: step.delta_us > 0 ? "slower" : "faster" });
+    from += step.delta_us;
+  }
+  const rest = row.head - from;
+  bars.push({ what: "unexplained", from, to: from + rest, kind: rest > 0 ? "slower" : "faster" });
+  bars.push({ what: "head", from: 0, to: row.head, kind: "total" });
+  const small = narrow(width);
+  const label = (at) => (bars[at].what.length > (small ? 20 : 52) ? `${bars[at].what.slice(0, small ? 19 : 51)}…` : bars[at].what);
+  const at = (bar) => bars.indexOf(bar);
+  const colour = { total: "var(--quiet)", slower: "var(--c1)", faster: "var(--c2)" };
+  return Plot.plot({
+    ...base(width, `Waterfall from ${micro(row.base)} to ${micro(row.head)}`),
+    height: 40 + 24 * bars.length,
+    marginLeft: small ? 140 : 340,
+    marginRight: 70,
+    x: { label: "µs →", grid: true, ticks: small ? 3 : 7 },
+    y: { domain: d3.range(bars.length), tickFormat: label, label: null, tickSize: 0 },
+    marks: [
+      Plot.barX(bars, { y: at, x1: "from", x2: "to", fill: (bar) => colour[bar.kind], fillOpacity: 0.55, stroke: (bar) => colour[bar.kind], insetTop: 3, insetBottom: 3 }),
+      Plot.text(bars, { y: at, x: (bar) => Math.max(bar.from, bar.to), text: (bar) => (bar.kind === "total" ? micro(bar.to) : signed(bar.to - bar.from)), textAnchor: "start", dx: 6, fill: "var(--text)" }),
+      Plot.ruleX([0]),
+    ],
+  });
+}
+
+function differences(comparison) {
+  const found = comparison.differences ?? [];
+  const only = [["only in the base", comparison.only_base], ["only in the head", comparison.only_head]].filter(([, list]) => list?.length);
+  return [
+    found.length > 0 && section("What else differs between the captures", null, table(Object.keys(found[0]), found.map((one) => Object.values(one).map(shown)), "Differences")),
+    only.map(([name, list]) => section(name, null, h("ul", null, list.map((one) => h("li", null, typeof one === "string" ? one : JSON.stringify(one)))))),
+  ];
+}

@@ -1,0 +1,99 @@
+/** Elements whose text is text: nothing that a report says becomes markup. */
+
+// Control characters, line and paragraph separators and the marks that turn the direction of writing.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
+
+/** Text with what a reader could not see made visible. */
+export function visible(text) {
+  return String(text).replace(HIDDEN, (c) => {
+    const code = c.charCodeAt(0);
+    return code < 0x20 ? String.fromCharCode(0x2400 + code) : "\ufffd";
+  });
+}
+
+/** An element; properties that begin with "on" listen, null ones are left out, strings become text. */
+export function h(tag, props, ...children) {
+  return filled(document.createElement(tag), props, children);
+}
+
+/** The same of SVG. */
+export function s(tag, props, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
+}
+
+function filled(element, props, children) {
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") element.style.cssText = value;
+    else element.setAttribute(name, value === true ? "" : visible(value));
+  }
+  append(element, children);
+  return element;
+}
+
+/** Add children: nodes as they are, lists one by one, null not at all, all else as text. */
+export function append(element, children) {
+  for (const child of children.flat(3)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : visible(child));
+  }
+}
+
+/** Replace what an element holds. */
+export function fill(element, ...children) {
+  element.replaceChildren();
+  append(element, children);
+  return element;
+}
+
+/** A link that leads away; text alone where the address is none of the web. */
+export function away(address, text) {
+  if (!/^https:\/\/[^\s]+$/.test(address ?? "")) return text ?? address;
+  return h("a", { href: address, rel: "noreferrer noopener", target: "_blank" }, text ?? address);
+}
+
+/** A labelled choice between few values, as buttons of which one is pressed. */
+export function switcher(label, values, chosen, onchoose) {
+  const buttons = values.map(([value, text, title]) =>
+    h("button", { type: "button", title, "aria-pressed": String(value === chosen), "data-value": value }, text),
+  );
+  for (const button of buttons)
+    button.addEventListener("click", () => {
+      for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
+      onchoose(button.dataset.value);
+    });
+  return h("div", { class: "switcher", role: "group", "aria-label": label }, h("span", { class: "label" }, label), buttons);
+}
+
+/** A labelled <select>. values: [[value, text]…]. */
+export function picker(label, values, chosen, onchoose) {
+  const select = h(
+    "select",
+    { onchange: () => onchoose(select.value) },
+    values.map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
+  );
+  return h("label", { class: "picker" }, h("span", { class: "label" }, label), select);
+}
+
+/** A section with a heading. */
+export function section(title, note, ...children) {
+  return h("section", { class: "panel" }, h("h2", null, title), note && h("p", { class: "note" }, note), children);
+}
+
+/** A plain table. heads: text, or [text, "number"]; rows: lists of cells. */
+export function table(heads, rows, caption) {
+  const numeric = heads.map((head) => Array.isArray(head));
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h(
+      "table",
+      { class: "plain" },
+      h("caption", { class: "hidden" }, caption),
+      h("thead", null, h("tr", null, heads.map((head, at) => h("th", { scope: "col", class: numeric[at] && "number" }, head)))),
+      h("tbody", null, rows.map((row) => h("tr", null, row.map((cell, at) => h("td", { class: numeric[at] && "number" }, cell))))),
+    ),
+  );
+}

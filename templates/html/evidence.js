@@ -1,0 +1,126 @@
+/** Evidence: the unpacked main block, asked by side, point and column. */
+
+import { block } from "./block.js";
+
+// Words of column names that a reader would not guess.
+const WORDS = {
+  gbs: "bandwidth",
+  tflops: "FLOP rate",
+  ai: "intensity",
+  sol: "SOL",
+  sm: "SM",
+  dram: "DRAM",
+  l2: "L2",
+  l1: "L1",
+  insitu: "in situ",
+  smem: "shared memory",
+  flops: "FLOP",
+  n: "samples",
+  q25: "lower quartile",
+  q75: "upper quartile",
+  fraction: "of",
+  pct: "",
+  us: "",
+  ghz: "",
+  mhz: "",
+};
+
+/** "time_cold_us" as "time cold": the name without its unit, in words. */
+export function labelOf(name) {
+  return name
+    .split("_")
+    .map((word) => WORDS[word] ?? word)
+    .filter(Boolean)
+    .join(" ");
+}
+
+/** One capture: its points as columns. */
+export class Side {
+  constructor(found, number, declared) {
+    Object.assign(this, found);
+    this.number = number;
+    this.size = found.points.id.length;
+    this.place = new Map(found.points.id.map((id, at) => [id, at]));
+    this.columns = columnsOf(found.points, declared);
+    this.byTarget = new Map(found.targets.map((target) => [target.name, target]));
+  }
+
+  /** The value of a column at a point; null where it is not known. */
+  value(name, at) {
+    return this.columns.get(name)?.values[at] ?? null;
+  }
+
+  /** Points that are right and were measured. */
+  good() {
+    return this.range().filter((at) => this.points.status[at] === "ok");
+  }
+
+  range() {
+    return Array.from({ length: this.size }, (_, at) => at);
+  }
+
+  /** A point's id without its target. */
+  short(at) {
+    const id = this.points.id[at];
+    return id.slice(id.indexOf("/") + 1);
+  }
+
+  detail(at) {
+    return block(`detail ${this.number} ${this.points.target[at]}`);
+  }
+
+  /** The rate that a target is read in, with the ceiling that it is held against. */
+  rateOf(target) {
+    const rate = this.byTarget.get(target)?.rate ?? "gbs";
+    return { rate, unit: rate === "tflops" ? "TFLOPS" : "GB/s", fraction: `${rate}_fraction_measured` };
+  }
+}
+
+function columnsOf(points, declared) {
+  const all = new Map();
+  const add = (name, values, about) => all.set(name, { name, values, label: labelOf(name), unit: "", ...about });
+  add("point", points.id, { kind: "text", group: "point", formula: "id of the point" });
+  add("target", points.target, { kind: "text", group: "point", formula: "kernel target" });
+  for (const [name, values] of Object.entries(points.params)) {
+    const numeric = values.every((value) => value === null || typeof value === "number");
+    add(name, values, { kind: numeric ? "float" : "text", group: "parameter", label: name, formula: "parameter of the point" });
+  }
+  add("limiter", points.limiter, { kind: "text", group: "verdict", formula: "what limits the point" });
+  add("limited_by", points.limited_by, { kind: "text", group: "verdict", formula: "the same with its figure" });
+  for (const column of declared) {
+    if (all.has(column.name)) continue;
+    add(column.name, points.measurement[column.name], { ...column, group: column.source });
+  }
+  return all;
+}
+
+/** All of the page's evidence. */
+export class Evidence {
+  constructor(main) {
+    this.main = main;
+    this.declared = new Map(main.columns.map((column) => [column.name, { unit: "", terms: [], keys: [], ...column }]));
+    this.sides = main.sides.map((side, number) => new Side(side, number, main.columns));
+  }
+
+  /** The side that views show where nothing else is said: the newest. */
+  get side() {
+    return this.sides.at(-1);
+  }
+
+  /** {side, at} of a reference: a point id, with "number~" before it where there are several sides; or null. */
+  find(reference) {
+    const [, number, id] = /^(?:(\d+)~)?(.*)$/s.exec(reference ?? "");
+    const side = number === undefined ? this.side : this.sides[Number(number)];
+    const at = side?.place.get(id);
+    return at === undefined ? null : { side, at };
+  }
+
+  reference(side, at) {
+    return this.sides.length > 1 ? `${side.number}~${side.points.id[at]}` : side.points.id[at];
+  }
+}
+
+/** The evidence, unpacked. */
+export async function evidence() {
+  return new Evidence(await block("main"));
+}

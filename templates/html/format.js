@@ -1,0 +1,114 @@
+/** How values are printed: the rules of the Markdown pages (ncuflow/format.py), to the digit. */
+
+export const DASH = "–";
+const PREFIXES = [
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
+];
+
+// Of two equally near numbers Python prints the even one, JavaScript the larger.
+const MORE = 40;
+
+function fixed(value, digits) {
+  const rounded = value.toFixed(digits);
+  const exact = value.toFixed(digits + MORE);
+  const down = exact.slice(0, digits ? -MORE : -MORE - 1);
+  return even(rounded, down, exact.slice(-MORE));
+}
+
+function even(rounded, down, tail) {
+  return /^50*$/.test(tail) && "13579".includes(rounded.at(-1)) ? down : rounded;
+}
+
+/** [mantissa text, exponent] with so many significant digits. */
+function scientific(value, digits) {
+  const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
+  const [exact, power] = value.toExponential(digits - 1 + MORE).split("e");
+  if (exponent !== power) return [mantissa, Number(exponent)];
+  const down = exact.slice(0, digits > 1 ? -MORE : -MORE - 1);
+  return [even(mantissa, down, exact.slice(-MORE)), Number(exponent)];
+}
+
+function grouped(text) {
+  return text.replace(/\B(?=(\d{3})+$)/g, "\u00a0");
+}
+
+/** `digits` significant digits, thousands kept whole: 4172, 41.7, 0.0417, 5.43e-8. */
+export function number(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return DASH;
+  if (typeof value !== "number") return String(value);
+  if (value === 0) return "0";
+  if (Math.abs(value) >= 10 ** digits) return grouped(fixed(value, 0));
+  const [mantissa, exponent] = scientific(value, digits);
+  const plain = mantissa.includes(".") ? mantissa.replace(/\.?0+$/, "") : mantissa;
+  if (exponent < -4) return `${plain}e${exponent}`;
+  if (exponent >= digits) return String(Number(`${mantissa}e${exponent}`));
+  const text = Number(`${mantissa}e${exponent}`).toFixed(Math.max(0, digits - 1 - exponent));
+  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+}
+
+/** `number` and its unit; the dash stands alone. */
+export function unit(value, name, digits = 3) {
+  return value === null || value === undefined ? DASH : `${number(value, digits)}\u00a0${name}`.trimEnd();
+}
+
+/** With a decimal prefix: 146.2e9 FLOP is 146 GFLOP. */
+export function si(value, name, digits = 3) {
+  if (value === null || value === undefined) return DASH;
+  for (const [factor, prefix] of PREFIXES)
+    if (Math.abs(value) >= factor) return `${number(value / factor, digits)}\u00a0${prefix}${name}`;
+  return unit(value, name, digits);
+}
+
+/** A fraction of 1 as per cent. */
+export function percent(value, digits = 0) {
+  return value === null || value === undefined ? DASH : `${fixed(100 * value, digits)}\u00a0%`;
+}
+
+/** A change as per cent with its sign. */
+export function change(value, digits = 1) {
+  if (value === null || value === undefined) return DASH;
+  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${fixed(Math.abs(100 * value), digits)}\u00a0%`;
+}
+
+/** A value that is per cent already. */
+export function pct(value, digits = 0) {
+  return value === null || value === undefined ? DASH : `${fixed(value, digits)}\u00a0%`;
+}
+
+/** Microseconds, as milliseconds or seconds where that reads better. */
+export function micro(value) {
+  if (value === null || value === undefined) return DASH;
+  if (value >= 1e6) return `${number(value / 1e6)}\u00a0s`;
+  return value >= 1e4 ? `${number(value / 1e3)}\u00a0ms` : `${number(value)}\u00a0µs`;
+}
+
+const PREFIXED = { byte: "B", "byte/s": "B/s", hz: "Hz", FLOP: "FLOP", "FLOP/s": "FLOP/s", op: "op", "op/s": "op/s", B: "B" };
+
+/** A value in a unit of the tables or of the metric registry, with that unit. */
+export function quantity(value, name) {
+  if (value === null || value === undefined) return DASH;
+  if (typeof value !== "number") return String(value);
+  if (name in PREFIXED) return si(value, PREFIXED[name]);
+  if (name === "ns") return micro(value / 1e3);
+  if (name === "µs") return micro(value);
+  if (name === "%") return pct(value, 1);
+  if (name === "of 1" || name === "fraction") return percent(value, 1);
+  return unit(value, name === "count" ? "" : name);
+}
+
+/** A value in a column whose head has the unit: one unit for all of its rows. */
+export function inColumn(value, name) {
+  if (value === null || value === undefined) return DASH;
+  if (typeof value !== "number") return String(value);
+  if (name === "of 1") return fixed(100 * value, 1);
+  if (name === "%") return fixed(value, 1);
+  return number(value, 4);
+}
+
+/** The unit that stands in the head of such a column. */
+export function headUnit(name) {
+  return name === "of 1" ? "%" : name;
+}

@@ -1,0 +1,152 @@
+/** A grid: a table of any length, whose rows are made as they come into view. */
+
+import { fill, h } from "./dom.js";
+
+const ROW = 26; // px, as in style.css
+const SPARE = 12; // rows beyond the edges of what is seen
+const WIDEST = 44; // characters of a column
+const SEEN = 150; // rows that a column's width is measured on
+
+/**
+ * columns: [{key, label, unit, number, title, text(row), node(row)}]; rows: anything, those with a
+ * `group` are headings whose `node` fills the row.
+ * calls: {open(row), sort(key), mark(row)}; name: of the table, for those who hear it.
+ */
+export class Grid {
+  constructor(name, columns, calls) {
+    this.calls = calls;
+    this.rows = [];
+    this.current = 0;
+    this.head = h("thead");
+    this.body = h("tbody");
+    this.widths = h("colgroup");
+    this.table = h(
+      "table",
+      { class: "grid", role: "grid", tabindex: "0", "aria-label": name, onkeydown: (event) => this.key(event) },
+      this.widths,
+      this.head,
+      this.body,
+    );
+    this.element = h("div", { class: "grid-frame", onscroll: () => this.draw() }, this.table);
+    this.setColumns(columns);
+    new ResizeObserver(() => this.draw(true)).observe(this.element);
+    addEventListener("beforeprint", () => this.draw(true, true));
+    addEventListener("afterprint", () => this.draw(true));
+  }
+
+  setColumns(columns, sort = this.sort) {
+    this.columns = columns;
+    this.sort = sort;
+    fill(this.head, h("tr", null, columns.map((column) => this.headCell(column))));
+    this.measure();
+    this.draw(true);
+  }
+
+  headCell(column) {
+    const [key, down] = this.sort?.startsWith("-") ? [this.sort.slice(1), true] : [this.sort, false];
+    const sorted = key === column.key ? (down ? "descending" : "ascending") : "none";
+    if (!this.calls.sort || column.fixed) return h("th", { scope: "col", class: column.number && "number" }, column.label);
+    const arrow = { ascending: "▲", descending: "▼", none: "" }[sorted];
+    return h(
+      "th",
+      { scope: "col", "aria-sort": sorted, class: column.number && "number", title: column.title },
+      h(
+        "button",
+        { type: "button", tabindex: "-1", onclick: () => this.calls.sort(column.key, sorted === "descending" || sorted === "none" ? "" : "-") },
+        column.label,
+        column.unit && h("span", { class: "unit" }, ` ${column.unit}`),
+        h("span", { class: "arrow", "aria-hidden": "true" }, arrow),
+      ),
+    );
+  }
+
+  setRows(rows) {
+    this.rows = rows;
+    this.current = Math.min(this.current, Math.max(0, rows.length - 1));
+    this.table.setAttribute("aria-rowcount", String(rows.length + 1));
+    this.measure();
+    this.draw(true);
+  }
+
+  measure() {
+    const step = Math.max(1, Math.floor(this.rows.length / SEEN));
+    const sample = this.rows.filter((row, at) => row.group === undefined && at % step === 0);
+    const widths = this.columns.map((column) => {
+      if (column.width) return column.width;
+      const texts = sample.map((row) => column.text(row).length);
+      const words = `${column.label} ${column.unit ?? ""}`.split(" ").map((word) => word.length);
+      const head = Math.max(...words, words.reduce((sum, length) => sum + length + 1, 0) / 2) + 3; // on two lines
+      return Math.min(WIDEST, Math.max(head, ...texts) + 1);
+    });
+    fill(this.widths, widths.map((width) => h("col", { style: `width:${width}ch` })));
+    this.table.style.width = `${widths.reduce((sum, width) => sum + width, 0)}ch`;
+  }
+
+  /** Make the rows that are seen, where they are not those that are made already. */
+  draw(anew = false, all = false) {
+    const { scrollTop, clientHeight } = this.element;
+    const top = all ? 0 : Math.floor(scrollTop / ROW);
+    const bottom = all ? this.rows.length : Math.ceil((scrollTop + (clientHeight || 600)) / ROW);
+    if (!anew && top >= this.first && Math.min(bottom, this.rows.length) <= this.last) return;
+    const first = Math.max(0, top - SPARE);
+    const last = Math.min(this.rows.length, bottom + SPARE);
+    [this.first, this.last] = [first, last];
+    const space = (rows) => rows > 0 && h("tr", { class: "space", "aria-hidden": "true", style: `height:${rows * ROW}px` }, h("td", { colspan: this.columns.length }));
+    fill(
+      this.body,
+      space(first),
+      this.rows.slice(first, last).map((row, at) => this.rowOf(row, first + at)),
+      space(this.rows.length - last),
+    );
+    this.point();
+  }
+
+  rowOf(row, at) {
+    const props = { id: `${this.table.ariaLabel.replace(/\W/g, "")}-${at}`, "aria-rowindex": at + 2, class: at % 2 ? "odd" : null };
+    if (row.group !== undefined)
+      return h("tr", { ...props, class: "group" }, h("th", { scope: "rowgroup", colspan: this.columns.length }, row.node()));
+    const cells = this.columns.map((column, place) => {
+      const value = column.node ? column.node(row) : column.text(row);
+      return h(place ? "td" : "th", { class: column.number && "number", scope: place ? null : "row" }, value);
+    });
+    const element = h("tr", props, cells);
+    element.addEventListener("click", (event) => {
+      this.move(at, false);
+      if (!event.target.closest("a, button, input, label")) this.calls.open?.(row);
+    });
+    return element;
+  }
+
+  /** Show which row is the current one. */
+  point() {
+    for (const row of this.body.querySelectorAll(".current")) row.classList.remove("current");
+    const row = this.body.querySelector(`[aria-rowindex="${this.current + 2}"]`);
+    row?.classList.add("current");
+    if (row) this.table.setAttribute("aria-activedescendant", row.id);
+    else this.table.removeAttribute("aria-activedescendant");
+  }
+
+  move(to, seen = true) {
+    this.current = Math.max(0, Math.min(this.rows.length - 1, to));
+    if (seen) {
+      const top = this.current * ROW;
+      const room = this.element.clientHeight - 2 * ROW;
+      if (top < this.element.scrollTop) this.element.scrollTop = top;
+      else if (top > this.element.scrollTop + room) this.element.scrollTop = top - room;
+      this.draw();
+    }
+    this.point();
+  }
+
+  key(event) {
+    const page = Math.max(1, Math.floor(this.element.clientHeight / ROW) - 2);
+    const steps = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -this.rows.length, End: this.rows.length };
+    const row = this.rows[this.current];
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key in steps) this.move(this.current + steps[event.key]);
+    else if (event.key === "Enter" && event.target === this.table && row) this.calls.open?.(row);
+    else if (event.key === "m" && row && row.group === undefined) this.calls.mark?.(row);
+    else return;
+    event.preventDefault();
+  }
+}

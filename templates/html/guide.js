@@ -1,0 +1,48 @@
+/** Guide: the prose of the Markdown pages. */
+
+import { block, has } from "./block.js";
+import { fill, h, picker } from "./dom.js";
+import { href, keep } from "./state.js";
+
+const DEEPEST = 3; // heading level that the contents list
+
+export async function guide(_evidence, params) {
+  if (!has("prose")) return h("p", { class: "empty" }, "Not in this file: the guide. It is made of the pages beside the results; with them the file is written again.");
+  const pages = await block("prose");
+  const body = h("div", { class: "guide" });
+  const show = (name, at) => {
+    const page = pages.find((one) => one.name === name) ?? pages[0];
+    fill(body, contents(page), prose(page));
+    requestAnimationFrame(() => (at ? document.getElementById(`${page.name}/${at}`)?.scrollIntoView() : null));
+  };
+  show(params.get("page"), params.get("at"));
+  return [
+    h("div", { class: "controls" }, picker("Page", pages.map((page) => [page.name, page.title]), params.get("page") ?? pages[0].name, (page) => {
+      keep({ page, at: null });
+      show(page);
+    })),
+    body,
+  ];
+}
+
+function contents(page) {
+  const links = page.toc.filter(([level]) => level > 1 && level <= DEEPEST).map(([level, text, at]) => h("li", { class: `level-${level}` }, h("a", { href: href("guide", { page: page.name, at }) }, text)));
+  return h("nav", { class: "toc", "aria-label": "Contents" }, h("ul", null, links));
+}
+
+/** The page's HTML was made of Markdown in which markup is text; the policy of this file runs no script of it. */
+function prose(page) {
+  const article = h("article", { class: "prose" });
+  article.innerHTML = page.html;
+  for (const found of article.querySelectorAll("table")) {
+    const frame = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" });
+    found.replaceWith(frame);
+    frame.append(found);
+  }
+  for (const code of article.querySelectorAll("pre")) code.tabIndex = 0;
+  for (const link of article.querySelectorAll('a[href^="http"]')) {
+    link.target = "_blank";
+    link.rel = "noreferrer noopener";
+  }
+  return article;
+}

@@ -1,0 +1,60 @@
+/** Opportunities: what could be gained, what it rests on, and what NVIDIA's rules say over all points. */
+
+import { block, has } from "./block.js";
+import { h, section, table } from "./dom.js";
+import { number, percent } from "./format.js";
+import { href } from "./state.js";
+
+const ADVICE = ["optimization", "warning"];
+// Fires for any kernel: it wants memory allocated as compressible, which torch does not do.
+const NO_ADVICE = "MemoryL2Compression";
+
+/** Rules of NVIDIA that fired on a target's points: [{rule, points, most: {pct, type, message, id}}]. */
+export async function rulesOf(side, target) {
+  const detail = await block(`detail ${side.number} ${target.name}`);
+  const found = new Map();
+  detail.kernels.rules.forEach((rules, row) => {
+    for (const [rule, , type, pct, kind, text] of rules) {
+      if (!ADVICE.includes(type) || rule === NO_ADVICE) continue;
+      const one = found.get(rule) ?? { rule, points: new Set(), most: null };
+      one.points.add(detail.kernels.point[row]);
+      if (!one.most || (pct ?? 0) > (one.most.pct ?? 0)) one.most = { pct, kind, message: detail.kernels.texts[text], id: detail.id[detail.kernels.point[row]] };
+      found.set(rule, one);
+    }
+  });
+  return d3.sort(found.values(), (one) => -one.points.size);
+}
+
+/** The best opportunity of a target as a cell: a finding's where there is one, else the room under its roof. */
+export async function best(side, target) {
+  const told = (target.opportunities ?? [])[0];
+  if (told) return h("a", { href: href("choices", { at: target.name }) }, told.title ?? told.what ?? told.change);
+  const price = d3.least(
+    target.prices.flatMap((choice) => choice.pairs.filter((pair) => pair.verdict === "differs").map((pair) => ({ choice, pair }))),
+    ({ pair }) => -Math.abs(pair.change),
+  );
+  if (!price) return "–";
+  const [from, to] = price.pair.change < 0 ? price.choice.called : [...price.choice.called].reverse();
+  const gain = price.pair.change < 0 ? -price.pair.change : price.pair.change / (1 + price.pair.change);
+  return h("a", { href: href("choices", { at: target.name }) }, `${to} for ${from}: −${percent(gain)}`);
+}
+
+/** The view of NVIDIA's rules, a table per kernel. */
+export async function rulesSection(side) {
+  const tables = await Promise.all(side.targets.filter((target) => has(`detail ${side.number} ${target.name}`)).map(async (target) => [target, await rulesOf(side, target)]));
+  const rows = tables.flatMap(([target, found]) =>
+    found.map(({ rule, points, most }) => [
+      target.title,
+      h("code", null, rule),
+      `${points.size} of ${target.total}`,
+      most.pct === null ? "–" : `${number(most.pct)} % (${most.kind ?? "scope not stated"})`,
+      h("a", { class: "id", href: href("point", { id: side.number ? `${side.number}~${most.id}` : most.id }) }, most.id.split("/")[1]),
+      h("details", null, h("summary", null, most.message.slice(0, 90)), most.message),
+    ]),
+  );
+  return section(
+    "NVIDIA's rules over all points",
+    "Estimates are NVIDIA's: of the whole kernel (global) or of the part that a rule looks at (local). They do not add up, and none can exceed the room under the roof.",
+    table(["kernel", "rule", ["points"], ["largest estimate"], "at", "what it says there"], rows, "NVIDIA's rules"),
+  );
+}

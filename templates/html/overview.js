@@ -1,0 +1,75 @@
+/** Overview: a row per kernel, and the roofline of all points. */
+
+import { h, section } from "./dom.js";
+import { number, percent } from "./format.js";
+import { best } from "./opportunities.js";
+import { roofline } from "./roofline.js";
+import { limitedBy, limiterSigns, targetSigns } from "./signs.js";
+import { spark, sweeps } from "./spark.js";
+import { go, href } from "./state.js";
+
+export async function overview(evidence, params) {
+  const side = evidence.side;
+  return [
+    Object.entries(side.stopped ?? {}).map(([name, reason]) => h("p", { class: "warning" }, `${name} is left out: ${reason}`)),
+    section("Kernels", null, await kernels(evidence, side)),
+    section(
+      "Roofline",
+      "Each mark is a point: work that the GPU counted over the traffic that it counted. On a slanted roof memory is the limit, under a flat one arithmetic; below both, something else. Hover a mark for its limiter and distance, press it to open the point.",
+      roofline(side, params),
+    ),
+  ];
+}
+
+async function kernels(evidence, side) {
+  const signs = limiterSigns(side);
+  const kinds = targetSigns(side);
+  const rows = await Promise.all(side.targets.map((target) => row(evidence, side, target, signs, kinds)));
+  const heads = ["kernel", "points", "highest rate", "of measured peak", "at", "limited by", "along its sweep", "limits of its points", "best opportunity"];
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "Kernels" },
+    h(
+      "table",
+      { class: "plain overview" },
+      h("thead", null, h("tr", null, heads.map((head) => h("th", { scope: "col", class: /points|rate|peak/.test(head) && !/limits/.test(head) && "number" }, head)))),
+      h("tbody", null, rows),
+    ),
+  );
+}
+
+async function row(evidence, side, target, signs, kinds) {
+  const at = target.best === null ? undefined : side.place.get(target.best);
+  const { rate, unit, fraction } = side.rateOf(target.name);
+  const places = side.good().filter((place) => side.points.target[place] === target.name);
+  const share = at === undefined ? null : side.value(fraction, at);
+  const open = href("points", { q: `target=${target.name}` });
+  return h(
+    "tr",
+    { "data-target": target.name, onclick: (event) => event.target.closest("a, button") || go("points", { q: `target=${target.name}` }) },
+    h("th", { scope: "row" }, kinds.mark(target.name), h("a", { href: open }, target.title)),
+    h("td", { class: "number" }, target.good === target.total ? target.good : `${target.good} of ${target.total}`),
+    h("td", { class: "number strong" }, at === undefined ? "–" : `${number(side.value(rate, at))} ${unit}`),
+    h("td", { class: "number" }, meter(share)),
+    h("td", null, at === undefined ? "–" : h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, side.short(at))),
+    h("td", null, at === undefined ? "–" : limitedBy(side, at, signs)),
+    h("td", null, spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate))),
+    h("td", null, shares(side, places, signs)),
+    h("td", { class: "opportunity" }, await best(side, target)),
+  );
+}
+
+function meter(share) {
+  if (share === null) return "–";
+  return h("span", { class: "meter" }, h("span", { class: "track" }, h("span", { class: "fill", style: `width:${Math.min(100, 100 * share)}%` })), percent(share));
+}
+
+/** How many points each limiter bounds, as a bar of its signs' colours with their counts. */
+function shares(side, places, signs) {
+  const counts = d3.sort(d3.rollup(places, (found) => found.length, (at) => side.points.limiter[at] ?? "unknown"), ([, count]) => -count);
+  return h(
+    "ul",
+    { class: "shares" },
+    counts.map(([name, count]) => h("li", null, signs.mark(name), `${count} ${name}`)),
+  );
+}

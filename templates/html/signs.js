@@ -1,0 +1,61 @@
+/** Signs: a colour and a shape for each name, so that colour is never alone. */
+
+import { h, s } from "./dom.js";
+
+const COUNT = 8;
+const SHAPES = ["circle", "square", "diamond2", "triangle", "star", "cross", "wye", "times"];
+
+/** Colours and shapes of names, in their order: the same name has the same sign wherever these names are drawn. */
+export class Signs {
+  constructor(names) {
+    this.names = [...new Set(names)];
+  }
+
+  at(name) {
+    return Math.max(0, this.names.indexOf(name)) % COUNT;
+  }
+
+  colour(name) {
+    return `var(--c${this.at(name)})`;
+  }
+
+  shape(name) {
+    return SHAPES[this.at(name)];
+  }
+
+  /** A small picture of the sign. */
+  mark(name) {
+    const symbol = d3[`symbol${shapeName(this.shape(name))}`];
+    return s(
+      "svg",
+      { class: "sign", viewBox: "-7 -7 14 14", "aria-hidden": "true" },
+      s("path", { d: d3.symbol(symbol, 70)(), style: `fill:${this.colour(name)};stroke:${this.colour(name)}` }),
+    );
+  }
+
+  /** The sign with its name. */
+  chip(name, text = name) {
+    return h("span", { class: "chip" }, this.mark(name), text);
+  }
+}
+
+function shapeName(shape) {
+  return shape.charAt(0).toUpperCase() + shape.slice(1);
+}
+
+// Known limiters first, so that they keep their signs whatever a page holds; others follow.
+const LIMITERS = ["memory", "latency", "compute", "grid", "balanced", "merge"];
+
+export function limiterSigns(side) {
+  return new Signs([...LIMITERS, ...[...new Set(side.points.limiter.filter(Boolean))].sort()]);
+}
+
+export function targetSigns(side) {
+  return new Signs(side.targets.map((target) => target.name));
+}
+
+/** What a limiter's point is limited by, with its sign. */
+export function limitedBy(side, at, signs) {
+  const name = side.points.limiter[at];
+  return name ? signs.chip(name, side.points.limited_by[at]) : "–";
+}

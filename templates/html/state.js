@@ -1,0 +1,30 @@
+/** State: the view and all that a reader chose, in the address, so that a link shows what its sender saw. */
+
+/** {view, params} of an address's fragment: #/points?q=decode */
+export function read(hash = location.hash) {
+  const [path, query] = hash.replace(/^#\/?/, "").split("?");
+  return { view: path || "overview", params: new URLSearchParams(query ?? "") };
+}
+
+/** The fragment of a view. params: {name: value, or a list of them}; null and "" are left out. */
+export function href(view, params = {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params))
+    for (const one of Array.isArray(value) ? value : [value])
+      if (one !== null && one !== undefined && one !== "") query.append(name, one);
+  const text = query.toString();
+  return `#/${view}${text ? `?${text}` : ""}`;
+}
+
+/** Go to a view: a step that "back" undoes. */
+export function go(view, params) {
+  location.hash = href(view, params);
+}
+
+/** Keep what was chosen within a view in the address, without a step. */
+export function keep(patch) {
+  const { view, params } = read();
+  const all = {};
+  for (const name of new Set(params.keys())) all[name] = params.getAll(name);
+  history.replaceState(null, "", href(view, { ...all, ...patch }));
+}

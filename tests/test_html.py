@@ -1,0 +1,161 @@
+"""The HTML page without a browser: what is in its blocks, what its scripts may do."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings.results import read
+from ncuflow.io import BadInput
+from ncuflow.pages import html, html_prose
+from ncuflow.pages.html_columns import Side
+
+TARGETS = ("prefill", "decode", "rmsnorm", "rope", "merge_state")
+LARGEST = 1.5e6  # bytes, of the shipped recording's file
+
+
+def blocks(text: str) -> dict[str, Any]:
+    """The values that a file holds, by block."""
+    found = re.findall(r'data-block="([^"]*)">([^<]*)</script>', text)
+    return {name: json.loads(zlib.decompress(base64.b64decode(packed))) for name, packed in found}
+
+
+@pytest.fixture(scope="module")
+def text(finished) -> str:
+    return (finished.outputs / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def held(text) -> dict[str, Any]:
+    return blocks(text)
+
+
+def test_each_number_of_the_page_is_that_of_the_tables(finished, held):
+    (side,) = held["main"]["sides"]
+    shown = side["points"]
+    names = [column.name for column in COLUMNS]
+    rows = [
+        row for name in TARGETS for row in read(finished.outputs / "tables" / name, "measurements")
+    ]
+    assert [row["point"] for row in rows] == shown["id"]
+    for name in names:
+        assert [row[name] for row in rows] == shown["measurement"][name], name
+    assert any(value is None for value in shown["measurement"]["ceiling_tensor_tflops_counter"])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_counter_and_operation_is_that_of_the_tables(finished, held, target):
+    detail, tables = held[f"detail 0 {target}"], finished.outputs / "tables" / target
+    kernels = detail["kernels"]
+    place = {
+        key: at for at, key in enumerate(zip(kernels["report"], kernels["kernel"], strict=True))
+    }
+    seen = 0
+    for row in read(tables, "metrics"):
+        at = place.get((row["report"], row["kernel"]))
+        if at is None:
+            continue  # of the deep profile, whose kernels are in the source block
+        seen += 1
+        assert kernels["metrics"][row["key"]][at] == row["value"]
+        assert (
+            detail["counters"]["names"][detail["counters"]["of"][row["key"]][at]] == row["metric"]
+        )
+    assert seen > 0
+    rows = [
+        op
+        for op in read(tables, "timeline")
+        if op["point"] is not None and op["launch"] is not None
+    ]
+    shown = detail["timeline"]
+    assert [detail["id"][at] for at in shown["point"]] == [op["point"] for op in rows]
+    assert shown["duration_ns"] == [op["duration_ns"] for op in rows]
+    assert min(shown["start_ns"]) >= 0
+
+
+def test_samples_of_the_source_are_those_of_the_table(finished, held):
+    for target in TARGETS:
+        lines = read(finished.outputs / "tables" / target, "lines")
+        shown = held[f"source 0 {target}"]
+        assert sum(n for k in shown for by in k["samples"] for _, n, _ in by) == sum(
+            row["samples"] for row in lines
+        )
+        told = [sass for kernel in shown for sass in kernel["sass"]]
+        assert told.count(None) == 0, (
+            "a recording's listing has the text of each sampled instruction"
+        )
+
+
+def test_the_shipped_recording_fits_a_mail(text):
+    assert len(text.encode()) < LARGEST
+
+
+def test_no_script_but_the_page_s_own_may_run_and_nothing_is_requested(text):
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy.replace("style-src 'unsafe-inline'", "")
+    assert len(re.findall("'sha256-", policy)) == 3
+    assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:,)", text)
+
+
+def test_every_module_is_in_the_page_and_no_import_is_left(text):
+    for module in (ROOT / "templates" / "html").glob("*.js"):
+        assert text.count(f"const {module.stem}_js = (() => {{") == 1, module.name
+    assert "import {" not in text
+
+
+def test_a_library_that_is_not_the_declared_one_is_refused(tmp_path):
+    folder = tmp_path / "html"
+    shutil.copytree(ROOT / "templates" / "html", folder)
+    (folder / "vendor" / "d3.min.js").write_text("alert(1)")
+    with pytest.raises(ValueError, match=r"d3\.min\.js is not d3 7\.9\.2"):
+        html.vendored(folder)
+
+
+def test_markup_in_a_page_s_text_stays_text(tmp_path):
+    (tmp_path / "final-report.md").write_text(
+        "# A <img src=x onerror=alert(1)>\n\n[x](javascript:alert(1)) [claims](claims.md) ![p](../figures/p.svg)\n"
+    )
+    (page,) = html_prose.pages(tmp_path)
+    assert "<img" not in page["html"] and "&lt;img" in page["html"]
+    assert 'href="javascript:' not in page["html"]
+    assert '<a href="#/claims">claims</a>' in page["html"]
+
+
+def test_an_impossible_number_stops_the_target_and_is_named(finished, tmp_path):
+    side = broken(finished.outputs, tmp_path)
+    text = html.report([side], [])
+    (shown,) = blocks(text)["main"]["sides"]
+    assert "merge_state" in shown["stopped"]
+    assert "merge_state" not in {target["name"] for target in shown["targets"]}
+
+
+def test_without_strict_it_is_struck_through(finished, tmp_path):
+    side = broken(finished.outputs, tmp_path, strict=False)
+    (shown,) = blocks(html.report([side], []))["main"]["sides"]
+    assert any("gbs" in names for names in shown["points"]["struck"])
+    assert shown["struck"]
+
+
+def broken(outputs: Path, folder: Path, strict: bool = True) -> Side:
+    """A copy of two targets' results in which one bandwidth is ten times what it was."""
+    (folder / "results").mkdir()
+    for name in ("rope", "merge_state"):
+        found = json.loads((outputs / "results" / f"{name}_results.json").read_text())
+        if name == "merge_state":
+            found["points"][-1]["measurement"]["gbs"] *= 10
+        (folder / "results" / f"{name}_results.json").write_text(json.dumps(found))
+    return Side(folder, ROOT / "recordings" / "h200", strict)
+
+
+def test_a_folder_without_results_is_one_line(tmp_path):
+    with pytest.raises(BadInput, match="no results"):
+        html.report([Side(tmp_path, tmp_path)], [])
