@@ -11,6 +11,7 @@ export function chart(name, draw) {
     if (width < 40) return;
     drawn = width;
     frame.replaceChildren(draw(width));
+    for (const svg of frame.querySelectorAll("svg")) named(svg);
   };
   new ResizeObserver(() => {
     if (Math.abs(frame.clientWidth - drawn) > 2) again();
@@ -27,4 +28,14 @@ export function base(width, name) {
 /** Whether the room is a telephone's. */
 export function narrow(width) {
   return width < 560;
+}
+
+/** A picture for those who hear the page: its own name, and none for the marks of which Plot made it. */
+function named(svg) {
+  svg.setAttribute("role", "img");
+  for (const part of svg.querySelectorAll("g[aria-label]")) {
+    part.setAttribute("class", `mark-${part.getAttribute("aria-label").replace(/\W+/g, "-")}`);
+    part.removeAttribute("aria-label");
+    part.removeAttribute("aria-description");
+  }
 }

@@ -134,7 +134,7 @@ const MOST_PARTS = 6;
 function breakdown(evidence, kernels, row) {
   const groups = d3.group(kernels.breakdown?.[row] ?? [], ([parent]) => parent);
   return [...groups].map(([parent, parts]) => {
-    const rows = d3.sort(parts, (part) => -part[3]).map(([, counter, unit, value]) => ({ label: unit, value, title: kernels.parts[counter], note: kernels.parts[counter] }));
+    const rows = d3.sort(parts, (part) => -part[3]).map(([, counter, unit, value]) => ({ label: unit, value, title: kernels.parts[counter], note: kernels.parts[counter].replace(/\.avg\.pct_of_peak_sustained_(elapsed|active)$/, "") }));
     const name = `What ${evidence.main.metrics[parent]?.[0] ?? parent} is made of`;
     return [h("h3", null, name), bars(name, rows.slice(0, MOST_PARTS)), rows.length > MOST_PARTS && h("details", null, h("summary", null, `${rows.length - MOST_PARTS} more`), bars(name, rows.slice(MOST_PARTS)))];
   });

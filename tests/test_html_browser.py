@@ -1,0 +1,531 @@
+"""The HTML page in a browser: each view by mouse and by keyboard, from a disk, without a network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from ncuflow.findings.columns import BY_NAME
+from ncuflow.findings.results import read
+from ncuflow.format import number
+from ncuflow.pages import html
+from ncuflow.pages.html_columns import Side
+
+playwright = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.browser
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+AXE = ROOT / "tests" / "vendor" / "axe.min.js"
+VIEWS = ("overview", "points", "source", "claims", "choices", "guide", "environment")
+HOSTILE = "Kernel<img src=x onerror=\"document.title='hit'\">|a\x07b\u202ec"
+POINT = "decode/B32_L2048_H32_K32_D128_P16_f16_cc"
+
+
+@dataclass
+class Browser:
+    """A browser without a network. opened: what it was made to ask for; said: errors of its console."""
+
+    context: Any
+    asked: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def open(self, path: Path, fragment: str = "", size: tuple[int, int] = (1400, 900)) -> Any:
+        page = self.context.new_page()
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.on("request", lambda r: self.asked.append(r.url) if r.url.startswith("http") else None)
+        page.on(
+            "console",
+            lambda m: self.said.append(m.text) if m.type in ("error", "warning") else None,
+        )
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.goto(f"file://{path}{fragment}")
+        page.wait_for_selector("html[data-ready]", state="attached")
+        return page
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def browser(chromium) -> Iterator[Browser]:
+    """A browser in which nothing may be asked for and nothing go wrong."""
+    context = chromium.new_context(offline=True, accept_downloads=True)
+    context.set_default_timeout(20_000)
+    found = Browser(context)
+    yield found
+    context.close()
+    assert found.asked == []
+    assert found.said == []
+
+
+@pytest.fixture(scope="module")
+def report(finished) -> Path:
+    return finished.outputs / "report.html"
+
+
+@pytest.fixture(scope="module")
+def written(finished, tmp_path_factory) -> Callable[..., Path]:
+    """A report of changed results: written(change) of one side, written(change, change) of two that are compared."""
+
+    def write(*changes: Callable[[Any], None], targets: tuple[str, ...] = ("merge_state",)) -> Path:
+        folder = tmp_path_factory.mktemp("written")
+        sides = []
+        for number_, change in enumerate(changes):
+            side = folder / f"side{number_}"
+            for target in targets:
+                found = json.loads(
+                    (finished.outputs / "results" / f"{target}_results.json").read_text()
+                )
+                found["provenance"]["recording"] = side.name
+                change(found)
+                path = side / "results" / f"{target}_results.json"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(found))
+                (side / "tables" / target).mkdir(parents=True)
+                for table in ("metrics", "timeline", "timing"):
+                    name = f"{table}.parquet"
+                    shutil.copy(
+                        finished.outputs / "tables" / target / name, side / "tables" / target / name
+                    )
+            sides.append(Side(side, ROOT / "recordings" / "h200"))
+        comparisons = [compared(sides[0].folder, sides[1].folder)] if len(sides) > 1 else []
+        path = folder / "report.html"
+        path.write_text(html.report(sides, comparisons), encoding="utf-8")
+        return path
+
+    return write
+
+
+def compared(base: Path, head: Path) -> Any:
+    """What the comparison of two sides says, by the command that the rules call."""
+    import argparse
+
+    from ncuflow.compare import verdict
+
+    parser = argparse.ArgumentParser()
+    verdict.configure(parser)
+    out = head / "compare.json"
+    verdict.run(
+        parser.parse_args([str(base / "results"), str(head / "results"), "--out", str(out)])
+    )
+    return json.loads(out.read_text())
+
+
+def same(found: Any) -> None:
+    """Leave results as they are."""
+
+
+def texts(locator: Any) -> list[str]:
+    return [text.strip().replace("\u00a0", " ") for text in locator.all_inner_texts()]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_view_opens_by_its_tab_and_by_its_key(browser, report, view):
+    page = browser.open(report)
+    page.click(f'nav a[data-view="{view}"]')
+    page.wait_for_selector(f'main[data-view="{view}"] :text-matches(".")')
+    shown = page.inner_text("main")
+    assert "undefined" not in shown and "NaN" not in shown and "[object" not in shown
+    page.keyboard.press(str(VIEWS.index("environment") + 1))
+    page.wait_for_selector('main[data-view="environment"]')
+    page.keyboard.press(str(VIEWS.index(view) + 1))
+    page.wait_for_selector(f'main[data-view="{view}"]')
+    assert page.get_attribute(f'nav a[data-view="{view}"]', "aria-current") == "page"
+
+
+def test_the_overview_has_a_row_per_kernel_and_leads_to_its_points(browser, report):
+    page = browser.open(report)
+    rows = page.locator("table.overview tbody tr")
+    assert rows.count() == 5
+    assert "TFLOPS" in rows.nth(0).inner_text()
+    rows.nth(1).locator("th a").click()
+    page.wait_for_selector('main[data-view="points"]')
+    assert page.input_value("[data-filter]") == "target=decode"
+
+
+def test_a_series_of_the_roofline_stands_alone_and_short_points_go(browser, report):
+    page = browser.open(report)
+    marks = page.locator(".roofline .mark-dot path")
+    all_of_them = marks.count()
+    page.click('.roofline .legend button:has-text("rope")')
+    assert 0 < marks.count() < all_of_them
+    assert "only=rope" in page.url
+    page.click('.roofline .legend button:has-text("rope")')
+    assert marks.count() == all_of_them
+    page.locator(".roofline input[type=range]").fill("60")
+    assert 0 < marks.count() < all_of_them
+    page.click('.roofline button:has-text("L2")')
+    assert "level=l2" in page.url and "least=" in page.url
+    again = browser.open(report, page.url.partition("#")[1] + page.url.partition("#")[2])
+    assert again.locator(".roofline .mark-dot path").count() == marks.count()
+
+
+def test_a_mark_of_the_roofline_opens_its_point(browser, report):
+    page = browser.open(report)
+    box = page.locator(".roofline .mark-dot path").nth(3).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector('.roofline [aria-label="tip"] text')
+    told = page.text_content('.roofline [aria-label="tip"]')
+    assert "limited by" in told and "of its roof" in told
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_selector('main[data-view="point"]')
+
+
+def test_numbers_on_the_page_are_those_of_the_table(browser, report, finished):
+    columns = [
+        "time_cold_us",
+        "gbs",
+        "registers",
+        "waves",
+        "ai_counted",
+        "host_launch_us",
+        "plan_us",
+    ]
+    page = browser.open(report, f"#/points?q=target%3Drope&cols={','.join(columns)}")
+    rows = read(finished.outputs / "tables" / "rope", "measurements")
+    shown = page.locator("table.grid tbody tr[aria-rowindex]")
+    assert shown.count() == len(rows)
+    for at, row in enumerate(rows):
+        cells = texts(shown.nth(at).locator("th, td"))
+        assert cells[1] == row["point"]
+        assert cells[2:] == [number(row[name], 4) for name in columns], row["point"]
+
+
+def test_a_number_tells_the_counter_that_it_comes_from(browser, report):
+    page = browser.open(report, f"#/point?id={POINT}")
+    page.click('.tiles button[title^="gbs:"]')
+    assert BY_NAME["gbs"].formula in page.inner_text("dialog")
+    page.keyboard.press("Escape")
+    page.click('section button[title^="bytes_dram_counted"]')
+    told = page.inner_text("dialog")
+    assert "dram__bytes_read.sum" in told and "sweep.ncu-rep" in told
+
+
+def test_sorting_puts_what_is_not_known_last_both_ways(browser, report):
+    page = browser.open(report, "#/points?cols=ceiling_tensor_tflops_counter")
+    head = page.locator("table.grid thead button", has_text="TFLOPS")
+    for direction, arrow in (("sort=ceil", "▲"), ("sort=-ceil", "▼")):
+        head.click()
+        assert direction in page.url
+        values = texts(page.locator("table.grid tbody tr[aria-rowindex] td:nth-child(3)"))
+        assert arrow in head.inner_text()
+        assert values[0] != "–"
+        page.evaluate("document.querySelector('.grid-frame').scrollTop = 1e6")
+        page.wait_for_function(
+            "[...document.querySelectorAll('table.grid td:nth-child(3)')].at(-1).innerText == '–'"
+        )
+        page.evaluate("document.querySelector('.grid-frame').scrollTop = 0")
+
+
+def test_filters_are_words_names_and_bounds(browser, report):
+    page = browser.open(report, "#/points")
+    count = page.locator("output.count")
+    for query, expected in (
+        ("target=decode", "31 of 123"),
+        ("decode batch=1 -tc", None),
+        ("time_cold_us>1000", None),
+        ("nosuchcolumn:1", "0 of 123"),
+    ):
+        page.fill("[data-filter]", query)
+        shown = count.inner_text()
+        assert expected is None or shown.startswith(expected), query
+        if expected is None:
+            assert 0 < int(shown.split()[0]) < 123, query
+    page.fill("[data-filter]", "")
+    page.click('.facets button:has-text("prefill")')
+    assert page.input_value("[data-filter]") == "target=prefill"
+    assert count.inner_text().startswith("33 of 123")
+
+
+def test_back_leads_from_a_point_to_the_list_as_it_was(browser, report):
+    page = browser.open(report, "#/points")
+    page.fill("[data-filter]", "batch=1")
+    page.click("table.grid thead button:has-text('cold')")
+    kept = page.url
+    page.locator("table.grid tbody tr[aria-rowindex]").nth(2).locator("td").nth(1).click()
+    page.wait_for_selector('main[data-view="point"]')
+    page.go_back()
+    page.wait_for_selector('main[data-view="points"]')
+    assert page.url == kept
+    assert page.input_value("[data-filter]") == "batch=1"
+
+
+def test_the_table_by_keyboard_alone(browser, report):
+    page = browser.open(report, "#/points")
+    page.keyboard.press("/")
+    page.keyboard.type("target=rmsnorm")
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("m")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("j")
+    page.keyboard.press("m")
+    assert page.locator(".marked code").count() == 2
+    assert page.url.count("mark=") == 2
+    page.keyboard.press("Enter")
+    page.wait_for_selector('main[data-view="point"]')
+    shown = page.inner_text("h1")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("shown => document.querySelector('h1').innerText !== shown", arg=shown)
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("shown => document.querySelector('h1').innerText === shown", arg=shown)
+    page.keyboard.press("?")
+    assert "filter" in page.inner_text("dialog")
+    page.keyboard.press("Escape")
+    assert page.locator("dialog").count() == 0
+
+
+def test_two_marked_points_stand_side_by_side(browser, report):
+    page = browser.open(report, "#/points?q=target%3Ddecode")
+    for at in (0, 4):
+        page.locator("table.grid tbody input[type=checkbox]").nth(at).check()
+    page.click("text=Open side by side")
+    page.wait_for_selector(".beside")
+    assert page.locator(".beside h1").count() == 2
+    assert "They differ in batch" in page.inner_text("main")
+
+
+def test_columns_are_chosen_and_kept(browser, report):
+    page = browser.open(report, "#/points")
+    page.click("text=Columns…")
+    page.fill("dialog input[type=search]", "l2_counted")
+    page.check('dialog label[data-name^="bytes_l2_counted"] input')
+    page.keyboard.press("Escape")
+    assert "bytes_l2_counted" in page.url
+    again = browser.open(report, "#" + page.url.partition("#")[2])
+    assert "bytes L2 counted" in again.inner_text("table.grid thead")
+
+
+def test_points_fall_into_groups_with_their_sweep(browser, report):
+    page = browser.open(report, "#/points?by=target")
+    page.wait_for_selector("tr.group")
+    assert page.locator("tr.group").first.inner_text().startswith("target prefill")
+    assert page.locator("tr.group svg.spark").count() > 0
+
+
+def test_the_csv_is_what_is_shown(browser, report, finished):
+    page = browser.open(
+        report, "#/points?q=target%3Drope&cols=time_cold_us,ceiling_tensor_tflops_counter"
+    )
+    with page.expect_download() as download:
+        page.click("button:text-is('CSV')")
+    lines = Path(download.value.path()).read_text().splitlines()
+    rows = read(finished.outputs / "tables" / "rope", "measurements")
+    assert lines[0] == "point,target,time_cold_us,ceiling_tensor_tflops_counter"
+    assert [float(line.split(",")[2]) for line in lines[1:]] == [
+        row["time_cold_us"] for row in rows
+    ]
+    assert all(line.endswith(",") for line in lines[1:]), (
+        "no tensor instruction ran: an empty cell, not 0"
+    )
+
+
+def test_a_point_has_all_that_is_known_of_it(browser, report):
+    page = browser.open(report, f"#/point?id={POINT}")
+    titles = texts(page.locator("main h2"))
+    for title in (
+        "Times",
+        "Work, twice",
+        "Speed of Light",
+        "Stalls",
+        "Launch and occupancy",
+        "NVIDIA's advice",
+        "Timeline",
+    ):
+        assert title in titles
+    assert page.locator("text=shared memory ◂ the limit").count() == 1
+    assert page.locator('figure[aria-label="Times on the GPU"] circle').count() > 60
+    assert page.locator('figure[aria-label="Stall tree"] rect').count() > 5
+    page.select_option('label:has-text("Repeat") select', "3")
+    assert page.locator('figure[aria-label="Timeline"] rect').count() >= 2
+
+
+def test_the_kernels_of_a_split_are_chosen_between(browser, report):
+    page = browser.open(report, "#/point?id=decode%2FB1_L2048_H32_K32_D128_P16_f16_cc")
+    options = page.locator('label:has-text("Kernel") option')
+    assert options.count() == 2
+    page.select_option('label:has-text("Kernel") select', index=1)
+    assert "PersistentVariableLengthMergeStatesKernel" in page.inner_text(
+        "section:has(h2:text-is('Speed of Light'))"
+    )
+    assert "kernel=" in page.url
+
+
+def test_the_source_is_grouped_filtered_and_leads_to_flashinfer(browser, report):
+    page = browser.open(report, "#/source")
+    link = page.locator(".places a").first
+    assert link.get_attribute("href").startswith(
+        "https://github.com/flashinfer-ai/flashinfer/blob/v0.6.18.post1/include/flashinfer/"
+    )
+    count = page.locator("output.count")
+    everything = count.inner_text()
+    page.locator(".places button.place").first.click()
+    assert count.inner_text() != everything and "at=" in page.url
+    page.click('button:text-is("opcode")')
+    assert any("HMMA" in text for text in texts(page.locator(".places button.place")))
+    page.fill("[data-filter]", "HMMA samples>50")
+    assert 0 < int(count.inner_text().split()[0]) < int(everything.split()[0])
+    page.locator("table.grid tbody tr[aria-rowindex] td").nth(4).click()
+    assert "a warp waits for" in page.inner_text(".instruction")
+
+
+def test_claims_are_filtered_and_show_their_evidence(browser, report):
+    page = browser.open(report, "#/claims")
+    everything = page.locator(".claims > li").count()
+    page.click('.facets button:has-text("refuted")')
+    some = page.locator(".claims > li").count()
+    assert 0 < some < everything
+    assert "verdict=refuted" in page.url
+    page.locator(".claims summary").first.click()
+    assert "source" in page.inner_text(".claims dl")
+
+
+def test_the_guide_is_rendered_and_its_links_stay_inside(browser, report):
+    page = browser.open(report, "#/guide")
+    page.click('.toc a:has-text("2. Decode Attention Kernel")')
+    page.wait_for_function(
+        "Math.abs(document.getElementById('kernel-dev-guide/2-decode-attention-kernel').getBoundingClientRect().top) < 200"
+    )
+    assert page.locator('.prose a[href$=".md"]').count() == 0
+    page.click('.prose a[href="#/claims"] >> nth=0')
+    page.wait_for_selector('main[data-view="claims"]')
+
+
+def test_two_captures_are_compared_the_changed_points_first(browser, written):
+    def slower(found: Any) -> None:
+        point = found["points"][5]
+        for name in ("time_cold_us", "time_cold_q25_us", "time_cold_q75_us"):
+            point["measurement"][name] *= 1.5
+        for name in (
+            "gbs",
+            "gbs_fraction_datasheet",
+            "gbs_fraction_measured",
+            "tflops",
+            "tflops_fraction_datasheet",
+            "tflops_fraction_measured",
+        ):
+            if point["measurement"][name] is not None:
+                point["measurement"][name] /= 1.5
+        for series in ("samples", "runs"):
+            cold = point[series]["cold_us"]
+            point[series]["cold_us"] = (
+                [[us * 1.5 for us in run] for run in cold]
+                if series == "runs"
+                else [us * 1.5 for us in cold]
+            )
+
+    path = written(same, slower)
+    page = browser.open(path)
+    page.wait_for_selector('main[data-view="compare"], main section')
+    first = page.locator(".claims > li").first
+    assert "slower" in first.inner_text()
+    first.locator("summary").click()
+    first.locator("text=Both sides of this point").click()
+    page.wait_for_selector(".beside")
+    assert "+50.0" in page.inner_text("main")
+    assert page.url.count("id=") == 2
+
+
+def test_a_hostile_name_is_shown_as_text(browser, written):
+    def hostile(found: Any) -> None:
+        for point in found["points"]:
+            name = point["point"] + HOSTILE
+            point["point"] = point["measurement"]["point"] = name
+            point["measurement"]["main_kernel"] = HOSTILE
+            point["params"]["kind"] = HOSTILE
+            for kernel in point["kernels"]:
+                kernel["name"] = kernel["demangled"] = HOSTILE
+                kernel["point"] = name
+                for rule in kernel["rules"]:
+                    rule["message"] = HOSTILE
+        for kernel in found["deep"]:
+            kernel["name"] = kernel["demangled"] = HOSTILE
+            for line in kernel["lines"]:
+                line["file"] = line["function"] = "</script><script>document.title='hit'</script>"
+
+    path = written(hostile)
+    for fragment in (
+        "",
+        "#/points?cols=main_kernel,kind",
+        "#/source?by=file",
+        "#/choices",
+        "#/environment",
+    ):
+        page = browser.open(path, fragment)
+        assert page.title() != "hit"
+        assert page.locator("img").count() == 0
+    page = browser.open(path, "#/points?cols=main_kernel")
+    assert "Kernel<img src=x onerror=" in page.inner_text("table.grid")
+    assert "|a\u2407b\ufffdc" in page.inner_text("table.grid"), "control characters are seen"
+    page.locator("table.grid tbody a").first.click()
+    page.wait_for_selector('main[data-view="point"] h2')
+    assert page.title() != "hit" and page.locator("img").count() == 0
+
+
+def test_ten_thousand_points_are_few_rows(browser, written):
+    def many(found: Any) -> None:
+        points = list(found["points"])
+        for number_ in range(10_000 - len(points)):
+            point = json.loads(json.dumps(points[number_ % len(points)] | {"kernels": []}))
+            point["point"] = point["measurement"]["point"] = f"{point['point']}_{number_}"
+            point["params"]["seq_len"] = number_
+            found["points"].append(point)
+
+    page = browser.open(written(many), "#/points")
+    assert page.inner_text("output.count").startswith("10000 of 10000")
+    assert page.locator("table.grid tbody tr").count() < 100
+    page.click("table.grid thead button:has-text('cold')")
+    page.fill("[data-filter]", "_77")
+    assert 0 < int(page.inner_text("output.count").split()[0]) < 1000
+    page.evaluate("document.querySelector('.grid-frame').scrollTop = 1e6")
+    page.wait_for_selector("table.grid tbody tr[aria-rowindex]")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("fragment", [*(f"#/{view}" for view in VIEWS), f"#/point?id={POINT}"])
+def test_axe_finds_nothing_serious(browser, report, fragment, scheme):
+    page = browser.open(report, fragment)
+    page.emulate_media(color_scheme=scheme)
+    page.wait_for_selector("main > *")
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    serious = [
+        f"{v['id']}: {v['nodes'][0]['html'][:200]} ({len(v['nodes'])})"
+        for v in found["violations"]
+        if v["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+
+
+@pytest.mark.parametrize("fragment", [*(f"#/{view}" for view in VIEWS), f"#/point?id={POINT}"])
+def test_a_telephone_shows_it_without_scrolling_sideways(browser, report, fragment):
+    page = browser.open(report, fragment, size=(360, 740))
+    page.wait_for_selector("main > *")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_paper_has_all_rows(browser, report):
+    page = browser.open(report, "#/points")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("table.grid tbody tr[aria-rowindex]").count() == 123
