@@ -228,7 +228,7 @@ def slower(tmp_path: Path) -> Path:
 
 def test_the_command_writes_the_same_bytes_again(slower: Path, tmp_path: Path) -> None:
     again = run("compare", tmp_path / "a/results", tmp_path / "b/results", "--format", "json")
-    assert again.stdout == slower.read_text()
+    assert again.stdout == slower.read_text(encoding="utf-8")
 
 
 def test_the_gate_fails_on_a_slow_down_and_names_it(slower: Path) -> None:

@@ -329,7 +329,7 @@ def test_the_csv_is_what_is_shown(browser, report, finished):
     )
     with page.expect_download() as download:
         page.click("button:text-is('CSV')")
-    lines = Path(download.value.path()).read_text().splitlines()
+    lines = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
     rows = read(finished.outputs / "tables" / "rope", "measurements")
     assert lines[0] == "point,target,time_cold_us,ceiling_tensor_tflops_counter"
     assert [float(line.split(",")[2]) for line in lines[1:]] == [

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncuflow.claims.decision import Answer, Expected, Outcome, expected
-from ncuflow.claims.evidence import Provenance
 from ncuflow.claims.expression import names
 from ncuflow.claims.model import Claim
 from ncuflow.claims.scope import Origin
 from ncuflow.findings.join import architecture
+from ncuflow.model import Provenance
 
 CONFIRMED, REFUTED = "confirmed", "refuted"
 DIFFERS, NOT_TESTABLE = "differs by architecture", "not testable here"
@@ -48,7 +48,8 @@ class Record:
         of the figure where it is not the one that was measured; measured: the value that decides,
         of how many ``points`` it was chosen, and how many of them have a value (``known``).
         """
-        claim, found, here = self.claim, self.found, self.provenance or {}
+        claim, found = self.claim, self.found
+        here: dict[str, Any] = {**(self.provenance or {})}
         wanted = found.expected if found else expected(claim, None)
         decide = found.decide if found else None
         stated = claim.published.gpu
@@ -60,7 +61,9 @@ class Record:
             "source": claim.source.model_dump(exclude_none=True),
             "target": claim.applies.target,
             "verdict": self.verdict,
-            "another_gpu": stated or None if on_gpu and not same_gpu(stated, here) else None,
+            "another_gpu": stated or None
+            if on_gpu and not same_gpu(stated, self.provenance)
+            else None,
             "published": claim.published.model_dump() | {"compared": vars(wanted)},
             "measured": _measured(found) if found else None,
             "unit": wanted.unit,

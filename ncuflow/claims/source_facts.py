@@ -95,11 +95,7 @@ class SourceFacts:
         names = [p["name"] for p in positional]
         return names.index(parameter) if parameter in names else None
 
-<<<<<<< HEAD
     def _parameters(self, function: str) -> list[dict[str, Any]] | None:
-=======
-    def _parameters(self, function: str) -> list[dict[str, str]] | None:
->>>>>>> a146d4e (Claims read typed points and kernels)
         """Of each: name, kind (positional, keyword, var_positional, var_keyword), default as text."""
         signatures = self.index.get("signatures") or {}
         return signatures.get(function)
