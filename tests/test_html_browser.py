@@ -292,7 +292,7 @@ def test_the_table_by_keyboard_alone(browser, report):
     page.keyboard.press("?")
     assert "filter" in page.inner_text("dialog")
     page.keyboard.press("Escape")
-    assert page.locator("dialog").count() == 0
+    page.wait_for_selector("dialog", state="detached")
 
 
 def test_two_marked_points_stand_side_by_side(browser, report):

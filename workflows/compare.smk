@@ -99,8 +99,27 @@ else:
         log:
             f"{SERIES}/logs/series.log",
 
+    # All sides in one file, to open from a disk.
+    rule compare_html:
+        input:
+            comparison=expand(rules.compare_sides.output, pair=PAIRS),
+            results=[made_of_side(name, rules.findings.output) for name in SIDES],
+            code=closure.of("report"),
+            files=closure.data("templates/html"),
+        output:
+            f"{SERIES}/report.html",
+        log:
+            f"{SERIES}/logs/html.log",
+        params:
+            folders=[f"{config['outputs']}/{side.folder}" for side in SIDES.values()],
+            roots=[side.root for side in SIDES.values()],
+        shell:
+            "python -m ncuflow report {params.folders:q} --evidence {params.roots:q}"
+            " --comparison {input.comparison:q} --out {output:q} 2> {log:q}"
+
     rule compare:
         input:
+            rules.compare_html.output,
             [
                 made_of_side(name, rules.tables.output + rules.findings.output)
                 for name in SIDES

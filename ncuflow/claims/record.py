@@ -91,7 +91,7 @@ class Record:
 
 def same_gpu(stated: str | None, provenance: Provenance | None) -> bool:
     """Whether both name the same model."""
-    models = [_model(stated), _model((provenance or {}).get("gpu"))]
+    models = [_model(stated), _model(provenance["gpu"] if provenance else None)]
     return None not in models and models[0] == models[1]
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ncuflow.findings import choices, hotlines, stalltree
+from ncuflow.findings import choices, hotlines, limiter, stalltree
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.results import read
@@ -27,6 +27,7 @@ from ncuflow.pages.findings import Findings
 from ncuflow.pages.pages import environment
 from ncuflow.pages.series import tensor_kinds
 from ncuflow.parsers import listing
+from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target import known
@@ -94,6 +95,7 @@ def main(sides: Sequence[Side]) -> Block:
             for column in COLUMNS
         ],
         "metrics": {m.key: [m.label, m.unit, m.meaning] for m in METRICS.values()},
+        "limiters": {name: limiter.label(name) for name in (*UNITS, *limiter.WAITS)},
         "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()},
         "groups": {r: name for name, found in stalltree.GROUPS.items() for r in found},
     }
@@ -143,7 +145,7 @@ def points(all_results: Sequence[Results]) -> Block:
     found = [(results["target"], point) for results in all_results for point in results["points"]]
     rows = [point["measurement"] for _, point in found]
     kinds = tensor_kinds(all_results)
-    bound = environment().get_template("_macros.j2").module.bottleneck  # type: ignore[attr-defined]
+    bound = environment().get_template("_macros.j2").module.limiter  # type: ignore[attr-defined]
     names = {name for _, point in found for name in point["params"]}
     order = [n for n in dict.fromkeys(n for _, p in found for n in p["params"]) if n in names]
     return {
@@ -153,7 +155,7 @@ def points(all_results: Sequence[Results]) -> Block:
         "reason": [point["reason"] for _, point in found],
         "params": columns([point["params"] for _, point in found], order),
         "measurement": columns(rows, (column.name for column in COLUMNS)),
-        "limiter": [row.get("limiter", row.get("bottleneck")) for row in rows],
+        "limiter": [row["limiter"] for row in rows],
         "limited_by": [str(bound(row)).strip() for row in rows],
         "instruction": [kinds.get(point["point"]) for _, point in found],
         "work": {

@@ -9,6 +9,7 @@ export function bars(name, rows) {
     "table",
     { class: "bars" },
     h("caption", { class: "hidden" }, name),
+    h("colgroup", null, h("col", { class: "what" }), h("col"), h("col", { class: "share" })),
     h("tbody", null, rows.map(barRow)),
   );
 }

@@ -53,7 +53,7 @@ function labelOf(pair, varied, choice) {
 function draw(choice, rows, width) {
   const small = narrow(width);
   const labels = rows.map((row, at) => `${at}`);
-  const most = small ? 20 : 64;
+  const most = small ? 20 : Math.max(40, Math.round(width / 15));
   const text = (at) => (rows[at].label.length > most ? `${rows[at].label.slice(0, most - 1)}…` : rows[at].label);
   const floor = rows.filter((row) => row.floor !== null && row.floor !== undefined);
   const at = (row) => String(rows.indexOf(row));

@@ -54,6 +54,13 @@ export function away(address, text) {
   return h("a", { href: address, rel: "noreferrer noopener", target: "_blank" }, text ?? address);
 }
 
+/** A long name that may break after its underscores. */
+export function breakable(text) {
+  return visible(text)
+    .split(/(?<=_)/)
+    .flatMap((part) => [part, document.createElement("wbr")]);
+}
+
 /** A labelled choice between few values, as buttons of which one is pressed. */
 export function switcher(label, values, chosen, onchoose) {
   const buttons = values.map(([value, text, title]) =>

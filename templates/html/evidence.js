@@ -36,8 +36,9 @@ export function labelOf(name) {
 
 /** One capture: its points as columns. */
 export class Side {
-  constructor(found, number, declared) {
+  constructor(found, number, declared, limiters) {
     Object.assign(this, found);
+    this.limiters = limiters;
     this.number = number;
     this.size = found.points.id.length;
     this.place = new Map(found.points.id.map((id, at) => [id, at]));
@@ -65,6 +66,11 @@ export class Side {
     return id.slice(id.indexOf("/") + 1);
   }
 
+  /** A limiter as the pages call it. */
+  limiterName(name) {
+    return this.limiters[name] ?? name;
+  }
+
   detail(at) {
     return block(`detail ${this.number} ${this.points.target[at]}`);
   }
@@ -85,8 +91,8 @@ function columnsOf(points, declared) {
     const numeric = values.every((value) => value === null || typeof value === "number");
     add(name, values, { kind: numeric ? "float" : "text", group: "parameter", label: name, formula: "parameter of the point" });
   }
-  add("limiter", points.limiter, { kind: "text", group: "verdict", formula: "what limits the point" });
-  add("limited_by", points.limited_by, { kind: "text", group: "verdict", formula: "the same with its figure" });
+  add("limiter", points.limiter, { kind: "text", group: "verdict", formula: "what limits the point: a unit or a wait" });
+  add("limited_by", points.limited_by, { kind: "text", group: "verdict", formula: "the same with its figures" });
   for (const column of declared) {
     if (all.has(column.name)) continue;
     add(column.name, points.measurement[column.name], { ...column, group: column.source });
@@ -99,7 +105,7 @@ export class Evidence {
   constructor(main) {
     this.main = main;
     this.declared = new Map(main.columns.map((column) => [column.name, { unit: "", terms: [], keys: [], ...column }]));
-    this.sides = main.sides.map((side, number) => new Side(side, number, main.columns));
+    this.sides = main.sides.map((side, number) => new Side(side, number, main.columns, main.limiters));
   }
 
   /** The side that views show where nothing else is said: the newest. */

@@ -5,6 +5,7 @@ import { fill, h } from "./dom.js";
 const ROW = 26; // px, as in style.css
 const SPARE = 12; // rows beyond the edges of what is seen
 const WIDEST = 44; // characters of a column
+const PROPORTIONAL = 0.9; // of a digit's width, that of a letter in running text
 const SEEN = 150; // rows that a column's width is measured on
 
 /**
@@ -73,7 +74,7 @@ export class Grid {
     const sample = this.rows.filter((row, at) => row.group === undefined && at % step === 0);
     const widths = this.columns.map((column) => {
       if (column.width) return column.width;
-      const texts = sample.map((row) => column.text(row).length);
+      const texts = sample.map((row) => column.text(row).length * (column.number || column.key === "point" ? 1 : PROPORTIONAL));
       const words = `${column.label} ${column.unit ?? ""}`.split(" ").map((word) => word.length);
       const head = Math.max(...words, words.reduce((sum, length) => sum + length + 1, 0) / 2) + 3; // on two lines
       return Math.min(WIDEST, Math.max(head, ...texts) + 1);

@@ -2,6 +2,7 @@
 
 import { block, has } from "./block.js";
 import { h, section, table } from "./dom.js";
+import { labelOf } from "./evidence.js";
 import { number, percent } from "./format.js";
 import { href } from "./state.js";
 
@@ -29,14 +30,12 @@ export async function rulesOf(side, target) {
 export async function best(side, target) {
   const told = (target.opportunities ?? [])[0];
   if (told) return h("a", { href: href("choices", { at: target.name }) }, told.title ?? told.what ?? told.change);
-  const price = d3.least(
-    target.prices.flatMap((choice) => choice.pairs.filter((pair) => pair.verdict === "differs").map((pair) => ({ choice, pair }))),
-    ({ pair }) => -Math.abs(pair.change),
-  );
+  const differing = target.prices.flatMap((choice) => choice.pairs.filter((pair) => pair.verdict === "differs").map((pair) => ({ choice, pair })));
+  const price = d3.greatest(differing, ({ pair }) => (pair.metric === "time_cold_us" ? 1 : 0) + Math.abs(Math.log1p(pair.change)) / 100);
   if (!price) return "–";
   const [from, to] = price.pair.change < 0 ? price.choice.called : [...price.choice.called].reverse();
   const gain = price.pair.change < 0 ? -price.pair.change : price.pair.change / (1 + price.pair.change);
-  return h("a", { href: href("choices", { at: target.name }) }, `${to} for ${from}: −${percent(gain)}`);
+  return h("a", { href: href("choices", { at: target.name }) }, `${to} for ${from}: −${percent(gain)}${price.pair.metric === "time_cold_us" ? "" : ` of ${labelOf(price.pair.metric)}`}`);
 }
 
 /** The view of NVIDIA's rules, a table per kernel. */

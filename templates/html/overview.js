@@ -1,6 +1,6 @@
 /** Overview: a row per kernel, and the roofline of all points. */
 
-import { h, section } from "./dom.js";
+import { breakable, h, section } from "./dom.js";
 import { number, percent } from "./format.js";
 import { best } from "./opportunities.js";
 import { roofline } from "./roofline.js";
@@ -51,8 +51,8 @@ async function row(evidence, side, target, signs, kinds) {
     h("td", { class: "number" }, target.good === target.total ? target.good : `${target.good} of ${target.total}`),
     h("td", { class: "number strong" }, at === undefined ? "–" : `${number(side.value(rate, at))} ${unit}`),
     h("td", { class: "number" }, meter(share)),
-    h("td", null, at === undefined ? "–" : h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, side.short(at))),
-    h("td", null, at === undefined ? "–" : limitedBy(side, at, signs)),
+    h("td", null, at === undefined ? "–" : h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, breakable(side.short(at)))),
+    h("td", null, at === undefined ? "–" : [limitedBy(side, at, signs), h("div", { class: "note small" }, side.points.limited_by[at])]),
     h("td", null, spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate))),
     h("td", null, shares(side, places, signs)),
     h("td", { class: "opportunity" }, await best(side, target)),
@@ -70,6 +70,6 @@ function shares(side, places, signs) {
   return h(
     "ul",
     { class: "shares" },
-    counts.map(([name, count]) => h("li", null, signs.mark(name), `${count} ${name}`)),
+    counts.map(([name, count]) => h("li", null, signs.mark(name), `${count} ${side.limiterName(name)}`)),
   );
 }

@@ -62,7 +62,7 @@ function tiles({ side, at, n }) {
     ["cold time", n("time_cold_us", micro(side.value("time_cold_us", at)))],
     ["rate", n(rate, `${number(side.value(rate, at))} ${unit}`)],
     ["of the measured peak", n(fraction, percent(side.value(fraction, at)))],
-    ["limited by", limitedBy(side, at, limiterSigns(side))],
+    ["limited by", [limitedBy(side, at, limiterSigns(side)), h("div", { class: "note small" }, side.points.limited_by[at])]],
     ["schedulers issue in", n("issue_active", percent(side.value("issue_active", at)))],
     ["occupancy", n("achieved_occupancy_pct", `${inColumn(side.value("achieved_occupancy_pct", at), "%")} %`)],
     ["top stall", n("top_stall", `${side.value("top_stall", at) ?? "–"} ${percent(side.value("top_stall_share", at))}`)],
@@ -134,7 +134,7 @@ const MOST_PARTS = 6;
 function breakdown(evidence, kernels, row) {
   const groups = d3.group(kernels.breakdown?.[row] ?? [], ([parent]) => parent);
   return [...groups].map(([parent, parts]) => {
-    const rows = d3.sort(parts, (part) => -part[3]).map(([, counter, unit, value]) => ({ label: unit, value, title: kernels.parts[counter], note: kernels.parts[counter].replace(/\.avg\.pct_of_peak_sustained_(elapsed|active)$/, "") }));
+    const rows = d3.sort(parts, (part) => -part[3]).map(([, counter, unit, value]) => ({ label: evidence.main.limiters[unit] ?? unit, value, title: kernels.parts[counter], note: kernels.parts[counter].replace(/\.avg\.pct_of_peak_sustained_(elapsed|active)$/, "") }));
     const name = `What ${evidence.main.metrics[parent]?.[0] ?? parent} is made of`;
     return [h("h3", null, name), bars(name, rows.slice(0, MOST_PARTS)), rows.length > MOST_PARTS && h("details", null, h("summary", null, `${rows.length - MOST_PARTS} more`), bars(name, rows.slice(MOST_PARTS)))];
   });

@@ -10,7 +10,7 @@ import { limitedBy, limiterSigns, targetSigns } from "./signs.js";
 import { spark, sweeps } from "./spark.js";
 import { go, href, keep } from "./state.js";
 
-const USUAL = ["time_cold_us", "tflops", "gbs", "tflops_fraction_measured", "gbs_fraction_measured", "limited_by", "issue_active", "achieved_occupancy_pct", "top_stall", "top_stall_share", "sol_dram_pct", "tensor_pipe_pct", "time_insitu_us", "time_ncu_us"];
+const USUAL = ["time_cold_us", "tflops", "gbs", "tflops_fraction_measured", "gbs_fraction_measured", "limiter", "issue_active", "achieved_occupancy_pct", "top_stall", "top_stall_share", "sol_dram_pct", "tensor_pipe_pct", "time_insitu_us", "time_ncu_us"];
 
 /** The points that were listed last, by reference, for the neighbours of a point. */
 export const listed = { ids: [] };
@@ -138,11 +138,12 @@ function columnsOf(view) {
 function columnOf(side, name, signs) {
   const column = side.columns.get(name);
   const numeric = column.kind !== "text";
-  const text = ({ at }) => inColumn(column.values[at], column.unit);
+  const named = name === "limiter" ? (value) => value && `   ${side.limiterName(value)}` : (value) => value;
+  const text = ({ at }) => inColumn(named(column.values[at]), column.unit);
   const struck = ({ at }) => (side.points.struck[at].includes(name) ? h("s", { title: "cannot be true" }, text({ at })) : text({ at }));
   return {
     key: name, label: column.label, unit: headUnit(column.unit), number: numeric, title: `${name}: ${column.formula}`, text,
-    node: name === "limited_by" ? ({ at }) => limitedBy(side, at, signs) : struck,
+    node: name === "limiter" ? ({ at }) => limitedBy(side, at, signs) : struck,
   };
 }
 
@@ -172,7 +173,8 @@ function facets(view) {
   const asked = words(chosen.q);
   return ["target", "limiter"].map((name) => {
     const counts = d3.rollup(view.shown, (found) => found.length, (at) => side.value(name, at) ?? "unknown");
-    const all = [...new Set(side.columns.get(name).values.filter(Boolean))];
+    const has = new Set(side.columns.get(name).values);
+    const all = (name === "target" ? kinds : signs).names.filter((one) => has.has(one));
     const on = asked.find((word) => word.name === name && word.sign === "=" && !word.not)?.text;
     return h(
       "div",
@@ -183,7 +185,7 @@ function facets(view) {
           view.filter.value = withWord(chosen.q, name, pressed ? null : value);
           change(view, { q: view.filter.value });
         };
-        return h("button", { type: "button", "aria-pressed": String(pressed), onclick: press }, (name === "target" ? kinds : signs).mark(value), value, h("span", { class: "count" }, counts.get(value) ?? 0));
+        return h("button", { type: "button", "aria-pressed": String(pressed), onclick: press }, (name === "target" ? kinds : signs).mark(value), name === "target" ? value : side.limiterName(value), h("span", { class: "count" }, counts.get(value) ?? 0));
       }),
     );
   });

@@ -115,7 +115,7 @@ function legendOf(side, chosen, only) {
         "button",
         { type: "button", "aria-pressed": String(chosen.only === one), onclick: () => only(chosen.only === one ? null : one) },
         signs.mark(one),
-        one,
+        chosen.sign === "limiter" ? side.limiterName(one) : one,
         h("span", { class: "count" }, counts.get(one)),
       ),
     );
@@ -128,7 +128,8 @@ function draw(side, chosen, width) {
   if (!all.length) return h("p", { class: "empty" }, "Not in this evidence: counted work and traffic.");
   const { memory, flat } = roofs(side, all, chosen.level, chosen.work);
   const xs = d3.extent(all, (mark) => mark.x);
-  const x = [xs[0] / 2, Math.max(xs[1] * 2, xs[0] * 100)];
+  const room = narrow(width) ? 2 : 6; // for the names of the roofs beside the marks
+  const x = [xs[0] / room, Math.max(xs[1] * room, xs[0] * 100)];
   const highest = d3.max([...flat.map((roof) => roof.top), ...all.map((mark) => mark.y)]);
   const y = [d3.min(all, (mark) => mark.y) / 2, highest * 2];
   const plot = Plot.plot({

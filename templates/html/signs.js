@@ -12,15 +12,17 @@ export class Signs {
   }
 
   at(name) {
-    return Math.max(0, this.names.indexOf(name)) % COUNT;
+    return Math.max(0, this.names.indexOf(name));
   }
 
   colour(name) {
-    return `var(--c${this.at(name)})`;
+    return `var(--c${this.at(name) % COUNT})`;
   }
 
   shape(name) {
-    return SHAPES[this.at(name)];
+    // Beyond the colours the shapes are shifted, so that no two names share both.
+    const at = this.at(name);
+    return SHAPES[(at + 3 * Math.floor(at / COUNT)) % COUNT];
   }
 
   /** A small picture of the sign. */
@@ -44,7 +46,7 @@ function shapeName(shape) {
 }
 
 // Known limiters first, so that they keep their signs whatever a page holds; others follow.
-const LIMITERS = ["memory", "latency", "compute", "grid", "balanced", "merge"];
+const LIMITERS = ["dram", "latency", "tensor", "issue", "blocks", "l2", "l1", "tail"];
 
 export function limiterSigns(side) {
   return new Signs([...LIMITERS, ...[...new Set(side.points.limiter.filter(Boolean))].sort()]);
@@ -54,8 +56,8 @@ export function targetSigns(side) {
   return new Signs(side.targets.map((target) => target.name));
 }
 
-/** What a limiter's point is limited by, with its sign. */
+/** What limits a point, with its sign; the figures behind it as its title. */
 export function limitedBy(side, at, signs) {
   const name = side.points.limiter[at];
-  return name ? signs.chip(name, side.points.limited_by[at]) : "–";
+  return name ? h("span", { title: side.points.limited_by[at] }, signs.chip(name, side.limiterName(name))) : "–";
 }
