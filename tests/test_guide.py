@@ -147,12 +147,15 @@ def kernel(target, name, cold):
         "grid_size": 512, "block_size": 128, "registers": 64, "smem_static_bytes": 0, "smem_dynamic_bytes": 1024,
         "duration_ns": cold * 1e3, "problems": None,
         "metrics": {"issue_active": 0.3, "occupancy_limit_registers": 8.0, "occupancy_limit_shared_mem": 6.0},
+        "breakdown": [{"parent": "memory_throughput_pct", "counter": "dram__cycles_active", "unit": "dram", "pct": 90.0}],
         "stalls": [
             {"reason": "long_scoreboard", "kind": "stall", "ratio": 6.0, "share": 0.6, "samples_not_issued": None},
             {"reason": "barrier", "kind": "stall", "ratio": 4.0, "share": 0.4, "samples_not_issued": None},
         ],
         "rules": [{"rule": "CPIStall", "section": "s", "message": "a | b", "type": "optimization",
-                   "speedup_pct": 12.0, "speedup_type": "global"}],
+                   "speedup_pct": 12.0, "speedup_type": "global"},
+                  {"rule": "TailEffect", "section": "s", "message": "word " * 200 + "to the end", "type": "optimization",
+                   "speedup_pct": 9.0, "speedup_type": "global"}],
     }  # fmt: skip
 
 
@@ -405,3 +408,14 @@ def test_the_registrys_counters_are_shown_as_the_command_that_prints_them(tmp_pa
         f"""ncu --section 'a b' --metrics "$(python -m ncuflow counters {arch})" python"""
     )
     assert shown["timeline"] is None
+
+
+def test_a_rule_stands_whole_and_its_estimate_is_held_against_the_room(evidence):
+    rules = [line for line in page(evidence).splitlines() if line.startswith("- NVIDIA's rule")]
+    beyond = {line.split("`")[1]: "Beyond the room" in line for line in rules}
+    assert beyond == {"CPIStall": True, "TailEffect": False}  # 12 % and 9 % where DRAM leaves 10 %
+    assert any("word to the end" in line for line in rules)
+    assert any(
+        "the same work for DRAM, the most that any change can bring here is 10 %" in line
+        for line in rules
+    )

@@ -51,6 +51,11 @@ class Limiter:
     waits: tuple[Share, ...] = ()
 
     @property
+    def room(self) -> float | None:
+        """Per cent of the time that ends with all waits, while the busiest unit does the same work."""
+        return sum(wait.pct for wait in self.waits) if self.units else None
+
+    @property
     def name(self) -> str:
         """A unit of ``UNITS``, one of ``WAITS``, or unknown."""
         return self._contest[0].name if self.units else UNKNOWN

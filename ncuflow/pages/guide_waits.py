@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ncuflow.findings import hotlines, stalltree
+from ncuflow.findings import hotlines, limiter, stalltree
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.kernelname import decode
 from ncuflow.model import Kernel, Point
@@ -18,7 +18,8 @@ LEAST_SHOWN = 0.005  # of all cycles: a smaller reason is not drawn
 def trees(points: list[Point], deep: list[Kernel]) -> list[Context]:
     """One stall tree per kind of kernel: of its deep profile, else of its longest point in the sweep.
 
-    Each: {point, kernel, deep, tree, lines (drawn), top (reasons), rules}.
+    Each: {point, kernel, deep, tree, lines (drawn), top (reasons), rules (NVIDIA's), busiest (its
+    unit) and room (per cent of the time that is left beside that unit's work)}.
     """
     chosen: dict[str, tuple[str | None, Kernel, bool]] = {}
     for kernel in deep:
@@ -47,9 +48,12 @@ def _shown(point: str | None, kernel: Kernel, deep: bool) -> Context | None:
     tree = stalltree.stall_tree(kernel)
     if tree is None:
         return None
+    found = limiter.judge(kernel["breakdown"], kernel["metrics"])
     return {
         "point": point,
         "kernel": kernel["name"],
+        "busiest": found.units[0].name if found.units else None,
+        "room": found.room,
         "deep": deep,
         "tree": tree,
         "lines": drawn(tree),
