@@ -7,6 +7,8 @@ import re
 import pytest
 from flashinfer_source import flashinfer_package
 
+from ncuflow.pages import guide_source
+
 INCLUDE = "data/include/flashinfer"
 # what the guide says -> where the source says it
 FACTS = [
@@ -64,3 +66,25 @@ def test_there_is_no_llama31_kernel_and_no_attention_py():
     assert not re.search(
         r"__global__[^;{]*[Ll]lama", (package / INCLUDE / "pos_enc.cuh").read_text()
     )
+
+
+def test_a_default_is_a_value_of_the_read_that_is_shown_never_source_text():
+    def read(file, default):
+        return {"file": file, "line": 1, "default": default}
+
+    index = {
+        "environment": {
+            "FLASHINFER_NVCC_THREADS": [read("jit/cpp_ext.py", "str(default)")],
+            "CUDA_HOME": [
+                read("jit/cpp_ext.py", None),
+                read("cutile/common.py", "'/usr/local/cuda'"),
+            ],
+            "FLASHINFER_LOGLEVEL": [read("api_logging.py", "'0'")],
+        }
+    }
+    found = {row["name"]: row["default"] for row in guide_source.environment(index)}
+    assert found == {
+        "FLASHINFER_NVCC_THREADS": None,
+        "CUDA_HOME": None,
+        "FLASHINFER_LOGLEVEL": "'0'",
+    }

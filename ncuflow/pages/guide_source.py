@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -12,7 +13,7 @@ from ncuflow.pages import Context
 # What a variable does. Where it is read and its default come from the index; a variable that this
 # FlashInfer does not read has no row.
 PURPOSE = {
-    "FLASHINFER_WORKSPACE_BASE": "folder that holds .cache/flashinfer; one for each set of flags",
+    "FLASHINFER_WORKSPACE_BASE": "folder that holds .cache/flashinfer, the home folder by default; one for each set of flags",
     "FLASHINFER_CUDA_ARCH_LIST": "architectures to build for (8.0, 9.0a); needs no GPU then",
     "FLASHINFER_JIT_VERBOSE": "print the build; alone it also builds without optimisation",
     "FLASHINFER_JIT_DEBUG": "1: -O0 and device debug for cuda-gdb; 0 keeps -O3 beside VERBOSE",
@@ -20,10 +21,10 @@ PURPOSE = {
     "FLASHINFER_EXTRA_CFLAGS": "more flags for the host compiler",
     "FLASHINFER_EXTRA_CUDAFLAGS": "more flags for nvcc",
     "FLASHINFER_EXTRA_LDFLAGS": "more flags for the linker",
-    "FLASHINFER_NVCC": "another nvcc",
-    "FLASHINFER_NVCC_THREADS": "threads of one nvcc",
+    "FLASHINFER_NVCC": "another nvcc than the toolkit's",
+    "FLASHINFER_NVCC_THREADS": "threads of one nvcc; a single one unless it is set",
     "MAX_JOBS": "files that ninja compiles at once",
-    "CUDA_HOME": "the CUDA toolkit that builds",
+    "CUDA_HOME": "the CUDA toolkit that builds; without it CUDA_PATH, then the toolkit of `which nvcc`, then /usr/local/cuda",
     "FLASHINFER_DISABLE_JIT": "never compile: a module that is not prebuilt is an error",
     "FLASHINFER_DISABLE_VERSION_CHECK": "accept prebuilt packages of another version",
     "FLASHINFER_CUBIN_DIR": "where prebuilt cubins lie",
@@ -93,12 +94,23 @@ def environment(index: Any) -> list[Context]:
         {
             "name": name,
             "purpose": purpose,
-            "place": place(min(reads[name], key=_by_relevance)),
-            "default": next((r["default"] for r in reads[name] if r["default"]), None),
+            "place": place(first := min(reads[name], key=_by_relevance)),
+            "default": next((r["default"] for r in reads[name] if _says(r, first["file"])), None),
         }
         for name, purpose in PURPOSE.items()
         if reads.get(name)
     ]
+
+
+def _says(read: Mapping[str, Any], file: str) -> bool:
+    """Whether a read in a file states a default as a value: a name in the source is none to a reader."""
+    if not read["default"] or read["file"] != file:
+        return False
+    try:
+        ast.literal_eval(read["default"])
+    except ValueError:
+        return False
+    return True
 
 
 def _by_relevance(read: Mapping[str, Any]) -> tuple[bool, str, int]:
