@@ -31,6 +31,7 @@ _IMPORT = re.compile(
 )
 _STARTED = re.compile(r'"-m",\s*"ncuflow",\s*"([\w-]+)"')
 _DATA = re.compile(r'\bresource\("([^"]+)"\)')
+_TEMPLATE = re.compile(r'\bget_template\("([^"]+)"\)')
 _BESIDE = re.compile(r'Path\(__file__\)\.with_name\("([^"]+)"\)')
 
 
@@ -126,6 +127,8 @@ def _files(module: str) -> tuple[Path, ...]:
     assert path, module
     data = [resource(name) for name in _DATA.findall(_text(module))]
     data += [path.with_name(name) for name in _BESIDE.findall(_text(module))]
+    for name in _TEMPLATE.findall(_text(module)):
+        data += sorted(_templates(name))
     return path, *(found for found in data if found.is_file())
 
 

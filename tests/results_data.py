@@ -11,7 +11,7 @@ PROVENANCE: Row = {
     "tier": "A", "gpu": "NVIDIA H200", "compute_capability": "9.0", "sm_count": 132,
     "l2_bytes": 60 << 20, "memory_bytes": 141 << 30,
     "flashinfer": "0.6.18.post1", "date": "2026-11-20",
-    "recording": None, "driver": None, "cuda": None, "torch": None, "ncu": None, "nsys": None,
+    "recording": None, "driver": None, "cuda": None, "torch": None, "ncu": None, "nsys": None, "cutlass_dsl": None,
 }  # fmt: skip
 
 
@@ -57,4 +57,5 @@ def results(*points: Row, **provenance: Any) -> Row:
         "ceilings": {},
         "points": list(points),
         "deep": [],
+        "noise": {},
     }

@@ -30,7 +30,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "jit": {},
         "batch_size": 64,
         "outputs": "outputs",
-        "timing": {"runs": 1},
+        "timing": {"runs": 1, "pairs": False},
         "ncu": {"enabled": True},
         "nsys": {"enabled": True},
     }

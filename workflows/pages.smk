@@ -108,7 +108,13 @@ if HAS_JIT:
 rule html:
     input:
         pages=rules.pages.output.pages,
-        jit=rules.jit_page.output if HAS_JIT else [],
+        page_of_jit=rules.jit_page.output if HAS_JIT else [],
+        results=RESULTS,
+        environment=rules.environment_info.output,
+        jit=rules.jit_analysis.output if HAS_JIT else [],
+        claims=rules.claims.output,
+        hotlines=rules.hotlines.output,
+        source_index=captured("source_index.json"),
         tables=expand(
             f"{OUT}/tables/{{target}}/{{table}}.parquet",
             target=KERNEL_TARGETS,

@@ -148,7 +148,8 @@ def _verdict(p: float | None, change: float, floor: float | None) -> str:
 def summary(found: list[Price]) -> dict[str, Any] | None:
     """How a choice fares over its pairs; None without pairs.
 
-    {pairs, differs, within, untested, in_turns: counts; least, median, most: change over all of them}
+    {pairs, differs, within, untested, in_turns: counts; least, median, most: change over all of them; confidence: of
+    the intervals}
     """
     if not found:
         return None
@@ -160,6 +161,7 @@ def summary(found: list[Price]) -> dict[str, Any] | None:
         "within": verdicts.count("within noise"),
         "untested": verdicts.count("not tested"),
         "in_turns": sum(p.in_turns for p in found),
+        "confidence": CONFIDENCE,
         "least": min(changes),
         "median": median(changes),
         "most": max(changes),

@@ -37,11 +37,11 @@ def report(sides: Sequence[Side], comparisons: Sequence[Any]) -> str:
     libraries, code = vendored(folder), script(folder)
     origin = blocks["main"]["sides"][-1]["provenance"]
     names = " → ".join(side["name"] for side in blocks["main"]["sides"])
-    return Template((folder / "page.html").read_text()).substitute(
+    return Template((folder / "page.html").read_text(encoding="utf-8")).substitute(
         title=html.escape(names),
         origin=html.escape(one_line(origin)),
         policy=policy([*libraries, code]),
-        style=(folder / "style.css").read_text(),
+        style=(folder / "style.css").read_text(encoding="utf-8"),
         blocks="\n".join(
             [
                 *(_packed("library", text) for text in libraries),
@@ -59,10 +59,10 @@ def _blocks(sides: Sequence[Side], comparisons: Sequence[Any]) -> Iterator[tuple
         yield from side.blocks(number)
         if claims := side.findings.optional("claims"):
             yield f"claims {number}", claims
-    if prose := html_prose.pages(sides[-1].folder / "reports"):
-        yield "prose", prose
     if comparisons:
         yield "compare", list(comparisons)
+    elif prose := html_prose.pages(sides[-1].folder / "reports"):
+        yield "prose", prose
 
 
 def _json(value: Any) -> str:
@@ -81,17 +81,17 @@ def vendored(folder: Path) -> list[str]:
     """The libraries, each under its licence. Raises ValueError where a file is not the one that is declared."""
     texts = []
     for library in read_json(folder / "vendor" / "libraries.json"):
-        text = (folder / "vendor" / library["file"]).read_text()
+        text = (folder / "vendor" / library["file"]).read_text(encoding="utf-8")
         if hashlib.sha256(text.encode()).hexdigest() != library["sha256"]:
             raise ValueError(f"{library['file']} is not {library['name']} {library['version']}")
-        licence = (folder / "vendor" / library["licence"]).read_text().strip()
+        licence = (folder / "vendor" / library["licence"]).read_text(encoding="utf-8").strip()
         texts.append(f"/*! {licence}\n*/\n{text}")
     return texts
 
 
 def script(folder: Path) -> str:
     """The page's modules in one script, each a scope of its own: a file on a disk can import no other."""
-    texts = {path.stem: path.read_text() for path in sorted(folder.glob("*.js"))}
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.js"))}
     needs = {name: [of for _, of in _IMPORT.findall(text)] for name, text in texts.items()}
     order = TopologicalSorter(needs).static_order()
     return "\n".join(_scope(name, texts[name]) for name in order)
