@@ -104,6 +104,13 @@ else:
         input:
             comparison=expand(rules.compare_sides.output, pair=PAIRS),
             results=[made_of_side(name, rules.findings.output) for name in SIDES],
+            listings=[path for side in SIDES.values() for path in side.listings()],
+            source_index=[
+                path
+                for side in SIDES.values()
+                for path in side.file("source_index.json")
+            ],
+            tables=[made_of_side(name, rules.tables.output) for name in SIDES],
             code=closure.of("report"),
             files=closure.data("templates/html"),
         output:

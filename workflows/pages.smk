@@ -121,6 +121,7 @@ rule html:
             table=["metrics", "timeline", "timing"],
             allow_missing=True,
         ),
+        listings=RUNNING.listings(),
         code=closure.of("report"),
         files=closure.data("templates/html"),
     output:

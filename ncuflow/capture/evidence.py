@@ -59,6 +59,11 @@ class Evidence:
         files = [Path(path) for target in self.targets for path in self.files(target)]
         return [str(path) for path in files if path.name in names]
 
+    def listings(self) -> list[str]:
+        """The instructions of its deep reports, where a recording keeps them beside the report."""
+        files = [path for target in self.targets for path in self.files(target)]
+        return [path for path in files if path.endswith(".listing.json")]
+
     def file(self, name: str) -> list[str]:
         """The path of a file beside the targets; empty where a recording has none, while live evidence will."""
         path = self.root / name
