@@ -156,9 +156,11 @@ def alone(project: Path, job: Job, folder: Path, environment: dict[str, str]) ->
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
     for log in job["log"]:
         (folder / log).parent.mkdir(parents=True, exist_ok=True)
+    # As the rules' prefix does: the Python of this run, also where nobody activated its environment.
+    path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", job["command"]],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        cwd=folder, env=environment | path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     logs = [(folder / log).read_text() for log in job["log"]]
     assert done.returncode == 0, (job["rule"], done.stderr, *logs)
