@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+import yaml
 
 from ncuflow.capture.manifest import checksums
 
@@ -21,6 +22,8 @@ COPIED = (
     "Snakefile", "workflows", "config", "profiles", "targets", "parsers", "ncuflow", "templates", "claims",
     "recordings",
 )  # fmt: skip
+# The recording that the pages show unless a setting names another.
+DEFAULT = ROOT / yaml.safe_load((ROOT / "config/config.yaml").read_text())["recording"]
 SECRET = "hunter2-planted-secret"
 
 

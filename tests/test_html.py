@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import DEFAULT, ROOT
 
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.results import read
@@ -153,7 +153,7 @@ def broken(outputs: Path, folder: Path, strict: bool = True) -> Side:
         if name == "merge_state":
             found["points"][-1]["measurement"]["gbs"] *= 10
         (folder / "results" / f"{name}_results.json").write_text(json.dumps(found))
-    return Side(folder, ROOT / "recordings" / "h200", strict)
+    return Side(folder, DEFAULT, strict)
 
 
 def test_a_folder_without_results_is_one_line(tmp_path):

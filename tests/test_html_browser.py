@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import DEFAULT, ROOT
 
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.results import read
@@ -106,7 +106,7 @@ def written(finished, tmp_path_factory) -> Callable[..., Path]:
                     shutil.copy(
                         finished.outputs / "tables" / target / name, side / "tables" / target / name
                     )
-            sides.append(Side(side, ROOT / "recordings" / "h200"))
+            sides.append(Side(side, DEFAULT))
         comparisons = [compared(sides[0].folder, sides[1].folder)] if len(sides) > 1 else []
         path = folder / "report.html"
         path.write_text(html.report(sides, comparisons), encoding="utf-8")

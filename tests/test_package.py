@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from conftest import DEFAULT
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (
@@ -93,7 +94,9 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: zipfile.ZipFi
         if path.is_file() and "__pycache__" not in path.parts
     }
     others = {name for name in wanted if name.startswith("ncuflow/data/recordings/")}
-    others = {name for name in others if not name.startswith("ncuflow/data/recordings/h200/")}
+    others = {
+        name for name in others if not name.startswith(f"ncuflow/data/recordings/{DEFAULT.name}/")
+    }
     assert names - {"ncuflow/data/Snakefile"} == wanted - others - {"ncuflow/data/Snakefile"}
     assert wheel.read("ncuflow/data/Snakefile") == (ROOT / "Snakefile").read_bytes()
 
@@ -121,7 +124,7 @@ def test_the_workflow_runs_in_any_folder_by_its_own_code(installed: Path, tmp_pa
     done = python(installed, tmp_path, "-P", "-m", "ncuflow", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     page = "reports/rmsnorm.md"
-    made, shipped = tmp_path / "outputs/recorded-h200", ROOT / "docs/sample"
+    made, shipped = tmp_path / f"outputs/recorded-{DEFAULT.name}", ROOT / "docs/sample"
     assert (made / page).read_bytes() == (shipped / page).read_bytes()
     records = [
         path.read_text() for path in (tmp_path / ".snakemake/metadata").rglob("*") if path.is_file()

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import DEFAULT, ROOT
 
 from ncuflow import format as fmt
 from ncuflow.io import BadInput
@@ -100,7 +100,7 @@ def test_format(call, text):
 
 def test_pages_rendered_together_are_those_rendered_alone(finished):
     def findings():
-        return Findings(finished.outputs / "results", ROOT / "recordings/h200")
+        return Findings(finished.outputs / "results", DEFAULT)
 
     names = ["claims", "kernel-dev-guide", "INDEX"]
     together = list(pages.render_all(names, findings()))
@@ -117,7 +117,7 @@ def test_no_cell_of_a_table_is_longer_than_a_kernel_name():
 
 
 def test_a_sweep_of_one_point_has_a_base_without_parentheses(finished):
-    found = Findings(finished.outputs / "results", ROOT / "recordings/h200")
+    found = Findings(finished.outputs / "results", DEFAULT)
     found.targets["decode"]["points"] = found.targets["decode"]["points"][:1]
     page = pages.render("analysis", found)
     assert "named by what sets it apart from the base, under" in page
@@ -126,13 +126,15 @@ def test_a_sweep_of_one_point_has_a_base_without_parentheses(finished):
 
 def test_pages_are_about_the_targets_that_are_named(finished):
     """The folder may hold what an earlier run made of others."""
-    folders = finished.outputs / "results", ROOT / "recordings/h200"
+    folders = finished.outputs / "results", DEFAULT
     found = Findings(*folders, names=["rope", "decode"])
     assert list(found.targets) == ["decode", "rope"]
     assert found.optional("jit_analysis") is None and found.optional("environment_info")
     assert "rmsnorm.md" not in pages.render("INDEX", found)
     with_jit = Findings(*folders, names=["decode", "jit"])
-    assert list(with_jit.targets) == ["decode"] and with_jit.optional("jit_analysis")
+    jit = finished.outputs / "results/jit_analysis.json"
+    assert list(with_jit.targets) == ["decode"]
+    assert bool(with_jit.optional("jit_analysis")) == jit.exists()
     assert "rmsnorm" in Findings(*folders).targets
 
 
@@ -144,7 +146,7 @@ def impossible(finished, tmp_path):
     content = json.loads(path.read_text())
     content["points"][0]["measurement"]["sol_memory_pct"] = 117.0
     path.write_text(json.dumps(content))
-    return results, ROOT / "recordings/h200"
+    return results, DEFAULT
 
 
 def test_an_impossible_number_stops_its_own_page_and_no_other(impossible):

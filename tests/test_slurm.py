@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Pipeline
+from conftest import DEFAULT, Pipeline
 from fake_machine import Machine, make
 from test_faults import GATED, TABLE, same_as
 
@@ -149,7 +149,10 @@ def test_capture_asks_for_one_gpu_a_job(machine: Machine, undisturbed: Machine):
 
 
 def test_jobs_of_one_rule_can_be_an_array(project: Pipeline):
-    files = [f"outputs/recorded-h200/tables/{name}/timing.parquet" for name in ("decode", "rope")]
+    files = [
+        f"outputs/recorded-{DEFAULT.name}/tables/{name}/timing.parquet"
+        for name in ("decode", "rope")
+    ]
     more = ["--config", "source=recorded", "--groups", "none=none", "--slurm-array-jobs", "tables"]
     finish(project.folder, os.environ | {}, *more, "--", *files)
     assert [job.get("ArrayTaskId") for job in jobs(project.folder)] == ["1", "2"]

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import yaml
-from conftest import COPIED, ROOT, SECRET, Pipeline, copy_project
+from conftest import COPIED, DEFAULT, ROOT, SECRET, Pipeline, copy_project
 
 from ncuflow.capture.evidence import recorded
 from ncuflow.capture.manifest import checksums
@@ -251,8 +251,8 @@ def test_what_an_earlier_run_left_is_on_no_page_of_this_one(changed):
 
 def test_evidence_of_another_gpu_than_its_environment_says_is_refused(tmp_path):
     spoilt = copy_project(tmp_path, [name for name in COPIED if name != "recordings"])
-    recording = spoilt.folder / "recordings/h200"
-    shutil.copytree(ROOT / "recordings/h200", recording)
+    recording = spoilt.folder / "recordings" / DEFAULT.name
+    shutil.copytree(DEFAULT, recording)
     environment = recording / "environment.json"
     environment.write_text(environment.read_text().replace("NVIDIA H200", "NVIDIA A100-SXM4-40GB"))
     manifest = json.loads((recording / "manifest.json").read_text())
