@@ -94,6 +94,15 @@ class Choice:
         return tuple((name, value) for name, value in params.items() if name not in varied)
 
 
+def uneven(target: str) -> tuple[Choice, ...]:
+    """What uneven lengths cost a target whose parameter "lengths" is ``runner.lengths.LENGTHS``."""
+    title = "As many tokens in sequences of one length, or "
+    return tuple(
+        Choice(f"{target}_{kind}", f"{title}{name} lengths", "lengths", "even", kind)
+        for kind, name in (("lognormal", "log-normal"), ("zipf", "Zipf"))
+    )
+
+
 @dataclass(kw_only=True)
 class Target:
     """One kernel target; ``docs/adding-a-target.md`` says what the pipeline does with each part.

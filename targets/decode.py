@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 from ncuflow.runner import reference
@@ -15,10 +16,12 @@ from ncuflow.runner.launch import (
     Launch,
     Params,
     Tensor,
+    capability,
     torch_dtype,
 )
+from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Symbol, Target, Work
+from ncuflow.target import Choice, Jit, Symbol, Target, Work, uneven
 from ncuflow.targets import prefill
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
@@ -29,11 +32,12 @@ _CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
 def point_id(p: Params) -> str:
     """E.g. B32_L2048_H32_K32_D128_P16_f16_cc; _graph is added for a graph replay."""
     cores = {"cuda": "cc", "tensor": "tc"}.get(p["cores"], p["cores"])
-    knobs = "_graph" if p["launch"] == "graph" else ""
+    knobs = "" if p["backend"] == "auto" else f"_{p['backend']}"
+    knobs += "_graph" if p["launch"] == "graph" else ""
     knobs += "_nosplit" if p["split"] == "off" else ""
     knobs += "_nopdl" if p["pdl"] == "off" else ""
     return (
-        f"B{p['batch']}_L{p['kv_len']}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"B{p['batch']}_L{label(p, 'kv_len')}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}_P{p['page_size']}_{p['dtype']}_{cores}{knobs}"
     )
 
@@ -45,18 +49,22 @@ def unable(p: Params, gpu: Gpu) -> str | None:
         return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
     if p["cores"] == "cuda" and group not in GROUPS:
         return f"the CUDA-core kernel has no group of {group} query heads per KV head"
-    return None
+    if p["backend"] != "auto" and p["cores"] == "cuda":
+        return "a backend is chosen on tensor cores alone"
+    if p["backend"] == "fa3" and capability(gpu) != (9, 0):
+        return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    return refusal(p)
 
 
 def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer's testing/utils.py counts them.
 
-    FLOPs: 2*B*1*L*H*(D+D). Bytes: q, k, v and o once.
+    FLOPs: 2*T*H*(D+D), T the KV tokens of all sequences. Bytes: q, k, v and o once.
     """
-    b, kv, h, d = p["batch"], p["kv_len"], p["qo_heads"], p["head_dim"]
-    elements = 2 * b * h * d + 2 * b * kv * p["kv_heads"] * d
+    tokens, h, d = sum(lengths(p, "kv_len")), p["qo_heads"], p["head_dim"]
+    elements = 2 * p["batch"] * h * d + 2 * tokens * p["kv_heads"] * d
     return Work(
-        flops=2 * b * kv * h * 2 * d,
+        flops=2 * tokens * h * 2 * d,
         bytes=elements * ITEMSIZE[p["dtype"]],
         convention="FlashInfer attention_flops with one query row; q, k, v, o once",
     )
@@ -72,7 +80,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     inputs = Inputs(TARGET.point_id(p), seed)
     dtype = torch_dtype(p["dtype"])
     q = inputs.normal(p["batch"], p["qo_heads"], p["head_dim"], dtype=dtype)
-    table = page_table(inputs, p["batch"], p["kv_len"], p["page_size"])
+    table = page_table(inputs, p["batch"], lengths(p, "kv_len"), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
     k, v = (inputs.normal(*shape, dtype=dtype) for _ in range(2))
     out = torch.empty_like(q)
@@ -115,10 +123,11 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 def modules(p: Params) -> list[Any]:
     """JIT modules of the point; needs FlashInfer and an arch list, but no GPU.
 
-    On tensor cores decode runs the fa2 prefill module, on sm_90 too.
+    On tensor cores decode runs a prefill module; "auto" is fa2, on sm_90 too.
     """
     if p["cores"] == "tensor":
-        return prefill.modules({**p, "backend": "fa2", "qk": "f32"})
+        backend = "fa2" if p["backend"] == "auto" else p["backend"]
+        return prefill.modules({**p, "backend": backend, "qk": "f32"})
     from flashinfer.jit.attention import gen_batch_decode_module
 
     return [gen_batch_decode_module(*prefill.attention_arguments(p))]
@@ -132,13 +141,17 @@ def _wrapper(p: Params, table: PageTable, device: Any) -> Any:
     tensor_cores = p["cores"] == "tensor"
     if p["launch"] == "eager":
         return flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-            workspace, "NHD", use_tensor_cores=tensor_cores
+            workspace, "NHD", use_tensor_cores=tensor_cores, **_backend(p)
         )
     # the graph reads the page table from these buffers; plan() copies into them
     buffers = [torch.empty_like(t) for t in (table.indptr, table.indices, table.last_page_len)]
     return flashinfer.CUDAGraphBatchDecodeWithPagedKVCacheWrapper(
         workspace, *buffers, "NHD", tensor_cores
     )
+
+
+def _backend(p: Params) -> dict[str, str]:
+    return {} if p["backend"] == "auto" else {"backend": p["backend"]}
 
 
 def _captured(run: Callable[[], None]) -> Callable[[], None]:
@@ -161,13 +174,16 @@ def _captured(run: Callable[[], None]) -> Callable[[], None]:
 def _reference(q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
     import torch
 
-    batch, kv_heads, dim = q.shape[0], k.shape[2], k.shape[3]
-    step = max(1, _CHUNK_BYTES // (4 * table.length * kv_heads * dim))
-    parts = []
-    for first in range(0, batch, step):
-        last = min(batch, first + step)
-        keys, values = (table.gather(cache, first, last) for cache in (k, v))
-        parts.append(reference.decode_attention(q[first:last], keys, values))
+    per_token = 4 * k.shape[2] * k.shape[3]
+    parts, first = [], 0
+    for length, same in groupby(table.lengths):
+        end = first + len(list(same))
+        step = max(1, _CHUNK_BYTES // (length * per_token))
+        for start in range(first, end, step):
+            part = slice(start, min(end, start + step))
+            keys, values = (table.gather(cache, part.start, part.stop) for cache in (k, v))
+            parts.append(reference.decode_attention(q[part], keys, values))
+        first = end
     return torch.cat(parts)
 
 
@@ -189,6 +205,8 @@ TARGET = Target(
         "page_size": 16,
         "dtype": "f16",
         "cores": "cuda",
+        "backend": "auto",  # on tensor cores: FlashInfer's choice, or fa2 or fa3
+        "lengths": "even",  # lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
         "launch": "eager",  # graph: replay of a CUDA graph
         "split": "auto",  # of the KV cache over blocks: plan() chooses
         "pdl": "auto",  # programmatic dependent launch: where the GPU has it
@@ -196,6 +214,8 @@ TARGET = Target(
     choices={
         "dtype": tuple(ITEMSIZE),
         "cores": ("cuda", "tensor"),
+        "backend": ("auto", "fa2", "fa3"),
+        "lengths": LENGTHS,
         "launch": ("eager", "graph"),
         "split": ("auto", "off"),
         "pdl": ("auto", "off"),
@@ -247,6 +267,8 @@ TARGET = Target(
         Choice(
             "cores_grouped", "CUDA cores or tensor cores, GQA", "cores", "cuda", "tensor", _grouped
         ),
+        Choice("decode_backend", "fa2 or fa3 on tensor cores", "backend", "fa2", "fa3"),
+        *uneven("decode"),
         Choice("decode_page", "Page size 16 or 1", "page_size", 16, 1),
         Choice("decode_split", "KV cache split over blocks or not", "split", "auto", "off"),
         Choice(

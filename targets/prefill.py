@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from ncuflow.runner import reference
@@ -17,8 +18,9 @@ from ncuflow.runner.launch import (
     capability,
     torch_dtype,
 )
+from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Symbol, Target, Work
+from ncuflow.target import Choice, Jit, Symbol, Target, Work, uneven
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20
@@ -32,7 +34,7 @@ def point_id(p: Params) -> str:
     knobs += "_qk16" if p["qk"] == "f16" else ""
     knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
     return (
-        f"{p['layout']}_S{p['seq_len']}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
+        f"{p['layout']}_S{label(p, 'seq_len')}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}{page}_{p['dtype']}_{p['backend']}_{mask}{knobs}"
     )
 
@@ -47,17 +49,17 @@ def unable(p: Params, gpu: Gpu) -> str | None:
         return "split and qk are settings of fa2"
     if p["qk"] == "f16" and p["dtype"] != "f16":
         return "the fp16 reduction of q·k needs fp16 inputs"
-    return None
+    return refusal(p)
 
 
 def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer's testing/utils.py counts them.
 
-    FLOPs: 2*B*S*S*H*(D+D), or B*S*(2*S-S)*H*(D+D) if causal. Bytes: q, k, v and o once.
+    FLOPs: 2*S*S*H*(D+D) of each sequence, or S*(2*S-S)*H*(D+D) if causal. Bytes: q, k, v and o once.
     """
-    b, s, h, d = p["batch"], p["seq_len"], p["qo_heads"], p["head_dim"]
-    scores = b * s * (2 * s - s) if p["causal"] else 2 * b * s * s
-    elements = 2 * b * s * h * d + 2 * b * s * p["kv_heads"] * d
+    found, h, d = lengths(p, "seq_len"), p["qo_heads"], p["head_dim"]
+    scores = sum(s * s for s in found) * (1 if p["causal"] else 2)
+    elements = 2 * sum(found) * (h + p["kv_heads"]) * d
     return Work(
         flops=scores * h * 2 * d,
         bytes=elements * ITEMSIZE[p["dtype"]],
@@ -76,7 +78,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 
     inputs = Inputs(TARGET.point_id(p), seed)
     dtype = torch_dtype(p["dtype"])
-    rows = p["batch"] * p["seq_len"]
+    rows = sum(lengths(p, "seq_len"))
     q = inputs.normal(rows, p["qo_heads"], p["head_dim"], dtype=dtype)
     out = torch.empty_like(q)
     attend = _paged if p["layout"] == "paged" else _ragged
@@ -85,7 +87,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     chosen = _checked(p, q.device)
     return Launch(
         run=run,
-        output=lambda: (out[chosen.flatten()],),
+        output=lambda: (out[torch.cat(chosen)],),
         reference=lambda: (_reference(p, q, chosen, keys_values),),
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
@@ -135,7 +137,8 @@ def _settings(p: Params, q: Tensor) -> dict[str, Any]:
 def _indptr(p: Params, device: Any) -> Tensor:
     import torch
 
-    return torch.arange(p["batch"] + 1, dtype=torch.int32, device=device) * p["seq_len"]
+    starts = [0, *accumulate(lengths(p, "seq_len"))]
+    return torch.tensor(starts, dtype=torch.int32, device=device)
 
 
 def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]:
@@ -143,7 +146,7 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
     import torch
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
-    table = page_table(inputs, p["batch"], p["seq_len"], p["page_size"])
+    table = page_table(inputs, p["batch"], lengths(p, "seq_len"), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
     k, v = (inputs.normal(*shape, dtype=q.dtype) for _ in range(2))
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
@@ -191,30 +194,33 @@ def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...
         )
 
     def keys_values(sequence: int) -> tuple[Tensor, Tensor]:
-        tokens = slice(sequence * p["seq_len"], (sequence + 1) * p["seq_len"])
+        tokens = slice(*indptr[sequence : sequence + 2].tolist())
         return k[tokens], v[tokens]
 
     return wrapper, plan, lambda: wrapper.run(q, k, v, out=out), keys_values
 
 
-def _checked(p: Params, device: Any) -> Tensor:
-    """Row numbers to check, int64 [batch, rows of each sequence]."""
+def _checked(p: Params, device: Any) -> list[Tensor]:
+    """Row numbers to check of each sequence, int64."""
     import torch
 
-    wanted = min(p["seq_len"], max(2, CHECKED_ROWS // p["batch"]))
-    steps = torch.linspace(0, p["seq_len"] - 1, wanted, dtype=torch.float64, device=device)
-    starts = torch.arange(p["batch"], device=device) * p["seq_len"]
-    return starts[:, None] + steps.round().long()
+    found, start = [], 0
+    for length in lengths(p, "seq_len"):
+        wanted = min(length, max(2, CHECKED_ROWS // p["batch"]))
+        steps = torch.linspace(0, length - 1, wanted, dtype=torch.float64, device=device)
+        found.append(start + steps.round().long())
+        start += length
+    return found
 
 
-def _reference(p: Params, q: Tensor, chosen: Tensor, keys_values: Any) -> Tensor:
+def _reference(p: Params, q: Tensor, chosen: list[Tensor], keys_values: Any) -> Tensor:
     import torch
 
     parts = []
     for sequence, rows in enumerate(chosen):
-        position = rows - sequence * p["seq_len"]
-        visible = position + 1 if p["causal"] else torch.full_like(position, p["seq_len"])
         k, v = keys_values(sequence)
+        position = rows - rows[0]
+        visible = position + 1 if p["causal"] else torch.full_like(position, len(k))
         parts.append(reference.attention(q[rows], k, v, visible, p["soft_cap"]))
     return torch.cat(parts)
 
@@ -227,6 +233,7 @@ TARGET = Target(
     parameters={
         "layout": "paged",
         "seq_len": 4096,  # query and KV tokens of each sequence
+        "lengths": "even",  # lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
         "batch": 1,
         "qo_heads": 32,
         "kv_heads": 32,
@@ -241,6 +248,7 @@ TARGET = Target(
     },
     choices={
         "layout": ("paged", "ragged"),
+        "lengths": LENGTHS,
         "dtype": tuple(ITEMSIZE),
         "backend": ("fa2", "fa3"),
         "head_dim": (64, 128, 256),
@@ -294,6 +302,7 @@ TARGET = Target(
     ),
     prices=(
         Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3"),
+        *uneven("prefill"),
         Choice(  # a ragged KV has no pages
             "layout", "Paged or ragged KV", "layout", "paged", "ragged", ignoring=("page_size",)
         ),

@@ -16,7 +16,7 @@ FLOORS = (
     {
         "reports": ("parsers",),
         # Of the runner, what a target is made of.
-        "launch": ("runner.launch", "runner.reference", "runner.kv_pages", "runner.planinfo"),
+        "launch": ("runner.launch", "runner.lengths", "runner.reference", "runner.kv_pages", "runner.planinfo"),
     },
     {"a target": ("target",)},
     {"targets": ("targets",)},

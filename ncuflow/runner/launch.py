@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,24 @@ def torch_dtype(name: str) -> Any:
     import torch
 
     return getattr(torch, DTYPES[name])
+
+
+class Written(tuple[str, ...]):
+    """Choices of a parameter that has named values, and others that are written in a form of their own."""
+
+    form: str
+    example: str
+
+    def __new__(cls, values: Sequence[str], form: str, example: str) -> Written:
+        """``form``: the regular expression of the other values; ``example``: one of them, for an error."""
+        self = super().__new__(cls, values)
+        self.form, self.example = form, example
+        return self
+
+    def __contains__(self, value: object) -> bool:
+        return super().__contains__(value) or (
+            isinstance(value, str) and re.fullmatch(self.form, value) is not None
+        )
 
 
 class Inputs:

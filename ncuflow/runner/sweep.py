@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ncuflow.runner.launch import Written
+
 if TYPE_CHECKING:
     from ncuflow.target import Target
 
@@ -60,8 +62,13 @@ def _values(
         raise ValueError(f"parameter {key!r} of a sweep block has no values")
     for one in values:
         # 64.0 and True equal 64 and 1, and would give a point another id
-        if key in choices and (type(one), one) not in [(type(c), c) for c in choices[key]]:
+        named = [(type(c), c) for c in choices.get(key, ())]
+        written = choices.get(key)
+        if isinstance(written, Written) and one in written:
+            continue
+        if key in choices and (type(one), one) not in named:
             known = ", ".join(map(str, choices[key]))
+            known += f", or such as {written.example}" if isinstance(written, Written) else ""
             raise ValueError(f"parameter {key!r} cannot be {one!r}; it is one of: {known}")
         if key not in choices and (type(one) is not int or one < 1):
             raise ValueError(f"parameter {key!r} cannot be {one!r}; it is a number from 1")
