@@ -432,6 +432,8 @@ def test_two_captures_are_compared_the_changed_points_first(browser, written):
     first = page.locator(".claims > li").first
     assert "slower" in first.inner_text()
     first.locator("summary").click()
+    assert "interval +" in first.locator("dl").inner_text()
+    assert "[object" not in first.inner_text()
     first.locator("text=Both sides of this point").click()
     page.wait_for_selector(".beside")
     assert "+50.0" in page.inner_text("main")

@@ -2,8 +2,8 @@
 
 import { block, has } from "./block.js";
 import { base, chart, narrow } from "./chart.js";
-import { fill, h, picker, section, table } from "./dom.js";
-import { change, micro, number, percent, quantity } from "./format.js";
+import { append, fill, h, picker, section, table } from "./dom.js";
+import { change, interval, micro, number, percent, quantity } from "./format.js";
 import { href, keep } from "./state.js";
 
 const ORDER = ["slower", "faster", "too noisy to tell", "same"];
@@ -62,12 +62,12 @@ function draw(rows, width) {
   const small = narrow(width);
   const at = (row) => row.id;
   const colour = (row) => ({ slower: "var(--c1)", faster: "var(--c2)" })[row.verdict] ?? "var(--quiet)";
-  const intervals = rows.filter((row) => row.interval_relative?.[0] !== null && row.interval_relative);
+  const intervals = rows.filter((row) => row.low !== null);
   const text = (id) => (small ? `…${id.slice(-18)}` : id);
   return Plot.plot({
     ...base(width, "Change of each point with its interval"),
     height: 44 + 19 * rows.length,
-    marginLeft: small ? 126 : Math.min(400, 16 + 6.3 * d3.max(rows, (row) => row.id.length)),
+    marginLeft: small ? 126 : Math.min(400, 16 + 6.8 * d3.max(rows, (row) => row.id.length)),
     marginRight: 64,
     marginTop: 4,
     x: { label: "change →", tickFormat: (value) => change(value, 0), grid: true, nice: true, ticks: small ? 3 : 8 },
@@ -75,9 +75,9 @@ function draw(rows, width) {
     marks: [
       Plot.barX(rows.filter((row) => row.floor), { y: at, x1: (row) => -row.floor, x2: (row) => row.floor, fill: "var(--line)", insetTop: 5, insetBottom: 5 }),
       Plot.ruleX([0], { stroke: "var(--quiet)" }),
-      Plot.ruleY(intervals, { y: at, x1: (row) => row.interval_relative[0], x2: (row) => row.interval_relative[1], stroke: colour, strokeWidth: 2 }),
+      Plot.ruleY(intervals, { y: at, x1: "low", x2: "high", stroke: colour, strokeWidth: 2 }),
       Plot.dot(rows.filter((row) => row.relative !== null), { y: at, x: "relative", r: 4, stroke: colour, fill: (row) => (ORDER.indexOf(row.verdict) < 2 ? colour(row) : "var(--panel)"), symbol: (row) => ({ slower: "triangle", faster: "diamond2" })[row.verdict] ?? "circle" }),
-      Plot.text(rows.filter((row) => row.relative !== null), { y: at, x: (row) => Math.max(0, row.relative, row.interval_relative?.[1] ?? 0), text: (row) => change(row.relative), textAnchor: "start", dx: 8, fill: "var(--text)" }),
+      Plot.text(rows.filter((row) => row.relative !== null), { y: at, x: (row) => Math.max(0, row.relative, row.high ?? 0), text: (row) => change(row.relative), textAnchor: "start", dx: 8, fill: "var(--text)" }),
     ],
   });
 }
@@ -85,7 +85,7 @@ function draw(rows, width) {
 function pointOf(evidence, sides, row, chosen) {
   const summary = h("summary", null, verdictSign(row.verdict), h("span", { class: "statement id" }, row.id), h("span", { class: "note" }, `${micro(row.base)} → ${micro(row.head)} · ${change(row.relative)} · ${row.verdict}`));
   const details = h("details", { open: chosen.open === row.id }, summary);
-  const made = () => details.childElementCount === 1 && details.append(...causes(evidence, sides, row));
+  const made = () => details.childElementCount === 1 && append(details, causes(evidence, sides, row));
   details.addEventListener("toggle", () => {
     if (!details.open) return;
     made();
@@ -99,16 +99,24 @@ function pointOf(evidence, sides, row, chosen) {
 function causes(evidence, sides, row) {
   const places = sides.map((side) => side?.place.get(row.id));
   const both = sides.every((side, at) => side && places[at] !== undefined);
-  const interval = row.interval_relative ? `${change(row.interval_relative[0])} … ${change(row.interval_relative[1])}` : "–";
-  const facts = [["change", `${change(row.relative)}, interval ${interval}`], ["noise floor", percent(row.floor, 1)], ["q", number(row.q ?? null)], ["runs", row.runs?.join(" and ") ?? "–"], ["samples", row.samples?.join(" and ") ?? "–"]];
+  const facts = [["change", `${change(row.relative)}, interval ${interval(row)}`], ["noise floor", percent(row.floor, 1)], ["q", number(row.q ?? null)], ["runs", row.runs?.join(" and ") ?? "–"], ["samples", row.samples?.join(" and ") ?? "–"]];
   const steps = (row.causes ?? []).filter((cause) => cause.delta_us !== null && cause.delta_us !== undefined);
   return [
     both && h("p", null, h("a", { class: "button", href: href("point", { id: sides.map((side, at) => evidence.reference(side, places[at])) }) }, "Both sides of this point")),
     h("dl", { class: "facts" }, facts.map(([name, what]) => [h("dt", null, name), h("dd", null, what)])),
     steps.length > 0 && chart("Waterfall of causes", (width) => waterfall(row, steps, width)),
     (row.causes ?? []).length > 0 && table(["cause", "from", "to", ["time"], ["of the change"], "evidence"], row.causes.map((cause) => [cause.what, shown(cause.base), shown(cause.head), signed(cause.delta_us), percent(cause.share_of_delta ?? null), h("code", null, cause.evidence ?? "–")]), "Causes"),
-    (row.causes ?? []).filter((cause) => cause.parts?.length).map((cause) => h("details", null, h("summary", null, `Within: ${cause.what}`), table(["part", "from", "to", ["time"]], cause.parts.map((part) => [part.what, quantity(part.base, part.unit ?? ""), quantity(part.head, part.unit ?? ""), signed(part.delta_us)]), "Parts"))),
-  ].filter(Boolean);
+    (row.causes ?? []).flatMap((cause) => [
+      within(`Within: ${cause.what}`, ["part", "from", "to", ["time"]], cause.parts, (part) => signed(part.delta_us)),
+      within(`What differs beside it: ${cause.what}`, ["fact", "from", "to"], cause.facts),
+    ]),
+  ];
+}
+
+/** Parts or facts of a cause, both sides in their unit. */
+function within(title, heads, found, last) {
+  const side = (value, unit) => (typeof value === "number" ? quantity(value, unit) : shown(value));
+  return found.length > 0 && h("details", null, h("summary", null, title), table(heads, found.map((one) => [one.what, side(one.base, one.unit), side(one.head, one.unit), ...(last ? [last(one)] : [])]), title));
 }
 
 function shown(value) {
@@ -150,9 +158,11 @@ function waterfall(row, steps, width) {
 
 function differences(comparison) {
   const found = comparison.differences ?? [];
-  const only = [["only in the base", comparison.only_base], ["only in the head", comparison.only_head]].filter(([, list]) => list?.length);
+  const only = [["Points of the base alone", comparison.only_base], ["Points of the head alone", comparison.only_head]].filter(([, list]) => list.length);
+  const failed = comparison.not_compared;
   return [
-    found.length > 0 && section("What else differs between the captures", null, table(Object.keys(found[0]), found.map((one) => Object.values(one).map(shown)), "Differences")),
-    only.map(([name, list]) => section(name, null, h("ul", null, list.map((one) => h("li", null, typeof one === "string" ? one : JSON.stringify(one)))))),
+    found.length > 0 && section("What else differs between the captures", null, table(["axis", "base", "head", "can move a kernel's time"], found.map((one) => [one.axis, shown(one.base), shown(one.head), one.cause ? "yes" : "no"]), "Differences")),
+    failed.length > 0 && section("Points that are not compared", "Not right, or not timed, on one side.", table(["point", "base", "head"], failed.map((one) => [h("span", { class: "id" }, one.id), one.base, one.head]), "Not compared")),
+    only.map(([name, list]) => section(name, null, h("ul", null, list.map((one) => h("li", { class: "id" }, one))))),
   ];
 }

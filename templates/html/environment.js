@@ -1,7 +1,7 @@
 /** Environment: the machine, its versions and ceilings, what the preflight found, and what this page holds. */
 
 import { away, h, section, table } from "./dom.js";
-import { number, si, unit } from "./format.js";
+import { micro, number, si, unit } from "./format.js";
 
 const VERSIONS = [["driver", "driver"], ["CUDA", "cuda"], ["PyTorch", "torch"], ["FlashInfer", "flashinfer"], ["Nsight Compute", "ncu"], ["Nsight Systems", "nsys"], ["Python", "python"]];
 
@@ -41,7 +41,7 @@ function preflight(info) {
 function jit(found) {
   const rows = found?.summary ?? [];
   if (!rows.length) return null;
-  const seconds = (value) => unit(value, "s");
+  const seconds = (value) => micro(value === null ? null : 1e6 * value);
   return section("JIT", "The price of a first call.", table(["module", ["cold build"], ["disk hit"], ["memory hit"]], rows.map((one) => [h("code", null, one.module), seconds(one.cold_s), seconds(one.disk_hit_s), seconds(one.memory_hit_s)]), "JIT"));
 }
 

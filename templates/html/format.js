@@ -73,6 +73,11 @@ export function change(value, digits = 1) {
   return `${value > 0 ? "+" : value < 0 ? "−" : ""}${fixed(Math.abs(100 * value), digits)}\u00a0%`;
 }
 
+/** The interval of a change: {low, high}. */
+export function interval(found) {
+  return found.low === null || found.high === null ? DASH : `${change(found.low)} … ${change(found.high)}`;
+}
+
 /** A value that is per cent already. */
 export function pct(value, digits = 0) {
   return value === null || value === undefined ? DASH : `${fixed(value, digits)}\u00a0%`;

@@ -4,7 +4,7 @@ import { fill, h } from "./dom.js";
 
 const ROW = 26; // px, as in style.css
 const SPARE = 12; // rows beyond the edges of what is seen
-const WIDEST = 44; // characters of a column
+const WIDEST = 52; // characters of a column
 const PROPORTIONAL = 0.9; // of a digit's width, that of a letter in running text
 const SEEN = 150; // rows that a column's width is measured on
 

@@ -3,7 +3,7 @@
 import { block, has } from "./block.js";
 import { h, section, table } from "./dom.js";
 import { labelOf } from "./evidence.js";
-import { number, percent } from "./format.js";
+import { change, interval, number, percent } from "./format.js";
 import { href } from "./state.js";
 
 const ADVICE = ["optimization", "warning"];
@@ -26,10 +26,25 @@ export async function rulesOf(side, target) {
   return d3.sort(found.values(), (one) => -one.points.size);
 }
 
-/** The best opportunity of a target as a cell: a finding's where there is one, else the room under its roof. */
+/** Opportunities as the finding ranks them: what shows it, the most that it can bring, and what it brought where it was tried. */
+export function opportunities(evidence, side) {
+  const rows = side.targets.flatMap((target) =>
+    (target.opportunities ?? []).map((one) => [
+      target.title,
+      [h("b", null, one.what), h("div", { class: "note" }, one.shown), h("div", null, one.change)],
+      [h("a", { class: "id", href: href("point", { id: evidence.reference(side, side.place.get(one.point)) }) }, one.point.split("/")[1]), h("div", { class: "note" }, `and ${one.points - 1} more`)],
+      `${percent(one.most)} of ${labelOf(one.metric)}`,
+      one.price ? [h("b", null, change(one.price.change)), h("div", { class: "note" }, interval(one.price)), h("div", null, one.price.verdict)] : `not tried: ${one.reason}`,
+      one.layers === null ? "–" : `${number(one.layers)} launches`,
+    ]),
+  );
+  return rows.length > 0 && section("Opportunities", "What counters suggest to change. The most is what the roofs leave of the time; what it brought is the change of the time where it was tried.", table(["kernel", "what", "at", "the most", "what it brought", "a longer plan() is paid for after"], rows, "Opportunities"));
+}
+
+/** The best opportunity of a target as a cell: a finding's where there is one, else the choice that differs most. */
 export async function best(side, target) {
   const told = (target.opportunities ?? [])[0];
-  if (told) return h("a", { href: href("choices", { at: target.name }) }, told.title ?? told.what ?? told.change);
+  if (told) return h("a", { href: href("choices", { at: target.name }) }, `${told.what}: ${told.price ? change(told.price.change, 0) : `at most −${percent(told.most)}`}`);
   const differing = target.prices.flatMap((choice) => choice.pairs.filter((pair) => pair.verdict === "differs").map((pair) => ({ choice, pair })));
   const price = d3.greatest(differing, ({ pair }) => (pair.metric === "time_cold_us" ? 1 : 0) + Math.abs(Math.log1p(pair.change)) / 100);
   if (!price) return "–";

@@ -21,18 +21,19 @@ export async function overview(evidence, params) {
   ];
 }
 
+const HEADS = [["points", "number"], ["highest rate", "number strong"], ["of measured peak", "number"], ["at"], ["limited by"], ["along its sweep"], ["limits of its points"], ["best opportunity", "opportunity"]];
+
 async function kernels(evidence, side) {
   const signs = limiterSigns(side);
   const kinds = targetSigns(side);
   const rows = await Promise.all(side.targets.map((target) => row(evidence, side, target, signs, kinds)));
-  const heads = ["kernel", "points", "highest rate", "of measured peak", "at", "limited by", "along its sweep", "limits of its points", "best opportunity"];
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": "Kernels" },
     h(
       "table",
       { class: "plain overview" },
-      h("thead", null, h("tr", null, heads.map((head) => h("th", { scope: "col", class: /points|rate|peak/.test(head) && !/limits/.test(head) && "number" }, head)))),
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "kernel"), HEADS.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)))),
       h("tbody", null, rows),
     ),
   );
@@ -44,18 +45,22 @@ async function row(evidence, side, target, signs, kinds) {
   const places = side.good().filter((place) => side.points.target[place] === target.name);
   const share = at === undefined ? null : side.value(fraction, at);
   const open = href("points", { q: `target=${target.name}` });
+  const cells = [
+    target.good === target.total ? target.good : `${target.good} of ${target.total}`,
+    at === undefined ? "–" : `${number(side.value(rate, at))} ${unit}`,
+    meter(share),
+    at === undefined ? "–" : h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, breakable(side.short(at))),
+    at === undefined ? "–" : [limitedBy(side, at, signs), h("div", { class: "note small" }, side.points.limited_by[at])],
+    spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate)) ?? "–",
+    shares(side, places, signs),
+    await best(side, target),
+  ];
   return h(
     "tr",
     { "data-target": target.name, onclick: (event) => event.target.closest("a, button") || go("points", { q: `target=${target.name}` }) },
     h("th", { scope: "row" }, kinds.mark(target.name), h("a", { href: open }, target.title)),
-    h("td", { class: "number" }, target.good === target.total ? target.good : `${target.good} of ${target.total}`),
-    h("td", { class: "number strong" }, at === undefined ? "–" : `${number(side.value(rate, at))} ${unit}`),
-    h("td", { class: "number" }, meter(share)),
-    h("td", null, at === undefined ? "–" : h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, breakable(side.short(at)))),
-    h("td", null, at === undefined ? "–" : [limitedBy(side, at, signs), h("div", { class: "note small" }, side.points.limited_by[at])]),
-    h("td", null, spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate))),
-    h("td", null, shares(side, places, signs)),
-    h("td", { class: "opportunity" }, await best(side, target)),
+    // On a telephone a row is a card, in which each value has its head beside it.
+    cells.map((cell, place) => h("td", { class: HEADS[place][1], "data-head": HEADS[place][0] }, h("div", null, cell))),
   );
 }
 

@@ -1,7 +1,7 @@
 /** The roofline: counted work over counted traffic of every point, under the ceilings of its machine. */
 
 import { base, chart, narrow } from "./chart.js";
-import { fill, h, picker, switcher } from "./dom.js";
+import { fill, h, picker, s, switcher } from "./dom.js";
 import { micro, number, percent } from "./format.js";
 import { limiterSigns, targetSigns } from "./signs.js";
 import { go, keep } from "./state.js";
@@ -128,8 +128,7 @@ function draw(side, chosen, width) {
   if (!all.length) return h("p", { class: "empty" }, "Not in this evidence: counted work and traffic.");
   const { memory, flat } = roofs(side, all, chosen.level, chosen.work);
   const xs = d3.extent(all, (mark) => mark.x);
-  const room = narrow(width) ? 2 : 6; // for the names of the roofs beside the marks
-  const x = [xs[0] / room, Math.max(xs[1] * room, xs[0] * 100)];
+  const x = [xs[0] / 2, Math.max(xs[1] * 2, xs[0] * 100)];
   const highest = d3.max([...flat.map((roof) => roof.top), ...all.map((mark) => mark.y)]);
   const y = [d3.min(all, (mark) => mark.y) / 2, highest * 2];
   const plot = Plot.plot({
@@ -139,22 +138,22 @@ function draw(side, chosen, width) {
     marginRight: narrow(width) ? 12 : 24,
     x: { type: "log", domain: x, label: `counted FLOP per ${LEVELS[chosen.level]} byte →`, grid: true, ticks: narrow(width) ? 4 : 8, tickFormat: plain },
     y: { type: "log", domain: y, label: "↑ counted TFLOPS", grid: true, ticks: 6, tickFormat: plain },
-    marks: [roofMarks(memory, flat, x, y, narrow(width)), pointMarks(side, found, signs, name)],
+    marks: [roofMarks(memory, flat, x, narrow(width)), pointMarks(side, found, signs, name)],
   });
   plot.style.cursor = "crosshair";
   plot.addEventListener("click", () => {
     if (plot.value) go("point", { id: side.points.id[plot.value.at] });
   });
-  return plot;
+  return h("div", null, h("div", { class: "roofs note" }, keyOf(memory, flat)), plot);
 }
 
 function plain(value) {
   return number(value, 4);
 }
 
-function roofMarks(memory, flat, x, y, small) {
+function roofMarks(memory, flat, x, small) {
   const out = [];
-  const top = d3.max(flat, (roof) => roof.top) ?? y[1];
+  const top = d3.max(flat, (roof) => roof.top) ?? Number.POSITIVE_INFINITY;
   for (const roof of memory) {
     const end = Math.min(x[1], top / roof.slope);
     const line = [[x[0], x[0] * roof.slope], [end, end * roof.slope]];
@@ -165,34 +164,21 @@ function roofMarks(memory, flat, x, y, small) {
     if (from >= x[1]) continue;
     out.push(Plot.line([[from, roof.top], [x[1], roof.top]], { stroke: "var(--roof)", strokeWidth: 1.4, strokeDasharray: DASHES[roof.source], clip: true }));
   }
-  const named = [
-    ...flat.map((roof) => ({ x: x[1], y: roof.top, text: `${roof.label} ${roof.source}: ${number(roof.top)} TFLOPS`, anchor: "end" })),
-    ...memory.map((roof) => ({ x: x[0], y: Math.max(x[0] * roof.slope, y[0]), text: `${roof.source}: ${number(roof.slope * 1e3)} GB/s`, anchor: "start" })),
-  ];
-  out.push(small ? null : roofLabels(named));
+  const own = flat.filter((roof) => roof.source === "counter" && !small);
+  for (const roof of own) // the highest has room above it, the others may have a roof there
+    out.push(Plot.text([roof], { x: x[1], y: "top", text: "label", textAnchor: "end", dx: -4, dy: roof.top === top ? -7 : 8, fontSize: 10.5, fill: "var(--quiet)", stroke: "var(--panel)", strokeWidth: 4 }));
   return out;
 }
 
-// Labels of roofs that lie close would cover each other: each stands at least a line below the one above it.
-function roofLabels(named) {
-  const text = (anchor, dy) =>
-    Plot.text(named.filter((one) => one.anchor === anchor), {
-      x: "x", y: "y", text: "text", textAnchor: anchor, dx: anchor === "end" ? -2 : 6, dy, fontSize: 10.5, fill: "var(--quiet)", stroke: "var(--panel)", strokeWidth: 4,
-      render: (index, scales, values, dimensions, context, next) => spaced(next(index, scales, values, dimensions, context)),
-    });
-  return [text("end", -7), text("start", -8)];
-}
-
-function spaced(group) {
-  const place = (node) => Number(/,\s*([-\d.]+)\)/.exec(node.getAttribute("transform"))?.[1] ?? 0);
-  const nodes = d3.sort([...group.children], place);
-  let above = Number.NEGATIVE_INFINITY;
-  for (const node of nodes) {
-    const y = Math.max(place(node), above + 12);
-    node.setAttribute("transform", node.getAttribute("transform").replace(/,\s*[-\d.]+\)/, `,${y})`));
-    above = y;
-  }
-  return group;
+/** What the roofs are, a line of the key for each source: a chart has no room for names that stand so close. */
+function keyOf(memory, flat) {
+  const sources = Object.keys(DASHES).filter((source) => [...memory, ...flat].some((roof) => roof.source === source));
+  return sources.map((source) => {
+    const of = (found) => found.filter((roof) => roof.source === source);
+    const told = [...of(memory).map((roof) => `${number(roof.slope * 1e3)} GB/s`), ...of(flat).map((roof) => `${roof.label} ${number(roof.top)} TFLOPS`)];
+    const line = s("svg", { class: "dash", viewBox: "0 0 28 6", "aria-hidden": "true" }, s("path", { d: "M0 3H28", stroke: "var(--roof)", "stroke-width": 1.6, "stroke-dasharray": DASHES[source] }));
+    return h("span", null, line, h("b", null, source), ` ${told.join(", ")}`);
+  });
 }
 
 function pointMarks(side, found, signs, name) {
