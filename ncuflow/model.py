@@ -265,6 +265,35 @@ class PairSide(Pair, Series):
     """One side of a pair of points that were timed in turns."""
 
 
+class Capture(TypedDict):
+    """Which file of evidence, and which tool made it."""
+
+    report: Report
+    batch: Batch
+    tool: Annotated[str, About("timing, pairs, trace, sweep or deep")]
+
+
+class Origin(TypedDict):
+    """What a capture was made with, as it wrote down itself; all null where its format did not say so yet."""
+
+    gpu: Annotated[str | None, About("GPU")]
+    driver: Annotated[str | None, About("version of the driver")]
+    cuda: Annotated[str | None, About("CUDA version of torch")]
+    torch: Annotated[str | None, About("version of torch")]
+    flashinfer: Annotated[str | None, About("version of FlashInfer")]
+    cutlass_dsl: Annotated[str | None, About("version of the CuTe DSL; null where it is not installed")]
+    ncu: Annotated[str | None, About("version of ncu, where it made the capture")]
+    nsys: Annotated[str | None, About("version of nsys, where it made the capture")]
+    python: Annotated[str | None, About("version of Python")]
+    date: Annotated[str | None, About("when it began, or for a profiler ended, UTC")]
+
+
+class CaptureRow(Capture, Origin):
+    """One capture: with what it was made, and what its tool warned of."""
+
+    warnings: Annotated[str | None, About("what the tool warned of, joined by ; ")]
+
+
 class Loss(TypedDict):
     """One point that a capture did not get."""
 
@@ -289,6 +318,7 @@ TABLES: dict[str, tuple[type, ...]] = {
     "timing": (Timing,),
     "pairs": (PairSide,),
     "lost": (Loss,),
+    "captures": (CaptureRow,),
 }
 
 
@@ -334,7 +364,10 @@ class Point(TypedDict):
 
 
 class Provenance(TypedDict):
-    """On which GPU, with which versions, when, and how directly a number was measured (``tier``)."""
+    """On which GPU, with which versions, when, and how directly a number was measured (``tier``).
+
+    mixed: the keys of which captures differ; their values then stand side by side, "0.6.18 and 0.7.2".
+    """
 
     tier: str
     gpu: str
@@ -353,6 +386,7 @@ class Provenance(TypedDict):
     date: str | None
     recording: str | None
     clock_policy: str | None
+    mixed: list[str]
 
 
 class Datasheet(TypedDict):
@@ -401,12 +435,23 @@ class Turns(TypedDict):
     sides: list[Series]
 
 
+class Warned(TypedDict):
+    """What a tool warned of in one report."""
+
+    report: str
+    text: str
+
+
 class Results(TypedDict):
-    """``results/<target>_results.json``: all that is known of one target. noise: by column."""
+    """``results/<target>_results.json``: all that is known of one target. noise: by column.
+
+    warnings: what tools said of their own reports.
+    """
 
     schema: int
     target: str
     provenance: Provenance
+    warnings: list[Warned]
     ceilings: Ceilings
     points: list[Point]
     deep: list[Kernel]

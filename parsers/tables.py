@@ -18,12 +18,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from ncuflow import model
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import TABLES, Row
 from ncuflow.parquet import write_table
 from ncuflow.parsers import ncu, nsys, schema, timing
 
 Tables = dict[str, list[Row]]
+Origin = dict[str, str | None]
 TOOLS = {"trace": "trace.sqlite", "sweep": "sweep.ncu-rep", "deep": "deep.ncu-rep"}
 NCU_TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
 
@@ -45,6 +47,8 @@ class Record(BaseModel):
     kernels: dict[str, int] | None = None
     unattributed: int | None = None
     lost: list[Loss] = []
+    notes: list[str] = []
+    origin: Origin = {}
 
     @property
     def nothing(self) -> bool:
@@ -80,8 +84,8 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
     found = zip(longest_first, ncu.read_all(requests), strict=True)
     rows = {report: _rows(root, report, content) for report, content in found}
     for report in reports:
-        for name in NCU_TABLES:
-            tables[name] += rows[report][name]
+        for name, more in rows[report].items():
+            tables[name] += more
     return tables
 
 
@@ -119,15 +123,33 @@ def shared_point(batches: Mapping[str, Iterable[str]]) -> tuple[str, list[str]] 
 
 def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
     for run, times in _runs(folder):
-        key = _key(root, times) | {"run": run}
-        tables["timing"] += [key | row for row in timing.read(times, _points(folder) or None)]
+        key, rows = _key(root, times), timing.read(times, _points(folder) or None)
+        tables["captures"].append(key | _capture("timing", _origin(times, rows)))
+        tables["timing"] += [key | {"run": run} | row for row in rows]
     in_turns = _find(folder, "pairs.jsonl")
     if in_turns:
-        key = _key(root, in_turns)
-        tables["pairs"] += [key | row for row in timing.read_pairs(in_turns)]
+        key, rows = _key(root, in_turns), timing.read_pairs(in_turns)
+        tables["captures"].append(key | _capture("pairs", _origin(in_turns, rows)))
+        tables["pairs"] += [key | row for row in rows]
     for tool, name in TOOLS.items():
         key = _key(root, folder / name) | {"tool": tool}
         tables["lost"] += [key | loss.model_dump() for loss in _record(folder, tool).lost]
+
+
+def _origin(path: Path, rows: list[Row]) -> Origin:
+    """With what one process made these rows, taken out of them. Raises BadInput where they do not agree."""
+    found = [row.pop("origin") or {} for row in rows]
+    if any(other != found[0] for other in found):
+        raise BadInput(
+            path, "records of several runs, made with different versions or at other times"
+        )
+    return found[0] if found else {}
+
+
+def _capture(tool: str, origin: Origin, warnings: Iterable[str] = ()) -> Row:
+    """A row of the captures table, its key aside."""
+    made = {name: origin.get(name) for name in model.Origin.__annotations__}
+    return {"tool": tool, "warnings": "; ".join(warnings) or None, **made}
 
 
 def _runs(folder: Path) -> list[tuple[int, Path]]:
@@ -186,7 +208,9 @@ def _rows(root: Path, capture: Capture, report: ncu.Report) -> Tables:
     """What a report adds to each table."""
     _same_kernels(capture.path, Counter(k["point"] for k in report.kernels), capture.record)
     key = _key(root, capture.path)
-    return {name: [key | row for row in getattr(report, name)] for name in NCU_TABLES}
+    found = {name: [key | row for row in getattr(report, name)] for name in NCU_TABLES}
+    said = [*capture.record.notes, *report.problems]
+    return found | {"captures": [key | _capture(capture.tool, capture.record.origin, said)]}
 
 
 def _same_kernels(path: Path, found: Counter[str | None], record: Record) -> None:
@@ -209,6 +233,8 @@ def _read_trace(tables: Tables, root: Path, capture: Capture) -> None:
     kernels = Counter(row["point"] for row in trace.timeline if row["kind"] == "kernel")
     _same_kernels(capture.path, kernels, capture.record)
     key = _key(root, capture.path)
+    said = [*capture.record.notes, *trace.problems]
+    tables["captures"].append(key | _capture(capture.tool, capture.record.origin, said))
     tables["timeline"] += [key | row for row in trace.timeline]
     tables["ranges"] += [key | row for row in trace.ranges]
 

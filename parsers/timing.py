@@ -109,6 +109,7 @@ class Record(_Strict):
     clocks: Clocks | None = None
     peak_memory_bytes: Count | None = None
     order: dict[str, Any] | None = None
+    origin: dict[str, str | None] | None = None
 
 
 class Side(_Strict):
@@ -129,6 +130,7 @@ class Pair(_Strict):
     status: Literal["ok", "wrong", "skipped", "error", "lost"]
     reason: str | None = None
     sides: Annotated[list[Side], Field(min_length=2, max_length=2)] | None = None
+    origin: dict[str, str | None] | None = None
 
 
 def read(path: str | Path, plan: Collection[str] | None = None) -> list[Row]:
@@ -193,6 +195,7 @@ def flatten(content: Any) -> Row:
         "info": json.dumps(record.info or {}, allow_nan=False),
         "order": json.dumps(record.order, allow_nan=False) if record.order else None,
         "peak_memory_bytes": record.peak_memory_bytes,
+        "origin": record.origin,
     }
     for kind in KINDS:
         row |= _times(kind, (record.timing or {}).get(kind))
@@ -206,7 +209,7 @@ def sides(content: Any) -> list[Row]:
     rows: list[Row] = []
     for place, (side, point) in enumerate((("base", pair.base), ("other", pair.other))):
         row: Row = {"pair": pair.point, "side": side, "point": point}
-        row |= {"status": pair.status, "reason": pair.reason}
+        row |= {"status": pair.status, "reason": pair.reason, "origin": pair.origin}
         for kind, times in pair.sides[place] if pair.sides else ():
             row |= _times(kind, times)
         rows.append(row)

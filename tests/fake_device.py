@@ -30,6 +30,9 @@ class Device:
     def facts(self) -> dict[str, Any]:
         return {"name": "fake", "compute_capability": "9.0", "memory_bytes": 1 << 34}
 
+    def driver(self) -> str | None:
+        return "580.159.04"
+
     def synchronize(self) -> None: ...
 
     def alive(self) -> bool:

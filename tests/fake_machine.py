@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -91,6 +92,7 @@ class Gpu:
     def facts(self):
         return {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 1 << 37}
 
+    def driver(self): return "580.159.04"
     def synchronize(self): pass
     def alive(self): return False
     def release(self): pass
@@ -129,6 +131,7 @@ case "$*" in
   *index,uuid,name*)
     echo "0, ${uuid}aaaa, NVIDIA H200"
     [ -e "$NCUFLOW_TEST_PLAN/one-gpu" ] || echo "1, ${uuid}bbbb, NVIDIA H200";;
+  *compute_cap*) echo "NVIDIA H200, 9.0, 580.159.04, 143771, 345, 1980, 2619, 2619, 0x1, 30, 70";;
   *name*) echo "NVIDIA H200"; echo "NVIDIA H200";;
   *) exit 1;;
 esac
@@ -213,6 +216,14 @@ class Machine:
                 stderr=subprocess.STDOUT, text=True,
             )  # fmt: skip
 
+    def install(self, package: str, version: str) -> None:
+        """A package of that name and version, which holds nothing, in place of an earlier one."""
+        for folder in self.folder.glob(f"{package}-*.dist-info"):
+            shutil.rmtree(folder)
+        folder = self.folder / f"{package}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {package}\nVersion: {version}\n")
+
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self.command(*arguments), cwd=self.folder, env=self.environment, capture_output=True,
@@ -251,6 +262,9 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
     (project.folder / "targets/plans.py").write_text(PLANS.lstrip())
     with (project.folder / "ncuflow/runner/gpu.py").open("a") as device:
         device.write(DEVICE)  # in place of the real one
+    ceilings = json.loads((ROOT / "recordings/h200/ceilings.json").read_text())
+    with (project.folder / "ncuflow/runner/ceilings.py").open("a") as measuring:
+        measuring.write(f"\n\ndef measure(device, repeats):\n    return {ceilings!r}\n")
     plan = project.folder / "plan"
     plan.mkdir()
     for pipe in ("reached", "go"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -73,11 +74,9 @@ def test_a_complete_sweep(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert record["points"] == POINTS
     assert record["kernels"] == dict.fromkeys(POINTS, 1)
     assert record["lost"] == []
-    assert (record["tool"], record["version"], record["gpu"]) == (
-        "ncu",
-        "2025.3.1.0",
-        "NVIDIA H200",
-    )
+    origin = record["origin"]
+    assert (record["tool"], origin["ncu"], origin["gpu"]) == ("ncu", "2025.3.1.0", "NVIDIA H200")
+    assert origin["nsys"] is None and origin["python"] == platform.python_version()
     assert (bench / "out/sweep.ncu-rep").exists()
     assert sorted(p.name for p in (bench / "out").iterdir()) == ["sweep.json", "sweep.ncu-rep"]
     assert TOKEN not in (bench / "seen").read_text()

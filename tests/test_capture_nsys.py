@@ -35,6 +35,7 @@ CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER NOT NULL, uuid TEXT NOT NULL
 CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, nameEnum INTEGER, value TEXT);
 CREATE TABLE PROCESSES (globalPid INTEGER, name TEXT);
 CREATE TABLE ANALYSIS_DETAILS (command TEXT);
+CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT);
 CREATE TABLE FUTURE_TABLE (surprise TEXT);
 CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT);
 CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
@@ -90,6 +91,10 @@ def make_export(path: Path, points: list[str] = POINTS) -> Path:
         )
     database.execute("INSERT INTO PROCESSES VALUES (1, '/home/alice/venv/bin/python')")
     database.execute("INSERT INTO ANALYSIS_DETAILS VALUES ('nsys profile alice')")
+    database.executemany(
+        "INSERT INTO DIAGNOSTIC_EVENT VALUES (?, ?)",
+        [(2, "Not all CUDA events might have been collected."), (2, "see /home/alice/log.txt")],
+    )
     database.execute("INSERT INTO FUTURE_TABLE VALUES ('alice was here')")
     meta = [
         ("EXPORT_SCHEMA_VERSION", "3.7.2"),
@@ -171,8 +176,10 @@ def test_scrub_keeps_what_the_timeline_needs(tmp_path: Path) -> None:
     database = sqlite3.connect(path)
     assert set(tables(database)) == {
         "StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL",
-        "TARGET_INFO_GPU", "META_DATA_EXPORT",
+        "TARGET_INFO_GPU", "META_DATA_EXPORT", "DIAGNOSTIC_EVENT",
     }  # fmt: skip
+    warned = [text for (text,) in database.execute("SELECT text FROM DIAGNOSTIC_EVENT")]
+    assert warned == ["Not all CUDA events might have been collected.", "[removed]"]
     strings = dict(database.execute("SELECT id, value FROM StringIds"))
     assert strings == {0: "RopeKernel", 1: "cudaLaunchKernel", 3: "rope/T4096", 4: "[removed]"}
     assert database.execute("SELECT name, uuid FROM TARGET_INFO_GPU").fetchall() == [
@@ -269,7 +276,8 @@ def test_a_complete_trace_is_scrubbed(bench: Path) -> None:
     assert trace() == 0
     record = json.loads((bench / "out/trace.json").read_text())
     assert record["kernels"] == {"rope/T512": 1, "rope/T4096": 2}
-    assert (record["version"], record["lost"], record["unattributed"]) == ("2023.4.4.54", [], 1)
+    assert (record["lost"], record["unattributed"]) == ([], 1)
+    assert (record["origin"]["nsys"], record["origin"]["ncu"]) == ("2023.4.4.54", None)
     stored = (bench / "out/trace.sqlite").read_bytes()
     assert TOKEN.encode() not in stored and b"alice" not in stored
     assert sorted(p.name for p in (bench / "out").iterdir()) == ["trace.json", "trace.sqlite"]

@@ -73,7 +73,10 @@ MACHINE = {
     "datasheet": {"dram_gbs": 4800.0, "tensor_tflops": 989.5, "source": "sheet"},
     "measured": {"dram_gbs": 4172.0, "tensor_tflops": {"f16": 716.0, "bf16": 733.0}, "source": "copy"},
 }  # fmt: skip
-PROVENANCE = {"tier": "A", "gpu": "NVIDIA H200", "compute_capability": "9.0"}
+PROVENANCE = {
+    "tier": "A", "gpu": "NVIDIA H200", "compute_capability": "9.0", "date": "2026-01-02", "driver": "580.1",
+    "cuda": "13.0", "torch": "2.11", "flashinfer": "0.7.2", "cutlass_dsl": "4.8", "ncu": "2025.3", "nsys": "2023.4",
+}  # fmt: skip
 
 # Written out: work over time, counter over counter. Nothing here is taken from the declarations.
 FLOPS, TENSOR = 7e9 + 5e8 + 3e7 + 1e6 + 2e6 + 4e6, 7e9 + 1e6
@@ -81,6 +84,8 @@ DRAM = 1.1e9 + 1.3e8 + 8e6 + 16e6
 L2, L1 = 2.9e9 + 32e6, 4.3e9 + 64e6
 EXPECTED = {
     "point": "decode/x", "target": "decode", "tier": "A", "gpu": "NVIDIA H200", "architecture": "sm_90",
+    "driver_version": "580.1", "cuda_version": "13.0", "torch_version": "2.11", "flashinfer_version": "0.7.2",
+    "cutlass_dsl_version": "4.8", "ncu_version": "2025.3", "nsys_version": "2023.4", "date": "2026-01-02",
     "status": "ok", "problems": f"trace: gone; {MERGE}: no rules", "dtype": "bf16",
     "time_cold_us": 350, "time_cold_q25_us": 340, "time_cold_q75_us": 363, "time_cold_n": 31,
     "time_hot_us": 290, "time_hot_q25_us": 281, "time_hot_q75_us": 299, "time_hot_n": 17,

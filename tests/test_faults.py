@@ -382,3 +382,57 @@ def test_a_point_more_captures_its_batch_again_and_no_other(undisturbed, machine
     assert len(set(after) - set(before)) == 1
     assert before.items() <= after.items()
     assert {row["point"] for row in machine.table("timing")} == {*POINTS, "toy/n9"}
+
+
+# --- upgrades ---------------------------------------------------------------------------------
+
+
+def test_after_an_upgrade_every_row_says_with_what_it_was_measured(machine):
+    page = machine.folder / "outputs/fake/reports/toy.md"
+    machine.install("flashinfer_python", "0.6.18")
+    done = machine.run("toy", "--config", "strict=false")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FlashInfer 0.6.18, ncu 2025.3.1.0 ·" in page.read_text()
+    machine.install("flashinfer_python", "0.7.2")
+    machine.configure(lambda config: config["sweeps"]["default"]["toy"][0]["n"].append(9))
+    done = machine.run("toy", "--config", "strict=false")
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = json.loads((machine.folder / "outputs/fake/results/toy_results.json").read_text())
+    assert made["provenance"]["mixed"] == ["flashinfer"]
+    rows = {point["point"]: point["measurement"]["flashinfer_version"] for point in made["points"]}
+    assert rows["toy/n9"] == "0.7.2"
+    assert set(rows.values()) == {"0.6.18", "0.7.2"}
+    origins = {(row["batch"], row["tool"]): row["ncu"] for row in machine.table("captures")}
+    assert {ncu for (_, tool), ncu in origins.items() if tool == "sweep"} == {"2025.3.1.0"}
+    assert {ncu for (_, tool), ncu in origins.items() if tool == "timing"} == {None}
+    text = page.read_text()
+    assert "FlashInfer 0.6.18 and 0.7.2" in text and "not all measured with one FlashInfer" in text
+    assert "`n9` (FlashInfer 0.7.2" in text
+    assert text.count("(FlashInfer ") >= len(rows)
+    side = machine.folder / "outputs/fake/results"
+    refused = subprocess.run(
+        [sys.executable, "-m", "ncuflow", "compare", side, side, "--out", machine.folder / "c.json"],
+        cwd=machine.folder, env=machine.environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert refused.stderr.endswith("FlashInfer 0.6.18 and 0.7.2: measured apart, so not one side\n")
+
+
+def test_the_preflight_looks_again_where_another_tool_is_here(machine):
+    """Installing ncu takes "ncu missing" from the page; a run in which nothing changed does nothing."""
+    ncu = machine.folder / "bin/ncu"
+    ncu.rename(ncu.with_name("later"))
+    info = machine.folder / "outputs/fake/results/environment_info.json"
+
+    def looked() -> str:
+        done = machine.run("environment")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return {row["check"]: row["status"] for row in json.loads(info.read_text())["findings"]}[
+            "ncu"
+        ]
+
+    assert looked() == "missing"
+    ncu.with_name("later").rename(ncu)
+    assert looked() == "ok"
+    before = info.stat().st_mtime_ns
+    assert looked() == "ok" and info.stat().st_mtime_ns == before

@@ -9,6 +9,7 @@ import lzma
 import math
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -355,6 +356,39 @@ def test_tiers_without_counters_or_trace(evidence):
         path.unlink()
     found = tables.collect(root, [folder])
     assert found["timing"] and not found["kernels"] and not found["timeline"]
+
+
+def test_a_capture_says_with_what_it_was_made_and_what_its_tool_warned_of(evidence):
+    root, folder = evidence
+    written = json.loads((folder / "trace.json").read_text())
+    written |= {"notes": ["cut"], "origin": {"nsys": "2026.1", "python": "3"}}
+    (folder / "trace.json").write_text(json.dumps(written))
+    (packed,) = folder.glob("trace.sqlite.xz")
+    plain = packed.with_suffix("")
+    plain.write_bytes(lzma.decompress(packed.read_bytes()))
+    packed.unlink()
+    with sqlite3.connect(plain) as database:
+        database.execute("CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)")
+        database.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (2, 'Not all CUDA events')")
+    database.close()
+    found = {row["tool"]: row for row in tables.collect(root, [folder])["captures"]}
+    assert found["trace"]["warnings"].startswith("cut; nsys: Not all CUDA events")
+    assert (found["trace"]["nsys"], found["trace"]["ncu"]) == ("2026.1", None)
+    assert found["timing"]["python"] is None  # of a format that did not say
+
+
+def test_records_of_two_processes_are_not_one_timing(evidence):
+    root, folder = evidence
+    (path,) = folder.glob("timing.jsonl*")
+    with io.opened(path) as plain:
+        lines = [json.loads(line) for line in plain.read_text().splitlines()]
+    path.unlink()
+    for line in lines:
+        line["origin"] = {"flashinfer": "0.7.2", "date": "2026-01-01T00:00:00Z"}
+    lines[-1]["origin"] |= {"flashinfer": "0.6.18"}
+    (folder / "timing.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(io.BadInput, match=r"timing\.jsonl: records of several runs"):
+        tables.collect(root, [folder])
 
 
 def record(folder: Path, tool: str = "sweep", **values) -> None:

@@ -5,6 +5,7 @@ CAPTURES = f"{OUT}/captures"
 _jit_cache = f"{OUT}/jit-cache" if Path(OUT).is_absolute() else f"$PWD/{OUT}/jit-cache"
 JIT_ENV = f'FLASHINFER_WORKSPACE_BASE="{_jit_cache}" FLASHINFER_JIT_LINEINFO=1'
 if LIVE:
+    from ncuflow.capture.machine import installed
     from ncuflow.parsers import registry
 
     # A sweep asks for these counters, so another list captures again; another label or meaning in the catalogues does not.
@@ -26,6 +27,7 @@ if LIVE:
             jit_env=JIT_ENV,
             clocks=config["ncu"]["clock_control"],
             counters="" if config["ncu"]["enabled"] else "--no-counters",
+            installed=installed(),  # it looks again where another tool or package is here
         shell:
             "{params.jit_env} python -m ncuflow preflight --clock-policy {params.clocks}"
             " {params.counters} --out {output} 2> {log}"

@@ -25,10 +25,9 @@ from typing import Any
 
 from ncuflow.capture.jitprobe import MARKER, plain_path
 from ncuflow.capture.lock import gpu_lock
-from ncuflow.capture.machine import package_version
-from ncuflow.capture.points import now
 from ncuflow.capture.process import CaptureError, minimal_environment, run_child
 from ncuflow.io import write_json
+from ncuflow.runner.origin import now, package_version
 from ncuflow.target import jit_modules
 
 SHOWN_ENVIRONMENT = re.compile(r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CC|CXX)$")

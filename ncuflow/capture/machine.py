@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -14,6 +13,7 @@ from typing import Any
 
 from ncuflow.capture.process import output_of
 from ncuflow.runner.gpu import IDLE, throttle_reasons
+from ncuflow.runner.origin import package_version
 
 GPU_FIELDS = {
     "gpu": "name",
@@ -30,6 +30,7 @@ GPU_FIELDS = {
 }
 DRIVER_ATTRIBUTES = {"sm_count": 16, "l2_bytes": 38}  # CU_DEVICE_ATTRIBUTE_*
 CAP_SYS_ADMIN = 21
+PACKAGES = ("torch", "flashinfer-python", "flashinfer", "nvidia-cutlass-dsl", "ncu-report")
 PARAMS = Path("/proc/driver/nvidia/params")
 STATUS = Path("/proc/self/status")
 
@@ -85,34 +86,6 @@ def driver_attributes() -> dict[str, int | None]:
     return found
 
 
-def package_version(*names: str) -> str | None:
-    """Version of the first installed distribution of these names."""
-    for name in names:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
-
-
-def package_folder(name: str) -> Path | None:
-    """Folder of an installed package, found without importing it."""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent
-
-
-def torch_cuda() -> str | None:
-    """CUDA version that torch was built for, without importing torch (which takes seconds)."""
-    folder = package_folder("torch")
-    path = None if folder is None else folder / "version.py"
-    if path is None or not path.exists():
-        return None
-    match = re.search(r"^cuda\b[^=]*=\s*'([\d.]+)'", path.read_text("utf-8"), re.MULTILINE)
-    return match.group(1) if match else None
-
-
 def counters_refused(params: str | None, status: str | None, uid: int) -> bool | None:
     """Whether the driver refuses performance counters to this process; None if it does not tell.
 
@@ -148,6 +121,15 @@ def tool(name: str, environ: Mapping[str, str] | None = None) -> str | None:
     environ = os.environ if environ is None else environ
     toolkit = Path(environ.get("CUDA_HOME") or "/usr/local/cuda") / "bin" / name
     return shutil.which(environ.get(f"NCUFLOW_{name.upper()}") or name) or shutil.which(toolkit)
+
+
+def installed() -> str:
+    """What the preflight would look at, in one line: where that is another one, it has to look again."""
+    tools = [tool(name) or name for name in ("nvidia-smi", "ncu", "nsys", "nvcc", "ninja", "g++")]
+    found = [(path, Path(path).stat().st_mtime_ns if Path(path).is_file() else 0) for path in tools]
+    packages = [package_version(name) for name in PACKAGES]
+    driver = output_of(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+    return f"{found} {packages} {driver} {counters_refused_here()}"
 
 
 def tier_reason(counters: bool = True) -> tuple[str, str]:

@@ -43,8 +43,10 @@ from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.capture.reportscrub import scrub_report
 from ncuflow.capture.staging import staging
 from ncuflow.io import UsageError, write_json
+from ncuflow.model import Origin
 from ncuflow.parsers import reader
 from ncuflow.parsers.registry import architecture, counters
+from ncuflow.runner.origin import origin
 
 COMPLETE, NOTHING, LOST, REFUSED = 0, 1, 3, 5
 SOME_POINTS_FAILED = 3  # of `ncuflow launch`, which the profilers pass on; its records say which
@@ -86,6 +88,11 @@ def ncu_command(
     if args.import_source:
         command += ["--import-source", "yes"]
     return command + trace_command(args, points, progress)
+
+
+def origin_of(gpu: Gpu, **tools: str | None) -> Origin:
+    """What a capture on this GPU is made with."""
+    return origin(gpu.name, (parse_gpu(gpu_query(gpu.uuid)) or {}).get("driver"), **tools)
 
 
 def registry_counters(gpu: Gpu) -> tuple[str, ...]:
@@ -187,9 +194,8 @@ def _keep(
         )
     record = capture_record(
         "ncu",
-        ncu_version(),
+        origin_of(held.gpu, ncu=ncu_version()),
         _shown(command, stage, args),
-        held.gpu.name,
         ids,
         found,
         lost,

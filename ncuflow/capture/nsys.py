@@ -29,6 +29,7 @@ from ncuflow.capture.ncu import (
     NOTHING,
     SOME_POINTS_FAILED,
     add_common_arguments,
+    origin_of,
     parse_version,
     trace_command,
 )
@@ -189,7 +190,7 @@ def _keep(
     shown = shown_command(command, sqlite.parent)
     notes = [ending(outcome)] if ending(outcome) else []
     record = capture_record(
-        "nsys", version, shown, held.gpu.name, ids, found, lost, outcome.wall_s, notes
+        "nsys", origin_of(held.gpu, nsys=version), shown, ids, found, lost, outcome.wall_s, notes
     )
     sqlite.replace(args.out / sqlite.name)
     write_json(args.out / f"{args.name}.json", record)

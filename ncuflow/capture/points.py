@@ -6,12 +6,12 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.process import CaptureError
 from ncuflow.io import read_json, replacing, write_json
+from ncuflow.model import Origin
 
 GOOD = ("ok", "traced")
 
@@ -81,7 +81,7 @@ def keep_nothing(
     lost = lost_points(points, Found(), progress, "")
     for entry in lost:
         print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
-    record = capture_record(tool, None, [], None, [], Found(), lost, 0.0, ["no point was ok"])
+    record = capture_record(tool, None, [], [], Found(), lost, 0.0, ["no point was ok"])
     with replacing(report) as temporary:
         temporary.touch()
     write_json(report.with_suffix(".json"), record)
@@ -104,9 +104,8 @@ def lost_points(
 
 def capture_record(
     tool: str,
-    version: str | None,
+    origin: Origin | None,
     command: Sequence[str],
-    gpu: str | None,
     points: Sequence[str],
     found: Found | None,
     lost: Sequence[Mapping[str, str]],
@@ -116,10 +115,8 @@ def capture_record(
     """The JSON that lies beside a report and says what it should hold."""
     return {
         "tool": tool,
-        "version": version,
+        "origin": origin,
         "command": list(command),
-        "date": now(),
-        "gpu": gpu,
         "points": list(points),
         "kernels": None if found is None else dict(found.kernels),
         "failed": {} if found is None else dict(found.failed),
@@ -128,11 +125,6 @@ def capture_record(
         "notes": list(notes),
         "wall_s": round(wall_s, 2),
     }
-
-
-def now() -> str:
-    """The date as it is written everywhere: UTC, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _reason(record: Mapping[str, Any] | None, ended: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import re
 import shutil
 import tempfile
@@ -19,9 +18,9 @@ from typing import Any
 
 from ncuflow.capture import machine
 from ncuflow.capture.ncu import REMEDY, parse_version
-from ncuflow.capture.points import now
 from ncuflow.capture.process import output_of
 from ncuflow.io import write_json
+from ncuflow.runner.origin import origin, package_version
 
 Finding = dict[str, Any]
 DISK_NEEDED_GB = 5.0
@@ -192,24 +191,16 @@ def provenance(gpu: dict[str, Any] | None, evidence_tier: str, clock_policy: str
     gpu = gpu or {}
     live = evidence_tier != "C"
     attributes = machine.driver_attributes() if gpu else {}
+    tools = {name: tool_version(name) for name in ("ncu", "nsys")}
+    made = origin(gpu.get("gpu"), gpu.get("driver"), **tools)
     return {
         "tier": evidence_tier,
-        "gpu": gpu.get("gpu"),
         "compute_capability": gpu.get("compute_capability"),
         "sm_count": attributes.get("sm_count"),
         "l2_bytes": attributes.get("l2_bytes"),
         "memory_bytes": attributes.get("memory_bytes"),
-        "driver": gpu.get("driver"),
-        "cuda": machine.torch_cuda() or tool_version("nvcc"),
-        "torch": machine.package_version("torch"),
-        "flashinfer": machine.package_version("flashinfer-python", "flashinfer"),
-        "cutlass_dsl": machine.package_version(
-            "nvidia-cutlass-dsl"
-        ),  # with it FlashInfer takes other kernels
-        "ncu": tool_version("ncu"),
-        "nsys": tool_version("nsys"),
-        "python": platform.python_version(),
-        "date": now(),
+        **made,
+        "cuda": made["cuda"] or tool_version("nvcc"),
         "recording": None,
         "clock_policy": clock_policy if live else None,
     }
@@ -230,9 +221,7 @@ def findings(gpu: dict[str, Any] | None, origin: dict[str, Any]) -> list[Finding
         package_finding("flashinfer", origin["flashinfer"], "pip install flashinfer-python")
     )
     rows.append(
-        package_finding(
-            "ncu-report", machine.package_version("ncu-report"), "pip install ncu-report"
-        )
+        package_finding("ncu-report", package_version("ncu-report"), "pip install ncu-report")
     )
     ncu_remedy = (
         "install Nsight Compute, or set NCUFLOW_NCU; without it the evidence has no counters"

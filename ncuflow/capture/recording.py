@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture import manifest
-from ncuflow.capture.points import now
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.reportscrub import scrubbed
 from ncuflow.capture.staging import staging
 from ncuflow.io import UsageError, dump_json, opened, read_json, write_json, write_text
 from ncuflow.parsers import listing, reader, tables
 from ncuflow.private import find_path, find_secret, patterns
+from ncuflow.runner.origin import now
 
 PACKED = {".ncu-rep", ".sqlite"}
 PACKED_ABOVE = {".jsonl": 256 << 10, ".json": 512 << 10}

@@ -16,7 +16,7 @@ from ncuflow.private import find_secret, patterns
 
 KEPT_TABLES = re.compile(
     r"^(CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS|StringIds|TARGET_INFO_GPU|ENUM_\w+"
-    r"|META_DATA_EXPORT|EXPORT_META_DATA)$"
+    r"|META_DATA_EXPORT|EXPORT_META_DATA|DIAGNOSTIC_EVENT)$"
 )
 KEPT_META = re.compile(r"^EXPORT_(PRODUCT|SCHEMA|ARCH|PLATFORM)")
 BLANKED = {"TARGET_INFO_GPU": ("uuid", "busLocation", "luid", "ctxswDevPath")}
@@ -93,12 +93,13 @@ def _scrub_strings(database: sqlite3.Connection, private: Known) -> None:
         )
         bad = [(REMOVED, i) for i, value in rows if i in used and is_private(value, private)]
         database.executemany("UPDATE StringIds SET value=? WHERE id=?", bad)
-    if "NVTX_EVENTS" in names and "text" in _columns(database, "NVTX_EVENTS"):
-        rows = database.execute(
-            "SELECT rowid, text FROM NVTX_EVENTS WHERE text IS NOT NULL"
-        ).fetchall()
-        bad = [(REMOVED, i) for i, value in rows if is_private(value, private)]
-        database.executemany("UPDATE NVTX_EVENTS SET text=? WHERE rowid=?", bad)
+    for name in {"NVTX_EVENTS", "DIAGNOSTIC_EVENT"} & set(names):
+        if "text" in _columns(database, name):
+            rows = database.execute(
+                f"SELECT rowid, text FROM {name} WHERE text IS NOT NULL"
+            ).fetchall()
+            bad = [(REMOVED, i) for i, value in rows if is_private(value, private)]
+            database.executemany(f"UPDATE {name} SET text=? WHERE rowid=?", bad)
 
 
 def is_private(value: str | None, private: Known) -> bool:

@@ -27,6 +27,7 @@ from ncuflow.compare.records import (
     Statistics,
 )
 from ncuflow.findings import statistics
+from ncuflow.findings.provenance import VERSIONS
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.io import BadInput, UsageError, dump_json, emit, read_json
 from ncuflow.model import Kernel, Results
@@ -101,6 +102,9 @@ def load(folder: Path, targets: Sequence[str] | None = None) -> Side:
 
 def _check_same_machine(path: Path, provenance: Mapping[str, Any], content: Results) -> None:
     """A side is one GPU and one set of versions: what mixes them is compared with nothing."""
+    for key in content["provenance"].get("mixed") or ():
+        what = f"{VERSIONS[key]} {content['provenance'][key]}"  # type: ignore[literal-required]
+        raise BadInput(path, f"{what}: measured apart, so not one side")
     for difference in differences.of_sides(provenance, content["provenance"], []):
         if difference.cause:
             what = f"{difference.axis} {difference.head}, the rest of this side {difference.base}"

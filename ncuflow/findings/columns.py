@@ -16,6 +16,7 @@ from typing import Any
 from ncuflow.findings.ceilings import DATASHEETS
 from ncuflow.findings.join import Joined, architecture, idle_us, ratio, total, with_idle_tensor_pipe
 from ncuflow.findings.limiter import Limiter
+from ncuflow.findings.provenance import VERSIONS
 from ncuflow.model import Kernel, Measurement
 
 # Where a value comes from, the rarest last: every point has its own, few machines give counters.
@@ -198,6 +199,14 @@ def _peak(name: str, unit: str, formula: str, compute: Callable[[Joined], Any]) 
     return Column(name, "float", unit, formula, compute, "ceilings", evidence=evidence)
 
 
+def _version(key: str) -> Column:
+    """A version that the captures of a point wrote down."""
+    formula = f"what the point was measured with: {VERSIONS[key]}"
+    return Column(
+        f"{key}_version", "text", "", formula, lambda j: dict(j.provenance).get(key), "point"
+    )
+
+
 WORK = "the target's count, convention beside it"
 # fmt: off
 COLUMNS = (
@@ -208,6 +217,8 @@ COLUMNS = (
     Column("gpu", "text", "", "device name", lambda j: j.provenance["gpu"], "point"),
     Column("architecture", "text", "", "sm_ and the compute capability",
            lambda j: architecture(j.provenance), "point"),
+    *map(_version, VERSIONS),
+    Column("date", "text", "", "when, or the first and the last day", lambda j: j.provenance["date"], "point"),
     Column("status", "text", "", "ok, wrong, skipped, error, lost", lambda j: j.timing["status"], "point"),
     Column("problems", "text", "", "what is missing or failed, '; ' between", lambda j: j.problems, "point"),
     Column("dtype", "text", "", "the point's data type", lambda j: j.params.get("dtype"), "point"),

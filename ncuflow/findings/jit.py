@@ -50,7 +50,10 @@ def jit_analysis(evidence: Path, recording: str | None) -> dict[str, Any]:
     """The recording's measurement with its provenance and one summary row a module."""
     measured: dict[str, Any] = read_json(evidence / "jit" / "jit_analysis.json")
     rows = [summary(name, module) for name, module in measured["modules"].items()]
-    return measured | {"provenance": load_provenance(evidence, recording), "summary": rows}
+    own = {
+        key: measured[key] for key in ("gpu", "flashinfer", "torch", "date") if measured.get(key)
+    }
+    return measured | {"provenance": load_provenance(evidence, recording) | own, "summary": rows}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from ncuflow.io import read_json
-from ncuflow.model import Provenance
+from ncuflow.model import CaptureRow, Origin, Provenance
 
 TIERS = {
     "A": "live counters",
     "B": "live, without hardware counters",
     "C": "recorded elsewhere",
+}
+AND = " and "
+DAY = r"\d{4}-\d\d-\d\d"
+VERSIONS = {
+    "driver": "driver",
+    "cuda": "CUDA",
+    "torch": "torch",
+    "flashinfer": "FlashInfer",
+    "cutlass_dsl": "CuTe DSL",
+    "ncu": "ncu",
+    "nsys": "nsys",
 }
 
 
@@ -24,18 +36,57 @@ def load_provenance(evidence: Path, recording: str | None) -> Provenance:
     stored = read_json(evidence / "environment.json")["provenance"]
     out = {key: stored.get(key) for key in Provenance.__annotations__}
     recorded = {"tier": "C", "recording": recording} if recording else {}
-    return cast(Provenance, out | recorded)
+    return cast(Provenance, out | recorded | {"mixed": []})
+
+
+def of_captures(environment: Provenance, captures: Iterable[CaptureRow]) -> Provenance:
+    """Provenance of what these captures measured: what each wrote down itself, and the environment's where
+    one is of a format that did not."""
+    made = [
+        cast(Provenance, environment | {key: dict(row)[key] for key in Origin.__annotations__})
+        if row["python"]
+        else environment
+        for row in captures
+    ]
+    return together(made) or environment
+
+
+def together(parts: Iterable[Provenance]) -> Provenance | None:
+    """One provenance of several: where they differ, the values side by side, and the key in ``mixed``."""
+    ordered = [dict(part) for part in sorted(parts, key=lambda part: part["date"] or "")]
+    if not ordered:
+        return None
+    out = dict(ordered[-1])
+    mixed = {key for part in ordered for key in cast(list[str], part["mixed"])}
+    for key in VERSIONS:
+        values = dict.fromkeys(
+            v for part in ordered if part[key] for v in str(part[key]).split(AND)
+        )
+        if key == "cutlass_dsl" and values and not all(part[key] for part in ordered):
+            values["none"] = None  # with it FlashInfer takes other kernels
+        out[key] = AND.join(values) or None
+        mixed |= {key} if len(values) > 1 else set()
+    days = [day for part in ordered for day in re.findall(DAY, str(part["date"]))]
+    if len(set(days)) > 1:
+        out["date"] = f"{min(days)} to {max(days)}"
+    return cast(Provenance, out | {"mixed": [key for key in VERSIONS if key in mixed]})
+
+
+def named(values: Mapping[str, Any], keys: Iterable[str], suffix: str = "") -> str:
+    """Versions by name: ``FlashInfer 0.7.2, ncu 2025.3.1.0``; of what is not known, nothing.
+
+    suffix: of the keys in ``values``: ``_version`` in a measurement row.
+    """
+    known = ((VERSIONS[key], values.get(key + suffix)) for key in keys)
+    return ", ".join(f"{name} {version}" for name, version in known if version)
 
 
 def one_line(provenance: Mapping[str, Any]) -> str:
     """Origin in one line, for figures and page headers: tier, GPU, versions, date."""
-    versions = ", ".join(
-        f"{name} {provenance[key]}"
-        for name, key in (
-            ("driver", "driver"), ("CUDA", "cuda"), ("torch", "torch"), ("FlashInfer", "flashinfer"),
-            ("CuTe DSL", "cutlass_dsl"), ("ncu", "ncu"), ("nsys", "nsys"),
-        )
-        if provenance.get(key)
-    )  # fmt: skip
-    tier = provenance["tier"]
-    return f"Tier {tier} ({TIERS[tier]}) · {provenance['gpu']} · {versions} · {provenance['date']}"
+    tier, mixed = provenance["tier"], provenance.get("mixed")
+    line = f"Tier {tier} ({TIERS[tier]}) · {provenance['gpu']} · {named(provenance, VERSIONS)} · {provenance['date']}"
+    return (
+        f"{line} · not all measured with one {', '.join(VERSIONS[key] for key in mixed)}"
+        if mixed
+        else line
+    )

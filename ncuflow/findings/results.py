@@ -17,9 +17,9 @@ from ncuflow.findings import ceilings
 from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined
-from ncuflow.findings.provenance import load_provenance
+from ncuflow.findings.provenance import load_provenance, of_captures
 from ncuflow.io import BadInput, read_json, write_json
-from ncuflow.model import Kernel, OfKernel, Point, Results, Series, Timing, Turns
+from ncuflow.model import CaptureRow, Kernel, OfKernel, Point, Results, Series, Timing, Turns
 from ncuflow.parquet import read_table, write_table
 
 
@@ -55,10 +55,15 @@ def _without_key(row: dict[str, Any]) -> Any:
 
 def results(target: str, tables: Path, evidence: Path, recording: str | None) -> Results:
     """Everything that is known of one target, joined on the point id."""
-    provenance = load_provenance(evidence, recording)
-    machine = ceilings.machine(provenance["gpu"], _json(evidence / "ceilings.json"))
+    environment = load_provenance(evidence, recording)
+    machine = ceilings.machine(environment["gpu"], _json(evidence / "ceilings.json"))
     all_kernels = kernels(tables)
-    _same_gpu(all_kernels, provenance["gpu"], evidence)
+    captures: list[CaptureRow] = read(tables, "captures")
+    _same_gpu([(k["report"], k["device"]) for k in all_kernels], environment["gpu"], evidence)
+    _same_gpu([(c["report"], c["gpu"]) for c in captures], environment["gpu"], evidence)
+    of_batch = {
+        batch: of_captures(environment, rows) for batch, rows in grouped(captures, "batch").items()
+    }
     sweep = grouped([k for k in all_kernels if k["batch"] != "deep"], "point")
     timeline = grouped(read(tables, "timeline"), "point")
     lost = grouped(read(tables, "lost"), "point")
@@ -70,7 +75,8 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         point, first, params = timing["point"], not timing["run"], json.loads(timing["params"])
         kernels, operations = (sweep[point], timeline[point]) if first else ([], [])
         losses = [f"{loss['tool']}: {loss['reason']}" for loss in lost[point]] if first else []
-        return Joined(timing, params, kernels, operations, machine, provenance, losses)
+        made = of_batch.get(timing["batch"], environment)
+        return Joined(timing, params, kernels, operations, machine, made, losses)
 
     points = [_point(joined(t), runs[t["point"]]) for t in timed if not t["run"]]
     again = grouped([t for t in timed if t["run"]], "run").values()
@@ -78,7 +84,12 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
     return {
         "schema": 1,
         "target": target,
-        "provenance": provenance,
+        "provenance": of_captures(environment, captures),
+        "warnings": [
+            {"report": row["report"], "text": row["warnings"]}
+            for row in captures
+            if row["warnings"]
+        ],
         "ceilings": machine,
         "points": points,
         "deep": _deep([k for k in all_kernels if k["batch"] == "deep"], tables),
@@ -87,13 +98,11 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
     }
 
 
-def _same_gpu(kernels: list[Kernel], gpu: str | None, evidence: Path) -> None:
-    """BadInput where a kernel ran on another model than the evidence is filed under (a MIG slice is none)."""
-    for kernel in kernels:
-        device = kernel["device"]
+def _same_gpu(devices: list[tuple[str, str | None]], gpu: str | None, evidence: Path) -> None:
+    """BadInput where a report is of another model than the evidence is filed under (a MIG slice is none)."""
+    for report, device in devices:
         if gpu and device and not device.startswith(gpu):
-            what = f"{kernel['report']} is of {device}, but environment.json is of {gpu}"
-            raise BadInput(evidence, what)
+            raise BadInput(evidence, f"{report} is of {device}, but environment.json is of {gpu}")
 
 
 def _runs(timed: list[Timing]) -> dict[str, list[Any]]:

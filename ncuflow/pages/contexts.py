@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ncuflow.findings.provenance import together
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context, guide, guide_choices
 from ncuflow.pages.findings import Findings
@@ -32,6 +33,8 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     if page == "environment":
         return context
     context["targets"] = {name: target_section(found) for name, found in findings.targets.items()}
+    measured = together(results["provenance"] for results in findings.targets.values())
+    context["provenance"] = measured or machine["provenance"]
     context["stopped"] = [(title(name), reason) for name, reason in findings.stopped.items()]
     records = findings.optional("claims")
     if records is not None:
@@ -69,6 +72,7 @@ def target_section(results: Results) -> Context:
         "base": ", ".join(f"{name} {value}" for name, value in usual(good, axis)),
         "total": len(points),
         "good": len(good),
+        "warnings": results["warnings"],
         "not_good": [p for p in points if p["status"] != "ok"],
         "incomplete": [p for p in good if p["measurement"]["problems"]],
         "shown": [_shown(p) for p in spread(good, MOST_ROWS)],

@@ -18,6 +18,7 @@ from typing import Any
 from ncuflow.findings import choices, hotlines, limiter, stalltree
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
+from ncuflow.findings.provenance import together
 from ncuflow.findings.results import read
 from ncuflow.io import BadInput
 from ncuflow.model import Kernel, Line, Operation, Point, Results
@@ -113,7 +114,8 @@ def side_of(side: Side) -> Block:
     machine = side.findings.optional("environment_info")
     if not all_results and not machine:
         raise BadInput(side.folder, "no results here: results/<target>_results.json")
-    provenance = (machine or all_results[0])["provenance"]
+    measured = together(results["provenance"] for results in all_results)
+    provenance = measured or machine["provenance"]
     return {
         "name": provenance["recording"] or side.folder.name,
         "provenance": provenance,
@@ -123,6 +125,7 @@ def side_of(side: Side) -> Block:
         "points": points(all_results),
         "struck": side.findings.struck,
         "stopped": side.findings.stopped,
+        "warnings": [warned for results in all_results for warned in results["warnings"]],
     }
 
 

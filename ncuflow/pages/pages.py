@@ -13,7 +13,7 @@ from pathlib import Path
 import jinja2
 
 from ncuflow.findings.limiter import CEILING, DRAW
-from ncuflow.findings.provenance import TIERS, one_line
+from ncuflow.findings.provenance import TIERS, named, one_line
 from ncuflow.io import write_text
 from ncuflow.pages import contexts
 from ncuflow.pages.filters import FILTERS
@@ -33,7 +33,13 @@ def environment() -> jinja2.Environment:
         autoescape=False,
     )
     env.filters.update(FILTERS)
-    env.globals |= {"one_line": one_line, "TIERS": TIERS, "CEILING": CEILING, "DRAW": DRAW}
+    env.globals |= {
+        "one_line": one_line,
+        "named": named,
+        "TIERS": TIERS,
+        "CEILING": CEILING,
+        "DRAW": DRAW,
+    }
     return env
 
 

@@ -61,6 +61,14 @@ class Gpu:
             "memory_bytes": facts.total_memory,
         }
 
+    def driver(self) -> str | None:
+        """Version of the driver; None if NVML cannot tell."""
+        if self._handle is None:
+            return None
+        import pynvml
+
+        return str(pynvml.nvmlSystemGetDriverVersion())
+
     def synchronize(self) -> None:
         """Wait for the GPU; raises what the kernels raised."""
         self.torch.cuda.synchronize()

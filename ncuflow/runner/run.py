@@ -32,10 +32,12 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, UsageError, read_json, write_json, write_text
+from ncuflow.model import Origin
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Run
 from ncuflow.runner.launch import Launch
+from ncuflow.runner.origin import origin
 from ncuflow.runner.progress import Progress
 from ncuflow.runner.sweep import Point, expand
 from ncuflow.target import Target, known, load
@@ -245,8 +247,13 @@ def _point(path: Path, entry: Any, target: Target) -> Point:
     return Point(entry["id"], entry["target"], params)
 
 
-def write_records(out: Path, names: Sequence[str], produce: Callable[..., int]) -> int:
-    """Write what ``produce(emit)`` emits to OUT.partial, and all of it to OUT, in the order of ``names``."""
+def write_records(
+    out: Path, names: Sequence[str], made: Origin | None, produce: Callable[..., int]
+) -> int:
+    """Write what ``produce(emit)`` emits to OUT.partial, and all of it to OUT, in the order of ``names``.
+
+    Each record says with what it was made.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(out.name + ".partial")
     progress = Progress(len(names))
@@ -254,7 +261,7 @@ def write_records(out: Path, names: Sequence[str], produce: Callable[..., int]) 
     with partial.open("w", encoding="utf-8", newline="\n") as file:
 
         def emit(record: Record) -> None:
-            line = json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n"
+            line = json.dumps(record | {"origin": made}, allow_nan=False, ensure_ascii=False) + "\n"
             lines[record["point"]] = line
             file.write(line)
             file.flush()
@@ -320,13 +327,14 @@ def run(args: argparse.Namespace) -> int:
     what = Run(device, target, args.mode, args.repeats, args.seed)
     what.order, what.rounds = args.order, args.rounds
     what.flush, what.faults, what.watch = not args.no_flush, planted, builds.CompilerWatch()
+    made = origin(device.facts()["name"], device.driver())
     what.checked = not (args.unchecked and args.mode == "trace")
     if what.mode == "pairs":
         sides = pairs.pairs_of(points)
         names = [pairs.name(*pair) for pair in sides]
-        return write_records(args.out, names, lambda emit: pairs.run_pairs(what, sides, emit))
+        return write_records(args.out, names, made, lambda emit: pairs.run_pairs(what, sides, emit))
     names = [point.id for point in points]
-    return write_records(args.out, names, lambda emit: run_points(what, points, emit))
+    return write_records(args.out, names, made, lambda emit: run_points(what, points, emit))
 
 
 def gpu_capabilities() -> list[str]:

@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ncuflow.capture.machine import package_folder, package_version
 from ncuflow.capture.process import CaptureError
 from ncuflow.io import write_json
+from ncuflow.runner.origin import package_folder, package_version
 from ncuflow.source import cuda
 from ncuflow.source.api import exports, signatures
 from ncuflow.source.cuda import Function, functions

@@ -59,7 +59,7 @@ async function start() {
 
 function header(found, tabs) {
   const of = found.side.provenance;
-  const line = [of.gpu, of.flashinfer && `FlashInfer ${of.flashinfer}`, of.cuda && `CUDA ${of.cuda}`, of.date?.slice(0, 10)].filter(Boolean).join(" · ");
+  const line = [of.gpu, of.flashinfer && `FlashInfer ${of.flashinfer}`, of.cuda && `CUDA ${of.cuda}`, of.date?.replace(/T\S*/g, ""), of.mixed.length > 0 && `not all with one ${of.mixed.join(", ")}`].filter(Boolean).join(" · ");
   return h(
     "header",
     { class: "top" },

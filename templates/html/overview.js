@@ -12,6 +12,7 @@ export async function overview(evidence, params) {
   const side = evidence.side;
   return [
     Object.entries(side.stopped ?? {}).map(([name, reason]) => h("p", { class: "warning" }, `${name} is left out: ${reason}`)),
+    side.warnings.map(({ report, text }) => h("p", { class: "warning" }, `${report}: ${text}`)),
     section("Kernels", null, await kernels(evidence, side)),
     section(
       "Roofline",

@@ -1,0 +1,65 @@
+"""The origin of a capture: GPU, driver, versions and date, written down by each process that measures.
+
+Versions are read from what is installed; nothing slow is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ncuflow.model import Origin
+
+
+def origin(gpu: str | None, driver: str | None, **tools: str | None) -> Origin:
+    """What a capture that starts now is made with. tools: versions of ``ncu`` and ``nsys``, where one is used."""
+    return {
+        "gpu": gpu,
+        "driver": driver,
+        "cuda": torch_cuda(),
+        "torch": package_version("torch"),
+        "flashinfer": package_version("flashinfer-python", "flashinfer"),
+        # with it FlashInfer takes other kernels
+        "cutlass_dsl": package_version("nvidia-cutlass-dsl"),
+        "ncu": tools.get("ncu"),
+        "nsys": tools.get("nsys"),
+        "python": platform.python_version(),
+        "date": now(),
+    }
+
+
+def now() -> str:
+    """The date as it is written everywhere: UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def package_version(*names: str) -> str | None:
+    """Version of the first installed distribution of these names."""
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def package_folder(name: str) -> Path | None:
+    """Folder of an installed package, found without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent
+
+
+def torch_cuda() -> str | None:
+    """CUDA version that torch was built for, without importing torch (which takes seconds)."""
+    folder = package_folder("torch")
+    path = None if folder is None else folder / "version.py"
+    if path is None or not path.exists():
+        return None
+    match = re.search(r"^cuda\b[^=]*=\s*'([\d.]+)'", path.read_text("utf-8"), re.MULTILINE)
+    return match.group(1) if match else None

@@ -1,0 +1,55 @@
+"""Whose evidence it is: provenances of captures brought together."""
+
+from __future__ import annotations
+
+import pytest
+
+from ncuflow.findings.provenance import of_captures, one_line, together
+from ncuflow.model import Origin
+
+ENVIRONMENT = {
+    "tier": "A", "gpu": "NVIDIA H200", "driver": "580.1", "cuda": "13.0", "torch": "2.11", "flashinfer": "0.7.2",
+    "cutlass_dsl": None, "ncu": "2025.3", "nsys": "2023.4", "python": "3.11", "date": "2026-03-03T01:00:00Z",
+    "recording": None, "mixed": [],
+}  # fmt: skip
+
+
+def capture(**own):
+    """A row of the captures table, made as the environment says but for `own`."""
+    return {key: ENVIRONMENT[key] for key in Origin.__annotations__} | own
+
+
+def test_captures_say_themselves_when_and_with_what():
+    rows = [
+        capture(date="2026-03-01T09:00:00Z", ncu=None),
+        capture(date="2026-03-01T08:00:00Z", nsys=None),
+    ]
+    found = of_captures(ENVIRONMENT, rows)
+    assert (found["ncu"], found["nsys"], found["mixed"]) == ("2025.3", "2023.4", [])
+    assert found["date"] == "2026-03-01T09:00:00Z"  # not the day on which the machine was looked at
+    assert "not all" not in one_line(found)
+
+
+@pytest.mark.parametrize(
+    ("own", "mixed", "shown"),
+    [
+        ({"flashinfer": "0.6.18"}, ["flashinfer"], "FlashInfer 0.6.18 and 0.7.2"),
+        ({"ncu": "2024.1", "driver": "570"}, ["driver", "ncu"], "driver 570 and 580.1"),
+        ({"cutlass_dsl": "4.8"}, ["cutlass_dsl"], "CuTe DSL 4.8 and none"),
+    ],
+)
+def test_what_differs_stands_side_by_side(own, mixed, shown):
+    earlier = capture(date="2026-02-27T09:00:00Z", **own)
+    found = of_captures(ENVIRONMENT, [capture(), earlier])
+    assert found["mixed"] == mixed
+    assert shown in one_line(found)
+    assert found["date"] == "2026-02-27 to 2026-03-03"
+    again = together([found, found, of_captures(ENVIRONMENT, [capture()])])
+    assert again == found
+
+
+def test_of_a_capture_that_does_not_say_the_environment_does():
+    silent = dict.fromkeys(Origin.__annotations__)
+    assert of_captures(ENVIRONMENT, [silent, silent]) == ENVIRONMENT
+    assert of_captures(ENVIRONMENT, []) == ENVIRONMENT
+    assert of_captures(ENVIRONMENT, [silent, capture(flashinfer="0.8")])["mixed"] == ["flashinfer"]
