@@ -442,6 +442,7 @@ def test_two_captures_are_compared_the_changed_points_first(browser, written):
 
 def test_a_hostile_name_is_shown_as_text(browser, written):
     def hostile(found: Any) -> None:
+        found["provenance"] |= dict.fromkeys(("gpu", "driver", "ncu", "flashinfer"), HOSTILE)
         for point in found["points"]:
             name = point["point"] + HOSTILE
             point["point"] = point["measurement"]["point"] = name
@@ -460,6 +461,7 @@ def test_a_hostile_name_is_shown_as_text(browser, written):
     path = written(hostile)
     for fragment in (
         "",
+        "#/claims",
         "#/points?cols=main_kernel,kind",
         "#/source?by=file",
         "#/choices",
@@ -474,6 +476,64 @@ def test_a_hostile_name_is_shown_as_text(browser, written):
     page.locator("table.grid tbody a").first.click()
     page.wait_for_selector('main[data-view="point"] h2')
     assert page.title() != "hit" and page.locator("img").count() == 0
+
+
+def without_counters(found: Any) -> None:
+    """As where ncu may not read counters."""
+    found["deep"] = []
+    for point in found["points"]:
+        point["kernels"] = []
+        nulled(point["measurement"], {"ncu", "ceilings"})
+
+
+def without_trace(found: Any) -> None:
+    for point in found["points"]:
+        nulled(point["measurement"], {"nsys"})
+        point["samples"] = {k: v for k, v in point["samples"].items() if k == "cold_us"}
+
+
+def without_anything(found: Any) -> None:
+    """As where every point failed before its first launch."""
+    without_counters(found)
+    found["noise"] = {}
+    for point in found["points"]:
+        point |= {"status": "failed", "reason": HOSTILE, "samples": {}, "runs": {}, "info": {}}
+        point["check"] = dict.fromkeys(point["check"])
+        nulled(point["measurement"], {"events", "nsys"})
+        point["params"] = dict.fromkeys(point["params"])
+
+
+def nulled(row: dict[str, Any], sources: set[str]) -> None:
+    """Take away what comes from these sources or is computed of it."""
+    for name in row:
+        if BY_NAME[name].source in sources:
+            row[name] = None
+
+
+@pytest.mark.parametrize("change", [without_counters, without_trace, without_anything])
+def test_a_page_of_less_evidence_opens_and_has_dashes(browser, written, change):
+    page = browser.open(written(change, targets=("decode", "merge_state")))
+    for view in (*VIEWS, "point?id=" + POINT, f"points?cols={','.join(BY_NAME)}"):
+        page.evaluate("to => { location.hash = '#/' + to }", view)
+        page.wait_for_selector(f'main[data-view="{view.split("?")[0]}"] > *')
+        shown = page.inner_text("main")
+        wrong = [w for w in ("undefined", "NaN", "[object", "null", "Infinity", "false,") if w in shown]
+        assert not wrong, (view, wrong)
+    assert "–" in texts(page.locator("table.grid tbody td"))
+
+
+def test_points_of_one_capture_alone_are_named_beside_the_changes(browser, written):
+    def renamed(found: Any) -> None:
+        for point in found["points"][1:]:
+            point["point"] = point["measurement"]["point"] = point["point"] + HOSTILE
+            for kernel in point["kernels"]:
+                kernel["point"] = point["point"]
+
+    page = browser.open(written(same, renamed))
+    shown = page.inner_text("main")
+    assert "Points of the base alone" in shown and "Points of the head alone" in shown
+    assert "Kernel<img src=x onerror=" in shown and page.locator("img").count() == 0
+    assert "[object" not in shown and "undefined" not in shown
 
 
 def test_ten_thousand_points_are_few_rows(browser, written):
