@@ -517,7 +517,9 @@ def test_a_page_of_less_evidence_opens_and_has_dashes(browser, written, change):
         page.evaluate("to => { location.hash = '#/' + to }", view)
         page.wait_for_selector(f'main[data-view="{view.split("?")[0]}"] > *')
         shown = page.inner_text("main")
-        wrong = [w for w in ("undefined", "NaN", "[object", "null", "Infinity", "false,") if w in shown]
+        wrong = [
+            w for w in ("undefined", "NaN", "[object", "null", "Infinity", "false,") if w in shown
+        ]
         assert not wrong, (view, wrong)
     assert "–" in texts(page.locator("table.grid tbody td"))
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-
-import pandas as pd
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
 
 from ncuflow.findings.noise import MEASURED, RATES, TIMED, launch_floor
 from ncuflow.model import Measurement, NoiseFloor, Point
@@ -17,15 +16,22 @@ COVERED = 0.95
 
 def repeat_floors(repeats: Sequence[Iterable[Measurement]]) -> dict[str, NoiseFloor]:
     """Floors by column from repeated captures (A/A) of the same points: the measurement rows of each."""
-    rows = [row for capture in repeats for row in capture]
-    frame = pd.DataFrame(rows, columns=["point", *MEASURED]).set_index("point").astype(float)
-    by_point = frame.groupby(level="point")
-    middle = by_point.mean().abs()
-    spreads = (by_point.max() - by_point.min()) / middle
-    spreads = spreads.where((by_point.count() > 1) & (middle > 0))
-    known = {str(name): spread.dropna().tolist() for name, spread in spreads.items()}
+    by_column: dict[str, dict[str, list[float]]] = {name: {} for name in MEASURED}
+    for row in (row for capture in repeats for row in capture):
+        for name, by_point in by_column.items():
+            if row.get(name) is not None:
+                by_point.setdefault(row["point"], []).append(float(row[name]))
+    known = {name: list(_spreads(by_point.values())) for name, by_point in by_column.items()}
     how = f"largest relative difference between {len(repeats)} captures"
     return {name: _floor(found, len(repeats), how) for name, found in known.items() if found}
+
+
+def _spreads(found: Iterable[Sequence[float]]) -> Iterator[float]:
+    """Largest less smallest over the mean, of each that was measured more than once."""
+    for values in found:
+        middle = abs(fmean(values))
+        if len(values) > 1 and middle > 0:
+            yield (max(values) - min(values)) / middle
 
 
 def launch_floors(rows: Sequence[Measurement]) -> dict[str, NoiseFloor]:

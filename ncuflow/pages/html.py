@@ -27,7 +27,7 @@ from ncuflow.pages.html_columns import Side
 FOLDER = "templates/html"
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
-LEVEL = 9  # of the compression
+LEVEL = 6  # of the compression: 9 takes twice as long for 1 % less
 
 
 def report(sides: Sequence[Side], comparisons: Sequence[Any]) -> str:
