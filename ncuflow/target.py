@@ -103,6 +103,31 @@ def uneven(target: str) -> tuple[Choice, ...]:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Opportunity:
+    """A change that counters suggest, and the most that it can bring.
+
+    shown: what the evidence shows, a format over what is known of a point: its parameters, columns,
+    the metrics of its main kernel and what plan() chose; where: the points at which it shows; symbol:
+    where FlashInfer's source decides it; change: what to do; bound: the share of the time, of 1, that
+    it can save there at most, where that is less than the room under the roofs; choice: the key of
+    the price that tries it, ``turned`` where its base is what is advised; relaunches: it is
+    tried only where other kernels or grids ran; how: to try it where no price does; metric: the time that it saves.
+    """
+
+    what: str
+    shown: str
+    where: Callable[[Mapping[str, Any]], Any]
+    symbol: Symbol
+    change: str
+    bound: Callable[[Mapping[str, Any]], float] = lambda known: 1.0
+    choice: str = ""
+    turned: bool = False
+    relaunches: bool = False
+    how: str = ""
+    metric: str = "time_cold_us"
+
+
 @dataclass(kw_only=True)
 class Target:
     """One kernel target; ``docs/adding-a-target.md`` says what the pipeline does with each part.
@@ -136,6 +161,7 @@ class Target:
     sources: tuple[str, ...] = ()
     jit: tuple[Jit, ...] = ()
     prices: tuple[Choice, ...] = ()
+    opportunities: tuple[Opportunity, ...] = ()
     templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
     order: int = 99

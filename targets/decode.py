@@ -21,7 +21,7 @@ from ncuflow.runner.launch import (
 )
 from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Symbol, Target, Work, uneven
+from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work, uneven
 from ncuflow.targets import prefill
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
@@ -286,6 +286,85 @@ TARGET = Target(
             "eager",
             "graph",
             metrics=("host_launch_us", "time_hot_us", "time_cold_us"),
+        ),
+    ),
+    opportunities=(
+        Opportunity(
+            what="tensor cores for GQA",
+            shown="{busiest_unit} works {busiest_pct} of the time and DRAM {sol_dram_pct}: CUDA cores multiply a KV "
+            "token for each query head of its group",
+            where=lambda f: f["kv_heads"] < f["qo_heads"] and f["cores"] == "cuda",
+            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
+            change="`use_tensor_cores=True` (the default is False)",
+            choice="cores_grouped",
+        ),
+        Opportunity(
+            what="a CUDA graph",
+            shown="the call takes the host {host_launch_us}, its kernels {time_hot_us}: launched one after another, "
+            "the GPU waits",
+            where=lambda f: (
+                f["host_launch_us"] > f["time_hot_us"]
+                and f["launch"] == "eager"
+                and f["split"] == f["pdl"] == "auto"
+            ),
+            bound=lambda f: 1 - f["time_hot_us"] / f["step_us"],
+            symbol=Symbol("CUDAGraphBatchDecodeWithPagedKVCacheWrapper", "decode.py"),
+            change="capture the step with `CUDAGraphBatchDecodeWithPagedKVCacheWrapper`",
+            choice="launch",
+            metric="step_us",
+        ),
+        Opportunity(
+            what="dependent launch of the merge",
+            shown="with a split two kernels follow each other; the second starts {kernel_gap_us} after the first ends "
+            "without programmatic dependent launch",
+            where=lambda f: f["pdl"] == "off" and f["merge_pct"] > 0,
+            bound=lambda f: (f["merge_pct"] + f["tail_pct"]) / 100,
+            symbol=Symbol("BatchDecodeWithPagedKVCacheDispatched", "attention/decode.cuh"),
+            change="leave `enable_pdl` at its default, on where the GPU has it",
+            choice="decode_pdl",
+            turned=True,
+        ),
+        Opportunity(
+            what="no split",
+            shown="the merge takes {merge_pct} of the kernels' time",
+            where=lambda f: (
+                f["merge_pct"] > 0
+                and f["split"] == "auto"
+                and f["launch"] == "eager"
+                and f["pdl"] == "auto"
+            ),
+            bound=lambda f: f["merge_pct"] / 100,
+            symbol=Symbol(
+                "BatchDecodeWithPagedKVCacheWorkEstimationDispatched", "attention/scheduler.cuh"
+            ),
+            change="`plan(disable_split_kv=True)`, which CUDA-core decode ignores",
+            choice="decode_split",
+            relaunches=True,
+        ),
+        Opportunity(
+            what="a merge kernel for few chunks",
+            shown="merging takes {merge_us}, {merge_pct} of the kernels' time; DRAM works {merge_dram_pct} of that",
+            where=lambda f: f["merge_pct"] > 0 and f["launch"] == "eager",
+            bound=lambda f: f["merge_pct"] / 100 * (1 - f["merge_dram_pct"] / 100),
+            symbol=Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+            change="more rows and heads in flight per block, where chunks are few",
+            how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and compare two builds",
+        ),
+        Opportunity(
+            what="smaller chunks for short sequences",
+            shown="the grid is {waves} waves: slots that no block fills take {blocks_pct} of the time",
+            where=lambda f: (
+                f["blocks_pct"] >= 20
+                and f["launch"] == "eager"
+                and f["split"] == f["pdl"] == "auto"
+            ),
+            bound=lambda f: f["blocks_pct"] / 100,
+            symbol=Symbol(
+                "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch", "attention/scheduler.cuh"
+            ),
+            change="lower the least chunk where sequences × KV heads leave SMs empty",
+            how="change `min_num_pages_per_batch` in the scheduler, and compare two builds",
         ),
     ),
     meanings={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncuflow.runner import reference
 from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
-from ncuflow.target import Jit, Symbol, Target, Work
+from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
 
 CHECKED_ELEMENTS = 1 << 27  # of the input, compared with the reference
 
@@ -102,6 +102,47 @@ TARGET = Target(
     },
     sources=("cascade.cu", "flashinfer_cascade_binding.cu"),
     jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),),
+    opportunities=(
+        Opportunity(
+            what="a CUDA graph",
+            shown="the call takes the host {host_launch_us}, its kernel {time_hot_us}",
+            where=lambda f: f["host_launch_us"] > f["time_hot_us"],
+            bound=lambda f: 1 - f["time_hot_us"] / f["step_us"],
+            symbol=Symbol("merge_states", "cascade.py"),
+            change="capture the merge with the attention before it in a CUDA graph",
+            how="`torch.cuda.graph` around both: the decode chapter has what a graph brings there",
+            metric="step_us",
+        ),
+        Opportunity(
+            what="merge_state for two states",
+            shown="MergeStatesKernel works DRAM {sol_dram_pct} of the time for two states, and counts {flops_counted}",
+            where=lambda f: f["variant"] == "merge_states" and f["states"] == 2,
+            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            symbol=Symbol("MergeStateKernel", "attention/cascade.cuh"),
+            change="`merge_state(v_a, s_a, v_b, s_b)`, where the two need not be put side by side",
+            choice="merge_two",
+        ),
+        Opportunity(
+            what="more rows per launch",
+            shown="the grid is {waves} waves: slots that no block fills take {blocks_pct} of the time",
+            where=lambda f: f["blocks_pct"] >= 20,
+            bound=lambda f: f["blocks_pct"] / 100,
+            symbol=Symbol("MergeStates", "attention/cascade.cuh"),
+            change="merge the rows of all requests in one call",
+            how="points with a larger `seq_len` in the sweep, time per row",
+        ),
+    ),
+    prices=(
+        Choice(
+            "merge_two",
+            "merge_states or merge_state for two states",
+            "variant",
+            "merge_states",
+            "merge_state",
+            where=lambda p: p["variant"] == "merge_state" or p["states"] == 2,
+            ignoring=("states",),
+        ),
+    ),
     meanings={
         "DTypeIn": "type of the partial outputs",
         "num_smem_stages": "partial outputs in flight in shared memory",

@@ -20,7 +20,7 @@ from ncuflow.runner.launch import (
 )
 from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Symbol, Target, Work, uneven
+from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work, uneven
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20
@@ -320,6 +320,100 @@ TARGET = Target(
         ),
         Choice("qk", "q·k summed in float32 or float16", "qk", "f32", "f16"),
         Choice("soft_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30),
+    ),
+    opportunities=(
+        Opportunity(
+            what="fa3 instead of fa2",
+            shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its "
+            "instruction (HMMA) can, "
+            "not a warpgroup's; schedulers issue in {issue_active} of the cycles",
+            where=lambda f: (
+                f["backend"] == "fa2" and f["split"] == "auto" and not f["merge_pct"] > 0
+            ),
+            symbol=Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+            change='`backend="fa3"`; the default `"auto"` takes it on compute capability 9.0',
+            choice="backend",
+        ),
+        Opportunity(
+            what="no split of a short KV",
+            shown="the merge of the split takes {merge_pct} of the kernels' time ({merge_us}); "
+            "attention alone holds {waves} waves",
+            where=lambda f: f["merge_pct"] > 0 and f["split"] == "auto",
+            bound=lambda f: f["merge_pct"] / 100,
+            symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            change="`plan(disable_split_kv=True)` where KV is about as short as a chunk",
+            choice="prefill_split",
+            relaunches=True,
+        ),
+        Opportunity(
+            what="a merge kernel for few chunks",
+            shown="merging takes {merge_us}, in which DRAM works {merge_dram_pct} and instruction issue "
+            "{merge_issue_pct}: a block merges one row of one head at a time, with a "
+            "thread row for each chunk, most of which hold none",
+            where=lambda f: f["merge_pct"] > 0,
+            bound=lambda f: f["merge_pct"] / 100 * (1 - f["merge_dram_pct"] / 100),
+            symbol=Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+            change="give idle thread rows other rows and heads, as `MergeStatesKernel` does",
+            how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and compare two builds",
+        ),
+        Opportunity(
+            what="chunks of 16 pages",
+            shown="launch and tail take {tail_pct} of the time, missing blocks {blocks_pct}",
+            where=lambda f: (
+                f["backend"] == "fa2"
+                and f["split"] == "auto"
+                and f["tail_pct"] + f["blocks_pct"] > 20
+            ),
+            bound=lambda f: (f["tail_pct"] + f["blocks_pct"]) / 100,
+            symbol=Symbol("PrefillBinarySearchKVChunkSize", "attention/scheduler.cuh"),
+            change="`plan(fixed_split_size=16)`",
+            choice="prefill_chunk",
+            relaunches=True,
+        ),
+        Opportunity(
+            what="contiguous K and V instead of pages",
+            shown="pages are gathered by a producer warpgroup with cp.async, with no TMA, and CTA_KV is smaller: "
+            "issue active is {issue_active}, "
+            "the tensor pipe works {tensor_pipe_pct}",
+            where=lambda f: f["backend"] == "fa3" and f["layout"] == "paged",
+            bound=lambda f: f["latency_pct"] / 100,
+            symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
+            change="prefill new tokens through `BatchPrefillWithRaggedKVCacheWrapper` before they are appended to the cache",
+            choice="layout",
+        ),
+        Opportunity(
+            what="TMA for pages",
+            shown="the tensor pipe works {tensor_pipe_pct}, latency takes {latency_pct} of the time, issue active is "
+            "{issue_active}",
+            where=lambda f: (
+                f["backend"] == "fa3" and f["layout"] == "paged" and f["page_size"] >= 16
+            ),
+            bound=lambda f: f["latency_pct"] / 100,
+            symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
+            change="load whole pages by TMA, which frees the producer's registers for CTA_KV 128",
+            how="a collective main loop with a TMA descriptor over pages; what contiguous K and V bring is what to "
+            "expect of it",
+        ),
+        Opportunity(
+            what="q·k summed in float16",
+            shown="{registers} registers per thread allow {theoretical_occupancy_pct} occupancy; latency takes {latency_pct}",
+            where=lambda f: (
+                f["backend"] == "fa2" and f["dtype"] == "f16" and f["limiter"] == "latency"
+            ),
+            bound=lambda f: f["latency_pct"] / 100,
+            symbol=Symbol("compute_qk", "attention/prefill.cuh"),
+            change="`plan(use_fp16_qk_reduction=True)`, at the price of precision",
+            choice="qk",
+        ),
+        Opportunity(
+            what="more requests in one plan()",
+            shown="the grid is {waves} waves: slots that no block fills take {blocks_pct} of the time",
+            where=lambda f: f["blocks_pct"] >= 20 and f["batch"] == 1 and f["split"] == "auto",
+            bound=lambda f: f["blocks_pct"] / 100,
+            symbol=Symbol("PrefillPlan", "attention/scheduler.cuh"),
+            change="batch the prefills of several requests (`qo_indptr`)",
+            how="points with a larger `batch` in the sweep, time per sequence",
+        ),
     ),
     meanings={
         "MASK_MODE": "mask compiled in",

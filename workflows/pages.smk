@@ -5,6 +5,7 @@ OVER_ALL = ["kernel-dev-guide", "final-report", "claims", "INDEX", "analysis"]
 rule target_page:
     input:
         results=f"{OUT}/results/{{target}}_results.json",
+        source_index=captured("source_index.json"),
         code=code("pages", pages=["target"]),
     output:
         page=f"{OUT}/reports/{{target}}.md",

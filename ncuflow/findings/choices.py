@@ -22,6 +22,7 @@ ALPHA, CONFIDENCE = 0.01, 0.95
 FEWEST_SAMPLES = 8  # a side, for the normal approximation
 # column -> the samples in the results file that it is the median of
 SAMPLES = {"time_cold_us": "cold_us", "time_hot_us": "hot_us", "host_launch_us": "host_us"}
+STEP = "step_us"  # of a launch among many: what the host takes, or the GPU, whichever is longer
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def prices(choice: Choice, results: Results) -> list[Price]:
         base, other = points[first], points[second]
         fixed = choice.fixed(base["params"])
         pair = turns.get((base["point"], other["point"]))
+        if turned := turns.get((other["point"], base["point"])):
+            pair = turned | {"base": base["point"], "other": other["point"], "sides": turned["sides"][::-1]}  # fmt: skip
         for metric in choice.metrics:
             one = pair and price_in_turns(pair, metric, turns.values(), fixed)
             found.append(one or price(base, other, metric, results.get("noise") or {}, fixed))
@@ -81,27 +84,32 @@ def price_in_turns(
     pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed = ()
 ) -> Price | None:
     """The price of a pair that was timed in turns; None where it has no times of this metric."""
-    key = SAMPLES.get(metric, "").removesuffix("_us")
-    if not key or not pair["sides"]:
+    if metric not in (*SAMPLES, STEP) or not pair["sides"]:
         return None
-    medians = _medians(pair, key)
+    (base_us, base_samples), (other_us, other_samples) = _sides(pair, metric)
     floor = max(
         (
             math.expm1(abs(math.log(other / base)))
             for one in others
             if one["base"] == one["other"] and one["sides"]
-            for base, other in [_medians(one, key)]
+            for (base, _), (other, _) in [_sides(one, metric)]
         ),
         default=None,
     )
-    samples = tuple(list(side[f"{key}_samples_us"] or ()) for side in pair["sides"])  # type: ignore[literal-required]
-    points = (pair["base"], pair["other"])
-    return replace(_price(metric, points, fixed, medians, samples, floor), in_turns=True)  # type: ignore[arg-type]
+    points, samples = (pair["base"], pair["other"]), (base_samples, other_samples)
+    return replace(
+        _price(metric, points, fixed, (base_us, other_us), samples, floor), in_turns=True
+    )
 
 
-def _medians(pair: Turns, key: str) -> tuple[float, float]:
-    base, other = (float(side[f"{key}_us"]) for side in pair["sides"])  # type: ignore[literal-required]
-    return base, other
+def _sides(pair: Turns, metric: str) -> list[tuple[float, list[float]]]:
+    """(median, samples) of the base and of the other."""
+    found = []
+    for side in pair["sides"]:
+        times: dict[str, Any] = dict(side)
+        name = SAMPLES.get(metric) or max("host_us", "hot_us", key=lambda key: times[key] or 0)
+        found.append((float(times[name]), list(times[name.replace("_us", "_samples_us")] or ())))
+    return found
 
 
 def _price(

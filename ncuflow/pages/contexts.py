@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 from ncuflow.findings.provenance import together
 from ncuflow.model import Point, Results
-from ncuflow.pages import Context, guide, guide_choices
+from ncuflow.pages import Context, guide, guide_choices, opportunities
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.series import axis_of, spread, usual
 from ncuflow.target import known
@@ -19,7 +19,7 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     if page == "target":
         if target is None:
             raise ValueError("page target: needs --target")
-        section = target_section(findings.target(target))
+        section = target_section(findings.target(target), findings.source_index)
         return {"provenance": section["provenance"], "t": section}
     if page == "jit":
         jit = findings.optional("jit_analysis")
@@ -32,7 +32,10 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     }
     if page == "environment":
         return context
-    context["targets"] = {name: target_section(found) for name, found in findings.targets.items()}
+    context["targets"] = {
+        name: target_section(found, findings.source_index)
+        for name, found in findings.targets.items()
+    }
     measured = together(results["provenance"] for results in findings.targets.values())
     context["provenance"] = measured or machine["provenance"]
     context["stopped"] = [(title(name), reason) for name, reason in findings.stopped.items()]
@@ -58,8 +61,8 @@ def title(name: str) -> str:
     return target.title if target else name.replace("_", " ").capitalize()
 
 
-def target_section(results: Results) -> Context:
-    """What pages say of one target."""
+def target_section(results: Results, index: Any = None) -> Context:
+    """What pages say of one target; index: of the FlashInfer that was measured."""
     points = results["points"]
     good = [p for p in points if p["status"] == "ok"]
     axis = axis_of(good)
@@ -78,6 +81,7 @@ def target_section(results: Results) -> Context:
         "shown": [_shown(p) for p in spread(good, MOST_ROWS)],
         "best": _best(good, axis.rate),
         "limiters": _limiters(good),
+        "opportunities": opportunities.rows(results, index),
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
         "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),
     }
@@ -105,8 +109,7 @@ def _limiters(points: list[Point]) -> list[Context]:
     for point in points:
         groups.setdefault(point["measurement"]["limiter"], []).append(_shown(point))
     return [
-        {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time),
-         "emptiest": min(members, key=lambda p: p["m"].get("waves") or math.inf)}
+        {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time)}
         for name, members in sorted(groups.items(), key=lambda g: -len(g[1]))
     ]  # fmt: skip
 

@@ -19,6 +19,7 @@ from ncuflow.pages import (
     guide_kernels,
     guide_source,
     guide_splitkv,
+    opportunities,
 )
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.guide_waits import hot_kernels, trees
@@ -97,6 +98,7 @@ def section(
             points, names, [kernel.name for kernel in target.kernels]
         ),
         "launches": guide_kernels.launches(points),
+        "opportunities": opportunities.rows(results, index),
         "choices": guide_choices.shown_choices(results),
         "split": guide_splitkv.rows(points, results["provenance"].get("sm_count"), names),
     }

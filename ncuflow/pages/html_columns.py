@@ -121,7 +121,7 @@ def side_of(side: Side) -> Block:
         "provenance": provenance,
         "machine": machine,
         "jit": side.findings.optional("jit_analysis"),
-        "targets": [target_of(results) for results in all_results],
+        "targets": [target_of(results, side.findings.source_index) for results in all_results],
         "points": points(all_results),
         "struck": side.findings.struck,
         "stopped": side.findings.stopped,
@@ -129,9 +129,9 @@ def side_of(side: Side) -> Block:
     }
 
 
-def target_of(results: Results) -> Block:
+def target_of(results: Results, index: Any) -> Block:
     """What the overview says of one target, as the Markdown pages do."""
-    found = contexts.target_section(results)
+    found = contexts.target_section(results, index)
     best = found["best"]
     return {
         **{k: found[k] for k in ("name", "title", "base", "total", "good", "ceilings")},
@@ -140,6 +140,7 @@ def target_of(results: Results) -> Block:
         "best": best and best["id"],
         "noise": results["noise"],
         "prices": list(prices(results)),
+        "opportunities": found["opportunities"],
     }
 
 

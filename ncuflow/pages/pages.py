@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jinja2
 
+from ncuflow.findings.choices import CONFIDENCE
 from ncuflow.findings.limiter import CEILING, DRAW
 from ncuflow.findings.provenance import TIERS, named, one_line
 from ncuflow.io import write_text
@@ -33,13 +34,8 @@ def environment() -> jinja2.Environment:
         autoescape=False,
     )
     env.filters.update(FILTERS)
-    env.globals |= {
-        "one_line": one_line,
-        "named": named,
-        "TIERS": TIERS,
-        "CEILING": CEILING,
-        "DRAW": DRAW,
-    }
+    env.globals |= {"one_line": one_line, "named": named, "TIERS": TIERS}
+    env.globals |= {"CEILING": CEILING, "DRAW": DRAW, "CONFIDENCE": CONFIDENCE}
     return env
 
 

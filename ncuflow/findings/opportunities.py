@@ -1,0 +1,190 @@
+"""Opportunities: what the evidence of a target suggests to change, what that can bring at most, and what it brought.
+
+The most is the bound that a target declares, and never more than the room: what the roofs leave of the time,
+for the work that is left after the change. A trial is a price, which a target declares as a choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ncuflow import format as fmt
+from ncuflow.findings import choices, limiter
+from ncuflow.findings.choices import STEP, Price
+from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings.join import is_merge, main_kernel, ratio, total
+from ncuflow.model import Point, Results
+from ncuflow.parsers.registry import METRICS
+from ncuflow.target import Choice, Opportunity, Target, known
+
+LEAST = 0.01  # of the time: what can bring less is no opportunity
+
+
+class Facts(dict[str, Any]):
+    """What is known of a point, by name. What is not is NaN, so that no condition on it holds."""
+
+    def __missing__(self, name: str) -> float:
+        return math.nan
+
+    def said(self, text: str) -> str:
+        """The format with each value in its unit, a dash where there is none."""
+        return text.format_map(_Printed(self))
+
+
+class _Printed(dict[str, str]):
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+
+    def __missing__(self, name: str) -> str:
+        value = self.facts.get(name)
+        unit = UNITS.get(name, "")
+        if unit in ("%", "pct"):
+            return fmt.pct(value)
+        if unit in ("of 1", "/cycle"):
+            return fmt.percent(value)
+        if name in ("busiest_unit", "second_unit"):
+            return limiter.label(str(value))
+        return fmt.quantity(value, {"B": "byte", "/thread": ""}.get(unit, unit))
+
+
+UNITS = {metric.key: metric.unit for metric in METRICS.values()} | {
+    "merge_us": "µs", "merge_dram_pct": "%", "merge_issue_pct": "%", STEP: "µs",
+} | {column.name: column.unit for column in COLUMNS}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """An opportunity in the evidence, at the point where it brought the most, or else could.
+
+    points: how many show it; most, room: of 1, of the metric's time; price: of the trial, None where it
+    was not tried, and then ``reason`` says why; prices: of all trials; layers: after how many launches a
+    longer plan() is paid for, None where it is not longer or nothing is saved.
+    """
+
+    opportunity: Opportunity
+    point: str
+    facts: Facts
+    points: int
+    most: float
+    room: float
+    price: Price | None
+    prices: tuple[Price, ...]
+    reason: str
+    layers: int | None
+
+    @property
+    def saved(self) -> float:
+        """The share of the time that the trial saved, 0 where it saved none or was not made."""
+        return (
+            max(0.0, -self.price.change) if self.price and self.price.verdict == "differs" else 0.0
+        )
+
+
+def found(results: Results, target: Target | None = None) -> list[Found]:
+    """The opportunities that show in the results: what saved the most first, then what is not tried yet."""
+    target = target or known().get(results["target"])
+    if target is None:
+        return []
+    points = [point for point in results["points"] if point["status"] == "ok"]
+    every = {point["point"]: facts(point, results) for point in points}
+    shown = [
+        _found(one, target, results, every) for one in (target.opportunities if target else ())
+    ]
+    kept = [one for one in shown if one and max(one.most, one.saved) >= LEAST]
+    return sorted(kept, key=lambda one: (-one.saved, one.price is not None, -one.most))
+
+
+def facts(point: Point, results: Results) -> Facts:
+    """Parameters, columns, metrics of the main kernel, plan() and the merge of a point."""
+    main, merges = main_kernel(point["kernels"]), list(filter(is_merge, point["kernels"]))
+    known: dict[str, Any] = {"sm_count": results["provenance"].get("sm_count")}
+    known |= main["metrics"] if main else {}
+    known |= point["params"] | point["info"] | point["measurement"]
+    if main and merges and main not in merges:
+        units = limiter.judge(merges[0]["breakdown"], merges[0]["metrics"]).units
+        known |= {f"merge_{unit.name}_pct": unit.pct for unit in units}
+        known["merge_us"] = ratio(total(kernel["duration_ns"] for kernel in merges), 1e3)
+    known[STEP] = max(known["host_launch_us"] or 0, known["time_hot_us"] or 0) or None
+    return Facts({name: value for name, value in known.items() if value is not None})
+
+
+def room(before: Facts, after: Facts, metric: str) -> float:
+    """What the roofs leave of a time, of 1, for the work of ``after``: measured ceilings, else the datasheet's.
+
+    A step that the host takes longer for than the GPU cannot be shorter than what the GPU takes.
+    """
+    if metric == STEP:
+        least = before["time_hot_us"]
+    else:
+        moved = _roof_us(after, "bytes_analytic", "dram_gbs", 1e-3)
+        least = max(moved, _roof_us(after, "flops_analytic", "tensor_tflops", 1e-6))
+    return max(0.0, 1 - float(least / before[metric]))
+
+
+def _roof_us(facts: Facts, work: str, ceiling: str, scale: float) -> float:
+    peak = facts.get(f"ceiling_{ceiling}_measured") or facts.get(f"ceiling_{ceiling}_datasheet")
+    return float(facts[work] / peak * scale) if peak else 0.0
+
+
+def _found(
+    one: Opportunity, target: Target, results: Results, every: Mapping[str, Facts]
+) -> Found | None:
+    shown = [point for point, known in every.items() if one.where(known)]
+    if not shown:
+        return None
+    choice = next((choice for choice in target.prices if choice.key == one.choice), None)
+    if choice and one.turned:
+        choice = replace(choice, base=choice.other, other=choice.base)
+    tried, reason = _trials(one, choice, results, set(shown))
+    price = min(tried, key=lambda price: price.change, default=None)
+    after = {price.base_point: every[price.other_point] for price in tried}
+
+    def most(point: str) -> float:
+        left = room(every[point], after.get(point, every[point]), one.metric)
+        bound = one.bound(every[point])
+        return max(0.0, min(left, bound)) if math.isfinite(bound) else left
+
+    at = price.base_point if price else max(shown, key=most)
+    return Found(
+        one, at, every[at], len(shown), most(at), room(every[at], after.get(at, every[at]), one.metric),
+        price, tuple(tried), reason, _layers(price, every),
+    )  # fmt: skip
+
+
+def _trials(
+    one: Opportunity, choice: Choice | None, results: Results, shown: set[str]
+) -> tuple[list[Price], str]:
+    """The prices at the points that show it, and why there is none."""
+    if choice is None:
+        return [], one.how
+    by_id = {point["point"]: point for point in results["points"]}
+    choice = replace(choice, metrics=(one.metric,))
+    pairs = [price for price in choices.prices(choice, results) if price.base_point in shown]
+    tried = [
+        price
+        for price in pairs
+        if not one.relaunches or _launched(by_id[price.base_point]) != _launched(by_id[price.other_point])
+    ]  # fmt: skip
+    if pairs and not tried:
+        return [], "the same kernels ran on the same grids with it and without"
+    failed = [
+        p
+        for p in results["points"]
+        if p["params"].get(choice.parameter) == choice.other and p["reason"]
+    ]
+    untried = one.how or f"points with `{choice.parameter}: {choice.other}` in the sweep"
+    return tried, next((str(p["reason"]) for p in failed), untried)
+
+
+def _launched(point: Point) -> list[tuple[str | None, str | None]]:
+    return [(kernel["demangled"], kernel["grid"]) for kernel in point["kernels"]]
+
+
+def _layers(price: Price | None, every: Mapping[str, Facts]) -> int | None:
+    if price is None or price.metric == STEP or price.change >= 0:
+        return None
+    longer = every[price.other_point]["plan_us"] - every[price.base_point]["plan_us"]
+    return math.ceil(longer / (price.base - price.other)) if longer > 0 else None

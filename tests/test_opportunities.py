@@ -1,0 +1,140 @@
+"""Opportunities: never above the room, each tried or with a reason, ranked by what they brought."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from conftest import DEFAULT
+
+from ncuflow.findings.opportunities import Facts, found, room
+from ncuflow.pages.opportunities import place, rows
+from ncuflow.target import Choice, Opportunity, Symbol, Target, known
+
+
+def declared(**more: Any) -> Opportunity:
+    return Opportunity(
+        what="b", shown="busy {busiest_pct}", where=lambda f: f["side"] == "a", symbol=Symbol("f", "x.cuh"),
+        change="take b", **{"choice": "ab"} | more,
+    )  # fmt: skip
+
+
+def target(*declared: Opportunity) -> Target:
+    return Target(
+        name="t", title="T", parameters={"side": "a"}, id="{side}", work=lambda p: None, prepare=lambda p: None,  # type: ignore[arg-type,return-value]
+        prices=(Choice("ab", "a or b", "side", "a", "b"),), opportunities=declared,
+    )  # fmt: skip
+
+
+def point(side: str, cold: float, grid: str = "1,1,1", **columns: Any) -> dict[str, Any]:
+    samples = [cold * (1 + 0.001 * (n % 5)) for n in range(30)]
+    measurement = {
+        "time_cold_us": cold, "time_hot_us": cold, "host_launch_us": 1.0, "bytes_analytic": 1e6, "flops_analytic": 0,
+        "ceiling_dram_gbs_measured": 1000.0, "ceiling_tensor_tflops_measured": 1.0, "busiest_pct": 40.0, "plan_us": 10.0,
+    }  # fmt: skip
+    kernel = {
+        "name": "k", "demangled": "k", "grid": grid, "duration_ns": 1.0, "metrics": {}, "breakdown": [],
+    }  # fmt: skip
+    return {
+        "point": f"t/{side}", "params": {"side": side}, "status": "ok", "reason": None, "info": {}, "kernels": [kernel],
+        "measurement": measurement | columns, "samples": {"cold_us": samples},
+    }  # fmt: skip
+
+
+def of(*points: dict[str, Any], noise: float = 0.001) -> Any:
+    floors = {"time_cold_us": {"floor": noise}}
+    return {"target": "t", "provenance": {}, "points": list(points), "pairs": [], "noise": floors}
+
+
+def test_what_a_trial_brought_stands_beside_its_bound() -> None:
+    (one,) = found(of(point("a", 4.0), point("b", 2.0)), target(declared(bound=lambda f: 0.7)))
+    assert one.price and one.price.change == pytest.approx(-0.5) and one.saved == pytest.approx(0.5)
+    assert (one.most, one.room) == (pytest.approx(0.7), pytest.approx(0.75))
+
+
+def test_no_bound_is_above_the_room() -> None:
+    """A megabyte at 1 000 GB/s takes a µs, and of 2 µs no change leaves less."""
+    (one,) = found(of(point("a", 2.0)), target(declared(bound=lambda f: 0.9)))
+    assert one.most == one.room == pytest.approx(0.5)
+    assert not found(of(point("a", 1.0)), target(declared(bound=lambda f: 0.9)))
+
+
+def test_the_room_is_for_the_work_that_is_left() -> None:
+    less = Facts(point("b", 1.0, bytes_analytic=1e5)["measurement"])
+    before = Facts(point("a", 2.0)["measurement"])
+    assert room(before, less, "time_cold_us") == pytest.approx(0.95)
+    step = before | {"time_hot_us": 3.0, "step_us": 4.0}
+    assert room(Facts(step), less, "step_us") == pytest.approx(0.25)
+
+
+def test_what_changes_no_launch_was_not_tried() -> None:
+    same = of(point("a", 4.0), point("b", 2.0))
+    (one,) = found(same, target(declared(relaunches=True)))
+    assert one.price is None and one.reason.startswith("the same kernels ran")
+    other = of(point("a", 4.0), point("b", 2.0, grid="2,1,1"))
+    assert found(other, target(declared(relaunches=True)))[0].price
+
+
+def test_a_trial_that_failed_is_the_reason() -> None:
+    failed = point("b", 2.0) | {"status": "error", "reason": "does not compile"}
+    (one,) = found(of(point("a", 4.0), failed), target(declared()))
+    assert (one.price, one.reason) == (None, "does not compile")
+    (one,) = found(of(point("a", 4.0)), target(declared()))
+    assert one.reason == "points with `side: b` in the sweep"
+
+
+def test_what_saved_most_comes_first_and_what_cost_last() -> None:
+    untried = declared(choice="", how="think")
+    cost = of(point("a", 4.0), point("b", 5.0))
+    assert [o.saved for o in found(cost, target(declared(), untried))] == [0, 0]
+    assert [o.price is None for o in found(cost, target(declared(), untried))] == [True, False]
+    won = of(point("a", 4.0), point("b", 3.0))
+    assert [o.price is None for o in found(won, target(untried, declared()))] == [False, True]
+
+
+def test_a_longer_plan_is_paid_for_by_launches() -> None:
+    (one,) = found(of(point("a", 4.0), point("b", 2.0, plan_us=15.0)), target(declared()))
+    assert one.layers == 3  # 5 µs longer, 2 µs saved by each
+    (one,) = found(of(point("a", 4.0), point("b", 2.0, plan_us=5.0)), target(declared()))
+    assert one.layers is None
+
+
+def test_what_is_not_known_meets_no_condition() -> None:
+    assert math.isnan(Facts()["waves"]) and not Facts()["waves"] >= 0
+    assert Facts(busiest_pct=41.7).said("{busiest_pct}, {waves}") == "42 %, –"
+
+
+def test_a_symbol_is_found_in_the_index_or_is_its_file() -> None:
+    functions = {"data/include/flashinfer/x.cuh": [[7, 9, "f"]]}
+    api = {"python": {"symbol": "a.b", "file": "a.py", "line": 3}}
+    index = {"functions": functions, "targets": {"t": {"api": api}}}
+    assert place(Symbol("f", "x.cuh"), "t", index) == "x.cuh:7"
+    assert (
+        place(Symbol("g", "x.cuh"), "t", index) == place(Symbol("f", "x.cuh"), "t", None) == "x.cuh"
+    )
+    assert place(Symbol("b", "a.py"), "t", index) == "a.py:3"
+
+
+def test_no_gain_of_the_shipped_evidence_is_above_its_room(finished: Any) -> None:
+    paths = sorted((finished.outputs / "results").glob("*_results.json"))
+    every = [one for path in paths for one in found(json.loads(path.read_text()))]
+    assert every
+    for one in every:
+        assert 0 <= one.most <= one.room <= 1, one
+        assert one.price or one.reason, f"{one.opportunity.what}: neither a trial nor a reason"
+        for price in one.prices:
+            least = -price.change if price.high is None else -price.high
+            assert least <= one.room, f"{price.base_point}: a gain above the room"
+        if one.price and one.price.high is not None:
+            assert -one.price.high <= one.most, f"{one.opportunity.what}: above its bound"
+
+
+def test_each_kernel_with_counters_has_a_table_of_lines(finished: Any) -> None:
+    index = json.loads((DEFAULT / "source_index.json").read_text())
+    for name in known():
+        results = json.loads((finished.outputs / "results" / f"{name}_results.json").read_text())
+        for row in rows(results, index):
+            assert row["source"].rpartition(":")[2].isdigit(), f"{name}: {row['what']} has no line"
+            assert "nan" not in " ".join(map(str, row.values())).lower().split(), row
