@@ -40,6 +40,7 @@ RULES = {
     "scrub": ("ncuflow.capture.reportscrub", "remove private values from reports"),
     "jit": ("ncuflow.capture.jit", "measure FlashInfer's compilation and caches"),
     "jit-probe": ("ncuflow.capture.jitprobe", "one measurement of jit, in a process of its own"),
+    "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),
     "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),
     "tables": ("ncuflow.parsers.tables", "captures of a target -> tables"),
     "results": ("ncuflow.findings.results", "tables of a target -> joined measurements"),

@@ -1,0 +1,260 @@
+"""Static facts of a sweep's kernels: its JIT modules compiled for an architecture, without a GPU.
+
+    ncuflow static --arch 8.0 --out FOLDER [--blocks '{"decode": [{"batch": 1}]}']
+                   [--targets rmsnorm,rope] [--jobs 2] [--limit SECONDS]
+
+Each source of each module is compiled by the command that FlashInfer's own build has for it, to a
+cubin alone: no host code, nothing linked. What the tools say of the cubins is FOLDER/static.json.xz,
+a file per kernel source in FOLDER/usage (`cuobjdump -res-usage`). After --limit no further source is
+begun, those under way are ended, and what was made by then is written; a source that does not
+compile is named in the file, with the compiler's complaint. Exit status 3 where not all compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import lzma
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ncuflow.capture.machine import package_version
+from ncuflow.capture.points import now
+from ncuflow.capture.process import CaptureError, run_child
+from ncuflow.io import UsageError, replacing, resource, write_text
+from ncuflow.private import masked
+from ncuflow.runner import builds, sweep
+from ncuflow.static import sass
+from ncuflow.target import known, load
+
+FILE = "static.json.xz"
+TOOLS = ("nvcc", "cuobjdump", "nvdisasm")
+# Masks that no point of a sweep has: compiled after all that some point launches.
+LAST = re.compile(r"_mask_[23]\.cu$")
+FIRST = re.compile(r"sm90")  # the longest compilations
+_OUTPUT = re.compile(r"-c (?P<source>\S+) -o \S+")
+_DEPENDENCIES = re.compile(r"--generate-dependencies-with-compile -MF \S+ ")
+_ARCH = re.compile(r"code=(sm_\w+)")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A source of a module, and nvcc's command for it as FlashInfer writes it."""
+
+    module: str
+    source: str
+    command: str
+
+    @property
+    def arch(self) -> str:
+        """E.g. sm_90a."""
+        found = _ARCH.search(self.command)
+        return found[1] if found else "unknown"
+
+
+def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Job]:
+    """The CUDA sources of the modules that the points of `blocks` (by target) load, those first that matter most.
+
+    Points that a GPU of this compute capability ("8.0") cannot run have none. Sets FlashInfer's list of
+    architectures, which it reads once a process. Raises CaptureError where FlashInfer is not installed.
+    """
+    os.environ[builds.ARCH_LIST] = arch
+    try:
+        importlib.import_module("flashinfer")
+    except ImportError as error:
+        raise CaptureError(f"flashinfer cannot be imported: {error}") from None
+    gpu = [arch.rstrip("af")]
+    found: dict[tuple[str, str], Job] = {}
+    for name, of_target in blocks.items():
+        target = load(name)
+        points = builds.buildable(target, sweep.points(target, of_target), gpu, lambda line: None)
+        for spec in builds.modules(target, points):
+            spec.write_ninja()
+            found |= {
+                (job.module, job.source): job for job in _commands(spec.name, spec.ninja_path)
+            }
+    return sorted(
+        found.values(),
+        key=lambda j: (bool(LAST.search(j.source)), not FIRST.search(j.module + j.source)),
+    )
+
+
+def _commands(module: str, ninja: Path) -> Iterable[Job]:
+    query = ["ninja", "-f", str(ninja), "-t", "compdb", "cuda_compile"]
+    said = subprocess.run(query, capture_output=True, text=True, check=True, cwd=ninja.parent)
+    for entry in json.loads(said.stdout):
+        yield Job(module, Path(entry["file"]).name, entry["command"])
+
+
+def build(job: Job, out: Path, deadline: float) -> dict[str, Any]:
+    """One source compiled and read: {module, source, status, reason, seconds, kernels}.
+
+    status: built, error, or "not compiled" after `deadline` (of time.monotonic). kernels: mangled name
+    -> what `sass` reads, with the demangled name.
+    """
+    started = time.monotonic()
+    result: dict[str, Any] = {"module": job.module, "source": job.source, "status": "not compiled"}
+    left = deadline - started
+    if left <= 0:
+        return {**result, "reason": "the time limit was reached", "seconds": None, "kernels": {}}
+    with tempfile.TemporaryDirectory(prefix="ncuflow-static-") as folder:
+        cubin = Path(folder) / "out.cubin"
+        said: list[str] = []
+        command = _OUTPUT.sub(
+            rf"-cubin -Xptxas -v \g<source> -o {cubin}", _DEPENDENCIES.sub("", job.command)
+        )
+        ended = run_child(shlex.split(command), timeout=left, on_line=said.append, cwd=Path(folder))
+        seconds = round(time.monotonic() - started, 1)
+        if ended.timed_out:
+            return {
+                **result,
+                "reason": "the time limit was reached",
+                "seconds": seconds,
+                "kernels": {},
+            }
+        if ended.returncode or not cubin.exists():
+            complaint = next(
+                (line for line in said if re.search(r"\b(error|fatal)\b", line)), "no output"
+            )
+            reason = re.sub(r"(/[^\s/:]+)*/(?=[^\s/])", "", masked(complaint.strip()))
+            return {
+                **result,
+                "status": "error",
+                "reason": reason,
+                "seconds": seconds,
+                "kernels": {},
+            }
+        usage = _tool("cuobjdump", "-res-usage", str(cubin))
+        write_text(out / "usage" / job.arch / f"{job.module}.{job.source}.txt", usage)
+        found = read(usage, _tool("cuobjdump", "-sass", str(cubin)), "\n".join(said))
+    return {**result, "status": "built", "reason": None, "seconds": seconds, "kernels": found}
+
+
+def read(usage: str, listing: str, compiled: str) -> dict[str, dict[str, Any]]:
+    """The kernels of a cubin, by mangled name, of what the three tools say of it."""
+    code, resources, spills = sass.kernels(listing), sass.resources(usage), sass.spills(compiled)
+    names = [name for name in code if name in resources]
+    shown = subprocess.run(
+        ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
+    )
+    return {
+        name: {"name": demangled, **resources[name], **spills.get(name, {}), **code[name]}
+        for name, demangled in zip(names, shown.stdout.split("\n"), strict=False)
+    }
+
+
+def _tool(name: str, *arguments: str) -> str:
+    done = subprocess.run([tool(name), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CaptureError(f"{name}: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout
+
+
+def tool(name: str) -> str:
+    """A program of the CUDA toolkit: on the PATH, in $CUDA_HOME, or of the extra `static`.
+
+    Raises CaptureError with the remedy where it is nowhere.
+    """
+    folders = [os.environ.get("PATH", "")]
+    folders += [f"{home}/bin" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
+    folders += [f"{folder}/nvidia/cu13/bin" for folder in sys.path]
+    found = shutil.which(name, path=os.pathsep.join(folders))
+    if found is None:
+        raise CaptureError(f"{name}: not found; pip install 'ncuflow[static]' brings it")
+    return found
+
+
+def facts(arch: str, results: Sequence[Mapping[str, Any]], todo: Sequence[Job]) -> dict[str, Any]:
+    """What is stored: origin, sources with their status, and every kernel once a module."""
+    kernels: dict[tuple[str, str], dict[str, Any]] = {}
+    for result in results:
+        for mangled, kernel in result["kernels"].items():
+            module = result["module"]
+            kernels.setdefault((module, mangled), {"module": module, "mangled": mangled, **kernel})
+    return {
+        "schema": 1,
+        "tier": "S",
+        "date": now(),
+        "compute_capability": arch.rstrip("af"),
+        "arch": todo[0].arch if todo else None,
+        "flashinfer": package_version("flashinfer-python", "flashinfer"),
+        "tools": {name: _version(name) for name in TOOLS},
+        "flags": {job.module: _flags(job.command) for job in todo},
+        "sources": [{k: v for k, v in result.items() if k != "kernels"} for result in results],
+        "kernels": list(kernels.values()),
+    }
+
+
+def _version(name: str) -> str | None:
+    found = re.search(r"V(\d+\.\d+\.\d+)", _tool(name, "--version"))
+    return found[1] if found else None
+
+
+def _flags(command: str) -> list[str]:
+    """nvcc's flags without folders: they name the machine and change no code."""
+    words = shlex.split(_OUTPUT.sub("", _DEPENDENCIES.sub("", command)))[1:]
+    return [w for w in words if w.startswith("-") and "/" not in w and w not in ("-isystem",)]
+
+
+def save(path: Path, content: Mapping[str, Any]) -> None:
+    """JSON, a kernel a line, as `.xz`, atomically."""
+    head = json.dumps({k: v for k, v in content.items() if k != "kernels"}, allow_nan=False)
+    lines = ",\n".join(json.dumps(kernel, allow_nan=False) for kernel in content["kernels"])
+    with (
+        replacing(path) as temporary,
+        lzma.open(temporary, "wt", encoding="utf-8", preset=6) as stream,
+    ):
+        stream.write(f'{head[:-1]}, "kernels": [\n{lines}\n]}}\n')
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--arch", required=True, help="compute capability: 8.0, 9.0a, 12.0a")
+    parser.add_argument("--out", type=Path, required=True, help="folder of static.json.xz")
+    parser.add_argument("--blocks", type=json.loads, help="blocks of a sweep by target, as JSON")
+    parser.add_argument("--targets", help="these targets of the sweep alone, separated by commas")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once")
+    parser.add_argument("--limit", type=float, default=86400, help="seconds for all of it")
+
+
+def run(args: argparse.Namespace) -> int:
+    deadline = time.monotonic() + args.limit
+    if not re.fullmatch(r"\d+\.\d[af]?", args.arch):
+        raise UsageError(f"--arch {args.arch}: not a compute capability such as 8.0 or 9.0a")
+    settings = yaml.safe_load((resource("config") / "config.yaml").read_text("utf-8"))
+    blocks = args.blocks or settings["sweeps"]["default"]
+    names = args.targets.split(",") if args.targets else list(blocks)
+    unknown = [name for name in names if name not in known() or name not in blocks]
+    if unknown:
+        raise UsageError(f"--targets: the sweep has no points of {unknown[0]}")
+    for name in TOOLS:
+        tool(name)
+    todo = jobs(args.arch, {name: blocks[name] for name in names})
+    results: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(max(1, args.jobs)) as pool:
+        try:
+            for result in pool.map(lambda job: build(job, args.out, deadline), todo):
+                results.append(_said(result))
+        finally:  # an interrupted run keeps what it has
+            pool.shutdown(cancel_futures=True)
+            save(args.out / FILE, facts(args.arch, results, todo))
+    return 0 if all(result["status"] == "built" for result in results) else 3
+
+
+def _said(result: dict[str, Any]) -> dict[str, Any]:
+    what = result["reason"] or f"{len(result['kernels'])} kernels in {result['seconds']} s"
+    print(f"static: {result['module']} {result['source']}: {what}", file=sys.stderr, flush=True)
+    return result
