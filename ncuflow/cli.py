@@ -41,6 +41,7 @@ RULES = {
     "jit": ("ncuflow.capture.jit", "measure FlashInfer's compilation and caches"),
     "jit-probe": ("ncuflow.capture.jitprobe", "one measurement of jit, in a process of its own"),
     "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),
+    "static-results": ("ncuflow.static.results", "launches of a sweep on a GPU that is not there"),
     "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),
     "tables": ("ncuflow.parsers.tables", "captures of a target -> tables"),
     "results": ("ncuflow.findings.results", "tables of a target -> joined measurements"),

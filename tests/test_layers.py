@@ -22,6 +22,7 @@ FLOORS = (
     {"targets": ("targets",)},
     {"runs": ("runner",), "findings": ("findings",)},
     {"captures": ("capture",), "claims": ("claims",), "comparisons": ("compare",)},
+    {"static evidence": ("static",)},
     {"pages": ("pages",)},
     {"the installed FlashInfer": ("source",)},
     {"commands": ("docs", "closure", "made", "workflow", "cli", "__main__")},

@@ -212,7 +212,7 @@ WORK = "the target's count, convention beside it"
 COLUMNS = (
     Column("point", "text", "", "identity, also the NVTX range", lambda j: j.timing["point"], "point"),
     Column("target", "text", "", "kernel target", lambda j: j.timing["target"], "point"),
-    Column("tier", "text", "", "A live counters, B live without counters, C recorded elsewhere",
+    Column("tier", "text", "", "A live counters, B live without counters, C recorded elsewhere, S compiled and not run",
            lambda j: j.provenance["tier"], "point"),
     Column("gpu", "text", "", "device name", lambda j: j.provenance["gpu"], "point"),
     Column("architecture", "text", "", "sm_ and the compute capability",

@@ -114,9 +114,12 @@ def architecture(provenance: Mapping[str, Any]) -> str | None:
 def main_kernel(kernels: Sequence[Kernel]) -> Kernel | None:
     """The longest kernel of a point: the one whose limiter, stalls and occupancy stand for it.
 
-    A merge of what a split left stands for a point only where nothing else ran. None where a kernel has no
-    time: it may be the longest.
+    A merge of what a split left stands for a point only where nothing else ran. None where one of several
+    has no time: it may be the longest.
     """
+    others = [kernel for kernel in kernels if not is_merge(kernel)]
+    if len(others) == 1:
+        return others[0]
     if not kernels or any(kernel["duration_ns"] is None for kernel in kernels):
         return None
     return max(kernels, key=lambda kernel: (not is_merge(kernel), kernel["duration_ns"] or 0))

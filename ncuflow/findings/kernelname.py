@@ -99,7 +99,7 @@ class Decoder:
     def decode(self, demangled: str) -> Kernel:
         """A name without template arguments has none; never raises."""
         if demangled not in self._decoded:
-            name, arguments = _split(_without_parameters(demangled))
+            name, arguments = _split(without_parameters(demangled))
             short = _short(name)
             decoded = tuple(dict.fromkeys(self._named(short, arguments)))
             kernel = Kernel(short, decoded)
@@ -147,7 +147,25 @@ def decode(demangled: str) -> Kernel:
     return _tested().decode(demangled)
 
 
-def _without_parameters(demangled: str) -> str:
+_WRITTEN = (
+    (re.compile(r"\(bool\)0"), "false"),
+    (re.compile(r"\(bool\)1"), "true"),
+    (re.compile(r"\((?:unsigned )?(?:int|long|short|char)\)(?=-?\d)"), ""),
+    (re.compile(r"(?<=\d)[ul]+\b"), ""),
+    (re.compile(r"^void "), ""),
+    (re.compile(r"\s+(?=[>*&])"), ""),
+)
+
+
+def canonical(demangled: str) -> str:
+    """A kernel's name with template arguments, alike however a tool writes numbers: ``8u``, ``(unsigned int)8``."""
+    name = without_parameters(demangled)
+    for pattern, text in _WRITTEN:
+        name = pattern.sub(text, name)
+    return name
+
+
+def without_parameters(demangled: str) -> str:
     """``void ns::kernel<…>`` of ``void ns::kernel<…>(T1 *, …)``."""
     depth = 0
     for index, char in enumerate(demangled):

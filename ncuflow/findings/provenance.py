@@ -14,6 +14,7 @@ TIERS = {
     "A": "live counters",
     "B": "live, without hardware counters",
     "C": "recorded elsewhere",
+    "S": "static: compiled, not run",
 }
 AND = " and "
 DAY = r"\d{4}-\d\d-\d\d"

@@ -30,18 +30,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ncuflow.capture.machine import package_version
 from ncuflow.capture.points import now
 from ncuflow.capture.process import CaptureError, run_child
-from ncuflow.io import UsageError, replacing, resource, write_text
+from ncuflow.io import UsageError, replacing, write_text
 from ncuflow.private import masked
 from ncuflow.runner import builds, sweep
 from ncuflow.static import sass
+from ncuflow.static.device import RESERVED_SHARED
+from ncuflow.static.facts import FILE, default_blocks
 from ncuflow.target import known, load
 
-FILE = "static.json.xz"
 TOOLS = ("nvcc", "cuobjdump", "nvdisasm")
 # Masks that no point of a sweep has: compiled after all that some point launches.
 LAST = re.compile(r"_mask_[23]\.cu$")
@@ -73,6 +72,8 @@ def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Job]:
     architectures, which it reads once a process. Raises CaptureError where FlashInfer is not installed.
     """
     os.environ[builds.ARCH_LIST] = arch
+    if not shutil.which("nvcc"):  # FlashInfer looks for it there
+        os.environ.setdefault("CUDA_HOME", str(Path(tool("nvcc")).parent.parent))
     try:
         importlib.import_module("flashinfer")
     except ImportError as error:
@@ -140,14 +141,20 @@ def build(job: Job, out: Path, deadline: float) -> dict[str, Any]:
             }
         usage = _tool("cuobjdump", "-res-usage", str(cubin))
         write_text(out / "usage" / job.arch / f"{job.module}.{job.source}.txt", usage)
-        found = read(usage, _tool("cuobjdump", "-sass", str(cubin)), "\n".join(said))
+        found = read(job.arch, usage, _tool("cuobjdump", "-sass", str(cubin)), "\n".join(said))
     return {**result, "status": "built", "reason": None, "seconds": seconds, "kernels": found}
 
 
-def read(usage: str, listing: str, compiled: str) -> dict[str, dict[str, Any]]:
-    """The kernels of a cubin, by mangled name, of what the three tools say of it."""
+def read(arch: str, usage: str, listing: str, compiled: str) -> dict[str, dict[str, Any]]:
+    """The kernels of a cubin, by mangled name, of what the three tools say of it.
+
+    From sm_90 on the compiler counts what CUDA reserves as the kernel's shared memory; here it is not.
+    """
     code, resources, spills = sass.kernels(listing), sass.resources(usage), sass.spills(compiled)
     names = [name for name in code if name in resources]
+    if int(re.sub(r"\D", "", arch)) >= 90:
+        for name in names:
+            resources[name]["shared_bytes"] -= RESERVED_SHARED
     shown = subprocess.run(
         ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
     )
@@ -234,8 +241,7 @@ def run(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + args.limit
     if not re.fullmatch(r"\d+\.\d[af]?", args.arch):
         raise UsageError(f"--arch {args.arch}: not a compute capability such as 8.0 or 9.0a")
-    settings = yaml.safe_load((resource("config") / "config.yaml").read_text("utf-8"))
-    blocks = args.blocks or settings["sweeps"]["default"]
+    blocks = args.blocks or default_blocks()
     names = args.targets.split(",") if args.targets else list(blocks)
     unknown = [name for name in names if name not in known() or name not in blocks]
     if unknown:

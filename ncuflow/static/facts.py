@@ -1,0 +1,56 @@
+"""Static facts that were stored: kernels by the names that launches have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from ncuflow.findings.kernelname import canonical
+from ncuflow.io import read_json, resource
+from ncuflow.runner import sweep
+
+FILE = "static.json.xz"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `ncuflow static` wrote for an architecture."""
+
+    content: dict[str, Any]
+
+    @cached_property
+    def kernels(self) -> dict[str, dict[str, Any]]:
+        """Facts of each kernel by canonical name; of one that several modules hold, the first."""
+        found: dict[str, dict[str, Any]] = {}
+        for kernel in self.content["kernels"]:
+            found.setdefault(canonical(kernel["name"]), kernel)
+        return found
+
+    @property
+    def registers(self) -> dict[str, int]:
+        """Registers of a thread by canonical name."""
+        return {name: kernel["registers"] for name, kernel in self.kernels.items()}
+
+
+def stored(of: str, compute_capability: str) -> Facts:
+    """The facts of `recordings/static-<of>` for a compute capability such as "8.0".
+
+    Raises ValueError where there are none.
+    """
+    folder = resource("recordings") / f"static-{of}"
+    for path in sorted(folder.glob(f"*/{FILE}")):
+        content = read_json(path)
+        if content["compute_capability"] == compute_capability:
+            return Facts(content)
+    raise ValueError(f"{folder}: no static facts for compute capability {compute_capability}")
+
+
+def default_blocks() -> Mapping[str, Sequence[sweep.Block]]:
+    """The default sweep of the project's settings, by target."""
+    settings = yaml.safe_load((resource("config") / "config.yaml").read_text("utf-8"))
+    found: Mapping[str, Sequence[sweep.Block]] = settings["sweeps"]["default"]
+    return found

@@ -1,0 +1,173 @@
+"""Results of a GPU that was not there: the points of a sweep with what is known without a run.
+
+    ncuflow static-results --facts static.json.xz --gpu 'NVIDIA A100-SXM4-80GB' --out FOLDER
+                           [--blocks '{"decode": [{"batch": 1}]}']
+
+Tier S. The files have the layout of measured results, so that claims and pages read both: launches and
+their occupancy stand where counters would, and what only a run can tell is None.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from ncuflow.findings import ceilings
+from ncuflow.findings.columns import measurement
+from ncuflow.findings.join import Joined
+from ncuflow.io import UsageError, read_json, write_json
+from ncuflow.model import Kernel, KernelRow, Point, Provenance, Results, Timing
+from ncuflow.runner import sweep
+from ncuflow.static.device import Device, device
+from ncuflow.static.facts import Facts, default_blocks
+from ncuflow.static.launches import RULES, Host, Launch, launches
+from ncuflow.target import Target, load
+
+TORCH = "a kernel of PyTorch"  # of the separate add: it is not in FlashInfer's modules
+_NUMBER = re.compile(r"(?<=[<,(] )\d+\b|(?<=<)\d+\b")
+
+
+def provenance(facts: Facts, gpu: Device) -> Provenance:
+    """Tier S: the GPU as published, the versions that compiled."""
+    known: dict[str, Any] = dict.fromkeys(Provenance.__annotations__)
+    known |= {
+        name: getattr(gpu, name) for name in ("gpu", "compute_capability", "sm_count", "l2_bytes")
+    }
+    known |= {"tier": "S", "cuda": facts.content["tools"]["nvcc"], "date": facts.content["date"]}
+    return cast(Provenance, known | {"flashinfer": facts.content["flashinfer"]})
+
+
+def results(target: Target, blocks: Sequence[sweep.Block], facts: Facts, gpu: Device) -> Results:
+    """All that is known of a target's points without a run."""
+    origin, machine = provenance(facts, gpu), ceilings.machine(gpu.gpu, None)
+    version = tuple(map(int, facts.content["flashinfer"].split(".")[:2]))
+    host = Host(gpu, cast(tuple[int, int], version), facts.registers.__getitem__)
+    points = []
+    for point in sweep.points(target, blocks):
+        timing = _timing(target, point, gpu)
+        found, lost = _kernels(point, host, facts) if timing["status"] == "ok" else ([], [])
+        points.append(_point(Joined(timing, point.params, found, [], machine, origin, lost)))
+    return {
+        "schema": 1, "target": target.name, "provenance": origin, "ceilings": machine,
+        "points": points, "deep": [], "pairs": [], "noise": {},
+    }  # fmt: skip
+
+
+def _timing(target: Target, point: sweep.Point, gpu: Device) -> Timing:
+    """The record of a point that was not timed: its work, and whether the GPU can run it."""
+    work = target.work(point.params)
+    why = target.skip(point.params, {"compute_capability": gpu.compute_capability})
+    row: dict[str, Any] = dict.fromkeys(Timing.__annotations__)
+    row |= {"point": point.id, "target": target.name, "params": json.dumps(point.params), "run": 0}
+    row |= {"flops": work.flops, "bytes": work.bytes, "convention": work.convention}
+    return cast(Timing, row | {"status": "skipped" if why else "ok", "reason": why})
+
+
+def _kernels(point: sweep.Point, host: Host, facts: Facts) -> tuple[list[Kernel], list[str]]:
+    """(the launches of a point as kernels of a report, what could not be known)."""
+    try:
+        found = launches(point.target, point.params, host)
+    except KeyError as missing:
+        return [], [f"not compiled: {missing.args[0]}"]
+    rows = [_kernel(point.id, at, launch, host, facts) for at, launch in enumerate(found)]
+    if point.params.get("variant") == "add_then_rmsnorm":
+        rows.append(_unknown(point.id, len(rows)))
+    return rows, []
+
+
+def _kernel(point: str, at: int, launch: Launch, host: Host, facts: Facts) -> Kernel:
+    row = _unknown(point, at)
+    known = facts.kernels.get(launch.kernel)
+    registers = known["registers"] if known else None
+    static = known["shared_bytes"] if known else None
+    row |= {  # type: ignore[assignment]
+        "name": launch.kernel.split("<")[0].split("::")[-1],
+        "demangled": "void " + _NUMBER.sub(r"(unsigned int)\g<0>", launch.kernel),
+        "grid": ",".join(map(str, launch.grid)),
+        "block": ",".join(map(str, launch.block)),
+        "grid_size": launch.blocks,
+        "block_size": launch.threads,
+        "registers": registers,
+        "smem_static_bytes": static,
+        "smem_dynamic_bytes": launch.shared,
+        "metrics": {}
+        if registers is None or static is None
+        else _metrics(launch, registers, static, host),
+    }
+    return row
+
+
+def _metrics(launch: Launch, registers: int, static: int, host: Host) -> dict[str, float | None]:
+    """What ncu computes of a launch by the same rules, by registry key."""
+    fits = host.device.fits(launch.threads, registers, static + launch.shared)
+    resident = min(fits.values())
+    warps = -(-launch.threads // 32)
+    return {
+        "registers": registers,
+        "occupancy_limit_registers": fits["registers"],
+        "occupancy_limit_shared_mem": fits["shared memory"],
+        "occupancy_limit_warps": fits["warps"],
+        "occupancy_limit_blocks": fits["block slots"],
+        "theoretical_occupancy_pct": 100 * resident * warps / host.device.warps,
+        "waves": launch.blocks / (resident * host.device.sm_count),
+        "smem_static": static,
+        "smem_dynamic": launch.shared,
+    }
+
+
+def _unknown(point: str, at: int) -> Kernel:
+    """A kernel of which nothing is known yet."""
+    row: dict[str, Any] = dict.fromkeys(KernelRow.__annotations__)
+    row |= {"name": TORCH, "point": point, "kernel": at, "report": "static", "batch": "static"}
+    return cast(Kernel, row | {"metrics": {}, "stalls": [], "breakdown": [], "rules": []})
+
+
+def _point(joined: Joined) -> Point:
+    timing = joined.timing
+    return {
+        "point": timing["point"],
+        "params": joined.params,
+        "tier": "S",
+        "status": timing["status"],
+        "reason": timing["reason"],
+        "problems": list(joined.lost),
+        "check": {"rel_l2": None, "max_abs": None, "tolerance": None},
+        "info": {},
+        "measurement": measurement(joined),
+        "samples": dict.fromkeys(("cold_us", "hot_us", "host_us", "plan_us")),
+        "kernels": list(joined.kernels),
+        "runs": {},
+    }
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--facts", type=Path, required=True, help="what `ncuflow static` wrote")
+    parser.add_argument("--gpu", required=True, help="a name of ncuflow/static/devices.yaml")
+    parser.add_argument("--out", type=Path, required=True, help="folder of *_results.json")
+    parser.add_argument("--blocks", type=json.loads, help="blocks of a sweep by target, as JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    facts = Facts(read_json(args.facts))
+    try:
+        gpu = device(args.gpu)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    compiled = facts.content["compute_capability"]
+    if gpu.compute_capability != compiled:
+        raise UsageError(f"{args.facts} is of {compiled}, {args.gpu} has {gpu.compute_capability}")
+    for name, of_target in (args.blocks or default_blocks()).items():
+        if name in RULES:
+            found = results(load(name), of_target, facts, gpu)
+            write_json(args.out / f"{name}_results.json", found, levels=3)
+    machine = {
+        "schema": 1,
+        "provenance": provenance(facts, gpu),
+        "findings": [],
+        "ceilings": ceilings.machine(gpu.gpu, None),
+    }
+    write_json(args.out / "environment_info.json", machine)

@@ -1,0 +1,87 @@
+"""FlashInfer's launch rules and CUDA's occupancy rules, held against every launch that was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+from static_data import H200, launched
+
+from ncuflow.static.device import device
+from ncuflow.static.facts import stored
+from ncuflow.static.launches import Host, Launch, launches
+from ncuflow.target import load
+
+GPU = device("NVIDIA H200")
+
+
+def host(recording, gpu=GPU):
+    registers = {k.kernel: k.registers for point in launched(recording) for k in point}
+    if H200[recording] == (0, 7):  # kernels that the rules of rope ask for and do not launch
+        registers |= stored("flashinfer-0.7.2", "9.0").registers
+    return Host(gpu, H200[recording], registers.__getitem__)
+
+
+@pytest.mark.parametrize("recording", H200)
+def test_every_recorded_launch_is_what_the_rules_say(recording):
+    seen = 0
+    for point in launched(recording):
+        said = launches(point[0].target, point[0].params, host(recording))
+        assert [(s.kernel, s.grid, s.block, s.shared) for s in said] == [
+            (
+                k.kernel.split("<")[0] if "::PrefillWithKV" in k.kernel else k.kernel,
+                k.grid,
+                k.block,
+                k.shared[1],
+            )
+            for k in point
+        ], point[0].point
+        seen += len(said)
+    assert seen > 140
+
+
+@pytest.mark.parametrize("recording", H200)
+def test_blocks_of_an_sm_by_each_resource_are_what_ncu_reports(recording):
+    for kernel in (k for point in launched(recording) for k in point):
+        threads, shared = prod(kernel.block), sum(kernel.shared)
+        carved = replace(GPU, shared_sm=kernel.carved)
+        assert carved.fits(threads, kernel.registers, shared) == kernel.fits, kernel
+        assert GPU.resident(threads, kernel.registers, shared) == min(kernel.fits.values())
+
+
+def said(target, gpu="NVIDIA A100-SXM4-80GB", registers=64, **params):
+    rules = Host(device(gpu), (0, 7), lambda name: registers)
+    return launches(target, {**load(target).parameters, **params}, rules)
+
+
+def test_an_a100_splits_for_its_own_sms():
+    (one,) = said("decode", batch=32)
+    assert one.grid == (32, 32, 1)
+    split, merge = said("decode", batch=1)
+    # four blocks fit into 164 KB: 432 on the GPU, 13 chunks of a sequence are the most
+    assert split.grid == (13, 32, 1)
+    assert split.note == "KV cache in 13 chunks of 160 tokens"
+    assert merge.grid == (108, 1, 1)
+
+
+def test_fa2_keeps_two_blocks_on_an_sm():
+    def tile(gpu):
+        (launch,) = said("prefill", gpu, seq_len=4096, backend="fa2")
+        return launch.kernel.split("MaskMode)1, ")[1].split(", 8, 8")[0], launch.shared
+
+    assert tile("NVIDIA H200") == tile("NVIDIA A100-SXM4-80GB") == ("128, 2, 4", 65536)
+    assert tile("NVIDIA L40S") == ("128, 2, 2", 49152)  # 100 KB leave a shorter KV tile
+
+
+def test_a_kernel_that_was_not_compiled_is_named():
+    def none(name):
+        raise KeyError(name)
+
+    with pytest.raises(KeyError, match="BatchDecodeWithPagedKVCacheKernel"):
+        launches("decode", load("decode").parameters, Host(GPU, (0, 7), none))
+
+
+def test_threads_and_blocks_are_products():
+    launch = Launch("k", (2, 3, 4), (32, 2, 1), 0)
+    assert (launch.blocks, launch.threads) == (24, 64)
