@@ -30,12 +30,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.machine import package_version
-from ncuflow.capture.points import now
 from ncuflow.capture.process import CaptureError, run_child
 from ncuflow.io import UsageError, replacing, write_text
 from ncuflow.private import masked
 from ncuflow.runner import builds, sweep
+from ncuflow.runner.origin import now, package_version
 from ncuflow.static import sass
 from ncuflow.static.device import RESERVED_SHARED
 from ncuflow.static.facts import FILE, default_blocks

@@ -53,7 +53,7 @@ def results(target: Target, blocks: Sequence[sweep.Block], facts: Facts, gpu: De
         points.append(_point(Joined(timing, point.params, found, [], machine, origin, lost)))
     return {
         "schema": 1, "target": target.name, "provenance": origin, "ceilings": machine,
-        "points": points, "deep": [], "pairs": [], "noise": {},
+        "points": points, "deep": [], "pairs": [], "noise": {}, "warnings": [],
     }  # fmt: skip
 
 
