@@ -75,6 +75,8 @@ def test_resources_and_spills_meet_by_name():
 
 def test_what_the_driver_reserves_is_no_shared_memory_of_the_kernel():
     assert read("sm_90a", USAGE, LISTING, COMPILED)["_Z4workPf"]["shared_bytes"] == 1024
+    none = USAGE.replace("SHARED:2048", "SHARED:0")
+    assert read("sm_90a", none, LISTING, COMPILED)["_Z4workPf"]["shared_bytes"] == 0
 
 
 def test_one_name_however_it_is_written():

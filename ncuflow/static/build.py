@@ -147,13 +147,15 @@ def build(job: Job, out: Path, deadline: float) -> dict[str, Any]:
 def read(arch: str, usage: str, listing: str, compiled: str) -> dict[str, dict[str, Any]]:
     """The kernels of a cubin, by mangled name, of what the three tools say of it.
 
-    From sm_90 on the compiler counts what CUDA reserves as the kernel's shared memory; here it is not.
+    From sm_90 on the compiler counts what CUDA reserves into the shared memory of a kernel that uses any; here
+    it is not counted.
     """
     code, resources, spills = sass.kernels(listing), sass.resources(usage), sass.spills(compiled)
     names = [name for name in code if name in resources]
     if int(re.sub(r"\D", "", arch)) >= 90:
         for name in names:
-            resources[name]["shared_bytes"] -= RESERVED_SHARED
+            shared = resources[name]["shared_bytes"]
+            resources[name]["shared_bytes"] = max(0, shared - RESERVED_SHARED)
     shown = subprocess.run(
         ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
     )
