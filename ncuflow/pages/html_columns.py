@@ -54,7 +54,7 @@ OPERATION = (
 )  # fmt: skip
 CONDITIONS = (
     "report", "run", "sm_mhz_before", "sm_mhz_after", "mem_mhz_before", "mem_mhz_after",
-    "throttled", "throttle_reasons", "retakes", "peak_memory_bytes",
+    "throttled", "throttle_reasons", "cold_throttle", "hot_throttle", "sustained_throttle", "retakes",
 )  # fmt: skip
 
 

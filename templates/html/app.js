@@ -33,7 +33,11 @@ async function start() {
   const [found] = await Promise.all([evidence(), libraries()]);
   const shown = Object.keys(VIEWS).filter((name) => name !== "compare" || has("compare"));
   const first = shown[0];
-  const tabs = h("nav", { "aria-label": "Views" }, shown.map((name) => h("a", { href: href(name), "data-view": name }, VIEWS[name][0])));
+  const tabs = h(
+    "nav",
+    { "aria-label": "Views" },
+    shown.map((name) => h("a", { href: href(name), "data-view": name }, VIEWS[name][0])),
+  );
   const main = h("main", { id: "main", tabindex: "-1" });
   fill(document.getElementById("page"), header(found, tabs), main);
   let turn = 0;
@@ -52,19 +56,48 @@ async function start() {
     scrollTo(0, 0);
   };
   addEventListener("hashchange", show);
-  listen(() => [...tabs.children], (by) => neighbour(found, by));
+  listen(
+    () => [...tabs.children],
+    (by) => neighbour(found, by),
+  );
   await show();
   document.documentElement.dataset.ready = "true";
 }
 
 function header(found, tabs) {
   const of = found.side.provenance;
-  const line = [of.gpu, of.flashinfer && `FlashInfer ${of.flashinfer}`, of.cuda && `CUDA ${of.cuda}`, of.date?.replace(/T\S*/g, ""), of.mixed.length > 0 && `not all with one ${of.mixed.join(", ")}`].filter(Boolean).join(" · ");
+  const line = [
+    of.gpu,
+    of.flashinfer && `FlashInfer ${of.flashinfer}`,
+    of.cuda && `CUDA ${of.cuda}`,
+    of.date?.replace(/T\S*/g, ""),
+    of.mixed.length > 0 && `not all with one ${of.mixed.join(", ")}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
   return h(
     "header",
     { class: "top" },
-    h("a", { class: "skip", href: "#main", onclick: (event) => { event.preventDefault(); document.getElementById("main").focus(); } }, "Skip to the content"),
-    h("p", { class: "brand" }, h("b", null, "ncuflow"), h("span", null, found.sides.map((side) => side.name).join(" → ")), h("span", { class: "note" }, line), h("span", { class: "tier", title: "A: live counters, B: live without counters, C: recorded elsewhere" }, `tier ${of.tier}`)),
+    h(
+      "a",
+      {
+        class: "skip",
+        href: "#main",
+        onclick: (event) => {
+          event.preventDefault();
+          document.getElementById("main").focus();
+        },
+      },
+      "Skip to the content",
+    ),
+    h(
+      "p",
+      { class: "brand" },
+      h("b", null, "ncuflow"),
+      h("span", null, found.sides.map((side) => side.name).join(" → ")),
+      h("span", { class: "note" }, line),
+      h("span", { class: "tier", title: "A: live counters, B: live without counters, C: recorded elsewhere" }, `tier ${of.tier}`),
+    ),
     tabs,
     h("button", { type: "button", class: "help", "aria-label": "Keys", onclick: help }, "?"),
   );

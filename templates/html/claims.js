@@ -11,7 +11,12 @@ export async function claims(evidence, params) {
   const side = evidence.side;
   if (!has(`claims ${side.number}`)) return h("p", { class: "empty" }, "Not in this evidence: judged claims.");
   const all = await block(`claims ${side.number}`);
-  const chosen = { verdict: params.get("verdict"), target: params.get("target") ?? "", source: params.get("source") ?? "", q: params.get("q") ?? "" };
+  const chosen = {
+    verdict: params.get("verdict"),
+    target: params.get("target") ?? "",
+    source: params.get("source") ?? "",
+    q: params.get("q") ?? "",
+  };
   const list = h("ul", { class: "claims panel" });
   const buttons = h("div", { class: "facets" });
   const count = h("output", { class: "count", "aria-live": "polite" });
@@ -22,19 +27,70 @@ export async function claims(evidence, params) {
   };
   const show = () => {
     const found = all.filter((claim) => holds(claim, { ...chosen, verdict: null }));
-    const counts = d3.rollup(found, (some) => some.length, (claim) => claim.verdict);
-    const verdicts = [...new Set(all.map((claim) => claim.verdict))].sort((a, b) => Object.keys(SHAPES).indexOf(a) - Object.keys(SHAPES).indexOf(b));
-    fill(buttons, h("div", { role: "group", "aria-label": "Filter by verdict" }, verdicts.map((verdict) =>
-      h("button", { type: "button", "aria-pressed": String(chosen.verdict === verdict), onclick: () => update({ verdict: chosen.verdict === verdict ? null : verdict }) }, verdictSign(verdict), verdict, h("span", { class: "count" }, counts.get(verdict) ?? 0)))));
+    const counts = d3.rollup(
+      found,
+      (some) => some.length,
+      (claim) => claim.verdict,
+    );
+    const verdicts = [...new Set(all.map((claim) => claim.verdict))].sort(
+      (a, b) => Object.keys(SHAPES).indexOf(a) - Object.keys(SHAPES).indexOf(b),
+    );
+    fill(
+      buttons,
+      h(
+        "div",
+        { role: "group", "aria-label": "Filter by verdict" },
+        verdicts.map((verdict) =>
+          h(
+            "button",
+            {
+              type: "button",
+              "aria-pressed": String(chosen.verdict === verdict),
+              onclick: () => update({ verdict: chosen.verdict === verdict ? null : verdict }),
+            },
+            verdictSign(verdict),
+            verdict,
+            h("span", { class: "count" }, counts.get(verdict) ?? 0),
+          ),
+        ),
+      ),
+    );
     const shown = found.filter((claim) => !chosen.verdict || claim.verdict === chosen.verdict);
-    fill(list, shown.map((claim) => claimOf(evidence, side, claim)));
+    fill(
+      list,
+      shown.map((claim) => claimOf(evidence, side, claim)),
+    );
     fill(count, `${shown.length} of ${all.length} claims`);
   };
-  const filter = h("input", { type: "search", "data-filter": true, value: chosen.q, placeholder: "filter the statements", "aria-label": "Filter claims", oninput: () => update({ q: filter.value }) });
+  const filter = h("input", {
+    type: "search",
+    "data-filter": true,
+    value: chosen.q,
+    placeholder: "filter the statements",
+    "aria-label": "Filter claims",
+    oninput: () => update({ q: filter.value }),
+  });
   const values = (get) => [["", "all"], ...[...new Set(all.map(get).filter(Boolean))].sort().map((value) => [value, value])];
   show();
   return [
-    h("div", { class: "controls" }, filter, picker("Kernel", values((claim) => claim.target), chosen.target, (target) => update({ target })), picker("Source", values((claim) => claim.source?.document), chosen.source, (source) => update({ source })), count),
+    h(
+      "div",
+      { class: "controls" },
+      filter,
+      picker(
+        "Kernel",
+        values((claim) => claim.target),
+        chosen.target,
+        (target) => update({ target }),
+      ),
+      picker(
+        "Source",
+        values((claim) => claim.source?.document),
+        chosen.source,
+        (source) => update({ source }),
+      ),
+      count,
+    ),
     buttons,
     list,
   ];
@@ -42,7 +98,15 @@ export async function claims(evidence, params) {
 
 function holds(claim, { verdict, target, source, q }) {
   const text = `${claim.id} ${claim.statement} ${claim.reason ?? ""} ${claim.source?.document ?? ""}`.toLowerCase();
-  return (!verdict || claim.verdict === verdict) && (!target || claim.target === target) && (!source || claim.source?.document === source) && q.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+  return (
+    (!verdict || claim.verdict === verdict) &&
+    (!target || claim.target === target) &&
+    (!source || claim.source?.document === source) &&
+    q
+      .toLowerCase()
+      .split(/\s+/)
+      .every((word) => text.includes(word))
+  );
 }
 
 function verdictSign(verdict) {
@@ -50,9 +114,18 @@ function verdictSign(verdict) {
 }
 
 function claimOf(evidence, side, claim) {
-  const said = h("summary", null, verdictSign(claim.verdict), h("span", { class: "statement" }, claim.statement), h("span", { class: "note" }, `${claim.target ?? "all kernels"} · ${claim.verdict}`));
+  const said = h(
+    "summary",
+    null,
+    verdictSign(claim.verdict),
+    h("span", { class: "statement" }, claim.statement),
+    h("span", { class: "note" }, `${claim.target ?? "all kernels"} · ${claim.verdict}`),
+  );
   const details = h("details", null, said);
-  details.addEventListener("toggle", () => details.open && details.childElementCount === 1 && details.append(...proof(evidence, side, claim)));
+  details.addEventListener(
+    "toggle",
+    () => details.open && details.childElementCount === 1 && details.append(...proof(evidence, side, claim)),
+  );
   return h("li", null, details);
 }
 
@@ -64,18 +137,41 @@ function proof(evidence, side, claim) {
     ["needs", claim.needs],
     ["source", [claim.source?.document, claim.source?.section].filter(Boolean).join(", ")],
     ["published", value(claim.published) && `${value(claim.published)}${claim.published.gpu ? ` on ${claim.published.gpu}` : ""}`],
-    ["measured", value(claim.measured) && `${value(claim.measured)}${claim.measured.aggregate ? `, ${claim.measured.aggregate} over ${number(claim.measured.known)} points` : ""}`],
+    [
+      "measured",
+      value(claim.measured) &&
+        `${value(claim.measured)}${claim.measured.aggregate ? `, ${claim.measured.aggregate} over ${number(claim.measured.known)} points` : ""}`,
+    ],
     ["at", claim.measured?.point && pointLink(evidence, side, claim.measured.point)],
-    ["difference", claim.difference?.relative === null || claim.difference?.relative === undefined ? null : percent(claim.difference.relative, 1)],
+    [
+      "difference",
+      claim.difference?.relative === null || claim.difference?.relative === undefined ? null : percent(claim.difference.relative, 1),
+    ],
     ["noise floor", claim.noise_floor === null || claim.noise_floor === undefined ? null : percent(claim.noise_floor, 1)],
     ["file", h("code", null, `${claim.file}, ${claim.id}`)],
   ].filter(([, what]) => what);
-  const rows = (claim.evidence ?? []).map((one) => [one.name, number(one.value), h("code", null, one.formula ?? one.metric ?? "–"), one.point ? pointLink(evidence, side, one.point) : "–", h("code", null, one.report ?? "–")]);
+  const rows = (claim.evidence ?? []).map((one) => [
+    one.name,
+    number(one.value),
+    h("code", null, one.formula ?? one.metric ?? "–"),
+    one.point ? pointLink(evidence, side, one.point) : "–",
+    h("code", null, one.report ?? "–"),
+  ]);
   const points = (claim.points ?? []).map((one) => [pointLink(evidence, side, one.point), number(one.value)]);
   return [
-    h("dl", { class: "facts" }, facts.map(([name, what]) => [h("dt", null, name), h("dd", null, what)])),
+    h(
+      "dl",
+      { class: "facts" },
+      facts.map(([name, what]) => [h("dt", null, name), h("dd", null, what)]),
+    ),
     rows.length > 0 && table(["term", ["value"], "formula", "point", "report"], rows, "Evidence"),
-    points.length > 0 && h("details", null, h("summary", null, `Its value at ${points.length} point${points.length === 1 ? "" : "s"}`), table(["point", ["value"]], points, "Values by point")),
+    points.length > 0 &&
+      h(
+        "details",
+        null,
+        h("summary", null, `Its value at ${points.length} point${points.length === 1 ? "" : "s"}`),
+        table(["point", ["value"]], points, "Values by point"),
+      ),
   ].filter(Boolean);
 }
 

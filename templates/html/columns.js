@@ -14,15 +14,29 @@ export function chooser(side, chosen, onchoose) {
   const item = (column) => {
     const box = h("input", { type: "checkbox", checked: chosen.includes(column.name), onchange: told });
     boxes.set(column.name, box);
-    return h("label", { class: "column", "data-name": `${column.name} ${column.label}` }, box, h("code", null, column.name), h("span", { class: "note" }, ` ${column.unit ? `${column.unit} · ` : ""}${column.formula}`));
+    return h(
+      "label",
+      { class: "column", "data-name": `${column.name} ${column.label}` },
+      box,
+      h("code", null, column.name),
+      h("span", { class: "note" }, ` ${column.unit ? `${column.unit} · ` : ""}${column.formula}`),
+    );
   };
-  const groups = [...d3.group(all, (column) => column.group)].map(([name, found]) => h("fieldset", null, h("legend", null, name), found.map(item)));
-  const search = h("input", { type: "search", placeholder: "search columns", "aria-label": "Search columns", oninput: () => narrow(dialog, search.value.toLowerCase()) });
+  const groups = [...d3.group(all, (column) => column.group)].map(([name, found]) =>
+    h("fieldset", null, h("legend", null, name), found.map(item)),
+  );
+  const search = h("input", {
+    type: "search",
+    placeholder: "search columns",
+    "aria-label": "Search columns",
+    oninput: () => narrow(dialog, search.value.toLowerCase()),
+  });
   const dialog = popup("Columns", search, groups);
   search.focus();
 }
 
 function narrow(dialog, text) {
   for (const label of dialog.querySelectorAll("label.column")) label.hidden = !label.textContent.toLowerCase().includes(text);
-  for (const group of dialog.querySelectorAll("fieldset")) group.hidden = ![...group.querySelectorAll("label")].some((label) => !label.hidden);
+  for (const group of dialog.querySelectorAll("fieldset"))
+    group.hidden = ![...group.querySelectorAll("label")].some((label) => !label.hidden);
 }

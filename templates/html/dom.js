@@ -99,8 +99,26 @@ export function table(heads, rows, caption) {
       "table",
       { class: "plain" },
       h("caption", { class: "hidden" }, caption),
-      h("thead", null, h("tr", null, heads.map((head, at) => h("th", { scope: "col", class: numeric[at] && "number" }, head)))),
-      h("tbody", null, rows.map((row) => h("tr", null, row.map((cell, at) => h("td", { class: numeric[at] && "number" }, cell))))),
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          heads.map((head, at) => h("th", { scope: "col", class: numeric[at] && "number" }, head)),
+        ),
+      ),
+      h(
+        "tbody",
+        null,
+        rows.map((row) =>
+          h(
+            "tr",
+            null,
+            row.map((cell, at) => h("td", { class: numeric[at] && "number" }, cell)),
+          ),
+        ),
+      ),
     ),
   );
 }

@@ -3,59 +3,164 @@
 import { away, h, section, table } from "./dom.js";
 import { micro, number, si, unit } from "./format.js";
 
-const VERSIONS = [["driver", "driver"], ["CUDA", "cuda"], ["PyTorch", "torch"], ["FlashInfer", "flashinfer"], ["Nsight Compute", "ncu"], ["Nsight Systems", "nsys"], ["Python", "python"]];
+const VERSIONS = [
+  ["driver", "driver"],
+  ["CUDA", "cuda"],
+  ["PyTorch", "torch"],
+  ["FlashInfer", "flashinfer"],
+  ["Nsight Compute", "ncu"],
+  ["Nsight Systems", "nsys"],
+  ["Python", "python"],
+];
 
 export function environment(evidence) {
-  return [...evidence.sides].reverse().map((side) => [
-    evidence.sides.length > 1 && h("h1", null, side.name),
-    h("div", { class: "two" }, section("Machine", null, machine(side.provenance)), section("Software", null, table(["", "version"], VERSIONS.map(([name, key]) => [name, side.provenance[key] ?? "–"]), "Software"))),
-    ceilings(side),
-    preflight(side.machine),
-    jit(side.jit),
-    struck(side),
-  ]).concat([columnsOf(evidence), about()]);
+  return [...evidence.sides]
+    .reverse()
+    .map((side) => [
+      evidence.sides.length > 1 && h("h1", null, side.name),
+      h(
+        "div",
+        { class: "two" },
+        section("Machine", null, machine(side.provenance)),
+        section(
+          "Software",
+          null,
+          table(
+            ["", "version"],
+            VERSIONS.map(([name, key]) => [name, side.provenance[key] ?? "–"]),
+            "Software",
+          ),
+        ),
+      ),
+      ceilings(side),
+      preflight(side.machine),
+      jit(side.jit),
+      struck(side),
+    ])
+    .concat([columnsOf(evidence), about()]);
 }
 
 function machine(of) {
   const rows = [
-    ["GPU", of.gpu], ["compute capability", of.compute_capability], ["multiprocessors", number(of.sm_count)], ["L2 cache", si(of.l2_bytes, "B")], ["memory", si(of.memory_bytes, "B")],
-    ["clocks while profiling", of.clock_policy === "none" ? "left alone" : of.clock_policy], ["recording", of.recording], ["date", of.date], ["tier", of.tier],
+    ["GPU", of.gpu],
+    ["compute capability", of.compute_capability],
+    ["multiprocessors", number(of.sm_count)],
+    ["L2 cache", si(of.l2_bytes, "B")],
+    ["memory", si(of.memory_bytes, "B")],
+    ["clocks while profiling", of.clock_policy === "none" ? "left alone" : of.clock_policy],
+    ["recording", of.recording],
+    ["date", of.date],
+    ["tier", of.tier],
   ];
-  return table(["", ""], rows.map(([name, value]) => [name, value ?? "–"]), "Machine");
+  return table(
+    ["", ""],
+    rows.map(([name, value]) => [name, value ?? "–"]),
+    "Machine",
+  );
 }
 
 function ceilings(side) {
   const found = side.machine?.ceilings ?? side.targets[0]?.ceilings;
   if (!found) return null;
-  const tensor = (value) => (value && typeof value === "object" ? Object.entries(value).map(([type, tflops]) => `${type} ${unit(tflops, "TFLOPS")}`).join(", ") || "–" : unit(value, "TFLOPS"));
-  const rows = ["datasheet", "measured"].map((name) => [name, unit(found[name]?.dram_gbs, "GB/s"), tensor(found[name]?.tensor_tflops), found[name]?.source ?? "–"]);
-  return section("Ceilings", "What a rate is held against. The counter ceiling belongs to each launch, at its own clock, and stands with the point. A copy reads and writes in turn; a kernel that almost only reads can pass it.", table(["", ["memory"], ["tensor"], "source"], rows, "Ceilings"));
+  const tensor = (value) =>
+    value && typeof value === "object"
+      ? Object.entries(value)
+          .map(([type, tflops]) => `${type} ${unit(tflops, "TFLOPS")}`)
+          .join(", ") || "–"
+      : unit(value, "TFLOPS");
+  const rows = ["datasheet", "measured"].map((name) => [
+    name,
+    unit(found[name]?.dram_gbs, "GB/s"),
+    tensor(found[name]?.tensor_tflops),
+    found[name]?.source ?? "–",
+  ]);
+  return section(
+    "Ceilings",
+    "What a rate is held against. The counter ceiling belongs to each launch, at its own clock, and stands with the point. A copy reads and writes in turn; a kernel that almost only reads can pass it.",
+    table(["", ["memory"], ["tensor"], "source"], rows, "Ceilings"),
+  );
 }
 
 function preflight(info) {
   const found = info?.findings ?? [];
   if (!found.length) return section("Preflight", null, h("p", { class: "empty" }, "Not in this evidence: a preflight."));
-  return section("Preflight", null, table(["check", "status", "found", "remedy"], found.map((one) => [one.check, h("span", { class: `type ${one.status === "ok" ? "fine" : "fired"}` }, one.status), one.found ?? "–", one.remedy ?? "–"]), "Preflight"));
+  return section(
+    "Preflight",
+    null,
+    table(
+      ["check", "status", "found", "remedy"],
+      found.map((one) => [
+        one.check,
+        h("span", { class: `type ${one.status === "ok" ? "fine" : "fired"}` }, one.status),
+        one.found ?? "–",
+        one.remedy ?? "–",
+      ]),
+      "Preflight",
+    ),
+  );
 }
 
 function jit(found) {
   const rows = found?.summary ?? [];
   if (!rows.length) return null;
   const seconds = (value) => micro(value === null ? null : 1e6 * value);
-  return section("JIT", "The price of a first call.", table(["module", ["cold build"], ["disk hit"], ["memory hit"]], rows.map((one) => [h("code", null, one.module), seconds(one.cold_s), seconds(one.disk_hit_s), seconds(one.memory_hit_s)]), "JIT"));
+  return section(
+    "JIT",
+    "The price of a first call.",
+    table(
+      ["module", ["cold build"], ["disk hit"], ["memory hit"]],
+      rows.map((one) => [h("code", null, one.module), seconds(one.cold_s), seconds(one.disk_hit_s), seconds(one.memory_hit_s)]),
+      "JIT",
+    ),
+  );
 }
 
 function struck(side) {
-  return side.struck.length > 0 && section("Struck through", "Numbers that cannot be true.", h("ul", null, side.struck.map((reason) => h("li", null, reason))));
+  return (
+    side.struck.length > 0 &&
+    section(
+      "Struck through",
+      "Numbers that cannot be true.",
+      h(
+        "ul",
+        null,
+        side.struck.map((reason) => h("li", null, reason)),
+      ),
+    )
+  );
 }
 
 function columnsOf(evidence) {
-  const rows = [...evidence.declared.values()].map((column) => [h("code", null, column.name), column.unit ?? "", column.source, column.formula]);
-  return section("Columns", null, h("details", null, h("summary", null, `${rows.length} columns of the measurement and their formulas`), table(["column", "unit", "from", "formula"], rows, "Columns")));
+  const rows = [...evidence.declared.values()].map((column) => [
+    h("code", null, column.name),
+    column.unit ?? "",
+    column.source,
+    column.formula,
+  ]);
+  return section(
+    "Columns",
+    null,
+    h(
+      "details",
+      null,
+      h("summary", null, `${rows.length} columns of the measurement and their formulas`),
+      table(["column", "unit", "from", "formula"], rows, "Columns"),
+    ),
+  );
 }
 
 function about() {
-  return section("This page", null, h("p", null,
-    "One file, without a network: data, styles and scripts are inside, and its content security policy allows no request. Charts by ",
-    away("https://observablehq.com/plot/", `Observable Plot ${Plot.version}`), " on ", away("https://d3js.org", `d3 ${d3.version}`), ", both under the ISC licence, whose text stands in the file."));
+  return section(
+    "This page",
+    null,
+    h(
+      "p",
+      null,
+      "One file, without a network: data, styles and scripts are inside, and its content security policy allows no request. Charts by ",
+      away("https://observablehq.com/plot/", `Observable Plot ${Plot.version}`),
+      " on ",
+      away("https://d3js.org", `d3 ${d3.version}`),
+      ", both under the ISC licence, whose text stands in the file.",
+    ),
+  );
 }

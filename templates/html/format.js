@@ -57,8 +57,7 @@ export function unit(value, name, digits = 3) {
 /** With a decimal prefix: 146.2e9 FLOP is 146 GFLOP. */
 export function si(value, name, digits = 3) {
   if (value === null || value === undefined) return DASH;
-  for (const [factor, prefix] of PREFIXES)
-    if (Math.abs(value) >= factor) return `${number(value / factor, digits)}\u00a0${prefix}${name}`;
+  for (const [factor, prefix] of PREFIXES) if (Math.abs(value) >= factor) return `${number(value / factor, digits)}\u00a0${prefix}${name}`;
   return unit(value, name, digits);
 }
 

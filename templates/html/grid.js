@@ -38,7 +38,14 @@ export class Grid {
   setColumns(columns, sort = this.sort) {
     this.columns = columns;
     this.sort = sort;
-    fill(this.head, h("tr", null, columns.map((column) => this.headCell(column))));
+    fill(
+      this.head,
+      h(
+        "tr",
+        null,
+        columns.map((column) => this.headCell(column)),
+      ),
+    );
     this.measure();
     this.draw(true);
   }
@@ -53,7 +60,11 @@ export class Grid {
       { scope: "col", "aria-sort": sorted, class: column.number && "number", title: column.title },
       h(
         "button",
-        { type: "button", tabindex: "-1", onclick: () => this.calls.sort(column.key, sorted === "descending" || sorted === "none" ? "" : "-") },
+        {
+          type: "button",
+          tabindex: "-1",
+          onclick: () => this.calls.sort(column.key, sorted === "descending" || sorted === "none" ? "" : "-"),
+        },
         column.label,
         column.unit && h("span", { class: "unit" }, ` ${column.unit}`),
         h("span", { class: "arrow", "aria-hidden": "true" }, arrow),
@@ -79,7 +90,10 @@ export class Grid {
       const head = Math.max(...words, words.reduce((sum, length) => sum + length + 1, 0) / 2) + 3; // on two lines
       return Math.min(WIDEST, Math.max(head, ...texts) + 1);
     });
-    fill(this.widths, widths.map((width) => h("col", { style: `width:${width}ch` })));
+    fill(
+      this.widths,
+      widths.map((width) => h("col", { style: `width:${width}ch` })),
+    );
     this.table.style.width = `${widths.reduce((sum, width) => sum + width, 0)}ch`;
   }
 
@@ -92,7 +106,9 @@ export class Grid {
     const first = Math.max(0, top - SPARE);
     const last = Math.min(this.rows.length, bottom + SPARE);
     [this.first, this.last] = [first, last];
-    const space = (rows) => rows > 0 && h("tr", { class: "space", "aria-hidden": "true", style: `height:${rows * ROW}px` }, h("td", { colspan: this.columns.length }));
+    const space = (rows) =>
+      rows > 0 &&
+      h("tr", { class: "space", "aria-hidden": "true", style: `height:${rows * ROW}px` }, h("td", { colspan: this.columns.length }));
     fill(
       this.body,
       space(first),

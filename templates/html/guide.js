@@ -7,7 +7,12 @@ import { href, keep } from "./state.js";
 const DEEPEST = 3; // heading level that the contents list
 
 export async function guide(_evidence, params) {
-  if (!has("prose")) return h("p", { class: "empty" }, "Not in this file: the guide. It is made of the pages beside the results; with them the file is written again.");
+  if (!has("prose"))
+    return h(
+      "p",
+      { class: "empty" },
+      "Not in this file: the guide. It is made of the pages beside the results; with them the file is written again.",
+    );
   const pages = await block("prose");
   const body = h("div", { class: "guide" });
   const show = (name, at) => {
@@ -17,16 +22,27 @@ export async function guide(_evidence, params) {
   };
   show(params.get("page"), params.get("at"));
   return [
-    h("div", { class: "controls" }, picker("Page", pages.map((page) => [page.name, page.title]), params.get("page") ?? pages[0].name, (page) => {
-      keep({ page, at: null });
-      show(page);
-    })),
+    h(
+      "div",
+      { class: "controls" },
+      picker(
+        "Page",
+        pages.map((page) => [page.name, page.title]),
+        params.get("page") ?? pages[0].name,
+        (page) => {
+          keep({ page, at: null });
+          show(page);
+        },
+      ),
+    ),
     body,
   ];
 }
 
 function contents(page) {
-  const links = page.toc.filter(([level]) => level > 1 && level <= DEEPEST).map(([level, text, at]) => h("li", { class: `level-${level}` }, h("a", { href: href("guide", { page: page.name, at }) }, text)));
+  const links = page.toc
+    .filter(([level]) => level > 1 && level <= DEEPEST)
+    .map(([level, text, at]) => h("li", { class: `level-${level}` }, h("a", { href: href("guide", { page: page.name, at }) }, text)));
   return h("nav", { class: "toc", "aria-label": "Contents" }, h("ul", null, links));
 }
 

@@ -14,17 +14,34 @@ export function icicle(tree, about) {
   const groups = [...new Set(Object.values(about.groups)), "other"];
   const basis = tree.basis === "samples" ? `by ${tree.samples} samples taken while nothing issued` : "by counted stall cycles";
   const rows = tree.reasons.map(([reason, group, share, ofStalls, error]) => [
-    reason, group, percent(share, 1), percent(ofStalls, 1) + (error === null ? "" : ` ± ${percent(error, 1)}`), about.stalls[reason] ?? "–",
+    reason,
+    group,
+    percent(share, 1),
+    percent(ofStalls, 1) + (error === null ? "" : ` ± ${percent(error, 1)}`),
+    about.stalls[reason] ?? "–",
   ]);
   return [
     chart("Stall tree", (width) => draw(tree, groups, about, width)),
-    h("p", { class: "note" }, `Issued and not issued are counted. Below that cycles without an issue are charged to the reasons in proportion to the warps that waited, ${basis}.`),
-    h("details", null, h("summary", null, "As a table"), table(["reason", "group", ["of cycles"], ["of stalls"], "a warp waits for"], rows, "Stall reasons")),
+    h(
+      "p",
+      { class: "note" },
+      `Issued and not issued are counted. Below that cycles without an issue are charged to the reasons in proportion to the warps that waited, ${basis}.`,
+    ),
+    h(
+      "details",
+      null,
+      h("summary", null, "As a table"),
+      table(["reason", "group", ["of cycles"], ["of stalls"], "a warp waits for"], rows, "Stall reasons"),
+    ),
   ];
 }
 
 function draw(tree, groups, about, width) {
-  const sums = d3.rollup(tree.reasons, (found) => d3.sum(found, (one) => one[2]), (one) => one[1]);
+  const sums = d3.rollup(
+    tree.reasons,
+    (found) => d3.sum(found, (one) => one[2]),
+    (one) => one[1],
+  );
   const boxes = [
     { level: 0, from: 0, share: 1, text: "active scheduler cycles", fill: "var(--line)" },
     { level: 1, from: 0, share: tree.issued, text: "issued", fill: "var(--accent-soft)" },
@@ -44,7 +61,13 @@ function draw(tree, groups, about, width) {
   const height = 4 * ROW + 4;
   return s(
     "svg",
-    { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Stall tree: issued ${percent(tree.issued)}, largest reason ${tree.reasons[0]?.[0] ?? "none"}` },
+    {
+      width,
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      role: "img",
+      "aria-label": `Stall tree: issued ${percent(tree.issued)}, largest reason ${tree.reasons[0]?.[0] ?? "none"}`,
+    },
     boxes.filter((box) => box.share > LEAST).map((box) => boxOf(box, width)),
   );
 }
@@ -58,7 +81,14 @@ function boxOf({ level, from, share, text, fill, soft, title }, width) {
     "g",
     { class: "box" },
     s("title", null, `${text}: ${percent(share, 1)} of cycles${title ? `\nwaits for ${title}` : ""}`),
-    s("rect", { x: x + 0.5, y: level * ROW + 1, width: Math.max(1, wide - 1), height: ROW - 2, rx: 3, style: `fill:${fill};fill-opacity:${soft ?? 1};stroke:${fill}` }),
+    s("rect", {
+      x: x + 0.5,
+      y: level * ROW + 1,
+      width: Math.max(1, wide - 1),
+      height: ROW - 2,
+      rx: 3,
+      style: `fill:${fill};fill-opacity:${soft ?? 1};stroke:${fill}`,
+    }),
     shown && s("text", { x: x + 6, y: level * ROW + ROW / 2 + 4 }, shown),
   );
 }

@@ -34,5 +34,12 @@ export function listen(tabs, step) {
 }
 
 export function help() {
-  popup("Keys", table(["key", "what it does"], KEYS.map(([key, what]) => [h("kbd", null, key), what]), "Keys"));
+  popup(
+    "Keys",
+    table(
+      ["key", "what it does"],
+      KEYS.map(([key, what]) => [h("kbd", null, key), what]),
+      "Keys",
+    ),
+  );
 }

@@ -9,7 +9,10 @@ const ROW = 30;
 /** The operations of a point's launches: launch -> rows. */
 export function launchesOf(timeline, place) {
   const rows = timeline.point.map((point, row) => [point, row]).filter(([point]) => point === place);
-  return d3.group(rows.map(([, row]) => row), (row) => timeline.launch[row]);
+  return d3.group(
+    rows.map(([, row]) => row),
+    (row) => timeline.launch[row],
+  );
 }
 
 /** The chart with a choice of the launch. */
@@ -20,8 +23,15 @@ export function lanes(timeline, place) {
   const show = (launch) => {
     const rows = launches.get(Number(launch));
     const idle = d3.sum(rows.slice(1), (row) => timeline.gap_before_ns[row] ?? 0);
-    fill(frame, chart("Timeline", (width) => draw(timeline, rows, width)),
-      h("p", { class: "note" }, `${rows.length} operation${rows.length === 1 ? "" : "s"} on the GPU, idle between them ${micro(idle / 1e3)}. Traced by nsys (${timeline.report.join(", ")}); time from the start of the launch.`));
+    fill(
+      frame,
+      chart("Timeline", (width) => draw(timeline, rows, width)),
+      h(
+        "p",
+        { class: "note" },
+        `${rows.length} operation${rows.length === 1 ? "" : "s"} on the GPU, idle between them ${micro(idle / 1e3)}. Traced by nsys (${timeline.report.join(", ")}); time from the start of the launch.`,
+      ),
+    );
   };
   const names = [...launches.keys()].map((launch) => [String(launch), `launch ${launch}`]);
   show(names[0][0]);
@@ -30,8 +40,13 @@ export function lanes(timeline, place) {
 
 function draw(timeline, rows, width) {
   const of = (row) => ({
-    name: timeline.name[row] ?? timeline.kind[row], start: timeline.start_ns[row], end: timeline.start_ns[row] + timeline.duration_ns[row],
-    gap: timeline.gap_before_ns[row], stream: timeline.stream[row], call: timeline.api_start_ns[row], calling: timeline.api_duration_ns[row],
+    name: timeline.name[row] ?? timeline.kind[row],
+    start: timeline.start_ns[row],
+    end: timeline.start_ns[row] + timeline.duration_ns[row],
+    gap: timeline.gap_before_ns[row],
+    stream: timeline.stream[row],
+    call: timeline.api_start_ns[row],
+    calling: timeline.api_duration_ns[row],
   });
   const operations = rows.map(of);
   const streams = [...new Set(operations.map((one) => one.stream))];
@@ -43,14 +58,33 @@ function draw(timeline, rows, width) {
   const boxes = [];
   for (const [at, one] of operations.entries()) {
     const lane = 1 + streams.indexOf(one.stream);
-    if (one.call !== null && one.calling) boxes.push(boxOf(x, 0, one.call, one.call + one.calling, "launch", "var(--c4)", `host call for ${one.name}: ${micro(one.calling / 1e3)}`));
+    if (one.call !== null && one.calling)
+      boxes.push(
+        boxOf(x, 0, one.call, one.call + one.calling, "launch", "var(--c4)", `host call for ${one.name}: ${micro(one.calling / 1e3)}`),
+      );
     if (at && one.gap > 0) boxes.push(gapOf(x, lane, one.start - one.gap, one.start));
-    boxes.push(boxOf(x, lane, one.start, one.end, one.name, "var(--c0)", `${one.name}: ${micro((one.end - one.start) / 1e3)}${one.gap ? `, after ${micro(one.gap / 1e3)} idle` : ""}`));
+    boxes.push(
+      boxOf(
+        x,
+        lane,
+        one.start,
+        one.end,
+        one.name,
+        "var(--c0)",
+        `${one.name}: ${micro((one.end - one.start) / 1e3)}${one.gap ? `, after ${micro(one.gap / 1e3)} idle` : ""}`,
+      ),
+    );
   }
   const ticks = x.ticks(narrow(width) ? 3 : 8);
   return s(
     "svg",
-    { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Timeline of ${operations.length} operations over ${micro(end / 1e3)}` },
+    {
+      width,
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      role: "img",
+      "aria-label": `Timeline of ${operations.length} operations over ${micro(end / 1e3)}`,
+    },
     ticks.map((tick) => [
       s("line", { class: "rule", x1: x(tick), x2: x(tick), y1: 0, y2: lanes.length * ROW }),
       s("text", { class: "tick", x: x(tick), y: lanes.length * ROW + 16, "text-anchor": "middle" }, micro(tick / 1e3)),
@@ -68,12 +102,24 @@ function boxOf(x, lane, start, end, text, colour, title) {
     "g",
     { class: "box" },
     s("title", null, title),
-    s("rect", { x: x(start), y: lane * ROW + 4, width: wide, height: ROW - 8, rx: 2, style: `fill:${colour};fill-opacity:.3;stroke:${colour}` }),
+    s("rect", {
+      x: x(start),
+      y: lane * ROW + 4,
+      width: wide,
+      height: ROW - 8,
+      rx: 2,
+      style: `fill:${colour};fill-opacity:.3;stroke:${colour}`,
+    }),
     shown && s("text", { x: x(start) + 5, y: lane * ROW + ROW / 2 + 4 }, shown),
   );
 }
 
 function gapOf(x, lane, start, end) {
   const y = lane * ROW + ROW / 2;
-  return s("g", null, s("title", null, `idle ${micro((end - start) / 1e3)}`), s("line", { class: "gap", x1: x(start), x2: x(end), y1: y, y2: y }));
+  return s(
+    "g",
+    null,
+    s("title", null, `idle ${micro((end - start) / 1e3)}`),
+    s("line", { class: "gap", x1: x(start), x2: x(end), y1: y, y2: y }),
+  );
 }

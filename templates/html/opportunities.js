@@ -19,7 +19,8 @@ export async function rulesOf(side, target) {
       if (!ADVICE.includes(type) || rule === NO_ADVICE) continue;
       const one = found.get(rule) ?? { rule, points: new Set(), most: null };
       one.points.add(detail.kernels.point[row]);
-      if (!one.most || (pct ?? 0) > (one.most.pct ?? 0)) one.most = { pct, kind, message: detail.kernels.texts[text], id: detail.id[detail.kernels.point[row]] };
+      if (!one.most || (pct ?? 0) > (one.most.pct ?? 0))
+        one.most = { pct, kind, message: detail.kernels.texts[text], id: detail.id[detail.kernels.point[row]] };
       found.set(rule, one);
     }
   });
@@ -32,30 +33,57 @@ export function opportunities(evidence, side) {
     (target.opportunities ?? []).map((one) => [
       target.title,
       [h("b", null, one.what), h("div", { class: "note" }, one.shown), h("div", null, one.change)],
-      [h("a", { class: "id", href: href("point", { id: evidence.reference(side, side.place.get(one.point)) }) }, one.point.split("/")[1]), h("div", { class: "note" }, `and ${one.points - 1} more`)],
+      [
+        h("a", { class: "id", href: href("point", { id: evidence.reference(side, side.place.get(one.point)) }) }, one.point.split("/")[1]),
+        h("div", { class: "note" }, `and ${one.points - 1} more`),
+      ],
       `${percent(one.most)} of ${labelOf(one.metric)}`,
-      one.price ? [h("b", null, change(one.price.change)), h("div", { class: "note" }, interval(one.price)), h("div", null, one.price.verdict)] : `not tried: ${one.reason}`,
+      one.price
+        ? [h("b", null, change(one.price.change)), h("div", { class: "note" }, interval(one.price)), h("div", null, one.price.verdict)]
+        : `not tried: ${one.reason}`,
       one.layers === null ? "–" : `${number(one.layers)} launches`,
     ]),
   );
-  return rows.length > 0 && section("Opportunities", "What counters suggest to change. The most is what the roofs leave of the time; what it brought is the change of the time where it was tried.", table(["kernel", "what", "at", "the most", "what it brought", "a longer plan() is paid for after"], rows, "Opportunities"));
+  return (
+    rows.length > 0 &&
+    section(
+      "Opportunities",
+      "What counters suggest to change. The most is what the roofs leave of the time; what it brought is the change of the time where it was tried.",
+      table(["kernel", "what", "at", "the most", "what it brought", "a longer plan() is paid for after"], rows, "Opportunities"),
+    )
+  );
 }
 
 /** The best opportunity of a target as a cell: a finding's where there is one, else the choice that differs most. */
-export async function best(side, target) {
+export function best(target) {
   const told = (target.opportunities ?? [])[0];
-  if (told) return h("a", { href: href("choices", { at: target.name }) }, `${told.what}: ${told.price ? change(told.price.change, 0) : `at most −${percent(told.most)}`}`);
-  const differing = target.prices.flatMap((choice) => choice.pairs.filter((pair) => pair.verdict === "differs").map((pair) => ({ choice, pair })));
+  if (told)
+    return h(
+      "a",
+      { href: href("choices", { at: target.name }) },
+      `${told.what}: ${told.price ? change(told.price.change, 0) : `at most −${percent(told.most)}`}`,
+    );
+  const differing = target.prices.flatMap((choice) =>
+    choice.pairs.filter((pair) => pair.verdict === "differs").map((pair) => ({ choice, pair })),
+  );
   const price = d3.greatest(differing, ({ pair }) => (pair.metric === "time_cold_us" ? 1 : 0) + Math.abs(Math.log1p(pair.change)) / 100);
   if (!price) return "–";
   const [from, to] = price.pair.change < 0 ? price.choice.called : [...price.choice.called].reverse();
   const gain = price.pair.change < 0 ? -price.pair.change : price.pair.change / (1 + price.pair.change);
-  return h("a", { href: href("choices", { at: target.name }) }, `${to} for ${from}: −${percent(gain)}${price.pair.metric === "time_cold_us" ? "" : ` of ${labelOf(price.pair.metric)}`}`);
+  return h(
+    "a",
+    { href: href("choices", { at: target.name }) },
+    `${to} for ${from}: −${percent(gain)}${price.pair.metric === "time_cold_us" ? "" : ` of ${labelOf(price.pair.metric)}`}`,
+  );
 }
 
 /** The view of NVIDIA's rules, a table per kernel. */
 export async function rulesSection(side) {
-  const tables = await Promise.all(side.targets.filter((target) => has(`detail ${side.number} ${target.name}`)).map(async (target) => [target, await rulesOf(side, target)]));
+  const tables = await Promise.all(
+    side.targets
+      .filter((target) => has(`detail ${side.number} ${target.name}`))
+      .map(async (target) => [target, await rulesOf(side, target)]),
+  );
   const rows = tables.flatMap(([target, found]) =>
     found.map(({ rule, points, most }) => [
       target.title,

@@ -10,7 +10,12 @@ export function numberOf(evidence, side, at, name, text) {
   const about = evidence.declared.get(name);
   return h(
     "button",
-    { type: "button", class: `origin${struck ? " struck" : ""}`, title: about ? `${name}: ${about.formula}` : name, onclick: () => show(evidence, side, at, name) },
+    {
+      type: "button",
+      class: `origin${struck ? " struck" : ""}`,
+      title: about ? `${name}: ${about.formula}` : name,
+      onclick: () => show(evidence, side, at, name),
+    },
     text ?? quantity(side.value(name, at), about?.unit ?? ""),
   );
 }
@@ -23,13 +28,21 @@ async function show(evidence, side, at, name) {
     `Origin of ${name}`,
     h("p", { class: "note" }, side.points.id[at], ` · ${side.provenance.gpu}, tier ${side.value("tier", at)}`),
     h("ul", { class: "origin-tree" }, node(context, name)),
-    h("p", { class: "note" }, "The same on the command line: ", h("code", null, `ncuflow trace outputs/<machine> ${side.points.id[at]} ${name}`)),
+    h(
+      "p",
+      { class: "note" },
+      "The same on the command line: ",
+      h("code", null, `ncuflow trace outputs/<machine> ${side.points.id[at]} ${name}`),
+    ),
   );
 }
 
 /** Kernels of a point: [{row, main}], in their order. */
 export function kernelsOf(detail, place) {
-  const rows = detail.kernels.point.map((point, row) => [point, row]).filter(([point]) => point === place).map(([, row]) => row);
+  const rows = detail.kernels.point
+    .map((point, row) => [point, row])
+    .filter(([point]) => point === place)
+    .map(([, row]) => row);
   const known = rows.every((row) => detail.kernels.duration_ns[row] !== null);
   const main = known ? d3.greatest(rows, (row) => detail.kernels.duration_ns[row]) : undefined;
   return rows.map((row) => ({ row, main: row === main }));
@@ -39,7 +52,12 @@ function node(context, name) {
   const { evidence, side, at, seen } = context;
   const about = evidence.declared.get(name);
   const value = side.value(name, at);
-  const line = [h("b", null, name), " = ", h("span", { class: "value" }, exact(value), about?.unit && ` ${about.unit}`), h("span", { class: "note" }, ` ${about?.source ?? ""}: ${about?.formula ?? ""}`)];
+  const line = [
+    h("b", null, name),
+    " = ",
+    h("span", { class: "value" }, exact(value), about?.unit && ` ${about.unit}`),
+    h("span", { class: "note" }, ` ${about?.source ?? ""}: ${about?.formula ?? ""}`),
+  ];
   if (!about || seen.has(name)) return h("li", null, line);
   seen.add(name);
   const below = [...about.terms.map((term) => node(context, term)), ...leaves(context, about)];
@@ -55,13 +73,39 @@ function leaves({ side, at, detail, place, kernels }, about) {
       const value = detail.kernels.metrics[key]?.[row];
       if (value === undefined || value === null) continue;
       const counter = detail.counters.names[detail.counters.of[key]?.[row]];
-      found.push(h("li", null, h("code", null, counter ?? key), " = ", h("span", { class: "value" }, exact(value)), h("span", { class: "note" }, ` ${where}`)));
+      found.push(
+        h(
+          "li",
+          null,
+          h("code", null, counter ?? key),
+          " = ",
+          h("span", { class: "value" }, exact(value)),
+          h("span", { class: "note" }, ` ${where}`),
+        ),
+      );
     }
     if (about.evidence === "stalls")
       for (const [reason, kind, ratio, share] of detail.kernels.stalls[row])
-        if (kind === "stall" && share) found.push(h("li", null, h("code", null, reason), ` ${exact(ratio)} cycles per instruction, share ${exact(share)}`, h("span", { class: "note" }, ` ${where}`)));
+        if (kind === "stall" && share)
+          found.push(
+            h(
+              "li",
+              null,
+              h("code", null, reason),
+              ` ${exact(ratio)} cycles per instruction, share ${exact(share)}`,
+              h("span", { class: "note" }, ` ${where}`),
+            ),
+          );
   }
-  if (about.source === "events") found.push(h("li", null, reportOf(detail, place), h("span", { class: "note" }, ` tolerance of the check ${exact(detail.check.tolerance[place])}, ${side.points.status[at]}`)));
+  if (about.source === "events")
+    found.push(
+      h(
+        "li",
+        null,
+        reportOf(detail, place),
+        h("span", { class: "note" }, ` tolerance of the check ${exact(detail.check.tolerance[place])}, ${side.points.status[at]}`),
+      ),
+    );
   if (about.source === "nsys" && !about.terms.length) found.push(h("li", null, detail.timeline.report.join(", ") || "no trace"));
   if (about.evidence && about.evidence !== "stalls") found.push(h("li", null, about.evidence));
   return found;

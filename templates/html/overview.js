@@ -8,12 +8,12 @@ import { limitedBy, limiterSigns, targetSigns } from "./signs.js";
 import { spark, sweeps } from "./spark.js";
 import { go, href } from "./state.js";
 
-export async function overview(evidence, params) {
+export function overview(evidence, params) {
   const side = evidence.side;
   return [
     Object.entries(side.stopped ?? {}).map(([name, reason]) => h("p", { class: "warning" }, `${name} is left out: ${reason}`)),
     side.warnings.map(({ report, text }) => h("p", { class: "warning" }, `${report}: ${text}`)),
-    section("Kernels", null, await kernels(evidence, side)),
+    section("Kernels", null, kernels(evidence, side)),
     section(
       "Roofline",
       "Each mark is a point: work that the GPU counted over the traffic that it counted. On a slanted roof memory is the limit, under a flat one arithmetic; below both, something else. Hover a mark for its limiter and distance, press it to open the point.",
@@ -22,25 +22,43 @@ export async function overview(evidence, params) {
   ];
 }
 
-const HEADS = [["points", "number"], ["highest rate", "number strong"], ["of measured peak", "number"], ["at"], ["limited by"], ["along its sweep"], ["limits of its points"], ["best opportunity", "opportunity"]];
+const HEADS = [
+  ["points", "number"],
+  ["highest rate", "number strong"],
+  ["of measured peak", "number"],
+  ["at"],
+  ["limited by"],
+  ["along its sweep"],
+  ["limits of its points"],
+  ["best opportunity", "opportunity"],
+];
 
-async function kernels(evidence, side) {
+function kernels(evidence, side) {
   const signs = limiterSigns(side);
   const kinds = targetSigns(side);
-  const rows = await Promise.all(side.targets.map((target) => row(evidence, side, target, signs, kinds)));
+  const rows = side.targets.map((target) => row(evidence, side, target, signs, kinds));
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": "Kernels" },
     h(
       "table",
       { class: "plain overview" },
-      h("thead", null, h("tr", null, h("th", { scope: "col" }, "kernel"), HEADS.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)))),
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          h("th", { scope: "col" }, "kernel"),
+          HEADS.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)),
+        ),
+      ),
       h("tbody", null, rows),
     ),
   );
 }
 
-async function row(evidence, side, target, signs, kinds) {
+function row(evidence, side, target, signs, kinds) {
   const at = target.best === null ? undefined : side.place.get(target.best);
   const { rate, unit, fraction } = side.rateOf(target.name);
   const places = side.good().filter((place) => side.points.target[place] === target.name);
@@ -54,7 +72,7 @@ async function row(evidence, side, target, signs, kinds) {
     at === undefined ? "–" : [limitedBy(side, at, signs), h("div", { class: "note small" }, side.points.limited_by[at])],
     spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate)) ?? "–",
     shares(side, places, signs),
-    await best(side, target),
+    best(target),
   ];
   return h(
     "tr",
@@ -67,12 +85,24 @@ async function row(evidence, side, target, signs, kinds) {
 
 function meter(share) {
   if (share === null) return "–";
-  return h("span", { class: "meter" }, h("span", { class: "track" }, h("span", { class: "fill", style: `width:${Math.min(100, 100 * share)}%` })), percent(share));
+  return h(
+    "span",
+    { class: "meter" },
+    h("span", { class: "track" }, h("span", { class: "fill", style: `width:${Math.min(100, 100 * share)}%` })),
+    percent(share),
+  );
 }
 
 /** How many points each limiter bounds, as a bar of its signs' colours with their counts. */
 function shares(side, places, signs) {
-  const counts = d3.sort(d3.rollup(places, (found) => found.length, (at) => side.points.limiter[at] ?? "unknown"), ([, count]) => -count);
+  const counts = d3.sort(
+    d3.rollup(
+      places,
+      (found) => found.length,
+      (at) => side.points.limiter[at] ?? "unknown",
+    ),
+    ([, count]) => -count,
+  );
   return h(
     "ul",
     { class: "shares" },

@@ -2,7 +2,7 @@
 
 import { bars } from "./bars.js";
 import { fill, h, picker, section, table } from "./dom.js";
-import { change, inColumn, headUnit, micro, number, percent, quantity, si } from "./format.js";
+import { change, headUnit, inColumn, micro, number, percent, quantity, si } from "./format.js";
 import { icicle } from "./icicle.js";
 import { lanes } from "./lanes.js";
 import { kernelsOf, numberOf } from "./origin.js";
@@ -12,10 +12,18 @@ import { strips } from "./strip.js";
 
 export async function point(evidence, params) {
   const found = params.getAll("id").map((id) => evidence.find(id));
-  if (!found.length || found.includes(null)) return h("p", { class: "empty" }, "No such point in this file: ", params.getAll("id").join(", ") || "none was named");
+  if (!found.length || found.includes(null))
+    return h("p", { class: "empty" }, "No such point in this file: ", params.getAll("id").join(", ") || "none was named");
   const shown = await Promise.all(found.slice(0, 2).map(({ side, at }) => onePoint(evidence, side, at, params)));
   if (shown.length === 1) return shown[0];
-  return [difference(evidence, found), h("div", { class: "beside" }, shown.map((one) => h("div", null, one)))];
+  return [
+    difference(evidence, found),
+    h(
+      "div",
+      { class: "beside" },
+      shown.map((one) => h("div", null, one)),
+    ),
+  ];
 }
 
 async function onePoint(evidence, side, at, params) {
@@ -24,15 +32,25 @@ async function onePoint(evidence, side, at, params) {
   const context = { evidence, side, at, detail, place, n: (name, text) => numberOf(evidence, side, at, name, text) };
   const kernels = kernelsOf(detail, place);
   const asked = Number(params.get("kernel"));
-  const main = kernels.find(({ row }) => params.has("kernel") && detail.kernels.kernel[row] === asked) ?? kernels.find((one) => one.main) ?? kernels[0];
+  const main =
+    kernels.find(({ row }) => params.has("kernel") && detail.kernels.kernel[row] === asked) ??
+    kernels.find((one) => one.main) ??
+    kernels[0];
   const ofKernel = h("div");
   fill(ofKernel, kernelSections(context, main?.row));
   return [
     head(context),
     tiles(context),
-    h("div", { class: "wide-two" },
+    h(
+      "div",
+      { class: "wide-two" },
       section("Times", null, strips(side, at, detail, place), times(context)),
-      section("Work, twice", "Analytic is what rates are quoted with; counted is what the hardware did. A ratio far from 1 says which of the two to distrust.", work(context))),
+      section(
+        "Work, twice",
+        "Analytic is what rates are quoted with; counted is what the hardware did. A ratio far from 1 says which of the two to distrust.",
+        work(context),
+      ),
+    ),
     kernels.length > 1 && kernelPicker(context, kernels, main, (row) => fill(ofKernel, kernelSections(context, row))),
     ofKernel,
     section("Timeline", null, lanes(detail.timeline, place)),
@@ -44,13 +62,25 @@ function head({ side, at, detail, place }) {
   const id = side.points.id[at];
   const params = Object.entries(side.points.params).filter(([, values]) => values[at] !== null);
   const status = side.points.status[at];
-  const problems = [...(detail.problems[place] ?? []), side.value("problems", at), status !== "ok" && side.points.reason[at]].filter(Boolean);
+  const problems = [...(detail.problems[place] ?? []), side.value("problems", at), status !== "ok" && side.points.reason[at]].filter(
+    Boolean,
+  );
   return h(
     "header",
     { class: "point-head" },
     h("h1", { class: "id" }, id),
-    h("p", { class: "note" }, side.name, " · ", h("a", { href: href("points", { q: `target=${side.points.target[at]}` }) }, side.byTarget.get(side.points.target[at])?.title)),
-    h("ul", { class: "params" }, params.map(([name, values]) => h("li", null, h("span", null, name), h("b", null, String(values[at]))))),
+    h(
+      "p",
+      { class: "note" },
+      side.name,
+      " · ",
+      h("a", { href: href("points", { q: `target=${side.points.target[at]}` }) }, side.byTarget.get(side.points.target[at])?.title),
+    ),
+    h(
+      "ul",
+      { class: "params" },
+      params.map(([name, values]) => h("li", null, h("span", null, name), h("b", null, String(values[at])))),
+    ),
     status !== "ok" && h("p", { class: "warning" }, `${status}: ${side.points.reason[at] ?? "no reason was recorded"}`),
     problems.length > 0 && h("p", { class: "warning" }, "Incomplete: ", [...new Set(problems)].join("; ")),
   );
@@ -67,21 +97,56 @@ function tiles({ side, at, n }) {
     ["occupancy", n("achieved_occupancy_pct", `${inColumn(side.value("achieved_occupancy_pct", at), "%")} %`)],
     ["top stall", n("top_stall", `${side.value("top_stall", at) ?? "–"} ${percent(side.value("top_stall_share", at))}`)],
   ];
-  return h("dl", { class: "tiles" }, all.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+  return h(
+    "dl",
+    { class: "tiles" },
+    all.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))),
+  );
 }
 
 function times(context) {
   const { side, at, detail, place, n } = context;
   const timing = detail.timing;
-  const rows = timing.point.map((p, row) => [p, row]).filter(([p]) => p === place).map(([, row]) => row);
-  const named = ["time_cold_us", "time_hot_us", "time_sustained_us", "time_insitu_us", "time_ncu_us", "replay_distortion", "host_launch_us", "plan_us", "kernel_gap_us"].filter((name) => side.columns.has(name));
+  const rows = timing.point
+    .map((p, row) => [p, row])
+    .filter(([p]) => p === place)
+    .map(([, row]) => row);
+  const named = [
+    "time_cold_us",
+    "time_hot_us",
+    "time_sustained_us",
+    "time_insitu_us",
+    "time_ncu_us",
+    "replay_distortion",
+    "host_launch_us",
+    "plan_us",
+    "kernel_gap_us",
+  ].filter((name) => side.columns.has(name));
   return [
-    table(named.map((name) => [side.columns.get(name).label]), [named.map((name) => n(name, quantity(side.value(name, at), side.columns.get(name).unit)))], "Times"),
+    table(
+      named.map((name) => [side.columns.get(name).label]),
+      [named.map((name) => n(name, quantity(side.value(name, at), side.columns.get(name).unit)))],
+      "Times",
+    ),
     rows.length > 0 &&
-      h("details", null, h("summary", null, "Conditions of each process"),
-        table(["process", ["SM before"], ["SM after"], ["memory"], "throttled", ["retakes"], "report"],
-          rows.map((row) => [timing.run[row], quantity(timing.sm_mhz_before[row], "MHz"), quantity(timing.sm_mhz_after[row], "MHz"), quantity(timing.mem_mhz_after[row], "MHz"),
-            timing.throttled[row] === null ? "–" : timing.throttled[row] ? (timing.throttle_reasons[row] ?? "yes") : "no", number(timing.retakes[row]), h("code", null, timing.report[row])]), "Conditions")),
+      h(
+        "details",
+        null,
+        h("summary", null, "Conditions of each process"),
+        table(
+          ["process", ["SM before"], ["SM after"], ["memory"], "throttled", ["retakes"], "report"],
+          rows.map((row) => [
+            timing.run[row],
+            quantity(timing.sm_mhz_before[row], "MHz"),
+            quantity(timing.sm_mhz_after[row], "MHz"),
+            quantity(timing.mem_mhz_after[row], "MHz"),
+            timing.throttled[row] === null ? "–" : timing.throttled[row] ? (timing.throttle_reasons[row] ?? "yes") : "no",
+            number(timing.retakes[row]),
+            h("code", null, timing.report[row]),
+          ]),
+          "Conditions",
+        ),
+      ),
   ];
 }
 
@@ -96,36 +161,70 @@ function work({ side, at, n }) {
     ["L2 traffic", "–", bytes("bytes_l2_counted"), "–"],
     ["L1 traffic", "–", bytes("bytes_l1_counted"), "–"],
   ];
-  return [table(["", ["analytic"], ["counted"], ["ratio"]], rows, "Work"), h("p", { class: "note" }, `Convention: ${side.value("convention", at) ?? "–"}`)];
+  return [
+    table(["", ["analytic"], ["counted"], ["ratio"]], rows, "Work"),
+    h("p", { class: "note" }, `Convention: ${side.value("convention", at) ?? "–"}`),
+  ];
 }
 
 function kernelPicker({ detail }, kernels, main, show) {
-  const values = kernels.map(({ row, main: longest }) => [String(row), `${detail.kernels.name[row]}, ${micro(detail.kernels.duration_ns[row] === null ? null : detail.kernels.duration_ns[row] / 1e3)}${longest ? ", the longest" : ""}`]);
-  return h("div", { class: "controls" }, picker("Kernel", values, String(main?.row), (row) => {
-    keep({ kernel: detail.kernels.kernel[row] });
-    show(Number(row));
-  }));
+  const values = kernels.map(({ row, main: longest }) => [
+    String(row),
+    `${detail.kernels.name[row]}, ${micro(detail.kernels.duration_ns[row] === null ? null : detail.kernels.duration_ns[row] / 1e3)}${longest ? ", the longest" : ""}`,
+  ]);
+  return h(
+    "div",
+    { class: "controls" },
+    picker("Kernel", values, String(main?.row), (row) => {
+      keep({ kernel: detail.kernels.kernel[row] });
+      show(Number(row));
+    }),
+  );
 }
 
 function kernelSections(context, row) {
   const { evidence, detail } = context;
-  if (row === undefined) return section("Profile", null, h("p", { class: "empty" }, "Not in this evidence: a profile of this point by ncu."));
+  if (row === undefined)
+    return section("Profile", null, h("p", { class: "empty" }, "Not in this evidence: a profile of this point by ncu."));
   const kernels = detail.kernels;
   return [
-    h("div", { class: "wide-two" },
-      section("Speed of Light", `Of ${kernels.name[row]}: throughput of each unit in per cent of its peak.`, light(evidence, kernels, row), breakdown(evidence, kernels, row)),
-      section("Launch and occupancy", null, launch(kernels, row))),
+    h(
+      "div",
+      { class: "wide-two" },
+      section(
+        "Speed of Light",
+        `Of ${kernels.name[row]}: throughput of each unit in per cent of its peak.`,
+        light(evidence, kernels, row),
+        breakdown(evidence, kernels, row),
+      ),
+      section("Launch and occupancy", null, launch(kernels, row)),
+    ),
     section("Stalls", null, icicle(kernels.tree[row], evidence.main)),
     section("NVIDIA's advice", null, advice(kernels, row)),
-    section("Counters", `${kernels.report[row]}, kernel ${kernels.kernel[row]}: ${kernels.demangled[row]}`, registry(evidence, detail, row)),
+    section(
+      "Counters",
+      `${kernels.report[row]}, kernel ${kernels.kernel[row]}: ${kernels.demangled[row]}`,
+      registry(evidence, detail, row),
+    ),
   ];
 }
 
 function light(evidence, kernels, row) {
   const strong = new Set(["sm_throughput_pct", "memory_throughput_pct"]);
-  const keys = Object.keys(kernels.metrics).filter((key) => evidence.main.metrics[key]?.[1] === "%" && !key.includes("occupancy") && !key.includes("hit"));
-  const found = keys.map((key) => ({ key, label: evidence.main.metrics[key][0], value: kernels.metrics[key][row], title: `${key}: ${evidence.main.metrics[key][2]}`, strong: strong.has(key) }));
-  return bars("Speed of Light", d3.sort(found, (a, b) => b.strong - a.strong || (b.value ?? -1) - (a.value ?? -1)));
+  const keys = Object.keys(kernels.metrics).filter(
+    (key) => evidence.main.metrics[key]?.[1] === "%" && !key.includes("occupancy") && !key.includes("hit"),
+  );
+  const found = keys.map((key) => ({
+    key,
+    label: evidence.main.metrics[key][0],
+    value: kernels.metrics[key][row],
+    title: `${key}: ${evidence.main.metrics[key][2]}`,
+    strong: strong.has(key),
+  }));
+  return bars(
+    "Speed of Light",
+    d3.sort(found, (a, b) => b.strong - a.strong || (b.value ?? -1) - (a.value ?? -1)),
+  );
 }
 
 const MOST_PARTS = 6;
@@ -134,17 +233,38 @@ const MOST_PARTS = 6;
 function breakdown(evidence, kernels, row) {
   const groups = d3.group(kernels.breakdown?.[row] ?? [], ([parent]) => parent);
   return [...groups].map(([parent, parts]) => {
-    const rows = d3.sort(parts, (part) => -part[3]).map(([, counter, unit, value]) => ({ label: evidence.main.limiters[unit] ?? unit, value, title: kernels.parts[counter], note: kernels.parts[counter].replace(/\.avg\.pct_of_peak_sustained_(elapsed|active)$/, "") }));
+    const rows = d3
+      .sort(parts, (part) => -part[3])
+      .map(([, counter, unit, value]) => ({
+        label: evidence.main.limiters[unit] ?? unit,
+        value,
+        title: kernels.parts[counter],
+        note: kernels.parts[counter].replace(/\.avg\.pct_of_peak_sustained_(elapsed|active)$/, ""),
+      }));
     const name = `What ${evidence.main.metrics[parent]?.[0] ?? parent} is made of`;
-    return [h("h3", null, name), bars(name, rows.slice(0, MOST_PARTS)), rows.length > MOST_PARTS && h("details", null, h("summary", null, `${rows.length - MOST_PARTS} more`), bars(name, rows.slice(MOST_PARTS)))];
+    return [
+      h("h3", null, name),
+      bars(name, rows.slice(0, MOST_PARTS)),
+      rows.length > MOST_PARTS &&
+        h("details", null, h("summary", null, `${rows.length - MOST_PARTS} more`), bars(name, rows.slice(MOST_PARTS))),
+    ];
   });
 }
 
 function launch(kernels, row) {
   const m = (key) => kernels.metrics[key]?.[row] ?? null;
-  const limits = [["registers", "occupancy_limit_registers"], ["shared memory", "occupancy_limit_shared_mem"], ["warps", "occupancy_limit_warps"], ["blocks", "occupancy_limit_blocks"], ["barriers", "occupancy_limit_barriers"]].map(([name, key]) => ({ name, value: m(key) }));
+  const limits = [
+    ["registers", "occupancy_limit_registers"],
+    ["shared memory", "occupancy_limit_shared_mem"],
+    ["warps", "occupancy_limit_warps"],
+    ["blocks", "occupancy_limit_blocks"],
+    ["barriers", "occupancy_limit_barriers"],
+  ].map(([name, key]) => ({ name, value: m(key) }));
   const least = d3.min(limits, (one) => one.value ?? undefined);
-  const shared = kernels.smem_static_bytes[row] === null || kernels.smem_dynamic_bytes[row] === null ? null : kernels.smem_static_bytes[row] + kernels.smem_dynamic_bytes[row];
+  const shared =
+    kernels.smem_static_bytes[row] === null || kernels.smem_dynamic_bytes[row] === null
+      ? null
+      : kernels.smem_static_bytes[row] + kernels.smem_dynamic_bytes[row];
   const facts = [
     ["grid", `${kernels.grid[row] ?? "–"} (${number(kernels.grid_size[row])} blocks)`],
     ["block", `${kernels.block[row] ?? "–"} (${number(kernels.block_size[row])} threads)`],
@@ -157,12 +277,21 @@ function launch(kernels, row) {
     "div",
     { class: "two" },
     table(["launch", [""]], facts, "Launch"),
-    h("div", null,
+    h(
+      "div",
+      null,
       bars("Occupancy", [
         { label: "achieved occupancy", value: m("achieved_occupancy_pct"), strong: true },
         { label: "theoretical occupancy", value: m("theoretical_occupancy_pct") },
       ]),
-      table(["blocks per SM allowed by", [""]], limits.map(({ name, value }) => (value !== null && value === least ? [h("b", null, `${name} ◂ the limit`), h("b", null, number(value))] : [name, number(value)])), "Limits of occupancy")),
+      table(
+        ["blocks per SM allowed by", [""]],
+        limits.map(({ name, value }) =>
+          value !== null && value === least ? [h("b", null, `${name} ◂ the limit`), h("b", null, number(value))] : [name, number(value)],
+        ),
+        "Limits of occupancy",
+      ),
+    ),
   );
 }
 
@@ -170,13 +299,22 @@ function advice(kernels, row) {
   const rules = d3.sort(kernels.rules[row] ?? [], ([, , type, pct]) => (type === "ok" ? 1e9 : 0) - (pct ?? -1));
   if (!rules.length) return h("p", { class: "empty" }, "Not in this evidence: rules of ncu.");
   const item = ([rule, part, type, pct, kind, text]) =>
-    h("li", null,
-      h("span", { class: `type ${type === "ok" ? "fine" : "fired"}` }, type), h("b", null, rule), h("span", { class: "note" }, ` ${part ?? ""}`),
+    h(
+      "li",
+      null,
+      h("span", { class: `type ${type === "ok" ? "fine" : "fired"}` }, type),
+      h("b", null, rule),
+      h("span", { class: "note" }, ` ${part ?? ""}`),
       pct !== null && h("span", { class: "estimate" }, `estimated gain ${number(pct)} % (${kind ?? "scope not stated"})`),
-      h("p", null, kernels.texts[text]));
+      h("p", null, kernels.texts[text]),
+    );
   const fired = rules.filter(([, , type]) => type !== "ok");
   const fine = rules.filter(([, , type]) => type === "ok");
-  return [h("ul", { class: "advice" }, fired.map(item)), fine.length > 0 && h("details", null, h("summary", null, `${fine.length} that found nothing to change`), h("ul", { class: "advice" }, fine.map(item)))];
+  return [
+    h("ul", { class: "advice" }, fired.map(item)),
+    fine.length > 0 &&
+      h("details", null, h("summary", null, `${fine.length} that found nothing to change`), h("ul", { class: "advice" }, fine.map(item))),
+  ];
 }
 
 function registry(evidence, detail, row) {
@@ -185,15 +323,56 @@ function registry(evidence, detail, row) {
     const counter = detail.counters.names[detail.counters.of[key]?.[row]];
     return [h("span", { title: meaning }, label), quantity(values[row], unit), h("code", null, counter ?? "–")];
   });
-  return h("details", null, h("summary", null, `${rows.length} values with the counter that each was read from`), table(["metric", ["value"], "ncu counter"], rows, "Counters"));
+  return h(
+    "details",
+    null,
+    h("summary", null, `${rows.length} values with the counter that each was read from`),
+    table(["metric", ["value"], "ncu counter"], rows, "Counters"),
+  );
 }
 
 function numbers({ evidence, side, at, n }) {
-  const rows = [...evidence.declared.values()].map(({ name, unit, formula, source }) => [h("code", null, name), n(name, inColumn(side.value(name, at), unit)), headUnit(unit ?? ""), source, formula]);
-  return h("details", null, h("summary", null, `${rows.length} columns of the measurement`), table(["column", ["value"], "unit", "from", "formula"], rows, "All numbers"));
+  const rows = [...evidence.declared.values()].map(({ name, unit, formula, source }) => [
+    h("code", null, name),
+    n(name, inColumn(side.value(name, at), unit)),
+    headUnit(unit ?? ""),
+    source,
+    formula,
+  ]);
+  return h(
+    "details",
+    null,
+    h("summary", null, `${rows.length} columns of the measurement`),
+    table(["column", ["value"], "unit", "from", "formula"], rows, "All numbers"),
+  );
 }
 
-const COMPARED = ["time_cold_us", "time_hot_us", "time_insitu_us", "time_ncu_us", "tflops", "gbs", "flops_counted", "bytes_dram_counted", "sol_sm_pct", "sol_memory_pct", "sol_dram_pct", "sol_l2_pct", "tensor_pipe_pct", "issue_active", "achieved_occupancy_pct", "registers", "smem_bytes", "grid_size", "waves", "kernel_count", "main_kernel", "top_stall", "top_stall_share", "sm_clock_ghz"];
+const COMPARED = [
+  "time_cold_us",
+  "time_hot_us",
+  "time_insitu_us",
+  "time_ncu_us",
+  "tflops",
+  "gbs",
+  "flops_counted",
+  "bytes_dram_counted",
+  "sol_sm_pct",
+  "sol_memory_pct",
+  "sol_dram_pct",
+  "sol_l2_pct",
+  "tensor_pipe_pct",
+  "issue_active",
+  "achieved_occupancy_pct",
+  "registers",
+  "smem_bytes",
+  "grid_size",
+  "waves",
+  "kernel_count",
+  "main_kernel",
+  "top_stall",
+  "top_stall_share",
+  "sm_clock_ghz",
+];
 
 /** What sets two points apart: parameters that differ, then numbers with their ratio. */
 function difference(evidence, [a, b]) {
@@ -203,8 +382,21 @@ function difference(evidence, [a, b]) {
     const [x, y] = [a.side.value(name, a.at), b.side.value(name, b.at)];
     const { unit } = evidence.declared.get(name);
     const relative = typeof x === "number" && typeof y === "number" && x !== 0 ? y / x - 1 : null;
-    return [a.side.columns.get(name).label, numberOf(evidence, a.side, a.at, name, quantity(x, unit)), numberOf(evidence, b.side, b.at, name, quantity(y, unit)), typeof x === "string" ? (x === y ? "same" : "differs") : change(relative)];
+    return [
+      a.side.columns.get(name).label,
+      numberOf(evidence, a.side, a.at, name, quantity(x, unit)),
+      numberOf(evidence, b.side, b.at, name, quantity(y, unit)),
+      typeof x === "string" ? (x === y ? "same" : "differs") : change(relative),
+    ];
   });
-  const heads = [a, b].map(({ side, at }, place) => [`${"AB"[place]}: ${evidence.sides.length > 1 ? `${side.name} ` : ""}${side.points.id[at]}`]);
-  return section("Side by side", apart.length ? `They differ in ${apart.map(([name, x, y]) => `${name} (${x ?? "–"}, ${y ?? "–"})`).join(", ")}.` : "Their parameters are the same.", table(["", ...heads, ["B to A"]], rows, "Two points"));
+  const heads = [a, b].map(({ side, at }, place) => [
+    `${"AB"[place]}: ${evidence.sides.length > 1 ? `${side.name} ` : ""}${side.points.id[at]}`,
+  ]);
+  return section(
+    "Side by side",
+    apart.length
+      ? `They differ in ${apart.map(([name, x, y]) => `${name} (${x ?? "–"}, ${y ?? "–"})`).join(", ")}.`
+      : "Their parameters are the same.",
+    table(["", ...heads, ["B to A"]], rows, "Two points"),
+  );
 }

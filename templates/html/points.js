@@ -10,7 +10,22 @@ import { limitedBy, limiterSigns, targetSigns } from "./signs.js";
 import { spark, sweeps } from "./spark.js";
 import { go, href, keep } from "./state.js";
 
-const USUAL = ["time_cold_us", "tflops", "gbs", "tflops_fraction_measured", "gbs_fraction_measured", "limiter", "issue_active", "achieved_occupancy_pct", "top_stall", "top_stall_share", "sol_dram_pct", "tensor_pipe_pct", "time_insitu_us", "time_ncu_us"];
+const USUAL = [
+  "time_cold_us",
+  "tflops",
+  "gbs",
+  "tflops_fraction_measured",
+  "gbs_fraction_measured",
+  "limiter",
+  "issue_active",
+  "achieved_occupancy_pct",
+  "top_stall",
+  "top_stall_share",
+  "sol_dram_pct",
+  "tensor_pipe_pct",
+  "time_insitu_us",
+  "time_ncu_us",
+];
 
 /** The points that were listed last, by reference, for the neighbours of a point. */
 export const listed = { ids: [] };
@@ -21,19 +36,46 @@ export function points(evidence, params) {
     q: params.get("q") ?? "",
     sort: params.get("sort") ?? "",
     by: params.get("by") ?? "",
-    cols: params.get("cols")?.split(",").filter((name) => side.columns.has(name)) ?? USUAL,
+    cols:
+      params
+        .get("cols")
+        ?.split(",")
+        .filter((name) => side.columns.has(name)) ?? USUAL,
     mark: params.getAll("mark").filter((id) => evidence.find(id)),
   };
-  const view = { evidence, side, chosen, signs: limiterSigns(side), kinds: targetSigns(side), count: h("output", { class: "count", "aria-live": "polite" }), bar: h("div", { class: "marked" }), facets: h("div", { class: "facets" }) };
-  view.grid = new Grid("Points", columnsOf(view), { open: ({ at }) => at !== undefined && open(view, at), sort: (key, down) => sorted(view, down + key), mark: ({ at }) => mark(view, at) });
+  const view = {
+    evidence,
+    side,
+    chosen,
+    signs: limiterSigns(side),
+    kinds: targetSigns(side),
+    count: h("output", { class: "count", "aria-live": "polite" }),
+    bar: h("div", { class: "marked" }),
+    facets: h("div", { class: "facets" }),
+  };
+  view.grid = new Grid("Points", columnsOf(view), {
+    open: ({ at }) => at !== undefined && open(view, at),
+    sort: (key, down) => sorted(view, down + key),
+    mark: ({ at }) => mark(view, at),
+  });
   view.grid.setColumns(columnsOf(view), chosen.sort);
   const filter = h("input", {
-    type: "search", "data-filter": true, value: chosen.q, "aria-label": "Filter points", placeholder: "filter: prefill batch=32 time_cold_us>100 -fa2", spellcheck: "false",
+    type: "search",
+    "data-filter": true,
+    value: chosen.q,
+    "aria-label": "Filter points",
+    placeholder: "filter: prefill batch=32 time_cold_us>100 -fa2",
+    spellcheck: "false",
     oninput: () => change(view, { q: filter.value }),
     onkeydown: (event) => event.key === "Enter" && view.grid.table.focus(),
   });
   view.filter = filter;
-  const groups = [["", "none"], ["target", "kernel"], ["limiter", "limiter"], ...Object.keys(side.points.params).map((name) => [name, name])];
+  const groups = [
+    ["", "none"],
+    ["target", "kernel"],
+    ["limiter", "limiter"],
+    ...Object.keys(side.points.params).map((name) => [name, name]),
+  ];
   change(view, {}, false);
   return [
     h(
@@ -60,7 +102,11 @@ function change(view, patch, kept = true) {
   Object.assign(view.chosen, patch);
   if (kept) keep(patch);
   const { side, chosen } = view;
-  const holds = matcher(chosen.q, (name) => finder(side, name), (at) => side.points.id[at]);
+  const holds = matcher(
+    chosen.q,
+    (name) => finder(side, name),
+    (at) => side.points.id[at],
+  );
   view.shown = ordered(side, side.range().filter(holds), chosen.sort);
   listed.ids = view.shown.map((at) => view.evidence.reference(side, at));
   view.grid.setRows(chosen.by ? grouped(view, chosen.by) : view.shown.map((at) => ({ at })));
@@ -119,18 +165,42 @@ function groupHead(side, by, value, places, chosen) {
     const drawn = spark(`${target}: ${side.columns.get(column).label} over ${axis}`, sweeps(side, found, axis, column));
     return drawn && h("span", { class: "sparked" }, `${target} `, drawn);
   });
-  return h("span", { class: "group-head" }, h("b", null, `${by} ${value}`), ` ${places.length} point${places.length === 1 ? "" : "s"}`, lines);
+  return h(
+    "span",
+    { class: "group-head" },
+    h("b", null, `${by} ${value}`),
+    ` ${places.length} point${places.length === 1 ? "" : "s"}`,
+    lines,
+  );
 }
 
 function columnsOf(view) {
   const { side, chosen, evidence, signs, kinds } = view;
   const marks = {
-    key: "mark", label: "", fixed: true, width: 4, text: () => "",
-    node: ({ at }) => h("input", { type: "checkbox", tabindex: "-1", checked: chosen.mark.includes(evidence.reference(side, at)), "aria-label": `mark ${side.points.id[at]}`, onclick: (event) => event.stopPropagation(), onchange: () => mark(view, at) }),
+    key: "mark",
+    label: "",
+    fixed: true,
+    width: 4,
+    text: () => "",
+    node: ({ at }) =>
+      h("input", {
+        type: "checkbox",
+        tabindex: "-1",
+        checked: chosen.mark.includes(evidence.reference(side, at)),
+        "aria-label": `mark ${side.points.id[at]}`,
+        onclick: (event) => event.stopPropagation(),
+        onchange: () => mark(view, at),
+      }),
   };
   const point = {
-    key: "point", label: "point", text: ({ at }) => side.points.id[at] + (side.points.status[at] === "ok" ? "" : ` ${side.points.status[at]}`),
-    node: ({ at }) => [kinds.mark(side.points.target[at]), h("a", { class: "id", tabindex: "-1", href: href("point", { id: evidence.reference(side, at) }) }, side.points.id[at]), side.points.status[at] !== "ok" && h("span", { class: "status", title: side.points.reason[at] }, side.points.status[at])],
+    key: "point",
+    label: "point",
+    text: ({ at }) => side.points.id[at] + (side.points.status[at] === "ok" ? "" : ` ${side.points.status[at]}`),
+    node: ({ at }) => [
+      kinds.mark(side.points.target[at]),
+      h("a", { class: "id", tabindex: "-1", href: href("point", { id: evidence.reference(side, at) }) }, side.points.id[at]),
+      side.points.status[at] !== "ok" && h("span", { class: "status", title: side.points.reason[at] }, side.points.status[at]),
+    ],
   };
   return [point, marks, ...chosen.cols.map((name) => columnOf(side, name, signs))].sort((a, b) => (b.key === "mark") - (a.key === "mark"));
 }
@@ -142,7 +212,12 @@ function columnOf(side, name, signs) {
   const text = ({ at }) => inColumn(named(column.values[at]), column.unit);
   const struck = ({ at }) => (side.points.struck[at].includes(name) ? h("s", { title: "cannot be true" }, text({ at })) : text({ at }));
   return {
-    key: name, label: column.label, unit: headUnit(column.unit), number: numeric, title: `${name}: ${column.formula}`, text,
+    key: name,
+    label: column.label,
+    unit: headUnit(column.unit),
+    number: numeric,
+    title: `${name}: ${column.formula}`,
+    text,
     node: name === "limiter" ? ({ at }) => limitedBy(side, at, signs) : struck,
   };
 }
@@ -163,7 +238,9 @@ function markedBar({ chosen }) {
   return [
     "marked: ",
     chosen.mark.map((id) => h("code", null, id)),
-    both ? h("a", { class: "button", href: href("point", { id: chosen.mark }) }, "Open side by side") : h("span", { class: "note" }, "mark a second one to open both side by side"),
+    both
+      ? h("a", { class: "button", href: href("point", { id: chosen.mark }) }, "Open side by side")
+      : h("span", { class: "note" }, "mark a second one to open both side by side"),
   ];
 }
 
@@ -172,7 +249,11 @@ function facets(view) {
   const { side, chosen, signs, kinds } = view;
   const asked = words(chosen.q);
   return ["target", "limiter"].map((name) => {
-    const counts = d3.rollup(view.shown, (found) => found.length, (at) => side.value(name, at) ?? "unknown");
+    const counts = d3.rollup(
+      view.shown,
+      (found) => found.length,
+      (at) => side.value(name, at) ?? "unknown",
+    );
     const has = new Set(side.columns.get(name).values);
     const all = (name === "target" ? kinds : signs).names.filter((one) => has.has(one));
     const on = asked.find((word) => word.name === name && word.sign === "=" && !word.not)?.text;
@@ -185,7 +266,13 @@ function facets(view) {
           view.filter.value = withWord(chosen.q, name, pressed ? null : value);
           change(view, { q: view.filter.value });
         };
-        return h("button", { type: "button", "aria-pressed": String(pressed), onclick: press }, (name === "target" ? kinds : signs).mark(value), name === "target" ? value : side.limiterName(value), h("span", { class: "count" }, counts.get(value) ?? 0));
+        return h(
+          "button",
+          { type: "button", "aria-pressed": String(pressed), onclick: press },
+          (name === "target" ? kinds : signs).mark(value),
+          name === "target" ? value : side.limiterName(value),
+          h("span", { class: "count" }, counts.get(value) ?? 0),
+        );
       }),
     );
   });
@@ -193,5 +280,8 @@ function facets(view) {
 
 function shownAsCsv(view) {
   const names = ["point", "target", ...view.chosen.cols.filter((name) => name !== "target")];
-  return csv(names, view.shown.map((at) => names.map((name) => view.side.value(name, at))));
+  return csv(
+    names,
+    view.shown.map((at) => names.map((name) => view.side.value(name, at))),
+  );
 }

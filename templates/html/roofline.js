@@ -49,11 +49,18 @@ export function roofs(side, found, level, work) {
   if (work === "all" || work === "tensor") {
     const ran = found.filter(({ at }) => side.points.instruction[at]);
     for (const [name, group] of d3.group(ran, ({ at }) => side.points.instruction[at]))
-      flat.push({ source: "counter", label: name, top: d3.max(group, ({ at }) => side.value("ceiling_tensor_tflops_counter", at) ?? undefined) });
+      flat.push({
+        source: "counter",
+        label: name,
+        top: d3.max(group, ({ at }) => side.value("ceiling_tensor_tflops_counter", at) ?? undefined),
+      });
     for (const source of ["datasheet", "measured"])
       flat.push({ source, label: "tensor", top: d3.max(ran, ({ at }) => side.value(`ceiling_tensor_tflops_${source}`, at) ?? undefined) });
   }
-  for (const [kind, label] of [["fp32", "FP32"], ["fp16", "FP16"]])
+  for (const [kind, label] of [
+    ["fp32", "FP32"],
+    ["fp16", "FP16"],
+  ])
     if (work === kind || (work === "all" && kind === "fp32"))
       flat.push({ source: "counter", label, top: (highest((at) => side.points.roofs[`${kind}_flops_peak_per_second`][at]) ?? 0) / 1e12 });
   return { memory: memory.filter((roof) => roof.slope > 0), flat: flat.filter((roof) => roof.top > 0) };
@@ -62,7 +69,13 @@ export function roofs(side, found, level, work) {
 /** The chart with its switches; what they say is kept in the address. */
 export function roofline(side, params) {
   const at = (name, other) => params.get(name) ?? other;
-  const chosen = { level: at("level", "dram"), work: at("work", "all"), sign: at("sign", "kernel"), only: at("only", null), least: Number(at("least", 0)) };
+  const chosen = {
+    level: at("level", "dram"),
+    work: at("work", "all"),
+    sign: at("sign", "kernel"),
+    only: at("only", null),
+    least: Number(at("least", 0)),
+  };
   const times = d3.extent(side.good(), (place) => side.value("time_cold_us", place));
   const frame = chart("Roofline of all points", (width) => draw(side, chosen, width));
   const legend = h("div", { class: "legend", role: "group", "aria-label": "Series: press one to see it alone" });
@@ -70,12 +83,20 @@ export function roofline(side, params) {
   const update = (patch = {}) => {
     Object.assign(chosen, patch);
     keep({ ...patch, least: chosen.least || null });
-    fill(legend, legendOf(side, chosen, (only) => update({ only })));
+    fill(
+      legend,
+      legendOf(side, chosen, (only) => update({ only })),
+    );
     fill(shown, chosen.least ? `≥ ${micro(chosen.least)}` : "all");
     frame.redraw();
   };
   const slider = h("input", {
-    type: "range", min: 0, max: 100, step: 1, value: position(chosen.least, times), "aria-label": "Hide points that run shorter than",
+    type: "range",
+    min: 0,
+    max: 100,
+    step: 1,
+    value: position(chosen.least, times),
+    "aria-label": "Hide points that run shorter than",
     oninput: () => update({ least: timeAt(Number(slider.value), times) }),
   });
   const controls = h(
@@ -83,10 +104,21 @@ export function roofline(side, params) {
     { class: "controls" },
     switcher("Memory level", Object.entries(LEVELS), chosen.level, (level) => update({ level })),
     switcher("Work", Object.entries(WORKS), chosen.work, (work) => update({ work })),
-    picker("Signs", [["kernel", "by kernel"], ["limiter", "by limiter"]], chosen.sign, (sign) => update({ sign, only: null })),
+    picker(
+      "Signs",
+      [
+        ["kernel", "by kernel"],
+        ["limiter", "by limiter"],
+      ],
+      chosen.sign,
+      (sign) => update({ sign, only: null }),
+    ),
     h("label", { class: "picker" }, h("span", { class: "label" }, "Run time"), slider, shown),
   );
-  fill(legend, legendOf(side, chosen, (only) => update({ only })));
+  fill(
+    legend,
+    legendOf(side, chosen, (only) => update({ only })),
+  );
   fill(shown, chosen.least ? `≥ ${micro(chosen.least)}` : "all");
   return h("div", { class: "roofline" }, controls, legend, frame);
 }
@@ -107,7 +139,11 @@ function signsOf(side, chosen) {
 
 function legendOf(side, chosen, only) {
   const { signs, name } = signsOf(side, chosen);
-  const counts = d3.rollup(marks(side, chosen.level, chosen.work), (found) => found.length, ({ at }) => name(at));
+  const counts = d3.rollup(
+    marks(side, chosen.level, chosen.work),
+    (found) => found.length,
+    ({ at }) => name(at),
+  );
   return signs.names
     .filter((one) => counts.has(one))
     .map((one) =>
@@ -136,7 +172,14 @@ function draw(side, chosen, width) {
     height: narrow(width) ? 340 : 460,
     marginLeft: 52,
     marginRight: narrow(width) ? 12 : 24,
-    x: { type: "log", domain: x, label: `counted FLOP per ${LEVELS[chosen.level]} byte →`, grid: true, ticks: narrow(width) ? 4 : 8, tickFormat: plain },
+    x: {
+      type: "log",
+      domain: x,
+      label: `counted FLOP per ${LEVELS[chosen.level]} byte →`,
+      grid: true,
+      ticks: narrow(width) ? 4 : 8,
+      tickFormat: plain,
+    },
     y: { type: "log", domain: y, label: "↑ counted TFLOPS", grid: true, ticks: 6, tickFormat: plain },
     marks: [roofMarks(memory, flat, x, narrow(width)), pointMarks(side, found, signs, name)],
   });
@@ -156,17 +199,41 @@ function roofMarks(memory, flat, x, small) {
   const top = d3.max(flat, (roof) => roof.top) ?? Number.POSITIVE_INFINITY;
   for (const roof of memory) {
     const end = Math.min(x[1], top / roof.slope);
-    const line = [[x[0], x[0] * roof.slope], [end, end * roof.slope]];
+    const line = [
+      [x[0], x[0] * roof.slope],
+      [end, end * roof.slope],
+    ];
     out.push(Plot.line(line, { stroke: "var(--roof)", strokeWidth: 1.4, strokeDasharray: DASHES[roof.source], clip: true }));
   }
   for (const roof of flat) {
     const from = Math.max(x[0], roof.top / d3.max(memory, (m) => m.slope));
     if (from >= x[1]) continue;
-    out.push(Plot.line([[from, roof.top], [x[1], roof.top]], { stroke: "var(--roof)", strokeWidth: 1.4, strokeDasharray: DASHES[roof.source], clip: true }));
+    out.push(
+      Plot.line(
+        [
+          [from, roof.top],
+          [x[1], roof.top],
+        ],
+        { stroke: "var(--roof)", strokeWidth: 1.4, strokeDasharray: DASHES[roof.source], clip: true },
+      ),
+    );
   }
   const own = flat.filter((roof) => roof.source === "counter" && !small);
   for (const roof of own) // the highest has room above it, the others may have a roof there
-    out.push(Plot.text([roof], { x: x[1], y: "top", text: "label", textAnchor: "end", dx: -4, dy: roof.top === top ? -7 : 8, fontSize: 10.5, fill: "var(--quiet)", stroke: "var(--panel)", strokeWidth: 4 }));
+    out.push(
+      Plot.text([roof], {
+        x: x[1],
+        y: "top",
+        text: "label",
+        textAnchor: "end",
+        dx: -4,
+        dy: roof.top === top ? -7 : 8,
+        fontSize: 10.5,
+        fill: "var(--quiet)",
+        stroke: "var(--panel)",
+        strokeWidth: 4,
+      }),
+    );
   return out;
 }
 
@@ -175,8 +242,15 @@ function keyOf(memory, flat) {
   const sources = Object.keys(DASHES).filter((source) => [...memory, ...flat].some((roof) => roof.source === source));
   return sources.map((source) => {
     const of = (found) => found.filter((roof) => roof.source === source);
-    const told = [...of(memory).map((roof) => `${number(roof.slope * 1e3)} GB/s`), ...of(flat).map((roof) => `${roof.label} ${number(roof.top)} TFLOPS`)];
-    const line = s("svg", { class: "dash", viewBox: "0 0 28 6", "aria-hidden": "true" }, s("path", { d: "M0 3H28", stroke: "var(--roof)", "stroke-width": 1.6, "stroke-dasharray": DASHES[source] }));
+    const told = [
+      ...of(memory).map((roof) => `${number(roof.slope * 1e3)} GB/s`),
+      ...of(flat).map((roof) => `${roof.label} ${number(roof.top)} TFLOPS`),
+    ];
+    const line = s(
+      "svg",
+      { class: "dash", viewBox: "0 0 28 6", "aria-hidden": "true" },
+      s("path", { d: "M0 3H28", stroke: "var(--roof)", "stroke-width": 1.6, "stroke-dasharray": DASHES[source] }),
+    );
     return h("span", null, line, h("b", null, source), ` ${told.join(", ")}`);
   });
 }
@@ -192,8 +266,14 @@ function pointMarks(side, found, signs, name) {
     ].join("\n");
   return [
     Plot.dot(found, {
-      x: "x", y: "y", r: 4.5, symbol: (mark) => signs.shape(name(mark.at)), stroke: (mark) => signs.colour(name(mark.at)),
-      fill: (mark) => signs.colour(name(mark.at)), fillOpacity: 0.45, strokeWidth: 1.2,
+      x: "x",
+      y: "y",
+      r: 4.5,
+      symbol: (mark) => signs.shape(name(mark.at)),
+      stroke: (mark) => signs.colour(name(mark.at)),
+      fill: (mark) => signs.colour(name(mark.at)),
+      fillOpacity: 0.45,
+      strokeWidth: 1.2,
     }),
     Plot.tip(found, Plot.pointer({ x: "x", y: "y", title: text, maxRadius: 24 })),
   ];

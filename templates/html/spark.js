@@ -14,7 +14,10 @@ export function spark(name, series) {
     .domain(typeof xs[0] === "number" ? d3.extent(xs) : [...new Set(xs)])
     .range([3, WIDTH - 3]);
   const y = d3.scaleLinear([0, d3.max(known.flat(), ([, v]) => v)], [HEIGHT - 2, 3]);
-  const line = d3.line(([a]) => x(a), ([, b]) => y(b));
+  const line = d3.line(
+    ([a]) => x(a),
+    ([, b]) => y(b),
+  );
   const best = d3.greatest(known.flat(), ([, v]) => v);
   return s(
     "svg",
@@ -31,6 +34,11 @@ export function sweeps(side, places, axis, column) {
   const lines = d3.group(places, (at) => names.map((name) => side.points.params[name][at]).join("\u0000"));
   const along = (at) => side.value(axis, at);
   return [...lines.values()].map((line) =>
-    d3.sort(line.filter((at) => along(at) !== null), along).map((at) => [along(at), side.value(column, at)]),
+    d3
+      .sort(
+        line.filter((at) => along(at) !== null),
+        along,
+      )
+      .map((at) => [along(at), side.value(column, at)]),
   );
 }

@@ -10,8 +10,7 @@ export function read(hash = location.hash) {
 export function href(view, params = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params))
-    for (const one of Array.isArray(value) ? value : [value])
-      if (one !== null && one !== undefined && one !== "") query.append(name, one);
+    for (const one of Array.isArray(value) ? value : [value]) if (one !== null && one !== undefined && one !== "") query.append(name, one);
   const text = query.toString();
   return `#/${view}${text ? `?${text}` : ""}`;
 }

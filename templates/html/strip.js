@@ -4,7 +4,15 @@ import { base, chart, narrow } from "./chart.js";
 import { h } from "./dom.js";
 import { micro, number } from "./format.js";
 
-const NAMES = { cold_us: "cold", hot_us: "hot", sustained_us: "sustained", insitu: "in situ (nsys)", ncu: "profiled (ncu)", host_us: "host call", plan_us: "plan()" };
+const NAMES = {
+  cold_us: "cold",
+  hot_us: "hot",
+  sustained_us: "sustained",
+  insitu: "in situ (nsys)",
+  ncu: "profiled (ncu)",
+  host_us: "host call",
+  plan_us: "plan()",
+};
 // The measurement's own columns: median, lower and upper quartile.
 const COLUMNS = {
   cold_us: ["time_cold_us", "time_cold_q25_us", "time_cold_q75_us"],
@@ -32,7 +40,8 @@ export function samplesOf(side, at, detail, place) {
   for (const [name, rows] of Object.entries(detail.timing))
     if (name.endsWith("left_out_us"))
       rows.forEach((values, row) => {
-        if (detail.timing.point[row] === place) add(name.replace(/_?(samples_)?left_out/, ""), values, { run: detail.timing.run[row], out: true });
+        if (detail.timing.point[row] === place)
+          add(name.replace(/_?(samples_)?left_out/, ""), values, { run: detail.timing.run[row], out: true });
       });
   add("insitu", launches(detail.timeline, place));
   add("ncu", [side.value("time_ncu_us", at)]);
@@ -50,21 +59,30 @@ function launches(timeline, place) {
   return [...sums.values()];
 }
 
-function conditions(detail, place) {
-  const timing = detail.timing;
-  const rows = timing.point.map((point, row) => [point, row]).filter(([point]) => point === place);
-  return new Map(rows.map(([, row]) => [timing.run[row], { throttled: timing.throttled[row], reasons: timing.throttle_reasons[row] }]));
+/** Why the clocks were held down while a sample's process timed its series, null where no reason was named. */
+function throttle(timing, place) {
+  const rows = new Map(
+    timing.point.map((point, row) => [point, row]).flatMap(([point, row]) => (point === place ? [[timing.run[row], row]] : [])),
+  );
+  return ({ name, run }) => timing[name.replace("_us", "_throttle")]?.[rows.get(run)] ?? null;
 }
 
 /** The charts of a point's times: on the GPU, and of the host. */
 export function strips(side, at, detail, place) {
-  const state = conditions(detail, place);
-  const samples = samplesOf(side, at, detail, place).map((one) => ({ ...one, throttled: state.get(one.run)?.throttled ?? null }));
+  const reason = throttle(detail.timing, place);
+  const samples = samplesOf(side, at, detail, place).map((one) => ({ ...one, throttled: reason(one) }));
   const gpu = samples.filter((one) => GPU.includes(one.name));
   const host = samples.filter((one) => !GPU.includes(one.name));
   const marked = samples.some((one) => one.throttled || one.out);
   return [
-    h("p", { class: "key" }, "○ a sample, by process from above · ", h("b", null, "|"), " median, — quartiles", marked && " · × under a throttle reason or left out of the median"),
+    h(
+      "p",
+      { class: "key" },
+      "○ a sample, by process from above · ",
+      h("b", null, "|"),
+      " median, — quartiles",
+      marked && " · × under a throttle reason or left out of the median",
+    ),
     gpu.length ? strip("Times on the GPU", gpu, side, at) : h("p", { class: "empty" }, "Not in this evidence: times of this point."),
     host.length ? strip("Times of the host", host, side, at) : null,
   ];
@@ -78,7 +96,8 @@ function strip(name, samples, side, at) {
     .map(({ name, values: [median = null, low = null, high = null] }) => ({ name, median, low, high }))
     .filter((box) => box.median !== null);
   const y = (one) => rows.indexOf(one.name) + (one.run + 0.5) / runs - 0.5;
-  const title = (one) => `${NAMES[one.name] ?? one.name}: ${micro(one.us)}${runs > 1 ? `, process ${one.run}` : ""}${one.out ? ", left out of the median" : ""}${one.throttled ? ", under a throttle reason" : ""}`;
+  const title = (one) =>
+    `${NAMES[one.name] ?? one.name}: ${micro(one.us)}${runs > 1 ? `, process ${one.run}` : ""}${one.out ? ", left out of the median" : ""}${one.throttled ? `, under ${one.throttled}` : ""}`;
   const odd = (one) => one.out || one.throttled;
   return chart(name, (width) =>
     Plot.plot({
@@ -88,13 +107,40 @@ function strip(name, samples, side, at) {
       marginRight: 74,
       marginTop: 8,
       x: { label: "µs →", nice: true, grid: true, tickFormat: (value) => number(value, 4), ticks: narrow(width) ? 3 : 7 },
-      y: { domain: [-0.55, rows.length - 0.45], reverse: true, ticks: d3.range(rows.length), tickFormat: (row) => NAMES[rows[row]] ?? rows[row], label: null, tickSize: 0 },
+      y: {
+        domain: [-0.55, rows.length - 0.45],
+        reverse: true,
+        ticks: d3.range(rows.length),
+        tickFormat: (row) => NAMES[rows[row]] ?? rows[row],
+        label: null,
+        tickSize: 0,
+      },
       marks: [
-        Plot.ruleY(boxes.filter((box) => box.low !== null), { y: (box) => rows.indexOf(box.name), x1: "low", x2: "high", stroke: "var(--c0)", strokeWidth: 9, strokeOpacity: 0.22 }),
-        Plot.dot(samples.filter((one) => !odd(one)), { x: "us", y, r: 2.6, stroke: "var(--c0)", strokeOpacity: 0.75, title }),
+        Plot.ruleY(
+          boxes.filter((box) => box.low !== null),
+          { y: (box) => rows.indexOf(box.name), x1: "low", x2: "high", stroke: "var(--c0)", strokeWidth: 9, strokeOpacity: 0.22 },
+        ),
+        Plot.dot(
+          samples.filter((one) => !odd(one)),
+          { x: "us", y, r: 2.6, stroke: "var(--c0)", strokeOpacity: 0.75, title },
+        ),
         Plot.dot(samples.filter(odd), { x: "us", y, r: 3.4, symbol: "times", stroke: "var(--c1)", title }),
-        Plot.ruleX(boxes, { x: "median", y1: (box) => rows.indexOf(box.name) - 0.36, y2: (box) => rows.indexOf(box.name) + 0.36, stroke: "var(--text)", strokeWidth: 2 }),
-        Plot.text(boxes, { x: () => d3.max(samples, (one) => one.us), y: (box) => rows.indexOf(box.name), text: (box) => micro(box.median), textAnchor: "start", dx: 10, fill: "var(--text)", fontWeight: 600 }),
+        Plot.ruleX(boxes, {
+          x: "median",
+          y1: (box) => rows.indexOf(box.name) - 0.36,
+          y2: (box) => rows.indexOf(box.name) + 0.36,
+          stroke: "var(--text)",
+          strokeWidth: 2,
+        }),
+        Plot.text(boxes, {
+          x: () => d3.max(samples, (one) => one.us),
+          y: (box) => rows.indexOf(box.name),
+          text: (box) => micro(box.median),
+          textAnchor: "start",
+          dx: 10,
+          fill: "var(--text)",
+          fontWeight: 600,
+        }),
         Plot.tip(samples, Plot.pointer({ x: "us", y, title, maxRadius: 12 })),
       ],
     }),
