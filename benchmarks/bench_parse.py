@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 OURS = """
 import sys
 from pathlib import Path
-from parsers import ncu
+from ncuflow.parsers import ncu
 report = ncu.read(Path(sys.argv[1]))
 print(len(report.kernels), len(report.metrics) + len(report.stalls) + len(report.rules))
 """

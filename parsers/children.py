@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-# More would help one job on a large machine, and hurt many jobs on it: the Snakefile says how many a job may have.
-AT_ONCE = int(os.environ.get("NCUFLOW_CHILDREN", 0)) or min(4, os.cpu_count() or 1)
+AT_ONCE = min(
+    4, os.cpu_count() or 1
+)  # more would help one job on a large machine, and hurt many jobs on it
 
 
 class ChildDied(Exception):  # noqa: N818

@@ -13,7 +13,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
+from shlex import quote
+from types import SimpleNamespace
 from typing import Any
 
 from snakemake.api import SnakemakeApi
@@ -46,11 +49,25 @@ def jobs(targets: list[str], config: dict[str, Any]) -> list[Job]:
                 "input": list(map(str, job.input)),
                 "output": list(map(str, job.output)),
                 "log": list(map(str, job.log)),
-                "command": job.shellcmd,
+                "command": command(job),
                 "runs": job in needed,
             }
             for job in graph.jobs
         ]
+
+
+def command(job: Any) -> str | None:
+    """A job's command for a shell: of its `run` block, the command line that it would hand to a child."""
+    if not job.is_run:
+        return job.shellcmd
+    said: list[str] = []
+    run, values = job.rule.run_func, vars(type(job)) | {"log": job.log}
+    given = {name: getattr(job, name, None) for name in signature(run).parameters if name in values}
+    run.__globals__["jobs"] = SimpleNamespace(
+        run=lambda text, log: said.append(f"python -m ncuflow {text} 2> {quote(log)}")
+    )
+    run(**dict.fromkeys(signature(run).parameters) | given)
+    return said[0]
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from ncuflow.cli import dispatch
 
 POINTS = ["rope/T512", "rope/T4096"]
 TOKEN = "hf_planted_token_value"
-CAPTURES = Path(__file__).parents[1].parent / "shared" / "captures" / "h200"
+RECORDED = Path(__file__).parents[1] / "recordings/h200"
 SCHEMA = """
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, globalTid INTEGER, textId INTEGER);
@@ -204,16 +204,17 @@ def test_scrub_refuses_what_is_no_database(tmp_path: Path) -> None:
         scrub_trace(path, {})
 
 
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="no captures beside the checkout")
 @pytest.mark.parametrize("name", ["rope", "decode"])
 def test_scrub_of_a_real_export_keeps_its_kernels(tmp_path: Path, name: str) -> None:
     path = tmp_path / "t.sqlite"
-    path.write_bytes(lzma.decompress((CAPTURES / f"{name}.nsys.sqlite.xz").read_bytes()))
+    (recorded,) = RECORDED.glob(f"{name}/b*/trace.sqlite.xz")
+    path.write_bytes(lzma.decompress(recorded.read_bytes()))
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
     database.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('HF_TOKEN', ?)", (TOKEN,))
     ranges = [
-        row[0] for row in database.execute("SELECT text FROM NVTX_EVENTS WHERE text IS NOT NULL")
+        row[0]
+        for row in database.execute(f"SELECT text FROM NVTX_EVENTS WHERE text LIKE '{name}/%'")
     ]
     database.commit()
     database.close()

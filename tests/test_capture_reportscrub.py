@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.capture.reportscrub import messages, scrub_report, scrubbed
+from ncuflow.capture.reportscrub import messages, private_spans, scrub_report, scrubbed
 from ncuflow.cli import dispatch
 
-CAPTURES = Path(__file__).parents[1].parent / "shared" / "captures" / "h200"
+RECORDED = Path(__file__).parents[1] / "recordings/h200"
 PRIVATE = (b"alice-laptop", b"192.0.2.7", b"fe80::1%eth0", b"/home/alice", b"--secret-option")
 
 
@@ -89,20 +89,20 @@ def test_command_refuses_what_it_cannot_scrub(tmp_path: Path) -> None:
         dispatch(["scrub", str(path)])
 
 
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="no captures beside the checkout")
-@pytest.mark.parametrize("name", ["rope", "norm", "deep_norm"])
+@pytest.mark.parametrize("name", ["rope/b*/sweep", "rmsnorm/b*/sweep", "decode/deep/deep"])
 def test_a_real_report_reads_the_same_after_scrubbing(tmp_path: Path, name: str) -> None:
     reader = pytest.importorskip("ncu_report")
+    (recorded,) = RECORDED.glob(f"{name}.ncu-rep.xz")
+    data = bytearray(lzma.decompress(recorded.read_bytes()))
+    spans = list(private_spans(data))
+    for start, end in spans:  # a recording is masked, so what a machine would say is put back
+        data[start:end] = (b"alice" * (end - start))[: end - start]
     path = tmp_path / "r.ncu-rep"
-    path.write_bytes(lzma.decompress((CAPTURES / f"{name}.ncu-rep.xz").read_bytes()))
+    path.write_bytes(data)
     before = contents(reader, path)
+    assert len(spans) > 3 and scrubbed(data) is False
     assert scrub_report(path)
-    data = path.read_bytes()
-    assert not [
-        value
-        for value in (b"192.0.2.2", b"--section", b"/usr/bin/python", b"--clock-control")
-        if value in data
-    ]
+    assert b"alicealice" not in path.read_bytes()
     assert contents(reader, path) == before
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -53,16 +51,6 @@ def test_no_more_children_than_allowed_and_none_left() -> None:
     assert len(list(children.each(large, tasks(), at_once=2))) == 6
     assert max(taken) == 2
     assert multiprocessing.active_children() == []
-
-
-@pytest.mark.parametrize(("told", "children_at_once"), [("1", 1), ("3", 3)])
-def test_the_environment_says_how_many_at_once(told: str, children_at_once: int) -> None:
-    code = "from parsers import children; print(children.AT_ONCE)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=RECORDINGS.parents[1], text=True, check=True,
-        env=os.environ | {"NCUFLOW_CHILDREN": told}, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert int(done.stdout) == children_at_once
 
 
 def test_what_a_child_raises_is_raised_and_the_others_are_gone() -> None:

@@ -22,7 +22,8 @@ from ncuflow.parsers.registry import STALL_REASONS
 from ncuflow.parsers.schema import build
 
 ROOT = Path(__file__).parents[1]
-SHARED = ROOT.parent / "shared"
+H200 = ROOT / "recordings/h200"
+CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus
 RECORDED = sorted(ROOT.glob("recordings/*/**/*.ncu-rep.xz"), key=lambda p: p.stat().st_size)
 TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
 
@@ -30,8 +31,6 @@ TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
 @functools.cache
 def smallest() -> bytes:
     """The real report to damage: the smallest that ships, cut down to its first kernel's block."""
-    if not RECORDED:
-        pytest.skip("no recorded report here")
     return first_kernels(lzma.decompress(RECORDED[0].read_bytes()), 1)
 
 
@@ -56,11 +55,14 @@ def header_at(data: bytes, position: int) -> tuple[dict[int, int], int]:
 
 
 @functools.cache
-def shared(name: str) -> ncu.Report:
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"{name} is not here")
-    return ncu.read(path, with_lines="deep" in name)
+def recorded(target: str, tool: str = "sweep") -> ncu.Report:
+    """A report of the recording, its samples too where it is a deep one."""
+    return ncu.read(recorded_path(target, tool), with_lines=tool == "deep")
+
+
+def recorded_path(target: str, tool: str) -> Path:
+    (path,) = H200.glob(f"{target}/*/{tool}.ncu-rep.xz")
+    return path
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -83,15 +85,30 @@ def by_kernel(rows, value):
 @pytest.mark.parametrize(
     ("point", "gflop", "instruction", "ceiling"),
     [
-        ("prefill/S4096_B1_H32_K32_fa2_c", 146.2, "op_hmma_src_fp16", (600e12, 680e12)),
-        ("prefill/S4096_B1_H32_K32_fa3_c", 143.9, "op_hgmma_src_fp16", (890e12, 970e12)),
-        ("prefill/S4096_B1_H32_K32_fa2_f", 283.5, "op_hmma_src_fp16", (600e12, 680e12)),
+        (
+            "prefill/paged_S4096_B1_H32_K32_D128_f16_fa2_c",
+            146.2,
+            "op_hmma_src_fp16",
+            (600e12, 680e12),
+        ),
+        (
+            "prefill/paged_S4096_B1_H32_K32_D128_f16_fa3_c",
+            143.9,
+            "op_hgmma_src_fp16",
+            (890e12, 970e12),
+        ),
+        (
+            "prefill/paged_S4096_B1_H32_K32_D128_f16_fa2_f",
+            283.5,
+            "op_hmma_src_fp16",
+            (600e12, 680e12),
+        ),
     ],
 )
 def test_tensor_work_and_the_ceiling_of_the_instruction_that_ran(
     point, gflop, instruction, ceiling
 ):
-    report = shared("captures/h200/prefill.ncu-rep.xz")
+    report = recorded("prefill")
     rows = {m["key"]: m for m in report.metrics if m["point"] == point}  # the last kernel is ours
     assert rows["tensor_flops"]["value"] / 1e9 == pytest.approx(gflop, abs=0.05)
     assert instruction in rows["tensor_flops"]["metric"]
@@ -101,7 +118,7 @@ def test_tensor_work_and_the_ceiling_of_the_instruction_that_ran(
 
 
 def test_flops_from_rates_are_those_from_counted_instructions():
-    report = shared("captures/h200/deep_decode.ncu-rep.xz")
+    report = recorded("decode", "deep")
     values = by_kernel(report.metrics, "value")[0]
     opcodes = {"FFMA": 17334272, "FADD": 6358016, "FMUL": 3473408}  # warp instructions, same kernel
     counted = 32 * (2 * opcodes["FFMA"] + opcodes["FADD"] + opcodes["FMUL"])
@@ -110,22 +127,26 @@ def test_flops_from_rates_are_those_from_counted_instructions():
     assert values["fp16_flops"] < 0.01 * values["fp32_flops"]
 
 
-@pytest.mark.parametrize("name", ["prefill", "decode", "norm", "rope", "deep_decode"])
+@pytest.mark.parametrize(
+    "name",
+    [("prefill",), ("decode",), ("rmsnorm",), ("rope",), ("decode", "deep")],
+    ids="-".join,
+)
 def test_stall_reasons_add_up_to_the_warp_latency(name):
-    report = shared(f"captures/h200/{name}.ncu-rep.xz")
+    report = recorded(*name)
     metrics, ratios = by_kernel(report.metrics, "value"), by_kernel(report.stalls, "ratio")
     compared = 0
     for kernel in report.kernels:
         if kernel["duration_ns"] < 50_000:
             continue  # short launches differ between the passes that their counters come from
         latency = metrics[kernel["kernel"]]["warp_latency_per_issue"]
-        assert sum(ratios[kernel["kernel"]].values()) == pytest.approx(latency, rel=0.02)
+        assert sum(ratios[kernel["kernel"]].values()) == pytest.approx(latency, rel=0.03)
         compared += 1
     assert compared >= 2
 
 
 def test_pc_samples_add_up_and_lines_are_relative():
-    report = shared("captures/h200/deep_decode.ncu-rep.xz")
+    report = recorded("decode", "deep")
     for kernel in report.kernels:
         at = kernel["kernel"]
         by_reason = {s["reason"]: s["samples"] for s in report.stalls if s["kernel"] == at}
@@ -146,7 +167,7 @@ def test_pc_samples_add_up_and_lines_are_relative():
 
 
 def test_sass_is_read_for_the_instructions_that_hold_samples():
-    report = shared("captures/h200/deep_decode.ncu-rep.xz")
+    report = recorded("decode", "deep")
     for kernel in report.kernels:
         held = defaultdict(int)
         sass = {}
@@ -159,20 +180,27 @@ def test_sass_is_read_for_the_instructions_that_hold_samples():
 
 
 def test_points_come_from_ranges():
-    report = shared("captures/h200/decode.ncu-rep.xz")
-    assert {k["point"] for k in report.kernels} >= {"decode/B32_L2048_H32_K32_cc"}
+    report = recorded("decode")
+    assert {k["point"] for k in report.kernels} >= {"decode/B32_L2048_H32_K32_D128_P16_f16_cc"}
     assert report.ncu_version == "2025.3.1"
     assert report.devices == ["NVIDIA H200"]
     rule_texts = "".join(r["message"] for r in report.rules)
     assert "@url" not in rule_texts and "@section" not in rule_texts
-    path = SHARED / "captures/h200/decode.ncu-rep.xz"
-    planned = ncu.read(path, {"decode/B32_L2048_H32_K32_cc"}, with_lines=False)
-    assert {k["point"] for k in planned.kernels} == {None, "decode/B32_L2048_H32_K32_cc"}
+    planned = ncu.read(
+        recorded_path("decode", "sweep"),
+        {"decode/B32_L2048_H32_K32_D128_P16_f16_cc"},
+        with_lines=False,
+    )
+    assert {k["point"] for k in planned.kernels} == {
+        None,
+        "decode/B32_L2048_H32_K32_D128_P16_f16_cc",
+    }
     assert any("no NVTX range of the plan" in (k["problems"] or "") for k in planned.kernels)
 
 
+@pytest.mark.corpus
 def test_a_failed_kernel_is_kept_with_nulls():
-    report = shared("corpus/esmm_a10g_one_failed_kernel.ncu-rep")
+    report = ncu.read(CORPUS / "esmm_a10g_one_failed_kernel.ncu-rep", with_lines=False)
     *good, failed = report.kernels
     assert all(k["duration_ns"] > 0 and k["problems"] is None for k in good)
     assert failed["duration_ns"] is None and failed["grid"] is None
@@ -183,8 +211,9 @@ def test_a_failed_kernel_is_kept_with_nulls():
     assert report.ncu_version == "2023.1.1"
 
 
+@pytest.mark.corpus
 def test_nested_ranges_and_old_floats():
-    report = shared("corpus/manual_nvtx_rtx3070.ncu-rep")
+    report = ncu.read(CORPUS / "manual_nvtx_rtx3070.ncu-rep", with_lines=False)
     assert report.kernels[0]["nvtx_ranges"] == ["run_test", "init_data"]
     assert {k["point"] for k in report.kernels} == {"run_test"}
     assert all(isinstance(k["registers"], int) for k in report.kernels)
@@ -193,8 +222,9 @@ def test_nested_ranges_and_old_floats():
     assert sum(shares) == pytest.approx(1)
 
 
+@pytest.mark.corpus
 def test_a100_reads_its_own_names():
-    report = shared("corpus/silu_a100_sxm4_40gb_full.ncu-rep")
+    report = ncu.read(CORPUS / "silu_a100_sxm4_40gb_full.ncu-rep", with_lines=False)
     values = by_kernel(report.metrics, "value")[0]
     assert values["tensor_flops"] == 0 and "tensor_flops_peak_per_second" not in values
     assert values["dram_peak_bytes_per_second"] == pytest.approx(1.555e12, rel=0.001)

@@ -16,9 +16,10 @@ sys.path.insert(0, str(HOME))
 
 from snakemake.exceptions import WorkflowError
 
+from snakemake.utils import format as formatted
 from snakemake.utils import update_config
 
-from ncuflow import closure, made
+from ncuflow import closure, jobs, made
 from ncuflow.capture import evidence as _evidence
 from ncuflow.capture import settings as _settings
 from ncuflow.capture import sides as _sides
@@ -46,11 +47,6 @@ LIVE = RUNNING.recording is None
 # --config strict=false arrives as text or as a boolean, depending on how it was given.
 STRICT = "" if str(config["strict"]).lower() == "true" else "--no-strict"
 # The environment that Snakemake runs in is the one that its jobs run in, also where nobody activated it.
-# Jobs that run at once share the machine between their children. With -jN beside the profile's `cores`, N is in `nodes`.
-_jobs = max(
-    workflow.resource_settings.cores or 1, workflow.resource_settings.nodes or 1
-)
-CHILDREN = max(1, min(4, (os.cpu_count() or 1) // _jobs))
 _python = Path(sys.executable).parent
 for _folder in (_python, HOME):
     if ":" in str(_folder):
@@ -64,8 +60,7 @@ def quoted(path):
 
 shell.prefix(
     f"set -euo pipefail; export PATH={quoted(_python)}:$PATH"
-    f" PYTHONSAFEPATH=1 PYTHONPATH={quoted(HOME)}${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
-    f" NCUFLOW_CHILDREN={CHILDREN}; "
+    f" PYTHONSAFEPATH=1 PYTHONPATH={quoted(HOME)}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
 )
 # Targets whose kernels are profiled, and those of them that this run is about.
 KERNEL_TARGETS = [name for name in TARGETS if name in RUNNING.targets]
@@ -97,6 +92,11 @@ def recording(wildcards):
     """What tells a command that its evidence is recorded."""
     name = EVIDENCE[wildcards.evidence].recording
     return f"--recording {shlex.quote(name)}" if name else ""
+
+
+def command(line, log):
+    """Run a command of the project, with the names of its rule filled in, in a child of this process."""
+    jobs.run(formatted(line, stepout=2), log[0])
 
 
 def of_run(patterns, **wildcards):

@@ -55,10 +55,13 @@ else:
                 if config["compare"]["floor"]
                 else ""
             ),
-        shell:
-            "python -m ncuflow compare {params.base:q} {params.head:q} --base-targets {params.base_targets}"
-            " --head-targets {params.head_targets} --alpha {params.alpha} --threshold {params.threshold} {params.floor}"
-            " --format json --out {output:q} 2> {log:q}"
+        run:
+            command(
+                "compare {params.base:q} {params.head:q} --base-targets {params.base_targets}"
+                " --head-targets {params.head_targets} --alpha {params.alpha} --threshold {params.threshold} {params.floor}"
+                " --format json --out {output:q}",
+                log,
+            )
 
     rule compare_figures:
         input:
@@ -70,8 +73,11 @@ else:
             f"{COMPARE}/{{pair}}/logs/figures.log",
         wildcard_constraints:
             **PAIR,
-        shell:
-            "python -m ncuflow compare-figures --comparison {input.comparison:q} --out-dir {output:q} 2> {log:q}"
+        run:
+            command(
+                "compare-figures --comparison {input.comparison:q} --out-dir {output:q}",
+                log,
+            )
 
     rule compare_page:
         input:
@@ -84,9 +90,12 @@ else:
             f"{COMPARE}/{{pair}}/logs/page.log",
         wildcard_constraints:
             **PAIR,
-        shell:
-            "python -m ncuflow compare-page --comparison {input.comparison:q}"
-            " --figures {input.figures:q} --out {output:q} 2> {log:q}"
+        run:
+            command(
+                "compare-page --comparison {input.comparison:q}"
+                " --figures {input.figures:q} --out {output:q}",
+                log,
+            )
 
     # One page of all sides, where there are more than two.
     use rule compare_page as compare_series with:
@@ -120,9 +129,12 @@ else:
         params:
             folders=[f"{config['outputs']}/{side.folder}" for side in SIDES.values()],
             roots=[side.root for side in SIDES.values()],
-        shell:
-            "python -m ncuflow report {params.folders:q} --evidence {params.roots:q}"
-            " --comparison {input.comparison:q} --out {output:q} 2> {log:q}"
+        run:
+            command(
+                "report {params.folders:q} --evidence {params.roots:q}"
+                " --comparison {input.comparison:q} --out {output:q}",
+                log,
+            )
 
     rule compare:
         input:

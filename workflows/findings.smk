@@ -18,10 +18,13 @@ rule findings:
         tables=made_in("tables/{target}"),
         root=root,
         recording=recording,
-    shell:
-        "python -m ncuflow results --target {wildcards.target} --tables {params.tables:q}"
-        " --evidence {params.root:q} {params.recording} --out {output.results:q}"
-        " --measurements {output.measurements:q} 2> {log:q}"
+    run:
+        command(
+            "results --target {wildcards.target} --tables {params.tables:q}"
+            " --evidence {params.root:q} {params.recording} --out {output.results:q}"
+            " --measurements {output.measurements:q}",
+            log,
+        )
 
 
 rule environment_info:
@@ -36,8 +39,11 @@ rule environment_info:
     params:
         root=root,
         recording=recording,
-    shell:
-        "python -m ncuflow environment --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
+    run:
+        command(
+            "environment --evidence {params.root:q} {params.recording} --out {output:q}",
+            log,
+        )
 
 
 rule jit_analysis:
@@ -52,8 +58,11 @@ rule jit_analysis:
     params:
         root=root,
         recording=recording,
-    shell:
-        "python -m ncuflow jit-results --evidence {params.root:q} {params.recording} --out {output:q} 2> {log:q}"
+    run:
+        command(
+            "jit-results --evidence {params.root:q} {params.recording} --out {output:q}",
+            log,
+        )
 
 
 rule claims:
@@ -73,9 +82,12 @@ rule claims:
         results=made_in("results"),
         targets=TARGET_PAGES,
         claims=lambda wc, input: Path(input.claims[0]).parent,
-    shell:
-        "python -m ncuflow claims --results {params.results:q} --targets {params.targets} --claims {params.claims:q}"
-        " --source-index {input.source_index:q} --out {output.records:q} 2> {log:q}"
+    run:
+        command(
+            "claims --results {params.results:q} --targets {params.targets} --claims {params.claims:q}"
+            " --source-index {input.source_index:q} --out {output.records:q}",
+            log,
+        )
 
 
 rule hotlines:
@@ -89,6 +101,9 @@ rule hotlines:
         f"{OUT}/logs/hotlines.log",
     params:
         root=root,
-    shell:
-        "python -m ncuflow hotlines --results {input.results:q} --evidence {params.root:q}"
-        " --out {output:q} 2> {log:q}"
+    run:
+        command(
+            "hotlines --results {input.results:q} --evidence {params.root:q}"
+            " --out {output:q}",
+            log,
+        )

@@ -24,10 +24,12 @@ rule target_page:
         out=made_in("reports"),
         figures=made_in("figures"),
         root=root,
-    shell:
-        "python -m ncuflow pages target --target {wildcards.target} --results {params.results:q}"
-        " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} --figures {params.figures:q}"
-        " 2> {log:q}"
+    run:
+        command(
+            "pages target --target {wildcards.target} --results {params.results:q}"
+            " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} --figures {params.figures:q}",
+            log,
+        )
 
 
 rule environment_page:
@@ -45,9 +47,12 @@ rule environment_page:
         targets=["jit"] * HAS_JIT,
         out=made_in("reports"),
         root=root,
-    shell:
-        "python -m ncuflow pages environment --results {params.results:q} --targets {params.targets}"
-        " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} 2> {log:q}"
+    run:
+        command(
+            "pages environment --results {params.results:q} --targets {params.targets}"
+            " --evidence {params.root:q} {params.strict} --out-dir {params.out:q}",
+            log,
+        )
 
 
 # The pages that read all results, in one job: reading those takes as long as most of the pages.
@@ -74,10 +79,12 @@ rule pages:
         out=made_in("reports"),
         figures=made_in("figures"),
         root=root,
-    shell:
-        "python -m ncuflow pages {params.pages} --results {params.results:q} --targets {params.targets}"
-        " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} --figures {params.figures:q}"
-        " 2> {log:q}"
+    run:
+        command(
+            "pages {params.pages} --results {params.results:q} --targets {params.targets}"
+            " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} --figures {params.figures:q}",
+            log,
+        )
 
 
 if HAS_JIT:
@@ -95,9 +102,12 @@ if HAS_JIT:
             results=made_in("results"),
             out=made_in("reports"),
             root=root,
-        shell:
-            "python -m ncuflow pages jit --results {params.results:q} --evidence {params.root:q}"
-            " {params.strict} --out-dir {params.out:q} 2> {log:q}"
+        run:
+            command(
+                "pages jit --results {params.results:q} --evidence {params.root:q}"
+                " {params.strict} --out-dir {params.out:q}",
+                log,
+            )
 
     rule jit:
         input:
@@ -134,9 +144,12 @@ rule html:
         folder=made_in(""),
         targets=TARGET_PAGES,
         root=root,
-    shell:
-        "python -m ncuflow report {params.folder:q} --evidence {params.root:q} --targets {params.targets}"
-        " {params.strict} --out {output:q} 2> {log:q}"
+    run:
+        command(
+            "report {params.folder:q} --evidence {params.root:q} --targets {params.targets}"
+            " {params.strict} --out {output:q}",
+            log,
+        )
 
 
 # What a user types: one name a target, and the groups of pages. Tables and figures are asked for beside the pages, so

@@ -22,6 +22,9 @@ rule tables:
             f"{root(wc)}/{wc.target}/{batch}"
             for batch in EVIDENCE[wc.evidence].batches(wc.target)
         ],
-    shell:
-        "python -m ncuflow tables --evidence {params.root:q} --target {wildcards.target}"
-        " --out {params.out:q} {params.batches:q} 2> {log:q}"
+    run:
+        command(
+            "tables --evidence {params.root:q} --target {wildcards.target}"
+            " --out {params.out:q} {params.batches:q}",
+            log,
+        )

@@ -7,7 +7,7 @@ ncuflow pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -19,10 +19,10 @@ from ncuflow.io import write_text
 from ncuflow.pages import contexts
 from ncuflow.pages.filters import FILTERS
 from ncuflow.pages.findings import Findings
-from ncuflow.parsers import children
 from ncuflow.target import template_folders
 
 
+@cache
 def environment() -> jinja2.Environment:
     """Jinja2 with the project's filters; an undefined name is an error, not an empty cell."""
     env = jinja2.Environment(
@@ -46,17 +46,6 @@ def render(page: str, findings: Findings, target: str | None = None) -> str:
     if findings.struck:
         text += "\n## Struck through\n\n" + "".join(f"- {reason}\n" for reason in findings.struck)
     return text
-
-
-def render_all(
-    pages: list[str], findings: Findings, target: str | None = None
-) -> Iterator[tuple[str, str]]:
-    """(page, its text) of several; children render them, with the results that are read once."""
-    if len(pages) == 1:
-        yield pages[0], render(pages[0], findings, target)
-        return
-    _ = findings.targets
-    yield from children.each(lambda page: render(page, findings, target), pages)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -85,12 +74,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     findings = Findings(args.results, args.evidence, not args.no_strict, args.targets)
     # None is written before all are rendered.
-    texts = list(render_all(args.pages, findings, args.target))
+    texts = {page: render(page, findings, args.target) for page in args.pages}
     if args.figures:
         from ncuflow.pages import figures  # with matplotlib, which most pages do without
 
         names = [args.target] if args.target else args.targets or findings.targets
         paths = [args.results / f"{name}_results.json" for name in names if name != "jit"]
         figures.draw_all(paths, args.figures, overview=args.target is None)
-    for page, text in texts:
+    for page, text in texts.items():
         write_text(args.out_dir / f"{args.target or page}.md", text)

@@ -1,0 +1,53 @@
+"""A rule's command runs in a child: its status, its log, and what becomes of the process that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncuflow import cli, jobs
+
+
+def in_pool(command: str, log: Path) -> None:
+    """Run a command from a thread of a pool, as Snakemake does."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(jobs.run, command, str(log)).result()
+
+
+def test_a_command_that_ends_well_leaves_an_empty_log(tmp_path: Path):
+    evidence = Path(__file__).parents[1] / "recordings/h200"
+    in_pool(f"environment --evidence {evidence} --out {tmp_path}/machine.json", tmp_path / "log")
+    assert (tmp_path / "machine.json").exists()
+    assert (tmp_path / "log").read_text() == ""
+
+
+def test_a_failure_is_a_line_in_the_log_and_an_error_with_its_status(tmp_path: Path):
+    with pytest.raises(RuntimeError, match=r"^ncuflow show .*: exit status 2$"):
+        in_pool(f"show {tmp_path}/none.ncu-rep", tmp_path / "log")
+    assert (tmp_path / "log").read_text().startswith("error: ")
+
+
+def test_a_child_that_is_killed_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def killed(_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(cli, "main", killed)
+    with pytest.raises(RuntimeError, match="exit status -9"):
+        in_pool("docs", tmp_path / "log")
+
+
+def test_a_mistake_of_the_program_leaves_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def wrong(_: Any) -> None:
+        raise AssertionError("a mistake")
+
+    monkeypatch.setattr(cli, "main", wrong)
+    with pytest.raises(RuntimeError, match="exit status 1"):
+        in_pool("docs", tmp_path / "log")
+    assert "AssertionError: a mistake" in (tmp_path / "log").read_text()
