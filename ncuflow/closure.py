@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ncuflow.cli import COMMANDS
 from ncuflow.io import resource
@@ -31,10 +32,6 @@ _IMPORT = re.compile(
 _STARTED = re.compile(r'"-m",\s*"ncuflow",\s*"([\w-]+)"')
 _DATA = re.compile(r'\bresource\("([^"]+)"\)')
 _TEMPLATE = re.compile(r'\bget_template\("([^"]+)"\)')
-_INCLUDED = re.compile(
-    r"{%-? (?:include|from|import|extends) (\[.*?\]|\".*?\")(?= -?%}| with| import| as)"
-)
-_UNKNOWN = re.compile(r'" ~ .*? ~ "')  # part of a template's name, known when it is rendered
 _BESIDE = re.compile(r'Path\(__file__\)\.with_name\("([^"]+)"\)')
 
 
@@ -138,11 +135,17 @@ def _files(module: str) -> tuple[Path, ...]:
 @cache
 def _templates(name: str) -> frozenset[Path]:
     """The templates of this name or pattern, with all that they include."""
+    from jinja2 import Environment, nodes
+
+    kinds = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
     found = {path for path, known in _all_templates() if fnmatchcase(known, name)}
     for path in frozenset(found):
-        for named in _INCLUDED.findall(path.read_text(encoding="utf-8")):
-            for one in named.strip("[]").split(", "):
-                found |= _templates(_UNKNOWN.sub("*", one).strip('"'))
+        for node in Environment().parse(path.read_text(encoding="utf-8")).find_all(kinds):
+            named: Any = node.template  # type: ignore[attr-defined]
+            for one in named.items if isinstance(named, nodes.List) else [named]:
+                parts = one.nodes if isinstance(one, nodes.Concat) else [one]
+                known = (part.value if isinstance(part, nodes.Const) else "*" for part in parts)
+                found |= _templates("".join(known))
     return frozenset(found)
 
 

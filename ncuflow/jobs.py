@@ -1,21 +1,28 @@
 """A rule's command in a child of Snakemake's own process: libraries are loaded once, not in every job.
 
-The child is a fork, so a crash, a leak or a changed setting ends with it, and jobs run side by side.
+A run on recorded evidence has some twenty jobs, and each would import pandas, pyarrow and matplotlib
+for longer than it works: 42 s of CPU in place of 16, where the import of all libraries takes two.
+One job for all targets would cost as little, but Snakemake removes what a failed job made: one broken
+target would take the others' pages along.
 """
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import shlex
 import sys
-import threading
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from threading import Lock, Thread
 
 from ncuflow import cli
+
+# Imported in functions, of Snakemake or of commands.
+LATE = ("pandas", "ncuflow.pages.figures")
+# A child has the threads' locks but not the threads: a module that was half imported would be so for ever.
+_importing = Lock()
 
 
 def run(command: str, log: str) -> None:
@@ -24,12 +31,14 @@ def run(command: str, log: str) -> None:
     Raises RuntimeError where it ends with another status than 0.
     """
     words = shlex.split(command)
-    import_module(cli.COMMANDS[words[0]][0])
     child = multiprocessing.get_context("fork").Process(target=_run, args=(words, log))
-    # Not from a thread of Snakemake's pool: the child would wait for itself when it ends.
-    start = threading.Thread(target=child.start)
-    start.start()
-    start.join()
+    # Not from a thread of Snakemake's pool: the child would wait for that pool when it ends.
+    start = Thread(target=child.start)
+    with _importing:
+        for module in (*LATE, cli.COMMANDS[words[0]][0]):
+            import_module(module)
+        start.start()
+        start.join()
     child.join()
     if child.exitcode:
         raise RuntimeError(f"ncuflow {command}: exit status {child.exitcode}")
@@ -38,5 +47,4 @@ def run(command: str, log: str) -> None:
 def _run(words: Sequence[str], log: str) -> None:
     sys.stderr = Path(log).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     os.dup2(sys.stderr.fileno(), 2)
-    gc.disable()  # a job ends before garbage matters, and to look for it takes a fifth of its time
     cli.main(words)

@@ -51,3 +51,18 @@ def test_a_mistake_of_the_program_leaves_its_traceback(
     with pytest.raises(RuntimeError, match="exit status 1"):
         in_pool("docs", tmp_path / "log")
     assert "AssertionError: a mistake" in (tmp_path / "log").read_text()
+
+
+def test_many_at_once_do_not_wait_for_each_other(tmp_path: Path):
+    evidence = Path(__file__).parents[1] / "recordings/h200"
+    with ThreadPoolExecutor(8) as pool:
+        done = [
+            pool.submit(
+                jobs.run,
+                f"environment --evidence {evidence} --out {tmp_path}/{number}.json",
+                str(tmp_path / f"{number}.log"),
+            )
+            for number in range(24)
+        ]
+    assert all(job.exception(timeout=60) is None for job in done)
+    assert len(list(tmp_path.glob("*.json"))) == 24
