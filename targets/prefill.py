@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import accumulate
 from typing import Any
 
@@ -45,7 +46,7 @@ def unable(p: Params, gpu: Gpu) -> str | None:
         return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
     if p["qo_heads"] % p["kv_heads"]:
         return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
-    if p["backend"] == "fa3" and (p["split"], p["qk"]) != ("auto", "f32"):
+    if p["backend"] != "fa2" and (p["split"], p["qk"]) != ("auto", "f32"):
         return "split and qk are settings of fa2"
     if p["qk"] == "f16" and p["dtype"] != "f16":
         return "the fp16 reduction of q·k needs fp16 inputs"
@@ -101,14 +102,25 @@ def modules(p: Params) -> list[Any]:
     from flashinfer.jit.attention import modules as generators
 
     generate = generators.gen_batch_prefill_module
-    if p["backend"] == "fa2":  # since 0.7 the fa2 wrappers build a module of their own
+    if resolved(p["backend"]) == "fa2":  # since 0.7 the fa2 wrappers build a module of their own
         generate = getattr(generators, "_gen_batch_prefill_primary_module", generate)
     return [generate(*module_arguments(p))]
 
 
 def module_arguments(p: Params) -> tuple[Any, ...]:
     """What FlashInfer's generator and cached getter of a prefill module take."""
-    return (p["backend"], *attention_arguments(p), p["qk"] == "f16")
+    return (resolved(p["backend"]), *attention_arguments(p), p["qk"] == "f16")
+
+
+def resolved(backend: str) -> str:
+    """What FlashInfer takes for "auto": fa3 on compute capability 9.0, else fa2."""
+    if backend != "auto":
+        return backend
+    import torch
+
+    told = os.environ.get("FLASHINFER_CUDA_ARCH_LIST")
+    hopper = "9.0" in told if told else torch.cuda.get_device_capability() == (9, 0)
+    return "fa3" if hopper else "fa2"
 
 
 def attention_arguments(p: Params) -> tuple[Any, ...]:
@@ -240,7 +252,7 @@ TARGET = Target(
         "head_dim": 128,
         "page_size": 16,  # paged only
         "dtype": "f16",
-        "backend": "fa2",  # fa3: sm_90 only
+        "backend": "fa2",  # fa3: sm_90 only; auto: FlashInfer's choice
         "causal": True,
         "split": "auto",  # of the KV cache over blocks: plan() chooses; a number of pages fixes it
         "qk": "f32",  # f16: use_fp16_qk_reduction
@@ -250,7 +262,7 @@ TARGET = Target(
         "layout": ("paged", "ragged"),
         "lengths": LENGTHS,
         "dtype": tuple(ITEMSIZE),
-        "backend": ("fa2", "fa3"),
+        "backend": ("fa2", "fa3", "auto"),
         "head_dim": (64, 128, 256),
         "causal": (True, False),
         "split": ("auto", "off", 8, 16, 32),
@@ -302,6 +314,7 @@ TARGET = Target(
     ),
     prices=(
         Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3"),
+        Choice("prefill_auto", "fa2 or FlashInfer's choice", "backend", "fa2", "auto"),
         *uneven("prefill"),
         Choice(  # a ragged KV has no pages
             "layout", "Paged or ragged KV", "layout", "paged", "ragged", ignoring=("page_size",)

@@ -1,22 +1,39 @@
-"""RMS normalisation, alone, fused with the residual add, and after a separate add."""
+"""RMS normalisation: alone, fused with the residual add, after a separate add, and its kin.
+
+Kin: Gemma's, whose weight is added to one; to fp8 with a scale; and layer normalisation, in bf16 alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ncuflow.runner import reference
-from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
+from ncuflow.runner.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    Gpu,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    torch_dtype,
+)
 from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
 
 EPSILON = 1e-6
 CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
 _DEFAULTS: dict[str, bool] = {}  # whether FlashInfer would take its CUDA norms by itself
+SCALE = 0.02  # of fp8 outputs: their largest value is 448
+QUANTISED = 5e-2  # relative L2 error allowed in fp8: its 3 bits of mantissa round by 2.6e-2
 # variant -> (name in the id, tensors of rows*hidden read and written, FLOPs per element)
 _VARIANTS = {
     "rmsnorm": ("rmsnorm", 2, 5),
     "fused_add_rmsnorm": ("fused_add", 4, 6),
     "add_then_rmsnorm": ("add_then_rmsnorm", 5, 6),
+    "gemma_rmsnorm": ("gemma_rmsnorm", 2, 6),
+    "gemma_fused_add_rmsnorm": ("gemma_fused_add", 4, 7),
+    "rmsnorm_quant": ("rmsnorm_quant", 1, 6),  # and one of fp8
+    "layernorm": ("layernorm", 2, 8),
 }
 
 
@@ -32,15 +49,33 @@ def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer counts them.
 
     rmsnorm moves 2*R*D + D elements and does 5 FLOPs per element; the fused add moves 4*R*D + D and
-    does 6. The separate add moves 3*R*D more than rmsnorm: 5*R*D + D.
+    does 6. The separate add moves 3*R*D more than rmsnorm: 5*R*D + D. Gemma's weight costs one
+    addition more, as does a scale; fp8 is written as one byte per element; the weight and bias of the layer
+    normalisation are float32, and it subtracts a mean and adds a bias.
     """
     _, tensors, flops = _VARIANTS[p["variant"]]
-    elements = p["rows"] * p["hidden"]
+    elements, hidden = p["rows"] * p["hidden"], p["hidden"]
+    moved = (tensors * elements + hidden) * ITEMSIZE[p["dtype"]]
+    note = ""
+    if p["variant"] == "rmsnorm_quant":
+        moved, note = moved + elements + 4, ", R*D bytes of fp8, a float32 scale"
+    elif p["variant"] == "layernorm":
+        moved += 2 * hidden * 4 - hidden * ITEMSIZE[p["dtype"]]
+        note = ", weight and bias in float32"
     return Work(
         flops=flops * elements,
-        bytes=(tensors * elements + p["hidden"]) * ITEMSIZE[p["dtype"]],
-        convention=f"FlashInfer: {tensors}*R*D + D elements, {flops} FLOPs per element",
+        bytes=moved,
+        convention=f"FlashInfer: {tensors}*R*D + D elements{note}, {flops} FLOPs per element",
     )
+
+
+def unable(p: Params, gpu: Gpu) -> str | None:
+    """Why no GPU runs the point; None if one can."""
+    if p["variant"] == "layernorm" and p["dtype"] != "bf16":
+        return "FlashInfer's layernorm takes bf16 alone"
+    if p["variant"] == "layernorm" and p["pdl"] == "off":
+        return "FlashInfer's layernorm has no setting of dependent launch"
+    return None
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -59,29 +94,40 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         "rmsnorm": _rmsnorm,
         "fused_add_rmsnorm": _fused,
         "add_then_rmsnorm": _separate,
+        "gemma_rmsnorm": _rmsnorm,
+        "gemma_fused_add_rmsnorm": _fused,
+        "rmsnorm_quant": _quantised,
+        "layernorm": _layernorm,
     }[p["variant"]]
     run, reset, buffers, source = make(x, residual, weight, _settings(p))
     run, implementation = _implemented(p, run)
 
     def expected() -> tuple[Tensor, ...]:
         total = source(rows)
-        normed = reference.rmsnorm(total, weight, EPSILON)
-        return (normed,) if p["variant"] == "rmsnorm" else (normed, total)
+        if p["variant"] == "layernorm":
+            return (reference.layernorm(total, weight.float(), weight.float() - 1, EPSILON),)
+        gain = weight.float() + 1 if p["variant"].startswith("gemma") else weight
+        normed = reference.rmsnorm(total, gain, EPSILON)
+        if p["variant"] == "rmsnorm_quant":
+            return (normed / SCALE,)
+        return (normed,) if len(buffers) == 1 else (normed, total)
 
     return Launch(
         run=run,
         output=lambda: tuple(buffer[rows] for buffer in buffers),
         reference=expected,
-        tolerance=TOLERANCE[p["dtype"]],
-        buffers=lambda: buffers,
+        tolerance=QUANTISED if p["variant"] == "rmsnorm_quant" else TOLERANCE[p["dtype"]],
+        buffers=lambda: tuple(buffers),
+        allocates=p["variant"] == "layernorm",
         reset=reset,
         info={"implementation": implementation},
     )
 
 
 def _settings(p: Params) -> dict[str, Any]:
-    """Keyword arguments of the norms that differ from their defaults."""
-    return {"enable_pdl": False} if p["pdl"] == "off" else {}
+    """Keyword arguments of the norms that differ from their defaults, and the function of a variant of Gemma's."""
+    gemma = {"function": p["variant"]} if p["variant"].startswith("gemma") else {}
+    return gemma | ({"enable_pdl": False} if p["pdl"] == "off" else {})
 
 
 def _implemented(p: Params, run: Callable[[], None]) -> tuple[Callable[[], None], str]:
@@ -106,15 +152,16 @@ def _implemented(p: Params, run: Callable[[], None]) -> tuple[Callable[[], None]
 
 # Each maker returns (run, reset, buffers that run writes: normed first, rows -> what is normed)
 Made = tuple[
-    Callable[[], None], Callable[[], None] | None, tuple[Tensor, ...], Callable[[Tensor], Tensor]
+    Callable[[], None], Callable[[], None] | None, Sequence[Tensor], Callable[[Tensor], Tensor]
 ]
 
 
 def _rmsnorm(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
+    import flashinfer
     import torch
-    from flashinfer import rmsnorm
 
     out = torch.empty_like(x)
+    rmsnorm = getattr(flashinfer, settings.pop("function", "rmsnorm"))
 
     def run() -> None:
         rmsnorm(x, weight, EPSILON, out=out, **settings)
@@ -122,9 +169,34 @@ def _rmsnorm(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, An
     return run, None, (out,), lambda rows: x[rows].float()
 
 
-def _fused(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
-    from flashinfer import fused_add_rmsnorm
+def _quantised(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
+    import torch
+    from flashinfer.norm import rmsnorm_quant
 
+    out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    scale = torch.full((1,), SCALE, dtype=torch.float32, device=x.device)
+
+    def run() -> None:
+        rmsnorm_quant(out, x, weight, scale, EPSILON, **settings)
+
+    return run, None, (out,), lambda rows: x[rows].float()
+
+
+def _layernorm(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
+    from flashinfer.norm import layernorm
+
+    gain, bias, last = weight.float(), weight.float() - 1, [residual]
+
+    def run() -> None:
+        last[0] = layernorm(x, gain, bias, EPSILON)
+
+    return run, None, last, lambda rows: x[rows].float()
+
+
+def _fused(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, Any]) -> Made:
+    import flashinfer
+
+    fused_add_rmsnorm = getattr(flashinfer, settings.pop("function", "fused_add_rmsnorm"))
     first_x, first_residual = x.clone(), residual.clone()
 
     def run() -> None:
@@ -180,13 +252,25 @@ TARGET = Target(
     },
     small={"rows": 64},
     id=point_id,
+    unable=unable,
     memory=lambda p: 2 * work(p).bytes,
     work=work,
     prepare=prepare,
-    kernels=(Symbol("RMSNormKernel", "norm.cuh"), Symbol("FusedAddRMSNormKernel", "norm.cuh")),
+    kernels=tuple(
+        Symbol(name, "norm.cuh")
+        for name in (
+            "RMSNormKernel",
+            "FusedAddRMSNormKernel",
+            "RMSNormQuantKernel",
+            "generalLayerNorm",
+        )
+    ),
     api={
         "python": "flashinfer.norm.rmsnorm",
         "python_fused": "flashinfer.norm.fused_add_rmsnorm",
+        "python_gemma": "flashinfer.norm.gemma_rmsnorm",
+        "python_quant": "flashinfer.norm.rmsnorm_quant",
+        "python_layernorm": "flashinfer.norm.layernorm",
         "jit": "flashinfer.jit.norm.gen_norm_module",
         "binding": "csrc/norm.cu",
     },
@@ -206,6 +290,12 @@ TARGET = Target(
             "variant",
             "add_then_rmsnorm",
             "fused_add_rmsnorm",
+        ),
+        Choice(
+            "gemma", "Weight, or Gemma's weight added to one", "variant", "rmsnorm", "gemma_rmsnorm"
+        ),
+        Choice(
+            "norm_quant", "Output in half precision or fp8", "variant", "rmsnorm", "rmsnorm_quant"
         ),
         Choice("norm", "FlashInfer's choice or the CUDA kernels", "norm", "auto", "cuda"),
         Choice(

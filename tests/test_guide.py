@@ -14,6 +14,7 @@ from ncuflow.pages import guide_commands
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.pages import render
 from ncuflow.parsers.registry import counters
+from ncuflow.target import known
 
 ROOT = Path(__file__).parents[1]
 TEMPLATES = sorted((ROOT / "templates" / "guide").glob("*.j2"))
@@ -21,6 +22,7 @@ GUIDE = "kernel-dev-guide"
 
 # Headings of the attention-kernels example (002) and of the hands-on report's guide (000) -> the guide's.
 # A value is a heading, "" for the page as a whole, or (page, heading) where another page answers.
+LAST = len(known())  # the number of the last kernel's section
 HEADINGS = {
     # 000: the guide
     "FlashInfer Kernel Development Guide": "",
@@ -29,8 +31,8 @@ HEADINGS = {
     "2. Decode Attention Kernel": "2. Decode Attention Kernel",
     "3. RMSNorm Kernel": "3. RMSNorm Kernel",
     "4. RoPE Kernel": "4. RoPE Kernel",
-    "5. JIT System Architecture": "6. JIT System Architecture",
-    "6. Development Workflow": "7. Development Workflow",
+    "5. JIT System Architecture": f"{LAST + 1}. JIT System Architecture",
+    "6. Development Workflow": f"{LAST + 2}. Development Workflow",
     "Algorithm Description": "Algorithm Description",
     "Expected Hardware Behavior": "Expected Hardware Behavior",
     "Warp Stall Breakdown": "Warp Stall Breakdown",
@@ -269,10 +271,12 @@ def test_nothing_stands_empty_and_what_is_missing_is_said(evidence):
     assert "*Not in this evidence: stall counters of this kernel.*" in found["4. RoPE Kernel"]
     assert "*Not in this evidence: a deep profile" in found["2. Decode Attention Kernel"]
     assert "*Not in this evidence: an index of the FlashInfer source" in found["3. RMSNorm Kernel"]
-    assert "*Not in this evidence: a JIT measurement" in found["6. JIT System Architecture"]
+    assert (
+        "*Not in this evidence: a JIT measurement" in found[f"{LAST + 1}. JIT System Architecture"]
+    )
     assert (
         "*Not in this evidence: the command lines of its captures.*"
-        in found["7. Development Workflow"]
+        in found[f"{LAST + 2}. Development Workflow"]
     )
 
 

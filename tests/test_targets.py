@@ -11,6 +11,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,7 +60,9 @@ def test_the_kernel_targets() -> None:
 
 
 def test_an_unknown_target_is_one_error_that_names_the_known() -> None:
-    with pytest.raises(ValueError, match="unknown kernel target 'launch'; there are: decode, m"):
+    with pytest.raises(
+        ValueError, match="unknown kernel target 'launch'; there are: activation, decode"
+    ):
         load("launch")
 
 
@@ -86,7 +89,7 @@ def test_a_target_has_all_its_parts(name: str) -> None:
     assert all(target.parameters[key] in values for key, values in target.choices.items())
     assert target.small.keys() <= target.parameters.keys()
     assert {"python", "jit", "binding"} <= target.api.keys()
-    assert target.kernels and target.sources and target.jit
+    assert target.kernels and target.jit
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,11 +115,22 @@ def test_ids_are_unique_and_safe_in_file_and_range_names(name: str) -> None:
         seen[point] = p
 
 
+# The limits that a variant of the sampling has.
+USED = {
+    "top_k": {"top_k"}, "top_k_renorm": {"top_k"}, "select": {"top_k"}, "top_p": {"percent"},
+    "top_p_renorm": {"percent"}, "min_p": {"percent"}, "top_k_top_p": {"top_k", "percent"},
+}  # fmt: skip
+
+
 def unused(name: str, a: dict[str, Any], b: dict[str, Any]) -> bool:
     """Whether two parameter sets differ only in one that their variant does not use."""
     differing = {key for key in a if a[key] != b[key]}
     if name == "prefill":
         return a["layout"] == "ragged" and differing == {"page_size"}
+    if name == "kv_append":
+        return a["variant"] == "mla" and differing <= {"kv_heads", "head_dim"}
+    if name == "sampling":
+        return differing <= {"top_k", "percent"} - USED.get(a["variant"], set())
     if name == "merge_state":
         return a["variant"] == "merge_state" and differing == {"states"}
     return False
@@ -147,6 +161,13 @@ def test_every_sweep_of_the_configuration_expands(name: str) -> None:
         ("rmsnorm", {}, "rmsnorm/rmsnorm_R4096_D4096_f16"),
         ("rmsnorm", {"variant": "fused_add_rmsnorm"}, "rmsnorm/fused_add_R4096_D4096_f16"),
         ("rmsnorm", {"variant": "add_then_rmsnorm"}, "rmsnorm/add_then_rmsnorm_R4096_D4096_f16"),
+        ("rmsnorm", {"variant": "gemma_fused_add_rmsnorm"}, "rmsnorm/gemma_fused_add_R4096_D4096_f16"),
+        ("mla_decode", {}, "mla_decode/B32_L2048_H128_P64_bf16_auto"),
+        ("kv_append", {"variant": "mla"}, "kv_append/mla_B32_L512_P16_bf16"),
+        ("activation", {}, "activation/silu_T4096_D14336_bf16"),
+        ("sampling", {}, "sampling/top_k_top_p_B128_V128256_k40_t90_s3"),
+        ("sampling", {"variant": "from_logits"}, "sampling/from_logits_B128_V128256_s3"),
+        ("decode", {"cores": "tensor", "backend": "fa3"}, "decode/B32_L2048_H32_K32_D128_P16_f16_tc_fa3"),
         ("rope", {}, "rope/cos_sin_cache_inplace_T4096_H32_K8_D128_f16_neox"),
         ("rope", {"variant": "rope", "inplace": False, "batch": 4, "style": "interleaved"},
          "rope/rope_T4096_B4_H32_K8_D128_f16_interleaved"),
@@ -184,6 +205,18 @@ def test_ids_do_not_change(name: str, changes: dict[str, Any], point: str) -> No
         ("merge_state", {"seq_len": 10}, 2 * 4 * 10 * 32 * 128, 5 * 10 * 32 * (256 + 4)),
         ("merge_state", {"seq_len": 10, "variant": "merge_state"}, 2 * 2 * 10 * 32 * 128,
          3 * 10 * 32 * (256 + 4)),
+        # MLA: 576 elements of a token are read once, 512 of them are the value too
+        ("mla_decode", {"batch": 2, "kv_len": 100, "heads": 16}, 2 * 200 * 16 * 1088,
+         2 * (200 * 576 + 2 * 16 * 1088)),
+        ("kv_append", {"batch": 2, "append_len": 3}, 0, 2 * 6 * 2 * 8 * 128 * 2 + 6 * 8),
+        ("kv_append", {"batch": 2, "append_len": 3, "variant": "mla"}, 0, 2 * 6 * 576 * 2 + 6 * 8),
+        ("activation", {"tokens": 5, "hidden": 8}, 40, 3 * 40 * 2),
+        ("sampling", {"batch": 2, "vocab": 10}, 0, 2 * 10 * 4 + 2 * 4),
+        ("sampling", {"batch": 2, "vocab": 10, "variant": "softmax"}, 0, 2 * 2 * 10 * 4),
+        ("sampling", {"batch": 2, "vocab": 10, "variant": "select", "top_k": 3}, 0, 80 + 2 * 3 * 8),
+        ("rmsnorm", {"variant": "rmsnorm_quant", "rows": 3, "hidden": 8}, 6 * 24, 24 * 3 + 16 + 4),
+        ("rmsnorm", {"variant": "layernorm", "rows": 3, "hidden": 8}, 8 * 24, 24 * 4 + 64),
+        ("rmsnorm", {"variant": "gemma_rmsnorm", "rows": 3, "hidden": 8}, 6 * 24, 2 * (48 + 8)),
     ],
 )  # fmt: skip
 def test_work_of_known_cases(name: str, changes: dict[str, Any], flops: int, moved: int) -> None:
@@ -214,6 +247,12 @@ def test_full_prefill_is_274_9_gflop() -> None:
         ("decode", {"qo_heads": 40, "kv_heads": 8, "cores": "tensor"}, H200, None),
         ("decode", {"batch": 256, "kv_len": 8192}, A100, r"needs 34.1 GiB of the GPU's 40.0 GiB"),
         ("decode", {"batch": 256, "kv_len": 8192}, H200, None),
+        ("decode", {"backend": "fa3"}, H200, "a backend is chosen on tensor cores alone"),
+        ("decode", {"backend": "fa3", "cores": "tensor"}, A100, "fa3 needs compute capability 9.0"),
+        ("mla_decode", {"backend": "fa3"}, A100, "fa3 needs compute capability 9.0"),
+        ("mla_decode", {}, H200, None),
+        ("rmsnorm", {"variant": "layernorm"}, H200, "layernorm takes bf16 alone"),
+        ("sampling", {}, T4, None),
         ("rope", {"batch": 3}, H200, "do not split into 3"),
         ("rmsnorm", {}, T4, None),
         ("merge_state", {"seq_len": 1 << 22}, H200, "needs"),
@@ -344,8 +383,10 @@ def test_the_documented_target_is_on_every_page_by_its_one_file(documented: Find
 
 def test_the_documented_target_has_its_section_of_the_guide(documented: Findings) -> None:
     guide = render("kernel-dev-guide", documented)
-    assert "\n6. [Append to a paged KV cache](#6-append-to-a-paged-kv-cache)\n7. [JIT" in guide
-    section = guide.split("## 6. Append to a paged KV cache\n")[1].split("\n## 7.")[0]
+    n = len(NAMES) + 1
+    link = f"[Append to a paged KV cache](#{n}-append-to-a-paged-kv-cache)"
+    assert f"\n{n}. {link}\n{n + 1}. [JIT" in guide
+    section = guide.split(f"## {n}. Append to a paged KV cache\n")[1].split(f"\n## {n + 1}.")[0]
     for text in (
         "### Algorithm Description\n\nAppend of keys and values to an empty paged KV cache: each",
         "### Usage\n\nNo example of its use is written",
@@ -370,7 +411,8 @@ def test_prose_of_a_target_lies_in_its_folder(documented: Findings, tmp_path: Pa
     (prose / "selection.md.j2").write_text("| new tokens | `append` | – |\n")
     guide = render("kernel-dev-guide", documented)
     assert "### Algorithm Description\n\nEach token goes to page_append.\n" in guide
-    assert "```python\nappend()\n```" in guide and "No example of its use" not in guide
+    assert "```python\nappend()\n```" in guide
+    assert "No example of its use" not in guide
     assert "\n| new tokens | `append` | – |\n\n### Performance" in guide
 
 
@@ -528,6 +570,56 @@ def test_merged_states_are_the_attention_over_all_segments() -> None:
 def test_rmsnorm_reference() -> None:
     found = reference.rmsnorm(np.array([[3.0, 4.0]]), np.array([2.0, 1.0]), 0.5)
     CLOSE(found, [[6 / math.sqrt(13), 4 / math.sqrt(13)]])
+
+
+def test_mla_reference_is_attention_whose_key_is_latent_and_position() -> None:
+    q, q_pe, latent, position = DRAW((2, 3, 8)), DRAW((2, 3, 4)), DRAW((2, 5, 8)), DRAW((2, 5, 4))
+    found = reference.mla_decode(q, q_pe, latent, position, 12**-0.5)
+    keys = np.concatenate([latent, position], axis=-1)
+    queries = np.concatenate([q, q_pe], axis=-1)
+    expected = [[attended(queries[b, h], keys[b], latent[b]) for h in range(3)] for b in range(2)]
+    CLOSE(found, expected)
+
+
+def test_gated_activations_by_their_definitions() -> None:
+    gate, up = np.array([-3.0, -0.5, 0.0, 2.0]), DRAW(4)
+    CLOSE(
+        reference.gated(gate, up, "silu"),
+        [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up, strict=True)],
+    )
+    normal = [NormalDist().cdf(g) for g in gate]
+    CLOSE(reference.gated(gate, up, "gelu"), gate * normal * up)
+    np.testing.assert_allclose(
+        reference.gated(gate, up, "gelu_tanh"), gate * normal * up, atol=2e-3
+    )
+
+
+def test_layernorm_reference_has_the_mean_and_the_spread_of_its_weight_and_bias() -> None:
+    found = reference.layernorm(DRAW((4, 64)) * 5 + 9, np.full(64, 3.0), np.full(64, 7.0), 0.0)
+    CLOSE(found.mean(axis=1), 7)
+    CLOSE(found.std(axis=1), 3)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        ((6, 1.0, 0.0), 6),
+        ((2, 1.0, 0.0), 2),
+        ((6, 0.5, 0.0), 2),  # 0.4, and 0.3 because it begins below a half
+        ((6, 0.39, 0.0), 1),
+        ((6, 1.0, 0.5), 2),  # 0.3 is more than half of 0.4, 0.15 is not
+        ((3, 0.99, 0.1), 3),
+    ],
+)
+def test_the_tokens_that_may_be_drawn(limits: tuple[int, float, float], kept: int) -> None:
+    probs = np.array([[0.05, 0.4, 0.02, 0.3, 0.15, 0.08]])
+    most = np.sort(probs[0])[::-1][kept - 1]
+    assert (reference.likely(probs, *limits) == (probs >= most)).all()
+
+
+def test_softmax_reference() -> None:
+    logits = DRAW((2, 9)) * 3
+    CLOSE(reference.softmax(logits + 800), np.exp(logits) / np.exp(logits).sum(axis=1)[:, None])
 
 
 # --- inputs, where torch is installed -----------------------------------------------------------

@@ -32,6 +32,18 @@ def capabilities() -> list[str]:
     return [f"{major}.{minor}" for major, minor in sorted(found)]
 
 
+def _poison(tensor: Tensor) -> float:
+    """What no kernel writes: NaN, or -1 where a tensor holds whole numbers (255 without a sign)."""
+    if tensor.dtype.is_floating_point:
+        return float("nan")
+    return -1 if tensor.dtype.is_signed else 255
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """The tensor; in float32 where its type is of 8 bits, which few operations take."""
+    return tensor.float() if tensor.dtype.itemsize == 1 else tensor
+
+
 class Gpu:
     """The current CUDA device. Times are microseconds."""
 
@@ -98,15 +110,15 @@ class Gpu:
     # correctness
 
     def poison(self, launch: Launch) -> None:
-        """Fill with NaN what the launch will write; for outputs that it allocates, the memory that
-        the allocator would hand out again."""
-        spare = [tensor.fill_(float("nan")) for tensor in launch.buffers()]
+        """Fill with NaN, and whole numbers with -1, what the launch will write; for outputs that it
+        allocates, the memory that the allocator would hand out again."""
+        spare = [tensor.fill_(_poison(tensor)) for tensor in launch.buffers()]
         if launch.allocates:
-            spare += [self.torch.full_like(t, float("nan")) for t in spare for _ in range(2)]
+            spare += [self.torch.full_like(t, _poison(t)) for t in spare for _ in range(2)]
 
     def written(self, launch: Launch) -> bool:
         """Whether every element of the launch's output is finite."""
-        return all(bool(self.torch.isfinite(tensor).all()) for tensor in launch.buffers())
+        return all(bool(self.torch.isfinite(_readable(t)).all()) for t in launch.buffers())
 
     def differences(
         self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]

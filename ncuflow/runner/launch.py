@@ -110,7 +110,7 @@ class Inputs:
 
 def skip_reason(p: Params, gpu: Gpu, input_bytes: int) -> str | None:
     """Why no GPU of this kind can run the point, whatever the target; None if it can."""
-    if capability(gpu) < (8, 0) and p["dtype"] == "bf16":
+    if capability(gpu) < (8, 0) and p.get("dtype") == "bf16":
         return f"bf16 needs compute capability 8.0, this GPU has {gpu['compute_capability']}"
     memory = gpu.get("memory_bytes")
     needed = input_bytes + REFERENCE_BYTES

@@ -53,6 +53,58 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return xp.reshape(weights @ xp.permute_dims(v, (0, 2, 1, 3)), q.shape)
 
 
+def mla_decode(q: Tensor, q_pe: Tensor, latent: Tensor, position: Tensor, scale: float) -> Tensor:
+    """Latent attention of one query row per sequence over all of its tokens; the latent is the value.
+
+    q [batch, heads, latent], q_pe [batch, heads, position]; latent and position [batch, length, their
+    elements]. Returns the shape of q.
+    """
+    xp, q, q_pe, latent, position = _wide(q, q_pe, latent, position)
+    scores = q @ xp.permute_dims(latent, (0, 2, 1)) + q_pe @ xp.permute_dims(position, (0, 2, 1))
+    return _softmax(xp, scores * scale) @ latent
+
+
+def gated(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    """activation(gate) * up, element by element; "silu", "gelu" (by erf) or "gelu_tanh"."""
+    xp, gate, up = _wide(gate, up)
+    if activation == "silu":
+        share = 1 / (1 + xp.exp(-gate))
+    elif activation == "gelu_tanh":
+        share = (1 + xp.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) / 2
+    else:
+        share = _normal(xp, gate)
+    return gate * share * up
+
+
+def layernorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension."""
+    xp, x, weight, bias = _wide(x, weight, bias)
+    x = x - xp.mean(x, axis=-1, keepdims=True)
+    return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + eps) * weight + bias
+
+
+def softmax(logits: Tensor) -> Tensor:
+    """exp(x) / sum(exp(x)) over the last dimension."""
+    xp, logits = _wide(logits)
+    return _softmax(xp, logits)
+
+
+def likely(probs: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
+    """Which tokens of each row [batch, vocab] may be drawn, bool.
+
+    The top_k likeliest; those that, likeliest first, come before a sum of top_p; those of at least
+    min_p times the likeliest. A token at the limit to within 1e-4 counts: sums round.
+    """
+    xp, probs = _wide(probs)
+    ordered = xp.flip(xp.sort(probs, axis=-1), axis=-1)
+    before = xp.cumulative_sum(ordered, axis=-1) - ordered
+    count = xp.sum(xp.astype(before < top_p + 1e-4, xp.int64), axis=-1, keepdims=True)
+    place = xp.clip(count - 1, 0, top_k - 1)
+    least = xp.take_along_axis(ordered, place, axis=-1)
+    least = xp.where(least > min_p * ordered[..., :1], least, min_p * ordered[..., :1])
+    return probs >= least * (1 - 1e-4)
+
+
 def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
     xp, x, weight = _wide(x, weight)
@@ -101,6 +153,14 @@ def merge_states(v: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     total = xp.sum(weight, axis=1, keepdims=True)
     merged = xp.sum(v * (weight / total)[..., None], axis=1)
     return merged, (most + xp.log2(total))[:, 0]
+
+
+def _normal(xp: Any, x: Tensor) -> Tensor:
+    """Cumulative normal distribution. The array API has no erf: torch's own, NumPy's by math.erf."""
+    if hasattr(xp, "erf"):
+        return (1 + xp.erf(x / math.sqrt(2))) / 2
+    flat = [math.erf(value / math.sqrt(2)) for value in xp.reshape(x, (-1,))]
+    return xp.reshape((1 + xp.asarray(flat, dtype=x.dtype)) / 2, x.shape)
 
 
 def _softmax(xp: Any, scores: Tensor) -> Tensor:

@@ -1,0 +1,112 @@
+"""Gated activations of a feed-forward layer: half of a row through the activation, times the other half."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ncuflow.runner import reference
+from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
+from ncuflow.target import Choice, Jit, Symbol, Target, Work
+
+CHECKED_ELEMENTS = 1 << 27  # of the output, compared with the reference
+VARIANTS = ("silu", "gelu", "gelu_tanh")
+
+
+def point_id(p: Params) -> str:
+    """E.g. silu_T4096_D14336_bf16."""
+    knobs = "_nopdl" if p["pdl"] == "off" else ""
+    return f"{p['variant']}_T{p['tokens']}_D{p['hidden']}_{p['dtype']}{knobs}"
+
+
+def work(p: Params) -> Work:
+    """FLOPs: one product per output. Bytes: two halves read, one written."""
+    elements = p["tokens"] * p["hidden"]
+    return Work(
+        flops=elements,
+        bytes=3 * elements * ITEMSIZE[p["dtype"]],
+        convention="ncuflow: 2*T*D elements read, T*D written; the product counted, the activation not",
+    )
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id.
+
+    The reference covers all rows, or a random sample of them with the first and the last.
+    """
+    import flashinfer
+    import torch
+
+    inputs = Inputs(TARGET.point_id(p), seed)
+    x = inputs.normal(p["tokens"], 2 * p["hidden"], dtype=torch_dtype(p["dtype"]))
+    out = torch.empty_like(x[:, : p["hidden"]].contiguous())
+    rows = inputs.rows(p["tokens"], max(2, CHECKED_ELEMENTS // p["hidden"]))
+    function = getattr(flashinfer, f"{p['variant']}_and_mul")
+    settings = {"enable_pdl": False} if p["pdl"] == "off" else {}
+
+    def run() -> None:
+        function(x, out=out, **settings)
+
+    def expected() -> tuple[Tensor]:
+        gate, up = x[rows].split(p["hidden"], dim=-1)
+        return (reference.gated(gate, up, p["variant"]),)
+
+    return Launch(
+        run=run,
+        output=lambda: (out[rows],),
+        reference=expected,
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: (out,),
+    )
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
+    from flashinfer.jit.activation import gen_act_and_mul_module
+
+    return [gen_act_and_mul_module(p["variant"])]
+
+
+TARGET = Target(
+    name="activation",
+    title="Gated activations",
+    heading="Activation Kernel",
+    order=8,
+    parameters={
+        "variant": "silu",
+        "tokens": 4096,
+        "hidden": 14336,  # elements of an output row: the intermediate size of a feed-forward layer
+        "dtype": "bf16",
+        "pdl": "auto",  # programmatic dependent launch: where the GPU has it
+    },
+    choices={"variant": VARIANTS, "dtype": tuple(ITEMSIZE), "pdl": ("auto", "off")},
+    small={"tokens": 16},
+    id=point_id,
+    work=work,
+    prepare=prepare,
+    generate=modules,
+    kernels=(Symbol("act_and_mul_kernel", "activation.cuh"),),
+    api={
+        "python": "flashinfer.activation.silu_and_mul",
+        "python_gelu": "flashinfer.activation.gelu_and_mul",
+        "python_gelu_tanh": "flashinfer.activation.gelu_tanh_and_mul",
+        "jit": "flashinfer.jit.activation.gen_act_and_mul_module",
+        "binding": "include/flashinfer/activation.cuh",  # its source is generated around it
+    },
+    jit=(
+        Jit(
+            "activation", "flashinfer.activation:get_act_and_mul_module", lambda p: (p["variant"],)
+        ),
+    ),
+    prices=(
+        Choice("gelu", "SiLU or GELU by erf", "variant", "silu", "gelu"),
+        Choice("gelu_tanh", "SiLU or GELU by tanh", "variant", "silu", "gelu_tanh"),
+        Choice(
+            "activation_pdl",
+            "Programmatic dependent launch or not",
+            "pdl",
+            "auto",
+            "off",
+            metrics=("time_hot_us", "time_cold_us"),
+        ),
+    ),
+)

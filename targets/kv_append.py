@@ -1,0 +1,114 @@
+"""Append of new keys and values to a paged KV cache: each token's go to the slot of its page.
+
+Nothing is computed: a token's page is looked up in the table, and its bytes are copied there.
+"""
+
+from __future__ import annotations
+
+from ncuflow.runner.kv_pages import page_table
+from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, torch_dtype
+from ncuflow.target import Choice, Jit, Symbol, Target, Work
+
+MLA = ((512,), (64,))  # latent vector and position part of a token, without heads
+
+
+def point_id(p: Params) -> str:
+    """E.g. kv_B32_L512_K8_D128_P16_f16; mla has no heads."""
+    heads = "" if p["variant"] == "mla" else f"_K{p['kv_heads']}_D{p['head_dim']}"
+    sizes = f"B{p['batch']}_L{p['append_len']}{heads}_P{p['page_size']}"
+    return f"{p['variant']}_{sizes}_{p['dtype']}"
+
+
+def work(p: Params) -> Work:
+    """Bytes: both halves of each token read and written, two int32 indices per token. No arithmetic."""
+    tokens = p["batch"] * p["append_len"]
+    elements = tokens * sum(_product(shape) for shape in _shapes(p))
+    return Work(
+        flops=0,
+        bytes=2 * elements * ITEMSIZE[p["dtype"]] + 8 * tokens,
+        convention="ncuflow: what is appended read and written, batch index and position read",
+    )
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id; the reference covers the whole cache."""
+    import flashinfer
+    import torch
+    from flashinfer.page import append_paged_mla_kv_cache
+
+    inputs = Inputs(TARGET.point_id(p), seed)
+    dtype, tokens = torch_dtype(p["dtype"]), p["batch"] * p["append_len"]
+    new = tuple(inputs.normal(tokens, *shape, dtype=dtype) for shape in _shapes(p))
+    table = page_table(inputs, p["batch"], p["append_len"], p["page_size"])
+    pages = (len(table.indices), p["page_size"])
+    cache = tuple(torch.zeros(*pages, *t.shape[1:], dtype=dtype, device=t.device) for t in new)
+    token = torch.arange(tokens, dtype=torch.int32, device=new[0].device)
+    where = (token // p["append_len"], token % p["append_len"])
+    indices = (table.indices, table.indptr, table.last_page_len)
+
+    def run() -> None:
+        if p["variant"] == "mla":
+            append_paged_mla_kv_cache(*new, *where, *cache, *indices)
+        else:
+            flashinfer.append_paged_kv_cache(*new, *where, cache, *indices)
+
+    def reset() -> None:
+        for half in cache:
+            half.zero_()
+
+    return Launch(
+        run=run,
+        output=lambda: tuple(table.gather(half, 0, p["batch"]).flatten(0, 1) for half in cache),
+        reference=lambda: tuple(half.float() for half in new),
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: cache,
+        reset=reset,
+    )
+
+
+def _shapes(p: Params) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of a token's two halves."""
+    return MLA if p["variant"] == "mla" else ((p["kv_heads"], p["head_dim"]),) * 2
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    return shape[0] * _product(shape[1:]) if shape else 1
+
+
+TARGET = Target(
+    name="kv_append",
+    title="Append to a paged KV cache",
+    heading="KV Append Kernel",
+    order=7,
+    parameters={
+        "variant": "kv",  # mla: append_paged_mla_kv_cache, of 512 + 64 elements per token
+        "batch": 32,
+        "append_len": 512,  # tokens appended to each sequence; 1: a decode step
+        "kv_heads": 8,  # kv only, as head_dim
+        "head_dim": 128,
+        "page_size": 16,
+        "dtype": "bf16",
+    },
+    choices={
+        "variant": ("kv", "mla"),
+        "dtype": tuple(ITEMSIZE),
+        "head_dim": (64, 128, 256),
+    },
+    small={"batch": 1, "append_len": 16},
+    id=point_id,
+    work=work,
+    prepare=prepare,
+    kernels=(
+        Symbol("AppendPagedKVCacheKernel", "page.cuh"),
+        Symbol("AppendPagedKVMlaCacheKernel", "page.cuh"),
+    ),
+    api={
+        "python": "flashinfer.page.append_paged_kv_cache",
+        "python_mla": "flashinfer.page.append_paged_mla_kv_cache",
+        "jit": "flashinfer.jit.page.gen_page_module",
+        "binding": "csrc/page.cu",
+    },
+    sources=("page.cu", "flashinfer_page_binding.cu"),
+    jit=(Jit("kv_append", "flashinfer.page:get_page_module"),),
+    prices=(Choice("append_page", "Page size 16 or 1", "page_size", 16, 1),),
+)

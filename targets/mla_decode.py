@@ -1,0 +1,179 @@
+"""Decode attention over the compressed KV cache of multi-head latent attention (MLA).
+
+A token's cache is one latent vector of 512 elements and 64 that carry its position, shared by all
+heads. The latent is both key and value, so it is read once.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from typing import Any
+
+from ncuflow.runner import reference
+from ncuflow.runner.kv_pages import PageTable, page_table
+from ncuflow.runner.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    Gpu,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    capability,
+    torch_dtype,
+)
+from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
+from ncuflow.runner.planinfo import plan_info
+from ncuflow.target import Choice, Jit, Symbol, Target, Work, uneven
+from ncuflow.targets import prefill
+
+LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for
+SCALE = 1 / math.sqrt(128 + POSITION)  # of a head of 128 elements before its projection is absorbed
+WORKSPACE_BYTES = 128 << 20
+_CHUNK_BYTES = 256 << 20  # float32 cache of one step of the reference
+
+
+def point_id(p: Params) -> str:
+    """E.g. B32_L2048_H128_P64_bf16_fa3."""
+    length = label(p, "kv_len")
+    return f"B{p['batch']}_L{length}_H{p['heads']}_P{p['page_size']}_{p['dtype']}_{p['backend']}"
+
+
+def unable(p: Params, gpu: Gpu) -> str | None:
+    """Why this GPU cannot run the point; None if it can."""
+    if p["backend"] == "fa3" and capability(gpu) != (9, 0):
+        return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    return refusal(p)
+
+
+def work(p: Params) -> Work:
+    """FLOPs: 2*T*H*(512 + 64 + 512), T the KV tokens of all sequences. Bytes: cache, q and o once."""
+    tokens, rows = sum(lengths(p, "kv_len")), p["batch"] * p["heads"]
+    key = LATENT + POSITION
+    return Work(
+        flops=2 * tokens * p["heads"] * (key + LATENT),
+        bytes=(tokens * key + rows * (key + LATENT)) * ITEMSIZE[p["dtype"]],
+        convention="ncuflow: latent and position part of each token read once, q and o once",
+    )
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id, planned. The reference covers the whole output."""
+    import torch
+    from flashinfer.mla import BatchMLAPagedAttentionWrapper
+
+    inputs = Inputs(TARGET.point_id(p), seed)
+    dtype, batch, heads = torch_dtype(p["dtype"]), p["batch"], p["heads"]
+    found = lengths(p, "kv_len")
+    q, q_pe = (inputs.normal(batch, heads, dim, dtype=dtype) for dim in (LATENT, POSITION))
+    table = page_table(inputs, batch, found, p["page_size"])
+    shape = (len(table.indices), p["page_size"])
+    cache, cache_pe = (inputs.normal(*shape, dim, dtype=dtype) for dim in (LATENT, POSITION))
+    out = torch.empty_like(q)
+    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+    wrapper = BatchMLAPagedAttentionWrapper(workspace, backend=p["backend"])
+    rows = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
+    tokens = torch.tensor(found, dtype=torch.int32, device=q.device)
+
+    def plan() -> None:
+        pages = (table.indptr, table.indices, tokens)
+        sizes = (heads, LATENT, POSITION, p["page_size"])
+        wrapper.plan(rows, *pages, *sizes, False, SCALE, dtype, dtype)
+
+    plan()
+    return Launch(
+        run=lambda: wrapper.run(q, q_pe, cache, cache_pe, out=out),
+        output=lambda: (out,),
+        reference=lambda: (_reference(q, q_pe, cache, cache_pe, table),),
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: (out,),
+        plan=plan,
+        info=plan_info(wrapper),
+    )
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
+    from flashinfer.jit import attention
+
+    return [attention.gen_batch_mla_module(*module_arguments(p))]
+
+
+def module_arguments(p: Params) -> tuple[Any, ...]:
+    """What FlashInfer's generator and cached getter of the module take."""
+    import torch
+
+    dtypes = (torch_dtype(p["dtype"]),) * 3
+    return (prefill.resolved(p["backend"]), *dtypes, torch.int32, LATENT, POSITION, False)
+
+
+def _reference(
+    q: Tensor, q_pe: Tensor, cache: Tensor, cache_pe: Tensor, table: PageTable
+) -> Tensor:
+    import torch
+
+    parts, first = [], 0
+    for length, same in groupby(table.lengths):
+        end = first + len(list(same))
+        step = max(1, _CHUNK_BYTES // (4 * length * (LATENT + POSITION)))
+        for start in range(first, end, step):
+            last = min(end, start + step)
+            keys, positions = (table.gather(half, start, last) for half in (cache, cache_pe))
+            parts.append(
+                reference.mla_decode(q[start:last], q_pe[start:last], keys, positions, SCALE)
+            )
+        first = end
+    return torch.cat(parts)
+
+
+TARGET = Target(
+    name="mla_decode",
+    title="MLA decode attention",
+    heading="MLA Decode Kernel",
+    order=6,
+    parameters={
+        "batch": 32,
+        "kv_len": 2048,  # KV tokens of each sequence
+        "lengths": "even",  # lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
+        "heads": 128,  # query heads: 128 of DeepSeek V3, 16 of one of its eight tensor-parallel ranks
+        "page_size": 64,
+        "dtype": "bf16",
+        "backend": "auto",  # FlashInfer's choice; fa3: sm_90 only
+    },
+    choices={
+        "lengths": LENGTHS,
+        "dtype": tuple(ITEMSIZE),
+        "backend": ("auto", "fa2", "fa3"),
+    },
+    small={"batch": 1, "kv_len": 128},
+    id=point_id,
+    unable=unable,
+    memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
+    work=work,
+    prepare=prepare,
+    generate=modules,
+    kernels=(
+        Symbol("BatchMLAPagedAttentionKernel", "attention/mla.cuh"),
+        Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh"),
+    ),
+    functions=(Symbol("MLAPlan", "attention/scheduler.cuh"),),
+    api={
+        "python": "flashinfer.mla.BatchMLAPagedAttentionWrapper",
+        "jit": "flashinfer.jit.attention.gen_batch_mla_module",
+        "binding": "csrc/batch_mla_run.cu",
+        "scheduler": "include/flashinfer/attention/scheduler.cuh",
+    },
+    sources=("batch_mla_plan.cu", "batch_mla_run.cu", "batch_mla_binding.cu"),
+    jit=(
+        Jit(
+            "mla", "flashinfer.mla._core:get_batch_mla_module", module_arguments, {"backend": "fa2"}
+        ),
+    ),
+    prices=(
+        Choice("mla_backend", "fa2 or fa3", "backend", "fa2", "fa3"),
+        Choice("mla_auto", "fa2 or FlashInfer's choice", "backend", "fa2", "auto"),
+        Choice("mla_page", "Page size 64 or 1", "page_size", 64, 1),
+        *uneven("mla"),
+    ),
+)

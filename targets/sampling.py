@@ -1,0 +1,203 @@
+"""Sampling of the next token: from logits or probabilities, of all tokens or of the likely ones.
+
+Top-k, top-p and min-p sample by rejection: a round draws a token and raises the threshold if it is not
+among the likely ones, so the work depends on the data. ``logit_std`` says how peaked they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ncuflow.runner import reference
+from ncuflow.runner.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target import Choice, Jit, Symbol, Target, Work
+
+# variant -> (FlashInfer's function, parameters in percent or whole numbers that limit the tokens,
+#             whether it writes as much as it reads)
+_VARIANTS: dict[str, tuple[str, tuple[str, ...], bool]] = {
+    "from_logits": ("sampling_from_logits", (), False),
+    "from_probs": ("sampling_from_probs", (), False),
+    "top_k": ("top_k_sampling_from_probs", ("top_k",), False),
+    "top_p": ("top_p_sampling_from_probs", ("percent",), False),
+    "min_p": ("min_p_sampling_from_probs", ("percent",), False),
+    "top_k_top_p": ("top_k_top_p_sampling_from_probs", ("top_k", "percent"), False),
+    "top_k_renorm": ("top_k_renorm_probs", ("top_k",), True),
+    "top_p_renorm": ("top_p_renorm_probs", ("percent",), True),
+    "softmax": ("softmax", (), True),
+    "select": ("top_k", ("top_k",), False),
+}
+TOLERANCE = 1e-3  # of float32 sums over a vocabulary; a sample that may not be drawn costs far more
+
+
+def point_id(p: Params) -> str:
+    """E.g. top_p_B128_V128256_t90_s3; of the limits those that the variant has."""
+    limits = "".join(f"_{name[-1]}{p[name]}" for name in _VARIANTS[p["variant"]][1])
+    return f"{p['variant']}_B{p['batch']}_V{p['vocab']}{limits}_s{p['logit_std']}"
+
+
+def work(p: Params) -> Work:
+    """Bytes: every probability read once, as float32; written too where the variant does. No FLOPs."""
+    elements = p["batch"] * p["vocab"]
+    _, _, written = _VARIANTS[p["variant"]]
+    result = elements * 4 if written else p["batch"] * 4
+    if p["variant"] == "select":
+        result = p["batch"] * p["top_k"] * 8
+    return Work(
+        flops=0,
+        bytes=elements * 4 + result,
+        convention="ncuflow: float32 read once, whatever the rounds; the result written",
+    )
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Logits of seed and point id, normal with ``logit_std``.
+
+    A sample is right if its token is one that may be drawn: its reference is 1 for each row. The
+    variants that return probabilities or values are compared with theirs, whole.
+    """
+    import flashinfer
+    import torch
+
+    inputs = Inputs(TARGET.point_id(p), seed)
+    logits = inputs.normal(p["batch"], p["vocab"], dtype=torch.float32) * p["logit_std"]
+    source = logits
+    if p["variant"] not in ("from_logits", "softmax", "select"):
+        source = torch.softmax(logits, dim=-1)
+    name, limits, _ = _VARIANTS[p["variant"]]
+    function = getattr(flashinfer, name, None) or getattr(flashinfer.sampling, name)
+    arguments = [p[limit] / (1 if limit == "top_k" else 100) for limit in limits]
+    arguments = [
+        int(a) if limit == "top_k" else a for a, limit in zip(arguments, limits, strict=True)
+    ]
+    settings = {"filter_apply_order": "joint"} if p["variant"] == "top_k_top_p" else {}
+    last: dict[str, tuple[Tensor, ...]] = {"out": ()}
+
+    def run() -> None:
+        found = function(source, *arguments, **settings)
+        last["out"] = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+    output, expected = _compared(p, source, last)
+    return Launch(
+        run=run,
+        output=output,
+        reference=expected,
+        tolerance=TOLERANCE,
+        buffers=lambda: last["out"],
+        allocates=True,
+    )
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
+    from flashinfer.jit import sampling, topk
+
+    return [topk.gen_topk_module() if p["variant"] == "select" else sampling.gen_sampling_module()]
+
+
+Compared = Callable[[], tuple[Tensor, ...]]
+
+
+def _compared(
+    p: Params, source: Tensor, last: dict[str, tuple[Tensor, ...]]
+) -> tuple[Compared, Compared]:
+    """(what of the output is compared, with what)."""
+    import torch
+
+    if p["variant"] == "select":
+
+        def first(values: Tensor) -> Tensor:
+            return values.sort(dim=-1, descending=True).values[:, : p["top_k"]]
+
+        def selected() -> tuple[Tensor, ...]:
+            values, places = last["out"]
+            return first(values), first(source.gather(1, places.long()))
+
+        return selected, lambda: (first(source), first(source))
+    if p["variant"] == "softmax":
+        return lambda: last["out"], lambda: (reference.softmax(source),)
+    probs = reference.softmax(source) if p["variant"] == "from_logits" else source
+    limited = p["variant"].removesuffix("_renorm")
+    allowed = reference.likely(
+        probs,
+        top_k=p["top_k"] if limited.startswith("top_k") else p["vocab"],
+        top_p=p["percent"] / 100 if limited.endswith("top_p") else 1.0,
+        min_p=p["percent"] / 100 if limited == "min_p" else 0.0,
+    )
+    if p["variant"].endswith("renorm"):
+        kept = probs * allowed
+        return lambda: last["out"], lambda: (kept / kept.sum(dim=-1, keepdim=True),)
+
+    def drawn() -> tuple[Tensor, ...]:
+        token = last["out"][0].long()[:, None]
+        inside = (token >= 0) & (token < p["vocab"])
+        return ((allowed.gather(1, token.clamp(0, p["vocab"] - 1)) & inside).float(),)
+
+    return drawn, lambda: (torch.ones(p["batch"], 1, device=source.device),)
+
+
+TARGET = Target(
+    name="sampling",
+    title="Sampling and top-k",
+    heading="Sampling Kernels",
+    order=9,
+    parameters={
+        "variant": "top_k_top_p",
+        "batch": 128,
+        "vocab": 128256,  # Llama 3's
+        "top_k": 40,  # top_k, top_k_top_p, top_k_renorm and select only
+        "percent": 90,  # that the likely tokens sum to; of min_p: of the likeliest one
+        "logit_std": 3,  # how peaked the distribution is: 1 is nearly flat, 6 all but certain
+    },
+    choices={"variant": tuple(_VARIANTS)},
+    small={"batch": 1, "vocab": 4096},
+    id=point_id,
+    memory=lambda p: 6 * p["batch"] * p["vocab"] * 4,  # logits, probabilities, reference
+    work=work,
+    prepare=prepare,
+    generate=modules,
+    kernels=(
+        Symbol("SamplingFromLogitsKernel", "sampling.cuh"),
+        Symbol("SamplingFromProbKernel", "sampling.cuh"),
+        Symbol("TopKSamplingFromProbKernel", "sampling.cuh"),
+        Symbol("TopPSamplingFromProbKernel", "sampling.cuh"),
+        Symbol("MinPSamplingFromProbKernel", "sampling.cuh"),
+        Symbol("TopKTopPSamplingFromProbKernel", "sampling.cuh"),
+        Symbol("TopPRenormProbKernel", "sampling.cuh"),
+        Symbol("OnlineSoftmaxFusedKernel", "sampling.cuh"),
+        Symbol("RadixTopKRenormProbKernel_MultiCTA", "topk.cuh"),
+        Symbol("FilteredTopKUnifiedKernel", "topk.cuh"),
+        Symbol("RadixTopKKernel_Unified", "topk.cuh"),
+    ),
+    api={
+        "python": "flashinfer.sampling.top_k_top_p_sampling_from_probs",
+        "python_logits": "flashinfer.sampling.sampling_from_logits",
+        "python_select": "flashinfer.topk.top_k",
+        "jit": "flashinfer.jit.sampling.gen_sampling_module",
+        "binding": "csrc/sampling.cu",
+    },
+    sources=("sampling.cu", "renorm.cu", "flashinfer_sampling_binding.cu"),
+    jit=(Jit("sampling", "flashinfer.sampling:get_sampling_module"),),
+    prices=(
+        Choice(
+            "sampling_top_p",
+            "All tokens or top-p",
+            "variant",
+            "from_probs",
+            "top_p",
+            ignoring=("top_k", "percent"),
+        ),
+        Choice(
+            "sampling_joint",
+            "Top-p, or top-k and top-p together",
+            "variant",
+            "top_p",
+            "top_k_top_p",
+            ignoring=("top_k",),
+        ),
+        Choice(
+            "sampling_logits", "Probabilities or logits", "variant", "from_probs", "from_logits"
+        ),
+        Choice("sampling_peaked", "Peaked or flat logits", "logit_std", 3, 1),
+    ),
+)
