@@ -58,4 +58,5 @@ def results(*points: Row, **provenance: Any) -> Row:
         "points": list(points),
         "deep": [],
         "noise": {},
+        "warnings": [],
     }

@@ -171,7 +171,7 @@ def deep(target, name):
 
 def results(target, points, deep_kernels=()):
     return {"schema": 1, "target": target, "provenance": PROVENANCE, "ceilings": {}, "points": points,
-            "deep": list(deep_kernels)}  # fmt: skip
+            "deep": list(deep_kernels), "warnings": []}  # fmt: skip
 
 
 DECODE = {

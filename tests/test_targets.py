@@ -61,7 +61,7 @@ def test_the_kernel_targets() -> None:
 
 def test_an_unknown_target_is_one_error_that_names_the_known() -> None:
     with pytest.raises(
-        ValueError, match="unknown kernel target 'launch'; there are: activation, decode"
+        ValueError, match="unknown kernel target 'launch'; there are: activation, apis, decode"
     ):
         load("launch")
 
@@ -88,8 +88,9 @@ def test_a_target_has_all_its_parts(name: str) -> None:
     assert target.choices.keys() <= target.parameters.keys()
     assert all(target.parameters[key] in values for key, values in target.choices.items())
     assert target.small.keys() <= target.parameters.keys()
-    assert {"python", "jit", "binding"} <= target.api.keys()
-    assert target.kernels and target.jit
+    if name != "apis":  # of which each point is another function
+        assert {"python", "jit", "binding"} <= target.api.keys()
+        assert target.kernels and target.jit
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -145,7 +146,8 @@ def test_every_sweep_of_the_configuration_expands(name: str) -> None:
             continue
         found = sweep.points(target, blocks[name])
         assert found
-        assert all(target.work(point.params).bytes > 0 for point in found)
+        moved = [target.work(point.params).bytes for point in found]
+        assert moved == [None] * len(found) if name == "apis" else min(moved) > 0
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ class Launch:
     plan       host-side planning that precedes a run, callable again; None if there is none
     reset      restore inputs that ``run`` overwrites; None if it overwrites none
     info       what plan() chose, JSON-able
+    work       {"flops", "bytes", "convention"} where it shows only in the inputs; else the target's
     """
 
     run: Callable[[], None]
@@ -48,6 +49,7 @@ class Launch:
     plan: Callable[[], None] | None = None
     reset: Callable[[], None] | None = None
     info: dict[str, Any] = field(default_factory=dict)
+    work: dict[str, Any] | None = None
 
 
 def torch_dtype(name: str) -> Any:

@@ -173,6 +173,7 @@ def _run(run: Run, point: Point, record: Record, visit: Visit | None) -> None:
     launch = run.target.prepare(point.params, run.seed)
     launch = faults.apply(launch, point.id, run.faults)
     record["info"] = dict(launch.info)
+    record["work"] = launch.work or record["work"]
     warm_up(run.device, launch)
     record["peak_memory_bytes"] = run.device.peak_memory()
     compilers = _compilers(run)

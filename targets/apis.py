@@ -1,0 +1,461 @@
+"""Any FlashInfer API that carries a trace template: its own inputs, its own reference.
+
+A template (``flashinfer.trace``) makes the inputs of a decorated function and knows a reference for it. An
+API that runs here becomes points as any kernel does; one that does not says why. Bytes are those of the
+tensors that go in and come out, once; nobody says how many FLOPs they should cost.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import pkgutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import FrameType
+from typing import Any
+
+from ncuflow.runner.launch import Launch, Params, Tensor, Written
+from ncuflow.target import Target, Work
+
+DEVICE = "cuda"
+CONVENTION = "ncuflow: the tensors of the template once; FLOPs unknown"
+BUILD_S, REFERENCE_S = 120, 20  # that the modules of an API and its reference may take
+AXES: dict[str, tuple[str, ...]] = {
+    "tokens": (
+        "num_tokens",
+        "nnz",
+        "nnz_kv",
+        "M",
+        "seq_len",
+        "num_rows",
+        "total_q",
+        "total_seq_len",
+    )
+}
+AXES |= {"batch": ("batch_size", "B")}
+# Sizes of axes that the template leaves open and that are neither tokens nor sequences.
+SIZES = {"kv_len": 4096, "num_states": 4, "qo_len": 256, "max_seq_len": 1024, "num_heads": 8}
+SIZES |= {"K_doubled": 4096, "num_pages": 512, "num_qo_tokens": 1}
+# Where an axis has a limit, or a default so small that only the launch would be measured.
+SPECIAL: dict[str, dict[str, Any]] = {
+    "bmm_fp8": {"batch_size": 16, "M": 512, "N": 512, "K": 512},
+    "bmm_bf16": {"batch_size": 16, "M": 512, "N": 512, "K": 512},
+    "gqa_paged_decode": {"num_pages_per_seq": 128},
+    "gqa_paged_prefill": {"total_q": 256},
+    "gqa_ragged": {"total_q": 256},
+    "mla_paged_decode": {"num_pages_per_seq": 16},
+    "mm_M1_16_K7168_N256": {"M": 16},
+    "top_k_page_table_transform": {
+        "num_rows": 64,
+        "max_len": 4096,
+        "max_pages_per_seq": 4096,
+        "k": 256,
+    },
+    "top_k_ragged_transform": {"num_rows": 64, "max_len": 4096, "k": 256},
+}
+# Settings without which the call would need another library, or a module that takes minutes to build.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "gemm_bf16": {"backend": "cublaslt"},
+    "gqa_paged_prefill": {"backend": "fa2"},
+    "gqa_ragged": {"backend": "fa2"},
+    "single_prefill": {"backend": "fa2"},
+}
+# What a module's functions are built from, to be compiled ahead; the others are built at their first call.
+GENERATORS = {
+    name: f"flashinfer.jit.{name}.gen_{name}_module"
+    for name in ("cascade", "page", "sampling", "topk", "rope")
+}
+# Modules of FlashInfer that an import of the rest does not need.
+APART = (
+    "comm",
+    "testing",
+    "trace",
+    "cli",
+    "artifacts",
+    "data",
+    "__main__",
+    "aot",
+    "tllm_",
+    "collect_env",
+)
+PRECISION = {
+    "float32": 1e-3,
+    "float16": 5e-3,
+    "bfloat16": 2e-2,
+    "float8_e4m3fn": 8e-2,
+    "float8_e5m2": 1e-1,
+}
+
+
+class NotHereError(RuntimeError):
+    """Why an API is not measured here."""
+
+
+@dataclass
+class Template:
+    """A decorated function of FlashInfer and its trace template."""
+
+    api: str
+    function: Callable[..., Any]
+    trace: Any
+
+    def absent(self) -> str | None:
+        """What the template lacks to be measured; None if it has all."""
+        if (
+            self.api.startswith(("moe_", "trtllm_", "cute_dsl_fused_moe", "mono_moe"))
+            and "moe" in self.api
+        ):
+            return "fused MoE: its modules take CPU hours to build"
+        missing = [part for part in ("init", "reference") if getattr(self.trace, part) is None]
+        return f"its template has no {' and no '.join(missing)}" if missing else None
+
+
+@cache
+def templates() -> dict[str, Template]:
+    """Every API with a trace template, by name. Needs FlashInfer, and no GPU."""
+    import flashinfer
+    from flashinfer.api_logging import _TRACE_REGISTRY
+
+    for info in pkgutil.iter_modules(flashinfer.__path__):
+        if not info.name.startswith(APART):
+            try:
+                importlib.import_module(f"flashinfer.{info.name}")
+            except Exception:  # a library that it lacks is no concern of the others
+                continue
+    found: dict[str, Template] = {}
+    for function, trace, label in _TRACE_REGISTRY:
+        name = label if label not in found else f"{label}__{function.__name__}"
+        found.setdefault(name, Template(name, function, trace))
+    return found
+
+
+def point_id(p: Params) -> str:
+    """E.g. silu_and_mul_T1024_B64."""
+    return f"{p['api']}_T{p['tokens']}_B{p['batch']}"
+
+
+def work(p: Params) -> Work:
+    """Unknown, not zero, before the template has made its tensors; FLOPs stay so."""
+    return Work(None, None, CONVENTION)  # type: ignore[arg-type]
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs that the template makes, and one run; raises NotHereError, in a line, where that is not possible."""
+    import torch
+
+    template = templates().get(p["api"])
+    if template is None:
+        raise NotHereError("this FlashInfer has no template of that name")
+    if absent := template.absent():
+        raise NotHereError(absent)
+    torch.manual_seed(seed)
+    made = template.trace.init(device=DEVICE, **sizes(template.trace, p))
+    planned = "run" in made and set(made) <= {"plan", "run"}
+    arguments = dict(made["run"] if planned else made)
+    before = _cloned({**made.get("plan", {}), **arguments} if planned else arguments)
+    call, plan = _callable(template, made.get("plan") if planned else None)
+    settings = SETTINGS.get(p["api"], {}) if plan is None else {}
+    arguments |= settings | _dtypes(template, arguments)
+    last: dict[str, Any] = {}
+
+    def run() -> None:
+        last["out"] = call(**arguments)
+
+    with limited(BUILD_S, "its modules are not built"):
+        if plan is not None:
+            plan()
+        run()
+        torch.cuda.synchronize()
+    kept = [
+        (now, then)
+        for now, then in _pairs(arguments, before)
+        if not torch.equal(_bits(now), _bits(then))
+    ]
+
+    def reset() -> None:
+        for now, then in kept:
+            now.copy_(then)
+
+    # a mask of minus infinity cannot be told from an output that was not written
+    whole = all(bool(torch.isfinite(t.float()).all()) for t in _tensors(last["out"]))
+    compared = Compared(template, before, arguments, last)
+    outputs = compared.actual()
+    return Launch(
+        run=run,
+        output=compared.output,
+        reference=compared.reference,
+        tolerance=max(PRECISION.get(_name(t), 1e-3) for t in (*_tensors(arguments), *outputs)),
+        buffers=lambda: tuple(t for t in _tensors(last["out"]) if t.is_floating_point() and whole),
+        allocates=last["out"] is not None and not kept,
+        plan=plan,
+        reset=reset if kept else None,
+        info={
+            "api": f"{template.function.__module__}.{template.function.__qualname__}",
+            **settings,
+        },
+        work={**work(p)._asdict(), "bytes": _moved(arguments, outputs)},
+    )
+
+
+def sizes(trace: Any, p: Params) -> dict[str, int]:
+    """Sizes of the axes that the template's init leaves open."""
+    known = {axis: p[name] for name, axes in AXES.items() for axis in axes} | SIZES
+    label = trace.name_prefix or trace.op_type
+    parameters = inspect.signature(trace.init).parameters.values()
+    found = {
+        one.name: known.get(one.name, 4)
+        for one in parameters
+        if one.default is one.empty and one.kind is not one.VAR_KEYWORD and one.name != "device"
+    }
+    found |= SPECIAL.get(label, {})
+    if "batch_size_plus_1" in found:
+        found["batch_size_plus_1"] = found["batch_size"] + 1
+    return found
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point that are known ahead; needs FlashInfer and an arch list, but no GPU."""
+    template = templates().get(p["api"])
+    if template is None or template.absent():
+        return []
+    name = template.function.__module__.split(".")[1]
+    if name == "activation":
+        from flashinfer.jit.activation import gen_act_and_mul_module
+
+        return [gen_act_and_mul_module(p["api"].removesuffix("_and_mul"))]
+    if name not in GENERATORS:
+        return []
+    module, _, function = GENERATORS[name].rpartition(".")
+    return [getattr(importlib.import_module(module), function)()]
+
+
+@contextmanager
+def limited(seconds: int, what: str) -> Iterator[None]:
+    """Raise NotHereError where what is done inside takes longer than ``seconds``."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise NotHereError(f"{what} in {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Compared:
+    """What a run gave, against what the template's reference gives for the same inputs."""
+
+    def __init__(
+        self,
+        template: Template,
+        before: dict[str, Any],
+        arguments: dict[str, Any],
+        last: dict[str, Any],
+    ) -> None:
+        self.trace, self.last, self.arguments = template.trace, last, arguments
+        self.before = defaults(template.function) | before
+        self.expected: list[Tensor] = []
+
+    def actual(self) -> list[Tensor]:
+        """The tensors that the run returned; where it returned none, those that it says it writes."""
+        out = self.last["out"]
+        return _tensors(out) if out is not None else self._written(self.arguments)
+
+    def _written(self, arguments: Mapping[str, Any]) -> list[Tensor]:
+        names = [d.param or name for name, d in self.trace.outputs.items() if hasattr(d, "param")]
+        return [t for name in names for t in _tensors(arguments.get(name))]
+
+    def output(self) -> tuple[Tensor, ...]:
+        """What the run gave, in float32; of whole numbers the share that is right."""
+        import torch
+
+        inputs = _cloned(self.before)
+        with limited(REFERENCE_S, "its reference does not end"):
+            given = self.trace.reference(**reference_arguments(self.trace, inputs))
+            torch.cuda.synchronize()
+        actual = self.actual()
+        expected = _tensors(given) if given is not None else self._written(inputs)
+        if not actual or len(expected) < len(actual):
+            raise NotHereError("its reference gives other outputs than the call")
+        pairs = [(a, e.reshape(a.shape)) for a, e in zip(actual, expected, strict=False)]
+        agreed = self._agreed(expected[: len(actual)], actual)
+        found = [_comparable(a, e, agreed) for a, e in pairs]
+        self.expected = [e for _, e in found]
+        return tuple(a for a, _ in found)
+
+    def reference(self) -> tuple[Tensor, ...]:
+        """What ``output`` is held against."""
+        return tuple(self.expected)
+
+    def _agreed(self, expected: list[Tensor], actual: list[Tensor]) -> bool:
+        """Whether the template's own check is satisfied."""
+        single = len(actual) == 1
+        try:
+            return bool(self.trace.check(*((x[0] if single else x) for x in (expected, actual))))
+        except Exception:  # some checks take more than the outputs
+            return False
+
+
+def reference_arguments(trace: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the template's reference, by its own names. Raises NotHereError for one that nothing names."""
+    named = dict(given)
+    for name, descriptor in trace.inputs.items():
+        value = given.get(getattr(descriptor, "param", None) or name)
+        index = getattr(descriptor, "tuple_idx", None)
+        if value is not None:
+            named[name] = (
+                value[index] if index is not None and isinstance(value, (tuple, list)) else value
+            )
+    found = {}
+    for name, one in inspect.signature(trace.reference).parameters.items():
+        if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
+            continue
+        alias = next(
+            (a for a in (name, name.removeprefix("kv_"), f"paged_{name}") if a in named), None
+        )
+        if alias is not None:
+            found[name] = named[alias]
+        if found.get(name) is None and name in ("sm_scale", "scale") and "q" in named:
+            found[name] = 1 / math.sqrt(
+                named["q"].shape[-1]
+            )  # FlashInfer's own, where none is given
+        elif alias is None and one.default is one.empty:
+            raise NotHereError(f"its reference needs {name}, which its inputs do not name")
+    return found
+
+
+def defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """What a call leaves out: the function's own default values."""
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in parameters if one.default not in (one.empty, None)}
+
+
+def _callable(
+    template: Template, planned: Mapping[str, Any] | None
+) -> tuple[Callable[..., Any], Callable[[], None] | None]:
+    """(what to call, its plan() or None): the function, or the method of a wrapper made here."""
+    owner: Any = importlib.import_module(template.function.__module__)
+    *path, name = template.function.__qualname__.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    if not path:
+        return getattr(owner, name), None
+    wrapper = _wrapper(owner, SETTINGS.get(template.api, {}))
+    if planned is None:
+        raise NotHereError("its template does not say how to plan")
+    return getattr(wrapper, name), lambda: wrapper.plan(**planned)
+
+
+def _wrapper(kind: Any, settings: Mapping[str, Any]) -> Any:
+    import torch
+
+    arguments = dict(settings)
+    for name, one in list(inspect.signature(kind.__init__).parameters.items())[1:]:
+        if one.default is one.empty and "workspace" in name:
+            arguments[name] = torch.zeros(128 << 20, dtype=torch.uint8, device=DEVICE)
+        elif one.default is one.empty and name == "num_levels":
+            arguments[name] = 1
+    return kind(**arguments)
+
+
+def _dtypes(template: Template, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that should be a torch dtype and that the template gives as a number: bfloat16."""
+    import torch
+
+    named = [name for name in arguments if name in ("dtype", "out_dtype")]
+    return {name: torch.bfloat16 for name in named if isinstance(arguments[name], int)}
+
+
+def _comparable(actual: Tensor, expected: Tensor, agreed: bool) -> tuple[Tensor, Tensor]:
+    """Both in float32; of whole numbers the share that is equal, 1 where the template's check agrees."""
+    import torch
+
+    if not actual.is_floating_point():
+        share = 1.0 if agreed else (actual == expected).float().mean().item()
+        return torch.tensor([share]), torch.ones(1)
+    a, e = actual.float(), expected.float()
+    same = ~torch.isfinite(e) & (a == e)  # a mask of minus infinity
+    return torch.where(same, 0.0, a), torch.where(same, 0.0, e)
+
+
+def _moved(arguments: Mapping[str, Any], outputs: list[Tensor]) -> int:
+    """Bytes of all tensors, each once; a workspace is none of the work."""
+    given = {
+        k: v for k, v in arguments.items() if not any(w in k for w in ("workspace", "semaphore"))
+    }
+    each = {t.data_ptr(): t.numel() * t.element_size() for t in (*_tensors(given), *outputs)}
+    return sum(each.values())
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in nested lists, tuples and dicts."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    inner = value.values() if isinstance(value, Mapping) else value
+    return (
+        [t for one in inner for t in _tensors(one)]
+        if isinstance(value, (list, tuple, Mapping))
+        else []
+    )
+
+
+def _cloned(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _cloned(one) for key, one in value.items()}
+    return type(value)(_cloned(one) for one in value) if type(value) in (list, tuple) else value
+
+
+def _pairs(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[tuple[Tensor, Tensor]]:
+    """The tensors of a call beside their copies from before it."""
+    return [
+        pair
+        for name, value in now.items()
+        if name in then
+        for pair in zip(_tensors(value), _tensors(then[name]), strict=True)
+    ]
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Its bytes: equal also where a float is NaN."""
+    import torch
+
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+TARGET = Target(
+    name="apis",
+    title="Any FlashInfer API",
+    heading="Other APIs",
+    order=90,
+    parameters={
+        "api": "silu_and_mul",  # the name of its template: `ncuflow targets` lists them
+        "tokens": 1024,  # of the template's axes, those that count tokens or rows
+        "batch": 64,  # those that count sequences
+    },
+    choices={"api": Written(("silu_and_mul",), r"[A-Za-z]\w*", "top_k_varlen")},
+    small={"tokens": 16, "batch": 4},
+    id=point_id,
+    work=work,
+    memory=lambda p: 0,
+    prepare=prepare,
+    generate=modules,
+    api={"python": "flashinfer.api_logging.flashinfer_api"},
+)

@@ -1,0 +1,134 @@
+"""The generic target: a trace template becomes a launch with its reference, or a line that says why not."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ncuflow.runner import sweep
+from ncuflow.target import load
+from ncuflow.targets import apis
+
+
+def template(init: Any = None, reference: Any = None, **more: Any) -> Any:
+    parts = {"init": init, "reference": reference, "check": lambda a, b: False}
+    names = {"name_prefix": "made", "op_type": "made", "inputs": {}, "outputs": {}}
+    return SimpleNamespace(**(parts | names | more))
+
+
+def test_open_axes_get_the_sizes_of_the_point_and_the_others_keep_their_own() -> None:
+    def init(*, num_tokens: int, batch_size: int, batch_size_plus_1: int, strange: int,
+             hidden: int = 128, device: str = "cuda", **kwargs: Any) -> None: ...  # fmt: skip
+
+    found = apis.sizes(template(init), {"tokens": 100, "batch": 7})
+    assert found == {"num_tokens": 100, "batch_size": 7, "batch_size_plus_1": 8, "strange": 4}
+
+
+def test_an_axis_with_a_limit_keeps_it() -> None:
+    def init(*, M: int) -> None: ...  # noqa: N803
+
+    made = template(init, name_prefix="mm_M1_16_K7168_N256")
+    assert apis.sizes(made, {"tokens": 4096, "batch": 1}) == {"M": 16}
+
+
+def test_the_reference_gets_its_arguments_by_its_own_names() -> None:
+    def reference(
+        k_cache: Any, kv_indptr: Any, kv_indices: Any, eps: float = 1e-5, **kw: Any
+    ) -> None: ...
+
+    cache = SimpleNamespace(param="paged_kv_cache", tuple_idx=0)
+    made = template(reference=reference, inputs={"k_cache": cache})
+    given = {"paged_kv_cache": ("K", "V"), "indptr": "P", "paged_kv_indices": "I", "other": 1}
+    assert apis.reference_arguments(made, given) == {
+        "k_cache": "K",
+        "kv_indptr": "P",
+        "kv_indices": "I",
+    }
+    assert apis.reference_arguments(made, given | {"eps": 1e-6})["eps"] == 1e-6
+
+
+def test_a_reference_that_needs_what_no_input_names_says_what() -> None:
+    def reference(x: Any, strange: Any) -> None: ...
+
+    with pytest.raises(apis.NotHereError, match="its reference needs strange, which"):
+        apis.reference_arguments(template(reference=reference), {"x": 1})
+
+
+def test_the_scale_of_attention_is_flashinfers_where_none_is_given() -> None:
+    def reference(q: Any, sm_scale: float) -> None: ...
+
+    found = apis.reference_arguments(
+        template(reference=reference), {"q": SimpleNamespace(shape=(1, 64))}
+    )
+    assert found["sm_scale"] == 0.125
+
+
+@pytest.mark.parametrize(
+    ("api", "parts", "why"),
+    [
+        ("rmsnorm", (1, 1), None),
+        ("rmsnorm", (None, 1), "its template has no init"),
+        ("rmsnorm", (None, None), "its template has no init and no reference"),
+        (
+            "moe_fp8_block_scale_ds_routing",
+            (1, 1),
+            "fused MoE: its modules take CPU hours to build",
+        ),
+        ("trtllm_batch_decode", (1, 1), None),
+    ],
+)
+def test_a_template_says_why_it_cannot_be_measured(api: str, parts: Any, why: str | None) -> None:
+    assert apis.Template(api, inspect.getdoc, template(*parts)).absent() == why
+
+
+def test_a_cap_ends_what_takes_too_long_and_puts_the_handler_back() -> None:
+    import signal
+
+    before = signal.getsignal(signal.SIGALRM)
+    with (
+        pytest.raises(apis.NotHereError, match="its reference does not end in 1 s"),
+        apis.limited(1, "its reference does not end"),
+    ):
+        signal.raise_signal(signal.SIGALRM)
+    assert signal.getsignal(signal.SIGALRM) is before and signal.alarm(0) == 0
+    assert time.monotonic() > 0
+
+
+def test_a_name_that_is_none_is_refused_and_one_of_any_api_is_not() -> None:
+    [point] = sweep.points(load("apis"), [{"api": "top_k_varlen", "batch": 2}])
+    assert point.id == "apis/top_k_varlen_T1024_B2"
+    with pytest.raises(ValueError, match="or such as top_k_varlen"):
+        sweep.points(load("apis"), [{"api": "import os"}])
+
+
+def test_a_call_is_run_checked_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+
+    def half(x: Any, out: Any = None, factor: float = 0.5) -> None:
+        x.mul_(factor)
+
+    def init(*, num_tokens: int, device: str) -> dict[str, Any]:
+        return {"x": torch.ones(num_tokens, 4), "workspace": torch.zeros(1 << 10)}
+
+    def reference(x: Any, factor: float = 9.0, **kwargs: Any) -> Any:
+        return x * factor
+
+    made = template(init, reference, outputs={"x": SimpleNamespace(param=None)})
+    monkeypatch.setattr(apis, "templates", lambda: {"half": apis.Template("half", half, made)})
+    monkeypatch.setattr(apis, "_callable", lambda *a: (lambda x, workspace: half(x), None))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    launch = apis.prepare({"api": "half", "tokens": 8, "batch": 1})
+    assert launch.work is not None and launch.work["flops"] is None
+    assert launch.work["bytes"] == 8 * 4 * 4  # in place: once, and no workspace
+    assert launch.reset is not None
+    launch.run()
+    launch.reset()
+    launch.run()
+    (found,), (expected,) = launch.output(), launch.reference()
+    assert torch.equal(found, expected) and found[0, 0] == 0.5
+    with pytest.raises(apis.NotHereError, match="no template of that name"):
+        apis.prepare({"api": "whole", "tokens": 8, "batch": 1})
