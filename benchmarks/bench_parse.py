@@ -1,10 +1,11 @@
-"""Reading a report of 1 000 kernels: ncuflow.parsers.ncu against `ncu --import --csv`, read by pandas.
+"""Reading a report of 1 000 kernels: ncuflow.parsers.ncu against a loop over NVIDIA's reader and ncu's own export.
 
     python benchmarks/bench_parse.py --kernels 1000 --out benchmarks/results/parse.json
 
-The report is made of the kernels of a recorded one over and over (reports.py); both sides read
+The report is made of the kernels of a recorded one over and over (reports.py); all sides read
 the same file. Each side is a process of its own, from its start to its rows in memory,
-`--repeats` times in turn. Without ncu on PATH its side is left out and says so.
+`--repeats` times in turn. CPU is that of all processes of a side. Without ncu on PATH its side is
+left out and says so.
 """
 
 from __future__ import annotations
@@ -31,6 +32,19 @@ from ncuflow.parsers import ncu
 report = ncu.read(Path(sys.argv[1]))
 print(len(report.kernels), len(report.metrics) + len(report.stalls) + len(report.rules))
 """
+PLAIN = """
+import sys
+import ncu_report
+context = ncu_report.load_report(sys.argv[1])
+rows, values = [], 0
+for number in range(context.num_ranges()):
+    found = context.range_by_idx(number)
+    for index in range(found.num_actions()):
+        action = found.action_by_idx(index)
+        rows.append({name: action[name].value() for name in action})
+        values += len(rows[-1])
+print(len(rows), values)
+"""
 THEIRS = """
 import io, subprocess, sys
 import pandas
@@ -39,7 +53,8 @@ done = subprocess.run(command, capture_output=True, text=True, check=True)
 frame = pandas.read_csv(io.StringIO(done.stdout), thousands=",", low_memory=False)
 print(len(frame) - 1, (len(frame) - 1) * len(frame.columns))
 """
-SIDES = {"ncuflow.parsers.ncu": OURS, "ncu --import --csv --page raw, pandas": THEIRS}
+EXPORT = "ncu --import --csv --page raw, pandas"
+SIDES = {"ncuflow.parsers.ncu": OURS, "a loop over ncu_report": PLAIN, EXPORT: THEIRS}
 
 
 def run_side(code: str, report: Path) -> Cost:
@@ -50,6 +65,8 @@ def summary(costs: list[Cost]) -> dict[str, Any]:
     """Medians of a side's runs, and what it says it read."""
     kernels, cells = map(int, costs[0].output.split()[-2:])
     return {
+        "cpu_s": round(statistics.median(cost.cpu_s for cost in costs), 2),
+        "cpu_s_all": [round(cost.cpu_s, 2) for cost in costs],
         "wall_s": round(statistics.median(cost.wall_s for cost in costs), 2),
         "wall_s_all": [round(cost.wall_s, 2) for cost in costs],
         "peak_mb": round(max(cost.peak_bytes for cost in costs) / 1e6),
@@ -68,7 +85,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, help="JSON with all figures")
     args = parser.parse_args()
-    sides = dict(SIDES) if shutil.which("ncu") else {"ncuflow.parsers.ncu": OURS}
+    sides = {name: code for name, code in SIDES.items() if name != EXPORT or shutil.which("ncu")}
     with tempfile.TemporaryDirectory(prefix="ncuflow-bench-") as folder:
         report = Path(folder) / f"kernels-{args.kernels}.ncu-rep"
         report.write_bytes(reports.repeat(args.report, args.kernels))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 from ncuflow.model import Row
@@ -45,6 +46,7 @@ UNITS = {
 SHARED, BEHIND = "sm__pipe_shared", ("tensor", "fp64")
 
 
+@cache
 def unit_of(counter: str) -> str:
     """The unit that a counter of a breakdown is of."""
     return next(name for name, unit in UNITS.items() if counter.startswith(unit.prefixes))

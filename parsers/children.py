@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from collections import deque
@@ -58,6 +59,7 @@ def _start(work: Callable[[Task], Result], task: Task) -> tuple[Any, Connection]
 
 def _child(connection: Connection, work: Callable[[Task], Result], task: Task) -> None:
     outcome: Any
+    gc.disable()  # a child lives for one task; a collection would copy the pages that it shares
     try:
         outcome = (work(task), None)
     except Exception as error:  # the parent raises it

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,7 @@ from ncuflow.parsers.registry import METRICS, STALL_REASONS, architecture
 from ncuflow.parsers.sources import Counter, NotANumber
 from ncuflow.parsers.units import base_unit, expected_unit
 
-# Kernels that one child reads at most. The reader takes about 5 MB for each and keeps it; a child's first kernel
-# costs as much time as ten further ones.
+# Kernels that one child reads at most: the reader takes two to five MB for each and keeps them.
 PART = 64
 DURATION = "gpu__time_duration.sum"
 # Short launches read a few tenths above 100 % where the counters of a ratio come from different replay passes.
@@ -121,7 +120,8 @@ def read_all(requests: Iterable[Request]) -> Iterator[Report]:
 class Part:
     """Kernels `first` up to `last` (None: to the end) of a report; the `file` is open until then.
 
-    `report` is where its rows belong, `results` the number of kernels that the framing announces.
+    `report` is where its rows belong, `results` the number of kernels that the framing announces,
+    `context` the loaded report, where its parts share one.
     """
 
     request: Request
@@ -129,8 +129,9 @@ class Part:
     file: contextlib.ExitStack
     report: Report
     results: int
-    first: int
-    last: int | None
+    first: int = 0
+    last: int | None = None
+    context: Any = None
 
 
 def _parts(requests: Iterable[Request], unfinished: contextlib.ExitStack) -> Iterator[Part]:
@@ -140,8 +141,22 @@ def _parts(requests: Iterable[Request], unfinished: contextlib.ExitStack) -> Ite
         framing = container.check(plain, request.called)
         report = Report(request.called, framing.ncu_version)
         starts = list(range(0, framing.results, PART)) or [0]
+        whole = Part(request, plain, file, report, framing.results)
+        context = _shared(whole) if len(starts) > 1 else None
         for first, last in zip(starts, [*starts[1:], None], strict=True):
-            yield Part(request, plain, file, report, framing.results, first, last)
+            yield replace(whole, first=first, last=last, context=context)
+
+
+def _shared(whole: Part) -> Any:
+    """The loaded report, for children to inherit: the reader goes through all of the file for its first kernel.
+
+    A child tries that first, since some damage crashes the reader.
+    """
+    list(children.each(_read_part, [replace(whole, last=1)]))
+    with _silenced():
+        context = reader.load(whole.plain)
+        next(reader.actions(context), None)
+    return context
 
 
 def _read_part(part: Part) -> Report:
@@ -184,7 +199,7 @@ def _silenced() -> Iterator[None]:
 
 
 def _load(report: Report, part: Part, listed: listing.Listings) -> None:
-    context = reader.load(part.plain)
+    context = part.context or reader.load(part.plain)
     report.ranges = context.num_ranges()
     for index, action in reader.actions(context, part.first, part.last):
         add_kernel(report, Kernel(action, index), part.request, listed.get(index))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 
 from ncuflow.parsers.units import scale
@@ -53,17 +54,27 @@ class Source:
 
     def read(self, get: Lookup, exponent: int = 0) -> tuple[float, str] | None:
         """(value, names that contributed), or None."""
-        if not self.partial and len(self.terms) == 1 and len(self.terms[0].names) == 1:
-            value = self.terms[0].value(get, exponent)
-            return None if value is None else (value, str(self))
+        if self._lone is not None:
+            value = self._lone.value(get, exponent)
+            return None if value is None else (value, self._said)
         found = [(term.value(get, exponent), term) for term in self.terms]
         known = [(value, term) for value, term in found if value is not None]
         if not known or (len(known) < len(found) and not self.partial):
             return None
         return sum(value for value, _ in known), _contributors(known)
 
-    def __str__(self) -> str:
+    @cached_property
+    def _lone(self) -> Term | None:
+        """The one term of one counter that most sources are."""
+        lone = not self.partial and len(self.terms) == 1 and len(self.terms[0].names) == 1
+        return self.terms[0] if lone else None
+
+    @cached_property
+    def _said(self) -> str:
         return " + ".join(_formula(term) for term in self.terms)
+
+    def __str__(self) -> str:
+        return self._said
 
 
 @dataclass(frozen=True)

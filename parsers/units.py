@@ -6,6 +6,7 @@ Scaling is by whole powers of ten, so a value that is in its base unit already i
 from __future__ import annotations
 
 import re
+from functools import cache
 
 PREFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 BASES = {
@@ -29,11 +30,13 @@ _EXPECTED = (
 )
 
 
+@cache  # of a few hundred names, asked for in every kernel
 def expected_unit(name: str) -> str:
     """The base unit (of a rate: its numerator) that a counter of ncu has by its name; "" if any."""
     return next((unit for pattern, unit in _EXPECTED if pattern.search(name)), "")
 
 
+@cache
 def base_unit(unit: str) -> tuple[int, str]:
     """(power of ten, base unit) of a unit: ("us") is (-6, "s"), ("Gbyte/second") is (9, "byte/s").
 
