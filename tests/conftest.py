@@ -59,7 +59,9 @@ class Pipeline:
     @property
     def outputs(self) -> Path:
         """The folder of the one machine that the run made pages for."""
-        (folder,) = (self.folder / "outputs").iterdir()
+        (folder,) = (
+            path for path in (self.folder / "outputs").iterdir() if path.name != "this-machine"
+        )
         return folder
 
 

@@ -27,7 +27,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "sweep": "whole",
         "sweeps": {"small": {"rmsnorm": [{"rows": 32}]}, "whole": both},
         "deep": {"whole": {"rmsnorm": [{"rows": 64}]}},
-        "jit": {},
+        "jit": ["rope"],
         "batch_size": 64,
         "outputs": "outputs",
         "timing": {"runs": 1, "pairs": False},
@@ -56,7 +56,6 @@ def test_a_target_without_points_is_left_out(config: dict[str, Any]) -> None:
     [
         ({"sweep": "nope"}, r"sweep: there is no sweep nope; sweeps has small, whole"),
         ({"deep": {"rmsnorm": {}}}, r"deep: there is no sweep rmsnorm"),
-        ({"jit": {"all": ["rope"]}}, r"jit: there is no sweep all"),
         (
             {"sweeps": {"whole": {"rope": []}}, "deep": {}},
             r"sweep whole: no points of rmsnorm, rope",

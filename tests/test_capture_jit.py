@@ -176,13 +176,11 @@ sys.exit(int(pathlib.Path("plan/jit-status").read_text()))
 """
 
 
-def test_the_rule_compiles_what_the_sweep_names_and_lets_named_failures_stand(
+def test_the_rule_compiles_what_the_setting_names_and_lets_named_failures_stand(
     tmp_path: Path,
 ) -> None:
     machine = make(tmp_path)
-    machine.configure(
-        lambda c: c.update(targets=["toy", "jit"], jit={"default": ["rope", "merge"]})
-    )
+    machine.configure(lambda c: c.update(jit=["rope", "merge"]))
     (tmp_path / "ncuflow/capture/jit.py").write_text(STUB)
     status, out = tmp_path / "plan/jit-status", "outputs/fake/captures/jit/jit_analysis.json"
     status.write_text("1")

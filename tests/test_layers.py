@@ -25,7 +25,7 @@ FLOORS = (
     {"static evidence": ("static",)},
     {"pages": ("pages",)},
     {"the installed FlashInfer": ("source",)},
-    {"commands": ("docs", "closure", "jobs", "made", "workflow", "cli", "__main__")},
+    {"commands": ("docs", "closure", "display", "jobs", "made", "workflow", "cli", "__main__")},
 )  # fmt: skip
 
 

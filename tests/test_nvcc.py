@@ -68,8 +68,8 @@ def test_modules_of_the_default_sweep_compile_for_sm_80(
     points, out = tmp_path / "points.json", tmp_path / "build.json"
     found = sweep.points(load(name), SWEEP[name])
     points.write_text(json.dumps([point.as_dict() for point in found]))
-    command = [sys.executable, "-m", "ncuflow", "launch", name, "--mode", "build"]
-    command += ["--points", str(points), "--out", str(out)]
+    command = [sys.executable, "-m", "ncuflow", "build", "--points", str(points), "--out", str(out)]
+    command += ["--jobs", environment["MAX_JOBS"]]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

@@ -151,7 +151,7 @@ def test_a_build_without_what_it_needs_is_fatal_and_one_line(
     entry = {"id": "rmsnorm/rmsnorm_R4096_D4096_f16", "target": "rmsnorm", "params": {}}
     path, out = points_file(tmp_path, [entry]), tmp_path / "build.json"
     files = ["--points", str(path), "--out", str(out)]
-    assert dispatch(["launch", "rmsnorm", "--mode", "build", *files]) == 1
+    assert dispatch(["build", *files]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ModuleNotFoundError: ") and missing in error
     assert error.count("\n") == 1 and not out.exists()

@@ -60,6 +60,14 @@ def test_environment_needs_no_kernel_target(project):
     assert not (project.outputs / "tables").exists()
 
 
+def test_environment_says_what_is_missing_where_nothing_can_be_measured(project):
+    """No compiler, no torch, no GPU: the page is about this machine, beside the one of the recording."""
+    project.run("environment", *RECORDED, "machine=this-machine")
+    page = (project.outputs.parent / "this-machine/reports/environment.md").read_text()
+    assert "## Preflight" in page and "| torch | " in page and "recording `h200`" not in page
+    assert "recording `h200`" in (project.outputs / "reports/environment.md").read_text()
+
+
 def _append(path, text):
     path.write_text(path.read_text() + text)
 
@@ -114,8 +122,8 @@ def test_a_page_whose_figures_fail_is_not_kept_and_the_other_way_round(changed, 
         ('ncu={"sections": ["X; touch Y"]}', "'X; touch Y' is not the identifier of a section"),
         ('targets=["decode", "decod"]', "unknown kernel target 'decod'; there are: decode, "),
         ('target_folders=["nowhere"]', "target_folders: no folder "),
-        ('jit={"default": ["ropes"]}', "jit: no target has a module ropes; there are: prefill_fa2"),
-        ('targets=["jit"]', "nothing of jit alone; it has decode, "),
+        ('jit=["ropes"]', "jit: no target has a module ropes; there are: prefill_fa2"),
+        ('targets=["jit"]', "unknown kernel target 'jit'; there are: decode, "),
     ],
 )
 def test_a_wrong_setting_is_named(project, setting, named):
@@ -207,7 +215,7 @@ def test_every_sweep_names_known_targets_and_parameters():
     from ncuflow.runner import sweep
     from ncuflow.target import known, load
 
-    assert {*CONFIG["deep"], *CONFIG["jit"]} <= set(CONFIG["sweeps"])
+    assert set(CONFIG["deep"]) <= set(CONFIG["sweeps"])
     for blocks in [*CONFIG["sweeps"].values(), *CONFIG["deep"].values()]:
         assert set(blocks) <= set(known())
         for target, found in blocks.items():
@@ -215,14 +223,14 @@ def test_every_sweep_names_known_targets_and_parameters():
 
 
 def test_the_smoke_sweep_is_small_as_a_whole():
-    """Three process starts a target are what it costs; deep reports and the JIT would double it."""
+    """Three process starts a target are what it costs; deep reports would double it."""
     from ncuflow.runner import sweep
     from ncuflow.target import load
 
     smoke = CONFIG["sweeps"]["smoke"]
     assert len(smoke) <= 3
     assert sum(len(sweep.points(load(name), blocks)) for name, blocks in smoke.items()) <= 6
-    assert "smoke" not in {**CONFIG["deep"], **CONFIG["jit"]}
+    assert "smoke" not in CONFIG["deep"]
 
 
 def test_lint_is_clean(project):
@@ -247,7 +255,7 @@ def test_what_an_earlier_run_left_is_on_no_page_of_this_one(changed):
     assert list(json.loads((results / "claims_summary.json").read_text())["noise"]) == ["decode"]
     for record in json.loads((results / "claims.json").read_text()):
         points = {entry["point"].split("/")[0] for entry in record["points"] if entry["point"]}
-        assert points <= {"decode"}, record["id"]
+        assert points <= {"decode", "jit"}, record["id"]
 
 
 def test_evidence_of_another_gpu_than_its_environment_says_is_refused(tmp_path):
@@ -290,7 +298,7 @@ def test_a_target_in_a_folder_of_the_users_own_is_planned(project):
     (own / "ours.py").write_text(text.replace("    jit=", "    jit=() and "))
     (project.folder / "mine.yaml").write_text(json.dumps({
         "source": "live", "machine": "fake", "targets": ["ours"], "target_folders": [own.name],
-        "sweeps": {"mine": {"ours": [{"rows": [1, 2]}]}}, "sweep": "mine", "deep": {}, "jit": {},
+        "sweeps": {"mine": {"ours": [{"rows": [1, 2]}]}}, "sweep": "mine", "deep": {},
     }))  # fmt: skip
     project.run("all", "--until", "plan", "--configfile", "mine.yaml")
     (points,) = project.outputs.glob("captures/ours/*/points.json")

@@ -1,11 +1,49 @@
-# Live evidence: preflight, plan, check and time, trace, profile. Nothing here runs on recorded evidence.
+from ncuflow.capture.machine import installed
+
+# Live evidence: preflight, plan, build, check and time, trace, profile. Recorded evidence needs none of it; the
+# preflight and the ceilings say what this machine could do all the same.
 CAPTURES = f"{OUT}/captures"
-# FlashInfer builds into a folder of this run, with line tables: those cost nothing at run time, and a
-# module built with other flags in the user's own cache would have none.
-_jit_cache = f"{OUT}/jit-cache" if Path(OUT).is_absolute() else f"$PWD/{OUT}/jit-cache"
+# FlashInfer builds into one folder per user and machine, so that a module is compiled once. The flags are those of
+# the user's own cache and line tables (-lineinfo), which cost nothing at run time; a module there has none.
+_jit_cache = config["build"]["folder"] or "${XDG_CACHE_HOME:-$HOME/.cache}/ncuflow"
 JIT_ENV = f'FLASHINFER_WORKSPACE_BASE="{_jit_cache}" FLASHINFER_JIT_LINEINFO=1'
+
+
+rule preflight:
+    input:
+        code=closure.of("preflight"),
+    output:
+        f"{CAPTURES}/environment.json",
+    log:
+        f"{OUT}/logs/preflight.log",
+    resources:
+        gpu=1,
+    params:
+        jit_env=JIT_ENV,
+        clocks=config["ncu"]["clock_control"],
+        counters="" if config["ncu"]["enabled"] else "--no-counters",
+        installed=lambda wildcards: installed(),  # it looks again where another tool or package is here
+    shell:
+        "{params.jit_env} python -m ncuflow preflight --clock-policy {params.clocks}"
+        " {params.counters} --out {output:q} > {log:q} 2>&1"
+
+
+# Status 3: there is nothing here to measure with (no GPU, no torch); the preflight says why, and its page stands.
+rule ceilings:
+    input:
+        code=closure.of("lock", "ceilings"),
+    output:
+        f"{CAPTURES}/ceilings.json",
+    log:
+        f"{OUT}/logs/ceilings.log",
+    resources:
+        gpu=1,
+    shell:
+        "lock=''; if nvidia-smi -L 2>/dev/null | grep -q GPU; then lock='python -m ncuflow lock --'; fi;"
+        " $lock python -m ncuflow ceilings --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
+
+
 if LIVE:
-    from ncuflow.capture.machine import installed
     from ncuflow.parsers import registry
 
     # A sweep asks for these counters, so another list captures again; another label or meaning in the catalogues does not.
@@ -13,37 +51,6 @@ if LIVE:
     COUNTERS = [
         registry.counters(architecture) for architecture in registry.ARCHITECTURES
     ]
-
-    rule preflight:
-        input:
-            code=closure.of("preflight"),
-        output:
-            f"{CAPTURES}/environment.json",
-        log:
-            f"{OUT}/logs/preflight.log",
-        resources:
-            gpu=1,
-        params:
-            jit_env=JIT_ENV,
-            clocks=config["ncu"]["clock_control"],
-            counters="" if config["ncu"]["enabled"] else "--no-counters",
-            installed=installed(),  # it looks again where another tool or package is here
-        shell:
-            "{params.jit_env} python -m ncuflow preflight --clock-policy {params.clocks}"
-            " {params.counters} --out {output} 2> {log}"
-
-    # Status 3: there is nothing here to measure with; the preflight says why, and its page stands.
-    rule ceilings:
-        input:
-            code=closure.of("lock", "ceilings"),
-        output:
-            f"{CAPTURES}/ceilings.json",
-        log:
-            f"{OUT}/logs/ceilings.log",
-        resources:
-            gpu=1,
-        shell:
-            "python -m ncuflow lock -- python -m ncuflow ceilings --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
 
     rule source_index:
         input:
@@ -67,28 +74,38 @@ if LIVE:
         shell:
             "python -m ncuflow plan --points {params.points:q} --out {output:q} 2> {log:q}"
 
-    # Compile what the points need before a GPU is held; modules of one target side by side. Status 3: some do not
-    # compile; the points that need them fail on their own, and are named.
+    # Compile what all points need before a GPU is held: one ninja graph, on all cores whatever -j says. Status 3: some
+    # modules do not compile; the points that need them fail on their own, and are named. What is captured takes it as
+    # `ancient`: a further module is no reason to measure again what needs others.
     rule build:
         input:
-            points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
-            code=code("launch"),
+            points=expand(
+                f"{CAPTURES}/{{batch}}/points.json",
+                batch=[
+                    f"{name}/{batch}"
+                    for name in KERNEL_TARGETS
+                    for batch in RUNNING.batches(name)
+                ],
+                allow_missing=True,
+            ),
+            code=closure.of("build"),
         output:
-            f"{CAPTURES}/{{target}}/{{batch}}/build.json",
+            f"{CAPTURES}/build.json",
         log:
-            f"{OUT}/logs/build-{{target}}-{{batch}}.log",
+            f"{OUT}/logs/build.log",
         params:
             jit_env=JIT_ENV,
+            jobs=f"--jobs {config['build']['jobs']}" * bool(config["build"]["jobs"]),
         shell:
-            "{params.jit_env} python -m ncuflow launch {wildcards.target} --mode build"
-            " --points {input.points:q} --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
+            "{params.jit_env} python -m ncuflow build --points {input.points:q} {params.jobs} --out {output:q}"
+            " 2> {log:q} || [ $? -eq 3 ]"
 
     # Status 3: some points are wrong or failed, and named. Status 4: the GPU was lost in mid-sweep; the batch
     # is tried once more, and then stands as far as it came.
     rule time:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
-            build=f"{CAPTURES}/{{target}}/{{batch}}/build.json",
+            build=ancient(f"{CAPTURES}/build.json"),
             code=code("lock", "launch"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
@@ -121,7 +138,7 @@ if LIVE:
     rule pairs:
         input:
             points=f"{CAPTURES}/{{target}}/pairs/points.json",
-            build=f"{CAPTURES}/{{target}}/pairs/build.json",
+            build=ancient(f"{CAPTURES}/build.json"),
             code=code("lock", "launch"),
         output:
             f"{CAPTURES}/{{target}}/pairs/pairs.jsonl",
@@ -190,7 +207,7 @@ if LIVE:
     rule profile_deep:
         input:
             points=f"{CAPTURES}/{{target}}/deep/points.json",
-            build=f"{CAPTURES}/{{target}}/deep/build.json",
+            build=ancient(f"{CAPTURES}/build.json"),
             code=code("ncu", given=REGISTRY),
         output:
             f"{CAPTURES}/{{target}}/deep/deep.ncu-rep",
@@ -212,10 +229,8 @@ if LIVE:
             " --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
     # Compilation is what is asked for, so modules that came prebuilt are passed over. Status 3: some modules
-    # failed, and are named.
+    # failed, and are named. No code among the inputs: `all` shows what was measured, and must not measure it again.
     rule jit_measure:
-        input:
-            code=closure.of("jit"),
         output:
             f"{CAPTURES}/jit/jit_analysis.json",
         log:
@@ -223,19 +238,15 @@ if LIVE:
         resources:
             gpu=1,
         params:
-            modules=",".join(JIT_MODULES),
+            modules=",".join(config["jit"]),
         shell:
             "python -m ncuflow jit --ignore-aot --modules {params.modules} --out {output:q} 2> {log:q}"
             " || [ $? -eq 3 ]"
 
-    # What a live run compiles, ahead of it: snakemake -j4 build_all
+    # What a live run compiles, ahead of it.
     rule build_all:
         input:
-            [
-                of_run(f"{CAPTURES}/{name}/{batch}/build.json")
-                for name in KERNEL_TARGETS
-                for batch in RUNNING.batches(name)
-            ],
+            of_run(rules.build.output),
         localrule: True
 
 else:

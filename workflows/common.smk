@@ -19,7 +19,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import format as formatted
 from snakemake.utils import update_config
 
-from ncuflow import closure, jobs, made
+from ncuflow import closure, display, jobs, made
 from ncuflow.capture import evidence as _evidence
 from ncuflow.capture import settings as _settings
 from ncuflow.capture import sides as _sides
@@ -34,10 +34,12 @@ try:
     os.environ[_FOLDERS] = os.pathsep.join(
         str(Path(folder).absolute()) for folder in config["target_folders"]
     )
-    RUNNING = _evidence.resolve(config, [name for name in TARGETS if name != "jit"])
+    RUNNING = _evidence.resolve(config, TARGETS)
     SIDES = _sides.of(config["base"], config["head"], RUNNING)
-    # Folder below `outputs` -> the evidence that its files are made from: this run's, and the sides of a comparison.
-    EVIDENCE = _sides.by_folder(RUNNING, SIDES.values())
+    HERE = _evidence.here(config) if RUNNING.recording else RUNNING
+    # Folder below `outputs` -> the evidence that its files are made from: this run's, the sides of a comparison,
+    # and what the preflight finds on this machine.
+    EVIDENCE = _sides.by_folder(RUNNING, [*SIDES.values(), HERE])
 except ValueError as error:
     raise WorkflowError(str(error)) from None
 
@@ -62,12 +64,15 @@ shell.prefix(
     f"set -euo pipefail; export PATH={quoted(_python)}:$PATH"
     f" PYTHONSAFEPATH=1 PYTHONPATH={quoted(HOME)}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
 )
-# Targets whose kernels are profiled, and those of them that this run is about.
+# The targets that this run is about.
 KERNEL_TARGETS = [name for name in TARGETS if name in RUNNING.targets]
-JIT_MODULES = config["jit"].get(config["sweep"], [])
-HAS_JIT = "jit" in TARGETS and bool(
-    JIT_MODULES if LIVE else RUNNING.file("jit/jit_analysis.json")
-)
+# Compilation is measured where it is asked for by name (`snakemake jit`), and shown where that was done once.
+WITH_JIT = [
+    folder
+    for folder, evidence in EVIDENCE.items()
+    if (evidence.root / "jit/jit_analysis.json").is_file()
+]
+HAS_JIT = RUN in WITH_JIT
 TARGET_PAGES = KERNEL_TARGETS + ["jit"] * HAS_JIT
 
 
@@ -122,7 +127,7 @@ def made_in(folder):
 
 def kernel_targets(name):
     """The kernel targets of a side."""
-    return [target for target in SIDES[name].targets if target != "jit"]
+    return list(SIDES[name].targets)
 
 
 def made_of_side(name, patterns):
@@ -148,9 +153,29 @@ def note_what_was_made():
         made.note(Path(config["outputs"]) / folder)
 
 
-onsuccess:
+def points_of(wildcards):
+    """How many points a job of these wildcards works on."""
+    wanted = (wildcards.get("target"), wildcards.get("batch"))
+    return sum(
+        len(points)
+        for (target, batch), points in RUNNING.plans.items()
+        if wanted[0] in (None, target) and wanted[1] in (None, batch)
+    )
+
+
+DISPLAY = display.install(workflow, points_of)
+
+
+def finish():
+    """Note what was made, and say what came of it."""
     note_what_was_made()
+    if DISPLAY:
+        DISPLAY.end()
+
+
+onsuccess:
+    finish()
 
 
 onerror:
-    note_what_was_made()
+    finish()

@@ -35,7 +35,7 @@ rule target_page:
 rule environment_page:
     input:
         environment=rules.environment_info.output,
-        jit=rules.jit_analysis.output if HAS_JIT else [],
+        jit=lambda wc: rules.jit_analysis.output if wc.evidence in WITH_JIT else [],
         code=closure.of("pages", pages=["environment"]),
     output:
         f"{OUT}/reports/environment.md",
@@ -44,7 +44,7 @@ rule environment_page:
     params:
         strict=STRICT,
         results=made_in("results"),
-        targets=["jit"] * HAS_JIT,
+        targets=lambda wc: ["jit"] * (wc.evidence in WITH_JIT),
         out=made_in("reports"),
         root=root,
     run:
@@ -87,7 +87,7 @@ rule pages:
         )
 
 
-if HAS_JIT:
+if LIVE or HAS_JIT:
 
     rule jit_page:
         input:
@@ -161,9 +161,6 @@ MADE = {
     )
     for name in KERNEL_TARGETS
 }
-MADE["environment"] = of_run(
-    rules.environment_info.output + rules.environment_page.output
-)
 for _name, _files in MADE.items():
 
     rule:
@@ -174,9 +171,21 @@ for _name, _files in MADE.items():
         localrule: True
 
 
+ENVIRONMENT = rules.environment_info.output + rules.environment_page.output
+
+
+# What can be measured here, and what made the evidence of this run: one machine where it is live.
+rule environment:
+    input:
+        of_run(ENVIRONMENT),
+        expand(ENVIRONMENT, evidence=HERE.folder),
+    localrule: True
+
+
 rule reports:
     input:
         [*MADE.values()],
+        of_run(ENVIRONMENT),
         of_run(rules.claims.output + rules.hotlines.output + rules.pages.output),
         of_run(rules.html.output),
         of_run(rules.jit_analysis.output + rules.jit_page.output) if HAS_JIT else [],

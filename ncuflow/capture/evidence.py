@@ -119,21 +119,22 @@ def live(config: dict[str, Any], names: list[str]) -> Evidence:
     for (name, batch), members in plans.items():
         targets.setdefault(name, {})[batch] = [point["id"] for point in members]
     if not targets:
-        raise ValueError(
-            f"sweep {config['sweep']}: no points of {', '.join(names) or 'any target'}"
-        )
+        raise ValueError(f"sweep {config['sweep']}: no points of {', '.join(names)}")
     root = Path(config["outputs"]) / machine / "captures"
     return Evidence(root, machine, None, targets, tools, config["timing"]["runs"], plans)
+
+
+def here(config: dict[str, Any]) -> Evidence:
+    """What a preflight finds on this machine, for a run that captures nothing."""
+    machine = config.get("machine") or slug(next(iter(gpu_names()), "this machine"))
+    root = Path(config["outputs"]) / machine / "captures"
+    return Evidence(root, machine, None, {}, frozenset())
 
 
 def _chosen(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(blocks by target of the sweep, those of its deep points); a sweep without deep points has none."""
     known = config["sweeps"]
-    for key, named in (
-        ("sweep", [config["sweep"]]),
-        ("deep", config["deep"]),
-        ("jit", config["jit"]),
-    ):
+    for key, named in (("sweep", [config["sweep"]]), ("deep", config["deep"])):
         unknown = [name for name in named if name not in known]
         if unknown:
             raise ValueError(
@@ -149,8 +150,7 @@ def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
     """
     for name in names:
         load(name)  # an unknown one is an error also where nothing of it is recorded
-    modules = [name for named in config["jit"].values() for name in named]
-    strange = [name for name in modules if name not in jit_modules()]
+    strange = [name for name in config["jit"] if name not in jit_modules()]
     if strange:
         known = ", ".join(jit_modules())
         raise ValueError(f"jit: no target has a module {strange[0]}; there are: {known}")
@@ -165,9 +165,7 @@ def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
     found = recorded(Path(config["recording"]))
     if not set(names) & set(found.targets):
         known = ", ".join(found.targets) or "no target"
-        raise ValueError(
-            f"{found.root}: nothing of {', '.join(names) or 'jit alone'}; it has {known}"
-        )
+        raise ValueError(f"{found.root}: nothing of {', '.join(names)}; it has {known}")
     return found
 
 

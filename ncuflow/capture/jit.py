@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.jitprobe import MARKER, plain_path
-from ncuflow.capture.lock import gpu_lock
+from ncuflow.capture.lock import gpu_lock, visible_gpus
 from ncuflow.capture.process import CaptureError, minimal_environment, run_child
 from ncuflow.io import write_json
 from ncuflow.runner.origin import now, package_version
@@ -50,9 +50,19 @@ def analyse(
         result["cache"] = cache_tree(workspace)
         disks = [probe("disk", name, env, args) for _ in range(args.disk_repeats)]
         result["disk"] = summarise(disks)
-        result["first_launch"] = probe("first", name, env, args)
+        result["first_launch"] = _first_launch(name, env, args)
     result["aot"] = bool(result["cold"].get("aot"))
     return result
+
+
+def _first_launch(name: str, env: Mapping[str, str], args: argparse.Namespace) -> dict[str, Any]:
+    """The one step that measures a GPU, and so holds one; elsewhere its process says that there is none."""
+    try:
+        with gpu_lock(args.lock_timeout) as held:
+            return probe("first", name, {**env, **held.environ}, args)
+    except CaptureError as error:
+        print(f"jit: without a GPU ({error})", file=sys.stderr)
+        return probe("first", name, env, args)
 
 
 def probe(step: str, name: str, env: Mapping[str, str], args: argparse.Namespace) -> dict[str, Any]:
@@ -102,14 +112,9 @@ def shown_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """jit_analysis.json: every module in turn, under the GPU lock where there is a GPU."""
+    """jit_analysis.json: every module in turn. Builds hold no GPU; a first launch does."""
+    env = minimal_environment()
     with ExitStack() as stack:
-        env, gpu = minimal_environment(), None
-        try:
-            held = stack.enter_context(gpu_lock(args.lock_timeout))
-            env, gpu = {**env, **held.environ}, held.gpu.name
-        except CaptureError as error:
-            print(f"jit: without a GPU ({error})", file=sys.stderr)
         base = args.workdir or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="ncuflow-jit-"))
         )
@@ -117,7 +122,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "schema": 1,
         "date": now(),
-        "gpu": gpu,
+        "gpu": next(iter(gpus()), None),
         "cpu_count": os.cpu_count(),
         "flashinfer": package_version("flashinfer-python", "flashinfer"),
         "torch": package_version("torch"),
@@ -126,6 +131,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "environment": shown_environment(env),
         "modules": modules,
     }
+
+
+def gpus() -> list[str]:
+    """Names of the visible GPUs; empty without one."""
+    try:
+        return [gpu.name for gpu in visible_gpus()]
+    except CaptureError:
+        return []
 
 
 def fresh(folder: Path) -> Path:

@@ -85,7 +85,7 @@ def named(values: Mapping[str, Any], keys: Iterable[str], suffix: str = "") -> s
 def one_line(provenance: Mapping[str, Any]) -> str:
     """Origin in one line, for figures and page headers: tier, GPU, versions, date."""
     tier, mixed = provenance["tier"], provenance.get("mixed")
-    line = f"Tier {tier} ({TIERS[tier]}) · {provenance['gpu']} · {named(provenance, VERSIONS)} · {provenance['date']}"
+    line = f"Tier {tier} ({TIERS[tier]}) · {provenance['gpu'] or 'no GPU'} · {named(provenance, VERSIONS)} · {provenance['date']}"
     return (
         f"{line} · not all measured with one {', '.join(VERSIONS[key] for key in mixed)}"
         if mixed

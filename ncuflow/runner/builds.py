@@ -1,18 +1,32 @@
-"""Builds of JIT modules: ahead of a run, and the watch that none happens during one."""
+"""Builds of JIT modules: all of a sweep ahead of it, and the watch that none happens during a run.
+
+    ncuflow build --points POINTS.json … --out build.json [--jobs N]
+
+The modules of all points, of whatever targets, that the GPU can run: one ninja graph, N files at once (all cores).
+FLASHINFER_CUDA_ARCH_LIST names architectures in place of the GPU's, and then none is needed. No GPU is held.
+
+exit  0 all built    1 nothing could be    2 bad input    3 some do not compile, and are named
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
+from ncuflow.io import BadInput, UsageError, read_json, write_json, write_text
 from ncuflow.private import masked
-from ncuflow.runner.sweep import Point
-from ncuflow.target import Target
+from ncuflow.runner.job import FATAL, OK, SOME_FAILED
+from ncuflow.runner.sweep import Point, read_points
+from ncuflow.target import Target, load
 
 COMPILERS = frozenset({"ninja", "nvcc"})
 ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"
@@ -86,23 +100,59 @@ def buildable(
     return kept
 
 
-def modules(target: Target, points: Sequence[Point]) -> list[Any]:
-    """JIT modules (JitSpec) of the points, one a name."""
-    found = {spec.name: spec for point in points for spec in target.modules(point.params)}
-    return list(found.values())
+def modules(target: Target, points: Sequence[Point]) -> dict[str, Any]:
+    """JIT modules (JitSpec) of the points, by name."""
+    return {spec.name: spec for point in points for spec in target.modules(point.params)}
 
 
-def build(specs: Sequence[Any], log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Build the modules side by side; one that is up to date takes milliseconds.
+def build(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Build the modules, ``jobs`` files at once; one that is up to date takes milliseconds.
 
-    Returns [{"name", "status", "reason", "seconds"}], status "built", "prebuilt" or "error".
+    Returns [{"name", "status", "reason"}], status "built", "prebuilt" or "error".
     """
-    with ThreadPoolExecutor(max(1, len(specs))) as pool:
+    _compile([spec for spec in specs if _is_cold(spec)], jobs, log)
+    # What FlashInfer itself says: of a module that stands, that it does; of one that failed, why.
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
         return list(pool.map(lambda spec: _build_one(spec, log), specs))
 
 
+def _is_cold(spec: Any) -> bool:
+    """Whether a module is one of ninja's that was never built here."""
+    if getattr(spec, "is_aot", False) or not hasattr(spec, "write_ninja"):
+        return False
+    return not Path(spec.jit_library_path).exists()
+
+
+def _compile(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> None:
+    """Compile modules in one ninja graph, and go on past a file that does not compile.
+
+    FlashInfer starts ninja in the module's own folder when it loads one: it finds there what this ninja noted of
+    its files, and takes them for what they are.
+    """
+    if not specs or shutil.which("ninja") is None:
+        return
+    for spec in specs:
+        spec.write_ninja()
+    folder = Path(specs[0].ninja_path).parent.parent
+    graph = folder / f"ncuflow.{os.getpid()}.ninja"
+    write_text(graph, "".join(f"subninja {spec.ninja_path}\n" for spec in specs))
+    command = ["ninja", "-C", str(folder), "-f", graph.name, "-k", "0", "-j", str(jobs)]
+    try:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, errors="replace"
+        ) as ninja:
+            for line in ninja.stdout or ():
+                log(masked(line.rstrip()))
+    finally:
+        graph.unlink()
+    for spec in specs:
+        if Path(spec.jit_library_path).exists():
+            for noted in folder.glob(".ninja_*"):
+                shutil.copy(noted, Path(spec.ninja_path).parent)
+
+
 def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
-    start, status, reason = time.perf_counter(), "built", None
+    status, reason = "built", None
     try:
         if getattr(spec, "is_aot", False):
             status = "prebuilt"
@@ -110,7 +160,53 @@ def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
             spec.build(verbose=False, need_lock=True)
     except Exception as error:
         status, reason = "error", one_line(error)
-        log(str(error))
+        log(f"{spec.name}: {error}")
+    return {"name": spec.name, "status": status, "reason": reason}
+
+
+def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
+    """The modules of the points of all files, one a name."""
+    known = capabilities(os.environ, _gpu_capabilities)
+    found: dict[str, Any] = {}
+    for path in paths:
+        entries = read_json(path)
+        try:
+            target = load(entries[0]["target"])
+        except (LookupError, TypeError):
+            raise BadInput(path, "not a list of points") from None
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        found |= modules(target, buildable(target, read_points(path, target), known, log))
+    return list(found.values())
+
+
+def _gpu_capabilities() -> list[str]:
+    from ncuflow.runner.gpu import capabilities
+
+    return capabilities()
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--points", type=Path, nargs="+", required=True, help="points.json files")
+    parser.add_argument("--out", type=Path, required=True, help="build.json")
+    parser.add_argument("--jobs", type=int, help="files compiled at once (default: a core each)")
+
+
+def run(args: argparse.Namespace) -> int:
+    start = time.perf_counter()
+    jobs = args.jobs or len(os.sched_getaffinity(0))
+
+    def log(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    try:
+        found = build(_wanted(args.points, log), jobs, log)
+    except (ImportError, RuntimeError) as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return FATAL
     seconds = round(time.perf_counter() - start, 3)
-    log(f"{spec.name}: {status} in {seconds:.1f} s")
-    return {"name": spec.name, "status": status, "reason": reason, "seconds": seconds}
+    write_json(args.out, {"modules": found, "jobs": jobs, "seconds": seconds})
+    failed = [module for module in found if module["status"] == "error"]
+    for module in failed:
+        log(f"{module['name']}: {module['reason']}")
+    return SOME_FAILED if failed else OK

@@ -1,15 +1,12 @@
 """A run: one process, many points of one kernel target.
 
     ncuflow launch TARGET --mode check|time|trace --points points.json --out out.jsonl
-    ncuflow launch TARGET --mode build --points points.json --out build.json
 
 check  compare each point with its float32 reference
 time   check, then time it (``ncuflow/runner/timing.py``)
 trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each point, an NVTX range
        named exactly as the point around each launch, "plan:<id>" around one plan() before them;
        --unchecked leaves out the check, for points that an earlier run found right
-build  compile the JIT modules of the points that the GPU can run; FLASHINFER_CUDA_ARCH_LIST names
-       architectures in its place, and then no GPU is needed
 
 A wrong result is never timed or traced. Records go to OUT.partial, one a point, flushed as they
 come; OUT appears when all are there. Hold the GPU's lock while this runs.
@@ -25,13 +22,12 @@ import json
 import os
 import random
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, UsageError, read_json, write_json, write_text
+from ncuflow.io import UsageError, write_text
 from ncuflow.model import Origin
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
@@ -39,7 +35,7 @@ from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Run
 from ncuflow.runner.launch import Launch
 from ncuflow.runner.origin import origin
 from ncuflow.runner.progress import Progress
-from ncuflow.runner.sweep import Point, expand
+from ncuflow.runner.sweep import Point, read_points
 from ncuflow.target import Target, known, load
 
 TRACE_REPEATS = 5
@@ -219,35 +215,6 @@ def trace(run: Run, point: Point, launch: Launch) -> None:
                 launch.run()
 
 
-def read_points(path: Path, target: Target) -> list[Point]:
-    """Points of a points.json, parameters completed by the target's defaults.
-
-    Raises BadInput if the file does not hold points of this target.
-    """
-    entries = read_json(path)
-    if not isinstance(entries, list) or not entries:
-        raise BadInput(path, "not a list of points")
-    return [_point(path, entry, target) for entry in entries]
-
-
-def _point(path: Path, entry: Any, target: Target) -> Point:
-    if not isinstance(entry, dict) or not {"id", "target", "params"} <= entry.keys():
-        raise BadInput(path, "a point without id, target and params")
-    if entry["target"] != target.name:
-        raise BadInput(path, f"{entry['id']} is a point of {entry['target']}, not {target.name}")
-    try:
-        params, *others = expand([entry["params"]], target.parameters, target.choices)
-        if others:
-            raise ValueError("a parameter with several values")
-    except ValueError as error:
-        raise BadInput(path, f"{entry['id']}: {error}") from None
-    if target.point_id(params) != entry["id"]:
-        raise BadInput(
-            path, f"{entry['id']}: its parameters are those of {target.point_id(params)}"
-        )
-    return Point(entry["id"], entry["target"], params)
-
-
 def write_records(
     out: Path, names: Sequence[str], made: Origin | None, produce: Callable[..., int]
 ) -> int:
@@ -274,20 +241,9 @@ def write_records(
     return status
 
 
-def build(target: Target, points: Sequence[Point], out: Path) -> int:
-    """Compile the modules of the points and write how long each took."""
-    start = time.perf_counter()
-    found = builds.build(builds.modules(target, points), _tell)
-    seconds = round(time.perf_counter() - start, 3)
-    write_json(out, {"target": target.name, "modules": found, "seconds": seconds})
-    return SOME_FAILED if any(module["status"] == "error" for module in found) else OK
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", help=", ".join(known()))
-    parser.add_argument(
-        "--mode", choices=("check", "time", "pairs", "trace", "build"), default="check"
-    )
+    parser.add_argument("--mode", choices=("check", "time", "pairs", "trace"), default="check")
     parser.add_argument("--points", type=Path, required=True, help="points.json of one batch")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, help="launches measured or traced a point")
@@ -316,10 +272,6 @@ def run(args: argparse.Namespace) -> int:
         return _fail(str(error), 2)
     points = read_points(args.points, target)
     try:
-        if args.mode == "build":
-            known = builds.capabilities(os.environ, gpu_capabilities)
-            points = builds.buildable(target, points, known, _tell)
-            return build(target, points, args.out)
         from ncuflow.runner.gpu import Gpu
 
         device = Gpu()
@@ -336,17 +288,6 @@ def run(args: argparse.Namespace) -> int:
         return write_records(args.out, names, made, lambda emit: pairs.run_pairs(what, sides, emit))
     names = [point.id for point in points]
     return write_records(args.out, names, made, lambda emit: run_points(what, points, emit))
-
-
-def gpu_capabilities() -> list[str]:
-    """Compute capabilities of the visible GPUs; empty without one."""
-    from ncuflow.runner.gpu import capabilities
-
-    return capabilities()
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _fail(message: str, status: int) -> int:

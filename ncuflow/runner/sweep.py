@@ -6,8 +6,10 @@ import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ncuflow.io import BadInput, read_json
 from ncuflow.runner.launch import Written
 
 if TYPE_CHECKING:
@@ -90,6 +92,35 @@ def points(target: Target, blocks: Sequence[Block]) -> list[Point]:
         point = Point(target.point_id(params), target.name, params)
         found.setdefault(point.id, point)
     return list(found.values())
+
+
+def read_points(path: Path, target: Target) -> list[Point]:
+    """Points of a points.json, parameters completed by the target's defaults.
+
+    Raises BadInput if the file does not hold points of this target.
+    """
+    entries = read_json(path)
+    if not isinstance(entries, list) or not entries:
+        raise BadInput(path, "not a list of points")
+    return [_point(path, entry, target) for entry in entries]
+
+
+def _point(path: Path, entry: Any, target: Target) -> Point:
+    if not isinstance(entry, dict) or not {"id", "target", "params"} <= entry.keys():
+        raise BadInput(path, "a point without id, target and params")
+    if entry["target"] != target.name:
+        raise BadInput(path, f"{entry['id']} is a point of {entry['target']}, not {target.name}")
+    try:
+        params, *others = expand([entry["params"]], target.parameters, target.choices)
+        if others:
+            raise ValueError("a parameter with several values")
+    except ValueError as error:
+        raise BadInput(path, f"{entry['id']}: {error}") from None
+    if target.point_id(params) != entry["id"]:
+        raise BadInput(
+            path, f"{entry['id']}: its parameters are those of {target.point_id(params)}"
+        )
+    return Point(entry["id"], entry["target"], params)
 
 
 def pairs(target: Target, points: Sequence[Point]) -> list[Point]:

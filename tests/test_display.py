@@ -1,0 +1,209 @@
+"""What a run says: a line per step, a result per target, and of a failure its cause, its log and what to do."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncuflow import display
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Others(logging.Handler):
+    """Where Snakemake's own words go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(str(record.msg))
+
+
+class Run:
+    """Snakemake, as its log tells of a run; `now` is the clock."""
+
+    def __init__(self, ahead: dict[int, float], out: io.StringIO | None = None) -> None:
+        self.now, self.out, self.others = 0.0, out or io.StringIO(), Others()
+        self.display = display.Display(
+            self.others, lambda wildcards: 4 if "batch" in wildcards else 0, lambda: ahead, self.out,
+            lambda: self.now,
+        )  # fmt: skip
+
+    def tell(self, text: str = "", level: int = logging.INFO, event: str = "", **more: Any) -> None:
+        record = logging.LogRecord("snakemake", level, "", 0, text, None, None)
+        record.__dict__.update({"event": event} if event else {}, **more)
+        self.display.handle(record)
+
+    def start(self, number: int, rule: str, log: Path, output: str = "", **wildcards: str) -> None:
+        self.tell(
+            event="job_info", jobid=number, rule_name=rule, wildcards=wildcards, output=[output], log=[str(log)],
+        )  # fmt: skip
+
+    def finish(self, number: int, seconds: float) -> None:
+        self.now += seconds
+        self.tell(event="job_finished", job_id=number)
+
+    def fail(self, number: int, rule: str, log: Path) -> None:
+        self.tell(
+            "Error in rule", logging.ERROR, "job_error", jobid=number, rule_name=rule, wildcards={}, output=[],
+            log=[str(log)],
+        )  # fmt: skip
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.getvalue().splitlines()
+
+
+def test_a_step_has_one_line_with_the_time_that_the_rest_may_take(tmp_path: Path) -> None:
+    run = Run({1: 10.0, 2: 10.0, 3: 10.0})
+    run.tell("Using profile")
+    run.tell(event="workflow_started")
+    run.start(1, "time", tmp_path / "log", target="decode", batch="b1")
+    run.finish(1, 20.0)
+    # 20 s for a third that was expected to take 10: the rest at no more than that pace
+    assert run.lines == ["[ 1/3] time decode, 4 points: 20 s, about 30 s left"]
+    assert run.others.said == ["Using profile"]  # what comes before the run is Snakemake's
+    assert all(line.isprintable() for line in run.lines)
+
+
+def test_what_is_long_says_that_it_begins_where_nothing_is_rewritten(tmp_path: Path) -> None:
+    run = Run({1: 13.0})
+    run.tell(event="workflow_started")
+    run.start(1, "profile", tmp_path / "log", target="rope", batch="b1")
+    assert run.lines == ["[ 1/1] profile (ncu) rope, 4 points begins"]
+
+
+def test_a_terminal_shows_what_the_running_step_is_at_in_one_line(tmp_path: Path) -> None:
+    run = Run({1: 13.0}, Terminal())
+    log = tmp_path / "log"
+    log.write_text("rope sweep: point 2 of 4, 7 k\n")
+    run.tell(event="workflow_started")
+    run.start(1, "profile", log, target="rope", batch="b1")
+    run.display.ended = True  # of the clock that repaints
+    (line,) = run.out.getvalue().split("\r\x1b[K")[1:]
+    assert "profile (ncu) rope: rope sweep: point 2 of 4, 7 k" in line
+    assert line.endswith(" left") and "\n" not in line and len(line) < 80
+
+
+def test_a_failure_ends_the_run_with_cause_log_and_what_to_do(tmp_path: Path) -> None:
+    run = Run({1: 13.0, 2: 1.0})
+    log = tmp_path / "profile.log"
+    log.write_text(
+        "warm up\nerror: the driver refuses counters (ERR_NVGPUCTRPERM): run as root\nx\n"
+    )
+    run.tell(event="workflow_started")
+    run.start(1, "profile", log, target="rope", batch="b1")
+    run.tell("RuleException:\nCalledProcessError in file", logging.ERROR)
+    run.fail(1, "profile", log)
+    run.start(2, "tables", log, output="outputs/x/reports/INDEX.md", target="decode")
+    run.tell(event="progress", done=1, total=2)
+    run.finish(2, 1.0)
+    run.tell("Exiting because a job execution failed. Look above", logging.ERROR)
+    run.display.end()
+    run.tell("Complete log(s): x")
+    assert run.lines[-4:] == [
+        "failed: profile (ncu) rope: the driver refuses counters (ERR_NVGPUCTRPERM): run as root",
+        f"  log: {log}",
+        f"  do: {display.REMEDIES['ERR_NVGPUCTRPERM']}",
+        "2 of 2 steps in 1.0 s: outputs/x/reports/INDEX.md",
+    ]
+    assert run.others.said == []
+
+
+def test_a_second_try_is_told_and_is_no_failure(tmp_path: Path) -> None:
+    run, log = Run({1: 13.0}), tmp_path / "log"
+    log.write_text("error: the GPU was lost\n")
+    run.tell(event="workflow_started")
+    run.start(1, "time", log, target="rope", batch="b1")
+    run.fail(1, "time", log)
+    run.tell("Trying to restart job 1.")
+    run.display.end()
+    assert run.lines[-1] == "once more: time rope: the GPU was lost"
+
+
+def test_an_interrupted_run_names_no_failure(tmp_path: Path) -> None:
+    run = Run({1: 13.0})
+    run.tell(event="workflow_started")
+    run.start(1, "build", tmp_path / "none")
+    run.tell("Terminating processes on user request, this might take some time.")
+    run.fail(1, "build", tmp_path / "none")
+    run.display.end()
+    assert "same command goes on" in run.lines[-1]
+
+
+def test_warnings_of_snakemake_are_passed_on_during_a_run() -> None:
+    run = Run({})
+    run.tell(event="workflow_started")
+    run.tell("a file vanished", logging.WARNING)
+    run.tell("Select jobs to execute...")
+    assert run.others.said == ["a file vanished"] and run.lines == []
+
+
+def test_a_finished_target_says_what_it_comes_to(tmp_path: Path) -> None:
+    rates = {
+        "tflops": 1.6,
+        "tflops_fraction_measured": 0.002,
+        "gbs": 4460.0,
+        "gbs_fraction_measured": 1.04,
+    }
+    points = [
+        {"status": "ok", "measurement": {**rates, "limiter": "dram"}},
+        {"status": "ok", "measurement": {**rates, "gbs_fraction_measured": 0.5, "limiter": "l2"}},
+        {"status": "wrong", "measurement": dict.fromkeys(rates)},
+    ]
+    (tmp_path / "results").mkdir()
+    found = tmp_path / "results/decode_results.json"
+    found.write_text(json.dumps({"target": "decode", "points": points}))
+    page = tmp_path / "reports/decode.md"
+    (line,) = display.headlines("target_page", [str(page)])
+    said = (
+        "decode: 2 of 3 points, up to 4 460 GB/s (104 % of the measured ceiling), limited by DRAM"
+    )
+    assert line == f"  → {said}: {page}".replace("4 460", display.form.number(4460.0))
+
+
+def test_a_machine_says_what_it_lacks_and_what_helps(tmp_path: Path) -> None:
+    ceilings = {"measured": {"dram_gbs": None, "tensor_tflops": {}}}
+    rows = [
+        {"check": "gpu", "status": "ok", "found": "x", "remedy": None},
+        {
+            "check": "torch",
+            "status": "missing",
+            "found": "not found",
+            "remedy": "pip install torch",
+        },
+    ]
+    info = {"provenance": {"gpu": None, "tier": "C"}, "ceilings": ceilings, "findings": rows}
+    first, second = display.machine_headlines(tmp_path / "environment.md", info)
+    assert first.startswith("  → no GPU, tier C: ")
+    assert second == "    missing: torch: not found; pip install torch"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.42, "0.4 s"),
+        (9.96, "10 s"),
+        (99.4, "99 s"),
+        (200.0, "3 min 20 s"),
+        (3599.7, "60 min 0 s"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert display.duration(seconds) == text
+
+
+def test_a_log_that_is_not_there_or_empty_gives_no_cause(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    for name in ("none", "empty"):
+        assert display.cause([str(tmp_path / name)]) == "it ended without a word"
