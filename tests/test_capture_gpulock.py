@@ -16,6 +16,7 @@ from ncuflow.capture import lock
 from ncuflow.capture.lock import Gpu, parse_gpus, select_visible
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.staging import staging
+from ncuflow.runner.job import BEGINS, WAIT
 
 ROOT = Path(__file__).parents[1]
 GPUS = [Gpu(0, "GPU-aaaa0000-1", "NVIDIA H200"), Gpu(1, "GPU-bbbb1111-2", "NVIDIA H200")]
@@ -219,3 +220,50 @@ def test_another_model_is_not_taken_for_the_first(
     first = start("--", *HOLD)
     assert first_line(first).startswith(GPUS[0].uuid)
     assert finish(start("--timeout", "0", "--", "true"))[0] != 0
+
+
+def test_a_gpu_has_two_seats_and_each_a_temporary_folder(fake_gpus: Callable[[int], None]) -> None:
+    fake_gpus(1)
+    with lock.gpu_seat(0) as one, lock.gpu_seat(0) as two:
+        assert one.gpu == two.gpu and one.waits and two.waits
+        assert one.environ["TMPDIR"] != two.environ["TMPDIR"]
+        assert one.environ[WAIT] == two.environ[WAIT]
+        with pytest.raises(CaptureError, match="no GPU of 1 became free in time"), lock.gpu_seat(0):
+            pass
+        with lock.gpu_lock(0):  # a seat does not keep the GPU from what measures now
+            pass
+    with lock.gpu_seat(0):
+        pass
+
+
+def test_seats_are_spread_over_the_gpus(fake_gpus: Callable[[int], None]) -> None:
+    fake_gpus(2)
+    with lock.gpu_seat(0) as one, lock.gpu_seat(0) as two, lock.gpu_seat(0) as three:
+        assert {one.gpu, two.gpu} == set(GPUS) and three.gpu in GPUS
+
+
+def test_a_seat_under_the_lock_does_not_wait_for_it(
+    fake_gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_gpus(1)
+    with lock.gpu_lock(0) as held:
+        for name, value in held.environ.items():
+            monkeypatch.setenv(name, value)
+        with lock.gpu_seat(0) as inner:
+            assert not inner.waits and WAIT not in inner.environ
+
+
+def test_a_program_with_a_seat_measures_when_the_one_before_it_has_ended(
+    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    fake_gpus(1)
+    done = tmp_path / "done"
+    holder = start("--", "sh", "-c", f'echo held; read line; touch "{done}"')
+    assert first_line(holder) == "held"
+    with lock.gpu_seat(0) as held:
+        says = f"import os; from ncuflow.runner.run import hold; hold({held.environ[WAIT]!r})"
+        command = [sys.executable, "-c", f"{says}; print(os.path.exists({str(done)!r}))"]
+        pipe = subprocess.PIPE
+        waiter = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+        assert finish(holder)[0] == 0
+        assert waiter.communicate() == ("True\n", f"{BEGINS}\n")

@@ -18,6 +18,7 @@ rule preflight:
         f"{OUT}/logs/preflight.log",
     resources:
         gpu=1,
+        lane=2,
     params:
         jit_env=JIT_ENV,
         clocks=config["ncu"]["clock_control"],
@@ -38,6 +39,7 @@ rule ceilings:
         f"{OUT}/logs/ceilings.log",
     resources:
         gpu=1,
+        lane=2,
     shell:
         "lock=''; if nvidia-smi -L 2>/dev/null | grep -q GPU; then lock='python -m ncuflow lock --'; fi;"
         " $lock python -m ncuflow ceilings --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
@@ -111,9 +113,11 @@ if LIVE:
             f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
         log:
             f"{OUT}/logs/time-{{target}}-{{batch}}.log",
+        priority: 1
         retries: 1
         resources:
             gpu=1,
+            lane=2,
             attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
@@ -144,9 +148,11 @@ if LIVE:
             f"{CAPTURES}/{{target}}/pairs/pairs.jsonl",
         log:
             f"{OUT}/logs/pairs-{{target}}.log",
+        priority: 1
         retries: 1
         resources:
             gpu=1,
+            lane=2,
             attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
@@ -169,6 +175,7 @@ if LIVE:
         retries: 1
         resources:
             gpu=1,
+            lane=1,
         params:
             jit_env=JIT_ENV,
             out=f"{CAPTURES}/{{target}}/{{batch}}",
@@ -192,6 +199,7 @@ if LIVE:
         retries: 1
         resources:
             gpu=1,
+            lane=1,
         params:
             jit_env=JIT_ENV,
             out=f"{CAPTURES}/{{target}}/{{batch}}",
@@ -217,6 +225,7 @@ if LIVE:
         retries: 1
         resources:
             gpu=1,
+            lane=1,
         params:
             jit_env=JIT_ENV,
             out=f"{CAPTURES}/{{target}}/deep",
@@ -237,6 +246,7 @@ if LIVE:
             f"{OUT}/logs/jit.log",
         resources:
             gpu=1,
+            lane=2,
         params:
             modules=",".join(config["jit"]),
         shell:

@@ -22,10 +22,12 @@ from pathlib import Path
 
 from ncuflow.capture.process import CaptureError, minimal_environment, output_of, run_child
 from ncuflow.io import UsageError
+from ncuflow.runner.job import WAIT
 
 QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
 HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself
 POLL_S = 0.25
+SEATS = 2  # programs of profilers per GPU: one measures, the next one starts
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,14 @@ class Held:
     """A GPU that is ours, and what a child needs to use it: environment variables, and the locks.
 
     locks: file descriptors for the child to inherit, so that a program under a profiler keeps the GPU
-    locked for as long as it lives, also when the holder is killed.
+    locked for as long as it lives, also when the holder is killed. waits: the program takes the GPU's lock itself,
+    before it measures; the holder has no more than a seat.
     """
 
     gpu: Gpu
     environ: Mapping[str, str] = field(default_factory=dict)
     locks: tuple[int, ...] = ()
+    waits: bool = False
 
 
 def parse_gpus(text: str) -> list[Gpu]:
@@ -114,65 +118,96 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
     CaptureError if no GPU becomes free within `timeout` seconds.
     """
     gpus = visible_gpus()
-    outer = os.environ.get(HELD, "")
-    if outer and any(gpu.uuid == outer for gpu in gpus):
-        yield Held(next(gpu for gpu in gpus if gpu.uuid == outer))
+    outer = _outer(gpus)
+    if outer:
+        yield Held(outer)
         return
-    folder = lock_folder()
     deadline = None if timeout is None else time.monotonic() + timeout
     with ExitStack() as stack:
         if exclusive_host:
             # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
             ordered = sorted(gpus, key=lambda gpu: gpu.uuid)
-            taken = [stack.enter_context(_first_free([g], folder, deadline)) for g in ordered]
-            gpu = gpus[0]
+            wanted = [[(gpu, _lock_file(gpu))] for gpu in ordered]
         else:
-            alike = [gpu for gpu in gpus if gpu.name == gpus[0].name]
-            taken = [stack.enter_context(_first_free(alike, folder, deadline))]
-            gpu = taken[0][0]
-        scratch = str(stack.enter_context(_scratch(gpu)))
+            wanted = [[(gpu, _lock_file(gpu)) for gpu in _alike(gpus)]]
+        taken = [stack.enter_context(_first_free(places, deadline)) for places in wanted]
+        gpu = gpus[0] if exclusive_host else taken[0][0]
+        scratch = str(stack.enter_context(_scratch(f"tmp-{gpu.uuid[-12:]}")))
         environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
-        yield Held(gpu, environ, tuple(handle for _, handle in taken))
+        yield Held(gpu, environ, tuple(handle for _, _, handle in taken))
+
+
+@contextmanager
+def gpu_seat(timeout: float | None = None) -> Iterator[Held]:
+    """A visible GPU to start a profiler for, for the length of the block; what it profiles locks the GPU itself.
+
+    The start of Python, torch and a profiler takes longer than many a batch, and needs no GPU: with a seat it goes on
+    while another program measures. Raises CaptureError if no seat becomes free within `timeout` seconds.
+    """
+    gpus = visible_gpus()
+    outer = _outer(gpus)
+    if outer:
+        yield Held(outer)
+        return
+    deadline = None if timeout is None else time.monotonic() + timeout
+    seats = [
+        (gpu, _lock_file(gpu, f".seat{seat}")) for seat in range(SEATS) for gpu in _alike(gpus)
+    ]
+    with ExitStack() as stack:
+        gpu, seat, handle = stack.enter_context(_first_free(seats, deadline))
+        scratch = str(stack.enter_context(_scratch(f"tmp-{gpu.uuid[-12:]}{seat.suffix}")))
+        environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
+        yield Held(gpu, {**environ, WAIT: str(_lock_file(gpu))}, (handle,), True)
+
+
+def _outer(gpus: Sequence[Gpu]) -> Gpu | None:
+    """The GPU that a command around this one holds."""
+    return next((gpu for gpu in gpus if gpu.uuid == os.environ.get(HELD)), None)
+
+
+def _alike(gpus: Sequence[Gpu]) -> list[Gpu]:
+    return [gpu for gpu in gpus if gpu.name == gpus[0].name]
+
+
+def _lock_file(gpu: Gpu, part: str = "") -> Path:
+    return lock_folder() / f"{gpu.uuid}.lock{part}"
 
 
 @contextmanager
 def _first_free(
-    gpus: Sequence[Gpu], folder: Path, deadline: float | None
-) -> Iterator[tuple[Gpu, int]]:
+    places: Sequence[tuple[Gpu, Path]], deadline: float | None
+) -> Iterator[tuple[Gpu, Path, int]]:
     waiting = False
     while True:
-        for gpu in gpus:
-            handle = os.open(
-                folder / f"{gpu.uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+        for gpu, path in places:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(handle)
                 continue
             try:
-                yield gpu, handle
+                yield gpu, path, handle
             finally:
                 # Closing would leave it to whoever inherited the file, a profiler's daemon for one.
                 fcntl.flock(handle, fcntl.LOCK_UN)
                 os.close(handle)
             return
+        count = len({gpu for gpu, _ in places})
         if deadline is not None and time.monotonic() >= deadline:
-            raise CaptureError(f"no GPU of {len(gpus)} became free in time")
+            raise CaptureError(f"no GPU of {count} became free in time")
         if not waiting:
-            print(
-                f"waiting for a GPU: all {len(gpus)} are locked by other captures", file=sys.stderr
-            )
+            print(f"waiting for a GPU: all {count} are locked by other captures", file=sys.stderr)
             waiting = True
         time.sleep(POLL_S)
 
 
 @contextmanager
-def _scratch(gpu: Gpu) -> Iterator[Path]:
-    """A fresh TMPDIR. We hold the GPU's lock, so what a killed holder left there can go."""
+def _scratch(name: str) -> Iterator[Path]:
+    """A fresh TMPDIR. We hold the lock that it belongs to, so what a killed holder left there can go."""
     base = Path(tempfile.gettempdir()) / f"ncuflow-gpu-{os.getuid()}"
     folder = own_folder(os.environ.get("NCUFLOW_LOCK_DIR") or base)
-    scratch = folder / f"tmp-{gpu.uuid[-12:]}"
+    scratch = folder / name
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(mode=0o700)
     try:

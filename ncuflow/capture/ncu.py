@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.lock import Gpu, Held, gpu_lock
+from ncuflow.capture.lock import Gpu, Held, gpu_seat
 from ncuflow.capture.machine import gpu_query, parse_gpu, tool
 from ncuflow.capture.points import (
     Found,
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
         report = args.out / f"{args.name}.ncu-rep"
         keep_nothing("ncu", report, [p["id"] for p in planned], read_records(args.timing))
         return LOST
-    with gpu_lock(args.lock_timeout) as held, staging(args.out, args.name) as stage:
+    with gpu_seat(args.lock_timeout) as held, staging(args.out, args.name) as stage:
         return _capture_in(args, points, held, stage)
 
 
@@ -154,7 +154,12 @@ def _capture_in(
     progress = ProfilerOutput(f"{args.target} {args.name}", len(points), records)
     env = {**minimal_environment(), **held.environ}
     outcome = run_child(
-        command, env=env, timeout=args.timeout, on_line=progress.line, inherited=held.locks
+        command,
+        env=env,
+        timeout=args.timeout,
+        on_line=progress.line,
+        inherited=held.locks,
+        begun=progress.begun if held.waits else None,
     )
     if progress.refused:
         raise CaptureError(REMEDY, REFUSED)

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.lock import Held, gpu_lock
+from ncuflow.capture.lock import Held, gpu_seat
 from ncuflow.capture.machine import tool
 from ncuflow.capture.ncu import (
     COMPLETE,
@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
         report = args.out / f"{args.name}.sqlite"
         keep_nothing("nsys", report, [p["id"] for p in planned], read_records(args.timing))
         return LOST
-    with gpu_lock(args.lock_timeout) as held, staging(args.out, args.name) as stage:
+    with gpu_seat(args.lock_timeout) as held, staging(args.out, args.name) as stage:
         return _capture_in(args, points, held, stage)
 
 
@@ -151,7 +151,12 @@ def _capture_in(
     (stage / "home").mkdir()
     env = program_environment(held.environ, (stage / "home").resolve())
     outcome = run_child(
-        command, env=env, timeout=args.timeout, on_line=progress.line, inherited=held.locks
+        command,
+        env=env,
+        timeout=args.timeout,
+        on_line=progress.line,
+        inherited=held.locks,
+        begun=progress.begun if held.waits else None,
     )
     if not report.exists():
         raise CaptureError(

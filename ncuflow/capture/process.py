@@ -25,6 +25,7 @@ PASSED = re.compile(
 )
 PR_SET_PDEATHSIG = 1
 GRACE_S = 10.0
+POLL_S = 0.1
 
 
 class CaptureError(CommandError):
@@ -59,10 +60,12 @@ def run_child(
     cwd: Path | None = None,
     capture: bool = True,
     inherited: Sequence[int] = (),
+    begun: threading.Event | None = None,
 ) -> Outcome:
     """Run `command` in its own process group, hand each line of its output to `on_line`.
 
-    inherited: file descriptors that it and its children keep open. At `timeout` seconds, or when
+    inherited: file descriptors that it and its children keep open. begun: set when the time starts to count, if
+    that is not at once. At `timeout` seconds, or when
     this process is interrupted, the whole group is ended. Raises CaptureError if the program does not exist.
     """
     started = time.monotonic()
@@ -86,6 +89,10 @@ def run_child(
     reader.start()
     timed_out = False
     try:
+        if begun is not None:
+            while not begun.wait(POLL_S) and child.poll() is None:
+                pass
+            started = time.monotonic()
         child.wait(timeout)
     except subprocess.TimeoutExpired:
         timed_out = True

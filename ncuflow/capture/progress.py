@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 from ncuflow.capture.points import read_progress
+from ncuflow.runner.job import BEGINS
 
 PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')
 REFUSED = re.compile(r"ERR_NVGPUCTRPERM")
@@ -31,12 +33,16 @@ class ProfilerOutput:
         self.kernels = 0
         self.refused = False
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.begun = threading.Event()  # set when the program holds its GPU
         self._last = ""
 
     def line(self, text: str) -> None:
         """One line of output."""
         self.refused = self.refused or bool(REFUSED.search(text))
-        if PROFILING.search(text):
+        if text == BEGINS:
+            self.started = self.clock()
+            self.begun.set()
+        elif PROFILING.search(text):
             self.kernels += 1
             self._report()
         elif text.strip() and not NOISE.search(text):

@@ -18,11 +18,14 @@ exit  0 all points ok or skipped    1 nothing could be run    2 bad input
 from __future__ import annotations
 
 import argparse
+import fcntl
+import importlib
 import json
 import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,7 @@ from ncuflow.io import UsageError, write_text
 from ncuflow.model import Origin
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
-from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Run
+from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, SOME_FAILED, WAIT, Run
 from ncuflow.runner.launch import Launch
 from ncuflow.runner.origin import origin
 from ncuflow.runner.progress import Progress
@@ -274,6 +277,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from ncuflow.runner.gpu import Gpu
 
+        hold(os.environ.get(WAIT))
         device = Gpu()
     except (ImportError, RuntimeError) as error:
         return _fail(builds.one_line(error), FATAL)
@@ -288,6 +292,17 @@ def run(args: argparse.Namespace) -> int:
         return write_records(args.out, names, made, lambda emit: pairs.run_pairs(what, sides, emit))
     names = [point.id for point in points]
     return write_records(args.out, names, made, lambda emit: run_points(what, points, emit))
+
+
+def hold(lock: str | None) -> None:
+    """Import what takes seconds and needs no GPU, and then wait for the lock of this process's GPU, for good."""
+    if lock is None:
+        return
+    for name in ("torch", "flashinfer"):
+        with suppress(ImportError):  # what needs them says so
+            importlib.import_module(name)
+    fcntl.flock(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
+    print(BEGINS, file=sys.stderr, flush=True)
 
 
 def _fail(message: str, status: int) -> int:
