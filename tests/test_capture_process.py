@@ -81,3 +81,16 @@ def test_scrub_command_keeps_no_absolute_path(tmp_path: Path) -> None:
         "--output=outputs/points.json",
         "-f",
     ]
+
+
+def test_the_time_that_a_program_waits_for_its_turn_does_not_count() -> None:
+    asked: list[float] = []
+
+    def waited() -> float:
+        asked.append(0.0)
+        return 1000.0 if len(asked) < 3 else 0.0
+
+    hangs = [sys.executable, "-c", "import signal; signal.pause()"]
+    assert run_child(hangs, timeout=0.01, waited=lambda: 0.0).timed_out
+    ends = [sys.executable, "-c", "pass"]
+    assert not run_child(ends, timeout=0.0, waited=waited).timed_out

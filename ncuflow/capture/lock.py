@@ -44,14 +44,12 @@ class Held:
     """A GPU that is ours, and what a child needs to use it: environment variables, and the locks.
 
     locks: file descriptors for the child to inherit, so that a program under a profiler keeps the GPU
-    locked for as long as it lives, also when the holder is killed. waits: the program takes the GPU's lock itself,
-    before it measures; the holder has no more than a seat.
+    locked for as long as it lives, also when the holder is killed.
     """
 
     gpu: Gpu
     environ: Mapping[str, str] = field(default_factory=dict)
     locks: tuple[int, ...] = ()
-    waits: bool = False
 
 
 def parse_gpus(text: str) -> list[Gpu]:
@@ -157,7 +155,7 @@ def gpu_seat(timeout: float | None = None) -> Iterator[Held]:
         gpu, seat, handle = stack.enter_context(_first_free(seats, deadline))
         scratch = str(stack.enter_context(_scratch(f"tmp-{gpu.uuid[-12:]}{seat.suffix}")))
         environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
-        yield Held(gpu, {**environ, WAIT: str(_lock_file(gpu))}, (handle,), True)
+        yield Held(gpu, {**environ, WAIT: str(_lock_file(gpu))}, (handle,))
 
 
 def _outer(gpus: Sequence[Gpu]) -> Gpu | None:

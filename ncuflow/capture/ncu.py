@@ -159,7 +159,7 @@ def _capture_in(
         timeout=args.timeout,
         on_line=progress.line,
         inherited=held.locks,
-        begun=progress.begun if held.waits else None,
+        waited=progress.waited,
     )
     if progress.refused:
         raise CaptureError(REMEDY, REFUSED)

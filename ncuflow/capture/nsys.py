@@ -156,7 +156,7 @@ def _capture_in(
         timeout=args.timeout,
         on_line=progress.line,
         inherited=held.locks,
-        begun=progress.begun if held.waits else None,
+        waited=progress.waited,
     )
     if not report.exists():
         raise CaptureError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -25,7 +26,6 @@ PASSED = re.compile(
 )
 PR_SET_PDEATHSIG = 1
 GRACE_S = 10.0
-POLL_S = 0.1
 
 
 class CaptureError(CommandError):
@@ -60,12 +60,12 @@ def run_child(
     cwd: Path | None = None,
     capture: bool = True,
     inherited: Sequence[int] = (),
-    begun: threading.Event | None = None,
+    waited: Callable[[], float] = lambda: 0.0,
 ) -> Outcome:
     """Run `command` in its own process group, hand each line of its output to `on_line`.
 
-    inherited: file descriptors that it and its children keep open. begun: set when the time starts to count, if
-    that is not at once. At `timeout` seconds, or when
+    inherited: file descriptors that it and its children keep open. waited: seconds so far that do not count, since it
+    waited for its turn. At `timeout` seconds, or when
     this process is interrupted, the whole group is ended. Raises CaptureError if the program does not exist.
     """
     started = time.monotonic()
@@ -89,11 +89,13 @@ def run_child(
     reader.start()
     timed_out = False
     try:
-        if begun is not None:
-            while not begun.wait(POLL_S) and child.poll() is None:
-                pass
-            started = time.monotonic()
-        child.wait(timeout)
+        while timeout is not None and child.poll() is None:
+            left = timeout + waited() - (time.monotonic() - started)
+            if left <= 0:
+                raise subprocess.TimeoutExpired(child.args, timeout)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(left)
+        child.wait()
     except subprocess.TimeoutExpired:
         timed_out = True
         end_group(child, group=capture)
@@ -101,7 +103,7 @@ def run_child(
         end_group(child, group=capture)
         raise
     reader.join(GRACE_S)
-    return Outcome(child.returncode, timed_out, time.monotonic() - started)
+    return Outcome(child.returncode, timed_out, time.monotonic() - started - waited())
 
 
 def end_group(child: subprocess.Popen[str], group: bool = True) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 from ncuflow.capture.points import read_progress
-from ncuflow.runner.job import BEGINS
+from ncuflow.runner.job import BEGINS, WAITS
 
 PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')
 REFUSED = re.compile(r"ERR_NVGPUCTRPERM")
@@ -33,25 +32,31 @@ class ProfilerOutput:
         self.kernels = 0
         self.refused = False
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.begun = threading.Event()  # set when the program holds its GPU
+        self._waits: float | None = None  # since when the program waits for its GPU
+        self._waited = 0.0
         self._last = ""
 
     def line(self, text: str) -> None:
         """One line of output."""
         self.refused = self.refused or bool(REFUSED.search(text))
-        if text == BEGINS:
-            self.started = self.clock()
-            self.begun.set()
+        if text == WAITS:
+            self._waits = self.clock()
+        elif text == BEGINS:
+            self._waited, self._waits = self.waited(), None
         elif PROFILING.search(text):
             self.kernels += 1
             self._report()
         elif text.strip() and not NOISE.search(text):
             self.tail.append(text)
 
+    def waited(self) -> float:
+        """Seconds that the program has waited for its GPU."""
+        return self._waited + (0.0 if self._waits is None else self.clock() - self._waits)
+
     def describe(self) -> str:
         """`decode sweep: point 3 of 12, 7 kernels, 14 s elapsed, about 40 s left`."""
         done = min(len(read_progress(self.records)), self.points)
-        elapsed = self.clock() - self.started
+        elapsed = self.clock() - self.started - self.waited()
         left = f", about {elapsed / done * (self.points - done):.0f} s left" if done else ""
         current = min(done + 1, self.points)
         point = f"{self.label}: point {current} of {self.points}, {self.kernels} kernels"

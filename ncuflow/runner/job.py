@@ -10,7 +10,7 @@ from ncuflow.runner.timing import ROUNDS
 from ncuflow.target import Target
 
 WAIT = "NCUFLOW_GPU_WAIT"  # the variable with a file that a run locks before it touches the GPU
-BEGINS = "ncuflow: the GPU is held"  # what it says then
+WAITS, BEGINS = "ncuflow: waiting for the GPU", "ncuflow: the GPU is held"  # what it says then
 OK, FATAL, SOME_FAILED, LOST = 0, 1, 3, 4
 
 

@@ -34,7 +34,7 @@ from ncuflow.io import UsageError, write_text
 from ncuflow.model import Origin
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
-from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, SOME_FAILED, WAIT, Run
+from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, SOME_FAILED, WAIT, WAITS, Run
 from ncuflow.runner.launch import Launch
 from ncuflow.runner.origin import origin
 from ncuflow.runner.progress import Progress
@@ -301,6 +301,7 @@ def hold(lock: str | None) -> None:
     for name in ("torch", "flashinfer"):
         with suppress(ImportError):  # what needs them says so
             importlib.import_module(name)
+    print(WAITS, file=sys.stderr, flush=True)
     fcntl.flock(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
     print(BEGINS, file=sys.stderr, flush=True)
 
