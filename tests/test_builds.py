@@ -73,7 +73,7 @@ def test_modules_are_built_once_each_and_a_failure_is_of_one_module() -> None:
     target: Any = SimpleNamespace(modules=lambda p: [specs[p["n"] % 3]])
     found = builds.modules(target, made(6))
     assert len(found) == 3
-    entries = builds.build(list(found.values()), 2, lambda line: None)
+    entries = builds.build(found, 2, lambda line: None)
     report = {entry["name"]: entry for entry in entries}
     assert {name: entry["status"] for name, entry in report.items()} == {
         "norm": "built",

@@ -93,7 +93,7 @@ EXPECTED = {
     "time_floor_us": 2.9, "time_sustained_us": 403, "time_sustained_q25_us": 397, "time_sustained_q75_us": 411,
     "clock_cold_mhz": 1905, "clock_hot_mhz": 1890, "clock_sustained_mhz": 1455, "throttle_cold": "thermal",
     "throttle_sustained": "sw_power_cap", "tflops_sustained": 6e9 / 403e-6 / 1e12, "gbs_sustained": 1.2e9 / 403e-6 / 1e9,
-    "time_insitu_us": 326, "insitu_n": 3, "kernel_gap_us": 6,
+    "time_insitu_us": 326, "time_span_us": 330, "insitu_n": 3, "kernel_gap_us": 6,
     "time_ncu_us": 320, "replay_distortion": 320 / 326,
     "flops_analytic": 6e9, "bytes_analytic": 1.2e9, "convention": "as counted",
     "flops_counted": FLOPS, "flops_tensor_counted": TENSOR,

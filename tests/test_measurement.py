@@ -151,12 +151,14 @@ def test_in_situ_time_is_the_median_over_launches_of_their_kernels():
     assert found["insitu_n"] == 3
     assert found["time_insitu_us"] == pytest.approx(1.6)
     assert found["kernel_gap_us"] == pytest.approx(0.2)
+    assert found["time_span_us"] == pytest.approx(2.0)  # of the launches: 2.0, 3.0 and 1.8
 
 
 def test_a_kernel_within_another_leaves_no_gap():
     found = row(launches=[launch(0, 100_000, 0), launch(10_000, 20_000, 0),
                           launch(110_000, 120_000, 0)])  # fmt: skip
     assert found["kernel_gap_us"] == pytest.approx(10)
+    assert found["time_span_us"] == pytest.approx(120)
 
 
 def test_distortion_is_profiled_over_in_situ():

@@ -244,6 +244,10 @@ COLUMNS = (
     _timed("plan_us", "plan_us", "median host time of plan()"),
     _traced("time_insitu_us", "float", "µs", "median over launches of the sum of their kernels' time",
             lambda j: median(sum(o["duration_ns"] for o in launch) for launch in j.launches) / 1e3),
+    _traced("time_span_us", "float", "µs",
+            "median over launches from the start of their first kernel to the end of their last one, gaps included",
+            lambda j: median(max(o["end_ns"] for o in launch) - min(o["start_ns"] for o in launch)
+                             for launch in j.launches) / 1e3),
     _traced("insitu_n", "int", "", "launches in that median", lambda j: len(j.launches)),
     _traced("kernel_gap_us", "float", "µs", "median over launches of idle time between their kernels",
             lambda j: median(idle_us((o["start_ns"], o["end_ns"]) for o in launch) for launch in j.launches)),

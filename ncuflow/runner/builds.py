@@ -100,9 +100,10 @@ def buildable(
     return kept
 
 
-def modules(target: Target, points: Sequence[Point]) -> dict[str, Any]:
-    """JIT modules (JitSpec) of the points, by name."""
-    return {spec.name: spec for point in points for spec in target.modules(point.params)}
+def modules(target: Target, points: Sequence[Point]) -> list[Any]:
+    """JIT modules (JitSpec) of the points, one a name."""
+    found = {spec.name: spec for point in points for spec in target.modules(point.params)}
+    return list(found.values())
 
 
 def build(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -176,7 +177,8 @@ def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
             raise BadInput(path, "not a list of points") from None
         except ValueError as error:
             raise UsageError(str(error)) from None
-        found |= modules(target, buildable(target, read_points(path, target), known, log))
+        wanted = buildable(target, read_points(path, target), known, log)
+        found |= {spec.name: spec for spec in modules(target, wanted)}
     return list(found.values())
 
 

@@ -116,6 +116,7 @@ function times(context) {
     "time_hot_us",
     "time_sustained_us",
     "time_insitu_us",
+    "time_span_us",
     "time_ncu_us",
     "replay_distortion",
     "host_launch_us",
