@@ -78,7 +78,6 @@ APART = (
     "cli",
     "artifacts",
     "data",
-    "__main__",
     "aot",
     "tllm_",
     "collect_env",
@@ -122,7 +121,7 @@ def templates() -> dict[str, Template]:
     from flashinfer.api_logging import _TRACE_REGISTRY
 
     for info in pkgutil.iter_modules(flashinfer.__path__):
-        if not info.name.startswith(APART):
+        if not info.name.startswith((*APART, "__")):
             try:
                 importlib.import_module(f"flashinfer.{info.name}")
             except Exception:  # a library that it lacks is no concern of the others

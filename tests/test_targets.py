@@ -88,7 +88,7 @@ def test_a_target_has_all_its_parts(name: str) -> None:
     assert target.choices.keys() <= target.parameters.keys()
     assert all(target.parameters[key] in values for key, values in target.choices.items())
     assert target.small.keys() <= target.parameters.keys()
-    if name != "apis":  # of which each point is another function
+    if name not in ("apis", "gdn_prefill"):  # another function each point; compiled by the CuTe DSL
         assert {"python", "jit", "binding"} <= target.api.keys()
         assert target.kernels and target.jit
 
@@ -213,6 +213,8 @@ def test_ids_do_not_change(name: str, changes: dict[str, Any], point: str) -> No
         ("kv_append", {"batch": 2, "append_len": 3}, 0, 2 * 6 * 2 * 8 * 128 * 2 + 6 * 8),
         ("kv_append", {"batch": 2, "append_len": 3, "variant": "mla"}, 0, 2 * 6 * 576 * 2 + 6 * 8),
         ("activation", {"tokens": 5, "hidden": 8}, 40, 3 * 40 * 2),
+        ("gdn_prefill", {"seq_len": 10}, 6 * 10 * 32 * 128**2,
+         2 * 2 * 10 * 48 * 128 + 2 * 10 * 32 * 4 + 32 * 128**2 * 4),
         ("sampling", {"batch": 2, "vocab": 10}, 0, 2 * 10 * 4 + 2 * 4),
         ("sampling", {"batch": 2, "vocab": 10, "variant": "softmax"}, 0, 2 * 2 * 10 * 4),
         ("sampling", {"batch": 2, "vocab": 10, "variant": "select", "top_k": 3}, 0, 80 + 2 * 3 * 8),
@@ -253,6 +255,7 @@ def test_full_prefill_is_274_9_gflop() -> None:
         ("decode", {"backend": "fa3", "cores": "tensor"}, A100, "fa3 needs compute capability 9.0"),
         ("mla_decode", {"backend": "fa3"}, A100, "fa3 needs compute capability 9.0"),
         ("mla_decode", {}, H200, None),
+        ("gdn_prefill", {}, A100, "measured on compute capability 9.0"),
         ("rmsnorm", {"variant": "layernorm"}, H200, "layernorm takes bf16 alone"),
         ("sampling", {}, T4, None),
         ("rope", {"batch": 3}, H200, "do not split into 3"),
@@ -617,6 +620,21 @@ def test_the_tokens_that_may_be_drawn(limits: tuple[int, float, float], kept: in
     probs = np.array([[0.05, 0.4, 0.02, 0.3, 0.15, 0.08]])
     most = np.sort(probs[0])[::-1][kept - 1]
     assert (reference.likely(probs, *limits) == (probs >= most)).all()
+
+
+def test_delta_rule_reference_is_a_sum_over_the_tokens_before() -> None:
+    q, k, v = DRAW((5, 1, 4)), DRAW((5, 1, 4)), DRAW((5, 2, 3))
+    decay, update = 1 / (1 + DRAW((5, 2)) ** 2), 1 / (1 + DRAW((5, 2)) ** 2)
+    found = reference.gated_delta_rule(q, k, v, decay, update, 0.5)
+    for head in range(2):
+        # what a token wrote is its value, less what the tokens before it had left for its key
+        written: list[Any] = []
+        for t in range(5):
+            left = [np.prod(decay[s + 1 : t + 1, head]) * written[s] for s in range(t)]
+            held = sum((k[s, 0] @ k[t, 0] * left[s] for s in range(t)), np.zeros(3))
+            written.append(update[t, head] * (v[t, head] - held))
+            read = sum(q[t, 0] @ k[s, 0] * w for s, w in enumerate([*left, written[t]]))
+            CLOSE(found[t, head], 0.5 * read)
 
 
 def test_softmax_reference() -> None:

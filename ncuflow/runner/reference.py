@@ -76,6 +76,26 @@ def gated(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     return gate * share * up
 
 
+def gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, update: Tensor, scale: float
+) -> Tensor:
+    """Linear attention of one sequence by the gated delta rule, token by token from an empty state.
+
+    q, k [tokens, heads, dim]; v [tokens, value heads, dim], a multiple of the heads, neighbours of which
+    share a head; decay, update [tokens, value heads]. Returns the shape of v.
+    """
+    xp, q, k, v, decay, update = _wide(q, k, v, decay, update)
+    q, k = (xp.repeat(x, v.shape[1] // x.shape[1], axis=1) for x in (q, k))
+    state = xp.zeros((v.shape[1], q.shape[2], v.shape[2]), dtype=v.dtype, device=v.device)
+    out = xp.empty_like(v)
+    for t in range(v.shape[0]):
+        state = decay[t, :, None, None] * state
+        held = (k[t, :, None] @ state)[:, 0]
+        state = state + k[t, :, :, None] * (update[t, :, None] * (v[t] - held))[:, None]
+        out[t] = scale * (q[t, :, None] @ state)[:, 0]
+    return out
+
+
 def layernorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension."""
     xp, x, weight, bias = _wide(x, weight, bias)

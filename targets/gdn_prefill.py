@@ -1,0 +1,152 @@
+"""Prefill of a gated delta net (GDN): linear attention whose state forgets, and corrects what it holds.
+
+Each head keeps a matrix from keys to values. A token decays it by its gate, replaces what the matrix
+holds for the token's key by its value, as far as its update gate says, and reads it with its query.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+from ncuflow.runner import reference
+from ncuflow.runner.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    Gpu,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    capability,
+    torch_dtype,
+)
+from ncuflow.target import Choice, Symbol, Target, Work
+
+HEAD_DIM = 128  # the one that FlashInfer is built for
+_CP = {"on": True, "off": False}
+
+
+def point_id(p: Params) -> str:
+    """E.g. B1_S8192_Q16_V32_bf16; _cp_on where context parallelism is forced."""
+    knobs = "" if p["cp"] == "auto" else f"_cp_{p['cp']}"
+    return f"B{p['batch']}_S{p['seq_len']}_Q{p['q_heads']}_V{p['v_heads']}_{p['dtype']}{knobs}"
+
+
+def unable(p: Params, gpu: Gpu) -> str | None:
+    """Why this GPU cannot run the point; None if it can."""
+    if capability(gpu) != (9, 0):
+        return f"measured on compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    if p["v_heads"] % p["q_heads"]:
+        return f"{p['v_heads']} value heads are not a multiple of {p['q_heads']} query heads"
+    return None
+
+
+def work(p: Params) -> Work:
+    """FLOPs of the recurrence, 6*D*D per token and value head: the key read and written back, the
+    query read. Bytes: q, k, v, o and both gates once, the final state written."""
+    tokens, heads = p["batch"] * p["seq_len"], p["v_heads"]
+    elements = 2 * tokens * (p["q_heads"] + heads) * HEAD_DIM
+    state = p["batch"] * heads * HEAD_DIM * HEAD_DIM * 4
+    return Work(
+        flops=6 * tokens * heads * HEAD_DIM * HEAD_DIM,
+        bytes=elements * ITEMSIZE[p["dtype"]] + 2 * tokens * heads * 4 + state,
+        convention="ncuflow: 6*D*D per token and value head; q, k, v, o, gates once, final state written",
+    )
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id: keys of length one, gates near one. The reference covers every token."""
+    import torch
+    from flashinfer.gdn_prefill import chunk_gated_delta_rule
+
+    inputs = Inputs(TARGET.point_id(p), seed)
+    dtype, tokens = torch_dtype(p["dtype"]), p["batch"] * p["seq_len"]
+    q, k = (inputs.normal(tokens, p["q_heads"], HEAD_DIM, dtype=torch.float32) for _ in range(2))
+    q, k = ((t / t.norm(dim=-1, keepdim=True)).to(dtype) for t in (q, k))
+    v = inputs.normal(tokens, p["v_heads"], HEAD_DIM, dtype=dtype)
+    shape = (tokens, p["v_heads"])
+    decay, update = (inputs.normal(*shape, dtype=torch.float32) for _ in range(2))
+    decay, update = torch.exp(-0.05 * decay.abs()), torch.sigmoid(update)
+    starts = torch.arange(p["batch"] + 1, dtype=torch.int64, device=q.device) * p["seq_len"]
+    out = torch.empty_like(v)
+    square = (p["batch"], p["v_heads"], HEAD_DIM, HEAD_DIM)
+    state = torch.empty(square, dtype=torch.float32, device=q.device)
+    settings: dict[str, Any] = {} if p["cp"] == "auto" else {"use_cp": _CP[p["cp"]]}
+    if settings and "use_cp" not in inspect.signature(chunk_gated_delta_rule).parameters:
+        raise ValueError("this FlashInfer's GDN prefill knows no context parallelism")
+    scale = 1 / math.sqrt(HEAD_DIM)
+
+    def run() -> None:
+        chunk_gated_delta_rule(
+            q,
+            k,
+            v,
+            decay,
+            update,
+            scale,
+            None,
+            True,
+            starts,
+            output=out,
+            output_state=state,
+            **settings,
+        )
+
+    def expected() -> tuple[Tensor]:
+        size = p["seq_len"]
+        parts = [slice(i * size, (i + 1) * size) for i in range(p["batch"])]
+        found = [
+            reference.gated_delta_rule(q[one], k[one], v[one], decay[one], update[one], scale)
+            for one in parts
+        ]
+        return (torch.cat(found),)
+
+    return Launch(
+        run=run,
+        output=lambda: (out,),
+        reference=expected,
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: (out, state),
+    )
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point: CUDA until 0.6.12; the CuTe DSL, which compiles at the first call, since."""
+    try:
+        from flashinfer.jit.gdn import gen_gdn_prefill_sm90_module
+    except ImportError:
+        return []
+    return [gen_gdn_prefill_sm90_module()]
+
+
+TARGET = Target(
+    name="gdn_prefill",
+    title="Gated delta net prefill",
+    heading="GDN Prefill Kernel",
+    order=10,
+    parameters={
+        "batch": 1,
+        "seq_len": 8192,  # tokens of each sequence
+        "q_heads": 16,  # query and key heads; with 32 value heads those of Qwen3.5 4B, 9B and 35B
+        "v_heads": 32,
+        "dtype": "bf16",
+        "cp": "auto",  # use_cp, context parallelism: one sequence's chunks side by side; FlashInfer's choice
+    },
+    choices={"dtype": tuple(ITEMSIZE), "cp": ("auto", "on", "off")},
+    small={"seq_len": 64},
+    id=point_id,
+    unable=unable,
+    memory=lambda p: 8 * work(p).bytes,  # float32 copies of the reference
+    work=work,
+    prepare=prepare,
+    generate=modules,
+    kernels=(Symbol("delta_rule", ""),),  # of the CuTe DSL: no header declares it
+    api={"python": "flashinfer.gdn_prefill.chunk_gated_delta_rule"},
+    prices=(
+        Choice(
+            "gdn_cp", "FlashInfer's choice, or without context parallelism", "cp", "auto", "off"
+        ),
+    ),
+)
