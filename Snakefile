@@ -19,6 +19,7 @@ include: "workflows/capture.smk"
 include: "workflows/tables.smk"
 include: "workflows/findings.smk"
 include: "workflows/pages.smk"
+include: "workflows/static.smk"
 include: "workflows/compare.smk"
 include: "workflows/sample.smk"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ncuflow.capture import recording
+from ncuflow.capture.manifest import checksums
 from ncuflow.capture.process import CaptureError
 from ncuflow.cli import dispatch
 from ncuflow.private import find_secret, patterns
@@ -30,6 +31,7 @@ def evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (batch / "trace.sqlite").write_bytes(b"SQLite format 3\0" + bytes(5000))
     (batch / "sweep.json").write_text(json.dumps({"command": ["ncu", "--nvtx"], "lost": []}))
     origin = {"tier": "A", "gpu": "NVIDIA H200", "date": "2026-11-20T00:00:00Z", "recording": None}
+    origin |= {"driver": "580.1", "flashinfer": "0.7.2"}
     (folder / "environment.json").write_text(json.dumps({"provenance": origin}))
     (folder / "logs").mkdir()
     (folder / "logs" / "x.log").write_text(TOKEN)
@@ -110,6 +112,44 @@ def test_an_existing_recording_is_not_written_over(evidence: Path, tmp_path: Pat
     with pytest.raises(CaptureError, match="not empty"):
         recording.record(evidence, target, "r")
     assert [path.name for path in target.iterdir()] == ["kept"]
+
+
+def resealed(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
+    """A recording that somebody changed, manifest and all."""
+    change(folder)
+    path = folder / "manifest.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps(stored | {"files": checksums(folder)}))
+
+
+def unsigned(folder: Path) -> None:
+    stored = json.loads((folder / "manifest.json").read_text())
+    stored["provenance"]["driver"] = None
+    (folder / "manifest.json").write_text(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda r: (r / "ceilings.json").write_text(f'["{TOKEN}"]'),
+            "ceilings.json: holds the value",
+        ),
+        (unsigned, "does not say driver"),
+        (
+            lambda r: (r / "decode/b1a2b3c4d/timing.jsonl").write_text('{"status": "wrong"}'),
+            "no point has a good result",
+        ),
+    ],
+)
+def test_a_recording_of_somebody_is_judged(
+    evidence: Path, tmp_path: Path, capsys, change, message
+) -> None:  # type: ignore[no-untyped-def]
+    recording.record(evidence, tmp_path / "r", "r")
+    assert recording.judge(tmp_path / "r") == "NVIDIA H200, FlashInfer 0.7.2: points 1 ok"
+    resealed(tmp_path / "r", change)
+    with pytest.raises(CaptureError, match=message):
+        recording.judge(tmp_path / "r")
 
 
 @pytest.mark.parametrize(

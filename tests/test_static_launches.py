@@ -19,7 +19,7 @@ GPU = device("NVIDIA H200")
 def host(recording, gpu=GPU):
     registers = {k.kernel: k.registers for point in launched(recording) for k in point}
     if H200[recording] == (0, 7):  # kernels that the rules of rope ask for and do not launch
-        registers |= stored("flashinfer-0.7.2", "9.0").registers
+        registers |= stored("9.0").registers
     return Host(gpu, H200[recording], registers.__getitem__)
 
 
@@ -85,3 +85,22 @@ def test_a_kernel_that_was_not_compiled_is_named():
 def test_threads_and_blocks_are_products():
     launch = Launch("k", (2, 3, 4), (32, 2, 1), 0)
     assert (launch.blocks, launch.threads) == (24, 64)
+
+
+def test_registers_and_shared_memory_of_compiled_kernels_are_what_ncu_reports():
+    facts = stored("9.0")
+    compiled = {module.split("_with_")[0] for module in facts.content["flags"]}
+    seen, lacking = 0, set()
+    for kernel in (k for point in launched("h200-flashinfer-0.7.2") for k in point):
+        static = facts.kernels.get(kernel.kernel)
+        if static is None:
+            lacking.add((kernel.target, kernel.kernel))
+            continue
+        assert static["registers"] == kernel.registers, kernel
+        assert static["shared_bytes"] == kernel.shared[0], kernel
+        seen += 1
+    assert seen >= 74
+    attention = {"batch_prefill", "batch_decode"}
+    assert {target for target, _ in lacking} <= (
+        set() if attention <= compiled else {"decode", "prefill"}
+    )

@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import lzma
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture import manifest
+from ncuflow.capture import manifest, points
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.reportscrub import scrubbed
 from ncuflow.capture.staging import staging
@@ -75,7 +76,7 @@ def check(path: Path, evidence: Path, known: Any) -> None:
         data = plain.read_bytes()
         secret = find_secret(data, known) or find_path(data)
         if secret:
-            raise CaptureError(f"{shown}: holds {secret}; nothing was recorded")
+            raise CaptureError(f"{shown}: holds {secret}, which no recording may")
         if not is_report(path):
             return
         if scrubbed(data) is False:
@@ -130,7 +131,7 @@ def add_listing(path: Path, place: Path, known: Any) -> None:
     # What the reader decodes need not stand in the report's bytes.
     secret = find_secret(text.encode("utf-8"), known)
     if secret:
-        raise CaptureError(f"{path.name}: names {secret} as a source; nothing was recorded")
+        raise CaptureError(f"{path.name}: names {secret} as a source, which no recording may")
     write_text(listing.place(place), text)
 
 
@@ -183,6 +184,30 @@ def verify(folder: Path) -> int:
         raise CaptureError(str(error)) from None
 
 
+def judge(folder: Path) -> str:
+    """What a recording that matches its manifest holds, in a line.
+
+    CaptureError for what no recording may hold, whoever made it: a private value, sources, a point in
+    two batches, no GPU or version that its numbers could be of, no point with a good result.
+    """
+    known = patterns()
+    for path in evidence_files(folder):
+        check(path, folder, known)
+    one_batch_a_point(folder)
+    origin = read_json(folder / manifest.FILE).get("provenance") or {}
+    lacking = [key for key in ("gpu", "driver", "flashinfer", "date") if not origin.get(key)]
+    if lacking:
+        raise CaptureError(f"{folder / manifest.FILE}: does not say {', '.join(lacking)}")
+    status: Counter[str] = Counter()
+    for path in folder.glob("*/*/timing.jsonl*"):
+        with opened(path) as plain:
+            status.update(record["status"] for record in points.read_records(plain))
+    if not status["ok"]:
+        raise CaptureError(f"{folder}: no point has a good result")
+    counted = ", ".join(f"{n} {what}" for what, n in status.most_common())
+    return f"{origin['gpu']}, FlashInfer {origin['flashinfer']}: points {counted}"
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folders",
@@ -200,7 +225,7 @@ def run(args: argparse.Namespace) -> int:
     if len(args.folders) != (1 if args.verify else 2):
         raise UsageError("give EVIDENCE_DIR RECORDING_DIR, or --verify RECORDING_DIR")
     if args.verify:
-        print(f"{args.folders[0]}: {verify(args.folders[0])} files match")
+        print(f"{args.folders[0]}: {verify(args.folders[0])} files match; {judge(args.folders[0])}")
         return 0
     evidence, target = args.folders
     files = record(evidence, target, args.name or target.name)["files"]

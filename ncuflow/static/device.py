@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
@@ -18,7 +19,10 @@ UNIT_REGISTERS, UNIT_SHARED = 256, 128  # granularity: of a warp's registers, of
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU as the occupancy rules see it; memory sizes in bytes, rates as published."""
+    """A GPU as the rules see it; sizes in bytes, what an SM holds, and its dense FLOP per cycle by instruction.
+
+    mma_flops: of mma.sync in fp16 with fp32 accumulation; wgmma_flops: of warpgroup instructions, None without.
+    """
 
     gpu: str
     compute_capability: str
@@ -29,7 +33,18 @@ class Device:
     shared_block: int
     warps: int
     blocks: int
+    fp32_flops: float
+    mma_flops: float
+    wgmma_flops: float | None
     sources: tuple[str, ...]
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder below `outputs` for what is known of it without a run."""
+        return (
+            re.sub(r"[^a-z0-9]+", "-", self.gpu.lower().replace("nvidia", "")).strip("-")
+            + "-static"
+        )
 
     def fits(self, threads: int, registers: int, shared: int) -> dict[str, int]:
         """Blocks that an SM holds at once by each of its resources.
@@ -74,3 +89,19 @@ def device(name: str) -> Device:
     if found is None:
         raise ValueError(f"no GPU {name!r} in {DEVICES.name}; it has {', '.join(devices())}")
     return found
+
+
+def of_architecture(arch: str, name: str | None = None) -> Device:
+    """The GPU that is meant: by name, else the first of an architecture such as "80".
+
+    Raises ValueError where there is none, or where the named one is of another architecture.
+    """
+    capability = f"{arch[:-1]}.{arch[-1:]}"
+    found = [one for one in devices().values() if one.compute_capability == capability]
+    meant = device(name) if name else next(iter(found), None)
+    if meant not in found:
+        known = ", ".join(
+            sorted({d.compute_capability.replace(".", "") for d in devices().values()})
+        )
+        raise ValueError(f"arch {arch}: no {name or 'GPU'} of it in {DEVICES.name}; it has {known}")
+    return meant

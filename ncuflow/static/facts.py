@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -36,17 +37,23 @@ class Facts:
         return {name: kernel["registers"] for name, kernel in self.kernels.items()}
 
 
-def stored(of: str, compute_capability: str) -> Facts:
-    """The facts of `recordings/static-<of>` for a compute capability such as "8.0".
+def recorded(compute_capability: str) -> Path | None:
+    """The recorded facts for a compute capability such as "8.0", of the newest FlashInfer; None without."""
+    found = None
+    for path in sorted(resource("recordings").glob(f"static-*/*/{FILE}")):
+        if path.parent.name.strip("smaf_") == compute_capability.replace(".", ""):
+            found = path
+    return found
 
-    Raises ValueError where there are none.
-    """
-    folder = resource("recordings") / f"static-{of}"
-    for path in sorted(folder.glob(f"*/{FILE}")):
-        content = read_json(path)
-        if content["compute_capability"] == compute_capability:
-            return Facts(content)
-    raise ValueError(f"{folder}: no static facts for compute capability {compute_capability}")
+
+def stored(compute_capability: str) -> Facts:
+    """The recorded facts. Raises ValueError where there are none."""
+    path = recorded(compute_capability)
+    if path is None:
+        raise ValueError(
+            f"no static facts are recorded for compute capability {compute_capability}"
+        )
+    return Facts(read_json(path))
 
 
 def default_blocks() -> Mapping[str, Sequence[sweep.Block]]:

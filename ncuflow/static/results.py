@@ -37,7 +37,12 @@ def provenance(facts: Facts, gpu: Device) -> Provenance:
     known |= {
         name: getattr(gpu, name) for name in ("gpu", "compute_capability", "sm_count", "l2_bytes")
     }
-    known |= {"tier": "S", "cuda": facts.content["tools"]["nvcc"], "date": facts.content["date"]}
+    known |= {
+        "mixed": [],
+        "tier": "S",
+        "cuda": facts.content["tools"]["nvcc"],
+        "date": facts.content["date"],
+    }
     return cast(Provenance, known | {"flashinfer": facts.content["flashinfer"]})
 
 

@@ -1,0 +1,175 @@
+"""The time of a point by its bounds: what DRAM and the SMs take at the shares of their peaks that a kernel reaches.
+
+    time = floor + (dram^q + sm^q)^(1/q) + latency
+
+`dram` is the compulsory traffic over the published bandwidth, `sm` the arithmetic over the peak of the
+instructions that run and the SMs that the grid fills, each over the share of it that the kernel reached where
+it was measured; `latency` is what the kernel takes without either. Shares and latency are fitted to each kernel
+of a measured GPU. How wrong that is, is measured as well: each point is predicted by the others, and each
+point of one recording from another. Nothing here is a measurement, and nothing says that a kernel reaches the
+same share of another architecture's peak: an interval across architectures is at least as wide as it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, log
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from ncuflow.model import Point
+from ncuflow.static.device import Device
+
+SHARPNESS = 2.0  # q: how little two bounds of equal size add to each other
+COVERED = 0.9  # of the points lie inside an interval
+FEWEST = 6  # points of a kernel that it is fitted by itself; fewer share the fit of their target
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A GPU's published peaks: DRAM in GB/s, and its SMs."""
+
+    dram_gbs: float
+    device: Device
+
+    def sm_tflops(self, kernel: str, blocks: int) -> float | None:
+        """Peak of the instructions of a kernel on the SMs that a grid of so many blocks fills."""
+        each = self.device.fp32_flops
+        if kernel.startswith("PrefillWithKVCache"):  # fa3
+            each = self.device.wgmma_flops or 0.0
+        elif "Prefill" in kernel:
+            each = self.device.mma_flops
+        sms = self.device.sm_count
+        filled = blocks / (ceil(blocks / sms) * sms)
+        return each * filled * sms * self.device.boost_mhz / 1e6 or None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A point on a GPU: its bounds in µs at full peaks, and the time that was measured, None on a GPU without.
+
+    kernel: what is fitted together; floor_us: what the events themselves take.
+    """
+
+    point: str
+    target: str
+    kernel: str
+    dram_us: float
+    sm_us: float
+    cycle_ns: float
+    floor_us: float
+    measured_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Microseconds; low and high: of the interval. Never a measurement."""
+
+    point: str
+    us: float
+    low: float
+    high: float
+    measured_us: float | None
+
+
+def case(point: Point, rates: Rates, floor_us: float) -> Case | None:
+    """A point of results on a GPU; None where its launch or its work is not known."""
+    row = point["measurement"]
+    known = (row["grid_size"], row["main_kernel"], row["flops_analytic"], row["bytes_analytic"])
+    if point["status"] != "ok" or None in known:
+        return None
+    blocks, kernel, flops, moved = known
+    peak = rates.sm_tflops(kernel, blocks)
+    if not peak:
+        return None
+    return Case(
+        point=point["point"],
+        target=row["target"],
+        kernel=kernel,
+        dram_us=moved / rates.dram_gbs / 1e3,
+        sm_us=flops / peak / 1e6,
+        cycle_ns=1e3 / rates.device.boost_mhz,
+        floor_us=row["time_floor_us"] or floor_us,
+        measured_us=row["time_cold_us"],
+    )
+
+
+class Model:
+    """Shares and latency of each kernel, fitted to measured cases."""
+
+    def __init__(self, measured: Sequence[Case]) -> None:
+        self.measured = [case for case in measured if case.measured_us is not None]
+        self._fits: dict[tuple[str, frozenset[str]], Numbers] = {}
+
+    def us(self, wanted: Case, without: str | None = None) -> float | None:
+        """The time of a case, fitted to the others than the point `without`; None where its kernel was not measured."""
+        same = [c for c in self.measured if c.target == wanted.target and c.point != without]
+        own = [c for c in same if c.kernel == wanted.kernel]
+        chosen = own if len(own) >= FEWEST else same
+        if len(chosen) < 3:
+            return None
+        key = (chosen[0].target, frozenset(c.point for c in chosen))
+        if key not in self._fits:
+            self._fits[key] = _fitted(chosen)
+        return float(_times(self._fits[key], [wanted])[0])
+
+    @cached_property
+    def residuals(self) -> list[float]:
+        """log(measured / predicted) of each measured point, predicted by the others."""
+        return self.residuals_on(self.measured, leave_out=True)
+
+    def residuals_on(self, others: Sequence[Case], leave_out: bool = False) -> list[float]:
+        """log(measured / predicted) of measured cases, of another recording or of this one."""
+        found = ((c, self.us(c, c.point if leave_out else None)) for c in others)
+        return [log(c.measured_us / us) for c, us in found if us and c.measured_us]
+
+    def left_out(self) -> list[Prediction]:
+        """Each measured point as the others predict it, with the interval of all such predictions."""
+        factor = float(np.exp(width(self.residuals)))
+        found = ((c, self.us(c, c.point)) for c in self.measured)
+        return [
+            Prediction(c.point, us, us / factor, us * factor, c.measured_us)
+            for c, us in found
+            if us
+        ]
+
+    def predict(self, wanted: Sequence[Case], residuals: Sequence[float]) -> list[Prediction]:
+        """Times with intervals that cover COVERED of such residuals; points that it cannot predict are left out."""
+        factor = float(np.exp(width(residuals)))
+        found = ((c, self.us(c)) for c in wanted)
+        return [
+            Prediction(c.point, us, us / factor, us * factor, c.measured_us)
+            for c, us in found
+            if us
+        ]
+
+
+def width(residuals: Sequence[float]) -> float:
+    """Half the width of the interval, as a log: the conformal quantile of absolute residuals."""
+    ordered = np.sort(np.abs(np.asarray(residuals)))
+    rank = min(len(ordered), ceil(COVERED * (len(ordered) + 1)))
+    return float(ordered[rank - 1])
+
+
+def _times(fit: Numbers, wanted: Sequence[Case]) -> Numbers:
+    dram_share, sm_share, cycles = np.exp(fit)
+    dram = np.array([c.dram_us for c in wanted]) / dram_share
+    sm = np.array([c.sm_us for c in wanted]) / sm_share
+    rest = np.array([c.floor_us + cycles * c.cycle_ns / 1e3 for c in wanted])
+    return np.asarray((dram**SHARPNESS + sm**SHARPNESS) ** (1 / SHARPNESS) + rest)
+
+
+def _fitted(measured: Sequence[Case]) -> Numbers:
+    """Logs of the shares of DRAM and SM and of the latency in cycles; outliers count by their distance."""
+    times = np.log([c.measured_us or np.nan for c in measured])
+
+    def off(fit: Numbers) -> Numbers:
+        return np.log(_times(fit, measured)) - times
+
+    start = np.log([0.8, 0.5, 2000.0])
+    bounds = (np.log([0.05, 1e-3, 1.0]), np.log([1.2, 1.0, 1e5]))
+    return np.asarray(least_squares(off, start, bounds=bounds, loss="soft_l1", f_scale=0.1).x)

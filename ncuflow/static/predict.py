@@ -1,0 +1,98 @@
+"""Times of a GPU that was not there, predicted from one that was measured, each with its interval.
+
+    ncuflow predict --measured RESULTS --on RESULTS --out predictions.json
+
+RESULTS are folders of *_results.json: of the GPU that was measured, and of the one to predict (tier S, or
+measured as well: then the file says how far the predictions were off).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import exp
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ncuflow.findings.ceilings import datasheet
+from ncuflow.io import BadInput, UsageError, read_json, write_json
+from ncuflow.model import Results
+from ncuflow.static.device import device
+from ncuflow.static.model import COVERED, Case, Model, Prediction, Rates, case, width
+
+
+def read(folder: Path) -> list[Results]:
+    """The results of every kernel target in a folder. Raises BadInput where there are none."""
+    found = [read_json(path) for path in sorted(folder.glob("*_results.json"))]
+    if not found:
+        raise BadInput(folder, "a folder without *_results.json")
+    return found
+
+
+def cases(results: Sequence[Results], floor_us: float) -> list[Case]:
+    """The points of results by their GPU's published peaks. Raises ValueError for a GPU without."""
+    found = []
+    for result in results:
+        gpu = str(result["provenance"]["gpu"])
+        sheet = datasheet(gpu)
+        if sheet is None:
+            raise ValueError(f"{gpu}: no datasheet in datasheets.yaml")
+        rates = Rates(sheet["dram_gbs"], device(gpu))
+        found += [one for point in result["points"] if (one := case(point, rates, floor_us))]
+    return found
+
+
+def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[str, Any]:
+    """predictions.json: the predictions, and how far such predictions are off where that is known.
+
+    left_out: each measured point as the others predict it; crossed: the measured points of the other
+    GPU, where it was measured; inside: the part of them within their intervals. factor: a time lies
+    between the prediction over it and the prediction times it.
+    """
+    here = cases(measured, 0.0)
+    model = Model(here)
+    floor = median(case.floor_us for case in here)
+    there = cases(wanted, floor)
+    known = [case for case in there if case.measured_us is not None]
+    crossed = model.residuals_on(known)
+    residuals = model.residuals
+    found = model.predict(there, residuals)
+    return {
+        "schema": 1,
+        "tier": "S",
+        "from": measured[0]["provenance"],
+        "to": wanted[0]["provenance"],
+        "covered": COVERED,
+        "left_out": _errors(residuals, model.left_out()),
+        "crossed": _errors(crossed, [p for p in found if p.measured_us]) if crossed else None,
+        "points": [asdict(prediction) for prediction in found],
+        "not_predicted": sorted({c.point for c in there} - {p.point for p in found}),
+    }
+
+
+def _errors(residuals: Sequence[float], points: Sequence[Prediction]) -> dict[str, Any]:
+    inside = [p.low <= (p.measured_us or 0) <= p.high for p in points]
+    return {
+        "n": len(residuals),
+        "median_error": exp(median(abs(r) for r in residuals)) - 1,
+        "bias": exp(median(residuals)) - 1,
+        "factor": exp(width(residuals)),
+        "inside": sum(inside) / len(inside),
+        "points": [asdict(point) for point in points],
+    }
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--measured", type=Path, required=True, help="results of a measured GPU")
+    parser.add_argument("--on", type=Path, required=True, help="results of the GPU to predict")
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    try:
+        found = predictions(read(args.measured), read(args.on))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    write_json(args.out, found)

@@ -1,0 +1,193 @@
+"""Results of a GPU that was not there, and times predicted for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from ncuflow.cli import dispatch
+from ncuflow.findings.columns import COLUMNS
+from ncuflow.io import write_json
+from ncuflow.static import predict
+from ncuflow.static.device import device, of_architecture
+from ncuflow.static.facts import default_blocks, recorded, stored
+from ncuflow.static.model import COVERED, Case, Model, width
+from ncuflow.static.results import results
+from ncuflow.target import load
+
+A100 = device("NVIDIA A100-SXM4-80GB")
+
+
+@pytest.fixture(scope="module")
+def rmsnorm():
+    return results(load("rmsnorm"), default_blocks()["rmsnorm"], stored("8.0"), A100)
+
+
+def test_nothing_of_it_is_a_measurement(rmsnorm):
+    measured = {c.name for c in COLUMNS if c.source in ("events", "nsys")} | {
+        "time_ncu_us",
+        "limiter",
+    }
+    for point in rmsnorm["points"]:
+        row = point["measurement"]
+        assert (point["tier"], row["tier"], row["gpu"]) == ("S", "S", A100.gpu)
+        assert not {name for name in measured if row[name] not in (None, "unknown")}
+
+
+def test_launches_and_occupancy_stand_where_counters_would(rmsnorm):
+    (fused,) = [p for p in rmsnorm["points"] if p["point"].endswith("fused_add_R4096_D4096_f16")]
+    row, (kernel,) = fused["measurement"], fused["kernels"]
+    assert (row["grid_size"], row["block_size"], row["smem_bytes"]) == (4096, 512, 16448)
+    blocks = min(A100.fits(512, row["registers"], 16448).values())
+    assert row["waves"] == pytest.approx(4096 / (blocks * 108))
+    assert row["theoretical_occupancy_pct"] == pytest.approx(100 * blocks * 16 / 64)
+    assert kernel["demangled"].endswith("FusedAddRMSNormKernel<(unsigned int)8, __half>")
+
+
+def test_of_a_kernel_of_pytorch_nothing_is_said(rmsnorm):
+    (apart,) = [p for p in rmsnorm["points"] if "add_then_rmsnorm_R512_" in p["point"]]
+    assert apart["measurement"]["main_kernel"] is None
+
+
+def test_points_of_another_architecture_are_skipped():
+    found = results(load("prefill"), [{"backend": ["fa3"]}], stored("8.0"), A100)
+    (point,) = found["points"]
+    assert point["status"] == "skipped" and "9.0" in point["reason"]
+    assert point["kernels"] == []
+
+
+def test_a_kernel_that_was_not_compiled_is_named():
+    facts = stored("8.0")
+    without = replace(facts, content=facts.content | {"kernels": []})
+    found = results(load("decode"), [{}], without, A100)
+    (point,) = found["points"]
+    assert "not compiled: flashinfer::BatchDecodeWithPagedKVCacheKernel<" in point["problems"][0]
+    assert point["measurement"]["grid_size"] is None
+
+
+def test_the_gpu_of_an_architecture():
+    assert of_architecture("80") == A100
+    assert of_architecture("90", "NVIDIA H100 80GB HBM3").sm_count == 132
+    with pytest.raises(ValueError, match=r"arch 75: .*80, 89, 90"):
+        of_architecture("75")
+    with pytest.raises(ValueError, match="arch 80: no NVIDIA H200"):
+        of_architecture("80", "NVIDIA H200")
+
+
+def made(n=40, noise=0.0, dram=0.7, sm=0.4, cycles=3000.0, seed=1):
+    """Cases of one kernel that follow the model's own law."""
+    random = np.random.default_rng(seed)
+    found = []
+    for i in range(n):
+        one = Case(f"p{i}", "t", "k", *(10 ** random.uniform(-1, 3, 2)), cycle_ns=0.5, floor_us=3.0)
+        us = math.hypot(one.dram_us / dram, one.sm_us / sm) + 3.0 + cycles * 0.5 / 1e3
+        found.append(replace(one, measured_us=us * math.exp(random.normal(0, noise))))
+    return found
+
+
+def test_a_law_that_holds_is_found_and_a_faster_gpu_follows_from_it():
+    cases = made()
+    model = Model(cases)
+    assert max(map(abs, model.residuals)) < 0.01
+    one = cases[0]
+    twice = replace(
+        one, dram_us=one.dram_us / 2, sm_us=one.sm_us / 2, cycle_ns=0.25, measured_us=None
+    )
+    expected = math.hypot(twice.dram_us / 0.7, twice.sm_us / 0.4) + 3.0 + 0.75
+    assert model.us(twice) == pytest.approx(expected, rel=0.01)
+
+
+def test_intervals_cover_what_they_promise():
+    model = Model(made(300, noise=0.1))
+    fresh = made(300, noise=0.1, seed=2)
+    inside = [p.low <= p.measured_us <= p.high for p in model.predict(fresh, model.residuals)]
+    assert COVERED - 0.07 < sum(inside) / len(inside) < 1
+
+
+def test_a_point_is_predicted_by_the_others():
+    cases = made()
+    wrong = replace(cases[0], measured_us=100 * cases[0].measured_us)
+    model = Model([wrong, *cases[1:]])
+    assert model.us(wrong, wrong.point) == pytest.approx(cases[0].measured_us, rel=0.01)
+
+
+def test_a_kernel_that_was_not_measured_is_not_predicted():
+    model = Model(made())
+    assert model.us(replace(made()[0], target="another")) is None
+    assert model.predict([replace(made()[0], target="another")], [0.1]) == []
+
+
+def test_the_width_of_an_interval_is_never_less_than_what_was_seen():
+    assert width([0.1]) == 0.1
+    assert width([*[0.1] * 95, *[-0.5] * 5]) == 0.1
+    assert width([*[0.1] * 85, *[-0.5] * 15]) == 0.5
+
+
+def timed(rmsnorm, gpu, scale):
+    """The same points as if they had been measured, at a rate of DRAM alone."""
+    points = []
+    for point in rmsnorm["points"]:
+        row = dict(point["measurement"], time_floor_us=3.0)
+        row["time_cold_us"] = 5.0 + scale * row["bytes_analytic"] / 1e6
+        points.append({**point, "measurement": row})
+    return {**rmsnorm, "points": points, "provenance": {**rmsnorm["provenance"], "gpu": gpu}}
+
+
+def test_two_measured_gpus_validate_each_other(rmsnorm):
+    here, there = (
+        timed(rmsnorm, "NVIDIA H200", 1 / 4.8),
+        timed(rmsnorm, "NVIDIA H100 80GB HBM3", 1 / 3.35),
+    )
+    found = predict.predictions([here], [there])
+    assert found["crossed"]["n"] == len(found["points"]) > 20
+    assert found["crossed"]["median_error"] < 0.02
+    assert predict.predictions([here], [rmsnorm])["crossed"] is None
+
+
+def test_a_gpu_without_a_datasheet_is_refused(rmsnorm):
+    with pytest.raises(ValueError, match="NVIDIA Nothing: no datasheet"):
+        predict.predictions([timed(rmsnorm, "NVIDIA Nothing", 1)], [rmsnorm])
+
+
+def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
+    sides = {"here": timed(rmsnorm, "NVIDIA H200", 1 / 4.8), "there": rmsnorm}
+    for name, found in sides.items():
+        write_json(tmp_path / name / "rmsnorm_results.json", found)
+        folder = ["--results", str(tmp_path / name)]
+        claims = ["--claims", str(ROOT / "claims"), "--out", str(tmp_path / name / "claims.json")]
+        assert dispatch(["claims", *folder, *claims]) == 0
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    predictions = str(tmp_path / "there/predictions.json")
+    assert dispatch(["predict", "--measured", here, "--on", there, "--out", predictions]) == 0
+    facts = ["--facts", str(recorded("8.0")), "--beside", str(recorded("9.0"))]
+    page = tmp_path / "INDEX.md"
+    command = ["static-page", "--results", there, "--measured", here, *facts, "--out", str(page)]
+    assert dispatch(command) == 0
+    text = page.read_text()
+    assert "Tier S (static: compiled, not run) · NVIDIA A100-SXM4-80GB" in text
+    assert "| point | predicted, not measured | interval |" in text
+    assert "is not known before one of them is measured" in text
+    fused = next(
+        line
+        for line in text.splitlines()
+        if line.startswith("| `FusedAddRMSNormKernel<8, __half>`")
+    )
+    sides = [
+        facts.kernels["flashinfer::norm::FusedAddRMSNormKernel<8, __half>"]["registers"]
+        for facts in (stored("8.0"), stored("9.0"))
+    ]
+    assert fused.split("|")[2].strip() == f"{sides[0]} / {sides[1]}"
+
+
+def test_static_pages_need_no_gpu_and_no_compiler_where_facts_are_recorded(project):
+    rules = project.planned("--config", "source=recorded", "arch=80", "--", "static")
+    assert {"static_results", "static_claims", "predictions", "static_pages"} <= set(rules)
+    assert "static_facts" not in rules
+    rules = project.planned("--config", "source=recorded", "arch=89", "--", "static")
+    assert "static_facts" in rules
+    refused = project.run("-n", "static", "--config", "arch=75", check=False)
+    assert refused.returncode and "arch 75: no GPU of it" in refused.stdout + refused.stderr

@@ -1,0 +1,130 @@
+# A GPU that is not there: snakemake -j1 static --config arch=80. Compiled kernels, launch rules, claims, predictions
+# from what this run's evidence measured.
+from ncuflow.static import device as _device
+from ncuflow.static import facts as _facts
+from ncuflow.static.launches import RULES as _LAUNCHED
+
+try:
+    ABSENT = _device.of_architecture(str(config["arch"]), config["gpu"])
+except ValueError as error:
+    raise WorkflowError(str(error)) from None
+STATIC = f"{config['outputs']}/{config['machine'] or ABSENT.folder}"
+RECORDED_FACTS = _facts.recorded(ABSENT.compute_capability)
+BESIDE = _facts.recorded("9.0" if ABSENT.compute_capability != "9.0" else "8.0")
+SWEEP = json.dumps(
+    {
+        name: blocks
+        for name, blocks in config["sweeps"][config["sweep"]].items()
+        if name in _LAUNCHED
+    }
+)
+
+
+# Compiled here where no facts of the architecture are recorded: by the extra `static`, without a GPU.
+if not RECORDED_FACTS:
+
+    rule static_facts:
+        input:
+            code=closure.of("static"),
+        output:
+            f"{STATIC}/{_facts.FILE}",
+        log:
+            f"{STATIC}/logs/static-facts.log",
+        threads: workflow.cores or 1
+        params:
+            out=STATIC,
+            arch={"9.0": "9.0a"}.get(
+                ABSENT.compute_capability, ABSENT.compute_capability
+            ),
+            blocks=SWEEP,
+        shell:
+            "python -m ncuflow static --arch {params.arch} --out {params.out:q} --jobs {threads}"
+            " --blocks {params.blocks:q} 2> {log:q}"
+
+
+rule static_results:
+    input:
+        facts=str(RECORDED_FACTS or f"{STATIC}/{_facts.FILE}"),
+        code=closure.of("static-results"),
+    output:
+        expand(f"{STATIC}/results/{{target}}_results.json", target=_LAUNCHED),
+        f"{STATIC}/results/environment_info.json",
+    log:
+        f"{STATIC}/logs/static-results.log",
+    params:
+        gpu=ABSENT.gpu,
+        out=f"{STATIC}/results",
+        blocks=SWEEP,
+    shell:
+        "python -m ncuflow static-results --facts {input.facts:q} --gpu {params.gpu:q} --out {params.out:q}"
+        " --blocks {params.blocks:q} 2> {log:q}"
+
+
+rule static_claims:
+    input:
+        results=rules.static_results.output,
+        source_index=RUNNING.file("source_index.json"),
+        claims=closure.data("claims"),
+        code=closure.of("claims"),
+    output:
+        records=f"{STATIC}/results/claims.json",
+        summary=f"{STATIC}/results/claims_summary.json",
+    log:
+        f"{STATIC}/logs/claims.log",
+    params:
+        results=f"{STATIC}/results",
+        targets=list(_LAUNCHED),
+        claims=lambda wc, input: Path(input.claims[0]).parent,
+    shell:
+        "python -m ncuflow claims --results {params.results:q} --targets {params.targets} --claims {params.claims:q}"
+        " --source-index {input.source_index:q} --out {output.records:q} 2> {log:q}"
+
+
+rule predictions:
+    input:
+        static=rules.static_results.output,
+        measured=RESULTS,
+        code=closure.of("predict"),
+    output:
+        f"{STATIC}/results/predictions.json",
+    log:
+        f"{STATIC}/logs/predictions.log",
+    params:
+        on=f"{STATIC}/results",
+        measured=lambda wc, input: Path(input.measured[0]).parent,
+    shell:
+        "python -m ncuflow predict --measured {params.measured:q} --on {params.on:q} --out {output:q} 2> {log:q}"
+
+
+rule static_pages:
+    input:
+        results=rules.static_results.output,
+        claims=rules.static_claims.output,
+        predictions=rules.predictions.output,
+        measured=of_run(rules.claims.output),
+        facts=rules.static_results.input.facts,
+        beside=str(BESIDE) if BESIDE else [],
+        code=closure.of(
+            "static-page", "pages", pages=["static", "environment", "claims"]
+        ),
+    output:
+        expand(f"{STATIC}/reports/{{page}}.md", page=["INDEX", "environment", "claims"]),
+    log:
+        f"{STATIC}/logs/pages.log",
+    params:
+        results=f"{STATIC}/results",
+        measured=lambda wc, input: Path(input.measured[0]).parent,
+        evidence=RUNNING.root,
+        beside=f"--beside {quoted(BESIDE)}" if BESIDE else "",
+        out=f"{STATIC}/reports",
+    shell:
+        "(python -m ncuflow static-page --results {params.results:q} --facts {input.facts:q} {params.beside}"
+        " --measured {params.measured:q} --out {params.out:q}/INDEX.md"
+        " && python -m ncuflow pages environment claims --results {params.results:q} --evidence {params.evidence:q}"
+        " --out-dir {params.out:q}) 2> {log:q}"
+
+
+rule static:
+    input:
+        rules.static_pages.output,
+    localrule: True
