@@ -12,6 +12,7 @@ PROVENANCE: Row = {
     "l2_bytes": 60 << 20, "memory_bytes": 141 << 30,
     "flashinfer": "0.6.18.post1", "date": "2026-11-20",
     "recording": None, "driver": None, "cuda": None, "torch": None, "ncu": None, "nsys": None, "cutlass_dsl": None,
+    "mixed": [],
 }  # fmt: skip
 
 

@@ -111,7 +111,7 @@ KERNEL_HEADINGS = (
 PROVENANCE = {
     "tier": "C", "gpu": "NVIDIA H200", "compute_capability": "9.0", "sm_count": 132, "l2_bytes": 1, "memory_bytes": 1,
     "driver": "580", "cuda": "13.0", "torch": "2.11", "flashinfer": "0.6.18", "ncu": "2025.3", "nsys": "2023.4",
-    "python": "3.12", "date": "2026-11-20", "recording": "h200", "clock_policy": "none",
+    "python": "3.12", "date": "2026-11-20", "recording": "h200", "clock_policy": "none", "cutlass_dsl": None, "mixed": [],
 }  # fmt: skip
 NAMES = {
     "decode": "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, (unsigned int)2,"
