@@ -27,6 +27,10 @@ USER = {
     "claims": ("ncuflow.claims.audit", "judge claims by measured results"),
     "sanity": ("ncuflow.findings.sanity", "numbers of results that cannot be"),
     "preflight": ("ncuflow.capture.preflight", "what can be measured on this machine"),
+    "workload": (
+        "ncuflow.capture.workloads",
+        "a sweep of a test list, a trace, or what a server called",
+    ),
     "record": ("ncuflow.capture.recording", "keep captures as a recording, or verify one"),
     "counters": ("ncuflow.parsers.registry", "the counters that `ncu --metrics` is given"),
 }

@@ -1,0 +1,395 @@
+"""A sweep of what somebody runs: FlashInfer's benchmark lists, trace workloads, and what a server called.
+
+    ncuflow workload FILE… --name mine --out mine.json       then: snakemake --configfile mine.json -- all
+
+FILE is one of:
+  a test list of FlashInfer's benchmarks    one command line a case (--routine …)
+  a workload file of FlashInfer-Trace       JSON lines of {"definition", "workload": {"uuid", "axes", "inputs"}}
+  a folder that FLASHINFER_TRACE_DUMP=1 left, or a definition of it
+
+What no target measures is refused by name, on stderr; what is left is written. Exit status 2 where nothing is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+from ncuflow.io import BadInput, UsageError, write_json
+from ncuflow.runner import sweep
+from ncuflow.target import load
+
+Block = dict[str, Any]
+Case = tuple[str, Block]  # target, and a block of one point
+DTYPES = {"float16": "f16", "bfloat16": "bf16"}
+QUANTILES = 16  # of the random lengths of a benchmark: as many as an id can name
+NORMS = (
+    "rmsnorm",
+    "fused_add_rmsnorm",
+    "gemma_rmsnorm",
+    "gemma_fused_add_rmsnorm",
+    "rmsnorm_quant",
+)
+SAMPLERS = {
+    "sampling_from_logits": "from_logits",
+    "sampling_from_probs": "from_probs",
+    "top_k_sampling_from_probs": "top_k",
+    "top_p_sampling_from_probs": "top_p",
+    "min_p_sampling_from_probs": "min_p",
+    "top_k_top_p_sampling_from_probs": "top_k_top_p",
+    "top_k_renorm_probs": "top_k_renorm",
+    "top_p_renorm_probs": "top_p_renorm",
+    "softmax": "softmax",
+    "top_k": "select",
+}
+
+
+class RefusedError(ValueError):
+    """Why a case cannot be measured."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--name", default="mine", help="of the sweep")
+    parser.add_argument("--out", type=Path, required=True, help="a configuration with that sweep")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Raises BadInput for a file that is none of the kinds, or holds nothing that can be measured."""
+    if not re.fullmatch(r"\w+", args.name):
+        raise UsageError(f"--name {args.name!r} is not a word")
+    blocks, refused, count = read(args.files)
+    for line in refused:
+        print(f"refused: {line}", file=sys.stderr)
+    if not blocks:
+        raise BadInput(args.files[0], "holds no case that can be measured")
+    write_json(args.out, {"sweep": args.name, "sweeps": {args.name: blocks}})
+    print(f"{args.out}: {count} points of {', '.join(blocks)}; {len(refused)} refused")
+
+
+def read(files: list[Path]) -> tuple[dict[str, list[Block]], list[str], int]:
+    """(sweep by target, a line for each refused case, points) of all files."""
+    blocks: dict[str, list[Block]] = {}
+    points: set[str] = set()
+    refused = []
+    for path in files:
+        for made in cases(path):
+            try:
+                target, block = made()
+                found = sweep.points(load(target), [block])
+            except ValueError as error:
+                refused.append(str(error))
+                continue
+            if found[0].id not in points:
+                points.add(found[0].id)
+                blocks.setdefault(target, []).append(block)
+    return blocks, refused, len(points)
+
+
+def cases(path: Path) -> Iterator[Callable[[], Case]]:
+    """What each case of a file asks for; calling one raises RefusedError where no target measures it."""
+    if path.is_dir():
+        inside = sorted(path.rglob("*.json"))
+        if not inside:
+            raise BadInput(path, "a folder without a definition (*.json)")
+        for one in inside:
+            yield from cases(one)
+        return
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if path.suffix == ".json":
+        yield _named(_definition_of(path, "\n".join(lines)), _of_definition, {})
+        return
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        if text.startswith("{"):
+            name, axes, given = _workload(path, number, text)
+            yield _named(name, _of_definition, axes | given)
+        elif text.startswith("--"):
+            options = _options(path, number, text)
+            yield _named(f"{path.name} line {number}, {options['routine']}", _of_routine, options)
+        else:
+            raise BadInput(path, f"line {number} is neither a case of a test list nor a workload")
+
+
+def _named(
+    name: str, read: Callable[[str, Mapping[str, Any]], tuple[str, Block]], given: Mapping[str, Any]
+) -> Callable[[], Case]:
+    def made() -> Case:
+        try:
+            target, block = read(name, given)
+            sweep.points(load(target), [block])
+        except ValueError as error:
+            raise RefusedError(f"{name}: {error}") from None
+        return target, block
+
+    return made
+
+
+# --- a benchmark's command line ----------------------------------------------------------------
+
+
+def _options(path: Path, number: int, line: str) -> dict[str, Any]:
+    """{"routine": …, option: its words} of a command line."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise BadInput(path, f"line {number}: {error}") from None
+    found: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if re.match(r"-{1,2}[a-z]", word):
+            name = word.lstrip("-").replace("-", "_")
+            found[name] = []
+        else:
+            found.setdefault(name, []).append(word)
+    if not found.get("routine"):
+        raise BadInput(path, f"line {number} names no --routine")
+    return found | {"routine": found["routine"][0]}
+
+
+def _of_routine(name: str, options: Mapping[str, Any]) -> tuple[str, Block]:
+    routine = options["routine"]
+    if routine == "BatchDecodeWithPagedKVCacheWrapper":
+        _only(options, s_qo=1)
+        return "decode", _attention(options, "kv_len", "s_kv") | _decode_backend(options)
+    if routine.startswith("BatchPrefillWith"):
+        if _number(options, "s_qo") != _number(options, "s_kv"):
+            raise RefusedError("queries and keys of different lengths are measured by no target")
+        block = _attention(options, "seq_len", "s_kv") | {"causal": "causal" in options}
+        block["layout"] = "paged" if "Paged" in routine else "ragged"
+        return "prefill", block | {"backend": _first(options, ("fa2", "fa3", "auto"))}
+    if routine == "BatchMLAPagedAttentionWrapper":
+        _only(options, s_qo=1, head_dim_ckv=512, head_dim_kpe=64)
+        block = {"heads": _number(options, "num_qo_heads"), **_shape(options, "kv_len", "s_kv")}
+        return "mla_decode", block | {"backend": _first(options, ("fa2", "fa3", "auto"))}
+    if routine in NORMS:
+        rows = _number(options, "batch_size") * _number(options, "num_heads", 1)
+        block = {"variant": routine, "rows": rows, "hidden": _number(options, "hidden_size")}
+        return "rmsnorm", block | {"dtype": _dtype(options, "input_dtype")}
+    if routine in SAMPLERS:
+        block = {"batch": _number(options, "batch_size"), "vocab": _number(options, "vocab_size")}
+        return "sampling", {"variant": SAMPLERS[routine], **block, **_limits(options)}
+    raise RefusedError("no target measures this routine")
+
+
+def _attention(options: Mapping[str, Any], mean: str, given: str) -> Block:
+    if _number(options, "head_dim_qk") != _number(options, "head_dim_vo"):
+        raise RefusedError("heads of keys and values of different sizes are measured by no target")
+    heads = {
+        "qo_heads": _number(options, "num_qo_heads"),
+        "kv_heads": _number(options, "num_kv_heads"),
+    }
+    return {**heads, "head_dim": _number(options, "head_dim_qk"), **_shape(options, mean, given)}
+
+
+def _shape(options: Mapping[str, Any], mean: str, given: str) -> Block:
+    """Batch, lengths, pages and type that attention's routines have in common."""
+    if options.get("kv_dtype", options.get("q_dtype")) != options.get("q_dtype"):
+        raise RefusedError("keys of another type than the queries are measured by no target")
+    block: Block = {"batch": _number(options, "batch_size"), mean: _number(options, given)}
+    if "random_actual_seq_len" in options:
+        block["lengths"] = _uniform(block["batch"], block[mean])
+    if "page_size" in options:
+        block["page_size"] = _number(options, "page_size")
+    return block | {"dtype": _dtype(options, "q_dtype")}
+
+
+def _decode_backend(options: Mapping[str, Any]) -> Block:
+    chosen = _first(options, ("fa2", "fa2_tc", "fa3", "auto"))
+    if chosen == "fa2":
+        return {"cores": "cuda"}
+    return {"cores": "tensor", "backend": {"fa2_tc": "fa2"}.get(chosen, chosen)}
+
+
+def _limits(options: Mapping[str, Any]) -> Block:
+    percent = options.get("top_p") or options.get("min_p")
+    found = {"percent": round(float(percent[0]) * 100)} if percent else {}
+    return found | ({"top_k": _number(options, "top_k")} if "top_k" in options else {})
+
+
+def _number(options: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    words = options.get(name)
+    if not words and default is not None:
+        return default
+    if not words or not str(words[0]).isdecimal():
+        raise RefusedError(
+            f"--{name} is missing" if not words else f"--{name} {words[0]} is no number"
+        )
+    return int(words[0])
+
+
+def _only(options: Mapping[str, Any], **wanted: int) -> None:
+    for name, value in wanted.items():
+        if _number(options, name, value) != value:
+            raise RefusedError(f"--{name} {options[name][0]}: only {value} is measured")
+
+
+def _dtype(options: Mapping[str, Any], name: str) -> str:
+    given = (options.get(name) or ["bfloat16"])[0]
+    if given not in DTYPES:
+        raise RefusedError(f"--{name} {given} is measured by no target")
+    return DTYPES[given]
+
+
+def _first(options: Mapping[str, Any], known: tuple[str, ...]) -> str:
+    """The first of the backends that a target has; FlashInfer's own choice where none is named."""
+    given: list[str] = options.get("backends") or ["auto"]
+    found = [name for name in given if name in known]
+    if not found:
+        raise RefusedError(f"backends {', '.join(given)} are measured by no target")
+    return found[0]
+
+
+def _uniform(batch: int, longest: int) -> str:
+    """The benchmark's random lengths, uniform up to ``longest``: their quantiles, as a list."""
+    groups = min(batch, QUANTILES)
+    sizes = [batch // groups + (i < batch % groups) for i in range(groups)]
+    return "_".join(
+        f"{size}x{max(1, round(longest * (groups - i) / groups))}" for i, size in enumerate(sizes)
+    )
+
+
+# --- FlashInfer-Trace --------------------------------------------------------------------------
+
+
+def _workload(path: Path, number: int, line: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """(definition, axes, {"lengths": …} where its file of indices is there) of a line."""
+    try:
+        found = json.loads(line)
+        workload = found["workload"]
+        name, axes, inputs = found["definition"], workload["axes"], workload.get("inputs") or {}
+        whole = all(type(value) is int and value > 0 for value in axes.values())
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise BadInput(path, f"line {number} is no workload: definition, workload, axes") from None
+    if not isinstance(name, str) or not whole:
+        raise BadInput(path, f"line {number}: an axis that is no number from 1")
+    return name, axes, {"indptr": _indptr(path, inputs.get("kv_indptr"))}
+
+
+def _indptr(path: Path, source: Any) -> list[int] | None:
+    """Where each sequence's pages begin, from the safetensors file that an input names; None without it."""
+    if not isinstance(source, dict) or source.get("type") != "safetensors":
+        return None
+    folder = next(
+        (f for f in path.absolute().parents if (f / str(source.get("path"))).is_file()), None
+    )
+    if folder is None:
+        return None
+    file = folder / source["path"]
+    data = file.read_bytes()
+    try:
+        (size,) = struct.unpack("<Q", data[:8])
+        tensor = json.loads(data[8 : 8 + size])[source["tensor_key"]]
+        begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+        kind = {"I32": "i", "I64": "q"}[tensor["dtype"]]
+        values = [one for (one,) in struct.iter_unpack(f"<{kind}", data[begin:end])]
+    except (ValueError, KeyError, TypeError, struct.error):
+        raise BadInput(file, "not the indices of a workload") from None
+    if len(values) < 2 or values[0] != 0 or any(b < a for a, b in pairwise(values)):
+        raise BadInput(file, "indices that do not begin at 0 or that fall")
+    return values
+
+
+def _definition_of(path: Path, text: str) -> str:
+    try:
+        name = json.loads(text)["name"]
+    except (ValueError, TypeError, KeyError):
+        raise BadInput(path, "no definition: a JSON object with a name") from None
+    return str(name)
+
+
+def _of_definition(name: str, axes: Mapping[str, Any]) -> tuple[str, Block]:
+    """The target and the point of a definition, by its name, such as gqa_paged_decode_h32_kv8_d128_ps1."""
+    kind, sizes = _parts(name)
+    indptr = axes.get("indptr")
+    if kind == "gqa_paged_decode":
+        block = {**_heads(sizes), "cores": "tensor", "dtype": "bf16"}
+        return "decode", block | _pages(axes, sizes, indptr, "kv_len")
+    if kind == "mla_paged_decode":
+        block = {"heads": sizes["h"], "dtype": "bf16"}
+        return "mla_decode", block | _pages(axes, sizes, indptr, "kv_len")
+    if kind.startswith(("gqa_paged_prefill", "gqa_ragged")):
+        block = {**_heads(sizes), "layout": kind.split("_")[1], "backend": "auto", "dtype": "bf16"}
+        block["causal"] = "prefill" not in kind or "causal" in kind or kind == "gqa_paged_prefill"
+        return "prefill", block | _prefill(axes, sizes, indptr)
+    if kind in NORMS and "h" in sizes:
+        rows = {"rows": axes["batch_size"]} if "batch_size" in axes else {}
+        return "rmsnorm", {"variant": kind, "hidden": sizes["h"], "dtype": "bf16", **rows}
+    sampler = SAMPLERS.get(kind) or SAMPLERS.get(f"{kind}_from_probs")
+    if sampler and ("v" in sizes or "batch_size" in axes):
+        vocab = {"vocab": sizes["v"]} if "v" in sizes else {}
+        batch = {"batch": axes["batch_size"]} if "batch_size" in axes else {}
+        return "sampling", {"variant": sampler, **vocab, **batch}
+    if kind.startswith("gemm"):
+        raise RefusedError("no target measures this definition")
+    counts = {"tokens": ("num_tokens", "nnz", "M", "seq_len"), "batch": ("batch_size",)}
+    given = {k: axes[a] for k, names in counts.items() for a in names if a in axes}
+    return "apis", {"api": kind, **given}
+
+
+def _parts(name: str) -> tuple[str, dict[str, int]]:
+    """("gqa_paged_decode", {"h": 32, "kv": 8}) of gqa_paged_decode_h32_kv8."""
+    sizes = {}
+    while match := re.fullmatch(r"(\w+?)_([a-z]+)(\d+)", name):
+        name, sizes[match[2]] = match[1], int(match[3])
+    return name, sizes
+
+
+def _heads(sizes: Mapping[str, int]) -> Block:
+    names = {"h": "qo_heads", "kv": "kv_heads", "d": "head_dim"}
+    return {ours: sizes[theirs] for theirs, ours in names.items() if theirs in sizes}
+
+
+def _pages(
+    axes: Mapping[str, Any], sizes: Mapping[str, int], indptr: list[int] | None, mean: str
+) -> Block:
+    """Batch and lengths of a paged cache: each sequence's own where its indices are known, else the mean."""
+    page = sizes.get("ps", 1)
+    if indptr is not None:
+        lengths = [max(1, (b - a) * page) for a, b in pairwise(indptr)]
+        return {"batch": len(lengths), "lengths": _listed(lengths), "page_size": page}
+    found: Block = {"page_size": page}
+    if "batch_size" in axes:
+        found["batch"] = axes["batch_size"]
+        if "num_kv_indices" in axes:
+            found[mean] = max(1, round(axes["num_kv_indices"] * page / axes["batch_size"]))
+    return found
+
+
+def _listed(lengths: list[int]) -> str:
+    """The lengths as a list that an id can hold: neighbours are averaged where there are too many."""
+    ordered = sorted(lengths, reverse=True)
+    if len(set(ordered)) > QUANTILES:
+        bounds = [len(ordered) * i // QUANTILES for i in range(QUANTILES + 1)]
+        parts = [ordered[a:b] for a, b in pairwise(bounds) if b > a]
+        ordered = [round(sum(part) / len(part)) for part in parts for _ in part]
+    return "_".join(f"{len(list(same))}x{length}" for length, same in groupby(ordered))
+
+
+def _prefill(axes: Mapping[str, Any], sizes: Mapping[str, int], indptr: list[int] | None) -> Block:
+    page = sizes.get("ps", 1)
+    found: Block = {"page_size": page} if "ps" in sizes else {}
+    if "total_q" not in axes or "len_indptr" not in axes:
+        return found
+    batch, keys = (
+        axes["len_indptr"] - 1,
+        axes.get("total_kv") or axes.get("num_kv_indices", 0) * page,
+    )
+    if abs(keys - axes["total_q"]) > page * max(batch, 1):
+        raise RefusedError("its keys are more than its queries, which no target measures")
+    if indptr is not None:
+        return found | _pages(axes, sizes, indptr, "seq_len")
+    return found | {
+        "batch": max(batch, 1),
+        "seq_len": max(1, round(axes["total_q"] / max(batch, 1))),
+    }

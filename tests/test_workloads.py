@@ -1,0 +1,199 @@
+"""Files of shapes become a sweep; what no target measures is refused by its name."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncuflow.capture import workloads
+from ncuflow.cli import dispatch
+from ncuflow.io import BadInput, read_json
+from ncuflow.runner import sweep
+from ncuflow.target import load
+
+HEADS = "--num_qo_heads 64 --num_kv_heads 8 --head_dim_qk 128 --head_dim_vo 128"
+LIST = f"""\
+## Decode
+--routine BatchDecodeWithPagedKVCacheWrapper --backends fa2_tc cudnn --page_size 16 --batch_size 16 --s_qo 1 --s_kv 1024 {HEADS} -vv --q_dtype bfloat16 --kv_dtype bfloat16 --case_tag "Llama-3.1-70B"
+--routine BatchPrefillWithRaggedKVCacheWrapper --backends cudnn fa3 --batch_size 2 --s_qo 512 --s_kv 512 {HEADS} --causal --q_dtype float16 --kv_dtype float16
+--routine rmsnorm --batch_size 32 --num_heads 4 --hidden_size 128 --input_dtype bfloat16
+
+# refused, each for a reason of its own
+--routine mm_fp4 --m 512 --n 1024 --k 7168
+--routine BatchPrefillWithPagedKVCacheWrapper --backends fa2 --batch_size 1 --s_qo 16 --s_kv 1024 {HEADS}
+--routine BatchDecodeWithPagedKVCacheWrapper --backends cudnn trtllm-gen --batch_size 1 --s_qo 1 --s_kv 64 {HEADS}
+--routine BatchDecodeWithPagedKVCacheWrapper --batch_size 1 --s_kv 64 {HEADS} --q_dtype fp8_e4m3 --kv_dtype fp8_e4m3
+--routine rmsnorm --batch_size x --hidden_size 128
+"""  # noqa: E501
+
+
+def read(tmp_path: Path, text: str, name: str = "cases.txt") -> Any:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return workloads.read([path])
+
+
+def ids(blocks: dict[str, list[Any]]) -> list[str]:
+    return [p.id for name, found in blocks.items() for p in sweep.points(load(name), found)]
+
+
+def test_a_test_list_of_flashinfers_benchmarks(tmp_path: Path) -> None:
+    blocks, refused, count = read(tmp_path, LIST)
+    assert ids(blocks) == [
+        "decode/B16_L1024_H64_K8_D128_P16_bf16_tc_fa2",
+        "prefill/ragged_S512_B2_H64_K8_D128_f16_fa3_c",
+        "rmsnorm/rmsnorm_R128_D128_bf16",
+    ]
+    assert count == 3
+    assert [line.split(", ", 1)[1] for line in refused] == [
+        "mm_fp4: no target measures this routine",
+        "BatchPrefillWithPagedKVCacheWrapper: queries and keys of different lengths are measured by no target",
+        "BatchDecodeWithPagedKVCacheWrapper: backends cudnn, trtllm-gen are measured by no target",
+        "BatchDecodeWithPagedKVCacheWrapper: --q_dtype fp8_e4m3 is measured by no target",
+        "rmsnorm: --batch_size x is no number",
+    ]
+    assert refused[0].startswith("cases.txt line 7, ")
+
+
+def test_random_lengths_are_the_quantiles_of_their_distribution(tmp_path: Path) -> None:
+    line = f"--routine BatchDecodeWithPagedKVCacheWrapper --batch_size 40 --s_kv 1600 {HEADS} --random_actual_seq_len"
+    blocks, _, _ = read(tmp_path, line)
+    [block] = blocks["decode"]
+    assert block["lengths"].startswith("3x1600_3x1500_") and block["lengths"].endswith("_2x100")
+    assert load("decode").skip({**load("decode").parameters, **block},
+                               {"compute_capability": "9.0", "memory_bytes": 1 << 37}) is None  # fmt: skip
+
+
+def workload(definition: str, axes: Any, inputs: Any = None) -> str:
+    return json.dumps(
+        {"definition": definition, "workload": {"uuid": "u", "axes": axes, "inputs": inputs or {}}}
+    )
+
+
+def test_the_workloads_of_a_trace(tmp_path: Path) -> None:
+    lines = [
+        workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 16, "num_kv_indices": 36800}),
+        workload("gqa_ragged_prefill_causal_h32_kv4_d128", {"total_q": 5000, "total_kv": 5000, "len_indptr": 3}),
+        workload("mla_paged_decode_h16_ckv512_kpe64_ps64", {"batch_size": 1, "num_kv_indices": 10}),
+        workload("fused_add_rmsnorm_h5120", {"batch_size": 64}),
+        workload("top_p_sampling_from_probs_v129280", {"batch_size": 8}),
+        workload("silu_and_mul_h16384", {"num_tokens": 77}),
+        workload("gqa_paged_prefill_causal_h32_kv8_d128_ps1", {"total_q": 5, "num_kv_indices": 99, "len_indptr": 2}),
+        workload("gemm_n128_k2048", {"M": 3}),
+    ]  # fmt: skip
+    blocks, refused, _ = read(tmp_path, "\n".join(lines), "trace.jsonl")
+    assert ids(blocks) == [
+        "decode/B16_L2300_H32_K8_D128_P1_bf16_tc",
+        "prefill/ragged_S2500_B2_H32_K4_D128_bf16_auto_c",
+        "mla_decode/B1_L640_H16_P64_bf16_auto",
+        "rmsnorm/fused_add_R64_D5120_bf16",
+        "sampling/top_p_B8_V129280_t90_s3",
+        "apis/silu_and_mul_T77_B64",
+    ]
+    assert refused == [
+        "gqa_paged_prefill_causal_h32_kv8_d128_ps1: its keys are more than its queries, which no target measures",
+        "gemm_n128_k2048: no target measures this definition",
+    ]
+
+
+def safetensors(path: Path, values: list[int]) -> dict[str, str]:
+    header = json.dumps(
+        {"kv_indptr": {"dtype": "I32", "data_offsets": [0, 4 * len(values)]}}
+    ).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(
+        struct.pack("<Q", len(header)) + header + struct.pack(f"<{len(values)}i", *values)
+    )
+    return {"type": "safetensors", "path": str(path.name), "tensor_key": "kv_indptr"}
+
+
+def test_lengths_come_from_the_indices_of_a_workload(tmp_path: Path) -> None:
+    given = safetensors(tmp_path / "one.safetensors", [0, 7, 7, 307])
+    line = workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 3}, {"kv_indptr": given})
+    blocks, _, _ = read(tmp_path, line, "deep/in/it.jsonl")
+    assert blocks["decode"][0]["lengths"] == "1x300_1x7_1x1"
+
+
+def test_many_lengths_are_averaged_with_their_neighbours(tmp_path: Path) -> None:
+    indptr = [0]
+    for i in range(64):
+        indptr.append(indptr[-1] + 100 + i)
+    given = safetensors(tmp_path / "one.safetensors", indptr)
+    line = workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 64}, {"kv_indptr": given})
+    blocks, _, _ = read(tmp_path, line, "it.jsonl")
+    found = blocks["decode"][0]["lengths"].split("_")
+    assert len(found) == 16 and found[0] == "4x162" and found[-1] == "4x102"
+
+
+def test_what_a_server_dumped(tmp_path: Path) -> None:
+    for name in ("gqa_paged_decode_h32_kv8_d128_ps16", "rope_pos_ids_inplace_q32_k8_d128"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, "axes": {}}))
+    blocks, refused, _ = workloads.read([tmp_path])
+    assert ids(blocks) == [
+        "decode/B32_L2048_H32_K8_D128_P16_bf16_tc",
+        "apis/rope_pos_ids_inplace_T1024_B64",
+    ]
+    assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("hello", "a.txt", "line 1 is neither a case of a test list nor a workload"),
+        ("{]", "a.jsonl", "line 1 is no workload"),
+        (
+            workload("rmsnorm_h8", {"batch_size": 0}),
+            "a.jsonl",
+            "line 1: an axis that is no number from 1",
+        ),
+        (
+            workload("rmsnorm_h8", {"batch_size": "8"}),
+            "a.jsonl",
+            "an axis that is no number from 1",
+        ),
+        ("--s_kv 8", "a.txt", "line 1 names no --routine"),
+        ('--routine "x', "a.txt", "line 1: No closing quotation"),
+        ("[1]", "a.json", "no definition"),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path: Path, text: str, name: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        read(tmp_path, text, name)
+
+
+@pytest.mark.parametrize("values", [[0, 5, 3], [1, 2], [0]])
+def test_bad_indices_are_refused_before_they_reach_a_gpu(tmp_path: Path, values: list[int]) -> None:
+    given = safetensors(tmp_path / "one.safetensors", values)
+    line = workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 1}, {"kv_indptr": given})
+    with pytest.raises(BadInput, match="indices that do not begin at 0 or that fall"):
+        read(tmp_path, line, "it.jsonl")
+
+
+def test_the_command_writes_a_configuration_and_names_what_it_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cases.txt").write_text(LIST)
+    out = tmp_path / "mine.json"
+    assert dispatch(["workload", str(tmp_path / "cases.txt"), "--out", str(out)]) == 0
+    written = read_json(out)
+    assert written["sweep"] == "mine" and list(written["sweeps"]["mine"]) == [
+        "decode",
+        "prefill",
+        "rmsnorm",
+    ]
+    told = capsys.readouterr()
+    assert "3 points of decode, prefill, rmsnorm; 5 refused" in told.out
+    assert "refused: cases.txt line 7, mm_fp4: no target measures this routine" in told.err
+
+
+def test_nothing_is_written_where_nothing_can_be_measured(tmp_path: Path) -> None:
+    (tmp_path / "cases.txt").write_text("--routine mm_fp4 --m 5\n")
+    out = tmp_path / "mine.json"
+    with pytest.raises(BadInput, match="holds no case that can be measured"):
+        dispatch(["workload", str(tmp_path / "cases.txt"), "--out", str(out)])
+    assert not out.exists()
