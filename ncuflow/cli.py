@@ -27,6 +27,7 @@ USER = {
     "claims": ("ncuflow.claims.audit", "judge claims by measured results"),
     "sanity": ("ncuflow.findings.sanity", "numbers of results that cannot be"),
     "preflight": ("ncuflow.capture.preflight", "what can be measured on this machine"),
+    "targets": ("ncuflow.runner.listing", "what can be measured here, and why the rest cannot"),
     "workload": (
         "ncuflow.capture.workloads",
         "a sweep of a test list, a trace, or what a server called",

@@ -19,7 +19,7 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
-from ncuflow.runner.launch import Launch, Params, Tensor, Written
+from ncuflow.runner.launch import Gpu, Launch, Params, Tensor, Written, capability
 from ncuflow.target import Target, Work
 
 DEVICE = "cuda"
@@ -113,6 +113,21 @@ class Template:
         missing = [part for part in ("init", "reference") if getattr(self.trace, part) is None]
         return f"its template has no {' and no '.join(missing)}" if missing else None
 
+    def unable(self, gpu: Gpu | None) -> str | None:
+        """Why FlashInfer itself would not run it on this GPU; None if it would, or does not say."""
+        owner: Any = importlib.import_module(self.function.__module__)
+        for part in self.function.__qualname__.split("."):
+            owner = getattr(owner, part, None)
+        asked = getattr(owner, "is_compute_capability_supported", None)
+        if gpu is None or asked is None:
+            return None
+        major, minor = capability(gpu)
+        try:
+            supported = asked(10 * major + minor)
+        except ValueError:  # it declares the capability of some backends alone
+            return None
+        return None if supported else f"FlashInfer has it for other GPUs than {major}.{minor}"
+
 
 @cache
 def templates() -> dict[str, Template]:
@@ -150,8 +165,10 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     template = templates().get(p["api"])
     if template is None:
         raise NotHereError("this FlashInfer has no template of that name")
-    if absent := template.absent():
-        raise NotHereError(absent)
+    major, minor = torch.cuda.get_device_capability() if DEVICE == "cuda" else (9, 0)
+    here = {"compute_capability": f"{major}.{minor}"}
+    if reason := template.absent() or template.unable(here):
+        raise NotHereError(reason)
     torch.manual_seed(seed)
     made = template.trace.init(device=DEVICE, **sizes(template.trace, p))
     planned = "run" in made and set(made) <= {"plan", "run"}

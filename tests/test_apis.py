@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ncuflow.runner import sweep
+from ncuflow.cli import dispatch
+from ncuflow.io import write_json
+from ncuflow.runner import listing, sweep
 from ncuflow.target import load
 from ncuflow.targets import apis
 
@@ -121,6 +125,7 @@ def test_a_call_is_run_checked_and_restored(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(apis, "templates", lambda: {"half": apis.Template("half", half, made)})
     monkeypatch.setattr(apis, "_callable", lambda *a: (lambda x, workspace: half(x), None))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(apis, "DEVICE", "cpu")
     launch = apis.prepare({"api": "half", "tokens": 8, "batch": 1})
     assert launch.work is not None and launch.work["flops"] is None
     assert launch.work["bytes"] == 8 * 4 * 4  # in place: once, and no workspace
@@ -132,3 +137,51 @@ def test_a_call_is_run_checked_and_restored(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(found, expected) and found[0, 0] == 0.5
     with pytest.raises(apis.NotHereError, match="no template of that name"):
         apis.prepare({"api": "whole", "tokens": 8, "batch": 1})
+
+
+def test_the_list_says_what_runs_here_and_why_the_rest_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def only_blackwell() -> None: ...
+
+    only_blackwell.is_compute_capability_supported = lambda cc: cc >= 100  # type: ignore[attr-defined]
+    made = {
+        "here": apis.Template("here", inspect.getdoc, template(1, 1)),
+        "elsewhere": apis.Template("elsewhere", only_blackwell, template(1, 1)),
+        "bare": apis.Template("bare", inspect.getdoc, template(1)),
+        "wrong": apis.Template("wrong", inspect.getdoc, template(1, 1)),
+    }
+    monkeypatch.setattr(inspect, "only_blackwell", only_blackwell, raising=False)
+    monkeypatch.setattr(only_blackwell, "__module__", "inspect")
+    monkeypatch.setattr(only_blackwell, "__qualname__", "only_blackwell")
+    monkeypatch.setattr(apis, "templates", lambda: made)
+    monkeypatch.setattr(listing, "gpu", lambda: ({"compute_capability": "8.0"}, ""))
+    point = {"params": {"api": "wrong"}, "status": "wrong", "reason": "off by half", "info": {}}
+    write_json(tmp_path / "r.json", {"points": [point]})
+    assert dispatch(["targets", "--results", str(tmp_path / "r.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    said = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[:-1]}
+    assert said["prefill"] == "ready Prefill attention"
+    assert said["gdn_prefill"].startswith("not here measured on compute capability 9.0")
+    assert said["here"] == "ready inspect.getdoc"
+    assert said["elsewhere"] == "not here FlashInfer has it for other GPUs than 8.0"
+    assert said["bare"] == "not here its template has no reference"
+    assert said["wrong"] == "not here off by half"
+    assert (
+        lines[-1]
+        == f"{sum(v.startswith('ready') for v in said.values())} of {len(said)} can be measured here"
+    )
+
+
+def test_the_list_without_a_gpu_and_without_flashinfer_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def absent() -> None:
+        raise ImportError("No module named 'flashinfer'")
+
+    monkeypatch.setattr(apis, "templates", absent)
+    monkeypatch.setattr(listing, "gpu", lambda: (None, "no GPU here"))
+    assert dispatch(["targets", "--format", "json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["decode"]["what"] == "no GPU here"
+    assert rows["apis"]["what"] == "FlashInfer is not installed"

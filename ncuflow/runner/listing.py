@@ -1,0 +1,92 @@
+"""What can be measured here: the kernel targets, and FlashInfer's APIs by their trace templates.
+
+    ncuflow targets                                  on this machine
+    ncuflow targets --results apis_results.json      with what a capture of the target `apis` came to
+
+Nothing is run: of an API that is "ready", a capture says whether it builds and agrees with its reference. Without
+FlashInfer or without a GPU the list says so, and has the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ncuflow.io import emit, read_json
+from ncuflow.target import known
+
+Row = dict[str, str]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--results", type=Path, help="apis_results.json of a capture")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Raises BadInput where --results is no JSON."""
+    facts, why = gpu()
+    measured = came_to(read_json(args.results)) if args.results else {}
+    rows = [*targets(facts, why), *apis(facts, measured)]
+    if args.format == "json":
+        emit(json.dumps(rows, indent=1) + "\n", None)
+        return
+    wide = max(len(row["name"]) for row in rows)
+    lines = [f"{row['name']:{wide}}  {row['status']:9} {row['what']}" for row in rows]
+    ready = sum(row["status"] in ("ready", "measured") for row in rows)
+    emit("\n".join([*lines, f"{ready} of {len(rows)} can be measured here"]) + "\n", None)
+
+
+def gpu() -> tuple[dict[str, Any] | None, str]:
+    """(facts of the GPU here or None, why there is none)."""
+    try:
+        from ncuflow.runner.gpu import capabilities
+
+        found = capabilities()
+    except (ImportError, RuntimeError) as error:
+        return None, f"no GPU is known here: {error}"
+    if not found:
+        return None, "no GPU here"
+    return {"compute_capability": found[0]}, ""
+
+
+def targets(facts: dict[str, Any] | None, why: str) -> list[Row]:
+    """A row of each kernel target: whether its default point runs on this GPU."""
+    rows = []
+    for target in known().values():
+        reason = why if facts is None else target.skip(target.parameters, facts)
+        status = "not here" if reason else "ready"
+        rows.append({"name": target.name, "status": status, "what": reason or target.title})
+    return rows
+
+
+def apis(facts: dict[str, Any] | None, measured: dict[str, Row]) -> list[Row]:
+    """A row of each API with a trace template: what a capture of it came to, else whether it may be tried."""
+    from ncuflow.targets import apis as generic
+
+    try:
+        found = generic.templates()
+    except ImportError:
+        return [
+            *measured.values(),
+            {"name": "apis", "status": "not here", "what": "FlashInfer is not installed"},
+        ]
+    rows = []
+    for name, template in found.items():
+        reason = template.absent() or template.unable(facts)
+        api = f"{template.function.__module__}.{template.function.__qualname__}"
+        row = {"name": name, "status": "not here" if reason else "ready", "what": reason or api}
+        rows.append(measured.get(name, row))
+    return rows
+
+
+def came_to(results: Any) -> dict[str, Row]:
+    """{API: its row} of a results file of the target ``apis``."""
+    rows = {}
+    for point in results["points"]:
+        name, good = point["params"]["api"], point["status"] == "ok"
+        what = point["info"].get("api", "") if good else point["reason"] or point["status"]
+        rows[name] = {"name": name, "status": "measured" if good else "not here", "what": what}
+    return rows
