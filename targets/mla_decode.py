@@ -174,6 +174,6 @@ TARGET = Target(
         Choice("mla_backend", "fa2 or fa3", "backend", "fa2", "fa3"),
         Choice("mla_auto", "fa2 or FlashInfer's choice", "backend", "fa2", "auto"),
         Choice("mla_page", "Page size 64 or 1", "page_size", 64, 1),
-        *uneven("mla"),
+        *uneven("mla_decode"),
     ),
 )
