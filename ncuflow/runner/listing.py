@@ -22,7 +22,7 @@ Row = dict[str, str]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, help="apis_results.json of a capture")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -33,10 +33,16 @@ def run(args: argparse.Namespace) -> None:
     if args.format == "json":
         emit(json.dumps(rows, indent=1) + "\n", None)
         return
+    ready = sum(row["status"] in ("ready", "measured") for row in rows)
+    total = f"{ready} of {len(rows)} can be measured here"
+    if args.format == "markdown":
+        cells = [[f"`{row['name']}`", row["status"], row["what"].replace("|", "/")] for row in rows]
+        head = [f"{total}.", "", "| name | status | what, or why not |", "|---|---|---|"]
+        emit("\n".join([*head, *(f"| {' | '.join(row)} |" for row in cells)]) + "\n", None)
+        return
     wide = max(len(row["name"]) for row in rows)
     lines = [f"{row['name']:{wide}}  {row['status']:9} {row['what']}" for row in rows]
-    ready = sum(row["status"] in ("ready", "measured") for row in rows)
-    emit("\n".join([*lines, f"{ready} of {len(rows)} can be measured here"]) + "\n", None)
+    emit("\n".join([*lines, total]) + "\n", None)
 
 
 def gpu() -> tuple[dict[str, Any] | None, str]:
