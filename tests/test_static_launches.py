@@ -6,8 +6,11 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+from conftest import ROOT
 from static_data import H200, launched
 
+from ncuflow.findings.ceilings import datasheet
+from ncuflow.parsers import ncu
 from ncuflow.static.device import device
 from ncuflow.static.facts import stored
 from ncuflow.static.launches import Host, Launch, launches
@@ -104,3 +107,31 @@ def test_registers_and_shared_memory_of_compiled_kernels_are_what_ncu_reports():
     assert {target for target, _ in lacking} <= (
         set() if attention <= compiled else {"decode", "prefill"}
     )
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    "report",
+    ["silu_a100_sxm4_40gb_full.ncu-rep", "cutlass_a100_80gb_pcie_sources_nvtx.ncu-rep"],
+)
+def test_an_a100_holds_the_blocks_that_ncu_reported_on_one(report):
+    found = ncu.read(ROOT.parent / "shared/corpus" / report, with_lines=False)
+    values: dict[int, dict[str, float]] = {}
+    for metric in found.metrics:
+        values.setdefault(metric["kernel"], {})[metric["key"]] = metric["value"]
+    for kernel in found.kernels:
+        measured, gpu = values[kernel["kernel"]], device(kernel["device"])
+        shared = kernel["smem_static_bytes"] + kernel["smem_dynamic_bytes"]
+        fits = gpu.fits(kernel["block_size"], kernel["registers"], shared)
+        for name, key in (
+            ("registers", "registers"),
+            ("warps", "warps"),
+            ("block slots", "blocks"),
+        ):
+            assert fits[name] == measured[f"occupancy_limit_{key}"]
+        resident = min(fits.values())
+        assert measured["sm_count"] == gpu.sm_count
+        waves = kernel["grid_size"] / (resident * gpu.sm_count)
+        assert measured["waves"] == pytest.approx(waves)
+        peak = measured["dram_bytes_peak_per_cycle"] * measured["dram_cycles_per_second"] / 1e9
+        assert peak == pytest.approx(datasheet(gpu.gpu)["dram_gbs"], rel=0.01)

@@ -164,6 +164,7 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
     predictions = str(tmp_path / "there/predictions.json")
     assert dispatch(["predict", "--measured", here, "--on", there, "--out", predictions]) == 0
     facts = ["--facts", str(recorded("8.0")), "--beside", str(recorded("9.0"))]
+    facts += ["--modules", str(recorded("8.0"))]
     page = tmp_path / "INDEX.md"
     command = ["static-page", "--results", there, "--measured", here, *facts, "--out", str(page)]
     assert dispatch(command) == 0
@@ -171,6 +172,7 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
     assert "Tier S (static: compiled, not run) · NVIDIA A100-SXM4-80GB" in text
     assert "| point | predicted, not measured | interval |" in text
     assert "is not known before one of them is measured" in text
+    assert "| `cascade` | sm_80 | 2 of 2 | 20 |" in text
     fused = next(
         line
         for line in text.splitlines()

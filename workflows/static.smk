@@ -104,6 +104,7 @@ rule static_pages:
         measured=of_run(rules.claims.output),
         facts=rules.static_results.input.facts,
         beside=str(BESIDE) if BESIDE else [],
+        modules=[str(path) for path in _facts.every_recorded()],
         code=closure.of(
             "static-page", "pages", pages=["static", "environment", "claims"]
         ),
@@ -119,7 +120,7 @@ rule static_pages:
         out=f"{STATIC}/reports",
     shell:
         "(python -m ncuflow static-page --results {params.results:q} --facts {input.facts:q} {params.beside}"
-        " --measured {params.measured:q} --out {params.out:q}/INDEX.md"
+        " --modules {input.modules:q} --measured {params.measured:q} --out {params.out:q}/INDEX.md"
         " && python -m ncuflow pages environment claims --results {params.results:q} --evidence {params.evidence:q}"
         " --out-dir {params.out:q}) 2> {log:q}"
 

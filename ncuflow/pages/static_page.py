@@ -1,6 +1,7 @@
 """The page of a GPU that was not there: launches, kernels beside another architecture's, predictions, open claims.
 
-ncuflow static-page --results DIR --facts static.json.xz --measured DIR [--beside static.json.xz] --out FILE.md
+ncuflow static-page --results DIR --facts static.json.xz --measured DIR [--beside static.json.xz]
+                    [--modules static.json.xz…] --out FILE.md
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ LOOP = {
 }
 
 
-def context(results: Path, facts: Facts, beside: Facts | None, measured: Path) -> Context:
+def context(
+    results: Path, facts: Facts, beside: Facts | None, measured: Path, built: Sequence[Facts]
+) -> Context:
     """What the template is given."""
     found = {one["target"]: one for one in read(results)}
     predicted = read_json(results / "predictions.json")
@@ -50,6 +53,7 @@ def context(results: Path, facts: Facts, beside: Facts | None, measured: Path) -
         "columns": list(LOOP),
         "kernels": list(_kernels(launched, facts, beside)),
         "predicted": predicted,
+        "modules": sorted((m for one in built for m in one.modules()), key=lambda m: m["module"]),
         "claims": _claims(read_json(results / "claims.json"), read_json(measured / "claims.json")),
         "measured": read_json(measured / "claims_summary.json")["provenance"],
     }
@@ -124,6 +128,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--facts", type=Path, required=True, help="static facts of the architecture"
     )
     parser.add_argument("--beside", type=Path, help="those of another one")
+    parser.add_argument(
+        "--modules", type=Path, nargs="*", default=[], help="facts to list modules of"
+    )
     parser.add_argument("--measured", type=Path, required=True, help="results of the measured GPU")
     parser.add_argument("--out", type=Path, required=True)
 
@@ -131,6 +138,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     facts = Facts(read_json(args.facts))
     beside = Facts(read_json(args.beside)) if args.beside else None
-    given = context(args.results, facts, beside, args.measured)
+    built = [Facts(read_json(path)) for path in args.modules]
+    given = context(args.results, facts, beside, args.measured, built)
     text = environment().get_template("static.md.j2").render(given)
     write_text(args.out, text.rstrip() + "\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,19 +31,39 @@ class Facts:
             found.setdefault(canonical(kernel["name"]), kernel)
         return found
 
+    def modules(self) -> Iterator[dict[str, Any]]:
+        """Each module: its sources, how many of them were built, why not, and its kernels in short."""
+        for name in dict.fromkeys(source["module"] for source in self.content["sources"]):
+            sources = [s for s in self.content["sources"] if s["module"] == name]
+            kernels = [k for k in self.content["kernels"] if k["module"] == name]
+            registers = [kernel["registers"] for kernel in kernels]
+            yield {
+                "module": name,
+                "arch": self.content["arch"],
+                "sources": len(sources),
+                "built": sum(source["status"] == "built" for source in sources),
+                "reasons": sorted({s["reason"] for s in sources if s["reason"]}),
+                "kernels": len(kernels),
+                "registers": (min(registers), max(registers)) if registers else None,
+                "spilling": sum(kernel.get("spill_store_bytes", 0) > 0 for kernel in kernels),
+            }
+
     @property
     def registers(self) -> dict[str, int]:
         """Registers of a thread by canonical name."""
         return {name: kernel["registers"] for name, kernel in self.kernels.items()}
 
 
+def every_recorded() -> list[Path]:
+    """The recorded facts of all architectures, the newest FlashInfer last."""
+    return sorted(resource("recordings").glob(f"static-*/*/{FILE}"))
+
+
 def recorded(compute_capability: str) -> Path | None:
     """The recorded facts for a compute capability such as "8.0", of the newest FlashInfer; None without."""
-    found = None
-    for path in sorted(resource("recordings").glob(f"static-*/*/{FILE}")):
-        if path.parent.name.strip("smaf_") == compute_capability.replace(".", ""):
-            found = path
-    return found
+    wanted = compute_capability.replace(".", "")
+    found = [path for path in every_recorded() if path.parent.name.strip("smaf_") == wanted]
+    return found[-1] if found else None
 
 
 def stored(compute_capability: str) -> Facts:
