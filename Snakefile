@@ -10,6 +10,10 @@ min_version("9.13")
 configfile: f"{workflow.basedir}/config/config.yaml"
 
 
+# snakemake --report report.zip, after a run.
+report: "workflows/report/overview.rst"
+
+
 # Used with --software-deployment-method apptainer alone; the environment is README's otherwise.
 container: "docker://python:3.11-slim"
 

@@ -11,7 +11,12 @@ rule findings:
     output:
         results=f"{OUT}/results/{{target}}_results.json",
         measurements=f"{OUT}/tables/{{target}}/measurements.parquet",
-        csv=f"{OUT}/tables/{{target}}/measurements.csv",
+        csv=report(
+            f"{OUT}/tables/{{target}}/measurements.csv",
+            caption="report/table.rst",
+            category="Tables",
+            labels={"target": "{target}"},
+        ),
     log:
         f"{OUT}/logs/findings-{{target}}.log",
     params:

@@ -2,18 +2,29 @@
 OVER_ALL = ["kernel-dev-guide", "final-report", "claims", "INDEX", "analysis"]
 
 
+def paged(path, page):
+    """An output: a page, and how Snakemake's own report lists it."""
+    return report(
+        path, caption="report/page.rst", category="Pages", labels={"page": page}
+    )
+
+
 rule target_page:
     input:
         results=f"{OUT}/results/{{target}}_results.json",
         source_index=captured("source_index.json"),
         code=code("pages", pages=["target"]),
     output:
-        page=f"{OUT}/reports/{{target}}.md",
-        figures=expand(
-            f"{OUT}/figures/{{target}}-{{kind}}.svg",
-            kind=["roofline", "stalls", "sweep"],
-            allow_missing=True,
-        ),
+        page=paged(f"{OUT}/reports/{{target}}.md", page="{target}"),
+        figures=[
+            report(
+                f"{OUT}/figures/{{target}}-{kind}.svg",
+                caption="report/figure.rst",
+                category="Figures",
+                labels={"target": "{target}", "figure": kind},
+            )
+            for kind in ("roofline", "stalls", "sweep")
+        ],
     log:
         f"{OUT}/logs/page-{{target}}.log",
     wildcard_constraints:
@@ -38,7 +49,7 @@ rule environment_page:
         jit=lambda wc: rules.jit_analysis.output if wc.evidence in WITH_JIT else [],
         code=closure.of("pages", pages=["environment"]),
     output:
-        f"{OUT}/reports/environment.md",
+        paged(f"{OUT}/reports/environment.md", page="environment"),
     log:
         f"{OUT}/logs/page-environment.log",
     params:
@@ -67,8 +78,13 @@ rule pages:
         records=RUNNING.records(),
         code=closure.of("pages", pages=OVER_ALL),
     output:
-        pages=expand(f"{OUT}/reports/{{page}}.md", page=OVER_ALL, allow_missing=True),
-        figure=f"{OUT}/figures/roofline.svg",
+        pages=[paged(f"{OUT}/reports/{page}.md", page=page) for page in OVER_ALL],
+        figure=report(
+            f"{OUT}/figures/roofline.svg",
+            caption="report/roofline.rst",
+            category="Figures",
+            labels={"target": "all", "figure": "roofline"},
+        ),
     log:
         f"{OUT}/logs/pages.log",
     params:
@@ -94,7 +110,7 @@ if LIVE or HAS_JIT:
             jit=rules.jit_analysis.output,
             code=closure.of("pages", pages=["jit"]),
         output:
-            f"{OUT}/reports/jit.md",
+            paged(f"{OUT}/reports/jit.md", page="jit"),
         log:
             f"{OUT}/logs/page-jit.log",
         params:
@@ -136,7 +152,12 @@ rule html:
         code=closure.of("report"),
         files=closure.data("templates/html"),
     output:
-        f"{OUT}/report.html",
+        report(
+            f"{OUT}/report.html",
+            caption="report/html.rst",
+            category="Everything",
+            labels={"page": "report.html"},
+        ),
     log:
         f"{OUT}/logs/html.log",
     params:
