@@ -25,6 +25,8 @@ USER = {
     "compare": ("ncuflow.compare.verdict", "what got slower between A and B, and why"),
     "trace": ("ncuflow.findings.lineage", "from a number back to its report, kernel and metric"),
     "claims": ("ncuflow.claims.audit", "judge claims by measured results"),
+    "require": ("ncuflow.claims.require", "hold single points against what a file asks of them"),
+    "export": ("ncuflow.pages.export", "results for Bencher, GitHub, JUnit and Perfetto"),
     "sanity": ("ncuflow.findings.sanity", "numbers of results that cannot be"),
     "preflight": ("ncuflow.capture.preflight", "what can be measured on this machine"),
     "targets": ("ncuflow.runner.listing", "what can be measured here, and why the rest cannot"),

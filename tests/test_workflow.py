@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import yaml
@@ -192,6 +193,24 @@ def test_no_path_of_this_machine_is_in_the_outputs(finished):
         for path in (finished.outputs / folder).rglob("*"):
             if path.is_file():
                 assert home not in path.read_bytes(), path
+
+
+def test_snakemakes_report_holds_pages_figures_and_tables(finished, tmp_path):
+    path = tmp_path / "report.zip"
+    finished.run(*RECORDED, "--report", str(path))
+    with zipfile.ZipFile(path) as packed:
+        names = {name.rpartition("/")[2] for name in packed.namelist()}
+        text = packed.read("report/report.html").decode()
+    assert {
+        "INDEX.md",
+        "decode.md",
+        "decode-roofline.svg",
+        "roofline.svg",
+        "measurements.csv",
+        "report.html",
+    } <= names
+    for said in ("Figures", "Pages", "Tables", "each dot is a point that was measured"):
+        assert said in text
 
 
 def test_json_is_strict(finished):

@@ -72,13 +72,14 @@ def load(folder: Path) -> list[Claim]:
 def load_file(path: Path) -> list[Claim]:
     """The claims of one file, a claim with cases expanded to one claim per case."""
     try:
-        content = _File.model_validate(_content(path))
+        found = _File.model_validate(content(path))
     except ValidationError as error:
         raise BadInput(path, _first(error)) from None
-    return [_claim(path, merged) for claim in content.claims for merged in _cases(claim, content)]
+    return [_claim(path, merged) for claim in found.claims for merged in _cases(claim, found)]
 
 
-def _content(path: Path) -> Any:
+def content(path: Path) -> Any:
+    """What a YAML file says. Raises BadInput where it is none, too large, or would expand beyond bounds."""
     if not path.is_file():
         raise BadInput(path, "not a file")
     if path.stat().st_size > MOST_BYTES:

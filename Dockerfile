@@ -1,0 +1,17 @@
+# ncuflow on NVIDIA's CUDA image: nvcc, ncu and nsys are in it, torch and FlashInfer come with the extra `capture`.
+#   docker build -t ncuflow .
+#   docker run --rm --gpus all --cap-add=SYS_ADMIN -v "$PWD/outputs:/ncuflow/outputs" -v ncuflow-jit:/root/.cache ncuflow -j4 all
+# SYS_ADMIN is for the counters where the driver keeps them to administrators; without it there are times and traces.
+FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
+
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends python3-venv python3-dev g++ git nsight-systems-cli cuda-nsight-compute-13-0 \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /ncuflow
+COPY . .
+RUN python3 -m venv /venv && /venv/bin/pip install --no-cache-dir -c requirements.lock '.[capture]'
+ENV PATH=/venv/bin:$PATH CUDA_HOME=/usr/local/cuda
+
+ENTRYPOINT ["snakemake"]
+CMD ["-j1", "environment"]

@@ -1,0 +1,73 @@
+"""The workflow file of docs/ci.md, step by step, and what the container file copies and runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from conftest import ROOT, Pipeline
+
+INSTALLS = "pip install"
+
+
+def steps() -> list[str]:
+    """The commands of the workflow file, in order; what installs this very checkout is left out."""
+    text = (ROOT / "docs/ci.md").read_text()
+    found = re.search(r"<!-- workflow -->\n```yaml\n(.*?)```", text, re.DOTALL)
+    assert found
+    job = yaml.safe_load(found[1])["jobs"]["kernels"]
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def test_every_command_of_the_workflow_file_runs(project: Pipeline) -> None:
+    summary = project.folder / "step-summary"
+    python = Path(sys.executable).parent
+    # `ncuflow` and `snakemake` as the install step would bring them, of this checkout
+    bin_folder = project.folder / "bin"
+    bin_folder.mkdir()
+    for name in ("ncuflow", "snakemake"):
+        program = bin_folder / name
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m {name} "$@"\n')
+        program.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{bin_folder}:{python}:{os.environ['PATH']}",
+        "PYTHONPATH": str(project.folder),
+        "GITHUB_STEP_SUMMARY": str(summary),
+    }
+    commands = steps()
+    assert sum(INSTALLS in command for command in commands) == 1
+    for command in commands:
+        if INSTALLS not in command:
+            done = subprocess.run(
+                ["bash", "-e", "-c", command], cwd=project.folder, env=environment, capture_output=True,
+                text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert "All 1 requirements hold." in summary.read_text()
+    assert (project.folder / "junit.xml").exists() and (project.folder / "benchmark.json").exists()
+
+
+def test_the_container_file_copies_what_the_package_needs_and_runs_what_there_is() -> None:
+    lines = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    words = {
+        line.split()[0]: shlex.split(line)[1:] for line in lines if line and line[0] not in "# "
+    }
+    assert words["FROM"][0].startswith("nvidia/cuda:") and "-devel-" in words["FROM"][0]
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    package = (
+        "ncuflow",
+        "parsers",
+        "targets",
+        "workflows",
+        "config",
+        "recordings",
+        "requirements.lock",
+        "pyproject.toml",
+    )
+    assert not set(ignored) & set(package)
+    assert 'CMD ["-j1", "environment"]' in lines and 'ENTRYPOINT ["snakemake"]' in lines

@@ -1,0 +1,233 @@
+"""Results in other tools' formats, each against its schema or its own reader, and what single points must hold."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import junitparser
+import pytest
+
+from ncuflow.claims import require
+from ncuflow.cli import dispatch
+from ncuflow.io import BadInput, CommandError
+from ncuflow.pages import export
+
+NUMBER = {"type": "number"}
+# https://bencher.dev/docs/reference/bencher-metric-format/
+BENCHER = {
+    "type": "object",
+    "additionalProperties": {
+        "type": "object",
+        "minProperties": 1,
+        "additionalProperties": {
+            "type": "object",
+            "required": ["value"],
+            "properties": {"value": NUMBER, "lower_value": NUMBER, "upper_value": NUMBER},
+            "additionalProperties": False,
+        },
+    },
+}
+# https://github.com/benchmark-action/github-action-benchmark#examples, customSmallerIsBetter
+BENCHMARK_ACTION = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["name", "unit", "value"],
+        "properties": {"name": {"type": "string"}, "unit": {"type": "string"}, "value": NUMBER,
+                       "range": {"type": "string"}, "extra": {"type": "string"}},
+        "additionalProperties": False,
+    },
+}  # fmt: skip
+# "Trace Event Format", complete (X) and metadata (M) events
+TRACE = {
+    "type": "object",
+    "required": ["traceEvents"],
+    "properties": {
+        "displayTimeUnit": {"enum": ["ms", "ns"]},
+        "traceEvents": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["name", "ph", "pid", "tid"],
+                "properties": {"name": {"type": "string"}, "pid": {"type": "integer"}, "tid": {"type": "integer"}},
+                "oneOf": [
+                    {"properties": {"ph": {"const": "X"}, "ts": NUMBER, "dur": {**NUMBER, "minimum": 0}},
+                     "required": ["ts", "dur"]},
+                    {"properties": {"ph": {"const": "M"}, "args": {"required": ["name"]}}, "required": ["args"]},
+                ],
+            },
+        },
+    },
+}  # fmt: skip
+
+
+def point(name: str, status: str = "ok", share: float | None = 0.5, **more: Any) -> dict[str, Any]:
+    row = dict.fromkeys(require.NAMES - {require.OF_ROOF})
+    row |= {"point": name, "gpu": "NVIDIA H200", "limiter": "dram"}
+    if status == "ok":
+        row |= {
+            "time_cold_us": 20.0,
+            "time_cold_q25_us": 19.0,
+            "time_cold_q75_us": 21.0,
+            "gbs": 1600.0,
+        }
+        row |= {
+            "gbs_fraction_datasheet": share,
+            "tflops_fraction_datasheet": 0.01 if share else None,
+        }
+    return {"point": name, "status": status, "reason": None if status == "ok" else "off by 1",
+            "measurement": row | more}  # fmt: skip
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Three points: right and near the roof, right without a roof, and wrong."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    points = [point("rope/a", share=0.9), point("rope/b", share=None), point("rope/c", "wrong")]
+    (folder / "rope_results.json").write_text(json.dumps({"target": "rope", "points": points}))
+    return folder
+
+
+def exported(form: str, results: Path, *more: str) -> str:
+    out = results.parent / "out"
+    dispatch(["export", form, "--results", str(results), "--out", str(out), *more])
+    return out.read_text("utf-8")
+
+
+def gate(folder: Path, text: str) -> Path:
+    path = folder / "gate.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_bencher_metrics(results: Path) -> None:
+    found = json.loads(exported("bencher", results))
+    jsonschema.validate(found, BENCHER)
+    latency = {"value": 20000.0, "lower_value": 19000.0, "upper_value": 21000.0}  # in ns
+    assert found["rope/a"] == {"latency": latency, "gbs": {"value": 1600.0}}
+    assert list(found) == ["rope/a", "rope/b"]  # of a wrong result there is no time
+
+
+def test_benchmark_action(results: Path) -> None:
+    found = json.loads(exported("benchmark-action", results))
+    jsonschema.validate(found, BENCHMARK_ACTION)
+    assert [(e["name"], e["value"], e["unit"]) for e in found] == [
+        ("rope/a", 20.0, "us"),
+        ("rope/b", 20.0, "us"),
+    ]
+
+
+def test_a_case_of_junit_per_gated_point(results: Path) -> None:
+    asked = gate(results.parent, "- points: rope/*\n  hold: of_roof >= 0.8\n")
+    text = exported("junit", results, "--require", str(asked))
+    suite = junitparser.JUnitXml.fromstring(text.encode())
+    (found,) = list(suite)
+    assert (suite.tests, suite.failures, found.tests) == (3, 2, 3)
+    assert {case.name.split(":")[0]: [r.message for r in case.result] for case in found} == {
+        "rope/a": [], "rope/b": ["cannot be computed"], "rope/c": ["wrong: off by 1"],
+    }  # fmt: skip
+
+
+def test_junit_says_whatever_a_reason_holds() -> None:
+    case = require.Case("x/y", "a < b & c", "\x00\x1b<>&", "\udc80 bad ]]>")
+    root = ET.fromstring(export.junit({}, [case]))
+    assert root.find(".//failure") is not None
+
+
+def test_a_summary_shows_what_fails_first_and_fits(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = gate(results.parent, "- points: rope/[ab]\n  hold: of_roof >= 0.8\n")
+    text = exported("summary", results, "--require", str(asked))
+    assert "1 of 2 requirements do not hold." in text
+    assert text.index("`rope/b`") < text.index("`rope/a`")
+    monkeypatch.setattr(export, "MOST_BYTES", 400)
+    short = exported("summary", results, "--require", str(asked))
+    assert len(short.encode()) <= 400 and "lines more do not fit" in short
+
+
+def test_the_timeline_as_chrome_trace(finished: Any, tmp_path: Path) -> None:
+    tables = next(path.parent for path in finished.outputs.glob("tables/rope/timeline.parquet"))
+    out = tmp_path / "trace.json"
+    dispatch(["export", "trace", "--tables", str(tables), "--out", str(out)])
+    found = json.loads(out.read_text())
+    jsonschema.validate(found, TRACE)
+    rows = export.read_table(tables / "timeline.parquet")
+    spans = [event for event in found["traceEvents"] if event["ph"] == "X"]
+    kernels = [event for event in spans if event["cat"] == "kernel"]
+    assert len(kernels) == sum(row["kind"] == "kernel" for row in rows) > 0
+    first = next(row for row in rows if row["kind"] == "kernel")
+    assert (kernels[0]["ts"], kernels[0]["dur"]) == (
+        first["start_ns"] / 1e3,
+        first["duration_ns"] / 1e3,
+    )
+
+
+@pytest.mark.parametrize("words", [["trace", "--results", "x"], ["junit"], ["bencher"]])
+def test_an_export_without_its_source_is_bad_usage(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["export", *words, "--out", str(tmp_path / "x")])
+    assert ended.value.code == 2 and " needs --" in capsys.readouterr().err
+
+
+# --- the gate on single points ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("- {points: rope/a, hold: of_roof >= 0.8}", 0, "require: 1 hold"),
+        (
+            "- {points: rope/a, hold: of_roof >= 0.95}",
+            1,
+            "rope/a: of_roof >= 0.95: does not hold (of_roof 0.9)",
+        ),
+        ("- {points: rope/b, hold: of_roof >= 0.8}", 1, "cannot be computed (of_roof unknown)"),
+        ("- {points: rope/c, hold: of_roof >= 0.8}", 1, "wrong: off by 1"),
+        ("- {points: rope/nope, hold: of_roof >= 0.8}", 1, "no point of these results"),
+        ("- {points: [rope/a, rope/b], hold: time_cold_us <= 20}", 0, "require: 2 hold"),
+    ],
+)
+def test_what_cannot_be_computed_does_not_pass(
+    results: Path, capsys: pytest.CaptureFixture[str], text: str, status: int, said: str
+) -> None:
+    asked = gate(results.parent, text)
+    assert dispatch(["require", str(asked), "--results", str(results)]) == status
+    assert said in capsys.readouterr().out
+
+
+def test_a_share_above_one_stops_the_gate(results: Path) -> None:
+    found = {"target": "rope", "points": [point("rope/a", share=0.9), point("rope/b", share=1.01)]}
+    (results / "rope_results.json").write_text(json.dumps(found))
+    asked = gate(results.parent, "- {points: rope/*, hold: of_roof >= 0.8}")
+    with pytest.raises(CommandError, match=r"rope/b: of_roof 1\.010 is above 1"):
+        dispatch(["require", str(asked), "--results", str(results)])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[]", "at least 1 item"),
+        ("- {points: [], hold: of_roof > 1}", "points"),
+        ("- {points: x, hold: of_rof > 1}", "no column of_rof"),
+        ("- {points: x, hold: 1 > 0}", "asks for nothing of a point"),
+        ("- {points: x, hold: 'of_roof >'}", "of_roof >"),
+        ("- {points: x, hold: of_roof > 1, wen: 2}", "wen"),
+        ("- {points: 3, hold: of_roof > 1}", "points"),
+        ("{", "not YAML"),
+    ],
+)
+def test_a_file_that_asks_for_nothing_that_is_there_is_named(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    with pytest.raises(BadInput) as error:
+        require.load(gate(tmp_path, text))
+    assert named in str(error.value) and "\n" not in str(error.value)
