@@ -47,6 +47,7 @@ def jobs(targets: list[str], config: dict[str, Any]) -> list[Job]:
             {
                 "rule": job.rule.name,
                 "input": list(map(str, job.input)),
+                "triggers": [str(file) for file in job.input if not file.is_ancient],
                 "output": list(map(str, job.output)),
                 "log": list(map(str, job.log)),
                 "command": command(job),
