@@ -81,6 +81,13 @@ def test_each_counter_and_operation_is_that_of_the_tables(finished, held, target
     assert min(shown["start_ns"]) >= 0
 
 
+def test_the_sample_is_what_is_rendered(text, held):
+    sample = (ROOT / "docs/sample/report.html").read_text()
+    packed = re.compile(r">[^<]*</script>")  # which another zlib packs otherwise
+    assert packed.sub("", sample) == packed.sub("", text)
+    assert blocks(sample) == held
+
+
 def test_samples_of_the_source_are_those_of_the_table(finished, held):
     for target in TARGETS:
         lines = read(finished.outputs / "tables" / target, "lines")

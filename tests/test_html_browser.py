@@ -235,9 +235,7 @@ def test_sorting_puts_what_is_not_known_last_both_ways(browser, report):
         assert arrow in head.inner_text()
         assert values[0] != "–"
         page.evaluate("document.querySelector('.grid-frame').scrollTop = 1e6")
-        page.wait_for_function(
-            "[...document.querySelectorAll('table.grid td:nth-child(3)')].at(-1).innerText == '–'"
-        )
+        page.wait_for_selector("table.grid tbody tr:last-of-type td:nth-child(3):text-is('–')")
         page.evaluate("document.querySelector('.grid-frame').scrollTop = 0")
 
 
@@ -291,9 +289,9 @@ def test_the_table_by_keyboard_alone(browser, report):
     page.wait_for_selector('main[data-view="point"]')
     shown = page.inner_text("h1")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("shown => document.querySelector('h1').innerText !== shown", arg=shown)
+    page.wait_for_selector(f"h1:not(:text-is('{shown}'))")
     page.keyboard.press("ArrowLeft")
-    page.wait_for_function("shown => document.querySelector('h1').innerText === shown", arg=shown)
+    page.wait_for_selector(f"h1:text-is('{shown}')")
     page.keyboard.press("?")
     assert "filter" in page.inner_text("dialog")
     page.keyboard.press("Escape")
@@ -411,9 +409,8 @@ def test_claims_are_filtered_and_show_their_evidence(browser, report):
 def test_the_guide_is_rendered_and_its_links_stay_inside(browser, report):
     page = browser.open(report, "#/guide")
     page.click('.toc a:has-text("2. Decode Attention Kernel")')
-    page.wait_for_function(
-        "Math.abs(document.getElementById('kernel-dev-guide/2-decode-attention-kernel').getBoundingClientRect().top) < 200"
-    )
+    heading = page.locator('[id="kernel-dev-guide/2-decode-attention-kernel"]')
+    playwright.expect(heading).to_be_in_viewport()
     assert page.locator('.prose a[href$=".md"]').count() == 0
     page.click('.prose a[href="#/claims"] >> nth=0')
     page.wait_for_selector('main[data-view="claims"]')

@@ -10,8 +10,8 @@ rule sample:
         out=of_run(OUT),
         targets=KERNEL_TARGETS,
     shell:
-        "(rm -rf docs/sample/reports docs/sample/figures docs/sample/tables"
-        " && cp -r {params.out:q}/reports {params.out:q}/figures docs/sample/"
+        "(rm -rf docs/sample/reports docs/sample/figures docs/sample/tables docs/sample/report.html"
+        " && cp -r {params.out:q}/reports {params.out:q}/figures {params.out:q}/report.html docs/sample/"
         " && for target in {params.targets}; do mkdir -p docs/sample/tables/$target"
         " && cp {params.out:q}/tables/$target/measurements.csv docs/sample/tables/$target/; done) 2> {log:q}"
 
@@ -27,6 +27,8 @@ if PAIRS:
         log:
             f"{COMPARE}/sample.log",
         params:
+            series=SERIES_NAME,
+            report=f"{SERIES}/report.html",
             pages=[*PAIRS, *[SERIES_NAME] * (len(PAIRS) > 1)],
             out=COMPARE,
         shell:
@@ -34,4 +36,5 @@ if PAIRS:
             " mkdir -p docs/sample/compare/$page;"
             " cp -r {params.out:q}/$page/reports docs/sample/compare/$page/;"
             " if [ -d {params.out:q}/$page/figures ]; then"
-            " cp -r {params.out:q}/$page/figures docs/sample/compare/$page/; fi; done) 2> {log:q}"
+            " cp -r {params.out:q}/$page/figures docs/sample/compare/$page/; fi; done;"
+            " cp {params.report:q} docs/sample/compare/{params.series:q}/) 2> {log:q}"

@@ -3,7 +3,7 @@
 import { block, has } from "./block.js";
 import { h, section, table } from "./dom.js";
 import { labelOf } from "./evidence.js";
-import { change, interval, number, percent } from "./format.js";
+import { number, percent } from "./format.js";
 import { href } from "./state.js";
 
 const ADVICE = ["optimization", "warning"];
@@ -30,39 +30,41 @@ export async function rulesOf(side, target) {
 /** Opportunities as the finding ranks them: what shows it, the most that it can bring, and what it brought where it was tried. */
 export function opportunities(evidence, side) {
   const rows = side.targets.flatMap((target) =>
-    (target.opportunities ?? []).map((one) => [
-      target.title,
-      [h("b", null, one.what), h("div", { class: "note" }, one.shown), h("div", null, one.change)],
-      [
-        h("a", { class: "id", href: href("point", { id: evidence.reference(side, side.place.get(one.point)) }) }, one.point.split("/")[1]),
-        h("div", { class: "note" }, `and ${one.points - 1} more`),
-      ],
-      `${percent(one.most)} of ${labelOf(one.metric)}`,
-      one.price
-        ? [h("b", null, change(one.price.change)), h("div", { class: "note" }, interval(one.price)), h("div", null, one.price.verdict)]
-        : `not tried: ${one.reason}`,
-      one.layers === null ? "–" : `${number(one.layers)} launches`,
-    ]),
+    target.opportunities.map((one) => {
+      const at = side.place.get(`${target.name}/${one.at}`);
+      const point = h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, one.at);
+      const where = ["at ", point, one.more > 0 && ` and ${one.more} more`];
+      return [
+        [h("b", null, one.what), h("div", { class: "note" }, target.title)],
+        [code(one.shown), ", ", where],
+        [code(one.change), h("div", { class: "note" }, "decided at ", h("code", null, one.source))],
+        one.most,
+        code(one.brought),
+      ];
+    }),
   );
   return (
     rows.length > 0 &&
     section(
       "Opportunities",
-      "What counters suggest to change. The most is what the roofs leave of the time; what it brought is the change of the time where it was tried.",
-      table(["kernel", "what", "at", "the most", "what it brought", "a longer plan() is paid for after"], rows, "Opportunities"),
+      "What saved most when it was tried comes first for each kernel, then what can bring most. At most: of the time, as the counters bound it and never more than the roofs leave. It brought: the change of that time with its interval.",
+      table(["try", "what the evidence shows", "change", ["at most"], "it brought"], rows, "Opportunities"),
     )
   );
 }
 
+/** Text with what stands between backticks as code. */
+function code(text) {
+  return text.split("`").map((part, at) => (at % 2 ? h("code", null, part) : part));
+}
+
 /** The best opportunity of a target as a cell: a finding's where there is one, else the choice that differs most. */
 export function best(target) {
-  const told = (target.opportunities ?? [])[0];
-  if (told)
-    return h(
-      "a",
-      { href: href("choices", { at: target.name }) },
-      `${told.what}: ${told.price ? change(told.price.change, 0) : `at most −${percent(told.most)}`}`,
-    );
+  const told = target.opportunities[0];
+  if (told) {
+    const brought = told.brought.startsWith("not tried") ? `at most −${told.most}` : told.brought.split(/ \(|[,;]/)[0];
+    return h("a", { href: href("choices", { at: target.name }) }, `${told.what}: ${brought}`);
+  }
   const differing = target.prices.flatMap((choice) =>
     choice.pairs.filter((pair) => pair.verdict === "differs").map((pair) => ({ choice, pair })),
   );

@@ -12,7 +12,7 @@ export function overview(evidence, params) {
   const side = evidence.side;
   return [
     Object.entries(side.stopped ?? {}).map(([name, reason]) => h("p", { class: "warning" }, `${name} is left out: ${reason}`)),
-    side.warnings.map(({ report, text }) => h("p", { class: "warning" }, `${report}: ${text}`)),
+    side.warnings.length > 0 && warned(side.warnings),
     section("Kernels", null, kernels(evidence, side)),
     section(
       "Roofline",
@@ -20,6 +20,19 @@ export function overview(evidence, params) {
       roofline(side, params),
     ),
   ];
+}
+
+/** What the tools warned of when they captured: a line, which opens to all. */
+function warned(warnings) {
+  const said = [
+    ...d3.rollup(
+      warnings,
+      (found) => found.length,
+      ({ text }) => text,
+    ),
+  ].map(([text, count]) => `${text} (${count})`);
+  const items = warnings.map(({ report, text }) => h("li", null, h("code", null, report), ` ${text}`));
+  return h("details", { class: "warning" }, h("summary", null, `The tools warned: ${said.join("; ")}`), h("ul", null, items));
 }
 
 const HEADS = [

@@ -227,7 +227,7 @@ function roofMarks(memory, flat, x, small) {
         text: "label",
         textAnchor: "end",
         dx: -4,
-        dy: roof.top === top ? -7 : 8,
+        dy: roof === d3.greatest(own, (one) => one.top) ? -7 : 8,
         fontSize: 10.5,
         fill: "var(--quiet)",
         stroke: "var(--panel)",
