@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import hashlib
 import json
 import lzma
 import os
 import re
+import shutil
 import stat
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +38,8 @@ _MAGIC = (
 )
 
 
+SCRATCH = "ncuflow-scratch-"
+YOUNG_S = 60.0
 LEFT_S = 86400.0  # after a day a half-written file is one whose writer was killed
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and the line breaks of rules
 
@@ -127,8 +132,8 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
     if sniff(source)[0] != "xz":
         yield source
         return
-    with tempfile.TemporaryDirectory(prefix="ncuflow-") as folder:
-        target = Path(folder) / (source.name.removesuffix(".xz") or "file")
+    with scratch() as folder:
+        target = folder / (source.name.removesuffix(".xz") or "file")
         try:
             with lzma.open(source) as packed, target.open("wb") as plain:
                 while chunk := packed.read(1 << 20):
@@ -139,6 +144,40 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
         except (lzma.LZMAError, EOFError):
             raise BadInput(source, "a truncated or damaged xz archive") from None
         yield target
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A private folder for temporary files, gone on exit; one that a killed process left goes at the next.
+
+    Its lock is held by this process and those that it forks, and by nobody once they are dead.
+    """
+    _clear_left()
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder, _locked(Path(folder)):
+        yield Path(folder)
+
+
+@cache
+def _clear_left() -> None:
+    """Remove what killed processes left of temporary folders, once per process."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with contextlib.suppress(OSError):
+            state = folder.lstat()
+            old = time.time() - state.st_mtime > YOUNG_S  # a new one may not be locked yet
+            if old and state.st_uid == os.getuid():
+                with _locked(folder):
+                    shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; BlockingIOError where another process has it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def shown(path: str | os.PathLike[str]) -> str:

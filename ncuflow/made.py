@@ -5,14 +5,17 @@ Snakemake looks at times alone: a file that was cut short is newer than all that
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ncuflow.io import BadInput, digest, read_json, write_json
 
 NOTE = "made.json"
 FOLDERS = ("tables", "results", "figures", "reports")
+_HELD: dict[Path, IO[str]] = {}  # locked for as long as this process lives
 Entry = list[Any]  # size in bytes, time of the last change in ns, sha256
 
 
@@ -41,6 +44,30 @@ def remove_damaged(outputs: Path) -> list[Path]:
             path.unlink()
             damaged.append(path)
     return damaged
+
+
+def tell_of_another_run() -> None:
+    """One line where another run is at work in this folder, which Snakemake's own words leave open.
+
+    Their advice to unlock is for runs that were killed: the lock here is gone with its process.
+    """
+    lock = Path(".snakemake/ncuflow.lock").absolute()
+    if lock in _HELD:
+        return
+    lock.parent.mkdir(exist_ok=True)
+    held = lock.open("a+")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _HELD[lock] = held
+        held.truncate(0)
+        held.write(str(os.getpid()))
+        held.flush()
+    except BlockingIOError:
+        held.seek(0)
+        process = held.read() or "?"
+        held.close()
+        what = f"process {process} is at work in this folder: wait for it, and do not unlock"
+        print(f"error: {what}", file=sys.stderr)
 
 
 def _entry(path: Path, known: Entry | None) -> Entry:

@@ -13,13 +13,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, opened, shown, sniff
+from ncuflow.io import BadInput, opened, scratch, shown, sniff
 from ncuflow.model import Row
 from ncuflow.parsers import nvtx
 from ncuflow.parsers.nsys_sql import Database, integer
@@ -88,8 +87,8 @@ def _exported(path: Path, called: str) -> Iterator[Path]:
     if program is None:
         what = "an Nsight Systems report: `nsys export --type sqlite` makes what is read here"
         raise BadInput(called, f"{what}, and no nsys is on PATH")
-    with tempfile.TemporaryDirectory(prefix="ncuflow-") as folder:
-        target = Path(folder) / "trace.sqlite"
+    with scratch() as folder:
+        target = folder / "trace.sqlite"
         command = export_command(program, path, target)
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Pipeline
+from conftest import ROOT, Pipeline
 from fake_machine import Machine, make
 
 TABLE = "outputs/fake/tables/toy/timing.parquet"
@@ -384,11 +384,63 @@ def test_a_point_more_captures_its_batch_again_and_no_other(undisturbed, machine
     assert {row["point"] for row in machine.table("timing")} == {*POINTS, "toy/n9"}
 
 
+# --- several runs, killed runs ------------------------------------------------------------------
+
+
+def test_of_four_starts_on_a_fresh_checkout_one_works_and_three_say_why_not(gated):
+    machine, first, _ = gated
+    others = [subprocess.Popen(
+        machine.command(TABLE), cwd=machine.folder, env=machine.environment, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    ) for _ in range(3)]  # fmt: skip
+    for other in others:
+        assert other.stderr is not None
+        said = [line for line in other.stderr.read().splitlines() if line.startswith("error: ")]
+        assert other.wait() != 0
+        assert said == [
+            f"error: process {first.pid} is at work in this folder: wait for it, and do not unlock"
+        ]
+    machine.open_gate()
+    assert first.wait() == 0
+    done = machine.run(TABLE)
+    assert done.returncode == 0 and "at work" not in done.stderr
+
+
+def test_what_killed_processes_left_of_temporary_folders_goes(tmp_path):
+    """Not what a process that lives works in, nor what is too new for its lock to be there yet."""
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    code = "import os, signal; from ncuflow.io import scratch\nwith scratch() as f: print(f, flush=True); {}"
+
+    def start(then: str) -> tuple[subprocess.Popen[str], Path]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code.format(then)], env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        return process, Path(process.stdout.readline().strip())
+
+    kill = "os.kill(os.getpid(), signal.SIGKILL)"
+    (dead, left), (new, fresh), (alive, used) = start(kill), start(kill), start("input()")
+    dead.wait(), new.wait()
+    (left / "large").write_text("left")
+    for folder in (left, used):
+        os.utime(folder, (0, 0))
+    third, own = start("pass")
+    assert third.wait() == 0
+    assert not left.exists() and not own.exists()
+    assert fresh.exists() and used.exists()
+    alive.communicate("\n")
+    assert not used.exists()
+
+
 # --- upgrades ---------------------------------------------------------------------------------
 
 
 def test_after_an_upgrade_every_row_says_with_what_it_was_measured(machine):
     page = machine.folder / "outputs/fake/reports/toy.md"
+    index = machine.folder / "outputs/fake/captures/source_index.json"
+    index.parent.mkdir(parents=True)
+    index.write_text("{}")  # it takes an installed FlashInfer
     machine.install("flashinfer_python", "0.6.18")
     done = machine.run("toy", "--config", "strict=false")
     assert done.returncode == 0, done.stdout + done.stderr

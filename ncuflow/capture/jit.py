@@ -17,7 +17,6 @@ import os
 import re
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 from ncuflow.capture.jitprobe import MARKER, plain_path
 from ncuflow.capture.lock import gpu_lock, visible_gpus
 from ncuflow.capture.process import CaptureError, minimal_environment, run_child
-from ncuflow.io import write_json
+from ncuflow.io import scratch, write_json
 from ncuflow.runner.origin import now, package_version
 from ncuflow.target import jit_modules
 
@@ -115,9 +114,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """jit_analysis.json: every module in turn. Builds hold no GPU; a first launch does."""
     env = minimal_environment()
     with ExitStack() as stack:
-        base = args.workdir or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="ncuflow-jit-"))
-        )
+        base = args.workdir or stack.enter_context(scratch())
         modules = {name: analyse(name, fresh(base / name), env, args) for name in args.modules}
     return {
         "schema": 1,

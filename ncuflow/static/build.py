@@ -22,7 +22,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.process import CaptureError, run_child
-from ncuflow.io import UsageError, replacing, write_text
+from ncuflow.io import UsageError, replacing, scratch, write_text
 from ncuflow.private import masked
 from ncuflow.runner import builds, sweep
 from ncuflow.runner.origin import now, package_version
@@ -111,13 +110,13 @@ def build(job: Job, out: Path, deadline: float) -> dict[str, Any]:
     left = deadline - started
     if left <= 0:
         return {**result, "reason": "the time limit was reached", "seconds": None, "kernels": {}}
-    with tempfile.TemporaryDirectory(prefix="ncuflow-static-") as folder:
-        cubin = Path(folder) / "out.cubin"
+    with scratch() as folder:
+        cubin = folder / "out.cubin"
         said: list[str] = []
         command = _OUTPUT.sub(
             rf"-cubin -Xptxas -v \g<source> -o {cubin}", _DEPENDENCIES.sub("", job.command)
         )
-        ended = run_child(shlex.split(command), timeout=left, on_line=said.append, cwd=Path(folder))
+        ended = run_child(shlex.split(command), timeout=left, on_line=said.append, cwd=folder)
         seconds = round(time.monotonic() - started, 1)
         if ended.timed_out:
             return {
