@@ -8,7 +8,9 @@ try:
     ABSENT = _device.of_architecture(str(config["arch"]), config["gpu"])
 except ValueError as error:
     raise WorkflowError(str(error)) from None
-STATIC = f"{config['outputs']}/{config['machine'] or ABSENT.folder}"
+# The name of a live run's machine is that of its own outputs.
+_named = None if LIVE else config["machine"]
+STATIC = f"{config['outputs']}/{_named or ABSENT.folder}"
 RECORDED_FACTS = _facts.recorded(ABSENT.compute_capability)
 BESIDE = _facts.recorded("9.0" if ABSENT.compute_capability != "9.0" else "8.0")
 SWEEP = json.dumps(
