@@ -19,7 +19,7 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
-from ncuflow.runner.launch import Gpu, Launch, Params, Tensor, Written, capability
+from ncuflow.runner.launch import Gpu, Launch, NotHereError, Params, Tensor, Written, capability
 from ncuflow.target import Target, Work
 
 DEVICE = "cuda"
@@ -89,10 +89,6 @@ PRECISION = {
     "float8_e4m3fn": 8e-2,
     "float8_e5m2": 1e-1,
 }
-
-
-class NotHereError(RuntimeError):
-    """Why an API is not measured here."""
 
 
 @dataclass

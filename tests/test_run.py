@@ -10,6 +10,7 @@ from fake_device import Device, fake_target, made, ran
 
 from ncuflow.runner import faults, timing
 from ncuflow.runner.job import Run
+from ncuflow.runner.launch import NotHereError
 from ncuflow.runner.run import run_points, shuffled
 
 NAN = float("nan")
@@ -67,6 +68,13 @@ def test_a_skipped_point_keeps_its_reason_and_is_no_failure() -> None:
     status, (record,) = ran(device, p1="skip")
     assert status == 0 and device.log == []
     assert (record["status"], record["reason"]) == ("skipped", "not here")
+
+
+def test_a_point_that_turns_out_not_to_be_for_here_is_skipped() -> None:
+    status, (other, good) = ran(Device(), n=2, p1=NotHereError("its module is not built in 120 s"))
+    assert (status, good["status"]) == (0, "ok")
+    assert (other["status"], other["timing"]) == ("skipped", None)
+    assert other["reason"] == "its module is not built in 120 s"
 
 
 def test_an_error_is_of_one_point_and_its_reason_one_line() -> None:

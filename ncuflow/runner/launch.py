@@ -24,6 +24,10 @@ MEMORY_SHARE = 0.85  # of the GPU's memory that a point may ask for
 REFERENCE_BYTES = 2 << 30  # room for the float32 reference and the L2 flush buffer
 
 
+class NotHereError(RuntimeError):
+    """Raised in preparing or checking a launch: why its point cannot be measured here. It is skipped."""
+
+
 @dataclass
 class Launch:
     """One point, ready to run on the current CUDA stream.

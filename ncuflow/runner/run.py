@@ -35,7 +35,7 @@ from ncuflow.model import Origin
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, SOME_FAILED, WAIT, WAITS, Run
-from ncuflow.runner.launch import Launch
+from ncuflow.runner.launch import Launch, NotHereError
 from ncuflow.runner.origin import origin
 from ncuflow.runner.progress import Progress
 from ncuflow.runner.sweep import Point, read_points
@@ -154,9 +154,10 @@ def run_point(run: Run, point: Point, visit: Visit | None = None) -> tuple[Recor
     try:
         _run(run, point, record, visit)
     except Exception as error:
+        skipped = isinstance(error, NotHereError)
         record |= {
-            "status": "error",
-            "reason": builds.one_line(error),
+            "status": "skipped" if skipped else "error",
+            "reason": str(error) if skipped else builds.one_line(error),
             "timing": None,
             "clocks": None,
             "order": None,
