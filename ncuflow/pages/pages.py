@@ -22,11 +22,15 @@ from ncuflow.pages.findings import Findings
 from ncuflow.target import template_folders
 
 
-@cache
 def environment() -> jinja2.Environment:
     """Jinja2 with the project's filters; an undefined name is an error, not an empty cell."""
+    return _environment(tuple(template_folders()))
+
+
+@cache
+def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_folders()),
+        loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
