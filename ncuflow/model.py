@@ -398,9 +398,14 @@ class Datasheet(TypedDict):
 
 
 class MeasuredPeaks(TypedDict):
-    """Peaks that a large copy and large matrix products (by data type) reached on the same machine."""
+    """Peaks that a large copy, a large read and large matrix products (by data type) reached on the same machine.
+
+    series: the measurements as ``ceilings.json`` has them, by what was run.
+    """
 
     dram_gbs: float | None
+    read_gbs: float | None
+    series: dict[str, Any]
     tensor_tflops: dict[str, float | None]
     source: str | None
 

@@ -71,7 +71,8 @@ TRACE = [
 MACHINE = {
     "gpu": "NVIDIA H200",
     "datasheet": {"dram_gbs": 4800.0, "tensor_tflops": 989.5, "source": "sheet"},
-    "measured": {"dram_gbs": 4172.0, "tensor_tflops": {"f16": 716.0, "bf16": 733.0}, "source": "copy"},
+    "measured": {"dram_gbs": 4172.0, "read_gbs": None, "series": {},
+                 "tensor_tflops": {"f16": 716.0, "bf16": 733.0}, "source": "copy"},
 }  # fmt: skip
 PROVENANCE = {
     "tier": "A", "gpu": "NVIDIA H200", "compute_capability": "9.0", "date": "2026-01-02", "driver": "580.1",

@@ -12,8 +12,9 @@ from conftest import DEFAULT, ROOT
 
 from ncuflow import format as fmt
 from ncuflow.io import BadInput
-from ncuflow.pages import figures, filters, pages
+from ncuflow.pages import contexts, figures, filters, pages, series
 from ncuflow.pages.findings import Findings
+from ncuflow.parsers.stalls import STALL_REASONS
 
 SAMPLE = ROOT / "docs" / "sample"
 TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
@@ -200,3 +201,32 @@ def test_a_cell_holds_no_markup_of_others(text, shown):
 
 def test_code_stays_in_its_backticks():
     assert filters.code("a`<b>`|c\n") == "a'<b>'\\|c "
+
+
+def test_named_points_stand_in_a_thinned_table():
+    points = [{"point": str(n)} for n in range(100)]
+    kept = [p["point"] for p in series.spread(points, 5, {"7", "61"})]
+    assert kept == ["0", "7", "25", "50", "61", "74", "99"]
+    assert len(series.spread(points, 5)) == 5
+
+
+def test_the_best_and_the_deep_points_stand_on_the_page_of_each_kernel(finished):
+    for path in (finished.outputs / "results").glob("*_results.json"):
+        results = json.loads(path.read_text())
+        section = contexts.target_section(results)
+        named = {k["point"] for k in results["deep"]} & {p["point"] for p in results["points"]}
+        assert named | {section["best"]["id"]} <= {p["id"] for p in section["shown"]}
+
+
+def test_a_rate_above_the_measured_copy_is_explained_where_it_stands(finished):
+    for path in (finished.outputs / "results").glob("*_results.json"):
+        results = json.loads(path.read_text())
+        best = contexts.target_section(results)["best"]["m"]
+        text = (finished.outputs / f"reports/{results['target']}.md").read_text()
+        assert ("of the measured read" in text) == ((best["gbs_fraction_measured"] or 0) > 1)
+
+
+def test_a_reason_has_one_colour_on_all_figures():
+    stalls = [name for name, reason in STALL_REASONS.items() if reason.kind == "stall"]
+    colours = [figures.STALL_COLOURS[name] for name in ["issued", *stalls]]
+    assert len(set(colours)) == len(colours)

@@ -185,7 +185,7 @@ COUNTERS = (
     ("clock", "SM clock", "sm_clock_hz", "hz", 0.02, 0.0),
     ("dram", "DRAM bytes read", "dram_bytes_read", "byte", 0.05, 1e5),
     ("dram", "DRAM bytes written", "dram_bytes_write", "byte", 0.05, 1e6),
-    ("l2", "L2 bytes", "l2_bytes", "byte", 0.05, 1e6),
+    ("l2", "L2 bytes that L1 asked for", "l2_bytes_l1", "byte", 0.05, 1e6),
     ("l2", "L2 hit rate", "l2_hit_pct", "%", 0.0, 3.0),
     ("spills", "local memory bytes (spills)", "spill_bytes", "byte", 0.05, 1e4),
     ("conflicts", "shared-memory bank conflicts", "smem_bank_conflicts", "", 0.2, 1e4),

@@ -44,7 +44,8 @@ def machine(device: str | None, measured: dict[str, Any] | None) -> Ceilings:
     """
     sheet = datasheet(device)
     products = (measured or {}).get("matmul_tflops") or {}
-    copy = (measured or {}).get("copy_gbs") or {}
+    copy, read = ((measured or {}).get(name) or {} for name in ("copy_gbs", "read_gbs"))
+    series = {"copy": copy, "read": read} | {f"matrix product, {k}": v for k, v in products.items()}
     return {
         "gpu": device,
         "datasheet": {
@@ -54,6 +55,8 @@ def machine(device: str | None, measured: dict[str, Any] | None) -> Ceilings:
         },
         "measured": {
             "dram_gbs": copy.get("value"),
+            "read_gbs": read.get("value"),
+            "series": {name: found for name, found in series.items() if found.get("value")},
             "tensor_tflops": {dtype: rate.get("value") for dtype, rate in products.items()},
             "source": copy.get("method"),
         },

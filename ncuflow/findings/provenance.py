@@ -58,12 +58,12 @@ def together(parts: Iterable[Provenance]) -> Provenance | None:
     if not ordered:
         return None
     out = dict(ordered[-1])
-    mixed = {key for part in ordered for key in cast(list[str], part["mixed"])}
+    mixed = {key for part in ordered for key in cast(list[str], part.get("mixed") or [])}
     for key in VERSIONS:
         values = dict.fromkeys(
-            v for part in ordered if part[key] for v in str(part[key]).split(AND)
+            v for part in ordered if part.get(key) for v in str(part[key]).split(AND)
         )
-        if key == "cutlass_dsl" and values and not all(part[key] for part in ordered):
+        if key == "cutlass_dsl" and values and not all(part.get(key) for part in ordered):
             values["none"] = None  # with it FlashInfer takes other kernels
         out[key] = AND.join(values) or None
         mixed |= {key} if len(values) > 1 else set()

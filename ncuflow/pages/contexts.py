@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
+from ncuflow.findings import noise
 from ncuflow.findings.provenance import together
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context, guide, guide_choices, opportunities
@@ -66,6 +68,16 @@ def target_section(results: Results, index: Any = None) -> Context:
     points = results["points"]
     good = [p for p in points if p["status"] == "ok"]
     axis = axis_of(good)
+    best = guide.best(good, axis.rate)
+    named = {kernel["point"] for kernel in results["deep"]} | {best["point"] if best else None}
+    shown = [
+        _shown(p)
+        | {"noise": noise.floor_at("time_cold_us", p["measurement"], results.get("noise") or {})}
+        for p in spread(good, MOST_ROWS, named)
+    ]
+    floors = [
+        p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
+    ]
     return {
         "name": results["target"],
         "title": title(results["target"]),
@@ -75,11 +87,14 @@ def target_section(results: Results, index: Any = None) -> Context:
         "base": ", ".join(f"{name} {value}" for name, value in usual(good, axis)),
         "total": len(points),
         "good": len(good),
-        "warnings": results["warnings"],
+        "warnings": results.get("warnings") or [],
         "not_good": [p for p in points if p["status"] != "ok"],
-        "incomplete": [p for p in good if p["measurement"]["problems"]],
-        "shown": [_shown(p) for p in spread(good, MOST_ROWS)],
-        "best": _best(good, axis.rate),
+        "incomplete": _by_problem(good),
+        "shown": shown,
+        "best": best and _shown(best),
+        "floor": median(floors) if floors else None,
+        "sustained": [p for p in shown if p["m"].get("time_sustained_us")],
+        "throttled": any(p["measurement"].get("throttle_sustained") for p in good),
         "limiters": _limiters(good),
         "opportunities": opportunities.rows(results, index),
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
@@ -97,10 +112,13 @@ def _shown(point: Point) -> Context:
     }
 
 
-def _best(points: list[Point], rate: str) -> Context | None:
-    """The point of the highest rate, without which a page has nothing to lead with."""
-    rated = [p for p in points if p["measurement"][rate] is not None]
-    return _shown(max(rated, key=lambda p: p["measurement"][rate])) if rated else None
+def _by_problem(points: list[Point]) -> list[tuple[str, list[str]]]:
+    """(what is missing, the points that lack it), in the order of the points."""
+    found: dict[str, list[str]] = {}
+    for point in points:
+        if problems := point["measurement"]["problems"]:
+            found.setdefault(problems, []).append(point["point"])
+    return list(found.items())
 
 
 def _limiters(points: list[Point]) -> list[Context]:

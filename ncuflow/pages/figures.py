@@ -23,6 +23,7 @@ from ncuflow.findings.provenance import one_line
 from ncuflow.io import read_json, write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
 from ncuflow.pages.series import Series, axis_of, drawn, series_of, spread, tensor_kinds
+from ncuflow.parsers.stalls import STALL_REASONS
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
@@ -32,6 +33,15 @@ CEILING_STYLE: dict[Any, Any] = {"datasheet": ":", "counter": "-", "measured": "
 SOURCE_COLOURS = {"datasheet": "#8B6F00", "counter": "#222222", "measured": "#7A4FA3"}
 FURTHER_COLOURS = {"L2": "#999999", "L1": "#CCCCCC"}
 FURTHER_INSTRUCTIONS = ("#B22222", "#006D5B")
+# One reason, one colour, on every figure.
+STALL_COLOURS = {"issued": COLOURS[0]} | dict(
+    zip(
+        (name for name, reason in STALL_REASONS.items() if reason.kind == "stall"),
+        ("#D55E00", "#E69F00", "#009E73", "#006D5B", "#56B4E9", "#CC79A7", "#8B6F00", "#000000", "#7A4FA3", "#B22222",
+         "#4C72B0", "#8C8C8C", "#C4A484", "#A6D854", "#FB9A99", "#CAB2D6", "#666666"),
+        strict=True,
+    )
+)  # fmt: skip
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "ncuflow",
     "svg.fonttype": "none",
@@ -48,7 +58,7 @@ STYLE: dict[Any, Any] = {
 }
 DRAM, TENSOR = "ceiling_dram_gbs", "ceiling_tensor_tflops"
 CACHES = {"L2": "ceiling_l2_gbs", "L1": "ceiling_l1_gbs"}
-STALL_BARS, STALL_REASONS = 12, 6
+STALL_BARS, MOST_REASONS = 12, 6
 FEW_DECADES = 2  # between the outer powers of an axis, below which powers alone say too little
 WIDTH = 7.6  # inches
 Ceiling = tuple[str, str, float]  # source, label, the highest over the points
@@ -211,20 +221,24 @@ def stalls(results: Results) -> Figure:
     for row in rows:
         for reason, share in row.items():
             totals[reason] += share
-    reasons = sorted((r for r in totals if r != "issued"), key=lambda r: -totals[r])[:STALL_REASONS]
+    reasons = sorted((r for r in totals if r != "issued"), key=lambda r: -totals[r])[:MOST_REASONS]
     labels = [p["point"].split("/", 1)[1] for p in points]
     margin = 0.2 + 0.066 * max((len(label) for label in labels), default=0)
     figure, axes = new(1.3 + 0.26 * max(len(rows), 1), left=margin, right=1.55)
     left = [0.0] * len(rows)
-    for index, reason in enumerate(["issued", *reasons, "other"]):
+    for reason in ["issued", *reasons, "other"]:
         widths = [
             row.get(reason, 0.0) if reason != "other"
             else sum(v for k, v in row.items() if k != "issued" and k not in reasons)
             for row in rows
         ]  # fmt: skip
-        colour = "#BBBBBB" if reason == "other" else COLOURS[index % 7]
         axes.barh(
-            labels, [100 * w for w in widths], left=left, color=colour, label=reason, height=0.75
+            labels,
+            [100 * w for w in widths],
+            left=left,
+            color=STALL_COLOURS.get(reason, "#BBBBBB"),
+            label=reason,
+            height=0.75,
         )
         left = [a + 100 * w for a, w in zip(left, widths, strict=True)]
     axes.set(xlabel="% of scheduler cycles", xlim=(0, 100))

@@ -55,4 +55,5 @@ FILTERS = {
     "cell": cell,
     "limiter_name": label,
     "code": code,
+    "rate_unit": {"tflops": "TFLOPS", "gbs": "GB/s"}.__getitem__,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mode
 from typing import Any
@@ -141,12 +141,15 @@ def _series(label: str, members: list[Point], axis: Axis) -> Series:
     )
 
 
-def spread(items: list[Any], most: int) -> list[Any]:
-    """At most ``most`` of the items, evenly over their order, first and last kept."""
+def spread(items: list[Any], most: int, named: Collection[Any] = ()) -> list[Any]:
+    """At most ``most`` of the items, evenly over their order, first and last kept, and points that are named."""
     if len(items) <= most:
         return items
     step = (len(items) - 1) / (most - 1)
-    return [items[round(i * step)] for i in range(most)]
+    chosen = {round(i * step) for i in range(most)}
+    if named:
+        chosen |= {place for place, point in enumerate(items) if point["point"] in named}
+    return [items[place] for place in sorted(chosen)]
 
 
 def tensor_kinds(all_results: Sequence[Results]) -> dict[str, str]:
