@@ -21,6 +21,8 @@ LIST = f"""\
 --routine BatchDecodeWithPagedKVCacheWrapper --backends fa2_tc cudnn --page_size 16 --batch_size 16 --s_qo 1 --s_kv 1024 {HEADS} -vv --q_dtype bfloat16 --kv_dtype bfloat16 --case_tag "Llama-3.1-70B"
 --routine BatchPrefillWithRaggedKVCacheWrapper --backends cudnn fa3 --batch_size 2 --s_qo 512 --s_kv 512 {HEADS} --causal --q_dtype float16 --kv_dtype float16
 --routine rmsnorm --batch_size 32 --num_heads 4 --hidden_size 128 --input_dtype bfloat16
+--routine apply_rope_pos_ids --batch_size 32 --seq_len 2048 --num_qo_heads 64 --num_kv_heads 8 --head_dim 128 --input_dtype bfloat16 --interleave
+--routine chunk_gated_delta_rule --batch_size 4 --s_qo 2048 --num_q_heads 16 --num_k_heads 16 --num_v_heads 32 --head_size 128
 
 # refused, each for a reason of its own
 --routine mm_fp4 --m 512 --n 1024 --k 7168
@@ -48,8 +50,10 @@ def test_a_test_list_of_flashinfers_benchmarks(tmp_path: Path) -> None:
         "decode/B16_L1024_H64_K8_D128_P16_bf16_tc_fa2",
         "prefill/ragged_S512_B2_H64_K8_D128_f16_fa3_c",
         "rmsnorm/rmsnorm_R128_D128_bf16",
+        "rope/rope_pos_ids_T65536_B32_H64_K8_D128_bf16_interleaved",
+        "gdn_prefill/B4_S2048_Q16_V32_bf16",
     ]
-    assert count == 3
+    assert count == 5
     assert [line.split(", ", 1)[1] for line in refused] == [
         "mm_fp4: no target measures this routine",
         "BatchPrefillWithPagedKVCacheWrapper: queries and keys of different lengths are measured by no target",
@@ -57,7 +61,7 @@ def test_a_test_list_of_flashinfers_benchmarks(tmp_path: Path) -> None:
         "BatchDecodeWithPagedKVCacheWrapper: --q_dtype fp8_e4m3 is measured by no target",
         "rmsnorm: --batch_size x is no number",
     ]
-    assert refused[0].startswith("cases.txt line 7, ")
+    assert refused[0].startswith("cases.txt line 9, ")
 
 
 def test_random_lengths_are_the_quantiles_of_their_distribution(tmp_path: Path) -> None:
@@ -181,14 +185,11 @@ def test_the_command_writes_a_configuration_and_names_what_it_refused(
     out = tmp_path / "mine.json"
     assert dispatch(["workload", str(tmp_path / "cases.txt"), "--out", str(out)]) == 0
     written = read_json(out)
-    assert written["sweep"] == "mine" and list(written["sweeps"]["mine"]) == [
-        "decode",
-        "prefill",
-        "rmsnorm",
-    ]
+    assert written["sweep"] == "mine"
+    assert [*written["sweeps"]["mine"]] == ["decode", "prefill", "rmsnorm", "rope", "gdn_prefill"]
     told = capsys.readouterr()
-    assert "3 points of decode, prefill, rmsnorm; 5 refused" in told.out
-    assert "refused: cases.txt line 7, mm_fp4: no target measures this routine" in told.err
+    assert "5 points of decode, prefill, rmsnorm, rope, gdn_prefill; 5 refused" in told.out
+    assert "refused: cases.txt line 9, mm_fp4: no target measures this routine" in told.err
 
 
 def test_nothing_is_written_where_nothing_can_be_measured(tmp_path: Path) -> None:

@@ -50,6 +50,13 @@ SAMPLERS = {
     "softmax": "softmax",
     "top_k": "select",
 }
+ROPES = {
+    "apply_rope": "rope",
+    "apply_rope_pos_ids": "rope_pos_ids",
+    "apply_rope_with_cos_sin_cache": "cos_sin_cache",
+    "apply_llama31_rope": "llama31",
+    "apply_llama31_rope_pos_ids": "llama31_pos_ids",
+}
 
 
 class RefusedError(ValueError):
@@ -179,17 +186,42 @@ def _of_routine(name: str, options: Mapping[str, Any]) -> tuple[str, Block]:
     if routine in SAMPLERS:
         block = {"batch": _number(options, "batch_size"), "vocab": _number(options, "vocab_size")}
         return "sampling", {"variant": SAMPLERS[routine], **block, **_limits(options)}
+    if routine.removesuffix("_inplace") in ROPES:
+        batch = _number(options, "batch_size")
+        return "rope", {
+            "variant": ROPES[routine.removesuffix("_inplace")],
+            "inplace": routine.endswith("_inplace"),
+            "tokens": batch * _number(options, "seq_len"),
+            "batch": batch,
+            **_heads_of(options),
+            "head_dim": _number(options, "head_dim"),
+            "dtype": _dtype(options, "input_dtype"),
+            "style": "interleaved" if "interleave" in options else "neox",
+        }
+    if routine == "chunk_gated_delta_rule":
+        _only(options, head_size=128, num_k_heads=_number(options, "num_q_heads"))
+        heads = {
+            "q_heads": _number(options, "num_q_heads"),
+            "v_heads": _number(options, "num_v_heads"),
+        }
+        return "gdn_prefill", {
+            "batch": _number(options, "batch_size"), "seq_len": _number(options, "s_qo"), **heads,
+        }  # fmt: skip
     raise RefusedError("no target measures this routine")
 
 
 def _attention(options: Mapping[str, Any], mean: str, given: str) -> Block:
     if _number(options, "head_dim_qk") != _number(options, "head_dim_vo"):
         raise RefusedError("heads of keys and values of different sizes are measured by no target")
-    heads = {
-        "qo_heads": _number(options, "num_qo_heads"),
-        "kv_heads": _number(options, "num_kv_heads"),
+    return {
+        **_heads_of(options),
+        "head_dim": _number(options, "head_dim_qk"),
+        **_shape(options, mean, given),
     }
-    return {**heads, "head_dim": _number(options, "head_dim_qk"), **_shape(options, mean, given)}
+
+
+def _heads_of(options: Mapping[str, Any]) -> Block:
+    return {ours: _number(options, f"num_{ours}") for ours in ("qo_heads", "kv_heads")}
 
 
 def _shape(options: Mapping[str, Any], mean: str, given: str) -> Block:
