@@ -25,10 +25,11 @@ READY = """
 new MutationObserver(() => { window.readyAt ??= performance.now(); })
     .observe(document, {subtree: true, attributeFilter: ["data-ready"]});
 """
-# Do something and wait for the frame that shows it: ms.
-TIMED = """async (act) => {
+# When the page has come to rest, do something and wait for the frame that shows it: ms.
+TIMED = """async () => {
+    await new Promise((rested) => requestIdleCallback(rested));
     const started = performance.now();
-    new Function(act)();
+    ACT;
     await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
     return performance.now() - started;
 }"""
@@ -47,7 +48,7 @@ def opened(page: Page, path: Path) -> dict[str, float]:
     found = {"ready": page.evaluate("readyAt")}
     page.evaluate(VIEW)
     page.wait_for_selector("table.grid tbody tr[aria-rowindex]")
-    return found | {name: page.evaluate(TIMED, act) for name, act in ACTS.items()}
+    return found | {name: page.evaluate(TIMED.replace("ACT", act)) for name, act in ACTS.items()}
 
 
 def measured(browser: Any, path: Path, repeats: int) -> dict[str, Any]:
