@@ -174,7 +174,7 @@ class Range(TypedDict):
     launch: Annotated[int | None, About("which repeat of the point's range, from 0")]
 
 
-class Series(TypedDict):
+class Times(TypedDict):
     """Times of one point, and under which clocks they were taken."""
 
     cold_us: Annotated[float | None, About("event time with the L2 cache flushed before each launch, median", "µs")]
@@ -245,7 +245,7 @@ class TimedPoint(TypedDict):
     peak_memory_bytes: Annotated[int | None, About("peak of allocated GPU memory", "byte")]
 
 
-class Timing(TimedPoint, Series):
+class Timing(TimedPoint, Times):
     """One point: checked and timed."""
 
 
@@ -261,7 +261,7 @@ class Pair(TypedDict):
     reason: Annotated[str | None, About("why it is not ok")]
 
 
-class PairSide(Pair, Series):
+class PairSide(Pair, Times):
     """One side of a pair of points that were timed in turns."""
 
 
@@ -437,7 +437,7 @@ class Turns(TypedDict):
     other: str
     status: str
     reason: str | None
-    sides: list[Series]
+    sides: list[Times]
 
 
 class Warned(TypedDict):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ncuflow.io import resource
-from ncuflow.runner.launch import Gpu, Launch, Params, skip_reason
+from ncuflow.runner.launch import GpuFacts, Launch, Params, skip_reason
 
 FOLDERS = "NCUFLOW_TARGETS"  # the environment variable with further folders, separated as in PATH
 _DECLARES = re.compile(r"^TARGET\s*(:.*)?=", re.MULTILINE)
@@ -140,6 +140,9 @@ class Target:
     order      where the target stands on pages; equal ones by name
     templates  parameter names, by kernel, that FlashInfer's headers do not tell
     meanings   of its kernels' template parameters; "kernel.parameter" where two kernels disagree
+    computed   what headers compute of template arguments: name -> its meaning, and the value from the whole
+               numbers among the arguments, by parameter; a KeyError is another kernel
+    apart      by kernel, the template parameter by which its instances wait for different things
     about      the text of its module; set, as ``file`` is, when the file is read
     """
 
@@ -152,7 +155,7 @@ class Target:
     work: Callable[[Params], Work]
     prepare: Callable[..., Launch]
     generate: Callable[[Params], list[Any]] | None = None
-    unable: Callable[[Params, Gpu], str | None] = lambda p, gpu: None
+    unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
     memory: Callable[[Params], int] | None = None
     small: Params = field(default_factory=dict)
     kernels: tuple[Symbol, ...] = ()
@@ -164,6 +167,10 @@ class Target:
     opportunities: tuple[Opportunity, ...] = ()
     templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
+    computed: Mapping[str, tuple[str, Callable[[Mapping[str, int]], int]]] = field(
+        default_factory=dict
+    )
+    apart: Mapping[str, str] = field(default_factory=dict)
     order: int = 99
     about: str = ""
     file: Path = Path()
@@ -172,7 +179,7 @@ class Target:
         """Id of a point: also its NVTX range, so unique and stable for good."""
         return f"{self.name}/" + (self.id.format(**p) if isinstance(self.id, str) else self.id(p))
 
-    def skip(self, p: Params, gpu: Gpu) -> str | None:
+    def skip(self, p: Params, gpu: GpuFacts) -> str | None:
         """Why this GPU cannot run the point; None if it can."""
         size = self.memory(p) if self.memory else self.work(p).bytes
         return self.unable(p, gpu) or skip_reason(p, gpu, size)

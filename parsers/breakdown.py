@@ -55,7 +55,7 @@ def unit_of(counter: str) -> str:
 def rows(kernel: Any) -> Iterator[Row]:
     """Each counter of a kernel's two breakdowns that holds a number; none where its report has no breakdown.
 
-    kernel: a `Kernel` of the reader.
+    kernel: a `Profiled` of the reader.
     """
     for parent in PARENTS:
         source = METRICS[parent].candidates(kernel.architecture)[0]

@@ -202,10 +202,10 @@ def _load(report: Report, part: Part, listed: listing.Listings) -> None:
     context = part.context or reader.load(part.plain)
     report.ranges = context.num_ranges()
     for index, action in reader.actions(context, part.first, part.last):
-        add_kernel(report, Kernel(action, index), part.request, listed.get(index))
+        add_kernel(report, Profiled(action, index), part.request, listed.get(index))
 
 
-class Kernel:
+class Profiled:
     """One profiled kernel: counters by name with their silences resolved.
 
     `invalid` collects the counters that are there and hold no usable number: name -> why.
@@ -286,7 +286,10 @@ def _unusable(name: str, value: float, exponent: int, unit: str) -> str | None:
 
 
 def add_kernel(
-    report: Report, kernel: Kernel, request: Request, listed: Mapping[int, lines.Instruction] | None
+    report: Report,
+    kernel: Profiled,
+    request: Request,
+    listed: Mapping[int, lines.Instruction] | None,
 ) -> None:
     """Add the rows of one kernel; listed: its instructions as a listing has them."""
     nvtx = nvtx_ranges(kernel.action)
@@ -325,7 +328,7 @@ def _point(nvtx: list[str], points: Collection[str] | None) -> str | None:
     return next((name for name in reversed(nvtx) if name in points), None)
 
 
-def _identity(kernel: Kernel, nvtx: list[str]) -> Row:
+def _identity(kernel: Profiled, nvtx: list[str]) -> Row:
     action, device = kernel.action, kernel.text("device__attribute_display_name")
     major = kernel.integer("device__attribute_compute_capability_major")
     minor = kernel.integer("device__attribute_compute_capability_minor")
@@ -340,7 +343,7 @@ def _identity(kernel: Kernel, nvtx: list[str]) -> Row:
     }
 
 
-def _launch(kernel: Kernel) -> Row:
+def _launch(kernel: Profiled) -> Row:
     return {
         "grid": _dim3(kernel, "launch__grid_dim_"),
         "block": _dim3(kernel, "launch__block_dim_"),
@@ -353,12 +356,12 @@ def _launch(kernel: Kernel) -> Row:
     }
 
 
-def _dim3(kernel: Kernel, prefix: str) -> str | None:
+def _dim3(kernel: Profiled, prefix: str) -> str | None:
     parts = [kernel.integer(prefix + axis) for axis in "xyz"]
     return None if None in parts else ",".join(map(str, parts))
 
 
-def _metrics(kernel: Kernel) -> list[Row]:
+def _metrics(kernel: Profiled) -> list[Row]:
     """A row for each registry metric that the report holds; a value that is no number is null."""
     rows = []
     for metric in METRICS.values():
@@ -390,7 +393,7 @@ def _first(
     return invalid
 
 
-def _stalls(kernel: Kernel) -> list[Row]:
+def _stalls(kernel: Profiled) -> list[Row]:
     """Stall reasons of a kernel, by ratio and by samples; those with neither are left out."""
     rows = []
     for reason in STALL_REASONS.values():
@@ -410,7 +413,7 @@ def _stalls(kernel: Kernel) -> list[Row]:
     return _with_shares(rows, kernel.architecture)
 
 
-def _number(kernel: Kernel, name: str) -> float | None:
+def _number(kernel: Profiled, name: str) -> float | None:
     try:
         found = kernel.counter(name)
     except NotANumber:
@@ -440,7 +443,7 @@ def _with_shares(rows: list[Row], arch: str) -> list[Row]:
     return rows
 
 
-def _problems(kernel: Kernel, row: Row, points: Collection[str] | None) -> Iterator[str]:
+def _problems(kernel: Profiled, row: Row, points: Collection[str] | None) -> Iterator[str]:
     if row["duration_ns"] is None and row["grid_size"] is None:
         yield "profiling of this kernel failed: no duration and no launch metrics"
     elif row["duration_ns"] is None:

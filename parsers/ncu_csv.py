@@ -118,7 +118,9 @@ def read(path: str | Path, name: str | None = None) -> ncu.Report:
         kernel.rules += _rules(cells)
     report = ncu.Report(called, ranges=1)
     for index, kernel in enumerate(kernels.values()):
-        ncu.add_kernel(report, ncu.Kernel(kernel, index), ncu.Request(path, with_lines=False), None)
+        ncu.add_kernel(
+            report, ncu.Profiled(kernel, index), ncu.Request(path, with_lines=False), None
+        )
     if not report.metrics:
         raise BadInput(called, "kernels without a metric that is read here")
     return report

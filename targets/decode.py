@@ -11,7 +11,7 @@ from ncuflow.runner.kv_pages import PageTable, page_table
 from ncuflow.runner.launch import (
     ITEMSIZE,
     TOLERANCE,
-    Gpu,
+    GpuFacts,
     Inputs,
     Launch,
     Params,
@@ -42,7 +42,7 @@ def point_id(p: Params) -> str:
     )
 
 
-def unable(p: Params, gpu: Gpu) -> str | None:
+def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     group, rest = divmod(p["qo_heads"], p["kv_heads"])
     if rest:
@@ -373,4 +373,17 @@ TARGET = Target(
         "BatchDecodeWithPagedKVCacheKernel.bdy": "rows of threads: a query head of the group each",
         "bdz": "groups of rows that share the KV tokens of a tile",
     },
+    computed={
+        "threads": ("threads per block: bdx × bdy × bdz", lambda n: n["bdx"] * n["bdy"] * n["bdz"]),
+        "tile": (
+            "KV tokens per stage: tile_size_per_bdx × bdy × bdz",
+            lambda n: n["tile_size_per_bdx"] * n["bdy"] * n["bdz"],
+        ),
+        # The tile size only marks the kernel family.
+        "head dimension": (
+            "bdx × vec_size",
+            lambda n: n["bdx"] * n["vec_size"] if n["tile_size_per_bdx"] else 0,
+        ),
+    },
+    apart={"BatchDecodeWithPagedKVCacheKernel": "bdy"},
 )

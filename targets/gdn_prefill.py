@@ -14,7 +14,7 @@ from ncuflow.runner import reference
 from ncuflow.runner.launch import (
     ITEMSIZE,
     TOLERANCE,
-    Gpu,
+    GpuFacts,
     Inputs,
     Launch,
     Params,
@@ -34,7 +34,7 @@ def point_id(p: Params) -> str:
     return f"B{p['batch']}_S{p['seq_len']}_Q{p['q_heads']}_V{p['v_heads']}_{p['dtype']}{knobs}"
 
 
-def unable(p: Params, gpu: Gpu) -> str | None:
+def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     if capability(gpu) != (9, 0):
         return f"measured on compute capability 9.0, this GPU has {gpu['compute_capability']}"

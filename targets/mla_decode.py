@@ -15,7 +15,7 @@ from ncuflow.runner.kv_pages import PageTable, page_table
 from ncuflow.runner.launch import (
     ITEMSIZE,
     TOLERANCE,
-    Gpu,
+    GpuFacts,
     Inputs,
     Launch,
     Params,
@@ -40,7 +40,7 @@ def point_id(p: Params) -> str:
     return f"B{p['batch']}_L{length}_H{p['heads']}_P{p['page_size']}_{p['dtype']}_{p['backend']}"
 
 
-def unable(p: Params, gpu: Gpu) -> str | None:
+def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     if p["backend"] == "fa3" and capability(gpu) != (9, 0):
         return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"

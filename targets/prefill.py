@@ -11,7 +11,7 @@ from ncuflow.runner.kv_pages import page_table
 from ncuflow.runner.launch import (
     ITEMSIZE,
     TOLERANCE,
-    Gpu,
+    GpuFacts,
     Inputs,
     Launch,
     Params,
@@ -40,7 +40,7 @@ def point_id(p: Params) -> str:
     )
 
 
-def unable(p: Params, gpu: Gpu) -> str | None:
+def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     if p["backend"] == "fa3" and capability(gpu) != (9, 0):
         return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
@@ -449,5 +449,20 @@ TARGET = Target(
         "CAUSAL": "causal mask",
         "TileScheduler": "how blocks get their tiles",
         "MULTIITEMSCORING": "multi-item scoring mask",
+    },
+    computed={
+        "CTA_TILE_KV": (
+            "KV tokens per step: NUM_MMA_KV × NUM_WARPS_KV × 16",
+            lambda n: n["NUM_MMA_KV"] * n["NUM_WARPS_KV"] * 16,
+        ),
+        "HEAD_DIM_QK": ("NUM_MMA_D_QK × 16", lambda n: n["NUM_MMA_D_QK"] * 16),
+        "NUM_THREADS": (
+            "threads per block: NUM_WARPS_Q × NUM_WARPS_KV × 32",
+            lambda n: n["NUM_WARPS_Q"] * n["NUM_WARPS_KV"] * 32,
+        ),
+        "NUM_WARPS": (
+            "a producer warpgroup, and a consumer warpgroup for each 64 query rows",
+            lambda n: (n["CTA_Q"] // 64 + 1) * 4,
+        ),
     },
 )

@@ -11,7 +11,7 @@ from ncuflow.runner import reference
 from ncuflow.runner.launch import (
     ITEMSIZE,
     TOLERANCE,
-    Gpu,
+    GpuFacts,
     Inputs,
     Launch,
     Params,
@@ -69,7 +69,7 @@ def work(p: Params) -> Work:
     )
 
 
-def unable(p: Params, gpu: Gpu) -> str | None:
+def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why no GPU runs the point; None if one can."""
     if p["variant"] == "layernorm" and p["dtype"] != "bf16":
         return "FlashInfer's layernorm takes bf16 alone"

@@ -9,7 +9,7 @@ from ncuflow.runner import reference
 from ncuflow.runner.launch import (
     ITEMSIZE,
     TOLERANCE,
-    Gpu,
+    GpuFacts,
     Inputs,
     Launch,
     Params,
@@ -41,7 +41,7 @@ def point_id(p: Params) -> str:
     )
 
 
-def unable(p: Params, gpu: Gpu) -> str | None:
+def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
     if p["tokens"] % p["batch"]:
         return f"{p['tokens']} tokens do not split into {p['batch']} equal sequences"

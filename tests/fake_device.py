@@ -13,7 +13,7 @@ from ncuflow.runner import faults, timing
 from ncuflow.runner.job import Run
 from ncuflow.runner.launch import Launch
 from ncuflow.runner.run import run_points
-from ncuflow.runner.sweep import Point
+from ncuflow.runner.sweep import Planned
 from ncuflow.target import Work
 
 
@@ -143,8 +143,8 @@ def fake_target(device: Device, **kinds: Any) -> Any:
     )
 
 
-def made(n: int) -> list[Point]:
-    return [Point(f"fake/p{i}", "fake", {"n": i}) for i in range(1, n + 1)]
+def made(n: int) -> list[Planned]:
+    return [Planned(f"fake/p{i}", "fake", {"n": i}) for i in range(1, n + 1)]
 
 
 def ran(

@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 
 from ncuflow.capture import lock
-from ncuflow.capture.lock import Gpu, parse_gpus, select_visible
+from ncuflow.capture.lock import VisibleGpu, parse_gpus, select_visible
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.staging import staging
 from ncuflow.runner.job import BEGINS, WAIT, WAITS
 
 ROOT = Path(__file__).parents[1]
-GPUS = [Gpu(0, "GPU-aaaa0000-1", "NVIDIA H200"), Gpu(1, "GPU-bbbb1111-2", "NVIDIA H200")]
+GPUS = [
+    VisibleGpu(0, "GPU-aaaa0000-1", "NVIDIA H200"),
+    VisibleGpu(1, "GPU-bbbb1111-2", "NVIDIA H200"),
+]
 HOLD = ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $TMPDIR"; read line; test -d "$TMPDIR"']
 
 
@@ -214,7 +217,7 @@ def test_another_model_is_not_taken_for_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        sys.modules[__name__], "GPUS", [GPUS[0], Gpu(1, GPUS[1].uuid, "NVIDIA A100")]
+        sys.modules[__name__], "GPUS", [GPUS[0], VisibleGpu(1, GPUS[1].uuid, "NVIDIA A100")]
     )
     fake_gpus(2)
     first = start("--", *HOLD)

@@ -13,7 +13,7 @@ from conftest import DEFAULT
 from results_data import entry, kernel, results
 
 from ncuflow.claims import audit, files
-from ncuflow.claims.evidence import Evidence, load
+from ncuflow.claims.evidence import Grounds, load
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.pages.pages import environment
 
@@ -25,7 +25,7 @@ def test_another_architecture_differs_and_is_not_refuted(tmp_path):
     assert judged(tmp_path, published=published)["verdict"] == "differs by architecture"
     why = "It is arithmetic."
     assert judged(tmp_path, published=published, independent=why)["verdict"] == "refuted"
-    same_gpu = Evidence(
+    same_gpu = Grounds(
         {"decode": results(*POINTS, gpu="NVIDIA A100-SXM4-80GB", compute_capability="8.0")}
     )
     assert judged(tmp_path, published=published, evidence=same_gpu)["verdict"] == "refuted"
@@ -102,7 +102,7 @@ def test_an_unknown_input_that_does_not_matter_adds_no_noise(tmp_path, value, co
     point = entry("decode/B1", {"batch": 1}, gbs=1000.0)
     floors = {"gbs_hot": {"floor": 0.01, "n": 30}}
     found = judged(
-        tmp_path, evidence=Evidence({"decode": results(point) | {"noise": floors}}),
+        tmp_path, evidence=Grounds({"decode": results(point) | {"noise": floors}}),
         published={"value": 500, "unit": "GB/s"}, decide=decide(value, compare),
     )  # fmt: skip
     assert (found["verdict"], found["noise_floor"]) == ("confirmed", None)
@@ -150,7 +150,7 @@ def test_jit_modules_are_rows(tmp_path):
         "rope": {"target": "rope", "cold": {"build_s": 38.0, "uri": "rope"},
                  "disk": {"build_and_load_s": 0.01}},
     }}  # fmt: skip
-    evidence = Evidence({"decode": results(*POINTS)}, jit=jit)
+    evidence = Grounds({"decode": results(*POINTS)}, jit=jit)
     cold = judged(
         tmp_path, evidence=evidence, applies={"target": "jit"},
         published={"value": None, "range": [10, 500], "unit": "ms"},
@@ -169,7 +169,7 @@ def test_jit_modules_are_rows(tmp_path):
 def test_a_host_time_has_the_spread_of_its_samples_for_a_floor(tmp_path):
     disk = {"build_and_load_s": 0.0098, "build_and_load_s_samples": [0.0093, 0.0098, 0.0103]}
     found = judged(
-        tmp_path, evidence=Evidence({}, jit={"modules": {"rope": {"disk": disk}}}),
+        tmp_path, evidence=Grounds({}, jit={"modules": {"rope": {"disk": disk}}}),
         applies={"target": "jit"}, published={"value": 10, "unit": "ms"},
         decide={"over": "jit", "value": "1000 * disk_build_and_load_s", "compare": "at most"},
     )  # fmt: skip
@@ -255,7 +255,7 @@ def test_page_shows_every_claim(tmp_path):
     loaded = files.load(
         write(tmp_path / "claims", claim(), claim(id="y", applies={"target": "rope"}))
     )
-    evidence = Evidence({"decode": results(*POINTS)})
+    evidence = Grounds({"decode": results(*POINTS)})
     records = [audit.judge(one, evidence).as_json() for one in loaded]
     found = audit.summary([audit.judge(one, evidence) for one in loaded], evidence)
     page = (

@@ -426,7 +426,7 @@ def test_the_reader_works_from_a_folder_whose_name_is_not_ascii(tmp_path):
     ],
 )
 def test_a_value_that_its_name_rules_out_is_null_with_a_problem(name, value, unit, why):
-    kernel = ncu.Kernel(FakeAction(**{name: FakeMetric(value, unit)}), 0)
+    kernel = ncu.Profiled(FakeAction(**{name: FakeMetric(value, unit)}), 0)
     with pytest.raises(ncu.NotANumber):
         kernel.counter(name)
     assert kernel.invalid[name].startswith(why)
@@ -442,12 +442,12 @@ def test_a_kernel_without_a_device_name_has_a_problem(tmp_path):
 def test_a_display_name_that_is_a_number_is_none(text, device):
     action = FakeAction(device__attribute_display_name=FakeMetric(text))
     action.NameBase_DEMANGLED, action.name = 2, lambda base=0: "k"
-    assert ncu._identity(ncu.Kernel(action, 0), [])["device"] == device
+    assert ncu._identity(ncu.Profiled(action, 0), [])["device"] == device
 
 
 def test_a_derived_value_beyond_all_numbers_is_null_with_a_problem():
     """Both counters are plausible; their product is not a number any more."""
-    kernel = ncu.Kernel(
+    kernel = ncu.Profiled(
         FakeAction(
             **{
                 "dram__bytes.sum.peak_sustained": FakeMetric(1e300, "byte/cycle"),
@@ -464,7 +464,7 @@ def test_a_derived_value_beyond_all_numbers_is_null_with_a_problem():
 def stall_shares(arch_major, reasons):
     metrics = {STALL_REASONS[r].ratio: FakeMetric(1.0, "cycle") for r in reasons}
     metrics["device__attribute_compute_capability_major"] = FakeMetric(arch_major)
-    rows = ncu._stalls(ncu.Kernel(FakeAction(**metrics), 0))
+    rows = ncu._stalls(ncu.Profiled(FakeAction(**metrics), 0))
     return {row["reason"]: row["share"] for row in rows}
 
 
@@ -513,14 +513,14 @@ class FakeAction:
 
 
 def test_a_false_zero_is_absent():
-    kernel = ncu.Kernel(FakeAction(x=FakeMetric(0.0, has_value=False)), 0)
+    kernel = ncu.Profiled(FakeAction(x=FakeMetric(0.0, has_value=False)), 0)
     assert kernel.counter("x") is None
-    assert ncu.Kernel(FakeAction(x=FakeMetric(0.0)), 0).counter("x") == (0.0, 0)
+    assert ncu.Profiled(FakeAction(x=FakeMetric(0.0)), 0).counter("x") == (0.0, 0)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.5])
 def test_what_is_no_count_is_named(value):
-    kernel = ncu.Kernel(FakeAction(x=FakeMetric(value, "byte")), 0)
+    kernel = ncu.Profiled(FakeAction(x=FakeMetric(value, "byte")), 0)
     for _ in range(2):
         with pytest.raises(ncu.NotANumber):
             kernel.counter("x")
@@ -535,7 +535,7 @@ def test_units_of_a_report_are_normalised():
             "sm__cycles_elapsed.avg.per_second": FakeMetric(1.7, "cycle/nsecond"),
         }
     )
-    rows = {m["key"]: m["value"] for m in ncu._metrics(ncu.Kernel(action, 0))}
+    rows = {m["key"]: m["value"] for m in ncu._metrics(ncu.Profiled(action, 0))}
     assert rows["duration_ns"] == 2500.0
     assert rows["dram_bytes_read"] == 1.5e9
     assert rows["sm_clock_hz"] == 1.7e9

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncuflow.runner import sweep
-from ncuflow.runner.sweep import Point, batches, expand, points
+from ncuflow.runner.sweep import Planned, batches, expand, points
 from ncuflow.target import load
 
 DEFAULTS = {"a": 1, "b": 2, "kind": "x"}
@@ -27,8 +27,8 @@ def target(**changes: Any) -> Any:
     return SimpleNamespace(**{**known, **changes})
 
 
-def numbered(n: int) -> list[Point]:
-    return [Point(f"t/{i}", "t", {"i": i}) for i in range(n)]
+def numbered(n: int) -> list[Planned]:
+    return [Planned(f"t/{i}", "t", {"i": i}) for i in range(n)]
 
 
 def test_a_block_is_a_product_and_blocks_are_a_union_in_order() -> None:
@@ -103,14 +103,14 @@ def test_batch_names_are_b_and_eight_hex_digits_of_the_ids() -> None:
     first = batches(numbered(3), 10)
     (name,) = first
     assert len(name) == 9 and name[0] == "b" and int(name[1:], 16) >= 0
-    again = batches([Point(p.id, "t", {"other": 1}) for p in numbered(3)], 10)
+    again = batches([Planned(p.id, "t", {"other": 1}) for p in numbered(3)], 10)
     assert list(again) == [name]
 
 
 @given(st.integers(0, 199))
 def test_adding_a_point_leaves_most_batches_as_they_are(position: int) -> None:
     before = numbered(200)
-    after = [*before[:position], Point("t/new", "t", {}), *before[position:]]
+    after = [*before[:position], Planned("t/new", "t", {}), *before[position:]]
     old, new = batches(before, 10), batches(after, 10)
     assert len(set(old) - set(new)) <= 2
     assert len(old) > 12

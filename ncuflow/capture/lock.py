@@ -31,7 +31,7 @@ SEATS = 2  # programs of profilers per GPU: one measures, the next one starts
 
 
 @dataclass(frozen=True)
-class Gpu:
+class VisibleGpu:
     """A GPU as nvidia-smi lists it."""
 
     index: int
@@ -47,27 +47,31 @@ class Held:
     locked for as long as it lives, also when the holder is killed.
     """
 
-    gpu: Gpu
+    gpu: VisibleGpu
     environ: Mapping[str, str] = field(default_factory=dict)
     locks: tuple[int, ...] = ()
 
 
-def parse_gpus(text: str) -> list[Gpu]:
+def parse_gpus(text: str) -> list[VisibleGpu]:
     """GPUs of `nvidia-smi --query-gpu=index,uuid,name --format=csv,noheader`."""
     rows = [
         [cell.strip() for cell in line.split(",", 2)] for line in text.splitlines() if line.strip()
     ]
-    return [Gpu(int(row[0]), row[1], row[2]) for row in rows if len(row) == 3 and row[0].isdigit()]
+    return [
+        VisibleGpu(int(row[0]), row[1], row[2])
+        for row in rows
+        if len(row) == 3 and row[0].isdigit()
+    ]
 
 
-def select_visible(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
+def select_visible(gpus: Sequence[VisibleGpu], visible: str | None) -> list[VisibleGpu]:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
 
     As in CUDA, the first bad entry ends the list.
     """
     if visible is None:
         return list(gpus)
-    chosen: list[Gpu] = []
+    chosen: list[VisibleGpu] = []
     for entry in (part.strip() for part in visible.split(",")):
         matches = [gpu for gpu in gpus if _matches(gpu, entry)]
         if len(matches) != 1:
@@ -76,7 +80,7 @@ def select_visible(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     return chosen
 
 
-def visible_gpus(environ: Mapping[str, str] | None = None) -> list[Gpu]:
+def visible_gpus(environ: Mapping[str, str] | None = None) -> list[VisibleGpu]:
     """GPUs this process may use. Raises CaptureError without nvidia-smi or with none left."""
     environ = os.environ if environ is None else environ
     text = output_of(QUERY)
@@ -158,23 +162,23 @@ def gpu_seat(timeout: float | None = None) -> Iterator[Held]:
         yield Held(gpu, {**environ, WAIT: str(_lock_file(gpu))}, (handle,))
 
 
-def _outer(gpus: Sequence[Gpu]) -> Gpu | None:
+def _outer(gpus: Sequence[VisibleGpu]) -> VisibleGpu | None:
     """The GPU that a command around this one holds."""
     return next((gpu for gpu in gpus if gpu.uuid == os.environ.get(HELD)), None)
 
 
-def _alike(gpus: Sequence[Gpu]) -> list[Gpu]:
+def _alike(gpus: Sequence[VisibleGpu]) -> list[VisibleGpu]:
     return [gpu for gpu in gpus if gpu.name == gpus[0].name]
 
 
-def _lock_file(gpu: Gpu, part: str = "") -> Path:
+def _lock_file(gpu: VisibleGpu, part: str = "") -> Path:
     return lock_folder() / f"{gpu.uuid}.lock{part}"
 
 
 @contextmanager
 def _first_free(
-    places: Sequence[tuple[Gpu, Path]], deadline: float | None
-) -> Iterator[tuple[Gpu, Path, int]]:
+    places: Sequence[tuple[VisibleGpu, Path]], deadline: float | None
+) -> Iterator[tuple[VisibleGpu, Path, int]]:
     waiting = False
     while True:
         for gpu, path in places:
@@ -214,7 +218,7 @@ def _scratch(name: str) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _matches(gpu: Gpu, entry: str) -> bool:
+def _matches(gpu: VisibleGpu, entry: str) -> bool:
     return entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.lock import Gpu, Held, gpu_seat
+from ncuflow.capture.lock import Held, VisibleGpu, gpu_seat
 from ncuflow.capture.machine import gpu_query, parse_gpu, tool
 from ncuflow.capture.points import (
     Found,
@@ -64,7 +64,7 @@ def ncu_program() -> str:
 
 
 def ncu_command(
-    args: argparse.Namespace, gpu: Gpu, points: Path, progress: Path, report: Path
+    args: argparse.Namespace, gpu: VisibleGpu, points: Path, progress: Path, report: Path
 ) -> list[str]:
     """The command line. Paths are relative: the report stores this line as it is."""
     command = [ncu_program(), "--nvtx", "--profile-from-start", "off"]
@@ -90,12 +90,12 @@ def ncu_command(
     return command + trace_command(args, points, progress)
 
 
-def origin_of(gpu: Gpu, **tools: str | None) -> Origin:
+def origin_of(gpu: VisibleGpu, **tools: str | None) -> Origin:
     """What a capture on this GPU is made with."""
     return origin(gpu.name, (parse_gpu(gpu_query(gpu.uuid)) or {}).get("driver"), **tools)
 
 
-def registry_counters(gpu: Gpu) -> tuple[str, ...]:
+def registry_counters(gpu: VisibleGpu) -> tuple[str, ...]:
     """The counters behind the metric registry, by the names of this GPU's architecture.
 
     ncu passes over a name that it does not know.

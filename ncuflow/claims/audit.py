@@ -20,7 +20,7 @@ from typing import Any
 
 from ncuflow.claims import files
 from ncuflow.claims.decision import Outcome, decide_over
-from ncuflow.claims.evidence import Evidence, Unanswered, load, select
+from ncuflow.claims.evidence import Grounds, Unanswered, load, select
 from ncuflow.claims.expression import ExpressionError, Functions, evaluate, names
 from ncuflow.claims.model import Claim
 from ncuflow.claims.record import (
@@ -41,7 +41,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 _FORMAT = re.compile(r"[-+,]?\d{0,2}(\.\d{1,2})?[a-zA-Z%]?")  # a width of 10⁹ would fill the memory
 
 
-def judge(claim: Claim, evidence: Evidence) -> Record:
+def judge(claim: Claim, evidence: Grounds) -> Record:
     """The record of one claim.
 
     Raises BadInput naming file and claim for an expression or a format that is wrong.
@@ -61,7 +61,7 @@ def judge(claim: Claim, evidence: Evidence) -> Record:
     return Record(claim, verdict, " ".join(sentences), found, provenance)
 
 
-def _answer(claim: Claim, evidence: Evidence, provenance: Provenance | None) -> Outcome | str:
+def _answer(claim: Claim, evidence: Grounds, provenance: Provenance | None) -> Outcome | str:
     """The first decision that this evidence can make, or why none of them can be made."""
     only = claim.applies.architecture
     if only and provenance and architecture(provenance) != only:
@@ -107,7 +107,7 @@ def _inside_noise(found: Outcome) -> str:
     return f"The distance to the limit ({distance}) is smaller than the noise floor ({floor})."
 
 
-def _reasons(claim: Claim, found: Outcome, verdict: str, evidence: Evidence) -> str:
+def _reasons(claim: Claim, found: Outcome, verdict: str, evidence: Grounds) -> str:
     """The sentences whose ``when`` is true at the deciding point, their placeholders filled in."""
     functions = evidence.functions(found.decide.over)
     wanted = found.expected
@@ -164,7 +164,7 @@ def _plain(found: Outcome) -> str:
     return f"Measured {found.measured:.4g} {found.expected.unit}: {inside} what the claim allows."
 
 
-def summary(records: Sequence[Record], evidence: Evidence) -> dict[str, Any]:
+def summary(records: Sequence[Record], evidence: Grounds) -> dict[str, Any]:
     """The counts by verdict, and the noise floors by target."""
     counts = Counter(record.verdict for record in records)
     return {

@@ -34,7 +34,7 @@ class Unanswered(Exception):  # noqa: N818  (no error: the evidence has no answe
 
 
 @dataclass
-class Evidence:
+class Grounds:
     """Everything under ``results/``, and the source index where there is one."""
 
     results: dict[str, Results]
@@ -80,9 +80,7 @@ class Evidence:
         return [_of_module(name, row) for name, row in (self.jit or {}).get("modules", {}).items()]
 
 
-def load(
-    results: Path, source_index: Path | None, targets: Sequence[str] | None = None
-) -> Evidence:
+def load(results: Path, source_index: Path | None, targets: Sequence[str] | None = None) -> Grounds:
     """Evidence of these targets (``jit`` among them) in a results folder, or of all that it holds.
 
     Raises BadInput for a folder without any ``*_results.json``, and for a file that is named but
@@ -97,7 +95,7 @@ def load(
     machine = _optional(results / "environment_info.json")
     index = read_json(source_index) if source_index else _optional(results / "source_index.json")
     with_jit = targets is None or "jit" in targets
-    return Evidence(
+    return Grounds(
         results=found,
         jit=_optional(results / "jit_analysis.json") if with_jit else None,
         source=SourceFacts(index) if index else None,
@@ -105,7 +103,7 @@ def load(
     )
 
 
-def select(claim: Claim, decide: Decision, evidence: Evidence) -> list[Scope]:
+def select(claim: Claim, decide: Decision, evidence: Grounds) -> list[Scope]:
     """The scopes that a decision is made over. Raises Unanswered where there is none."""
     if decide.over == "arithmetic":
         return [Scope({})]
@@ -136,7 +134,7 @@ def _last(key: str, selections: Sequence[Selection]) -> Any:
     return next((v for s in reversed(selections) if (v := getattr(s, key)) is not None), None)
 
 
-def _points(selections: Sequence[Selection], evidence: Evidence) -> list[Scope]:
+def _points(selections: Sequence[Selection], evidence: Grounds) -> list[Scope]:
     target = _last("target", selections)
     scopes = _filtered(evidence.scopes(target), selections)
     if not scopes:

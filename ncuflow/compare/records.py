@@ -99,7 +99,7 @@ class Change(Estimate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point(Change):
+class PointChange(Change):
     """A point: the metric that leads it spelled out, and all its metrics."""
 
     id: str
@@ -144,7 +144,7 @@ class Comparison:
     differences: list[Difference]
     settings: Settings
     statistics: Statistics
-    points: list[Point]
+    points: list[PointChange]
     only_base: list[str]
     only_head: list[str]
     not_compared: list[NotCompared] = field(default_factory=list)
@@ -156,7 +156,7 @@ class Comparison:
         return len(self.causes) > 1
 
     @property
-    def changed(self) -> list[Point]:
+    def changed(self) -> list[PointChange]:
         """Points that changed: slow-downs first, the largest relative change first."""
         found = [point for point in self.points if point.changed]
         return sorted(found, key=lambda p: (p.verdict != SLOWER, -abs(p.relative)))

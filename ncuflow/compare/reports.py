@@ -18,7 +18,7 @@ from ncuflow.compare.records import (
     Change,
     Comparison,
     Named,
-    Point,
+    PointChange,
     Settings,
     Statistics,
     Value,
@@ -123,7 +123,7 @@ def _name(group: Group) -> str:
     return f"{where}{kernel['name']} #{kernel['kernel']}"
 
 
-def _point(base: Group, head: Group, e: statistics.Estimate, settings: Settings) -> Point:
+def _point(base: Group, head: Group, e: statistics.Estimate, settings: Settings) -> PointChange:
     """A matched kernel; causes where the change matters or could not be tested."""
     row = Change(**vars(e))
     if abs(row.relative) > settings.threshold and row.verdict != statistics.SAME:
@@ -131,7 +131,9 @@ def _point(base: Group, head: Group, e: statistics.Estimate, settings: Settings)
         causes, unexplained = attribution.explain(before, after, "cold_us", row.base, row.head)
         row = replace(row, causes=causes, unexplained=unexplained)
     name = head[0]["name"]
-    return Point(**vars(row), id=_name(head), target=name, metric="ncu_us", metrics={"ncu_us": row})
+    return PointChange(
+        **vars(row), id=_name(head), target=name, metric="ncu_us", metrics={"ncu_us": row}
+    )
 
 
 def _typical(group: Group) -> Kernel:
@@ -145,7 +147,7 @@ def _provenance(kernels: Sequence[Kernel]) -> dict[str, str | None]:
 
 
 def _notes(
-    points: Sequence[Point], floor: statistics.Floor, untimed: Sequence[int]
+    points: Sequence[PointChange], floor: statistics.Floor, untimed: Sequence[int]
 ) -> Iterator[str]:
     single = sum(point.interval is None for point in points)
     if single:

@@ -22,7 +22,7 @@ from ncuflow.compare.records import (
     Comparison,
     Named,
     NotCompared,
-    Point,
+    PointChange,
     Settings,
     Statistics,
 )
@@ -30,8 +30,7 @@ from ncuflow.findings import statistics
 from ncuflow.findings.provenance import VERSIONS
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.io import BadInput, UsageError, dump_json, emit, read_json
-from ncuflow.model import Kernel, Results
-from ncuflow.model import Point as Measured
+from ncuflow.model import Kernel, Point, Results
 
 # metric -> column of the measurement; the first that changed leads a point
 METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "plan_us"}
@@ -51,7 +50,7 @@ class Side:
 
     name: str
     provenance: Mapping[str, Any]
-    points: dict[str, Measured]
+    points: dict[str, Point]
     tables: Path | None = None
     deep: dict[str, list[Kernel]] = field(default_factory=dict)
 
@@ -114,7 +113,7 @@ def _check_same_machine(path: Path, provenance: Mapping[str, Any], content: Resu
         raise BadInput(path, f"points of {' and '.join(sorted(gpus))}: not one side")
 
 
-def runs_of(point: Measured, metric: str) -> Runs:
+def runs_of(point: Point, metric: str) -> Runs:
     """Samples of each run of a point; a lone median where none were kept; empty if not timed."""
     kept = point.get("runs", {}).get(metric) or [point.get("samples", {}).get(metric)]
     known = [[sample for sample in run or () if sample is not None] for run in kept]
@@ -198,17 +197,17 @@ def _by_length(
     return {metric: long, f"{metric}_short": short}
 
 
-def _ok(point: Measured) -> bool:
+def _ok(point: Point) -> bool:
     return point["status"] == "ok"
 
 
-def _state(point: Measured) -> str:
+def _state(point: Point) -> str:
     if _ok(point):
         return "ok" if runs_of(point, "cold_us") else "not timed"
     return f"{point['status']}: {point.get('reason') or 'no reason given'}"
 
 
-def _point(base: Side, head: Side, name: str, estimates: Mapping[str, Estimate]) -> Point:
+def _point(base: Side, head: Side, name: str, estimates: Mapping[str, Estimate]) -> PointChange:
     """One point: the metric that leads, spelled out, and all metrics beside it."""
     rows = {metric: Change(**vars(estimate)) for metric, estimate in estimates.items()}
     changed = [metric for metric, row in rows.items() if row.changed]
@@ -220,7 +219,7 @@ def _point(base: Side, head: Side, name: str, estimates: Mapping[str, Estimate])
             rows[metric] = replace(row, causes=causes, unexplained=unexplained)
     lead = changed[0] if changed else next(iter(rows))
     target = name.partition("/")[0]
-    return Point(**vars(rows[lead]), id=name, target=target, metric=lead, metrics=rows)
+    return PointChange(**vars(rows[lead]), id=name, target=target, metric=lead, metrics=rows)
 
 
 _FLOOR_SOURCE = {
@@ -230,7 +229,7 @@ _FLOOR_SOURCE = {
 }
 
 
-def notes(points: Sequence[Point], floors: Mapping[str, Floor]) -> Iterator[str]:
+def notes(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterator[str]:
     """What the verdicts cannot know, in sentences."""
     runs = [sorted(point.runs[side] for point in points) or [ENOUGH_RUNS] for side in (0, 1)]
     if min(own[0] for own in runs) < ENOUGH_RUNS:
@@ -248,7 +247,7 @@ def notes(points: Sequence[Point], floors: Mapping[str, Floor]) -> Iterator[str]
         yield f"{untested} point(s) have one value per side: no statistics, so no verdict."
 
 
-def _untraced(base: Side, head: Side, points: Sequence[Point]) -> Iterator[str]:
+def _untraced(base: Side, head: Side, points: Sequence[PointChange]) -> Iterator[str]:
     """A note on changed times whose causes may be ones that only a trace shows."""
     unknown = [
         point.id

@@ -9,7 +9,8 @@ makes it); a template that is in neither with that many arguments is decoded by 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,7 +67,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class DecodedName:
     """A decoded kernel: name without namespaces, arguments in order, and what follows from them."""
 
     name: str
@@ -94,16 +95,15 @@ class Decoder:
             self.templates |= {name: [names] for name, names in target.templates.items()}
             self.meanings |= target.meanings
         self.templates |= own or {}
-        self._decoded: dict[str, Kernel] = {}
+        self._decoded: dict[str, DecodedName] = {}
 
-    def decode(self, demangled: str) -> Kernel:
+    def decode(self, demangled: str) -> DecodedName:
         """A name without template arguments has none; never raises."""
         if demangled not in self._decoded:
             name, arguments = _split(without_parameters(demangled))
             short = _short(name)
             decoded = tuple(dict.fromkeys(self._named(short, arguments)))
-            kernel = Kernel(short, decoded)
-            self._decoded[demangled] = Kernel(short, decoded, tuple(_derived(kernel)))
+            self._decoded[demangled] = DecodedName(short, decoded, tuple(_computed(decoded)))
         return self._decoded[demangled]
 
     def _named(self, template: str, arguments: list[str]) -> list[Argument]:
@@ -142,7 +142,7 @@ def _tested() -> Decoder:
     return Decoder()
 
 
-def decode(demangled: str) -> Kernel:
+def decode(demangled: str) -> DecodedName:
     """Decode a demangled kernel name by the templates of the tested versions."""
     return _tested().decode(demangled)
 
@@ -203,34 +203,10 @@ def _of_cast(kind: str, value: str) -> str:
     return {"0": "false", "1": "true"}.get(value, value) if kind == "bool" else value
 
 
-# What the headers compute from the arguments: (name, meaning, factors).
-_DERIVED = (
-    ("CTA_TILE_KV", "KV tokens per step: NUM_MMA_KV × NUM_WARPS_KV × 16",
-     ("NUM_MMA_KV", "NUM_WARPS_KV", 16)),
-    ("HEAD_DIM_QK", "NUM_MMA_D_QK × 16", ("NUM_MMA_D_QK", 16)),
-    ("NUM_THREADS", "threads per block: NUM_WARPS_Q × NUM_WARPS_KV × 32",
-     ("NUM_WARPS_Q", "NUM_WARPS_KV", 32)),
-    ("threads", "threads per block: bdx × bdy × bdz", ("bdx", "bdy", "bdz")),
-    ("tile", "KV tokens per stage: tile_size_per_bdx × bdy × bdz",
-     ("tile_size_per_bdx", "bdy", "bdz")),
-    ("head dimension", "bdx × vec_size", ("tile_size_per_bdx", "bdx", "vec_size")),
-)  # fmt: skip
-
-
-def _derived(kernel: Kernel) -> list[Argument]:
-    number = {a.parameter: int(a.value) for a in kernel.arguments if a.value.isdigit()}
-    if "CTA_Q" in number:
-        warps = (number["CTA_Q"] // 64 + 1) * 4
-        meaning = "a producer warpgroup, and a consumer warpgroup for each 64 query rows"
-        return [Argument("NUM_WARPS", str(warps), meaning)]
-    out = []
-    for name, meaning, factors in _DERIVED:
-        values = [number.get(f) if isinstance(f, str) else f for f in factors]
-        if None not in values:
-            # the tile size only marks the kernel family, it is no factor of the head dimension
-            terms = values[1:] if name == "head dimension" else values
-            total = 1
-            for term in terms:
-                total *= term or 0
-            out.append(Argument(name, str(total), meaning))
-    return out
+def _computed(arguments: Sequence[Argument]) -> Iterator[Argument]:
+    """What the targets' headers compute of these arguments."""
+    number = {a.parameter: int(a.value) for a in arguments if a.value.isdigit()}
+    for target in known().values():
+        for name, (meaning, compute) in target.computed.items():
+            with suppress(KeyError):
+                yield Argument(name, str(compute(number)), meaning)

@@ -19,7 +19,7 @@ from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined
 from ncuflow.findings.provenance import load_provenance, of_captures
 from ncuflow.io import BadInput, read_json, write_json
-from ncuflow.model import CaptureRow, Kernel, OfKernel, Point, Results, Series, Timing, Turns
+from ncuflow.model import CaptureRow, Kernel, OfKernel, Point, Results, Times, Timing, Turns
 from ncuflow.parquet import read_table, write_table
 
 
@@ -166,7 +166,7 @@ def _pairs(tables: Path) -> list[Turns]:
 
 
 def _times(row: dict[str, Any]) -> Any:
-    return {name: row[name] for name in row if name in Series.__annotations__}
+    return {name: row[name] for name in row if name in Times.__annotations__}
 
 
 def measurements(found: Results) -> pa.Table:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ncuflow.compare import records
-from ncuflow.compare.records import Comparison, Point
+from ncuflow.compare.records import Comparison, PointChange
 from ncuflow.io import write_text
 from ncuflow.pages.compare_page import LABELS, MOST_CHANGED, by_change, figure_name
 from ncuflow.pages.figures import STYLE
@@ -71,17 +71,17 @@ def _threshold(axes: Any, limit: float) -> None:
     axes.set_xlabel(f"change, % (grey: threshold ± {limit:g} %)")
 
 
-def shown(found: Comparison) -> list[Point]:
+def shown(found: Comparison) -> list[PointChange]:
     """Points of the figure: what changed first, then the largest of the rest."""
     return by_change(found)[:MOST_POINTS]
 
 
-def label(point: Point) -> str:
+def label(point: PointChange) -> str:
     """The id, and which time it is where it is not the launch's."""
     return point.id if point.metric == "cold_us" else f"{point.id} ({LABELS[point.metric]})"
 
 
-def _change(axes: Any, row: int, point: Point) -> None:
+def _change(axes: Any, row: int, point: PointChange) -> None:
     colour = COLOURS[point.verdict]
     if point.interval is not None:
         low, high = (100 * bound for bound in point.interval)
@@ -92,7 +92,7 @@ def _change(axes: Any, row: int, point: Point) -> None:
 # --- waterfall --------------------------------------------------------------------------------
 
 
-def steps(point: Point) -> list[tuple[str, float]]:
+def steps(point: PointChange) -> list[tuple[str, float]]:
     """(label, µs) from base to head: causes, the large ones by part, then the unexplained."""
     out: list[tuple[str, float]] = []
     for cause in point.causes:
@@ -110,7 +110,7 @@ def steps(point: Point) -> list[tuple[str, float]]:
     return [*out, ("unexplained", point.unexplained or 0.0)]
 
 
-def waterfall(point: Point) -> Figure:
+def waterfall(point: PointChange) -> Figure:
     """From the base's time to the head's, a bar for each thing that moved it."""
     moved = steps(point)
     figure = Figure(figsize=(7.2, 1.0 + 0.26 * (len(moved) + 2)), layout="constrained")
@@ -135,7 +135,7 @@ def waterfall(point: Point) -> Figure:
     return figure
 
 
-def _range(point: Point, moved: list[tuple[str, float]]) -> tuple[float, float]:
+def _range(point: PointChange, moved: list[tuple[str, float]]) -> tuple[float, float]:
     """Limits around everything that is drawn; from zero unless that would hide the steps."""
     levels = [point.base]
     for _, amount in moved:

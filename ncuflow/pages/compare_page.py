@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.compare import records
-from ncuflow.compare.records import Cause, Change, Comparison, Fact, Part, Point, Value
+from ncuflow.compare.records import Cause, Change, Comparison, Fact, Part, PointChange, Value
 from ncuflow.format import MISSING, quantity
 from ncuflow.io import write_text
 from ncuflow.pages.pages import environment
@@ -39,14 +39,14 @@ MOST_FACTS = 12
 SAID_BY_PARTS = ("instructions executed", "SM clock", "active warps per scheduler")
 
 
-def figure_name(point: Point) -> str | None:
+def figure_name(point: PointChange) -> str | None:
     """File name of a point's waterfall; None for a host time, which has one cause and no parts."""
     if point.metric != "cold_us":
         return None
     return f"waterfall-{re.sub(r'[^A-Za-z0-9]+', '-', point.id)}.svg"
 
 
-def by_change(found: Comparison) -> list[Point]:
+def by_change(found: Comparison) -> list[PointChange]:
     """What changed first (slow-downs before speed-ups), then the largest of the rest."""
     rest = [point for point in found.points if not point.changed]
     return found.changed + sorted(rest, key=lambda point: -abs(point.relative))
@@ -64,14 +64,14 @@ def context(found: Comparison, figures: str | None) -> Context:
     }
 
 
-def _counts(points: Iterable[Point]) -> dict[str, Counter[str]]:
+def _counts(points: Iterable[PointChange]) -> dict[str, Counter[str]]:
     out: dict[str, Counter[str]] = defaultdict(Counter)
     for point in points:
         out[point.target][point.verdict] += 1
     return dict(sorted(out.items()))
 
 
-def _told(point: Point) -> tuple[Point, str | None, list[tuple[str, Change]]]:
+def _told(point: PointChange) -> tuple[PointChange, str | None, list[tuple[str, Change]]]:
     """(the point with what is worth a line of its causes, its figure, its other times that changed)."""
     causes = [
         replace(

@@ -22,7 +22,7 @@ from ncuflow.findings.join import main_kernel
 from ncuflow.findings.provenance import one_line
 from ncuflow.io import read_json, write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
-from ncuflow.pages.series import Series, axis_of, drawn, series_of, spread, tensor_kinds
+from ncuflow.pages.series import Curve, axis_of, drawn, series_of, spread, tensor_kinds
 from ncuflow.parsers.stalls import STALL_REASONS
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
@@ -283,7 +283,7 @@ def sweep(results: Results) -> Figure:
     return figure
 
 
-def _line(axes: Axes, line: Series, index: int) -> None:
+def _line(axes: Axes, line: Curve, index: int) -> None:
     axes.plot(line.x, line.y, marker=MARKERS[index % len(MARKERS)], color=COLOURS[index % len(COLOURS)], ms=4,
               lw=1.2, label=line.label)  # fmt: skip
     axes.fill_between(

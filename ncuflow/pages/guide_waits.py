@@ -9,6 +9,7 @@ from ncuflow.findings.join import main_kernel
 from ncuflow.findings.kernelname import decode
 from ncuflow.model import Kernel, Point
 from ncuflow.pages import Context
+from ncuflow.target import known
 
 MOST_TREES = 4
 TORCH = "at::native::"  # the add of a separate add and norm, a fill: not FlashInfer's to change
@@ -39,9 +40,10 @@ def _of_torch(kernel: Kernel) -> bool:
 
 
 def _kind(kernel: Kernel) -> str:
-    """Kernels that differ in what they wait for: by name, and decode by its GQA group."""
+    """Kernels that differ in what they wait for: by name, and by what their target tells them apart."""
     found = decode(kernel["demangled"] or kernel["name"])
-    return f"{found.name} {found.value('bdy') if found.name.startswith('BatchDecode') else ''}"
+    told = [target.apart[found.name] for target in known().values() if found.name in target.apart]
+    return " ".join([found.name, *(found.value(parameter) or "" for parameter in told)])
 
 
 def _shown(point: str | None, kernel: Kernel, deep: bool) -> Context | None:

@@ -31,7 +31,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Series:
+class Curve:
     """One line: x, the rate, and the rate at the quartiles of the time."""
 
     label: str
@@ -62,7 +62,7 @@ def axis_of(points: list[Point]) -> Axis:
     return replace(axis, further=len(_all_lines(points, axis)) - len(_lines(points, axis)))
 
 
-def series_of(points: list[Point], axis: Axis) -> list[Series]:
+def series_of(points: list[Point], axis: Axis) -> list[Curve]:
     """The lines of a figure, the longest first; ``axis.further`` counts those that it leaves out."""
     base = [value for _, value in usual(points, axis)]
     return [
@@ -125,14 +125,14 @@ def _setting(name: str, value: Any) -> str:
     return value if isinstance(value, str) else f"{name} {value}"
 
 
-def _series(label: str, members: list[Point], axis: Axis) -> Series:
+def _series(label: str, members: list[Point], axis: Axis) -> Curve:
     members = sorted(members, key=lambda p: p["params"][axis.name])
     rows = [p["measurement"] for p in members]
     rates = [r[axis.rate] for r in rows]
     cold = [r["time_cold_us"] for r in rows]
     slow = [r["time_cold_q75_us"] or r["time_cold_us"] for r in rows]
     fast = [r["time_cold_q25_us"] or r["time_cold_us"] for r in rows]
-    return Series(
+    return Curve(
         label,
         [p["params"][axis.name] for p in members],
         rates,

@@ -25,7 +25,7 @@ from typing import Any
 from ncuflow.io import BadInput, UsageError, read_json, write_json, write_text
 from ncuflow.private import masked
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
-from ncuflow.runner.sweep import Point, read_points
+from ncuflow.runner.sweep import Planned, read_points
 from ncuflow.target import Target, load
 
 COMPILERS = frozenset({"ninja", "nvcc"})
@@ -81,10 +81,10 @@ def capabilities(
 
 def buildable(
     target: Target,
-    points: Sequence[Point],
+    points: Sequence[Planned],
     capabilities: Sequence[str],
     log: Callable[[str], None],
-) -> list[Point]:
+) -> list[Planned]:
     """The points that one of these GPUs can run; all if none is known.
 
     A kernel of another architecture (fa3) would not compile, and its point is skipped anyway.
@@ -100,7 +100,7 @@ def buildable(
     return kept
 
 
-def modules(target: Target, points: Sequence[Point]) -> list[Any]:
+def modules(target: Target, points: Sequence[Planned]) -> list[Any]:
     """JIT modules (JitSpec) of the points, one a name."""
     found = {spec.name: spec for point in points for spec in target.modules(point.params)}
     return list(found.values())

@@ -10,7 +10,7 @@ from typing import Any
 
 Tensor = Any  # torch.Tensor; torch is not imported here
 Params = dict[str, Any]
-Gpu = dict[str, Any]
+GpuFacts = dict[str, Any]
 
 DTYPES = {"f16": "float16", "bf16": "bfloat16"}
 ITEMSIZE = {"f16": 2, "bf16": 2}
@@ -114,7 +114,7 @@ class Inputs:
         return chosen.unique()
 
 
-def skip_reason(p: Params, gpu: Gpu, input_bytes: int) -> str | None:
+def skip_reason(p: Params, gpu: GpuFacts, input_bytes: int) -> str | None:
     """Why no GPU of this kind can run the point, whatever the target; None if it can."""
     if capability(gpu) < (8, 0) and p.get("dtype") == "bf16":
         return f"bf16 needs compute capability 8.0, this GPU has {gpu['compute_capability']}"
@@ -125,7 +125,7 @@ def skip_reason(p: Params, gpu: Gpu, input_bytes: int) -> str | None:
     return None
 
 
-def capability(gpu: Gpu) -> tuple[int, int]:
+def capability(gpu: GpuFacts) -> tuple[int, int]:
     """(9, 0) for compute capability "9.0"."""
     major, minor = str(gpu["compute_capability"]).split(".")
     return int(major), int(minor)

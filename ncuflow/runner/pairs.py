@@ -13,7 +13,7 @@ from ncuflow.runner import builds, faults, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.job import LOST, OK, SOME_FAILED, Run
 from ncuflow.runner.launch import Launch
-from ncuflow.runner.sweep import Point
+from ncuflow.runner.sweep import Planned
 
 Record = dict[str, Any]
 ROUNDS = 6
@@ -28,20 +28,20 @@ class RefusedError(RuntimeError):
         self.status = status
 
 
-def pairs_of(points: Sequence[Point]) -> list[tuple[Point, Point]]:
+def pairs_of(points: Sequence[Planned]) -> list[tuple[Planned, Planned]]:
     """Consecutive points, two by two. Raises ValueError where one has no partner."""
     if len(points) % 2:
         raise ValueError("an odd number of points makes no pairs")
     return list(zip(points[::2], points[1::2], strict=True))
 
 
-def name(base: Point, other: Point) -> str:
+def name(base: Planned, other: Planned) -> str:
     """What the record of a pair is called."""
     return f"{base.id} | {other.id}"
 
 
 def run_pairs(
-    run: Run, pairs: Sequence[tuple[Point, Point]], emit: Callable[[Record], None]
+    run: Run, pairs: Sequence[tuple[Planned, Planned]], emit: Callable[[Record], None]
 ) -> int:
     """Time every pair and emit a record of each; returns the exit status of ``run_points``.
 
@@ -66,7 +66,7 @@ def run_pairs(
     return SOME_FAILED if statuses & {"wrong", "error"} else OK
 
 
-def _run_pair(run: Run, points: tuple[Point, Point], record: Record) -> bool:
+def _run_pair(run: Run, points: tuple[Planned, Planned], record: Record) -> bool:
     """Fill the record of a pair; whether the device still answers."""
     try:
         base, other = (_prepared(run, point) for point in points)
@@ -82,7 +82,7 @@ def _run_pair(run: Run, points: tuple[Point, Point], record: Record) -> bool:
     return True
 
 
-def _prepared(run: Run, point: Point) -> Launch:
+def _prepared(run: Run, point: Planned) -> Launch:
     """A launch, warm and checked. Raises RefusedError where there is none to be timed."""
     skipped = run.target.skip(point.params, run.device.facts())
     if skipped is not None:

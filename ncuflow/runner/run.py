@@ -38,7 +38,7 @@ from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, SOME_FAILED, WAIT, WAITS
 from ncuflow.runner.launch import Launch, NotHereError
 from ncuflow.runner.origin import origin
 from ncuflow.runner.progress import Progress
-from ncuflow.runner.sweep import Point, read_points
+from ncuflow.runner.sweep import Planned, read_points
 from ncuflow.target import Target, known, load
 
 TRACE_REPEATS = 5
@@ -49,7 +49,7 @@ class LateCompileError(RuntimeError):
     """A compiler ran after the warm-up: what was measured is not the kernel alone."""
 
 
-def run_points(run: Run, points: Sequence[Point], emit: Callable[[Record], None]) -> int:
+def run_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], None]) -> int:
     """Run the points and emit a record of each; returns the exit status.
 
     A point that fails is an error of that point, and the next one follows. Only a GPU that no
@@ -80,7 +80,7 @@ class Visit:
     last: bool
 
 
-def _time_points(run: Run, points: Sequence[Point], emit: Callable[[Record], None]) -> int:
+def _time_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], None]) -> int:
     """Visit every point once per round, in a random order of its own, and emit it at its last visit.
 
     Where the GPU is lost, a point keeps what its finished rounds gave; one without any is lost.
@@ -107,14 +107,14 @@ def _time_points(run: Run, points: Sequence[Point], emit: Callable[[Record], Non
     return _status(latest.values(), culprit)
 
 
-def shuffled(points: Sequence[Point], order: int, number: int) -> list[Point]:
+def shuffled(points: Sequence[Planned], order: int, number: int) -> list[Planned]:
     """The points in the random order of one round: the same for the same order number."""
     chosen = list(points)
     random.Random(f"{order}/{number}").shuffle(chosen)
     return chosen
 
 
-def _lost(run: Run, point: Point, culprit: Record) -> Record:
+def _lost(run: Run, point: Planned, culprit: Record) -> Record:
     why = f"the GPU was lost at {culprit['point']}: {culprit['reason']}"
     return new_record(run.target, point, "lost", why)
 
@@ -125,7 +125,7 @@ def _status(records: Iterable[Record], culprit: Record | None) -> int:
     return SOME_FAILED if {r["status"] for r in records} & {"wrong", "error"} else OK
 
 
-def new_record(target: Target, point: Point, status: str, reason: str | None) -> Record:
+def new_record(target: Target, point: Planned, status: str, reason: str | None) -> Record:
     """A record of which nothing but the status and the analytic work is known."""
     return {
         "point": point.id,
@@ -143,7 +143,7 @@ def new_record(target: Target, point: Point, status: str, reason: str | None) ->
     }
 
 
-def run_point(run: Run, point: Point, visit: Visit | None = None) -> tuple[Record, bool]:
+def run_point(run: Run, point: Planned, visit: Visit | None = None) -> tuple[Record, bool]:
     """(record of one point, whether the device still answers). ``visit``: to time it, else None."""
     record = new_record(run.target, point, "ok", None)
     record["reason"] = run.target.skip(point.params, run.device.facts())
@@ -168,7 +168,7 @@ def run_point(run: Run, point: Point, visit: Visit | None = None) -> tuple[Recor
     return record, alive
 
 
-def _run(run: Run, point: Point, record: Record, visit: Visit | None) -> None:
+def _run(run: Run, point: Planned, record: Record, visit: Visit | None) -> None:
     """Check one point, in the first of its rounds, measure it if it is right, and fill its record."""
     launch = run.target.prepare(point.params, run.seed)
     launch = faults.apply(launch, point.id, run.faults)
@@ -204,7 +204,7 @@ def _compilers(run: Run) -> int:
     return 0 if run.watch is None else int(run.watch.started)
 
 
-def trace(run: Run, point: Point, launch: Launch) -> None:
+def trace(run: Run, point: Planned, launch: Launch) -> None:
     """Launch the point for a profiler. The L2 flush is outside the NVTX range."""
     if launch.reset is not None:
         launch.reset()

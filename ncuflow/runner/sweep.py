@@ -19,7 +19,7 @@ Block = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Point:
+class Planned:
     """One measured configuration of a kernel target. ``id`` is also its NVTX range name."""
 
     id: str
@@ -77,7 +77,7 @@ def _values(
     return values
 
 
-def points(target: Target, blocks: Sequence[Block]) -> list[Point]:
+def points(target: Target, blocks: Sequence[Block]) -> list[Planned]:
     """Points of a kernel target's sweep, one an id.
 
     Two parameter sets with one id describe the same launch (a page size of a ragged prefill, say);
@@ -87,14 +87,14 @@ def points(target: Target, blocks: Sequence[Block]) -> list[Point]:
         sets = expand(blocks, target.parameters, target.choices)
     except ValueError as error:
         raise ValueError(f"target {target.name}: {error}") from None
-    found: dict[str, Point] = {}
+    found: dict[str, Planned] = {}
     for params in sets:
-        point = Point(target.point_id(params), target.name, params)
+        point = Planned(target.point_id(params), target.name, params)
         found.setdefault(point.id, point)
     return list(found.values())
 
 
-def read_points(path: Path, target: Target) -> list[Point]:
+def read_points(path: Path, target: Target) -> list[Planned]:
     """Points of a points.json, parameters completed by the target's defaults.
 
     Raises BadInput if the file does not hold points of this target.
@@ -105,7 +105,7 @@ def read_points(path: Path, target: Target) -> list[Point]:
     return [_point(path, entry, target) for entry in entries]
 
 
-def _point(path: Path, entry: Any, target: Target) -> Point:
+def _point(path: Path, entry: Any, target: Target) -> Planned:
     if not isinstance(entry, dict) or not {"id", "target", "params"} <= entry.keys():
         raise BadInput(path, "a point without id, target and params")
     if entry["target"] != target.name:
@@ -120,10 +120,10 @@ def _point(path: Path, entry: Any, target: Target) -> Point:
         raise BadInput(
             path, f"{entry['id']}: its parameters are those of {target.point_id(params)}"
         )
-    return Point(entry["id"], entry["target"], params)
+    return Planned(entry["id"], entry["target"], params)
 
 
-def pairs(target: Target, points: Sequence[Point]) -> list[Point]:
+def pairs(target: Target, points: Sequence[Planned]) -> list[Planned]:
     """The pairs of points that the target's choices tell apart, one after the other, each pair once.
 
     The shortest and the longest of the bases, by their work, are paired with themselves as well: how
@@ -141,7 +141,7 @@ def pairs(target: Target, points: Sequence[Point]) -> list[Point]:
     return [points[place] for pair in places for place in pair]
 
 
-def batches(points: Sequence[Point], size: int) -> dict[str, list[Point]]:
+def batches(points: Sequence[Planned], size: int) -> dict[str, list[Planned]]:
     """Batches of about ``size`` points, by name, in order.
 
     Where a batch ends depends on the ids of its points alone (content-defined chunking), and its
@@ -151,8 +151,8 @@ def batches(points: Sequence[Point], size: int) -> dict[str, list[Point]]:
     if size < 1:
         raise ValueError(f"batch size must be at least 1, not {size}")
     smallest, largest = max(1, size // 2), 2 * size
-    found: dict[str, list[Point]] = {}
-    batch: list[Point] = []
+    found: dict[str, list[Planned]] = {}
+    batch: list[Planned] = []
     for point in points:
         batch.append(point)
         ends = _digest(point.id) % max(1, size // 2) == 0
@@ -168,5 +168,5 @@ def _digest(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def _name(batch: Sequence[Point]) -> str:
+def _name(batch: Sequence[Planned]) -> str:
     return f"b{_digest(chr(10).join(point.id for point in batch)):016x}"[:9]

@@ -62,7 +62,7 @@ def results(target: Target, blocks: Sequence[sweep.Block], facts: Facts, gpu: De
     }  # fmt: skip
 
 
-def _timing(target: Target, point: sweep.Point, gpu: Device) -> Timing:
+def _timing(target: Target, point: sweep.Planned, gpu: Device) -> Timing:
     """The record of a point that was not timed: its work, and whether the GPU can run it."""
     work = target.work(point.params)
     why = target.skip(point.params, {"compute_capability": gpu.compute_capability})
@@ -72,7 +72,7 @@ def _timing(target: Target, point: sweep.Point, gpu: Device) -> Timing:
     return cast(Timing, row | {"status": "skipped" if why else "ok", "reason": why})
 
 
-def _kernels(point: sweep.Point, host: Host, facts: Facts) -> tuple[list[Kernel], list[str]]:
+def _kernels(point: sweep.Planned, host: Host, facts: Facts) -> tuple[list[Kernel], list[str]]:
     """(the launches of a point as kernels of a report, what could not be known)."""
     try:
         found = launches(point.target, point.params, host)
