@@ -19,7 +19,15 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
-from ncuflow.runner.launch import Gpu, Launch, NotHereError, Params, Tensor, Written, capability
+from ncuflow.runner.launch import (
+    GpuFacts,
+    Launch,
+    NotHereError,
+    Params,
+    Tensor,
+    Written,
+    capability,
+)
 from ncuflow.target import Target, Work
 
 DEVICE = "cuda"
@@ -109,7 +117,7 @@ class Template:
         missing = [part for part in ("init", "reference") if getattr(self.trace, part) is None]
         return f"its template has no {' and no '.join(missing)}" if missing else None
 
-    def unable(self, gpu: Gpu | None) -> str | None:
+    def unable(self, gpu: GpuFacts | None) -> str | None:
         """Why FlashInfer itself would not run it on this GPU; None if it would, or does not say."""
         owner: Any = importlib.import_module(self.function.__module__)
         for part in self.function.__qualname__.split("."):
