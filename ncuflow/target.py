@@ -103,6 +103,19 @@ def uneven(target: str) -> tuple[Choice, ...]:
     )
 
 
+class Knob(NamedTuple):
+    """A setting of the API: who acts on it when, where, and the key of its price.
+
+    signature: of the call that takes it, as the source index has it; "" where that states no default.
+    """
+
+    name: str
+    chosen: str
+    symbol: Symbol
+    choice: str
+    signature: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Opportunity:
     """A change that counters suggest, and the most that it can bring.
@@ -165,6 +178,7 @@ class Target:
     jit: tuple[Jit, ...] = ()
     prices: tuple[Choice, ...] = ()
     opportunities: tuple[Opportunity, ...] = ()
+    knobs: tuple[Knob, ...] = ()
     templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
     computed: Mapping[str, tuple[str, Callable[[Mapping[str, int]], int]]] = field(

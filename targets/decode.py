@@ -21,7 +21,7 @@ from ncuflow.runner.launch import (
 )
 from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
 from ncuflow.targets import prefill
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
@@ -286,6 +286,36 @@ TARGET = Target(
             "eager",
             "graph",
             metrics=("host_launch_us", "time_hot_us", "time_cold_us"),
+        ),
+    ),
+    knobs=(
+        Knob(
+            "use_tensor_cores",
+            "the wrapper; another module",
+            Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
+            "cores_grouped",
+            "BatchDecodeWithPagedKVCacheWrapper",
+        ),
+        Knob(
+            "backend",
+            "the wrapper, on tensor cores",
+            Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
+            "decode_backend",
+            "BatchDecodeWithPagedKVCacheWrapper",
+        ),
+        Knob(
+            "disable_split_kv",
+            "plan(), on tensor cores alone",
+            Symbol(
+                "BatchDecodeWithPagedKVCacheWorkEstimationDispatched", "attention/scheduler.cuh"
+            ),
+            "decode_split",
+        ),
+        Knob(
+            "enable_pdl",
+            "launch",
+            Symbol("BatchDecodeWithPagedKVCacheDispatched", "attention/decode.cuh"),
+            "decode_pdl",
         ),
     ),
     opportunities=(

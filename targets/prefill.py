@@ -21,7 +21,7 @@ from ncuflow.runner.launch import (
 )
 from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20
@@ -333,6 +333,43 @@ TARGET = Target(
         ),
         Choice("qk", "q·k summed in float32 or float16", "qk", "f32", "f16"),
         Choice("soft_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30),
+    ),
+    knobs=(
+        Knob(
+            "backend",
+            "the wrapper; auto by GPU and dtype in plan()",
+            Symbol("BatchPrefillWithPagedKVCacheWrapper", "prefill.py"),
+            "backend",
+            "BatchPrefillWithPagedKVCacheWrapper",
+        ),
+        Knob(
+            "disable_split_kv",
+            "plan()",
+            Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            "prefill_split",
+            "BatchPrefillWithPagedKVCacheWrapper.plan",
+        ),
+        Knob(
+            "fixed_split_size",
+            "plan()",
+            Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            "prefill_chunk",
+            "BatchPrefillWithPagedKVCacheWrapper.plan",
+        ),
+        Knob(
+            "use_fp16_qk_reduction",
+            "compile time, a module of its own",
+            Symbol("compute_qk", "attention/prefill.cuh"),
+            "qk",
+            "BatchPrefillWithPagedKVCacheWrapper.plan",
+        ),
+        Knob(
+            "logits_soft_cap",
+            "compile time, a module of its own; its value at launch",
+            Symbol("logits_transform", "attention/prefill.cuh"),
+            "soft_cap",
+            "BatchPrefillWithPagedKVCacheWrapper.plan",
+        ),
     ),
     opportunities=(
         Opportunity(

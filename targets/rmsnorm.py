@@ -18,7 +18,7 @@ from ncuflow.runner.launch import (
     Tensor,
     torch_dtype,
 )
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target import Choice, Jit, Knob, Opportunity, Symbol, Target, Work
 
 EPSILON = 1e-6
 CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
@@ -306,6 +306,15 @@ TARGET = Target(
             "off",
             metrics=("time_hot_us", "time_cold_us"),
         ),
+    ),
+    knobs=(
+        Knob(
+            "FLASHINFER_USE_CUDA_NORM",
+            "import of FlashInfer, from the environment",
+            Symbol("rmsnorm", "norm/__init__.py"),
+            "norm",
+        ),
+        Knob("enable_pdl", "launch", Symbol("RMSNorm", "norm.cuh"), "norm_pdl"),
     ),
     opportunities=(
         Opportunity(

@@ -12,9 +12,10 @@ from conftest import DEFAULT, ROOT
 
 from ncuflow import format as fmt
 from ncuflow.io import BadInput
-from ncuflow.pages import contexts, figures, filters, pages, series
+from ncuflow.pages import contexts, figures, filters, guide_choices, guide_waits, pages, series
 from ncuflow.pages.findings import Findings
 from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.target import known
 
 SAMPLE = ROOT / "docs" / "sample"
 TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
@@ -230,3 +231,18 @@ def test_a_reason_has_one_colour_on_all_figures():
     stalls = [name for name, reason in STALL_REASONS.items() if reason.kind == "stall"]
     colours = [figures.STALL_COLOURS[name] for name in ["issued", *stalls]]
     assert len(set(colours)) == len(colours)
+
+
+def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
+    index = json.loads((DEFAULT / "source_index.json").read_text())
+    for path in (finished.outputs / "results").glob("*_results.json"):
+        results = json.loads(path.read_text())
+        target = known()[results["target"]]
+        for row in guide_choices.knobs(results, guide_choices.shown_choices(results), index):
+            assert row["price"], f"{target.name}: {row['knob'].choice} is no choice"
+            assert row["place"].rpartition(":")[2].isdigit(), row["place"]
+            assert row["default"] or not row["knob"].signature, f"{row['knob'].name}: no default"
+
+
+def test_remedies_are_of_reasons_that_ncu_has():
+    assert set(guide_waits.REMEDIES) <= {n for n, r in STALL_REASONS.items() if r.kind == "stall"}

@@ -102,7 +102,8 @@ def section(
         ),
         "launches": guide_kernels.launches(points),
         "opportunities": opportunities.rows(results, index),
-        "choices": guide_choices.shown_choices(results),
+        "choices": (shown := guide_choices.shown_choices(results)),
+        "knobs": guide_choices.knobs(results, shown, index),
         "split": guide_splitkv.rows(points, results["provenance"].get("sm_count"), names),
     }
 

@@ -9,9 +9,9 @@ from typing import Any
 from ncuflow.findings.choices import Price, prices, summary
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.model import Point, Results
-from ncuflow.pages import Context
+from ncuflow.pages import Context, opportunities
 from ncuflow.pages.series import spread
-from ncuflow.target import Choice, known
+from ncuflow.target import Choice, Knob, known
 
 MOST_ROWS = 8
 METRICS = {
@@ -25,6 +25,25 @@ def shown_choices(results: Results) -> dict[str, Context]:
     """Choice key -> {choice, summary (None without pairs), rows}."""
     target = known().get(results["target"])
     return {c.key: _shown(c, results) for c in (target.prices if target else ())}
+
+
+def knobs(results: Results, shown: dict[str, Context], index: Any) -> list[Context]:
+    """[{knob, default, place, price}]: the settings of a target's API, the price by the summary of its choice."""
+    target = known().get(results["target"])
+    return [
+        {
+            "knob": knob,
+            "default": _default(knob, index),
+            "place": opportunities.place(knob.symbol, results["target"], index),
+            "price": shown.get(knob.choice),
+        }
+        for knob in (target.knobs if target else ())
+    ]
+
+
+def _default(knob: Knob, index: Any) -> str | None:
+    parameters = ((index or {}).get("signatures") or {}).get(knob.signature) or ()
+    return next((p["default"] for p in parameters if p["name"] == knob.name), None)
 
 
 def _shown(choice: Choice, results: Results) -> Context:
