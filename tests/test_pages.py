@@ -11,7 +11,8 @@ import pytest
 from conftest import DEFAULT, ROOT
 
 from ncuflow import format as fmt
-from ncuflow.io import BadInput
+from ncuflow.findings.machine import environment_info
+from ncuflow.io import BadInput, write_json
 from ncuflow.pages import contexts, figures, filters, guide_choices, guide_waits, pages, series
 from ncuflow.pages.findings import Findings
 from ncuflow.parsers.stalls import STALL_REASONS
@@ -246,3 +247,14 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
 
 def test_remedies_are_of_reasons_that_ncu_has():
     assert set(guide_waits.REMEDIES) <= {n for n, r in STALL_REASONS.items() if r.kind == "stall"}
+
+
+def test_ceilings_of_an_older_recording_have_no_sustained_rate(tmp_path):
+    older = ROOT / "recordings/h200"
+    machine = environment_info(older, older.name)
+    assert not any(
+        "sustained" in series for series in machine["ceilings"]["measured"]["series"].values()
+    )
+    write_json(tmp_path / "environment_info.json", machine)
+    text = pages.render("environment", Findings(tmp_path, older))
+    assert "| copy | 4 273 GB/s | 4 272 to 4 274 | – | – | – | – |" in text
