@@ -148,6 +148,7 @@ class Target:
     id         format of a point's id after "name/", or a function that makes it
     generate   JIT modules (JitSpec) of a point; the JIT generator of ``api``, called alone, unless given
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
+    silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others
     memory     bytes that a point takes on the GPU; its work's unless given
     small      the sizes of a launch that only has to run
     order      where the target stands on pages; equal ones by name
@@ -169,6 +170,7 @@ class Target:
     prepare: Callable[..., Launch]
     generate: Callable[[Params], list[Any]] | None = None
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
+    silences: Callable[[Params], bool] = lambda p: False
     memory: Callable[[Params], int] | None = None
     small: Params = field(default_factory=dict)
     kernels: tuple[Symbol, ...] = ()

@@ -272,6 +272,7 @@ TARGET = Target(
     small={"batch": 1, "seq_len": 128},
     id=point_id,
     unable=unable,
+    silences=lambda p: p["backend"] != "fa2",
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     prepare=prepare,

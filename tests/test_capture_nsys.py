@@ -17,6 +17,7 @@ from ncuflow.capture import nsys
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.tracescrub import scrub_trace, tables
 from ncuflow.cli import dispatch
+from ncuflow.target import load
 
 POINTS = ["rope/T512", "rope/T4096"]
 TOKEN = "hf_planted_token_value"
@@ -322,6 +323,30 @@ def test_a_lost_point_is_named_and_the_trace_stands(bench: Path) -> None:
     assert trace() == 3
     lost = json.loads((bench / "out/trace.json").read_text())["lost"]
     assert lost == [{"point": "rope/T4096", "reason": "not reached"}]
+
+
+def test_what_silences_nsys_is_traced_last_and_named_with_the_reason(
+    bench: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load("rope"), "silences", lambda p: p["tokens"] == 512)
+    params = [{"tokens": 512}, {"tokens": 4096}]
+    plan = [
+        {"id": point, "target": "rope", "params": p}
+        for point, p in zip(POINTS, params, strict=True)
+    ]
+    (bench / "points.json").write_text(json.dumps(plan))
+    (bench / "export.sqlite").unlink()
+    make_export(bench / "export.sqlite", POINTS[1:])
+    records = [{"point": point, "status": "traced"} for point in POINTS]
+    (bench / "ran").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    # what the program was given, and what it would have said
+    look = 'for word; do case $word in */points.json) cp "$word" planned; cp ran "${word%/*}/progress.jsonl";; esac; done'
+    program(bench, "nsys", FAKE.format(more=look))
+    assert trace() == 3
+    assert [point["id"] for point in json.loads((bench / "planned").read_text())] == POINTS[::-1]
+    (lost,) = json.loads((bench / "out/trace.json").read_text())["lost"]
+    why = "no kernel in its NVTX range; nsys 2023.4.4.54 records none from the first"
+    assert lost["point"] == POINTS[0] and lost["reason"].startswith(why)
 
 
 def test_no_report_means_nothing_is_written(bench: Path) -> None:

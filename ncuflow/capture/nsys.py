@@ -34,6 +34,7 @@ from ncuflow.capture.ncu import (
     trace_command,
 )
 from ncuflow.capture.points import (
+    NO_KERNEL,
     Found,
     capture_record,
     keep_nothing,
@@ -56,6 +57,7 @@ from ncuflow.capture.staging import staging
 from ncuflow.capture.tracescrub import scrub_trace, tables
 from ncuflow.io import write_json
 from ncuflow.parsers.nsys import export_command
+from ncuflow.target import known
 
 OPTIONS = (
     "--trace=cuda,nvtx",
@@ -131,13 +133,19 @@ def count_kernels(path: Path, points: Sequence[str]) -> Found:
 def run(args: argparse.Namespace) -> int:
     """Trace, export, scrub, check, and move into place. Returns the exit status."""
     planned = read_points(args.points)
-    points = timed_ok(planned, args.timing)
+    points = sorted(timed_ok(planned, args.timing), key=_silences)
     if not points:
         report = args.out / f"{args.name}.sqlite"
         keep_nothing("nsys", report, [p["id"] for p in planned], read_records(args.timing))
         return LOST
     with gpu_seat(args.lock_timeout) as held, staging(args.out, args.name) as stage:
         return _capture_in(args, points, held, stage)
+
+
+def _silences(point: Mapping[str, Any]) -> bool:
+    """Whether nsys may record nothing from the point's launch on: what comes before it is not lost with it."""
+    target = known().get(str(point.get("target")))
+    return target is not None and target.silences({**target.parameters, **point.get("params", {})})
 
 
 def _capture_in(
@@ -189,9 +197,12 @@ def _keep(
     if found.total == 0:
         raise CaptureError("the trace holds no kernel", NOTHING)
     lost = lost_points(ids, found, read_progress(records), ending(outcome))
-    for entry in lost:
-        print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
     version = parse_version(output_of([nsys_program(), "--version"]) or "")
+    silent = {point["id"] for point in points if _silences(point)}
+    for entry in lost:
+        if entry["point"] in silent and entry["reason"] == NO_KERNEL:
+            entry["reason"] += f"; nsys {version} records none from the first launch of its kind on"
+        print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
     shown = shown_command(command, sqlite.parent)
     notes = [ending(outcome)] if ending(outcome) else []
     record = capture_record(

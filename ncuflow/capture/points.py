@@ -14,6 +14,7 @@ from ncuflow.io import read_json, replacing, write_json
 from ncuflow.model import Origin
 
 GOOD = ("ok", "traced")
+NO_KERNEL = "no kernel in its NVTX range"
 
 
 @dataclass
@@ -132,4 +133,4 @@ def _reason(record: Mapping[str, Any] | None, ended: str) -> str:
         return f"not reached: {ended}" if ended else "not reached"
     if record.get("status", "ok") not in GOOD:
         return f"{record.get('status')}: {record.get('reason')}"
-    return "no kernel in its NVTX range"
+    return NO_KERNEL
