@@ -51,7 +51,7 @@ ECHOES = ("RuleException", "Exiting because a job execution failed", "WorkflowEr
 REMEDIES = {
     "No space left": "make room, then run the same command again",
     "no GPU": "free a GPU (or name another with CUDA_VISIBLE_DEVICES), then run the same command again",
-    "ERR_NVGPUCTRPERM": "as it says; or without counters: --config ncu='{{\"enabled\": false}}'",
+    "ERR_NVGPUCTRPERM": "as it says; or without counters: --config ncu='{\"enabled\": false}'",
 }
 AGAIN = "run the same command again: what is finished is kept (-p shows Snakemake's own report)"
 

@@ -46,28 +46,32 @@ def remove_damaged(outputs: Path) -> list[Path]:
     return damaged
 
 
-def tell_of_another_run() -> None:
-    """One line where another run is at work in this folder, which Snakemake's own words leave open.
+def alone() -> bool:
+    """Whether no other run is at work in this folder. Then what a killed one left locked is opened; else one line says so.
 
-    Their advice to unlock is for runs that were killed: the lock here is gone with its process.
+    Snakemake's locks outlive their run; the lock here is gone with its process.
     """
     lock = Path(".snakemake/ncuflow.lock").absolute()
     if lock in _HELD:
-        return
+        return True
     lock.parent.mkdir(exist_ok=True)
-    held = lock.open("a+")
+    _HELD[lock] = held = lock.open("a+")
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _HELD[lock] = held
+    except BlockingIOError:
+        held.seek(0)
+        what = f"process {held.read() or '?'} is at work in this folder: wait for it, and do not unlock"
+        print(f"error: {what}", file=sys.stderr)
+        free = False
+    else:
+        free = True
         held.truncate(0)
         held.write(str(os.getpid()))
         held.flush()
-    except BlockingIOError:
-        held.seek(0)
-        process = held.read() or "?"
-        held.close()
-        what = f"process {process} is at work in this folder: wait for it, and do not unlock"
-        print(f"error: {what}", file=sys.stderr)
+        for left in (lock.parent / "locks").glob("*"):
+            left.unlink()
+    fcntl.flock(held, fcntl.LOCK_SH)  # of all that are at work here
+    return free
 
 
 def _entry(path: Path, known: Entry | None) -> Entry:

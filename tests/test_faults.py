@@ -116,16 +116,56 @@ def test_a_job_killed_twice_costs_its_batch_alone(machine, undisturbed):
     assert before.items() <= reports(machine).items()
 
 
-def test_snakemake_killed_leaves_a_lock_that_one_command_opens(gated, undisturbed):
+def test_after_snakemake_was_killed_the_same_command_goes_on(gated, undisturbed):
     machine, snakemake, pid = gated
     snakemake.kill()
     snakemake.wait()
     os.kill(pid, signal.SIGKILL)
-    refused = machine.run(TABLE)
-    assert refused.returncode != 0
-    assert "--unlock" in refused.stdout + refused.stderr
-    assert machine.run("--unlock").returncode == 0
+    assert list((machine.folder / ".snakemake/locks").iterdir())
     completes(machine, undisturbed)
+
+
+def test_a_second_run_beside_the_first_is_refused_and_disturbs_nothing(gated, undisturbed):
+    machine, snakemake, _ = gated
+    second = machine.run(TABLE)
+    assert second.returncode != 0 and "cannot be locked" in second.stdout + second.stderr
+    machine.open_gate()
+    assert snakemake.wait() == 0, (machine.folder / "run.log").read_text()
+    same_as(machine, undisturbed)
+
+
+def test_an_interrupted_build_is_gone_on_with(machine, undisturbed):
+    toy = machine.folder / "targets/toy.py"
+    text = toy.read_text()
+    toy.write_text(
+        text.replace("generate=lambda p: []", 'generate=lambda p: plans.follow("build") or []')
+    )
+    machine.plan("gate", "build")
+    with (machine.folder / "run.log").open("w") as log:
+        snakemake = subprocess.Popen(
+            machine.command(TABLE), cwd=machine.folder, env=machine.environment, stdout=log,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    machine.wait_at_gate()
+    os.killpg(snakemake.pid, signal.SIGINT)  # as a terminal does
+    assert snakemake.wait() != 0
+    assert "the same command goes on from there" in (machine.folder / "run.log").read_text()
+    assert not list(machine.captures.parent.glob("build.json*"))
+    machine.forget("gate", "build")
+    toy.write_text(text)
+    completes(machine, undisturbed)
+
+
+def test_refused_counters_end_the_run_with_the_remedy_and_the_times_stand(machine):
+    refusing = "#!/bin/sh\n[ $1 = --version ] && echo Version 2025.3.1.0 && exit\necho '==ERROR== ERR_NVGPUCTRPERM'; exit 1\n"
+    (machine.folder / "bin/ncu").write_text(refusing)
+    done = machine.run(TABLE)
+    assert done.returncode != 0
+    assert "failed: profile (ncu) toy: the driver refuses performance counters" in done.stderr
+    assert "do: as it says; or without counters: --config ncu=" in done.stderr
+    assert {record["status"] for record in machine.records().values()} == {"ok"}
+    without = machine.run(TABLE, "--config", 'ncu={"enabled": false}')
+    assert without.returncode == 0, without.stderr
 
 
 def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed):
@@ -138,7 +178,6 @@ def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed)
     # the orphan still measures: nobody else gets its GPU
     assert "no GPU of 1 became free" in subprocess.run(lock, check=False, **run).stderr
     os.kill(pid, signal.SIGKILL)
-    machine.run("--unlock")
     completes(machine, undisturbed)  # and after it the lock is gone with its holder
 
 

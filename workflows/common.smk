@@ -142,8 +142,7 @@ def side(position, patterns):
 
 # A remote job starts Snakemake again, and a run that is under way is not to be disturbed: its files are not noted yet.
 if workflow.is_main_process and not workflow.output_settings.dryrun:
-    made.tell_of_another_run()
-    if not any(Path(".snakemake/locks").glob("*")):
+    if made.alone():
         for _folder in EVIDENCE:
             made.remove_damaged(Path(config["outputs"]) / _folder)
 
