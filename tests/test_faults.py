@@ -125,15 +125,6 @@ def test_after_snakemake_was_killed_the_same_command_goes_on(gated, undisturbed)
     completes(machine, undisturbed)
 
 
-def test_a_second_run_beside_the_first_is_refused_and_disturbs_nothing(gated, undisturbed):
-    machine, snakemake, _ = gated
-    second = machine.run(TABLE)
-    assert second.returncode != 0 and "cannot be locked" in second.stdout + second.stderr
-    machine.open_gate()
-    assert snakemake.wait() == 0, (machine.folder / "run.log").read_text()
-    same_as(machine, undisturbed)
-
-
 def test_an_interrupted_build_is_gone_on_with(machine, undisturbed):
     toy = machine.folder / "targets/toy.py"
     text = toy.read_text()
