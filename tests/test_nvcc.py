@@ -20,7 +20,9 @@ import pytest
 import yaml
 from conftest import ROOT
 
+from ncuflow.io import read_json
 from ncuflow.runner import sweep
+from ncuflow.static.facts import FILE, Facts
 from ncuflow.target import known, load
 
 pytestmark = pytest.mark.nvcc
@@ -80,3 +82,22 @@ def test_modules_of_the_default_sweep_compile_for_sm_80(
     assert modules and all(module["status"] == "built" for module in modules)
     ninja = "".join(p.read_text() for p in (tmp_path / "workspace").rglob("build.ninja"))
     assert "compute_80" in ninja and "compute_90" not in ninja
+
+
+@pytest.mark.parametrize("arch", ["8.9", "10.0a", "12.0a"])
+def test_two_small_modules_are_read_for_other_architectures(
+    arch: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    command = [sys.executable, "-m", "ncuflow", "static", "--arch", arch, "--out", str(tmp_path)]
+    command += ["--targets", "merge_state,rmsnorm", "--jobs", environment["MAX_JOBS"]]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    facts = Facts(read_json(tmp_path / FILE))
+    assert {module["module"]: module["kernels"] > 0 for module in facts.modules()} == {
+        "cascade": True,
+        "norm": True,
+    }
+    kernel = facts.kernels["flashinfer::norm::RMSNormKernel<8, __half>"]
+    assert 16 < kernel["registers"] < 64 and kernel["spill_store_bytes"] == 0
