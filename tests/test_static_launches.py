@@ -92,7 +92,6 @@ def test_threads_and_blocks_are_products():
 
 def test_registers_and_shared_memory_of_compiled_kernels_are_what_ncu_reports():
     facts = stored("9.0")
-    compiled = {module.split("_with_")[0] for module in facts.content["flags"]}
     seen, lacking = 0, set()
     for kernel in (k for point in launched("h200-flashinfer-0.7.2") for k in point):
         static = facts.kernels.get(kernel.kernel)
@@ -102,11 +101,12 @@ def test_registers_and_shared_memory_of_compiled_kernels_are_what_ncu_reports():
         assert static["registers"] == kernel.registers, kernel
         assert static["shared_bytes"] == kernel.shared[0], kernel
         seen += 1
-    assert seen >= 74
-    attention = {"batch_prefill", "batch_decode"}
-    assert {target for target, _ in lacking} <= (
-        set() if attention <= compiled else {"decode", "prefill"}
-    )
+    assert seen > 70
+    if any(
+        "sm90" in module["module"] for module in facts.modules()
+    ):  # all of the sweep was compiled
+        assert not lacking
+    assert all("Prefill" in name for _, name in lacking), lacking
 
 
 @pytest.mark.corpus
