@@ -26,9 +26,16 @@ class Facts:
     @cached_property
     def kernels(self) -> dict[str, dict[str, Any]]:
         """Facts of each kernel by canonical name; of one that several modules hold, the first."""
+        return self.of_type(None)
+
+    def of_type(self, dtype: str | None) -> dict[str, dict[str, Any]]:
+        """The same from modules of a data type (f16) and those of all types: the names of attention kernels
+        do not tell theirs."""
         found: dict[str, dict[str, Any]] = {}
         for kernel in self.content["kernels"]:
-            found.setdefault(canonical(kernel["name"]), kernel)
+            typed = "_dtype_q_" in kernel["module"]
+            if dtype is None or not typed or f"_dtype_q_{dtype}_" in kernel["module"]:
+                found.setdefault(canonical(kernel["name"]), kernel)
         return found
 
     def modules(self) -> Iterator[dict[str, Any]]:
@@ -47,11 +54,6 @@ class Facts:
                 "registers": (min(registers), max(registers)) if registers else None,
                 "spilling": sum(kernel.get("spill_store_bytes", 0) > 0 for kernel in kernels),
             }
-
-    @property
-    def registers(self) -> dict[str, int]:
-        """Registers of a thread by canonical name."""
-        return {name: kernel["registers"] for name, kernel in self.kernels.items()}
 
 
 def every_recorded() -> list[Path]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,9 +24,10 @@ from ncuflow.model import Kernel, KernelRow, Point, Provenance, Results, Timing
 from ncuflow.runner import sweep
 from ncuflow.static.device import Device, device
 from ncuflow.static.facts import Facts, default_blocks
-from ncuflow.static.launches import RULES, Host, Launch, launches
+from ncuflow.static.launches import RULES, TYPES, Host, Launch, launches
 from ncuflow.target import Target, load
 
+Compiled = Mapping[str, Mapping[str, Any]]  # facts of kernels by canonical name
 TORCH = "a kernel of PyTorch"  # of the separate add: it is not in FlashInfer's modules
 _NUMBER = re.compile(r"(?<=[<,(] )\d+\b|(?<=<)\d+\b")
 
@@ -50,16 +51,21 @@ def results(target: Target, blocks: Sequence[sweep.Block], facts: Facts, gpu: De
     """All that is known of a target's points without a run."""
     origin, machine = provenance(facts, gpu), ceilings.machine(gpu.gpu, None)
     version = tuple(map(int, facts.content["flashinfer"].split(".")[:2]))
-    host = Host(gpu, cast(tuple[int, int], version), facts.registers.__getitem__)
+    compiled = {dtype: facts.of_type(dtype) for dtype in TYPES}
     points = []
     for point in sweep.points(target, blocks):
-        timing = _timing(target, point, gpu)
-        found, lost = _kernels(point, host, facts) if timing["status"] == "ok" else ([], [])
+        timing, known = _timing(target, point, gpu), compiled[point.params["dtype"]]
+        host = Host(gpu, cast(tuple[int, int], version), _registers(known))
+        found, lost = _kernels(point, host, known) if timing["status"] == "ok" else ([], [])
         points.append(_point(Joined(timing, point.params, found, [], machine, origin, lost)))
     return {
         "schema": 1, "target": target.name, "provenance": origin, "ceilings": machine,
         "points": points, "deep": [], "pairs": [], "noise": {}, "warnings": [],
     }  # fmt: skip
+
+
+def _registers(compiled: Compiled) -> Callable[[str], int]:
+    return lambda name: int(compiled[name]["registers"])
 
 
 def _timing(target: Target, point: sweep.Planned, gpu: Device) -> Timing:
@@ -72,21 +78,21 @@ def _timing(target: Target, point: sweep.Planned, gpu: Device) -> Timing:
     return cast(Timing, row | {"status": "skipped" if why else "ok", "reason": why})
 
 
-def _kernels(point: sweep.Planned, host: Host, facts: Facts) -> tuple[list[Kernel], list[str]]:
+def _kernels(point: sweep.Planned, host: Host, compiled: Compiled) -> tuple[list[Kernel], list[str]]:
     """(the launches of a point as kernels of a report, what could not be known)."""
     try:
         found = launches(point.target, point.params, host)
     except KeyError as missing:
         return [], [f"not compiled: {missing.args[0]}"]
-    rows = [_kernel(point.id, at, launch, host, facts) for at, launch in enumerate(found)]
+    rows = [_kernel(point.id, at, launch, host, compiled) for at, launch in enumerate(found)]
     if point.params.get("variant") == "add_then_rmsnorm":
         rows.append(_unknown(point.id, len(rows)))
     return rows, []
 
 
-def _kernel(point: str, at: int, launch: Launch, host: Host, facts: Facts) -> Kernel:
+def _kernel(point: str, at: int, launch: Launch, host: Host, compiled: Compiled) -> Kernel:
     row = _unknown(point, at)
-    known = facts.kernels.get(launch.kernel)
+    known = compiled.get(launch.kernel)
     registers = known["registers"] if known else None
     static = known["shared_bytes"] if known else None
     row |= {  # type: ignore[assignment]
