@@ -78,7 +78,9 @@ def _timing(target: Target, point: sweep.Planned, gpu: Device) -> Timing:
     return cast(Timing, row | {"status": "skipped" if why else "ok", "reason": why})
 
 
-def _kernels(point: sweep.Planned, host: Host, compiled: Compiled) -> tuple[list[Kernel], list[str]]:
+def _kernels(
+    point: sweep.Planned, host: Host, compiled: Compiled
+) -> tuple[list[Kernel], list[str]]:
     """(the launches of a point as kernels of a report, what could not be known)."""
     try:
         found = launches(point.target, point.params, host)
