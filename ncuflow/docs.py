@@ -45,7 +45,7 @@ What a resident warp waits for. `ratio` is
 `smsp__pcsamp_warps_issue_stalled_<reason>`, under its own name where that differs. The ratios of
 all rows add up to `warp_latency_per_issue` as far as one launch is like the next: reasons and latency
 are counted in several replay passes, and for launches of a few microseconds the sum has been seen
-half off (`stall_sum` of the reader's JSON is the quotient; its table marks shares with ≈ where it is
+two thirds off (`stall_sum` of the reader's JSON is the quotient; its table marks shares with ≈ where it is
 more than 5 % off). A share is of all reasons that the architecture has; where some were not
 collected there is none. Stalls matter only where `issue_active` is low:
 schedulers that issue in every cycle lose nothing to them.
