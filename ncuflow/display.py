@@ -13,26 +13,31 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from ncuflow import format as form
+from ncuflow.capture.evidence import DEEP, PAIRS
 from ncuflow.findings import limiter
 from ncuflow.io import BadInput, read_json
 
+Plans = Mapping[
+    tuple[str, str], list[dict[str, Any]]
+]  # (target, batch) -> its points, as in points.json
 # Rule: what it does, and its seconds: of a start, and of a point (one H200, 16 cores: benchmarks/RESULTS.md). Only their
 # shares count, since the seconds that went by scale them. A rule that is not here is quick.
 STEPS = {
     "preflight": ("preflight", 1.5, 0.0),
-    "ceilings": ("ceilings", 6.0, 0.0),
-    "source_index": ("index of FlashInfer's source", 3.0, 0.0),
-    "build": ("build modules", 20.0, 1.0),
-    "time": ("time", 7.0, 0.7),
-    "time_again": ("time again", 7.0, 0.7),
-    "pairs": ("time pairs", 7.0, 0.25),
-    "trace": ("trace (nsys)", 8.0, 0.05),
-    "profile": ("profile (ncu)", 11.0, 1.1),
-    "profile_deep": ("deep profile (ncu)", 10.0, 4.0),
+    "ceilings": ("ceilings", 7.5, 0.0),
+    "source_index": ("index of FlashInfer's source", 7.5, 0.0),
+    "build": ("build modules", 45.0, 0.55),
+    "time": ("time", 7.5, 0.6),
+    "time_again": ("time again", 7.5, 0.6),
+    "pairs": ("time pairs", 7.0, 0.2),
+    "trace": ("trace (nsys)", 9.5, 0.05),
+    "profile": ("profile (ncu)", 11.0, 1.3),
+    "profile_deep": ("deep profile (ncu)", 13.0, 4.0),
     "jit_measure": ("measure the JIT", 200.0, 0.0),
     "tables": ("read reports", 1.0, 0.02),
     "findings": ("join", 0.5, 0.01),
@@ -44,6 +49,10 @@ STEPS = {
     "html": ("report.html", 1.0, 0.0),
 }
 QUICK = 0.3
+BATCHES = {
+    "pairs": PAIRS,
+    "profile_deep": DEEP,
+}  # rules with a batch of their own, which is no wildcard
 LONG = 10.0  # seconds from which on a plain log is told that a step begins
 TICK_S = 0.5
 # What Snakemake says of a failed job beside the record of it.
@@ -75,13 +84,14 @@ class Job:
 class Display(logging.Handler):
     """Says of a run what one wants to know. ``others`` gets what is said before it starts, and warnings.
 
-    points: how many points a job of these wildcards measures; ahead: expected seconds of all jobs to come, by id.
+    points: how many points a job of this rule with these wildcards works on; ahead: expected seconds of all jobs to
+    come, by id.
     """
 
     def __init__(
         self,
         others: logging.Handler,
-        points: Callable[[Mapping[str, str]], int],
+        points: Callable[[str, Mapping[str, str]], int],
         ahead: Callable[[], Mapping[int, float]],
         out: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -127,7 +137,8 @@ class Display(logging.Handler):
 
     def _job_info(self, record: Any) -> None:
         self.expected = self.expected or dict(self.ahead())
-        job = Job(record, self.points(dict(record.wildcards or {})), self.clock())
+        points = self.points(record.rule_name, dict(record.wildcards or {}))
+        job = Job(record, points, self.clock())
         self.running[record.jobid] = job
         if self.live:
             self._show()
@@ -313,7 +324,22 @@ def machine_headlines(page: Path, info: Mapping[str, Any]) -> Iterator[str]:
             yield f"    {row['status']}: {row['check']}: {row['found']}; {row['remedy']}"
 
 
-def install(workflow: Any, points: Callable[[Mapping[str, str]], int]) -> Display | None:
+def points_of(plans: Plans, rule: str, wildcards: Mapping[str, str]) -> int:
+    """How many points a job of this rule works on; 0 where its time does not grow with them."""
+    if rule not in STEPS or not STEPS[rule][2]:
+        return 0
+    target, batch = wildcards.get("target"), BATCHES.get(rule, wildcards.get("batch"))
+    return len(
+        {
+            (name, point["point"])
+            for (name, its_batch), points in plans.items()
+            if target in (None, name) and batch in (None, its_batch)
+            for point in points
+        }
+    )
+
+
+def install(workflow: Any, plans: Plans) -> Display | None:
     """Put a display where Snakemake's own stream is; None where the user asked for that one, or for none."""
     from snakemake.logging import logger
 
@@ -323,12 +349,15 @@ def install(workflow: Any, points: Callable[[Mapping[str, str]], int]) -> Displa
     if plain or not own or not workflow.is_main_process:
         return None
 
+    points = partial(points_of, plans)
+
     def ahead() -> dict[int, float]:
         jobs = workflow.dag.needrun_jobs(exclude_finished=True)
         found = {}
         for job in jobs:
             _, start, each = STEPS.get(job.rule.name, ("", QUICK, 0.0))
-            found[workflow.dag.jobid(job)] = start + each * points(dict(job.wildcards.items()))
+            count = points(job.rule.name, dict(job.wildcards.items()))
+            found[workflow.dag.jobid(job)] = start + each * count
         return found
 
     display = Display(own[0], points, ahead)

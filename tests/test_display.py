@@ -35,7 +35,7 @@ class Run:
     def __init__(self, ahead: dict[int, float], out: io.StringIO | None = None) -> None:
         self.now, self.out, self.others = 0.0, out or io.StringIO(), Others()
         self.display = display.Display(
-            self.others, lambda wildcards: 4 if "batch" in wildcards else 0, lambda: ahead, self.out,
+            self.others, lambda rule, wildcards: 4 if "batch" in wildcards else 0, lambda: ahead, self.out,
             lambda: self.now,
         )  # fmt: skip
 
@@ -207,3 +207,25 @@ def test_a_log_that_is_not_there_or_empty_gives_no_cause(tmp_path: Path) -> None
     (tmp_path / "empty").touch()
     for name in ("none", "empty"):
         assert display.cause([str(tmp_path / name)]) == "it ended without a word"
+
+
+def test_a_step_counts_the_points_that_it_works_on() -> None:
+    def batch(*names: str) -> list[dict[str, str]]:
+        return [{"point": name} for name in names]
+
+    plans = {
+        ("rope", "b1"): batch("a", "b", "c"),
+        ("rope", "pairs"): batch("a", "b"),
+        ("rope", "deep"): batch("c"),
+        ("decode", "b2"): batch("a"),
+    }
+
+    def count(rule: str, **wildcards: str) -> int:
+        return display.points_of(plans, rule, wildcards)
+
+    assert count("profile", target="rope", batch="b1") == 3
+    assert count("pairs", target="rope") == 2
+    assert count("profile_deep", target="rope") == 1
+    assert count("tables", target="rope") == 3
+    assert count("build") == 4
+    assert count("preflight") == 0

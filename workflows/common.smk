@@ -153,17 +153,7 @@ def note_what_was_made():
         made.note(Path(config["outputs"]) / folder)
 
 
-def points_of(wildcards):
-    """How many points a job of these wildcards works on."""
-    wanted = (wildcards.get("target"), wildcards.get("batch"))
-    return sum(
-        len(points)
-        for (target, batch), points in RUNNING.plans.items()
-        if wanted[0] in (None, target) and wanted[1] in (None, batch)
-    )
-
-
-DISPLAY = display.install(workflow, points_of)
+DISPLAY = display.install(workflow, RUNNING.plans)
 
 
 def finish():
