@@ -39,8 +39,7 @@ def context(findings: Findings) -> Context:
     jit = findings.optional("jit_analysis")
     names = Decoder((index or {}).get("templates"))
     # An older recording knows nothing of a target that was added since.
-    told = {*findings.targets, *findings.stopped}
-    told |= {*index["targets"], *index.get("missing", ())} if index else {*known()}
+    told = {*findings.targets, *findings.stopped, *(index["targets"] if index else known())}
     sections = {
         target.name: section(target, number, findings, index, jit, names)
         for number, target in enumerate((t for t in known().values() if t.name in told), start=1)
