@@ -136,6 +136,8 @@ def test_an_interrupted_build_is_gone_on_with(machine, undisturbed):
         snakemake = subprocess.Popen(
             machine.command(TABLE), cwd=machine.folder, env=machine.environment, stdout=log,
             stderr=subprocess.STDOUT, start_new_session=True,
+            # A shell has what it starts in the background ignore SIGINT, and these tests may run there.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
     machine.wait_at_gate()
     os.killpg(snakemake.pid, signal.SIGINT)  # as a terminal does
