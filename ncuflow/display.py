@@ -331,7 +331,7 @@ def points_of(plans: Plans, rule: str, wildcards: Mapping[str, str]) -> int:
     target, batch = wildcards.get("target"), BATCHES.get(rule, wildcards.get("batch"))
     return len(
         {
-            (name, point["point"])
+            (name, point["id"])
             for (name, its_batch), points in plans.items()
             if target in (None, name) and batch in (None, its_batch)
             for point in points

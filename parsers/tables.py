@@ -48,7 +48,7 @@ class Record(BaseModel):
     unattributed: int | None = None
     lost: list[Loss] = []
     notes: list[str] = []
-    origin: Origin = {}
+    origin: Origin | None = None
 
     @property
     def nothing(self) -> bool:
@@ -146,9 +146,9 @@ def _origin(path: Path, rows: list[Row]) -> Origin:
     return found[0] if found else {}
 
 
-def _capture(tool: str, origin: Origin, warnings: Iterable[str] = ()) -> Row:
+def _capture(tool: str, origin: Origin | None, warnings: Iterable[str] = ()) -> Row:
     """A row of the captures table, its key aside."""
-    made = {name: origin.get(name) for name in model.Origin.__annotations__}
+    made = {name: (origin or {}).get(name) for name in model.Origin.__annotations__}
     return {"tool": tool, "warnings": "; ".join(warnings) or None, **made}
 
 

@@ -87,7 +87,7 @@ JIT = {"over": "jit", "value": "cold_build_s", "compare": "at least"}
     [
         (
             {"applies": {"target": "decod"}},
-            "applies.target: unknown target 'decod'; there are: decode, ",
+            "applies.target: unknown target 'decod'; there are: activation, ",
         ),
         ({"applies": {"target": "decod"}, "decide": []}, "applies.target: unknown target 'decod'"),
         (

@@ -211,7 +211,7 @@ def test_a_log_that_is_not_there_or_empty_gives_no_cause(tmp_path: Path) -> None
 
 def test_a_step_counts_the_points_that_it_works_on() -> None:
     def batch(*names: str) -> list[dict[str, str]]:
-        return [{"point": name} for name in names]
+        return [{"id": name} for name in names]
 
     plans = {
         ("rope", "b1"): batch("a", "b", "c"),

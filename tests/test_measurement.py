@@ -6,7 +6,12 @@ import pytest
 
 from ncuflow.findings import ceilings, columns, join
 
-PROVENANCE = {"tier": "A", "gpu": "NVIDIA A100-SXM4-80GB", "compute_capability": "8.0"}
+PROVENANCE = {
+    "tier": "A",
+    "gpu": "NVIDIA A100-SXM4-80GB",
+    "compute_capability": "8.0",
+    "date": None,
+}
 MACHINE = ceilings.machine(
     PROVENANCE["gpu"],
     {"copy_gbs": {"value": 1700, "method": "copy"}, "matmul_tflops": {"f16": {"value": 250}}},

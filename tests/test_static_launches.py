@@ -102,7 +102,7 @@ def test_registers_and_shared_memory_of_compiled_kernels_are_what_ncu_reports():
         assert static["registers"] == kernel.registers, kernel
         assert static["shared_bytes"] == kernel.shared[0], kernel
         seen += 1
-    assert seen > 120
+    assert seen > 90
     if any(
         "sm90" in module["module"] for module in facts.modules()
     ):  # all of the sweep was compiled

@@ -121,10 +121,10 @@ def test_a_page_whose_figures_fail_is_not_kept_and_the_other_way_round(changed, 
         ("outputs=a$(touch${IFS}x)", "is not a path of letters, digits"),
         ("outputs=-rf", "is not a path of letters, digits"),
         ('ncu={"sections": ["X; touch Y"]}', "'X; touch Y' is not the identifier of a section"),
-        ('targets=["decode", "decod"]', "unknown kernel target 'decod'; there are: decode, "),
+        ('targets=["decode", "decod"]', "unknown kernel target 'decod'; there are: activation, "),
         ('target_folders=["nowhere"]', "target_folders: no folder "),
         ('jit=["ropes"]', "jit: no target has a module ropes; there are: prefill_fa2"),
-        ('targets=["jit"]', "unknown kernel target 'jit'; there are: decode, "),
+        ('targets=["jit"]', "unknown kernel target 'jit'; there are: activation, "),
     ],
 )
 def test_a_wrong_setting_is_named(project, setting, named):

@@ -8,9 +8,11 @@ try:
     ABSENT = _device.of_architecture(str(config["arch"]), config["gpu"])
 except ValueError as error:
     raise WorkflowError(str(error)) from None
-# The name of a live run's machine is that of its own outputs.
-_named = None if LIVE else config["machine"]
-STATIC = f"{config['outputs']}/{_named or ABSENT.folder}"
+# A machine's name is that of outputs of its own; these have a name of theirs, unless one is given that says what they are.
+_named = str(config["machine"] or "")
+STATIC = (
+    f"{config['outputs']}/{_named if _named.endswith('-static') else ABSENT.folder}"
+)
 RECORDED_FACTS = _facts.recorded(ABSENT.compute_capability)
 BESIDE = _facts.recorded("9.0" if ABSENT.compute_capability != "9.0" else "8.0")
 SWEEP = json.dumps(
@@ -34,7 +36,7 @@ if not RECORDED_FACTS:
             f"{STATIC}/logs/static-facts.log",
         threads: workflow.cores or 1
         params:
-            out=STATIC,
+            out=lambda wc, output: Path(output[0]).parent,
             arch={"9.0": "9.0a"}.get(
                 ABSENT.compute_capability, ABSENT.compute_capability
             ),
@@ -55,7 +57,7 @@ rule static_results:
         f"{STATIC}/logs/static-results.log",
     params:
         gpu=ABSENT.gpu,
-        out=f"{STATIC}/results",
+        out=lambda wc, output: Path(output[0]).parent,
         blocks=SWEEP,
     shell:
         "python -m ncuflow static-results --facts {input.facts:q} --gpu {params.gpu:q} --out {params.out:q}"
@@ -74,7 +76,7 @@ rule static_claims:
     log:
         f"{STATIC}/logs/claims.log",
     params:
-        results=f"{STATIC}/results",
+        results=lambda wc, output: Path(output.records).parent,
         targets=list(_LAUNCHED),
         claims=lambda wc, input: Path(input.claims[0]).parent,
     shell:
@@ -92,7 +94,7 @@ rule predictions:
     log:
         f"{STATIC}/logs/predictions.log",
     params:
-        on=f"{STATIC}/results",
+        on=lambda wc, output: Path(output[0]).parent,
         measured=lambda wc, input: Path(input.measured[0]).parent,
     shell:
         "python -m ncuflow predict --measured {params.measured:q} --on {params.on:q} --out {output:q} 2> {log:q}"
@@ -115,11 +117,11 @@ rule static_pages:
     log:
         f"{STATIC}/logs/pages.log",
     params:
-        results=f"{STATIC}/results",
+        results=lambda wc, input: Path(input.results[0]).parent,
         measured=lambda wc, input: Path(input.measured[0]).parent,
         evidence=RUNNING.root,
         beside=f"--beside {quoted(BESIDE)}" if BESIDE else "",
-        out=f"{STATIC}/reports",
+        out=lambda wc, output: Path(output[0]).parent,
     shell:
         "(python -m ncuflow static-page --results {params.results:q} --facts {input.facts:q} {params.beside}"
         " --modules {input.modules:q} --measured {params.measured:q} --out {params.out:q}/INDEX.md"
