@@ -92,6 +92,7 @@ def section(
         "behaviour": behaviour(points, axis),
         "limiters": limiters(points),
         "crossings": crossings(points, axis),
+        "batches": batches(points, target),
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in points),
         "trees": trees(points, deep),
         "hot": hot_kernels(deep, index, results["provenance"].get("flashinfer")),
@@ -105,6 +106,15 @@ def section(
         "knobs": guide_choices.knobs(results, shown, index),
         "split": guide_splitkv.rows(points, results["provenance"].get("sm_count"), names),
     }
+
+
+def batches(points: list[Any], target: Target) -> list[Any]:
+    """Points that leave all but ``batch`` and ``kv_heads`` at the target's defaults, most KV heads first."""
+    if not {"batch", "kv_heads"} <= target.parameters.keys():
+        return []
+    usual = target.parameters.items() - {(k, target.parameters[k]) for k in ("batch", "kv_heads")}
+    found = [p for p in points if all(p["params"].get(k, v) == v for k, v in usual)]
+    return sorted(found, key=lambda p: (-p["params"]["kv_heads"], p["params"]["batch"]))
 
 
 def anchor(heading: str) -> str:
