@@ -104,6 +104,13 @@ def command(line, log):
     jobs.run(formatted(line, stepout=2), log[0])
 
 
+def paged(path, page):
+    """An output: a page, and how Snakemake's own report lists it."""
+    return report(
+        path, caption="report/page.rst", category="Pages", labels={"page": page}
+    )
+
+
 def of_run(patterns, **wildcards):
     """Files of this run's evidence."""
     return expand(patterns, evidence=RUN, **wildcards)

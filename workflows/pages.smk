@@ -2,13 +2,6 @@
 OVER_ALL = ["kernel-dev-guide", "final-report", "claims", "INDEX", "analysis"]
 
 
-def paged(path, page):
-    """An output: a page, and how Snakemake's own report lists it."""
-    return report(
-        path, caption="report/page.rst", category="Pages", labels={"page": page}
-    )
-
-
 rule target_page:
     input:
         results=f"{OUT}/results/{{target}}_results.json",
