@@ -1,9 +1,8 @@
 """A rule's command in a child of Snakemake's own process: libraries are loaded once, not in every job.
 
 A run on recorded evidence has some twenty jobs, and each would import pandas, pyarrow and matplotlib
-for longer than it works: 42 s of CPU in place of 16, where the import of all libraries takes two.
-One job for all targets would cost as little, but Snakemake removes what a failed job made: one broken
-target would take the others' pages along.
+for longer than it works (benchmarks/RESULTS.md). One job for all targets would be the other way, but
+Snakemake removes what a failed job made: one broken target would take the others' pages along.
 """
 
 from __future__ import annotations
