@@ -129,6 +129,9 @@ def _price(
             half = math.hypot((above - below) / 2, math.log1p(floor or 0.0))
             low, high = (math.expm1(math.log(other / base) + sign * half) for sign in (-1, 1))
     verdict = _verdict(p, change, floor)
+    # The interval has the floor in it: where it holds no change, the launches alone told the sides apart.
+    if low is not None and high is not None and low <= 0 <= high:
+        verdict = "within noise"
     return Price(metric, *points, fixed, base, other, change, p, floor, verdict, low, high)
 
 
