@@ -9,7 +9,9 @@ from typing import Any
 from ncuflow.runner import reference
 from ncuflow.runner.kv_pages import PageTable, page_table
 from ncuflow.runner.launch import (
+    FP8,
     ITEMSIZE,
+    KV,
     TOLERANCE,
     GpuFacts,
     Inputs,
@@ -36,6 +38,9 @@ def point_id(p: Params) -> str:
     knobs += "_graph" if p["launch"] == "graph" else ""
     knobs += "_nosplit" if p["split"] == "off" else ""
     knobs += "_nopdl" if p["pdl"] == "off" else ""
+    knobs += "_kv8" if p["kv"] == FP8 else ""
+    knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
+    knobs += f"_win{p['window']}" if p["window"] else ""
     return (
         f"B{p['batch']}_L{label(p, 'kv_len')}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}_P{p['page_size']}_{p['dtype']}_{cores}{knobs}"
@@ -53,21 +58,32 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return "a backend is chosen on tensor cores alone"
     if p["backend"] == "fa3" and capability(gpu) != (9, 0):
         return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    if p["backend"] == "fa3" and p["kv"] == FP8:
+        return prefill.FA3_FP8
     return refusal(p)
 
 
 def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer's testing/utils.py counts them.
 
-    FLOPs: 2*T*H*(D+D), T the KV tokens of all sequences. Bytes: q, k, v and o once.
+    FLOPs: 2*T*H*(D+D), T the KV tokens of all sequences that their windows leave. Bytes: q, o, and of
+    these tokens k and v, once.
     """
-    tokens, h, d = sum(lengths(p, "kv_len")), p["qo_heads"], p["head_dim"]
-    elements = 2 * p["batch"] * h * d + 2 * tokens * p["kv_heads"] * d
+    h, d = p["qo_heads"], p["head_dim"]
+    tokens = sum(_seen(p, length) for length in lengths(p, "kv_len"))
+    cached = 1 if p["kv"] == FP8 else ITEMSIZE[p["dtype"]]
     return Work(
         flops=2 * tokens * h * 2 * d,
-        bytes=elements * ITEMSIZE[p["dtype"]],
-        convention="FlashInfer attention_flops with one query row; q, k, v, o once",
+        bytes=2 * p["batch"] * h * d * ITEMSIZE[p["dtype"]]
+        + 2 * tokens * p["kv_heads"] * d * cached,
+        convention="FlashInfer attention_flops with one query row; q, k, v, o once"
+        + ", tokens within the window alone" * bool(p["window"]),
     )
+
+
+def _seen(p: Params, length: int) -> int:
+    """Tokens of a sequence that its query sees: window_left before it, and its own."""
+    return min(length, p["window"] + 1) if p["window"] else length
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -79,13 +95,14 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 
     inputs = Inputs(TARGET.point_id(p), seed)
     dtype = torch_dtype(p["dtype"])
+    cached = dtype if p["kv"] == "same" else torch_dtype(p["kv"])
     q = inputs.normal(p["batch"], p["qo_heads"], p["head_dim"], dtype=dtype)
     table = page_table(inputs, p["batch"], lengths(p, "kv_len"), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
-    k, v = (inputs.normal(*shape, dtype=dtype) for _ in range(2))
+    k, v = (inputs.normal(*shape, dtype=cached) for _ in range(2))
     out = torch.empty_like(q)
     wrapper = _wrapper(p, table, q.device)
-    settings = {"disable_split_kv": True} if p["split"] == "off" else {}
+    settings = prefill.masking(p) | ({"disable_split_kv": True} if p["split"] == "off" else {})
     pdl = (
         {"enable_pdl": False} if p["pdl"] == "off" else {}
     )  # FlashInfer's default: where there is it
@@ -101,7 +118,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
             p["page_size"],
             pos_encoding_mode="NONE",
             q_data_type=dtype,
-            kv_data_type=dtype,
+            kv_data_type=cached,
             **settings,
         )
 
@@ -112,7 +129,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     return Launch(
         run=_captured(run) if p["launch"] == "graph" else run,
         output=lambda: (out,),
-        reference=lambda: (_reference(q, k, v, table),),
+        reference=lambda: (_reference(p, q, k, v, table),),
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
@@ -171,7 +188,7 @@ def _captured(run: Callable[[], None]) -> Callable[[], None]:
     return replay
 
 
-def _reference(q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
+def _reference(p: Params, q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
     import torch
 
     per_token = 4 * k.shape[2] * k.shape[3]
@@ -181,8 +198,11 @@ def _reference(q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
         step = max(1, _CHUNK_BYTES // (length * per_token))
         for start in range(first, end, step):
             part = slice(start, min(end, start + step))
-            keys, values = (table.gather(cache, part.start, part.stop) for cache in (k, v))
-            parts.append(reference.decode_attention(q[part], keys, values))
+            keys, values = (
+                table.gather(cache, part.start, part.stop)[:, length - _seen(p, length) :]
+                for cache in (k, v)
+            )
+            parts.append(reference.decode_attention(q[part], keys, values, p["soft_cap"]))
         first = end
     return torch.cat(parts)
 
@@ -210,6 +230,9 @@ TARGET = Target(
         "launch": "eager",  # graph: replay of a CUDA graph
         "split": "auto",  # of the KV cache over blocks: plan() chooses
         "pdl": "auto",  # programmatic dependent launch: where the GPU has it
+        "kv": "same",  # fp8: a cache of 8 bits (e4m3) under queries of dtype
+        "soft_cap": 0,  # logits_soft_cap; 0: none
+        "window": 0,  # window_left: tokens before its own that a query sees; 0: all
     },
     choices={
         "dtype": tuple(ITEMSIZE),
@@ -220,6 +243,9 @@ TARGET = Target(
         "split": ("auto", "off"),
         "pdl": ("auto", "off"),
         "head_dim": (64, 128, 256),
+        "kv": KV,
+        "soft_cap": prefill.SOFT_CAPS,
+        "window": prefill.WINDOWS,
     },
     small={"batch": 1, "kv_len": 128},
     id=point_id,
@@ -270,6 +296,9 @@ TARGET = Target(
         Choice("decode_backend", "fa2 or fa3 on tensor cores", "backend", "fa2", "fa3"),
         *uneven("decode"),
         Choice("decode_page", "Page size 16 or 1", "page_size", 16, 1),
+        Choice("decode_kv", "KV cache of 16 bits or of 8 (fp8)", "kv", "same", FP8),
+        Choice("decode_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30),
+        Choice("decode_window", "All tokens or a window of 1024", "window", 0, 1024),
         Choice("decode_split", "KV cache split over blocks or not", "split", "auto", "off"),
         Choice(
             "decode_pdl",
@@ -302,6 +331,18 @@ TARGET = Target(
             Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
             "decode_backend",
             "BatchDecodeWithPagedKVCacheWrapper",
+        ),
+        Knob(
+            "kv_data_type",
+            "compile time, a module of its own",
+            Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),
+            "decode_kv",
+        ),
+        Knob(
+            "window_left",
+            "compile time, a module of its own; its value at launch",
+            Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),
+            "decode_window",
         ),
         Knob(
             "disable_split_kv",

@@ -9,7 +9,9 @@ from typing import Any
 from ncuflow.runner import reference
 from ncuflow.runner.kv_pages import page_table
 from ncuflow.runner.launch import (
+    FP8,
     ITEMSIZE,
+    KV,
     TOLERANCE,
     GpuFacts,
     Inputs,
@@ -25,6 +27,10 @@ from ncuflow.target import Choice, Jit, Knob, Opportunity, Symbol, Target, Work,
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20
+SOFT_CAPS, WINDOWS = (0, 30), (0, 1024, 4096)
+FA3_FP8 = "fa3 takes keys and values of fp8 with queries of fp8 alone"
+# fa3 rounds the probabilities to fp8 as well, whose 3 bits of mantissa are off by up to 6 %, 3 % in the mean square.
+FP8_TOLERANCE = 6e-2
 
 
 def point_id(p: Params) -> str:
@@ -34,6 +40,8 @@ def point_id(p: Params) -> str:
     knobs = {"auto": "", "off": "_nosplit"}.get(p["split"], f"_split{p['split']}")
     knobs += "_qk16" if p["qk"] == "f16" else ""
     knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
+    knobs += "_kv8" if p["kv"] == FP8 else ""
+    knobs += f"_win{p['window']}" if p["window"] else ""
     return (
         f"{p['layout']}_S{label(p, 'seq_len')}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
         f"_D{p['head_dim']}{page}_{p['dtype']}_{p['backend']}_{mask}{knobs}"
@@ -50,22 +58,44 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return "split and qk are settings of fa2"
     if p["qk"] == "f16" and p["dtype"] != "f16":
         return "the fp16 reduction of q·k needs fp16 inputs"
-    return refusal(p)
+    if p["window"] and not p["causal"]:
+        return "a window is measured under a causal mask"
+    return _no_fp8(p, gpu) or refusal(p)
+
+
+def _no_fp8(p: Params, gpu: GpuFacts) -> str | None:
+    """Why 8 bits cannot be had in these places; None if they can, or are not asked for."""
+    if p["dtype"] != FP8:
+        return FA3_FP8 if p["kv"] == FP8 and p["backend"] == "fa3" else None
+    if p["backend"] == "fa2" or capability(gpu) != (9, 0):
+        return "queries of fp8 need fa3, and that compute capability 9.0"
+    return "fa3 has no soft cap on the logits of fp8" if p["soft_cap"] else None
 
 
 def work(p: Params) -> Work:
     """FLOPs and bytes, as FlashInfer's testing/utils.py counts them.
 
-    FLOPs: 2*S*S*H*(D+D) of each sequence, or S*(2*S-S)*H*(D+D) if causal. Bytes: q, k, v and o once.
+    FLOPs: 2*S*S*H*(D+D) of each sequence, or S*(2*S-S)*H*(D+D) if causal; of a window, the pairs in it.
+    Bytes: q, k, v and o once.
     """
     found, h, d = lengths(p, "seq_len"), p["qo_heads"], p["head_dim"]
     scores = sum(s * s for s in found) * (1 if p["causal"] else 2)
-    elements = 2 * sum(found) * (h + p["kv_heads"]) * d
+    if p["window"]:
+        scores = sum(2 * _pairs(s, p["window"] + 1) for s in found)
+    query, out = (1, 2) if p["dtype"] == FP8 else (ITEMSIZE[p["dtype"]],) * 2
+    cached = 1 if p["kv"] == FP8 else query
     return Work(
         flops=scores * h * 2 * d,
-        bytes=elements * ITEMSIZE[p["dtype"]],
-        convention="FlashInfer attention_flops: causal counts half; q, k, v, o once",
+        bytes=sum(found) * d * (h * (query + out) + 2 * p["kv_heads"] * cached),
+        convention="FlashInfer attention_flops: causal counts half; q, k, v, o once"
+        + ", pairs within the window alone" * bool(p["window"]),
     )
+
+
+def _pairs(rows: int, window: int) -> int:
+    """Pairs of a row and a token that it sees: of the tokens up to its own, the last ``window``."""
+    grows = min(rows, window)
+    return grows * (grows + 1) // 2 + (rows - grows) * window
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -81,7 +111,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     dtype = torch_dtype(p["dtype"])
     rows = sum(lengths(p, "seq_len"))
     q = inputs.normal(rows, p["qo_heads"], p["head_dim"], dtype=dtype)
-    out = torch.empty_like(q)
+    out = torch.empty(q.shape, dtype=_out_dtype(p), device=q.device)
     attend = _paged if p["layout"] == "paged" else _ragged
     wrapper, plan, run, keys_values = attend(p, inputs, q, out)
     plan()
@@ -90,7 +120,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         run=run,
         output=lambda: (out[torch.cat(chosen)],),
         reference=lambda: (_reference(p, q, chosen, keys_values),),
-        tolerance=TOLERANCE[p["dtype"]],
+        tolerance=FP8_TOLERANCE if p["dtype"] == FP8 else TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
         info=plan_info(wrapper),
@@ -102,14 +132,16 @@ def modules(p: Params) -> list[Any]:
     from flashinfer.jit.attention import modules as generators
 
     generate = generators.gen_batch_prefill_module
-    if resolved(p["backend"]) == "fa2":  # since 0.7 the fa2 wrappers build a module of their own
+    if module_arguments(p)[0] == "fa2":  # since 0.7 the fa2 wrappers build a module of their own
         generate = getattr(generators, "_gen_batch_prefill_primary_module", generate)
     return [generate(*module_arguments(p))]
 
 
 def module_arguments(p: Params) -> tuple[Any, ...]:
     """What FlashInfer's generator and cached getter of a prefill module take."""
-    return (resolved(p["backend"]), *attention_arguments(p), p["qk"] == "f16")
+    mixed = p["kv"] == FP8 and p["dtype"] != FP8  # which "auto" leaves to fa2
+    backend = "fa2" if mixed and p["backend"] == "auto" else resolved(p["backend"])
+    return (backend, *attention_arguments(p), p["qk"] == "f16")
 
 
 def resolved(backend: str) -> str:
@@ -127,23 +159,48 @@ def attention_arguments(p: Params) -> tuple[Any, ...]:
     """dtypes of q, kv, o and indices, head dims, position encoding, window, soft cap."""
     import torch
 
-    dtype = torch_dtype(p["dtype"])
+    dtypes = (torch_dtype(p["dtype"]), _kv_dtype(p), _out_dtype(p))
     dims = (p["head_dim"], p["head_dim"])
-    return (dtype, dtype, dtype, torch.int32, *dims, 0, False, bool(p.get("soft_cap")))
+    return (*dtypes, torch.int32, *dims, 0, bool(p["window"]), bool(p["soft_cap"]))
+
+
+def _kv_dtype(p: Params) -> Any:
+    return torch_dtype(p["dtype"] if p["kv"] == "same" else p["kv"])
+
+
+def _out_dtype(p: Params) -> Any:
+    """fp8 queries have an output of 16 bits."""
+    return torch_dtype("f16" if p["dtype"] == FP8 else p["dtype"])
+
+
+def masking(p: Params) -> dict[str, Any]:
+    """Keyword arguments of plan() for a soft cap and a window, where there are any."""
+    found: dict[str, Any] = {"logits_soft_cap": float(p["soft_cap"])} if p["soft_cap"] else {}
+    return found | ({"window_left": p["window"]} if p["window"] else {})
 
 
 def _settings(p: Params, q: Tensor) -> dict[str, Any]:
     """Keyword arguments of plan(): dtypes, and what differs from its defaults."""
-    found = {"causal": p["causal"], "q_data_type": q.dtype, "kv_data_type": q.dtype}
+    found = {"causal": p["causal"], "q_data_type": q.dtype, "kv_data_type": _kv_dtype(p)}
+    if p["dtype"] == FP8:
+        found["o_data_type"] = _out_dtype(p)
     if p["split"] == "off":
         found["disable_split_kv"] = True
     elif p["split"] != "auto":
         found["fixed_split_size"] = p["split"]
     if p["qk"] == "f16":
         found["use_fp16_qk_reduction"] = True
-    if p["soft_cap"]:
-        found["logits_soft_cap"] = float(p["soft_cap"])
-    return found
+    return found | masking(p)
+
+
+def _scales(p: Params, q: Tensor) -> tuple[Tensor, ...]:
+    """What run() takes for fp8 queries: the scale of each head of q, k and v."""
+    import torch
+
+    if p["dtype"] != FP8:
+        return ()
+    heads = (p["qo_heads"], p["kv_heads"], p["kv_heads"])
+    return tuple(torch.ones(n, dtype=torch.float32, device=q.device) for n in heads)
 
 
 def _indptr(p: Params, device: Any) -> Tensor:
@@ -160,7 +217,7 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
 
     table = page_table(inputs, p["batch"], lengths(p, "seq_len"), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
-    k, v = (inputs.normal(*shape, dtype=q.dtype) for _ in range(2))
+    k, v = (inputs.normal(*shape, dtype=_kv_dtype(p)) for _ in range(2))
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
     wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=p["backend"])
     indptr = _indptr(p, q.device)
@@ -181,7 +238,8 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
     def keys_values(sequence: int) -> tuple[Tensor, ...]:
         return tuple(table.gather(cache, sequence, sequence + 1)[0] for cache in (k, v))
 
-    return wrapper, plan, lambda: wrapper.run(q, (k, v), out=out), keys_values
+    scales = _scales(p, q)
+    return wrapper, plan, lambda: wrapper.run(q, (k, v), *scales, out=out), keys_values
 
 
 def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]:
@@ -190,7 +248,7 @@ def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
     shape = (q.shape[0], p["kv_heads"], p["head_dim"])
-    k, v = (inputs.normal(*shape, dtype=q.dtype) for _ in range(2))
+    k, v = (inputs.normal(*shape, dtype=_kv_dtype(p)) for _ in range(2))
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
     wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD", backend=p["backend"])
     indptr = _indptr(p, q.device)
@@ -209,7 +267,8 @@ def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...
         tokens = slice(*indptr[sequence : sequence + 2].tolist())
         return k[tokens], v[tokens]
 
-    return wrapper, plan, lambda: wrapper.run(q, k, v, out=out), keys_values
+    scales = _scales(p, q)
+    return wrapper, plan, lambda: wrapper.run(q, k, v, *scales, out=out), keys_values
 
 
 def _checked(p: Params, device: Any) -> list[Tensor]:
@@ -233,8 +292,15 @@ def _reference(p: Params, q: Tensor, chosen: list[Tensor], keys_values: Any) -> 
         k, v = keys_values(sequence)
         position = rows - rows[0]
         visible = position + 1 if p["causal"] else torch.full_like(position, len(k))
-        parts.append(reference.attention(q[rows], k, v, visible, p["soft_cap"]))
+        parts.append(reference.attention(_rows(q, rows), k, v, visible, p["soft_cap"], p["window"]))
     return torch.cat(parts)
+
+
+def _rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a tensor, which is gathered as bytes where it is of 8 bits, as few operations take them."""
+    import torch
+
+    return x.view(torch.uint8)[rows].view(x.dtype) if x.dtype.itemsize == 1 else x[rows]
 
 
 TARGET = Target(
@@ -257,17 +323,21 @@ TARGET = Target(
         "split": "auto",  # of the KV cache over blocks: plan() chooses; a number of pages fixes it
         "qk": "f32",  # f16: use_fp16_qk_reduction
         "soft_cap": 0,  # logits_soft_cap; 0: none
+        "kv": "same",  # fp8: keys and values of 8 bits (e4m3) under queries of dtype
+        "window": 0,  # window_left: tokens before its own that a row sees; 0: all
     },
     choices={
         "layout": ("paged", "ragged"),
         "lengths": LENGTHS,
-        "dtype": tuple(ITEMSIZE),
+        "dtype": (*ITEMSIZE, FP8),  # fp8: queries, keys and values of 8 bits, the output of 16
         "backend": ("fa2", "fa3", "auto"),
         "head_dim": (64, 128, 256),
         "causal": (True, False),
         "split": ("auto", "off", 8, 16, 32),
         "qk": ("f32", "f16"),
-        "soft_cap": (0, 30),
+        "soft_cap": SOFT_CAPS,
+        "kv": KV,
+        "window": WINDOWS,
     },
     small={"batch": 1, "seq_len": 128},
     id=point_id,
@@ -281,6 +351,7 @@ TARGET = Target(
         Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
         Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh"),
         Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+        Symbol("FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"),
         Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
     ),
     functions=tuple(
@@ -334,6 +405,9 @@ TARGET = Target(
         ),
         Choice("qk", "q·k summed in float32 or float16", "qk", "f32", "f16"),
         Choice("soft_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30),
+        Choice("prefill_fp8", "Queries, keys and values of 16 bits or of 8", "dtype", "f16", FP8),
+        Choice("prefill_kv", "KV of 16 bits or of 8 under queries of 16", "kv", "same", FP8),
+        Choice("prefill_window", "All tokens or a window of 1024", "window", 0, 1024),
     ),
     knobs=(
         Knob(

@@ -105,15 +105,21 @@ def test_every_parameter_shows_in_the_id(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_are_unique_and_safe_in_file_and_range_names(name: str) -> None:
     target = load(name)
-    values = [[target.parameters[key], *other_values(target, key)] for key in target.parameters]
+    values = {
+        key: [target.parameters[key], *other_values(target, key)] for key in target.parameters
+    }
     seen: dict[str, dict[str, Any]] = {}
-    for chosen in itertools.product(*values):
-        p = dict(zip(target.parameters, chosen, strict=True))
+    changed = itertools.combinations(values, min(3, len(values)))  # all at once would be 10^5
+    chosen = [
+        dict(zip(keys, found, strict=True))
+        for keys in changed
+        for found in itertools.product(*(values[key] for key in keys))
+    ]
+    for p in (params(target, **one) for one in chosen):
         point = target.point_id(p)
         assert re.fullmatch(rf"{name}/[A-Za-z0-9_]+", point)
-        if point in seen:
+        if seen.setdefault(point, p) != p:
             assert unused(name, p, seen[point]), (p, seen[point])
-        seen[point] = p
 
 
 # The limits that a variant of the sampling has.
@@ -170,6 +176,10 @@ def test_every_sweep_of_the_configuration_expands(name: str) -> None:
         ("sampling", {}, "sampling/top_k_top_p_B128_V128256_k40_t90_s3"),
         ("sampling", {"variant": "from_logits"}, "sampling/from_logits_B128_V128256_s3"),
         ("decode", {"cores": "tensor", "backend": "fa3"}, "decode/B32_L2048_H32_K32_D128_P16_f16_tc_fa3"),
+        ("decode", {"kv": "fp8", "soft_cap": 30, "window": 1024},
+         "decode/B32_L2048_H32_K32_D128_P16_f16_cc_kv8_cap30_win1024"),
+        ("prefill", {"dtype": "fp8", "backend": "fa3"}, "prefill/paged_S4096_B1_H32_K32_D128_fp8_fa3_c"),
+        ("prefill", {"kv": "fp8", "window": 1024}, "prefill/paged_S4096_B1_H32_K32_D128_f16_fa2_c_kv8_win1024"),
         ("rope", {}, "rope/cos_sin_cache_inplace_T4096_H32_K8_D128_f16_neox"),
         ("rope", {"variant": "rope", "inplace": False, "batch": 4, "style": "interleaved"},
          "rope/rope_T4096_B4_H32_K8_D128_f16_interleaved"),
@@ -196,6 +206,15 @@ def test_ids_do_not_change(name: str, changes: dict[str, Any], point: str) -> No
         ("decode", {"batch": 128}, 4 * 128 * 2048 * 32 * 128, 4_294_967_296 + 2_097_152),
         ("decode", {"batch": 128, "kv_heads": 8}, 4 * 128 * 2048 * 32 * 128,
          4_294_967_296 // 4 + 2_097_152),
+        # of 8 bits: half the cache's bytes; q and o keep theirs
+        ("decode", {"batch": 128, "kv": "fp8"}, 4 * 128 * 2048 * 32 * 128, 4_294_967_296 // 2 + 2_097_152),
+        # a query sees 1024 tokens before its own
+        ("decode", {"batch": 1, "window": 1024}, 4 * 1025 * 32 * 128, 2 * (2 * 1025 + 2) * 32 * 128),
+        ("decode", {"batch": 1, "kv_len": 100, "window": 1024}, 4 * 100 * 32 * 128, 2 * 202 * 32 * 128),
+        ("prefill", {"dtype": "fp8", "backend": "fa3"}, 2 * 4096**2 * 128 * 32, 4096 * 32 * 128 * (3 + 2)),
+        ("prefill", {"kv": "fp8", "kv_heads": 8}, 2 * 4096**2 * 128 * 32, 4096 * 128 * (2 * 2 * 32 + 2 * 8)),
+        ("prefill", {"window": 1024}, 4 * 128 * 32 * (1025 * 513 + (4096 - 1025) * 1025),
+         4 * 4096 * 32 * 128 * 2),
         ("rmsnorm", {"rows": 10, "hidden": 64}, 5 * 640, (2 * 640 + 64) * 2),
         ("rmsnorm", {"rows": 10, "hidden": 64, "variant": "fused_add_rmsnorm"}, 6 * 640,
          (4 * 640 + 64) * 2),
@@ -253,6 +272,20 @@ def test_full_prefill_is_274_9_gflop() -> None:
         ("decode", {"batch": 256, "kv_len": 8192}, H200, None),
         ("decode", {"backend": "fa3"}, H200, "a backend is chosen on tensor cores alone"),
         ("decode", {"backend": "fa3", "cores": "tensor"}, A100, "fa3 needs compute capability 9.0"),
+        ("decode", {"kv": "fp8", "cores": "tensor"}, H200, None),
+        (
+            "decode",
+            {"kv": "fp8", "cores": "tensor", "backend": "fa3"},
+            H200,
+            "with queries of fp8 alone",
+        ),
+        ("prefill", {"dtype": "fp8", "backend": "fa3", "head_dim": 256}, H200, None),
+        ("prefill", {"dtype": "fp8", "backend": "auto"}, A100, "queries of fp8 need fa3"),
+        ("prefill", {"dtype": "fp8"}, H200, "queries of fp8 need fa3"),
+        ("prefill", {"dtype": "fp8", "backend": "fa3", "soft_cap": 30}, H200, "no soft cap"),
+        ("prefill", {"kv": "fp8", "backend": "auto"}, H200, None),
+        ("prefill", {"kv": "fp8", "backend": "fa3"}, H200, "with queries of fp8 alone"),
+        ("prefill", {"window": 1024, "causal": False}, H200, "under a causal mask"),
         ("mla_decode", {"backend": "fa3"}, A100, "fa3 needs compute capability 9.0"),
         ("mla_decode", {}, H200, None),
         ("gdn_prefill", {}, A100, "measured on compute capability 9.0"),
@@ -524,6 +557,21 @@ def test_a_soft_cap_bends_the_logits_of_the_reference() -> None:
     assert np.abs(found - reference.attention(q, k, v, np.array([3, 3]))).max() > 0.01
 
 
+def test_a_window_leaves_the_last_tokens_of_the_reference() -> None:
+    q, k, v = DRAW((3, 1, 4)), DRAW((9, 1, 4)), DRAW((9, 1, 4))
+    found = reference.attention(q, k, v, np.array([2, 6, 9]), window=3)
+    for row, seen in enumerate((slice(0, 2), slice(2, 6), slice(5, 9))):
+        CLOSE(found[row, 0], attended(q[row, 0], k[seen, 0], v[seen, 0]))
+
+
+def test_a_soft_cap_bends_the_logits_of_decode_as_those_of_prefill() -> None:
+    q, k, v = DRAW((1, 2, 4)) * 9, DRAW((5, 2, 4)) * 9, DRAW((5, 2, 4))
+    CLOSE(
+        reference.decode_attention(q, k[None], v[None], soft_cap=5),
+        reference.attention(q, k, v, np.array([5]), soft_cap=5),
+    )
+
+
 def test_half_precision_is_referred_to_single(monkeypatch: pytest.MonkeyPatch) -> None:
     x = DRAW((2, 8)).astype(np.float16)
     assert reference.rmsnorm(x, x[0], 1e-6).dtype == np.float32
@@ -671,6 +719,20 @@ def test_a_page_table_is_shuffled_complete_and_gathers_in_order(
         for t in range(length)
     ]
     assert found[0].flatten().tolist() == token
+
+
+def test_a_cache_of_8_bits_is_gathered_as_it_is(torch: Any) -> None:
+    from ncuflow.runner.kv_pages import page_table
+    from ncuflow.runner.launch import Inputs, torch_dtype
+
+    inputs = Inputs("point", device="cpu")
+    table = page_table(inputs, 2, 5, 2)
+    wide = inputs.normal(6, 2, 1, 4, dtype=torch.float16)
+    rounded = wide.to(torch_dtype("fp8"))
+    found = table.gather(rounded, 0, 2)
+    assert found.dtype == torch.float8_e4m3fn
+    assert torch.equal(found.float(), table.gather(rounded.float(), 0, 2))
+    assert inputs.normal(3, dtype=torch.float8_e4m3fn).dtype == torch.float8_e4m3fn
 
 
 def test_inputs_depend_on_point_and_seed_alone(torch: Any) -> None:

@@ -282,7 +282,7 @@ COLUMNS = (
     _counter("ceiling_l2_gbs_counter", "GB/s", "l2_peak_bytes_per_second", under=1e9, peak=True),
     _counter("ceiling_l1_gbs_counter", "GB/s", "l1_peak_bytes_per_second", under=1e9, peak=True),
     _peak("ceiling_tensor_tflops_datasheet", "TFLOPS", "published dense peak of the part",
-          lambda j: j.ceilings["datasheet"]["tensor_tflops"]),
+          lambda j: None if j.params.get("dtype") == "fp8" else j.ceilings["datasheet"]["tensor_tflops"]),
     _counter("ceiling_tensor_tflops_counter", "TFLOPS", "tensor_flops_peak_per_second", under=1e12, peak=True,
              note=": the peak of the instruction that ran"),
     _peak("ceiling_tensor_tflops_measured", "TFLOPS", "large matrix product on the same machine",

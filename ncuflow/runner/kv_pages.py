@@ -31,10 +31,14 @@ class PageTable:
 
         Returns [last-first, length, …].
         """
+        import torch
+
         pages = [pages_for(length, self.page_size) for length in self.lengths[:last]]
         chosen = self.indices[sum(pages[:first]) : sum(pages)].long()
-        tokens = cache[chosen].reshape(last - first, -1, *cache.shape[2:])
-        return tokens[:, : self.lengths[first]]
+        # few operations take types of 8 bits: they are gathered as plain bytes
+        plain = cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
+        tokens = plain[chosen].reshape(last - first, -1, *cache.shape[2:])
+        return tokens[:, : self.lengths[first]].view(cache.dtype)
 
 
 def pages_for(length: int, page_size: int) -> int:

@@ -12,8 +12,10 @@ Tensor = Any  # torch.Tensor; torch is not imported here
 Params = dict[str, Any]
 GpuFacts = dict[str, Any]
 
-DTYPES = {"f16": "float16", "bf16": "bfloat16"}
-ITEMSIZE = {"f16": 2, "bf16": 2}
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+ITEMSIZE = {"f16": 2, "bf16": 2}  # of the types that every target takes
+FP8 = "fp8"  # a byte: e4m3, a sign, 4 bits of exponent and 3 of mantissa
+KV = ("same", FP8)  # what a KV cache holds: elements of the queries' type, or of 8 bits
 
 # Relative L2 error allowed against the float32 reference. Rounding an output to fp16 (11 bits)
 # costs 3e-4 and to bf16 (8 bits) 2e-3; attention rounds its probabilities once more. A dropped KV
@@ -57,7 +59,7 @@ class Launch:
 
 
 def torch_dtype(name: str) -> Any:
-    """torch.float16 or torch.bfloat16 for "f16" or "bf16"."""
+    """torch.float16 for "f16", torch.bfloat16 for "bf16", torch.float8_e4m3fn for "fp8"."""
     import torch
 
     return getattr(torch, DTYPES[name])
@@ -92,10 +94,12 @@ class Inputs:
         self.generator.manual_seed(zlib.crc32(f"{point}#{seed}".encode()))
 
     def normal(self, *shape: int, dtype: Any) -> Tensor:
-        """Standard normal tensor."""
+        """Standard normal tensor; of 8 bits, rounded from float16, whose range holds them all."""
         import torch
 
-        return torch.randn(shape, dtype=dtype, device=self.device, generator=self.generator)
+        drawn = torch.float16 if dtype.itemsize == 1 else dtype
+        values = torch.randn(shape, dtype=drawn, device=self.device, generator=self.generator)
+        return values.to(dtype)
 
     def permutation(self, n: int) -> Tensor:
         """0..n-1 in random order, int64."""

@@ -13,12 +13,14 @@ from ncuflow.runner.launch import Tensor
 _CHUNK_BYTES = 256 << 20  # float32 scratch of one step
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, soft_cap: float = 0.0) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, soft_cap: float = 0.0, window: int = 0
+) -> Tensor:
     """Attention of one sequence, head by head.
 
     q [rows, qo_heads, dim]; k, v [length, kv_heads, dim]; visible [rows] = how many of the first
-    KV tokens each row sees; soft_cap c: logits x become c·tanh(x/c), 0 for none. Returns
-    [rows, qo_heads, dim].
+    KV tokens each row sees, of which a window leaves the last window + 1, 0 all of them;
+    soft_cap c: logits x become c·tanh(x/c), 0 for none. Returns [rows, qo_heads, dim].
     """
     xp, q, k, v = _wide(q, k, v)
     rows, qo_heads, dim = q.shape
@@ -31,25 +33,26 @@ def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, soft_cap: float 
         heads = slice(head * group, (head + 1) * group)
         for first in range(0, rows, step):
             part = slice(first, first + step)
-            scores = q[part, heads] @ k[:, head].T / math.sqrt(dim)
-            if soft_cap:
-                scores = soft_cap * xp.tanh(scores / soft_cap)
+            scores = _capped(xp, q[part, heads] @ k[:, head].T / math.sqrt(dim), soft_cap)
             seen = token < visible[part, None, None]
+            if window:
+                seen = seen & (token >= visible[part, None, None] - 1 - window)
             out[part, heads] = _softmax(xp, xp.where(seen, scores, -math.inf)) @ v[:, head]
     return out
 
 
-def decode_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def decode_attention(q: Tensor, k: Tensor, v: Tensor, soft_cap: float = 0.0) -> Tensor:
     """Attention of one query row per sequence over all of its KV tokens.
 
-    q [batch, qo_heads, dim]; k, v [batch, length, kv_heads, dim]. Returns the shape of q.
+    q [batch, qo_heads, dim]; k, v [batch, length, kv_heads, dim]; soft_cap as in ``attention``.
+    Returns the shape of q.
     """
     xp, q, k, v = _wide(q, k, v)
     batch, qo_heads, dim = q.shape
     kv_heads = k.shape[2]
     grouped = xp.reshape(q, (batch, kv_heads, qo_heads // kv_heads, dim))
     keys = xp.permute_dims(k, (0, 2, 3, 1))  # [batch, kv_heads, dim, length]
-    weights = _softmax(xp, grouped @ keys / math.sqrt(dim))
+    weights = _softmax(xp, _capped(xp, grouped @ keys / math.sqrt(dim), soft_cap))
     return xp.reshape(weights @ xp.permute_dims(v, (0, 2, 1, 3)), q.shape)
 
 
@@ -181,6 +184,10 @@ def _normal(xp: Any, x: Tensor) -> Tensor:
         return (1 + xp.erf(x / math.sqrt(2))) / 2
     flat = [math.erf(value / math.sqrt(2)) for value in xp.reshape(x, (-1,))]
     return xp.reshape((1 + xp.asarray(flat, dtype=x.dtype)) / 2, x.shape)
+
+
+def _capped(xp: Any, scores: Tensor, cap: float) -> Tensor:
+    return cap * xp.tanh(scores / cap) if cap else scores
 
 
 def _softmax(xp: Any, scores: Tensor) -> Tensor:

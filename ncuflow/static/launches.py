@@ -70,6 +70,8 @@ def launches(target: str, p: Params, host: Host) -> list[Launch]:
 
     Raises KeyError where a kernel that the rule asks for was not compiled, and for a target without rules.
     """
+    if p.get("kv", "same") != "same" or p.get("window"):
+        raise KeyError("no rule for a KV cache of 8 bits, or for a window")
     return list(RULES[target](p, host))
 
 
