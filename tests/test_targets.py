@@ -180,6 +180,9 @@ def test_every_sweep_of_the_configuration_expands(name: str) -> None:
          "decode/B32_L2048_H32_K32_D128_P16_f16_cc_kv8_cap30_win1024"),
         ("prefill", {"dtype": "fp8", "backend": "fa3"}, "prefill/paged_S4096_B1_H32_K32_D128_fp8_fa3_c"),
         ("prefill", {"kv": "fp8", "window": 1024}, "prefill/paged_S4096_B1_H32_K32_D128_f16_fa2_c_kv8_win1024"),
+        ("gemm", {}, "gemm/mm_cublaslt_M4096_N4096_K4096_bf16"),
+        ("gemm", {"variant": "bmm", "dtype": "fp8", "backend": "cublas", "batch": 3, "m": 64},
+         "gemm/bmm_cublas_B3_M64_N4096_K4096_fp8"),
         ("rope", {}, "rope/cos_sin_cache_inplace_T4096_H32_K8_D128_f16_neox"),
         ("rope", {"variant": "rope", "inplace": False, "batch": 4, "style": "interleaved"},
          "rope/rope_T4096_B4_H32_K8_D128_f16_interleaved"),
@@ -215,6 +218,12 @@ def test_ids_do_not_change(name: str, changes: dict[str, Any], point: str) -> No
         ("prefill", {"kv": "fp8", "kv_heads": 8}, 2 * 4096**2 * 128 * 32, 4096 * 128 * (2 * 2 * 32 + 2 * 8)),
         ("prefill", {"window": 1024}, 4 * 128 * 32 * (1025 * 513 + (4096 - 1025) * 1025),
          4 * 4096 * 32 * 128 * 2),
+        ("gemm", {"m": 2, "n": 3, "k": 5}, 2 * 30, 2 * (10 + 15 + 6)),
+        ("gemm", {"variant": "bmm", "dtype": "fp8", "batch": 7, "m": 2, "n": 3, "k": 5},
+         7 * 60, 7 * (10 + 15 + 2 * 6)),
+        # activations of 16 bits, a weight of 8, and a scale of 4 bytes for each of its 2 x 3 blocks
+        ("gemm", {"variant": "blockscale", "dtype": "fp8", "m": 4, "n": 256, "k": 384},
+         2 * 4 * 256 * 384, 2 * 4 * 384 + 256 * 384 + 2 * 4 * 256 + 4 * 6),
         ("rmsnorm", {"rows": 10, "hidden": 64}, 5 * 640, (2 * 640 + 64) * 2),
         ("rmsnorm", {"rows": 10, "hidden": 64, "variant": "fused_add_rmsnorm"}, 6 * 640,
          (4 * 640 + 64) * 2),
@@ -290,6 +299,30 @@ def test_full_prefill_is_274_9_gflop() -> None:
         ("mla_decode", {}, H200, None),
         ("gdn_prefill", {}, A100, "measured on compute capability 9.0"),
         ("rmsnorm", {"variant": "layernorm"}, H200, "layernorm takes bf16 alone"),
+        ("gemm", {}, H200, None),
+        ("gemm", {"dtype": "fp8"}, H200, "mm multiplies bf16, not fp8"),
+        (
+            "gemm",
+            {"backend": "cublas"},
+            H200,
+            "computed by cublaslt, cudnn, tinygemm, not by cublas",
+        ),
+        ("gemm", {"batch": 2}, H200, "not a batch of 2"),
+        ("gemm", {"backend": "tinygemm"}, A100, "tinygemm needs compute capability 9.0"),
+        ("gemm", {"variant": "segment", "backend": "sm80", "batch": 8}, A100, None),
+        ("gemm", {"variant": "segment", "backend": "sm90", "batch": 8}, A100, "sm90 needs compute"),
+        (
+            "gemm",
+            {"variant": "bmm", "dtype": "fp8", "backend": "cublas"},
+            A100,
+            "fp8 needs compute capability 8.9",
+        ),
+        (
+            "gemm",
+            {"variant": "blockscale", "dtype": "fp8", "backend": "deepgemm", "n": 200},
+            H200,
+            "blocks are of 128 elements",
+        ),
         ("sampling", {}, T4, None),
         ("rope", {"batch": 3}, H200, "do not split into 3"),
         ("rmsnorm", {}, T4, None),
@@ -683,6 +716,18 @@ def test_delta_rule_reference_is_a_sum_over_the_tokens_before() -> None:
             written.append(update[t, head] * (v[t, head] - held))
             read = sum(q[t, 0] @ k[s, 0] * w for s, w in enumerate([*left, written[t]]))
             CLOSE(found[t, head], 0.5 * read)
+
+
+def test_product_reference_scales_each_block_of_the_weight() -> None:
+    x, weight, scale = DRAW((2, 3, 4)), DRAW((2, 6, 4)), DRAW((3, 2))
+    CLOSE(reference.product(x, weight), np.einsum("bmk,bnk->bmn", x, weight))
+    scaled = [
+        [weight[b, n, k] * scale[n // 2, k // 2] for k in range(4)]
+        for b in range(2)
+        for n in range(6)
+    ]
+    expected = np.einsum("bmk,bnk->bmn", x, np.array(scaled).reshape(2, 6, 4))
+    CLOSE(reference.product(x, weight, scale, 2), expected)
 
 
 def test_softmax_reference() -> None:

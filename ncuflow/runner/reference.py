@@ -134,6 +134,18 @@ def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
 
+def product(x: Tensor, weight: Tensor, scale: Tensor | None = None, block: int = 1) -> Tensor:
+    """x [batch, m, k] times weight [batch, n, k], transposed: [batch, m, n].
+
+    scale [n / block, k / block]: what each block of the weight is to be multiplied by.
+    """
+    xp, x, weight = _wide(x, weight)
+    if scale is not None:
+        scale = xp.repeat(xp.repeat(scale, block, axis=0), block, axis=1)
+        weight = weight * scale
+    return x @ xp.permute_dims(weight, (0, 2, 1))
+
+
 def rope_frequencies(index: Tensor, dim: int, theta: float, llama31: bool) -> Tensor:
     """Angle per position of the rotated pairs ``index`` (of dim/2), float64 like index.
 

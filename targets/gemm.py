@@ -1,0 +1,276 @@
+"""Matrix products of a layer's weights: of 16 bits, of 8, in segments that have weights of their own, and scaled by blocks.
+
+Beside its other kernels FlashInfer calls a library for these or brings a kernel of its own; ``variant`` says which call it
+is, ``backend`` who computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ncuflow.runner import reference
+from ncuflow.runner.launch import (
+    FP8,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    NotHereError,
+    Params,
+    Tensor,
+    capability,
+    torch_dtype,
+)
+from ncuflow.target import Choice, Jit, Symbol, Target, Work
+
+BLOCK = 128  # elements of K, and of N for a weight, that share a scale
+CHECKED_ROWS = 1024  # of the output, compared with the reference
+WORKSPACE_BYTES = 128 << 20
+LARGEST = 448  # of fp8 (e4m3)
+# The call rounds the activations to fp8 itself, whose 3 bits of mantissa are off by up to 6 %, 3 % in the mean square.
+ROUNDED_INSIDE = 6e-2
+
+
+class Call(NamedTuple):
+    """A call of FlashInfer's: the types that it multiplies, who can compute it, whether it has a batch."""
+
+    dtypes: tuple[str, ...]
+    backends: tuple[str, ...]
+    batched: bool = False
+
+
+CALLS = {
+    "mm": Call(("bf16",), ("cublaslt", "cudnn", "tinygemm")),
+    "bmm": Call((FP8,), ("cublas", "cudnn"), batched=True),
+    "segment": Call(("bf16",), ("sm90", "sm80"), batched=True),
+    "blockscale": Call((FP8,), ("deepgemm",)),
+}
+BACKENDS = tuple(dict.fromkeys(b for call in CALLS.values() for b in call.backends))
+_HOPPER = ("sm90", "deepgemm")  # what is built for compute capability 9.0 alone
+
+
+def point_id(p: Params) -> str:
+    """E.g. mm_cublaslt_M4096_N4096_K4096_bf16; a batch of more than one is shown."""
+    batch = f"_B{p['batch']}" if p["batch"] > 1 else ""
+    return f"{p['variant']}_{p['backend']}{batch}_M{p['m']}_N{p['n']}_K{p['k']}_{p['dtype']}"
+
+
+def unable(p: Params, gpu: GpuFacts) -> str | None:
+    """Why this GPU cannot run the point; None if it can."""
+    call, variant = CALLS[p["variant"]], p["variant"]
+    if p["dtype"] not in call.dtypes:
+        return f"{variant} multiplies {' or '.join(call.dtypes)}, not {p['dtype']}"
+    if p["backend"] not in call.backends:
+        return f"{variant} is computed by {', '.join(call.backends)}, not by {p['backend']}"
+    if p["batch"] > 1 and not call.batched:
+        return f"{variant} is one product, not a batch of {p['batch']}"
+    if variant == "blockscale" and (p["k"] % BLOCK or p["n"] % BLOCK):
+        return f"blocks are of {BLOCK} elements: neither {p['n']} nor {p['k']} may have a rest"
+    if p["backend"] in _HOPPER and capability(gpu) != (9, 0):
+        return (
+            f"{p['backend']} needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+        )
+    if p["backend"] == "tinygemm" and capability(gpu) < (9, 0):
+        return f"tinygemm needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    if p["dtype"] == FP8 and capability(gpu) < (8, 9):
+        return f"fp8 needs compute capability 8.9, this GPU has {gpu['compute_capability']}"
+    return None
+
+
+def work(p: Params) -> Work:
+    """FLOPs: 2*M*N*K of each product. Bytes: both matrices and the product once, and the scales of blocks."""
+    rows, n, k = p["batch"] * p["m"], p["n"], p["k"]
+    item = 1 if p["dtype"] == FP8 else 2
+    wide = 2 if p["variant"] == "blockscale" else item  # of its activations, which it rounds itself
+    scales = 4 * (n // BLOCK) * (k // BLOCK) if p["variant"] == "blockscale" else 0
+    return Work(
+        flops=2 * rows * n * k,
+        bytes=rows * k * wide + p["batch"] * n * k * item + rows * n * 2 + scales,
+        convention="ncuflow: 2*M*N*K; both matrices as they are given and the product once",
+    )
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id. The reference covers all rows, or a sample with the first and the last."""
+    import torch
+
+    inputs = Inputs(TARGET.point_id(p), seed)
+    activations = torch.bfloat16 if p["variant"] == "blockscale" else torch_dtype(p["dtype"])
+    x = inputs.normal(p["batch"], p["m"], p["k"], dtype=activations)
+    weight = inputs.normal(p["batch"], p["n"], p["k"], dtype=torch_dtype(p["dtype"]))
+    out = torch.empty(p["batch"], p["m"], p["n"], dtype=torch.bfloat16, device=x.device)
+    rows = inputs.rows(p["m"], max(2, CHECKED_ROWS // p["batch"]))
+    run, scale = _CALLS[p["variant"]](p, inputs, x, weight, out)
+
+    def expected() -> tuple[Tensor]:
+        return (reference.product(_bytewise(x, rows), weight, scale, BLOCK),)
+
+    return Launch(
+        run=run,
+        output=lambda: (out[:, rows],),
+        reference=expected,
+        tolerance=ROUNDED_INSIDE if p["variant"] == "blockscale" else TOLERANCE["bf16"],
+        buffers=lambda: (out,),
+    )
+
+
+Made = tuple[Callable[[], None], Tensor | None]  # the call, and the scales of the weight's blocks
+
+
+def _mm(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
+    import flashinfer
+
+    function = _of(flashinfer, "mm_bf16")
+    # the weight is [n, k] and passed as [k, n], which FlashInfer calls column major
+    a, b, c = x[0], weight[0].T, out[0]
+    return lambda: function(a, b, out=c, backend=p["backend"]), None
+
+
+def _bmm(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
+    import flashinfer
+    import torch
+
+    function = _of(flashinfer, "bmm_fp8")
+    one = torch.ones((), dtype=torch.float32, device=x.device)
+    b = weight.transpose(-2, -1)
+    return lambda: function(x, b, one, one, out.dtype, out=out, backend=p["backend"]), None
+
+
+def _segment(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
+    import torch
+    from flashinfer import SegmentGEMMWrapper
+
+    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.int8, device=x.device)
+    wrapper = SegmentGEMMWrapper(workspace, backend=p["backend"])
+    whole: dict[str, Any] = {"dtype": torch.int64, "device": x.device}
+    first = torch.arange(p["batch"] + 1, **whole) * p["m"]
+    chosen = torch.arange(p["batch"], **whole)
+    rows, result = x.flatten(0, 1), out.flatten(0, 1)
+
+    def run() -> None:
+        wrapper.run(
+            rows, weight, p["batch"], True, out=result, seg_indptr=first, weight_indices=chosen
+        )
+
+    return run, None
+
+
+def _blockscale(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
+    import torch
+    from flashinfer import gemm
+
+    function = _of(gemm, "fp8_blockscale_gemm_sm90")
+    shape = (p["n"] // BLOCK, p["k"] // BLOCK)
+    # of the size that a quantised weight has: its largest element over the largest of fp8
+    scale = (inputs.normal(*shape, dtype=torch.float32).abs() + 1) / LARGEST
+    a, w, c = x[0], weight[0], out[0]
+    return lambda: function(a, w, None, scale, out=c), scale
+
+
+_CALLS: dict[str, Callable[..., Made]] = {
+    "mm": _mm,
+    "bmm": _bmm,
+    "segment": _segment,
+    "blockscale": _blockscale,
+}
+
+
+def _of(module: Any, name: str) -> Callable[..., Any]:
+    """A function of FlashInfer's, which not every version has."""
+    found: Callable[..., Any] | None = getattr(module, name, None)
+    if found is None:
+        raise NotHereError(f"this FlashInfer has no {name}")
+    return found
+
+
+def _bytewise(x: Tensor, rows: Tensor) -> Tensor:
+    """Rows of each product's matrix, gathered as bytes where it is of 8 bits, as few operations take them."""
+    import torch
+
+    return x.view(torch.uint8)[:, rows].view(x.dtype) if x.dtype.itemsize == 1 else x[:, rows]
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU. cuDNN builds its own at the first call."""
+    from flashinfer.jit import gemm
+
+    if p["backend"] == "tinygemm":
+        from flashinfer.jit.tinygemm2 import gen_tinygemm2_module
+
+        return [gen_tinygemm2_module()]
+    name = {
+        "cublaslt": "gen_mm_bf16_cublaslt_module",
+        "cublas": "gen_gemm_module",
+        "sm80": "gen_gemm_module",
+        "sm90": "gen_gemm_sm90_module",
+        "deepgemm": "gen_fp8_blockscale_gemm_sm90_module",
+    }.get(p["backend"])
+    generate = getattr(gemm, name, None) or getattr(gemm.core, name, None) if name else None
+    return [generate()] if generate else []
+
+
+TARGET = Target(
+    name="gemm",
+    title="Matrix products",
+    heading="GEMM Kernels",
+    order=11,
+    parameters={
+        "variant": "mm",  # mm_bf16, bmm_fp8, SegmentGEMMWrapper, fp8_blockscale_gemm_sm90
+        "batch": 1,  # products of bmm, segments of segment
+        "m": 4096,  # rows (tokens) of each
+        "n": 4096,
+        "k": 4096,
+        "dtype": "bf16",  # that is multiplied; the product is bf16
+        "backend": "cublaslt",
+    },
+    choices={"variant": tuple(CALLS), "dtype": ("bf16", FP8), "backend": BACKENDS},
+    small={"batch": 1, "m": 64},
+    id=point_id,
+    unable=unable,
+    memory=lambda p: 4 * work(p).bytes + WORKSPACE_BYTES,  # float32 copies of the reference
+    work=work,
+    prepare=prepare,
+    generate=modules,
+    kernels=(  # the libraries' kernels have names of their own
+        Symbol("tinygemm_kernel", ""),
+        Symbol("device_kernel", ""),
+        Symbol("fp8_gemm_kernel", ""),
+    ),
+    api={
+        "python": "flashinfer.gemm.mm_bf16",
+        "python_bmm": "flashinfer.gemm.bmm_fp8",
+        "python_segment": "flashinfer.gemm.SegmentGEMMWrapper",
+        "python_blockscale": "flashinfer.gemm.fp8_blockscale_gemm_sm90",
+        "jit": "flashinfer.jit.gemm.core.gen_gemm_module",
+        "binding": "csrc/flashinfer_gemm_binding.cu",
+    },
+    sources=("bmm_fp8.cu", "group_gemm.cu", "flashinfer_gemm_binding.cu"),
+    jit=(Jit("gemm", "flashinfer.gemm.gemm_base:get_gemm_module"),),
+    prices=(
+        Choice("gemm_cudnn", "cuBLASLt or cuDNN", "backend", "cublaslt", "cudnn"),
+        Choice("gemm_tiny", "cuBLASLt or tinygemm", "backend", "cublaslt", "tinygemm"),
+        Choice("gemm_fp8_cudnn", "cuBLAS or cuDNN, fp8", "backend", "cublas", "cudnn"),
+        Choice(
+            "gemm_segment", "Segments by Hopper's or Ampere's kernel", "backend", "sm90", "sm80"
+        ),
+        Choice(
+            "gemm_fp8",
+            "16 bits or 8, by cuBLAS",
+            "variant",
+            "mm",
+            "bmm",
+            where=lambda p: p["backend"] in ("cublaslt", "cublas"),
+            ignoring=("dtype", "backend"),
+        ),
+        Choice(
+            "gemm_blockscale",
+            "16 bits by cuBLASLt, or 8 scaled by blocks",
+            "variant",
+            "mm",
+            "blockscale",
+            where=lambda p: p["backend"] in ("cublaslt", "deepgemm"),
+            ignoring=("dtype", "backend"),
+        ),
+    ),
+)
