@@ -179,6 +179,20 @@ def test_re_exports_are_followed(tmp_path: Path) -> None:
     assert place == ("jit/attention/modules.py", 3)
 
 
+def test_what_a_package_takes_over_with_a_star_is_found_where_it_is_defined(tmp_path: Path) -> None:
+    write(tmp_path / "jit/__init__.py", "")
+    (tmp_path / sourceindex.INCLUDE).mkdir(parents=True)
+    write(tmp_path / "mla/__init__.py", "from ._core import *\n")
+    write(tmp_path / "mla/_core.py", "from ._parts import (\n    Wrapper as Wrapper,\n)\n")
+    write(
+        tmp_path / "mla/_parts/__init__.py", "import math\n\nclass Wrapper: ...\ndef _own(): ...\n"
+    )
+    package = sourceindex.Package(tmp_path)
+    assert package.python("flashinfer.mla.Wrapper") == ("mla/_parts/__init__.py", 3)
+    with pytest.raises(CaptureError, match="_own: not found"):
+        package.python("flashinfer.mla._own")  # a star leaves it behind
+
+
 def test_environment_reads_of_every_spelling() -> None:
     text = """
 name = "FLASHINFER_A"

@@ -61,7 +61,7 @@ def test_the_kernel_targets() -> None:
 
 def test_an_unknown_target_is_one_error_that_names_the_known() -> None:
     with pytest.raises(
-        ValueError, match="unknown kernel target 'launch'; there are: activation, apis, decode"
+        ValueError, match="unknown kernel target 'launch'; there are: activation, apis, cascade"
     ):
         load("launch")
 
@@ -183,6 +183,7 @@ def test_every_sweep_of_the_configuration_expands(name: str) -> None:
         ("gemm", {}, "gemm/mm_cublaslt_M4096_N4096_K4096_bf16"),
         ("gemm", {"variant": "bmm", "dtype": "fp8", "backend": "cublas", "batch": 3, "m": 64},
          "gemm/bmm_cublas_B3_M64_N4096_K4096_fp8"),
+        ("cascade", {}, "cascade/cascade_B64_S8192_L512_H32_K8_D128_P16_f16"),
         ("rope", {}, "rope/cos_sin_cache_inplace_T4096_H32_K8_D128_f16_neox"),
         ("rope", {"variant": "rope", "inplace": False, "batch": 4, "style": "interleaved"},
          "rope/rope_T4096_B4_H32_K8_D128_f16_interleaved"),
@@ -224,6 +225,8 @@ def test_ids_do_not_change(name: str, changes: dict[str, Any], point: str) -> No
         # activations of 16 bits, a weight of 8, and a scale of 4 bytes for each of its 2 x 3 blocks
         ("gemm", {"variant": "blockscale", "dtype": "fp8", "m": 4, "n": 256, "k": 384},
          2 * 4 * 256 * 384, 2 * 4 * 384 + 256 * 384 + 2 * 4 * 256 + 4 * 6),
+        # 3 sequences see 16 + 5 tokens each; 16 + 3*5 are kept
+        ("cascade", {"batch": 3, "prefix": 16, "kv_len": 5}, 4 * 63 * 32 * 128, 2 * 2 * 128 * (3 * 32 + 31 * 8)),
         ("rmsnorm", {"rows": 10, "hidden": 64}, 5 * 640, (2 * 640 + 64) * 2),
         ("rmsnorm", {"rows": 10, "hidden": 64, "variant": "fused_add_rmsnorm"}, 6 * 640,
          (4 * 640 + 64) * 2),
@@ -323,6 +326,9 @@ def test_full_prefill_is_274_9_gflop() -> None:
             H200,
             "blocks are of 128 elements",
         ),
+        ("cascade", {"prefix": 100}, H200, "does not fill its pages of 16"),
+        ("cascade", {"kv_heads": 5}, H200, "not a multiple of 5"),
+        ("cascade", {"variant": "flat"}, A100, None),
         ("sampling", {}, T4, None),
         ("rope", {"batch": 3}, H200, "do not split into 3"),
         ("rmsnorm", {}, T4, None),
@@ -778,6 +784,21 @@ def test_a_cache_of_8_bits_is_gathered_as_it_is(torch: Any) -> None:
     assert found.dtype == torch.float8_e4m3fn
     assert torch.equal(found.float(), table.gather(rounded.float(), 0, 2))
     assert inputs.normal(3, dtype=torch.float8_e4m3fn).dtype == torch.float8_e4m3fn
+
+
+def test_a_cascade_and_flat_decode_read_the_same_tokens(torch: Any) -> None:
+    from ncuflow.runner.launch import Inputs
+    from ncuflow.targets import cascade
+
+    p = cascade.TARGET.parameters | {"batch": 3, "prefix": 8, "kv_len": 5, "page_size": 4}
+    shared, own = cascade._tables(p, Inputs("point", device="cpu"))
+    cache = torch.arange(8 * 4).view(8, 4, 1, 1)
+    assert sorted([*shared.indices.tolist(), *own.indices.tolist()]) == list(range(8))
+    whole = cascade._joined(p, shared, own)
+    assert whole.indptr.tolist() == [0, 4, 8, 12] and whole.last_page_len.tolist() == [1, 1, 1]
+    prefix = shared.gather(cache, 0, 1).expand(3, -1, 1, 1)
+    expected = torch.cat([prefix, own.gather(cache, 0, 3)], dim=1)
+    assert torch.equal(whole.gather(cache, 0, 3), expected)
 
 
 def test_inputs_depend_on_point_and_seed_alone(torch: Any) -> None:

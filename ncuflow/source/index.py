@@ -77,7 +77,7 @@ class Package:
         package = parts if file.name == "__init__.py" else parts[:-1]
         for inner in ast.walk(self.tree(file)):
             if isinstance(inner, ast.ImportFrom):
-                original = next((a.name for a in inner.names if (a.asname or a.name) == name), None)
+                original = _imported_as(inner, name)
                 if original is not None and inner.level:
                     base = package[: len(package) - (inner.level - 1)]
                     place = self._find(
@@ -91,6 +91,13 @@ class Package:
         base = self.root.joinpath(*[part for part in parts if part])
         candidates = (base.with_suffix(".py"), base / "__init__.py")
         return next((path for path in candidates if path.is_file()), None)
+
+
+def _imported_as(node: ast.ImportFrom, name: str) -> str | None:
+    """What an import calls ``name`` where it comes from; None where it does not bring it."""
+    if any(alias.name == "*" for alias in node.names):
+        return None if name.startswith("_") else name
+    return next((alias.name for alias in node.names if (alias.asname or alias.name) == name), None)
 
 
 def index(package: Package) -> dict[str, Any]:

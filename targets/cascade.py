@@ -1,0 +1,241 @@
+"""Decode of sequences that share a prefix: its keys and values are read once for all of them, and the states merged.
+
+``variant`` flat is what a server does without: decode over page tables in each of which the prefix's pages stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ncuflow.runner import reference
+from ncuflow.runner.kv_pages import PageTable, pages_for
+from ncuflow.runner.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    torch_dtype,
+)
+from ncuflow.runner.planinfo import plan_info
+from ncuflow.target import Choice, Jit, Symbol, Target, Work
+from ncuflow.targets import prefill
+
+WORKSPACE_BYTES = 128 << 20
+_CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
+
+
+def point_id(p: Params) -> str:
+    """E.g. cascade_B64_S8192_L512_H32_K8_D128_P16_f16."""
+    heads = f"H{p['qo_heads']}_K{p['kv_heads']}_D{p['head_dim']}"
+    return f"{p['variant']}_B{p['batch']}_S{p['prefix']}_L{p['kv_len']}_{heads}_P{p['page_size']}_{p['dtype']}"
+
+
+def unable(p: Params, gpu: GpuFacts) -> str | None:
+    """Why the point cannot be run; None if it can."""
+    if p["qo_heads"] % p["kv_heads"]:
+        return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
+    if p["prefix"] % p["page_size"]:
+        return f"a prefix of {p['prefix']} tokens does not fill its pages of {p['page_size']}"
+    return None
+
+
+def work(p: Params) -> Work:
+    """FLOPs: 2*T*H*(D+D), T the tokens that all sequences see. Bytes: q and o, and of each token k and v, once."""
+    h, d, batch = p["qo_heads"], p["head_dim"], p["batch"]
+    seen = batch * (p["prefix"] + p["kv_len"])
+    kept = p["prefix"] + batch * p["kv_len"]
+    return Work(
+        flops=4 * seen * h * d,
+        bytes=2 * d * (batch * h + kept * p["kv_heads"]) * ITEMSIZE[p["dtype"]],
+        convention="ncuflow: one query row per sequence; q, o, and k and v of the prefix and the rest, once",
+    )
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id, planned. The reference covers the whole output."""
+
+    inputs = Inputs(TARGET.point_id(p), seed)
+    dtype = torch_dtype(p["dtype"])
+    q = inputs.normal(p["batch"], p["qo_heads"], p["head_dim"], dtype=dtype)
+    shared, own = _tables(p, inputs)
+    pages = p["prefix"] // p["page_size"] + len(own.indices)
+    shape = (pages, p["page_size"], p["kv_heads"], p["head_dim"])
+    k, v = (inputs.normal(*shape, dtype=dtype) for _ in range(2))
+    whole = _joined(p, shared, own)
+    make = _cascade if p["variant"] == "cascade" else _flat
+    wrapper, plan = make(p, q, shared, own, whole)
+    last: dict[str, Tensor] = {}
+
+    def run() -> None:
+        last["out"] = wrapper.run(q, (k, v))
+
+    plan()
+    return Launch(
+        run=run,
+        output=lambda: (last["out"],),
+        reference=lambda: (_reference(q, k, v, whole),),
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: (last["out"],),
+        allocates=True,
+        plan=plan,
+        info=plan_info(getattr(wrapper, "_batch_prefill_wrappers", [wrapper])[0]),
+    )
+
+
+def _tables(p: Params, inputs: Inputs) -> tuple[PageTable, PageTable]:
+    """The pages of the prefix, and those of each sequence's own tokens: of one cache, shuffled."""
+    import torch
+
+    size, batch, rest = p["page_size"], p["batch"], pages_for(p["kv_len"], p["page_size"])
+    first = p["prefix"] // size
+    kind: dict[str, Any] = {"dtype": torch.int32, "device": inputs.device}
+    places = inputs.permutation(first + batch * rest).to(torch.int32)
+    end = torch.tensor([size], **kind)
+    shared = PageTable(torch.tensor([0, first], **kind), places[:first], end, [p["prefix"]], size)
+    last = torch.full((batch,), (p["kv_len"] - 1) % size + 1, **kind)
+    starts = torch.arange(batch + 1, **kind) * rest
+    return shared, PageTable(starts, places[first:], last, [p["kv_len"]] * batch, size)
+
+
+def _joined(p: Params, shared: PageTable, own: PageTable) -> PageTable:
+    """The page table in which each sequence has the prefix's pages before its own."""
+    import torch
+
+    batch = p["batch"]
+    both = (shared.indices.expand(batch, -1), own.indices.reshape(batch, -1))
+    indices = torch.cat(both, dim=1)
+    starts = torch.arange(batch + 1, dtype=torch.int32, device=indices.device) * indices.shape[1]
+    lengths = [p["prefix"] + p["kv_len"]] * batch
+    return PageTable(starts, indices.flatten(), own.last_page_len, lengths, p["page_size"])
+
+
+Planned = tuple[Any, Callable[[], None]]  # (wrapper, its plan())
+
+
+def _sizes(p: Params) -> tuple[int, ...]:
+    return p["qo_heads"], p["kv_heads"], p["head_dim"], p["page_size"]
+
+
+def _cascade(p: Params, q: Tensor, shared: PageTable, own: PageTable, whole: PageTable) -> Planned:
+    import flashinfer
+    import torch
+
+    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+    wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(2, workspace, "NHD")
+    rows = torch.arange(p["batch"] + 1, dtype=torch.int32, device=q.device)
+    levels = (shared, own)
+
+    def plan() -> None:
+        wrapper.plan(
+            [rows[[0, -1]], rows],
+            [table.indptr for table in levels],
+            [table.indices for table in levels],
+            [table.last_page_len for table in levels],
+            *_sizes(p),
+            q_data_type=q.dtype,
+        )
+
+    return wrapper, plan
+
+
+def _flat(p: Params, q: Tensor, shared: PageTable, own: PageTable, whole: PageTable) -> Planned:
+    import flashinfer
+    import torch
+
+    workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
+
+    def plan() -> None:
+        wrapper.plan(
+            whole.indptr,
+            whole.indices,
+            whole.last_page_len,
+            *_sizes(p),
+            q_data_type=q.dtype,
+            kv_data_type=q.dtype,
+        )
+
+    return wrapper, plan
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU.
+
+    The cascade's levels are prefills of FlashInfer's choice, with a merge; flat decode on tensor cores is fa2's.
+    """
+    from flashinfer.jit import cascade
+
+    backend = "auto" if p["variant"] == "cascade" else "fa2"
+    settings = {"backend": backend, "dtype": p["dtype"], "head_dim": p["head_dim"]}
+    found = prefill.modules(prefill.TARGET.parameters | settings)
+    return [*found, cascade.gen_cascade_module()] if p["variant"] == "cascade" else found
+
+
+def _reference(q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
+    import torch
+
+    per_sequence = 4 * table.lengths[0] * k.shape[2] * k.shape[3]
+    step, parts = max(1, _CHUNK_BYTES // per_sequence), []
+    for first in range(0, len(q), step):
+        last = min(len(q), first + step)
+        keys, values = (table.gather(cache, first, last) for cache in (k, v))
+        parts.append(reference.decode_attention(q[first:last], keys, values))
+    return torch.cat(parts)
+
+
+TARGET = Target(
+    name="cascade",
+    title="Cascade attention",
+    heading="Cascade Attention Kernels",
+    order=12,
+    parameters={
+        "variant": "cascade",  # flat: decode with the prefix in every sequence's page table
+        "batch": 64,
+        "prefix": 8192,  # tokens that all sequences share, a multiple of the page size
+        "kv_len": 512,  # tokens of each sequence's own
+        "qo_heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "page_size": 16,
+        "dtype": "f16",
+    },
+    choices={
+        "variant": ("cascade", "flat"),
+        "dtype": tuple(ITEMSIZE),
+        "head_dim": (64, 128, 256),
+    },
+    small={"batch": 2, "prefix": 64, "kv_len": 32},
+    id=point_id,
+    unable=unable,
+    silences=lambda p: bool(p["variant"] == "cascade"),
+    memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
+    work=work,
+    prepare=prepare,
+    generate=modules,
+    kernels=(
+        Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+        Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
+        Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+        Symbol("MergeStateInPlaceKernel", "attention/cascade.cuh"),
+    ),
+    api={
+        "python": "flashinfer.cascade.MultiLevelCascadeAttentionWrapper",
+        "jit": "flashinfer.jit.cascade.gen_cascade_module",
+        "binding": "csrc/cascade.cu",
+    },
+    sources=("cascade.cu", "flashinfer_cascade_binding.cu"),
+    jit=(Jit("cascade", "flashinfer.cascade:get_cascade_module"),),
+    prices=(
+        Choice(
+            "cascade",
+            "A shared prefix with each sequence, or once for all",
+            "variant",
+            "flat",
+            "cascade",
+        ),
+    ),
+)
