@@ -1,5 +1,5 @@
 import torch
-from flashinfer import bmm_fp8, mm_bf16
+from flashinfer.gemm import bmm_fp8, mm_bf16
 
 x = torch.randn(64, 4096, dtype=torch.bfloat16, device="cuda")
 weight = torch.randn(8192, 4096, dtype=torch.bfloat16, device="cuda")
