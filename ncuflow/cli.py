@@ -49,6 +49,7 @@ RULES = {
     "jit": ("ncuflow.capture.jit", "measure FlashInfer's compilation and caches"),
     "jit-probe": ("ncuflow.capture.jitprobe", "one measurement of jit, in a process of its own"),
     "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),
+    "static-norm": ("ncuflow.static.dsl", "one of the norms of CuTe DSL, compiled without a GPU"),
     "static-results": ("ncuflow.static.results", "launches of a sweep on a GPU that is not there"),
     "predict": ("ncuflow.static.predict", "times of a GPU that is not there, with intervals"),
     "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),

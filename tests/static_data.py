@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ def launched(recording: str) -> tuple[tuple[Launched, ...], ...]:
             for _, action in reader.actions(reader.load(plain)):
                 (name,) = [r for r in ncu.nvtx_ranges(action) if r in points]
                 one = _launched(action, points[name])
-                if one.kernel.startswith("flashinfer::"):
+                if re.match("flashinfer::|kernel_cutlass_kernel_flashinfer", one.kernel):
                     of_point.setdefault(name, []).append(one)
         found += [tuple(kernels) for kernels in of_point.values()]
     return tuple(found)

@@ -1,13 +1,15 @@
 """Static facts of a sweep's kernels: its JIT modules compiled for an architecture, without a GPU.
 
     ncuflow static --arch 8.0 --out FOLDER [--blocks '{"decode": [{"batch": 1}]}']
-                   [--targets rmsnorm,rope] [--jobs 2] [--limit SECONDS]
+                   [--targets rmsnorm,rope] [--only PATTERN] [--jobs 2] [--limit SECONDS]
 
 Each source of each module is compiled by the command that FlashInfer's own build has for it, to a
 cubin alone: no host code, nothing linked. What the tools say of the cubins is FOLDER/static.json.xz,
-a file per kernel source in FOLDER/usage (`cuobjdump -res-usage`). After --limit no further source is
-begun, those under way are ended, and what was made by then is written; a source that does not
-compile is named in the file, with the compiler's complaint. Exit status 3 where not all compiled.
+a file per kernel source in FOLDER/usage (`cuobjdump -res-usage`). What that file has already, of the
+same FlashInfer and tools, stays and is not compiled again. --only: the sources alone whose
+MODULE/SOURCE the pattern finds. After --limit no further source is begun, those under way are ended,
+and what was made by then is written; a source that does not compile is named in the file, with the
+compiler's complaint. Exit status 3 where not all compiled.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.process import CaptureError, run_child
-from ncuflow.io import UsageError, replacing, scratch, write_text
+from ncuflow.io import UsageError, read_json, replacing, scratch, write_text
 from ncuflow.private import masked
 from ncuflow.runner import builds, sweep
 from ncuflow.runner.origin import now, package_version
-from ncuflow.static import sass
+from ncuflow.static import dsl, sass
 from ncuflow.static.device import RESERVED_SHARED
 from ncuflow.static.facts import FILE, default_blocks
 from ncuflow.target import known, load
@@ -45,12 +47,12 @@ LAST = re.compile(r"_mask_[23]\.cu$")
 FIRST = re.compile(r"sm90")  # the longest compilations
 _OUTPUT = re.compile(r"-c (?P<source>\S+) -o \S+")
 _DEPENDENCIES = re.compile(r"--generate-dependencies-with-compile -MF \S+ ")
-_ARCH = re.compile(r"code=(sm_\w+)")
+_ARCH = re.compile(r"(?:code=|--arch )(sm_\w+)")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A source of a module, and nvcc's command for it as FlashInfer writes it."""
+    """A source of a module, and the command for it: nvcc's as FlashInfer writes it, or of CuTe DSL."""
 
     module: str
     source: str
@@ -61,6 +63,13 @@ class Job:
         """E.g. sm_90a."""
         found = _ARCH.search(self.command)
         return found[1] if found else "unknown"
+
+    def to(self, cubin: Path) -> list[str]:
+        """The command that leaves a cubin alone: no host code, nothing linked."""
+        if self.module == dsl.MODULE:
+            return shlex.split(f"{self.command} --out {cubin}")
+        plain = _DEPENDENCIES.sub("", self.command)
+        return shlex.split(_OUTPUT.sub(rf"-cubin -Xptxas -v \g<source> -o {cubin}", plain))
 
 
 def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Job]:
@@ -86,6 +95,9 @@ def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Job]:
             found |= {
                 (job.module, job.source): job for job in _commands(spec.name, spec.ninja_path)
             }
+        if name == "rmsnorm":
+            for source, command in dsl.commands(arch, [point.params for point in points]):
+                found[dsl.MODULE, source] = Job(dsl.MODULE, source, command)
     return sorted(
         found.values(),
         key=lambda j: (bool(LAST.search(j.source)), not FIRST.search(j.module + j.source)),
@@ -113,10 +125,7 @@ def build(job: Job, out: Path, deadline: float) -> dict[str, Any]:
     with scratch() as folder:
         cubin = folder / "out.cubin"
         said: list[str] = []
-        command = _OUTPUT.sub(
-            rf"-cubin -Xptxas -v \g<source> -o {cubin}", _DEPENDENCIES.sub("", job.command)
-        )
-        ended = run_child(shlex.split(command), timeout=left, on_line=said.append, cwd=folder)
+        ended = run_child(job.to(cubin), timeout=left, on_line=said.append, cwd=folder)
         seconds = round(time.monotonic() - started, 1)
         if ended.timed_out:
             return {
@@ -193,17 +202,60 @@ def facts(arch: str, results: Sequence[Mapping[str, Any]], todo: Sequence[Job]) 
             module = result["module"]
             kernels.setdefault((module, mangled), {"module": module, "mangled": mangled, **kernel})
     return {
+        **origin(arch, todo),
+        "flags": {job.module: _flags(job.command) for job in todo if job.module != dsl.MODULE},
+        "sources": [{k: v for k, v in result.items() if k != "kernels"} for result in results],
+        "kernels": list(kernels.values()),
+    }
+
+
+def origin(arch: str, todo: Sequence[Job]) -> dict[str, Any]:
+    """What was compiled for which architecture, with what, and when."""
+    return {
         "schema": 1,
         "tier": "S",
         "date": now(),
         "compute_capability": arch.rstrip("af"),
         "arch": todo[0].arch if todo else None,
         "flashinfer": package_version("flashinfer-python", "flashinfer"),
+        "cute_dsl": package_version("nvidia-cutlass-dsl"),
         "tools": {name: _version(name) for name in TOOLS},
-        "flags": {job.module: _flags(job.command) for job in todo},
-        "sources": [{k: v for k, v in result.items() if k != "kernels"} for result in results],
+    }
+
+
+def stored(path: Path, today: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What an earlier run left, None where none did. Raises UsageError where it was made with something else."""
+    if not path.exists():
+        return None
+    found: dict[str, Any] = read_json(path)
+    for key in ("arch", "flashinfer", "tools"):
+        if found.get(key) != today[key]:
+            said = f"{path} has facts of {key} {found.get(key)}, this is {today[key]}"
+            raise UsageError(f"{said}: another --out keeps both")
+    return found
+
+
+def merged(earlier: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of two runs: of a source that both name, those of the run that built it."""
+    if earlier is None:
+        return dict(new)
+    sources = {_key(s): s for s in earlier["sources"]}
+    sources |= {_key(s): s for s in new["sources"] if not _built(sources.get(_key(s)))}
+    kernels = {(k["module"], k["mangled"]): k for k in [*new["kernels"], *earlier["kernels"]]}
+    return {
+        **new,
+        "flags": earlier["flags"] | new["flags"],
+        "sources": list(sources.values()),
         "kernels": list(kernels.values()),
     }
+
+
+def _key(source: Mapping[str, Any]) -> tuple[str, str]:
+    return source["module"], source["source"]
+
+
+def _built(source: Mapping[str, Any] | None) -> bool:
+    return source is not None and source["status"] == "built"
 
 
 def _version(name: str) -> str | None:
@@ -233,6 +285,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of static.json.xz")
     parser.add_argument("--blocks", type=json.loads, help="blocks of a sweep by target, as JSON")
     parser.add_argument("--targets", help="these targets of the sweep alone, separated by commas")
+    parser.add_argument("--only", default="", help="sources whose MODULE/SOURCE this finds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once")
     parser.add_argument("--limit", type=float, default=86400, help="seconds for all of it")
 
@@ -249,15 +302,20 @@ def run(args: argparse.Namespace) -> int:
     for name in TOOLS:
         tool(name)
     todo = jobs(args.arch, {name: blocks[name] for name in names})
+    todo = [job for job in todo if re.search(args.only, f"{job.module}/{job.source}")]
+    file = args.out / FILE
+    earlier = stored(file, origin(args.arch, todo))
+    done = {_key(s) for s in (earlier or {"sources": []})["sources"] if _built(s)}
     results: list[dict[str, Any]] = []
+    left = [job for job in todo if (job.module, job.source) not in done]
     with ThreadPoolExecutor(max(1, args.jobs)) as pool:
         try:
-            for result in pool.map(lambda job: build(job, args.out, deadline), todo):
+            for result in pool.map(lambda job: build(job, args.out, deadline), left):
                 results.append(_said(result))
         finally:  # an interrupted run keeps what it has
             pool.shutdown(cancel_futures=True)
-            save(args.out / FILE, facts(args.arch, results, todo))
-    return 0 if all(result["status"] == "built" for result in results) else 3
+            save(file, merged(earlier, facts(args.arch, results, todo)))
+    return 0 if all(_built(result) for result in results) else 3
 
 
 def _said(result: dict[str, Any]) -> dict[str, Any]:

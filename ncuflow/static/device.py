@@ -68,15 +68,26 @@ class Device:
 
 
 @cache
+def _content() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(DEVICES.read_text("utf-8"))
+    return found
+
+
+def shared_of_block(capability: str) -> int | None:
+    """Bytes of shared memory that a block may have on a GPU of a compute capability; None for an unknown one."""
+    found = _content()["capabilities"].get(capability)
+    return int(found["shared_block"]) if found else None
+
+
+@cache
 def devices() -> dict[str, Device]:
     """The GPUs of `devices.yaml`, by the name that the driver gives."""
-    content: dict[str, Any] = yaml.safe_load(DEVICES.read_text("utf-8"))
-    capabilities, gpus = content["capabilities"], content["gpus"]
+    capabilities, gpus = _content()["capabilities"], _content()["gpus"]
     return {
         name: Device(
             gpu=name,
-            sources=(entry.pop("source"), capabilities[entry["compute_capability"]]["source"]),
-            **entry,
+            sources=(entry["source"], capabilities[entry["compute_capability"]]["source"]),
+            **{k: v for k, v in entry.items() if k != "source"},
             **{k: v for k, v in capabilities[entry["compute_capability"]].items() if k != "source"},
         )
         for name, entry in gpus.items()

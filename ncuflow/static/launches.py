@@ -14,6 +14,7 @@ from math import ceil, gcd
 
 from ncuflow.model import Params
 from ncuflow.runner.launch import ITEMSIZE
+from ncuflow.static import dsl
 from ncuflow.static.device import Device
 
 TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
@@ -22,6 +23,8 @@ MIN_CHUNK = 128  # KV tokens of a chunk, at least
 FA2_BLOCKS = 2  # of an SM: what the prefill scheduler takes for its occupancy
 FA3_BARRIERS = 80  # bytes behind the tiles in shared memory
 MOST_SPLITS = 128
+# Longest row of a CuTe DSL norm -> threads that share a row; 256 beyond.
+ROW_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
 
 
 @dataclass(frozen=True)
@@ -219,6 +222,9 @@ def _fa3(p: Params, host: Host) -> Iterator[Launch]:
 
 
 def _rmsnorm(p: Params, host: Host) -> Iterator[Launch]:
+    if host.modern and p["norm"] == "auto":
+        yield _norm_of_dsl(p, host)
+        return
     item, hidden = ITEMSIZE[p["dtype"]], p["hidden"]
     vec = gcd(16 // item, hidden)
     warps = ceil(min(1024, hidden // vec) / 32)
@@ -226,6 +232,30 @@ def _rmsnorm(p: Params, host: Host) -> Iterator[Launch]:
     shared = 4 * (4 * ceil(warps / 4) + hidden) if fused else 4 * warps
     name = f"flashinfer::norm::{'FusedAdd' * fused}RMSNormKernel<{vec}, {TYPES[p['dtype']]}>"
     yield Launch(name, (p["rows"], 1, 1), (32, warps, 1), shared)
+
+
+def _norm_of_dsl(p: Params, host: Host) -> Launch:
+    """A norm of CuTe DSL, which takes the place of the CUDA one wherever the package is installed, on sm_80 too.
+
+    Several rows share a block; they are in shared memory, with the residual where one is added, if a block may
+    have twice as much. Raises KeyError for a row so long that a cluster of blocks shares it.
+    """
+    kernel, item, hidden = dsl.kernel_of(p), ITEMSIZE[p["dtype"]], p["hidden"]
+    if kernel is None:
+        raise KeyError(f"the CuTe DSL kernel of {p['variant']}")
+    lanes = next((n for most, n in ROW_THREADS if hidden <= most), 256)
+    threads = 128 if hidden <= 16384 else 256
+    rows, vec = threads // lanes, gcd(16 // item, hidden)
+    fused = kernel == "fused_add_rmsnorm"
+    tile = (1 + fused) * rows * vec * ceil(hidden / vec / lanes) * lanes * item
+    sums = rows * max(lanes // 32, 1) * 4
+    most, half = host.device.shared_block, host.device.shared_block // 2
+    capability = host.device.compute_capability
+    if float(capability) >= 9 and tile + sums > (half if fused else most):
+        raise KeyError(f"the clusters of a norm of {hidden} elements")
+    name = dsl.name(kernel, p["dtype"], hidden, dsl.dependent(p, capability))
+    shared = sums + (tile if tile <= half else 0)
+    return Launch(name, (ceil(p["rows"] / rows), 1, 1), (threads, 1, 1), shared)
 
 
 def _rope(p: Params, host: Host) -> Iterator[Launch]:

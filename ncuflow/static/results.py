@@ -99,7 +99,7 @@ def _kernel(point: str, at: int, launch: Launch, host: Host, compiled: Compiled)
     static = known["shared_bytes"] if known else None
     row |= {  # type: ignore[assignment]
         "name": launch.kernel.split("<")[0].split("::")[-1],
-        "demangled": "void " + _NUMBER.sub(r"(unsigned int)\g<0>", launch.kernel),
+        "demangled": _demangled(launch.kernel),
         "grid": ",".join(map(str, launch.grid)),
         "block": ",".join(map(str, launch.block)),
         "grid_size": launch.blocks,
@@ -112,6 +112,11 @@ def _kernel(point: str, at: int, launch: Launch, host: Host, compiled: Compiled)
         else _metrics(launch, registers, static, host),
     }
     return row
+
+
+def _demangled(kernel: str) -> str:
+    """A name as ncu writes it: CuTe DSL's kernels are no C++ functions and have nothing to demangle."""
+    return "void " + _NUMBER.sub(r"(unsigned int)\g<0>", kernel) if "::" in kernel else kernel
 
 
 def _metrics(launch: Launch, registers: int, static: int, host: Host) -> dict[str, float | None]:
