@@ -95,9 +95,7 @@ def test_two_small_modules_are_read_for_other_architectures(
     )
     assert done.returncode == 0, done.stderr
     facts = Facts(read_json(tmp_path / FILE))
-    assert {module["module"]: module["kernels"] > 0 for module in facts.modules()} == {
-        "cascade": True,
-        "norm": True,
-    }
+    built = {module["module"] for module in facts.modules() if module["kernels"]}
+    assert built - {"norm_cute_dsl"} == {"cascade", "norm"}
     kernel = facts.kernels["flashinfer::norm::RMSNormKernel<8, __half>"]
     assert 16 < kernel["registers"] < 64 and kernel["spill_store_bytes"] == 0

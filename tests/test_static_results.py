@@ -12,7 +12,7 @@ from conftest import ROOT
 from ncuflow.cli import dispatch
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.io import write_json
-from ncuflow.static import predict
+from ncuflow.static import dsl, predict
 from ncuflow.static.device import device, of_architecture
 from ncuflow.static.facts import default_blocks, recorded, stored
 from ncuflow.static.model import COVERED, Case, Model, width
@@ -39,13 +39,37 @@ def test_nothing_of_it_is_a_measurement(rmsnorm):
 
 
 def test_launches_and_occupancy_stand_where_counters_would(rmsnorm):
-    (fused,) = [p for p in rmsnorm["points"] if p["point"].endswith("fused_add_R4096_D4096_f16")]
+    (fused,) = [p for p in rmsnorm["points"] if p["point"].endswith("add_R4096_D4096_f16_cuda")]
     row, (kernel,) = fused["measurement"], fused["kernels"]
     assert (row["grid_size"], row["block_size"], row["smem_bytes"]) == (4096, 512, 16448)
     blocks = min(A100.fits(512, row["registers"], 16448).values())
     assert row["waves"] == pytest.approx(4096 / (blocks * 108))
     assert row["theoretical_occupancy_pct"] == pytest.approx(100 * blocks * 16 / 64)
     assert kernel["demangled"].endswith("FusedAddRMSNormKernel<(unsigned int)8, __half>")
+
+
+def test_an_a100_runs_the_norms_of_cute_dsl(rmsnorm):
+    by_point = {p["point"].split("/")[1]: p for p in rmsnorm["points"]}
+    row, (kernel,) = (by_point["fused_add_R4096_D4096_f16"][k] for k in ("measurement", "kernels"))
+    # two rows of 8 KB and their residuals, and eight partial sums
+    assert (row["grid_size"], row["block_size"], row["smem_bytes"]) == (2048, 128, 32784)
+    assert kernel["demangled"] == dsl.name("fused_add_rmsnorm", "f16", 4096, False)
+    assert kernel["registers"] == 126
+    # dependent launch is not compiled in where the GPU has none
+    (plain,) = by_point["rmsnorm_R4096_D4096_f16"]["kernels"]
+    (without,) = by_point["rmsnorm_R4096_D4096_f16_nopdl"]["kernels"]
+    assert plain["demangled"] == without["demangled"]
+
+
+def test_rows_of_a_cluster_have_no_rule():
+    long = [{"hidden": 131072}]
+    (point,) = results(load("rmsnorm"), long, stored("8.0"), A100)["points"]
+    (kernel,) = point["kernels"]  # a block a row, and nothing compiled of it
+    assert (kernel["grid"], kernel["registers"], kernel["metrics"]) == ("4096,1,1", None, {})
+    hopper = results(load("rmsnorm"), long, stored("9.0"), device("NVIDIA H200"))
+    assert hopper["points"][0]["problems"] == [
+        "not compiled: the clusters of a norm of 131072 elements"
+    ]
 
 
 def test_of_a_kernel_of_pytorch_nothing_is_said(rmsnorm):

@@ -168,9 +168,20 @@ def read(arch: str, usage: str, listing: str, compiled: str) -> dict[str, dict[s
         ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
     )
     return {
-        name: {"name": demangled, **resources[name], **spills.get(name, {}), **code[name]}
+        name: {
+            "name": demangled,
+            **resources[name],
+            **spills.get(name, _unspilled(resources[name])),
+            **code[name],
+        }
         for name, demangled in zip(names, shown.stdout.split("\n"), strict=False)
     }
+
+
+def _unspilled(resources: Mapping[str, int]) -> dict[str, int | None]:
+    """Of a kernel whose compiler says nothing of spills: without a stack there are none, else that is unknown."""
+    none = None if resources["stack_bytes"] else 0
+    return {"spill_store_bytes": none, "spill_load_bytes": none, "barriers": None}
 
 
 def _tool(name: str, *arguments: str) -> str:
