@@ -1,0 +1,62 @@
+"""A run of `ncuflow static` goes on from what an earlier one compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from ncuflow.io import UsageError
+from ncuflow.static import dsl
+from ncuflow.static.build import Job, merged, save, stored
+
+ORIGIN = {"arch": "sm_80", "flashinfer": "0.7.2", "tools": {"nvcc": "13.0"}}
+
+
+def facts(flags=None, **built):
+    """Facts of one module: name of a source -> registers of its one kernel, None where it was not compiled."""
+    return {
+        **ORIGIN,
+        "flags": {"m": flags},
+        "sources": [
+            {"module": "m", "source": name, "status": "not compiled" if found is None else "built"}
+            for name, found in built.items()
+        ],
+        "kernels": [
+            {"module": "m", "mangled": name, "registers": found}
+            for name, found in built.items()
+            if found is not None
+        ],
+    }
+
+
+def test_what_is_compiled_stays_and_what_was_not_is_filled_in():
+    both = merged(facts(a=40, b=None), facts(b=50, c=None))
+    assert {s["source"]: s["status"] for s in both["sources"]} == {
+        "a": "built",
+        "b": "built",
+        "c": "not compiled",
+    }
+    assert {k["mangled"]: k["registers"] for k in both["kernels"]} == {"a": 40, "b": 50}
+    assert merged(facts(a=40), facts(a=None))["sources"][0]["status"] == "built"
+    assert merged(None, facts(a=40)) == facts(a=40)
+
+
+def test_facts_of_other_versions_are_not_mixed(tmp_path):
+    file = tmp_path / "static.json.xz"
+    assert stored(file, ORIGIN) is None
+    save(file, facts(a=40))
+    assert stored(file, ORIGIN) == facts(a=40)
+    with pytest.raises(
+        UsageError, match=r"facts of flashinfer 0.7.2, this is 0.8.0: another --out"
+    ):
+        stored(file, ORIGIN | {"flashinfer": "0.8.0"})
+
+
+def test_a_norm_of_cute_dsl_is_compiled_by_a_command_of_ours(tmp_path, monkeypatch):
+    monkeypatch.setattr(dsl, "find_spec", lambda name: name)  # installed or not
+    p = {"variant": "add_then_rmsnorm", "norm": "auto", "pdl": "auto", "dtype": "f16", "hidden": 64}
+    found = dict(dsl.commands("9.0a", [p, p, {**p, "norm": "cuda"}]))
+    assert list(found) == ["rmsnorm_f16_64_pdl"]
+    job = Job(dsl.MODULE, "rmsnorm_f16_64_pdl", found["rmsnorm_f16_64_pdl"])
+    assert job.arch == "sm_90a"
+    assert job.to(tmp_path / "x")[-3:] == ["--pdl", "--out", str(tmp_path / "x")]
+    assert list(dict(dsl.commands("8.0", [p]))) == ["rmsnorm_f16_64"]  # it has no dependent launch
