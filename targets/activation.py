@@ -15,15 +15,16 @@ VARIANTS = ("silu", "gelu", "gelu_tanh")
 def point_id(p: Params) -> str:
     """E.g. silu_T4096_D14336_bf16."""
     knobs = "_nopdl" if p["pdl"] == "off" else ""
+    knobs += "_apart" if p["fused"] == "off" else ""
     return f"{p['variant']}_T{p['tokens']}_D{p['hidden']}_{p['dtype']}{knobs}"
 
 
 def work(p: Params) -> Work:
-    """FLOPs: one product per output. Bytes: two halves read, one written."""
+    """FLOPs: one product per output. Bytes: two halves read, one written; apart, the activation written and read as well."""
     elements = p["tokens"] * p["hidden"]
     return Work(
         flops=elements,
-        bytes=3 * elements * ITEMSIZE[p["dtype"]],
+        bytes=(3 if p["fused"] == "on" else 5) * elements * ITEMSIZE[p["dtype"]],
         convention="ncuflow: 2*T*D elements read, T*D written; the product counted, the activation not",
     )
 
@@ -46,12 +47,16 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     def run() -> None:
         function(x, out=out, **settings)
 
+    def apart() -> None:
+        gate, up = x.split(p["hidden"], dim=-1)
+        torch.mul(_activated(gate, p["variant"]), up, out=out)
+
     def expected() -> tuple[Tensor]:
         gate, up = x[rows].split(p["hidden"], dim=-1)
         return (reference.gated(gate, up, p["variant"]),)
 
     return Launch(
-        run=run,
+        run=run if p["fused"] == "on" else apart,
         output=lambda: (out[rows],),
         reference=expected,
         tolerance=TOLERANCE[p["dtype"]],
@@ -59,11 +64,20 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     )
 
 
+def _activated(gate: Tensor, variant: str) -> Tensor:
+    """The activation by torch, as a kernel of its own."""
+    from torch.nn import functional
+
+    if variant == "silu":
+        return functional.silu(gate)
+    return functional.gelu(gate, approximate="tanh" if variant == "gelu_tanh" else "none")
+
+
 def modules(p: Params) -> list[Any]:
     """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
     from flashinfer.jit.activation import gen_act_and_mul_module
 
-    return [gen_act_and_mul_module(p["variant"])]
+    return [gen_act_and_mul_module(p["variant"])] if p["fused"] == "on" else []
 
 
 TARGET = Target(
@@ -77,8 +91,19 @@ TARGET = Target(
         "hidden": 14336,  # elements of an output row: the intermediate size of a feed-forward layer
         "dtype": "bf16",
         "pdl": "auto",  # programmatic dependent launch: where the GPU has it
+        "fused": "on",  # off: the activation and the product as two calls of torch
     },
-    choices={"variant": VARIANTS, "dtype": tuple(ITEMSIZE), "pdl": ("auto", "off")},
+    choices={
+        "variant": VARIANTS,
+        "dtype": tuple(ITEMSIZE),
+        "pdl": ("auto", "off"),
+        "fused": ("on", "off"),
+    },
+    unable=lambda p, gpu: (
+        "dependent launch is a setting of the fused call"
+        if (p["fused"], p["pdl"]) == ("off", "off")
+        else None
+    ),
     small={"tokens": 16},
     id=point_id,
     work=work,
@@ -100,6 +125,14 @@ TARGET = Target(
     prices=(
         Choice("gelu", "SiLU or GELU by erf", "variant", "silu", "gelu"),
         Choice("gelu_tanh", "SiLU or GELU by tanh", "variant", "silu", "gelu_tanh"),
+        Choice(
+            "activation_fused",
+            "Activation and product in one kernel or in two",
+            "fused",
+            "on",
+            "off",
+            names=("one", "two"),
+        ),
         Choice(
             "activation_pdl",
             "Programmatic dependent launch or not",

@@ -244,6 +244,7 @@ def test_ids_do_not_change(name: str, changes: dict[str, Any], point: str) -> No
         ("kv_append", {"batch": 2, "append_len": 3}, 0, 2 * 6 * 2 * 8 * 128 * 2 + 6 * 8),
         ("kv_append", {"batch": 2, "append_len": 3, "variant": "mla"}, 0, 2 * 6 * 576 * 2 + 6 * 8),
         ("activation", {"tokens": 5, "hidden": 8}, 40, 3 * 40 * 2),
+        ("activation", {"tokens": 5, "hidden": 8, "fused": "off"}, 40, 5 * 40 * 2),
         ("gdn_prefill", {"seq_len": 10}, 6 * 10 * 32 * 128**2,
          2 * 2 * 10 * 48 * 128 + 2 * 10 * 32 * 4 + 32 * 128**2 * 4),
         ("sampling", {"batch": 2, "vocab": 10}, 0, 2 * 10 * 4 + 2 * 4),
