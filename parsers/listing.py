@@ -27,15 +27,20 @@ def place(report: Path) -> Path:
 
 
 def make(report: Path) -> dict[str, Any] | None:
+    """What `listed` says, in a child: the disassembler leaves a thread behind, and a process with threads should not fork."""
+    ((_, made),) = children.each(listed, [report])
+    return made
+
+
+def listed(report: Path) -> dict[str, Any] | None:
     """The listing of a report, plain or `.xz`, by NVIDIA's reader; None where no kernel was sampled.
 
     {schema, report: its name, sha256: of the plain report, reader: package and version, kernels:
     [{kernel: index, function, instructions: [[pc, sass, file, line], …]}]}, with `pc`, `file` and
     `line` as in the table `lines`.
     """
-    # In a child: the disassembler leaves a thread behind, and a process with threads should not fork.
     with opened(report) as plain:
-        ((_, kernels),) = children.each(_kernels, [plain])
+        kernels = _kernels(plain)
         head = {"schema": 1, "report": report.name.removesuffix(".xz"), "sha256": digest(plain)}
     reader = f"ncu-report {importlib.metadata.version('ncu-report')}"
     return head | {"reader": reader, "kernels": kernels} if kernels else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 import shutil
 from pathlib import Path
 
@@ -57,6 +58,8 @@ def test_a_recording_holds_the_evidence_and_a_manifest(evidence: Path, tmp_path:
     stored = lzma.decompress((target / "decode/b1a2b3c4d/trace.sqlite.xz").read_bytes())
     assert stored == (evidence / "decode/b1a2b3c4d/trace.sqlite").read_bytes()
     assert dispatch(["record", "--verify", str(target)]) == 0
+    assert [path.name for path in target.parent.iterdir()] == ["h200"]
+    assert target.stat().st_mode & 0o777 == target.parent.stat().st_mode & 0o777
 
 
 def test_a_folder_of_something_else_is_refused(evidence: Path, tmp_path: Path) -> None:
@@ -86,6 +89,18 @@ def test_a_report_with_source_files_is_refused(
     monkeypatch.setattr(recording, "embedded_sources", lambda path: 19)
     with pytest.raises(CaptureError, match="embeds 19 source files"):
         recording.record(evidence, tmp_path / "r", "r")
+
+
+def test_a_report_that_crashes_the_reader_is_named_and_nothing_is_written(
+    evidence: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (evidence / "decode/b1a2b3c4d/deep.ncu-rep").write_bytes(b"x")
+    monkeypatch.setattr(recording, "embedded_sources", lambda path: os.abort())
+    with pytest.raises(
+        CaptureError, match=r"deep\.ncu-rep: its child was killed, or NVIDIA's reader"
+    ):
+        recording.record(evidence, tmp_path / "recordings/r", "r")
+    assert list((tmp_path / "recordings").iterdir()) == []
 
 
 @pytest.mark.parametrize("pack", [False, True])

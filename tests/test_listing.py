@@ -106,7 +106,7 @@ def test_a_listing_that_names_something_private_is_refused(
     monkeypatch.setenv("HF_TOKEN", "planted_token_value")
     source = ["NOP", "planted_token_value/norm.cuh", 1]
     made = {"kernels": [{"kernel": 0, "function": "f", "instructions": [[0, *source]]}]}
-    monkeypatch.setattr(listing, "make", lambda report: made)
+    monkeypatch.setattr(listing, "listed", lambda report: made)
     batch = tmp_path / "captures/merge_state/deep"
     batch.mkdir(parents=True)
     (batch / "points.json").write_text("[]")
