@@ -6,7 +6,7 @@ from typing import Any
 
 from ncuflow.runner import reference
 from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
-from ncuflow.target import Choice, Jit, Symbol, Target, Work
+from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
 
 CHECKED_ELEMENTS = 1 << 27  # of the output, compared with the reference
 VARIANTS = ("silu", "gelu", "gelu_tanh")
@@ -140,6 +140,27 @@ TARGET = Target(
             "auto",
             "off",
             metrics=("time_hot_us", "time_cold_us"),
+        ),
+    ),
+    opportunities=(
+        Opportunity(
+            what="one kernel instead of two",
+            shown="apart, {bytes_analytic} are moved: the activation is written and read again; DRAM works {sol_dram_pct} of the "
+            "longer kernel's time",
+            where=lambda f: f["fused"] == "off",
+            symbol=Symbol("act_and_mul_kernel", "activation.cuh"),
+            change="`silu_and_mul`, `gelu_and_mul` or `gelu_tanh_and_mul` over both projections in one row",
+            choice="activation_fused",
+            turned=True,
+        ),
+        Opportunity(
+            what="GELU by tanh",
+            shown="{busiest_unit} works {busiest_pct} of the time, DRAM {sol_dram_pct}: erf costs more than the bytes do",
+            where=lambda f: f["variant"] == "gelu" and f["busiest_pct"] > f["sol_dram_pct"],
+            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            symbol=Symbol("act_and_mul_kernel", "activation.cuh"),
+            change="`gelu_tanh_and_mul`, where the model was trained with it",
+            how="the prices of both against SiLU",
         ),
     ),
 )

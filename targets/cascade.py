@@ -21,7 +21,7 @@ from ncuflow.runner.launch import (
     torch_dtype,
 )
 from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Symbol, Target, Work
+from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
 from ncuflow.targets import prefill
 
 WORKSPACE_BYTES = 128 << 20
@@ -236,6 +236,25 @@ TARGET = Target(
             "variant",
             "flat",
             "cascade",
+        ),
+    ),
+    opportunities=(
+        Opportunity(
+            what="the prefix once for all sequences",
+            shown="{batch} sequences read {prefix} tokens of one prefix: L2 works {sol_l2_pct}, DRAM {sol_dram_pct}",
+            where=lambda f: f["variant"] == "flat",
+            symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
+            change="`MultiLevelCascadeAttentionWrapper` with the prefix as its first level",
+            choice="cascade",
+        ),
+        Opportunity(
+            what="flat decode",
+            shown="{kernel_count} kernels follow each other, with gaps of {kernel_gap_us}: levels, cleared outputs, a merge",
+            where=lambda f: f["variant"] == "cascade",
+            symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
+            change="where few sequences share little: the prefix's pages in every page table",
+            choice="cascade",
+            turned=True,
         ),
     ),
 )

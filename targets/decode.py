@@ -371,6 +371,15 @@ TARGET = Target(
             choice="cores_grouped",
         ),
         Opportunity(
+            what="a KV cache of 8 bits",
+            shown="DRAM works {sol_dram_pct}: the cache's bytes take the time",
+            where=lambda f: f["kv"] == "same" and f["sol_dram_pct"] > 50,
+            bound=lambda f: 0.5,
+            symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
+            change="`plan(kv_data_type=torch.float8_e4m3fn)`, at the price of precision",
+            choice="decode_kv",
+        ),
+        Opportunity(
             what="a CUDA graph",
             shown="the call takes the host {host_launch_us}, its kernels {time_hot_us}: launched one after another, "
             "the GPU waits",

@@ -22,7 +22,7 @@ from ncuflow.runner.launch import (
     capability,
     torch_dtype,
 )
-from ncuflow.target import Choice, Symbol, Target, Work
+from ncuflow.target import Choice, Opportunity, Symbol, Target, Work
 
 HEAD_DIM = 128  # the one that FlashInfer is built for
 _CP = {"on": True, "off": False}
@@ -147,6 +147,25 @@ TARGET = Target(
     prices=(
         Choice(
             "gdn_cp", "FlashInfer's choice, or without context parallelism", "cp", "auto", "off"
+        ),
+    ),
+    opportunities=(
+        Opportunity(
+            what="context parallelism as FlashInfer chooses it",
+            shown="without it chunks follow one another: the grid is {waves} waves, missing blocks take {blocks_pct}",
+            where=lambda f: f["cp"] == "off",
+            symbol=Symbol("chunk_gated_delta_rule", "gdn_prefill.py"),
+            change="leave `use_cp` at its default",
+            choice="gdn_cp",
+            turned=True,
+        ),
+        Opportunity(
+            what="one kernel instead of context parallelism",
+            shown="{kernel_count} kernels follow each other, with gaps of {kernel_gap_us} between them",
+            where=lambda f: f["cp"] == "auto" and f["kernel_count"] > 1,
+            symbol=Symbol("chunk_gated_delta_rule", "gdn_prefill.py"),
+            change="`use_cp=False` where sequences are short",
+            choice="gdn_cp",
         ),
     ),
 )

@@ -22,7 +22,7 @@ from ncuflow.runner.launch import (
     capability,
     torch_dtype,
 )
-from ncuflow.target import Choice, Jit, Symbol, Target, Work
+from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale
 CHECKED_ROWS = 1024  # of the output, compared with the reference
@@ -271,6 +271,34 @@ TARGET = Target(
             "blockscale",
             where=lambda p: p["backend"] in ("cublaslt", "deepgemm"),
             ignoring=("dtype", "backend"),
+        ),
+    ),
+    opportunities=(
+        Opportunity(
+            what="Hopper's kernel for segments",
+            shown="Ampere's instruction (HMMA) runs {tensor_tflops_counted}, {tflops_fraction_counter} of what it can",
+            where=lambda f: f["backend"] == "sm80",
+            symbol=Symbol("SegmentGEMMWrapper", "gemm/gemm_base.py"),
+            change='`SegmentGEMMWrapper(backend="sm90")`; the default `"auto"` takes it on compute capability 9',
+            choice="gemm_segment",
+            turned=True,
+        ),
+        Opportunity(
+            what="a kernel for few rows",
+            shown="{m} rows: the weight is read for little work, DRAM works {sol_dram_pct}; the grid is {waves} waves",
+            where=lambda f: f["backend"] == "cublaslt" and f["m"] <= 64,
+            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
+            change='`mm_bf16(backend="tinygemm")`',
+            choice="gemm_tiny",
+        ),
+        Opportunity(
+            what="a weight of 8 bits",
+            shown="DRAM works {sol_dram_pct}, the tensor pipe {tensor_pipe_pct}; of {bytes_analytic} the weight is most",
+            where=lambda f: f["backend"] == "cublaslt" and f["sol_dram_pct"] > 50,
+            symbol=Symbol("bmm_fp8", "gemm/gemm_base.py"),
+            change="`bmm_fp8` with a scale per tensor, at the price of precision",
+            choice="gemm_fp8",
         ),
     ),
 )

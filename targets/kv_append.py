@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ncuflow.runner.kv_pages import page_table
 from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, torch_dtype
-from ncuflow.target import Choice, Jit, Symbol, Target, Work
+from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
 
 MLA = ((512,), (64,))  # latent vector and position part of a token, without heads
 
@@ -111,4 +111,25 @@ TARGET = Target(
     sources=("page.cu", "flashinfer_page_binding.cu"),
     jit=(Jit("kv_append", "flashinfer.page:get_page_module"),),
     prices=(Choice("append_page", "Page size 16 or 1", "page_size", 16, 1),),
+    opportunities=(
+        Opportunity(
+            what="larger pages",
+            shown="each token looks up a page of its own; DRAM works {sol_dram_pct}",
+            where=lambda f: f["page_size"] == 1,
+            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            symbol=Symbol("AppendPagedKVCacheKernel", "page.cuh"),
+            change="`page_size=16`",
+            choice="append_page",
+            turned=True,
+        ),
+        Opportunity(
+            what="appending in the kernel before",
+            shown="the call moves {bytes_analytic} and computes nothing; launching takes the host {host_launch_us}, the kernel "
+            "{time_hot_us}",
+            where=lambda f: f["append_len"] == 1,
+            symbol=Symbol("AppendPagedKVCacheKernel", "page.cuh"),
+            change="`rope_quantize_fp8_append_paged_kv_cache` rotates, rounds and appends at once, into a cache of fp8",
+            how="its point in the sweep `apis` against RoPE and append one after the other",
+        ),
+    ),
 )

@@ -25,7 +25,7 @@ from ncuflow.runner.launch import (
 )
 from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Symbol, Target, Work, uneven
+from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work, uneven
 from ncuflow.targets import prefill
 
 LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for
@@ -175,5 +175,35 @@ TARGET = Target(
         Choice("mla_auto", "fa2 or FlashInfer's choice", "backend", "fa2", "auto"),
         Choice("mla_page", "Page size 64 or 1", "page_size", 64, 1),
         *uneven("mla_decode"),
+    ),
+    opportunities=(
+        Opportunity(
+            what="fa3 instead of fa2",
+            shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its instruction "
+            "(HMMA) can, not a warpgroup's; DRAM works {sol_dram_pct}",
+            where=lambda f: f["backend"] == "fa2",
+            symbol=Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh"),
+            change='`backend="fa3"`, on compute capability 9.0',
+            choice="mla_backend",
+        ),
+        Opportunity(
+            what="larger pages",
+            shown="with a token per page every row of a tile has an address of its own: latency takes {latency_pct}",
+            where=lambda f: f["page_size"] == 1,
+            bound=lambda f: f["latency_pct"] / 100,
+            symbol=Symbol("MLAPlan", "attention/scheduler.cuh"),
+            change="`page_size=64`",
+            choice="mla_page",
+            turned=True,
+        ),
+        Opportunity(
+            what="fewer tensor-parallel ranks",
+            shown="with {heads} heads the cache is read for little work: DRAM works {sol_dram_pct}, the tensor pipe "
+            "{tensor_pipe_pct}",
+            where=lambda f: f["heads"] <= 16 and f["sol_dram_pct"] > f["tensor_pipe_pct"],
+            symbol=Symbol("MLAPlan", "attention/scheduler.cuh"),
+            change="share out sequences over the ranks instead of heads: a rank reads its own sequences' cache, for all heads",
+            how="points with `heads: 128` and an eighth of the batch, time per sequence",
+        ),
     ),
 )

@@ -460,6 +460,22 @@ TARGET = Target(
             choice="backend",
         ),
         Opportunity(
+            what="queries, keys and values of 8 bits",
+            shown="the tensor pipe works {tensor_pipe_pct}, at half the rate that it has for 8 bits",
+            where=lambda f: (
+                f["backend"] == "fa3"
+                and f["dtype"] == "f16"
+                and f["kv"] == "same"
+                and not f["soft_cap"] > 0
+            ),
+            bound=lambda f: 0.5,
+            symbol=Symbol(
+                "FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"
+            ),
+            change="`plan(q_data_type=torch.float8_e4m3fn, o_data_type=torch.float16)`, at the price of precision",
+            choice="prefill_fp8",
+        ),
+        Opportunity(
             what="no split of a short KV",
             shown="the merge of the split takes {merge_pct} of the kernels' time ({merge_us}); "
             "attention alone holds {waves} waves",

@@ -11,7 +11,7 @@ from typing import Any
 
 from ncuflow.runner import reference
 from ncuflow.runner.launch import Inputs, Launch, Params, Tensor
-from ncuflow.target import Choice, Jit, Symbol, Target, Work
+from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
 
 # variant -> (FlashInfer's function, parameters in percent or whole numbers that limit the tokens,
 #             whether it writes as much as it reads)
@@ -199,5 +199,24 @@ TARGET = Target(
             "sampling_logits", "Probabilities or logits", "variant", "from_probs", "from_logits"
         ),
         Choice("sampling_peaked", "Peaked or flat logits", "logit_std", 3, 1),
+    ),
+    opportunities=(
+        Opportunity(
+            what="sampling from logits",
+            shown="probabilities are made by a softmax before, of which this call's {time_cold_us} knows nothing",
+            where=lambda f: f["variant"] == "from_probs",
+            symbol=Symbol("SamplingFromLogitsKernel", "sampling.cuh"),
+            change="`sampling_from_logits` (Gumbel-max), which needs no softmax",
+            choice="sampling_logits",
+        ),
+        Opportunity(
+            what="more sequences in one call",
+            shown="the grid is {waves} waves, a block per sequence: slots that no block fills take {blocks_pct} of the time",
+            where=lambda f: f["blocks_pct"] >= 20 and f["batch"] > 1,
+            bound=lambda f: f["blocks_pct"] / 100,
+            symbol=Symbol("TopKTopPSamplingFromProbKernel", "sampling.cuh"),
+            change="sample the sequences of several steps or engines in one call",
+            how="points with a larger `batch` in the sweep, time per sequence",
+        ),
     ),
 )

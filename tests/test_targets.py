@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shlex
+import string
 import subprocess
 import sys
 from functools import partial
@@ -23,11 +24,14 @@ from results_data import PROVENANCE, entry, kernel
 from results_data import results as made_results
 
 from ncuflow.cli import dispatch
+from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.jit import summary
 from ncuflow.findings.kernelname import Decoder
+from ncuflow.findings.opportunities import UNITS, Facts
 from ncuflow.io import write_json
 from ncuflow.pages.guide_kernels import parameter_tables
 from ncuflow.pages.pages import Findings, render
+from ncuflow.parsers.registry import METRICS
 from ncuflow.runner import reference, sweep
 from ncuflow.runner.planinfo import plan_info
 from ncuflow.source.index import Package
@@ -91,6 +95,18 @@ def test_a_target_has_all_its_parts(name: str) -> None:
     if name not in ("apis", "gdn_prefill"):  # another function each point; compiled by the CuTe DSL
         assert {"python", "jit", "binding"} <= target.api.keys()
         assert target.kernels and target.jit
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_opportunity_is_tried_by_a_price_or_says_how_and_names_what_is_known(name: str) -> None:
+    target = load(name)
+    measured = {column.name for column in COLUMNS} | set(METRICS) | UNITS.keys() | {"sm_count"}
+    for one in target.opportunities:
+        assert bool(one.how) != bool(one.choice)
+        assert not one.choice or one.choice in {choice.key for choice in target.prices}
+        named = {field for _, field, _, _ in string.Formatter().parse(one.shown) if field}
+        assert named <= measured | target.parameters.keys(), named - measured
+        assert not one.where(Facts())  # nothing is known, nothing is advised
 
 
 @pytest.mark.parametrize("name", NAMES)
