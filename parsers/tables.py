@@ -92,7 +92,7 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
 def _captures(folder: Path) -> Iterator[Capture]:
     if not folder.is_dir():
         raise BadInput(folder, "no such batch folder")
-    points = _points(folder)
+    points = set(_points(folder))
     for tool, name in TOOLS.items():
         path, record = _find(folder, name), _record(folder, tool)
         if path and not record.nothing:
@@ -128,7 +128,7 @@ def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
         tables["timing"] += [key | {"run": run} | row for row in rows]
     in_turns = _find(folder, "pairs.jsonl")
     if in_turns:
-        key, rows = _key(root, in_turns), timing.read_pairs(in_turns)
+        key, rows = _key(root, in_turns), timing.read_pairs(in_turns, _pairs(folder))
         tables["captures"].append(key | _capture("pairs", _origin(in_turns, rows)))
         tables["pairs"] += [key | row for row in rows]
     for tool, name in TOOLS.items():
@@ -179,13 +179,21 @@ def _key(root: Path, path: Path) -> Row:
     return {"report": below.as_posix().removesuffix(".xz"), "batch": path.parent.name}
 
 
-def _points(folder: Path) -> set[str]:
-    """Point ids of a batch's plan; none where there is no plan (deep)."""
+def _pairs(folder: Path) -> list[str] | None:
+    """Names of the planned pairs, which are the points of the plan two by two; None where there is no plan."""
+    points = _points(folder)
+    return [
+        f"{base} | {other}" for base, other in zip(points[::2], points[1::2], strict=False)
+    ] or None
+
+
+def _points(folder: Path) -> list[str]:
+    """Point ids of a batch's plan in its order; none where there is no plan (deep)."""
     path = _find(folder, "points.json")
     if path is None:
-        return set()
+        return []
     try:
-        return {str(point["id"]) for point in read_json(path)}
+        return [str(point["id"]) for point in read_json(path)]
     except (TypeError, KeyError):
         raise BadInput(path, "not a list of points") from None
 

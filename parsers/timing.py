@@ -69,6 +69,11 @@ class Check(_Strict):
     max_abs: Measure | None = None
     tolerance: float | None = None
 
+    @property
+    def failed(self) -> bool:
+        known = self.rel_l2 is not None and self.tolerance is not None
+        return known and self.rel_l2 > self.tolerance  # type: ignore[operator]
+
 
 class Work(_Strict):
     """Analytic FLOPs and bytes, and how they are counted."""
@@ -111,6 +116,19 @@ class Record(_Strict):
     order: dict[str, Any] | None = None
     origin: dict[str, str | None] | None = None
 
+    @model_validator(mode="after")
+    def _borne_out(self) -> Record:
+        _times_where_ok(self.status, self.timing)
+        if self.status == "ok" and self.check and self.check.failed:
+            error, allowed = self.check.rel_l2, self.check.tolerance
+            raise ValueError(f"ok, but its error {error} is above {allowed}")
+        return self
+
+
+def _times_where_ok(status: str, times: object) -> None:
+    if (status == "ok") != (times is not None):
+        raise ValueError(f"{status}, but {'without' if times is None else 'with'} times")
+
 
 class Side(_Strict):
     """The series of one side of a pair."""
@@ -132,6 +150,13 @@ class Pair(_Strict):
     sides: Annotated[list[Side], Field(min_length=2, max_length=2)] | None = None
     origin: dict[str, str | None] | None = None
 
+    @model_validator(mode="after")
+    def _borne_out(self) -> Pair:
+        _times_where_ok(self.status, self.sides)
+        if self.point != f"{self.base} | {self.other}":
+            raise ValueError(f"{self.point} is not of its sides {self.base} and {self.other}")
+        return self
+
 
 def read(path: str | Path, plan: Collection[str] | None = None) -> list[Row]:
     """Rows of a file, plain or `.xz`; a later record of a point replaces an earlier one.
@@ -144,9 +169,21 @@ def read(path: str | Path, plan: Collection[str] | None = None) -> list[Row]:
     return list(rows.values())
 
 
-def read_pairs(path: str | Path) -> list[Row]:
-    """Rows of a pairs.jsonl, plain or `.xz`, a row per side. Raises BadInput on a line that is none."""
-    return [row for rows in _records(path, sides) for row in rows]
+def read_pairs(path: str | Path, plan: Collection[str] | None = None) -> list[Row]:
+    """Rows of a pairs.jsonl, plain or `.xz`, a row per side. Raises BadInput on a line that is none, on a pair that
+    stands there twice, and where the pairs are not those of the plan."""
+    seen: set[str] = set()
+
+    def once(content: Any) -> list[Row]:
+        rows = sides(content)
+        if rows[0]["pair"] in seen:
+            raise ValueError(f"{rows[0]['pair']} a second time")
+        seen.add(rows[0]["pair"])
+        return rows
+
+    found = [row for rows in _records(path, once) for row in rows]
+    _planned(path, seen, plan)
+    return found
 
 
 def _records(path: str | Path, read_one: Callable[[Any], T]) -> Iterator[T]:
@@ -179,7 +216,8 @@ def _no_constant(name: str) -> None:
 def _why(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+        said = first["msg"].removeprefix("Value error, ")
+        return f"{'.'.join(map(str, first['loc']))}: {said}".removeprefix(": ")
     return str(error).splitlines()[0]
 
 

@@ -107,7 +107,7 @@ def test_a_malformed_line_is_named_by_its_number(line, words, tmp_path):
 
 def test_the_last_record_of_a_point_stands(tmp_path):
     path = tmp_path / "timing.jsonl"
-    path.write_text(changed(status="error", reason="x") + "\n\n" + changed() + "\n")
+    path.write_text(changed(status="error", reason="x", timing=None) + "\n\n" + changed() + "\n")
     (row,) = timing.read(path)
     assert row["status"] == "ok"
 
@@ -524,6 +524,57 @@ def test_an_earlier_format_has_no_conditions() -> None:
         {"point": "a/b", "target": "a", "status": "ok", "timing": {"cold": series}}
     )
     assert row["cold_sm_mhz"] is None and row["cold_throttle"] is None and row["order"] is None
+
+
+SERIES = {"unit": "us", "median": 2.0, "q25": 1.5, "q75": 2.5, "n": 2, "samples": [1.0, 3.0]}
+SIDE = {"cold": SERIES, "hot": SERIES, "host": SERIES, "plan": None}
+PAIR = {"point": "a | b", "base": "a", "other": "b", "status": "ok", "sides": [SIDE, SIDE]}
+TIMED = {"point": "a", "target": "a", "status": "ok", "timing": {"cold": SERIES}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"timing": None}, "ok, but without times"),
+        ({"status": "wrong"}, "wrong, but with times"),
+        ({"check": {"rel_l2": 0.2, "tolerance": 0.1}}, "ok, but its error 0.2 is above 0.1"),
+    ],
+)
+def test_a_status_is_borne_out_by_its_record(change, message) -> None:
+    timing.flatten(TIMED | {"check": {"rel_l2": 0.1, "tolerance": 0.1}})
+    with pytest.raises(ValueError, match=message):
+        timing.flatten(TIMED | change)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([], "1 planned points have no record, a | b for one"),
+        ([PAIR, PAIR], "line 2: a | b a second time"),
+        ([PAIR, PAIR | {"point": "a | c", "other": "c"}], "a | c is not in the plan"),
+        ([PAIR | {"sides": None}], "line 1: .*ok, but without times"),
+        ([PAIR | {"status": "lost"}], "line 1: .*lost, but with times"),
+        ([PAIR | {"point": "b | a"}], "line 1: .*not of its sides"),
+    ],
+)
+def test_pairs_are_those_of_their_plan(tmp_path: Path, records, message) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    with pytest.raises(BadInput, match=message):
+        timing.read_pairs(path, ["a | b"])
+
+
+def test_the_plan_of_pairs_is_that_of_their_folder(evidence) -> None:
+    root, folder = evidence
+    pairs = folder.with_name("pairs")
+    pairs.mkdir()
+    (pairs / "points.json").write_text(json.dumps([{"id": p} for p in "abac"]))
+    both = [PAIR, PAIR | {"point": "a | c", "other": "c"}]
+    (pairs / "pairs.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in both))
+    assert len(tables.collect(root, [pairs])["pairs"]) == 4
+    (pairs / "pairs.jsonl").write_text(f"{json.dumps(PAIR)}\n")
+    with pytest.raises(BadInput, match=r"1 planned points have no record, a \| c for one"):
+        tables.collect(root, [pairs])
 
 
 def test_a_pair_has_a_row_per_side_and_a_refused_one_has_no_times(tmp_path: Path) -> None:
