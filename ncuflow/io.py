@@ -40,7 +40,6 @@ _MAGIC = (
 
 SCRATCH = "ncuflow-scratch-"
 YOUNG_S = 60.0
-LEFT_S = 86400.0  # after a day a half-written file is one whose writer was killed
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and the line breaks of rules
 
 
@@ -170,9 +169,9 @@ def _clear_left() -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; BlockingIOError where another process has it."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a folder or file; BlockingIOError where another process has it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -209,17 +208,24 @@ def digest(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary name beside `path`, moved over it when the block ends well, removed otherwise."""
+    """A temporary file beside `path`, moved over it when the block ends well, removed otherwise.
+
+    It is locked for as long as its writer lives: what a killed one left goes with the next that writes `path`.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
-        if time.time() - left.stat().st_mtime > LEFT_S:
-            left.unlink(missing_ok=True)
+        with contextlib.suppress(OSError), _locked(left):
+            left.unlink()
+    handle = os.open(temporary, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield temporary
         temporary.replace(target)
     finally:
+        os.close(handle)
         temporary.unlink(missing_ok=True)
 
 

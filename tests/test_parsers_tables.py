@@ -265,13 +265,26 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path):
     assert show.as_csv([{"a": "=1", "b": -1.5}]) == "a,b\n'=1,-1.5\n"
 
 
-def test_what_a_killed_writer_left_goes_after_a_day(tmp_path):
-    old, new = tmp_path / ".x.json.17.tmp", tmp_path / ".x.json.18.tmp"
-    for path in (old, new):
-        path.write_text("{")
-    os.utime(old, (1, 1))
-    io.write_text(tmp_path / "x.json", "{}")
-    assert {path.name for path in tmp_path.iterdir()} == {"x.json", new.name}
+def test_what_a_killed_writer_left_goes_with_the_next(tmp_path):
+    """And what one that lives is at work on stays."""
+    path = tmp_path / "x.json"
+    code = f"from ncuflow.io import replacing\nwith replacing({str(path)!r}) as f: print(f, flush=True); input()"
+    killed, alive = (
+        subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, text=True, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) for _ in range(2)
+    )  # fmt: skip
+    left, used = (Path(process.stdout.readline().strip()) for process in (killed, alive))
+    killed.kill()
+    killed.wait()
+    assert left.exists()
+    io.write_text(path, "{}")
+    assert {found.name for found in tmp_path.iterdir()} == {path.name, used.name}
+    used.write_text("[]")
+    alive.communicate("\n")
+    assert path.read_text() == "[]" and list(tmp_path.iterdir()) == [path]
+    assert not path.stat().st_mode & 0o111
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
