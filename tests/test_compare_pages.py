@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -122,6 +124,65 @@ def test_several_sides_make_one_page_with_all_times(slower: Comparison) -> None:
     assert "Nothing changed: on none of 24 points" in render([document()] * 2, [None, None])
 
 
+VERSIONS = ("0.5.3", "0.6.0", "0.6.6", "0.6.12", "0.6.14", "0.6.18.post1", "0.7.2.post1")
+
+
+@pytest.fixture(scope="module")
+def seven() -> list[Comparison]:
+    """Seven versions: from the fourth to the fifth, the kernel of decode/B8 is another and takes half as long again."""
+    worse = kernel(tile=1, registers=110, warps=4.6, long_scoreboard=6.5)
+    found = []
+    for before, (old, new) in enumerate(itertools.pairwise(VERSIONS)):
+        points, others = sweep(), sweep()
+        slow = point("decode/B8", points[7]["measurement"]["time_cold_us"] * 1.5, [worse])
+        if before >= 3:
+            others[7] = slow
+        if before > 3:
+            points[7] = slow
+        base, head = pair([*points, point("rope/T1", 5.0)], [*others, point("rope/T1", 5.0)])
+        base = replace(base, name=old, provenance=base.provenance | {"flashinfer": old})
+        head = replace(head, name=new, provenance=head.provenance | {"flashinfer": new})
+        found.append(compare(base, head, Settings()))
+    return found
+
+
+def test_a_series_of_seven_versions_says_which_changed_what_and_why(
+    seven: list[Comparison],
+) -> None:
+    text = render(seven, [None] * 6, "../figures")
+    assert f"| point | {' | '.join(VERSIONS)} | step 1 |" in text
+    steps = re.findall(r"^\| (\d): (\S+) → (\S+) \| (.*?) \| (.*?) \| (.*) \|$", text, re.MULTILINE)
+    assert [step[1:3] for step in steps] == list(itertools.pairwise(VERSIONS))
+    assert [step[3:5] for step in steps] == [
+        ("decode 1", "–") if step == 3 else ("–", "–") for step in range(6)
+    ]
+    assert "(1)" in steps[3][5] and steps[2][5] == "–"
+    assert re.findall(r"\]\(\.\./figures/(.*?)\)", text) == ["series-decode.svg", "series-rope.svg"]
+
+
+def test_a_chart_for_each_kernel_goes_over_all_versions(
+    seven: list[Comparison], tmp_path: Path
+) -> None:
+    compare_figures.draw_series(seven, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["series-decode.svg", "series-rope.svg"]
+    (axes,) = compare_figures.over_versions(seven, "decode").axes
+    named = [line for line in axes.lines if line.get_label() == "B8"]
+    assert len(named) == 1 and len(axes.lines) == 1 + 24  # and the line of 100 %
+    heights = [float(y) for y in named[0].get_ydata()]
+    assert heights == pytest.approx([100] * 4 + [150] * 3, rel=0.05)
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(VERSIONS)
+    (quiet,) = compare_figures.over_versions(seven, "rope").axes
+    assert quiet.get_legend() is None
+
+
+def test_a_point_that_a_version_lacks_is_a_gap_in_its_line(seven: list[Comparison]) -> None:
+    first = replace(seven[0], points=[p for p in seven[0].points if p.id != "rope/T1"])
+    second = replace(seven[1], points=[p for p in seven[1].points if p.id != "rope/T1"])
+    (axes,) = compare_figures.over_versions([first, second, *seven[2:]], "rope").axes
+    heights = [float(y) for y in axes.lines[1].get_ydata()]
+    assert [math.isnan(height) for height in heights] == [True, True] + [False] * 5
+
+
 @pytest.mark.parametrize(
     ("found", "unit", "text"),
     [
@@ -225,6 +286,10 @@ def test_several_heads_make_a_page_of_all_sides(two_sides: Pipeline) -> None:
     assert (made / "two-vs-three/reports/compare.md").exists()
     text = (made / "one-vs-two-vs-three/reports/series.md").read_text()
     assert "| point | one | two | three | step 1 | step 2 |" in text
+    charts = re.findall(r"\]\(\.\./figures/(series-.*?)\)", text)
+    assert charts and sorted(charts) == sorted(
+        path.name for path in (made / "one-vs-two-vs-three/figures").glob("*.svg")
+    )
     for number, sides_of in enumerate(("one-vs-two", "two-vs-three")):
         found = json.loads((made / sides_of / "results/compare.json").read_text())
         found["points"][number]["metrics"]["cold_us"] |= {"verdict": "slower", "relative": 0.2}
@@ -233,6 +298,16 @@ def test_several_heads_make_a_page_of_all_sides(two_sides: Pipeline) -> None:
     gate = two_sides.run("compare_gate", *sides, check=False)
     assert gate.returncode != 0
     assert all(point["id"] in gate.stdout for point in found["points"][:2])
+
+
+def test_seven_sides_are_compared_in_one_run(two_sides: Pipeline) -> None:
+    names = ["one", *(f"v{number}" for number in range(2, 8))]
+    for name in names[1:]:
+        shutil.copytree(two_sides.folder / "recordings/two", two_sides.folder / "recordings" / name)
+    heads = "head=" + ",".join(f"recordings/{name}" for name in names[1:])
+    planned = two_sides.planned("--config", *SOURCE, "base=recordings/one", heads, "--", "compare")
+    assert planned.count("compare_sides") == 6
+    assert planned.count("compare_series") == planned.count("compare_series_figures") == 1
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from ncuflow.cli import COMMANDS
+from ncuflow.target import known
 
 ROOT = Path(__file__).parents[1]
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -37,3 +38,14 @@ def test_commands_and_files_that_a_page_names_are_there(path: Path) -> None:
     )
     written = [name for name in files if "page_append" not in name]  # the reader writes that one
     assert [name for name in written if not (ROOT / name).exists()] == []
+
+
+def test_the_page_of_covered_kernels_has_every_target_and_the_sweeps_that_hold_it() -> None:
+    covered = (ROOT / "docs/kernels.md").read_text(encoding="utf-8").split("## Not covered")[0]
+    rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| .* \| ([^|]+) \|$", covered, re.MULTILINE)
+    sweeps = yaml.safe_load((ROOT / "config/config.yaml").read_text(encoding="utf-8"))["sweeps"]
+    held = {
+        name: {sweep for sweep, blocks in sweeps.items() if name in blocks} - {"smoke", "compare"}
+        for name in known()
+    }
+    assert {name: set(re.findall(r"`(\w+)`", named)) for name, named in rows} == held

@@ -97,16 +97,32 @@ else:
                 log,
             )
 
-    # One page of all sides, where there are more than two.
-    use rule compare_page as compare_series with:
+    # Where there are more than two: a chart of each kernel over all sides, and one page of them.
+    use rule compare_figures as compare_series_figures with:
+        input:
+            comparison=expand(rules.compare_sides.output, pair=PAIRS),
+            code=closure.of("compare-figures"),
+        output:
+            directory(f"{SERIES}/figures"),
+        log:
+            f"{SERIES}/logs/figures.log",
+
+    rule compare_series:
         input:
             comparison=expand(rules.compare_sides.output, pair=PAIRS),
             figures=expand(rules.compare_figures.output, pair=PAIRS),
+            series=rules.compare_series_figures.output,
             code=closure.of("compare-page", pages=["compare"]),
         output:
             f"{SERIES}/reports/series.md",
         log:
             f"{SERIES}/logs/series.log",
+        run:
+            command(
+                "compare-page --comparison {input.comparison:q}"
+                " --figures {input.figures:q} --series {input.series:q} --out {output:q}",
+                log,
+            )
 
     # All sides in one file, to open from a disk.
     rule compare_html:

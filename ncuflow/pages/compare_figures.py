@@ -1,11 +1,14 @@
 """Figures of a comparison: both times and the change of every point; a waterfall per changed point.
 
-ncuflow compare-figures --comparison compare.json --out-dir DIR
+    ncuflow compare-figures --comparison A.json [B.json …] --out-dir DIR
+
+Of several that follow one another: for each kernel target, how its points' times went over all sides.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ncuflow.compare import records
-from ncuflow.compare.records import Comparison, PointChange
+from ncuflow.compare.records import Comparison, Named, PointChange
 from ncuflow.io import write_text
-from ncuflow.pages.compare_page import LABELS, MOST_CHANGED, by_change, figure_name
+from ncuflow.pages.compare_page import (
+    LABELS,
+    MOST_CHANGED,
+    by_change,
+    figure_name,
+    over_sides,
+    series_figure,
+)
 from ncuflow.pages.figures import STYLE
 
 COLOURS = {
@@ -33,7 +43,7 @@ FINE, COARSE = (
     (10, 100, 1000, 10_000, 100_000),
 )  # ticks up to 300 % and beyond
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
-MOST_POINTS, MOST_STEPS = 50, 9
+MOST_POINTS, MOST_STEPS, MOST_NAMED = 50, 9, 12
 EXPANDED = 0.2  # a kernel with this share of the change is split into its parts
 
 
@@ -145,14 +155,53 @@ def _range(point: PointChange, moved: list[tuple[str, float]]) -> tuple[float, f
     return (0.0 if high - low > 0.2 * high else low - margin, high + margin)
 
 
-def save(figure: Figure, path: Path, found: Comparison) -> None:
-    """Write the SVG with both sides underneath; the same bytes every time."""
-    sides = " → ".join(
+# --- several sides ----------------------------------------------------------------------------
+
+
+def over_versions(found: Sequence[Comparison], target: str) -> Figure:
+    """Times of a target's points over all sides, each of its first; those that changed in some step are named."""
+    sides = [found[0].base, *(comparison.head for comparison in found)]
+    every = [point for comparison in found for point in comparison.points]
+    changed = {p.id for p in every if "cold_us" in p.metrics and p.metrics["cold_us"].changed}
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axhline(100, color="#888888", lw=0.8)
+    moved = 0
+    for name, times in over_sides(found).items():
+        first = next((time for time in times if time), None)
+        if name.split("/")[0] != target or first is None:
+            continue
+        relative = [None if time is None else 100 * time / first for time in times]
+        style: dict[str, Any] = {"color": "#bbbbbb", "lw": 0.8, "zorder": 1}
+        if name in changed:
+            label = name.split("/", 1)[1] if moved < MOST_NAMED else None
+            style = {"color": f"C{moved % 10}", "lw": 1.4, "zorder": 2, "label": label}
+            moved += 1
+        places = range(len(sides))
+        axes.plot(places, [float("nan") if r is None else r for r in relative], "o-", ms=3, **style)
+    axes.set_xticks(range(len(sides)), [_version(side) for side in sides], fontsize=7)
+    axes.set(ylabel="time, % of the first side's", title=target)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, 95), max(high, 105))  # noise is not to fill the chart
+    if moved:
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=6)
+    return figure
+
+
+def _version(side: Named) -> str:
+    """The name of a side, with FlashInfer's version below where the name does not say it."""
+    version = side.provenance.get("flashinfer") or ""
+    return side.name if version in side.name else f"{side.name}\n{version}"
+
+
+def save(figure: Figure, path: Path, sides: Sequence[Named]) -> None:
+    """Write the SVG with its sides underneath; the same bytes every time."""
+    named = " → ".join(
         f"{side.name} (FlashInfer {side.provenance.get('flashinfer') or '–'}, "
         f"{side.provenance.get('gpu')}, {side.provenance.get('date')})"
-        for side in (found.base, found.head)
+        for side in sides
     )
-    figure.supxlabel(sides, fontsize=6, color="#666666", x=0.01, ha="left")
+    figure.supxlabel(named, fontsize=6, color="#666666", x=0.01, ha="left", wrap=True)
     text = StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     write_text(path, text.getvalue())
@@ -162,19 +211,31 @@ def draw(found: Comparison, folder: Path) -> None:
     """``compare.svg`` and a waterfall for each of the largest changes of a launch's time."""
     folder.mkdir(parents=True, exist_ok=True)
     if found.points:
-        save(paired(found), folder / "compare.svg", found)
+        save(paired(found), folder / "compare.svg", (found.base, found.head))
     for point in found.changed[:MOST_CHANGED]:
         name = figure_name(point)
         if name:
-            save(waterfall(point), folder / name, found)
+            save(waterfall(point), folder / name, (found.base, found.head))
+
+
+def draw_series(found: Sequence[Comparison], folder: Path) -> None:
+    """A chart for each kernel target that comparisons which follow one another hold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sides = [found[0].base, *(comparison.head for comparison in found)]
+    for target in sorted({name.split("/")[0] for name in over_sides(found)}):
+        save(over_versions(found, target), folder / series_figure(target), sides)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--comparison", type=Path, required=True)
+    parser.add_argument("--comparison", type=Path, nargs="+", required=True)
     parser.add_argument("--out-dir", type=Path, required=True)
 
 
 def run(args: argparse.Namespace) -> None:
     style: Any = STYLE
     with mpl.rc_context(style):
-        draw(records.read(args.comparison), args.out_dir)
+        found = [records.read(path) for path in args.comparison]
+        if len(found) > 1:
+            draw_series(found, args.out_dir)
+        else:
+            draw(found[0], args.out_dir)

@@ -26,7 +26,7 @@ from ncuflow.pages.pages import environment
 Context = dict[str, Any]
 MOST_CHANGED = 12  # told in full, with a waterfall each
 MOST_ROWS = 60
-MOST_PARTS, LEAST_SHARE = 5, 0.05
+MOST_PARTS, LEAST_SHARE, MOST_CAUSES = 5, 0.05, 3
 LABELS = {
     "cold_us": "time",
     "cold_us_short": "time of short launches",
@@ -121,17 +121,32 @@ def value(found: Value, unit: str) -> str:
 # --- several sides ----------------------------------------------------------------------------
 
 
-def series(found: Sequence[Comparison]) -> Context:
-    """All sides of comparisons that follow one another: a time for each side of every point."""
-    sides = [found[0].base, *(comparison.head for comparison in found)]
+def series_figure(target: str) -> str:
+    """File name of a target's times over the sides."""
+    return f"series-{target}.svg"
+
+
+def over_sides(found: Sequence[Comparison]) -> dict[str, list[float | None]]:
+    """Cold time of every point on each side of comparisons that follow one another, None where it has none."""
+    sides = len(found) + 1
     times: dict[str, list[float | None]] = {}
     for index, comparison in enumerate(found):
         for point in comparison.points:
             if "cold_us" in point.metrics:
                 row = point.metrics["cold_us"]
-                own = times.setdefault(point.id, [None] * len(sides))
+                own = times.setdefault(point.id, [None] * sides)
                 own[index] = row.base if own[index] is None else own[index]
                 own[index + 1] = row.head
+    return times
+
+
+def series(found: Sequence[Comparison], figures: str | None = None) -> Context:
+    """All sides of comparisons that follow one another: a time for each side of every point.
+
+    figures: the folder of their charts, from the page.
+    """
+    sides = [found[0].base, *(comparison.head for comparison in found)]
+    times = over_sides(found)
     steps = [{point.id: point for point in comparison.points} for comparison in found]
     rows = [
         {"id": name, "times": own, "steps": [points.get(name) for points in steps]}
@@ -147,14 +162,40 @@ def series(found: Sequence[Comparison]) -> Context:
         "rows": (moved or rows)[:MOST_ROWS],
         "moved": len(moved),
         "points": len(rows),
+        "told": [_step(comparison) for comparison in found],
+        "figures": [
+            (target, f"{figures}/{series_figure(target)}")
+            for target in sorted({name.split("/")[0] for name in times})
+            if figures
+        ],
     }
 
 
-def render(found: Sequence[Comparison], figures: Sequence[str | None]) -> str:
-    """The Markdown of one comparison or of several that follow one another."""
+def _step(found: Comparison) -> Context:
+    """What changed from one side to the next, by target, and the causes that took most of a change most often."""
+    leading = Counter(
+        max(point.causes, key=lambda cause: abs(cause.share_of_delta or 0)).what
+        for point in found.changed
+        if point.causes
+    )
+    return {
+        "targets": {
+            target: counts
+            for target, counts in _counts(found.points).items()
+            if counts["slower"] or counts["faster"]
+        },
+        "causes": leading.most_common(MOST_CAUSES),
+        "only": (len(found.only_base), len(found.only_head)),
+    }
+
+
+def render(
+    found: Sequence[Comparison], figures: Sequence[str | None], charts: str | None = None
+) -> str:
+    """The Markdown of one comparison or of several that follow one another, with their charts' folder."""
     given = {
         "comparisons": [context(one, folder) for one, folder in zip(found, figures, strict=True)],
-        "series": series(found) if len(found) > 1 else None,
+        "series": series(found, charts) if len(found) > 1 else None,
         "labels": LABELS,
     }
     return environment().get_template("compare.md.j2").render(given).rstrip() + "\n"
@@ -163,10 +204,12 @@ def render(found: Sequence[Comparison], figures: Sequence[str | None]) -> str:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--comparison", type=Path, nargs="+", required=True)
     parser.add_argument("--figures", type=Path, nargs="*", default=[], help="one per comparison")
+    parser.add_argument("--series", type=Path, help="figures of several comparisons together")
     parser.add_argument("--out", type=Path, required=True)
 
 
 def run(args: argparse.Namespace) -> None:
+    charts = args.series and os.path.relpath(args.series, args.out.parent)
     folders: list[str | None] = [os.path.relpath(f, args.out.parent) for f in args.figures]
     folders += [None] * (len(args.comparison) - len(folders))
-    write_text(args.out, render([records.read(path) for path in args.comparison], folders))
+    write_text(args.out, render([records.read(path) for path in args.comparison], folders, charts))
