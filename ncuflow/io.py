@@ -18,7 +18,9 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
+
+T = TypeVar("T")
 
 MOST_UNPACKED = 500  # reports compress 40 to 60 times; more is an archive made to fill a disk
 NCU_MAGIC = b"NVR\0"
@@ -270,6 +272,23 @@ def read_json(path: str | os.PathLike[str]) -> Any:
             raise BadInput(path, f"not JSON ({error})") from None
         except RecursionError:
             raise BadInput(path, "JSON nested too deep") from None
+
+
+def read_as(path: str | os.PathLike[str], kind: type[T], what: str) -> T:
+    """The content of a JSON file, plain or `.xz`, as a pydantic model. `what` it is said not to be, with the first
+    place where it is not as the model says, in the BadInput that is raised."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        said = first.get("ctx", {}).get("error") or first["msg"]
+        text = f"not {what} ({place}: {said})".replace("(: ", "(")
+        raise BadInput(
+            path, re.sub(r"\s", " ", clean(text))
+        ) from None  # names may hold line breaks
 
 
 def _no_constant(name: str) -> None:

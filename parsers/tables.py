@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from ncuflow import model
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import BadInput, read_as, read_json
 from ncuflow.model import TABLES, Row
 from ncuflow.parquet import write_table
 from ncuflow.parsers import ncu, nsys, schema, timing
@@ -203,13 +203,7 @@ def _record(folder: Path, tool: str) -> Record:
     path = _find(folder, f"{tool}.json")
     if path is None:
         return Record()
-    try:
-        return Record.model_validate(read_json(path))
-    except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise BadInput(
-            path, f"not a capture record {f'({place})' if place else ''}".strip()
-        ) from None
+    return read_as(path, Record, "a capture record")
 
 
 def _rows(root: Path, capture: Capture, report: ncu.Report) -> Tables:

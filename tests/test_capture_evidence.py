@@ -170,7 +170,7 @@ def test_a_recording_is_what_its_manifest_says_or_is_not_used(
 def test_a_recording_with_odd_names_is_none(
     tmp_path: Path, name: str, target: str, batch: str, named: str
 ) -> None:
-    with pytest.raises(ValueError, match=rf"manifest\.json: not a manifest \({named}") as caught:
+    with pytest.raises(ValueError, match=rf"manifest\.json: not a manifest \(.*{named}") as caught:
         evidence.recorded(manifest(tmp_path, name, {target: {batch: []}}))
     assert "\n" not in str(caught.value)
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ncuflow.findings import ceilings
+from ncuflow.io import BadInput
+
+RATE = {"value": 4200.0, "q25": 4100.0, "q75": 4300.0, "n": 30, "method": "copy"}
+MEASURED = {
+    "copy_gbs": RATE,
+    "matmul_tflops": {"f16": RATE | {"value": 760, "q25": 750, "q75": 770}},
+}
 
 
 @pytest.mark.parametrize(
@@ -55,3 +64,34 @@ def test_an_unknown_gpu_still_has_measured_ceilings():
     found = ceilings.machine("Unknown", {"copy_gbs": {"value": 500, "method": "copy"}})
     assert found["measured"]["dram_gbs"] == 500
     assert found["datasheet"]["dram_gbs"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, None),
+        ({"copy_gbs": None, "read_gbs": None, "matmul_tflops": None, "reason": "no GPU"}, None),
+        ({"gpu": "NVIDIA H100 80GB HBM3"}, "is of NVIDIA H100 80GB HBM3, but environment.json is"),
+        ({"copy_gbs": RATE | {"value": 4.2}}, "copy_gbs: q25, value and q75 are not in order"),
+        ({"copy_gbs": RATE | {"value": "4200"}}, "copy_gbs.value: Input should be a valid number"),
+        ({"copy_gbs": RATE | {"sustained": {"value": -1.0}}}, "copy_gbs.sustained.value: Input"),
+        (
+            {"read_gbs": dict.fromkeys(RATE, 4200000.0) | {"method": "x"}},
+            "read_gbs 4.2e.06 cannot be: ",
+        ),
+        (
+            {"matmul_tflops": {"f16": RATE}},
+            "matmul f16 4200 cannot be: the part is published with 989",
+        ),
+        ({"matmul_tflops": [RATE]}, "matmul_tflops: Input should be a valid dictionary"),
+    ],
+)
+def test_measured_ceilings_are_of_this_gpu_and_possible(tmp_path, change, words):
+    path = tmp_path / "ceilings.json"
+    assert ceilings.load(tmp_path, "NVIDIA H200") is None
+    path.write_text(json.dumps(MEASURED | change), encoding="utf-8")
+    if words is None:
+        ceilings.machine("NVIDIA H200", ceilings.load(tmp_path, "NVIDIA H200"))
+        return
+    with pytest.raises(BadInput, match=rf"ceilings\.json: .*{words}"):
+        ceilings.load(tmp_path, "NVIDIA H200")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from ncuflow.findings.provenance import of_captures, one_line, together
+from ncuflow.findings.provenance import load_provenance, of_captures, one_line, together
+from ncuflow.io import BadInput
 from ncuflow.model import Origin
 
 ENVIRONMENT = {
@@ -53,3 +56,27 @@ def test_of_a_capture_that_does_not_say_the_environment_does():
     assert of_captures(ENVIRONMENT, [silent, silent]) == ENVIRONMENT
     assert of_captures(ENVIRONMENT, []) == ENVIRONMENT
     assert of_captures(ENVIRONMENT, [silent, capture(flashinfer="0.8")])["mixed"] == ["flashinfer"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [], {}, None, {"provenance": []}, {"provenance": ENVIRONMENT | {"gpu": 5}},
+        {"provenance": ENVIRONMENT | {"sm_count": -1}}, {"provenance": ENVIRONMENT | {"tier": "Z"}},
+        {"provenance": ENVIRONMENT, "findings": [{"check": "gpu"}]},
+    ],
+)  # fmt: skip
+def test_an_environment_that_is_none_is_one_line(tmp_path, content):
+    (tmp_path / "environment.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(
+        BadInput, match=r"environment\.json: not what a preflight found \("
+    ) as found:
+        load_provenance(tmp_path, None)
+    assert "\n" not in str(found.value)
+
+
+def test_an_environment_keeps_what_it_says(tmp_path):
+    (tmp_path / "environment.json").write_text(json.dumps({"provenance": ENVIRONMENT}))
+    unsaid = ("sm_count", "l2_bytes", "memory_bytes", "clock_policy", "compute_capability")
+    expected = ENVIRONMENT | {"tier": "C", "recording": "x"} | dict.fromkeys(unsaid)
+    assert load_provenance(tmp_path, "x") == expected

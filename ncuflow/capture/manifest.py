@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel
 
-from ncuflow.io import BadInput, digest, read_json
+from ncuflow.io import BadInput, digest, read_as
 
 FILE = "manifest.json"
 NAMES = {
@@ -60,14 +60,9 @@ def read(folder: Path) -> Manifest:
     if not path.exists():
         raise ValueError(f"{folder}: no recording here (no {FILE})")
     try:
-        manifest = Manifest.model_validate(read_json(path))
+        manifest = read_as(path, Manifest, "a manifest")
     except BadInput as error:
-        raise ValueError(f"{path}: not a manifest ({error.what})") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        said = str(first.get("ctx", {}).get("error", f"{place}: {first['msg']}"))
-        raise ValueError(f"{path}: not a manifest ({said})") from None
+        raise ValueError(str(error)) from None
     for difference in differences(folder, manifest):
         raise ValueError(difference)
     return manifest

@@ -10,14 +10,48 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ncuflow.io import BadInput, read_as
 from ncuflow.model import Ceilings
 
 DATASHEETS = Path(__file__).with_name("datasheets.yaml")
+MOST = 1.25  # of the published peak: clocks above those of the datasheet reach a tenth more
 SOURCES = ("datasheet", "counter", "measured")
+
+
+class Figure(BaseModel):
+    """A rate and its quartiles."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+    value: Annotated[float, Field(gt=0)]
+    q25: Annotated[float, Field(gt=0)]
+    q75: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Figure:
+        if not self.q25 <= self.value <= self.q75:
+            raise ValueError("q25, value and q75 are not in order")
+        return self
+
+
+class Rate(Figure):
+    """What was run, its rate in bursts, and the sustained one."""
+
+    method: str
+    sustained: Figure | None = None
+
+
+class Measured(BaseModel):
+    """``ceilings.json``: rates of large copies, reads and matrix products; None where they failed."""
+
+    copy_gbs: Rate | None = None
+    read_gbs: Rate | None = None
+    matmul_tflops: dict[str, Rate] | None = None
+    gpu: str | None = None
 
 
 @cache
@@ -35,6 +69,27 @@ def datasheet(device: str | None) -> dict[str, Any] | None:
         if re.fullmatch(rf"(NVIDIA )?({entry['match']})", device, re.IGNORECASE):
             return entry
     return None
+
+
+def load(evidence: Path, device: str | None) -> dict[str, Any] | None:
+    """The content of an evidence's ``ceilings.json``, None without one.
+
+    Raises BadInput where it is none, is of another GPU, or is above what the part can do.
+    """
+    path = evidence / "ceilings.json"
+    if not path.exists():
+        return None
+    found = read_as(path, Measured, "what a GPU reached")
+    if found.gpu and device and found.gpu != device:
+        raise BadInput(path, f"is of {found.gpu}, but environment.json is of {device}")
+    sheet = datasheet(device) or {}
+    rates = {"copy_gbs": (found.copy_gbs, "dram_gbs"), "read_gbs": (found.read_gbs, "dram_gbs")}
+    rates |= {f"matmul {k}": (v, "tensor_tflops") for k, v in (found.matmul_tflops or {}).items()}
+    for name, (rate, peak) in rates.items():
+        if rate and peak in sheet and rate.value > MOST * sheet[peak]:
+            what = f"{name} {rate.value:g} cannot be: the part is published with {sheet[peak]:g}"
+            raise BadInput(path, what)
+    return found.model_dump(exclude_unset=True)
 
 
 def machine(device: str | None, measured: dict[str, Any] | None) -> Ceilings:

@@ -9,23 +9,20 @@ import argparse
 from pathlib import Path
 
 from ncuflow.findings import ceilings
-from ncuflow.findings.provenance import load_provenance
-from ncuflow.io import read_json, write_json
+from ncuflow.findings.provenance import environment, load_provenance
+from ncuflow.io import write_json
 from ncuflow.model import MachineInfo
 
 
 def environment_info(evidence: Path, recording: str | None) -> MachineInfo:
     """Provenance, preflight findings and ceilings of the machine that made the evidence."""
-    preflight = read_json(evidence / "environment.json")
-    measured = evidence / "ceilings.json"
     provenance = load_provenance(evidence, recording)
+    gpu = provenance["gpu"]
     return {
         "schema": 1,
         "provenance": provenance,
-        "findings": preflight["findings"],
-        "ceilings": ceilings.machine(
-            provenance["gpu"], read_json(measured) if measured.exists() else None
-        ),
+        "findings": [finding.model_dump(exclude_unset=True) for finding in environment(evidence).findings],
+        "ceilings": ceilings.machine(gpu, ceilings.load(evidence, gpu)),
     }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
-from ncuflow.io import read_json
+from pydantic import BaseModel, ConfigDict, Field
+
+from ncuflow.io import read_as
 from ncuflow.model import CaptureRow, Origin, Provenance
 
 TIERS = {
@@ -16,6 +18,7 @@ TIERS = {
     "C": "recorded elsewhere",
     "S": "static: compiled, not run",
 }
+Count = Annotated[int, Field(gt=0)]
 AND = " and "
 DAY = r"\d{4}-\d\d-\d\d"
 VERSIONS = {
@@ -29,12 +32,55 @@ VERSIONS = {
 }
 
 
+class Finding(BaseModel):
+    """What the preflight found of one thing."""
+
+    check: str
+    status: Literal["ok", "warn", "missing", "fail"]
+    found: str
+    remedy: str | None = None
+
+
+class Made(BaseModel):
+    """The machine that an evidence was made on; None where nobody could say."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    tier: Literal["A", "B", "C", "S"]
+    gpu: str | None
+    compute_capability: str | None = None
+    sm_count: Count | None = None
+    l2_bytes: Count | None = None
+    memory_bytes: Count | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    flashinfer: str | None = None
+    cutlass_dsl: str | None = None
+    ncu: str | None = None
+    nsys: str | None = None
+    python: str | None = None
+    date: str | None = None
+    clock_policy: str | None = None
+
+
+class Environment(BaseModel):
+    """``environment.json``."""
+
+    provenance: Made
+    findings: list[Finding] = []
+
+
+def environment(evidence: Path) -> Environment:
+    """What the preflight wrote of the machine. Raises BadInput where it is not that."""
+    return read_as(evidence / "environment.json", Environment, "what a preflight found")
+
+
 def load_provenance(evidence: Path, recording: str | None) -> Provenance:
     """Provenance of an evidence folder; recorded evidence is tier C whatever it was when it was taken.
 
-    Raises FileNotFoundError where the folder holds no ``environment.json``.
+    Raises BadInput where the folder holds no ``environment.json``, or one that is none.
     """
-    stored = read_json(evidence / "environment.json")["provenance"]
+    stored = environment(evidence).provenance.model_dump()
     out = {key: stored.get(key) for key in Provenance.__annotations__}
     recorded = {"tier": "C", "recording": recording} if recording else {}
     return cast(Provenance, out | recorded | {"mixed": []})

@@ -18,7 +18,7 @@ from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined
 from ncuflow.findings.provenance import load_provenance, of_captures
-from ncuflow.io import BadInput, read_json, write_json
+from ncuflow.io import BadInput, write_json
 from ncuflow.model import CaptureRow, Kernel, OfKernel, Point, Results, Times, Timing, Turns
 from ncuflow.parquet import read_table, write_table
 
@@ -56,7 +56,7 @@ def _without_key(row: dict[str, Any]) -> Any:
 def results(target: str, tables: Path, evidence: Path, recording: str | None) -> Results:
     """Everything that is known of one target, joined on the point id."""
     environment = load_provenance(evidence, recording)
-    machine = ceilings.machine(environment["gpu"], _json(evidence / "ceilings.json"))
+    machine = ceilings.machine(environment["gpu"], ceilings.load(evidence, environment["gpu"]))
     all_kernels = kernels(tables)
     captures: list[CaptureRow] = read(tables, "captures")
     _same_gpu([(k["report"], k["device"]) for k in all_kernels], environment["gpu"], evidence)
@@ -174,10 +174,6 @@ def measurements(found: Results) -> pa.Table:
     kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
     schema = pa.schema([pa.field(column.name, kinds[column.kind]) for column in COLUMNS])
     return pa.Table.from_pylist([point["measurement"] for point in found["points"]], schema=schema)
-
-
-def _json(path: Path) -> Any:
-    return read_json(path) if path.exists() else None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
