@@ -52,6 +52,7 @@ RULES = {
     "static-norm": ("ncuflow.static.dsl", "one of the norms of CuTe DSL, compiled without a GPU"),
     "static-results": ("ncuflow.static.results", "launches of a sweep on a GPU that is not there"),
     "predict": ("ncuflow.static.predict", "times of a GPU that is not there, with intervals"),
+    "claims-predicted": ("ncuflow.claims.predicted", "claims held against predicted times"),
     "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),
     "tables": ("ncuflow.parsers.tables", "captures of a target -> tables"),
     "results": ("ncuflow.findings.results", "tables of a target -> joined measurements"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from ncuflow.io import write_json
 from ncuflow.static import dsl, predict
 from ncuflow.static.device import device, of_architecture
 from ncuflow.static.facts import default_blocks, recorded, stored
-from ncuflow.static.model import COVERED, Case, Model, width
+from ncuflow.static.model import COVERED, Case, Model, Residual, width, width_of
 from ncuflow.static.results import results
 from ncuflow.target import load
 
@@ -116,7 +117,7 @@ def made(n=40, noise=0.0, dram=0.7, sm=0.4, cycles=3000.0, seed=1):
 def test_a_law_that_holds_is_found_and_a_faster_gpu_follows_from_it():
     cases = made()
     model = Model(cases)
-    assert max(map(abs, model.residuals)) < 0.01
+    assert max(abs(r.off) for r in model.residuals) < 0.01
     one = cases[0]
     twice = replace(
         one, dram_us=one.dram_us / 2, sm_us=one.sm_us / 2, cycle_ns=0.25, measured_us=None
@@ -142,7 +143,27 @@ def test_a_point_is_predicted_by_the_others():
 def test_a_kernel_that_was_not_measured_is_not_predicted():
     model = Model(made())
     assert model.us(replace(made()[0], target="another")) is None
-    assert model.predict([replace(made()[0], target="another")], [0.1]) == []
+    assert model.predict([replace(made()[0], target="another")], model.residuals) == []
+
+
+def test_points_of_latency_have_an_interval_of_their_own():
+    steady, noisy = [Residual(True, 0.01)] * 30, [Residual(False, 0.5)] * 30
+    both = [*steady, *noisy]
+    assert (width_of(both, True), width_of(both, False)) == (0.01, 0.5)
+    assert width_of([*steady, *noisy[:2]], False) == 0.5  # too few of the kind: all count
+    model = Model(made())
+    (one,), (wide,) = (model.predict(made(1), both, wider) for wider in (1.0, 2.0))
+    assert wide.high / wide.us == pytest.approx((one.high / one.us) ** 2)
+
+
+def test_no_launch_is_shorter_than_its_bounds_allow():
+    model = Model(made())
+    (free,) = model.predict(made(1), [Residual(True, 3.0)] * 20)
+    (held,) = model.predict(
+        [replace(made(1)[0], least_us=0.9 * free.us)], [Residual(True, 3.0)] * 20
+    )
+    assert free.low < 0.1 * free.us
+    assert held.low == pytest.approx(0.9 * held.us)
 
 
 def test_the_width_of_an_interval_is_never_less_than_what_was_seen():
@@ -187,6 +208,14 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
     here, there = str(tmp_path / "here"), str(tmp_path / "there")
     predictions = str(tmp_path / "there/predictions.json")
     assert dispatch(["predict", "--measured", here, "--on", there, "--out", predictions]) == 0
+    claims = [
+        "--claims",
+        str(ROOT / "claims"),
+        "--out",
+        str(tmp_path / "there/claims_predicted.json"),
+    ]
+    of = ["--results", there, "--predictions", predictions]
+    assert dispatch(["claims-predicted", *of, *claims]) == 0
     facts = ["--facts", str(recorded("8.0")), "--beside", str(recorded("9.0"))]
     facts += ["--modules", str(recorded("8.0"))]
     page = tmp_path / "INDEX.md"
@@ -197,6 +226,12 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
     assert "| point | predicted, not measured | interval |" in text
     assert "is not known before one of them is measured" in text
     assert "| `cascade` | sm_80 | 2 of 2 | 20 |" in text
+    # a figure of somebody's A100 beside what is predicted for it, and no verdict of it
+    row = next(
+        line for line in text.splitlines() if line.startswith("| RMSNorm at batch 1 reaches 5")
+    )
+    assert "predicted" not in row
+    assert re.search(r"\| 5 % of peak \| 0\.\d+ \(0\.\d+ to 0\.\d+\) % of peak \| \*\*no\*\*", text)
     fused = next(
         line
         for line in text.splitlines()

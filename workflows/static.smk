@@ -100,11 +100,31 @@ rule predictions:
         "python -m ncuflow predict --measured {params.measured:q} --on {params.on:q} --out {output:q} 2> {log:q}"
 
 
+# A word of its own: no prediction confirms or refutes.
+rule predicted_claims:
+    input:
+        records=rules.static_claims.output.records,
+        predictions=rules.predictions.output,
+        claims=closure.data("claims"),
+        code=closure.of("claims-predicted"),
+    output:
+        f"{STATIC}/results/claims_predicted.json",
+    log:
+        f"{STATIC}/logs/predicted-claims.log",
+    params:
+        results=lambda wc, output: Path(output[0]).parent,
+        claims=lambda wc, input: Path(input.claims[0]).parent,
+    shell:
+        "python -m ncuflow claims-predicted --results {params.results:q} --predictions {input.predictions:q}"
+        " --claims {params.claims:q} --out {output:q} 2> {log:q}"
+
+
 rule static_pages:
     input:
         results=rules.static_results.output,
         claims=rules.static_claims.output,
         predictions=rules.predictions.output,
+        predicted=rules.predicted_claims.output,
         measured=of_run(rules.claims.output),
         facts=rules.static_results.input.facts,
         beside=str(BESIDE) if BESIDE else [],

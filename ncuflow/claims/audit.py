@@ -37,6 +37,7 @@ from ncuflow.findings.join import architecture
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import Provenance
 
+UNDECIDABLE = "No measurement of this pipeline decides it"
 _PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
 _FORMAT = re.compile(r"[-+,]?\d{0,2}(\.\d{1,2})?[a-zA-Z%]?")  # a width of 10⁹ would fill the memory
 
@@ -57,7 +58,7 @@ def judge(claim: Claim, evidence: Grounds) -> Record:
         reasons = _reasons(claim, found, verdict, evidence)
     except ExpressionError as error:
         raise BadInput(claim.path, f"claim {claim.id!r}: {error}") from None
-    sentences = [s for s in (why, reasons) if s] or [_plain(found)]
+    sentences = [s for s in (why, reasons) if s] or [_plain(found, provenance)]
     return Record(claim, verdict, " ".join(sentences), found, provenance)
 
 
@@ -73,7 +74,7 @@ def _answer(claim: Claim, evidence: Grounds, provenance: Provenance | None) -> O
             return decide_over(claim, decide, scopes, evidence.functions(decide.over))
         except Unanswered as why:
             lacking.append(str(why))
-    return "; ".join(dict.fromkeys(lacking)) or "no measurement of this pipeline decides it"
+    return "; ".join(dict.fromkeys(lacking)) or UNDECIDABLE
 
 
 def verdict_of(found: Outcome, claim: Claim, provenance: Provenance | None) -> tuple[str, str]:
@@ -156,12 +157,15 @@ def _formatted(value: Any, placeholder: re.Match[str]) -> str:
         raise ExpressionError(f"{placeholder[0]}: {error}") from None
 
 
-def _plain(found: Outcome) -> str:
+def _plain(found: Outcome, provenance: Provenance | None) -> str:
     if isinstance(found.measured, bool):
         where = f" at {found.scope.point}" if found.scope.point else ""
         return f"{found.decide.value} is {str(found.measured).lower()}{where}."
+    static = provenance is not None and provenance["tier"] == "S"
+    run = found.decide.over != "arithmetic" and not static
     inside = "within" if found.holds else "outside"
-    return f"Measured {found.measured:.4g} {found.expected.unit}: {inside} what the claim allows."
+    value = f"{found.measured:.4g} {found.expected.unit}".strip()
+    return f"{'Measured' if run else 'Computed'} {value}: {inside} what the claim allows."
 
 
 def summary(records: Sequence[Record], evidence: Grounds) -> dict[str, Any]:

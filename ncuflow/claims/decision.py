@@ -69,14 +69,14 @@ def decide_over(
     given = {"published": claim.published.value, "ceiling": claim.published.ceiling}
     scopes = [scope.with_values(**given) for scope in scopes]
     wanted = expected(claim, decide)
-    pairs = [(scope, _value(decide.value, scope, functions)) for scope in scopes]
+    pairs = [(scope, value_at(decide.value, scope, functions)) for scope in scopes]
     known = [(scope, value) for scope, value in pairs if value is not None]
     if not known:
         raise Unanswered(_lacking(decide.value, scopes[0]))
     if decide.by is not None:  # max and min below keep the first of equals
         by = decide.by
         known.sort(key=lambda pair: _rank(by, pair[0]), reverse=True)
-    margin_of = _comparison(decide, wanted)
+    margin_of = margins(decide, wanted)
     scope, measured = _aggregate(decide.aggregate, known, margin_of)
     margin = margin_of(measured)
     holds = margin >= 0
@@ -99,7 +99,7 @@ def decide_over(
     )
 
 
-def _value(text: str, scope: Scope, functions: Functions) -> Answer | None:
+def value_at(text: str, scope: Scope, functions: Functions) -> Answer | None:
     value = evaluate(text, scope, functions)
     if value is None or isinstance(value, bool | int | float):
         return value
@@ -107,7 +107,7 @@ def _value(text: str, scope: Scope, functions: Functions) -> Answer | None:
 
 
 def _rank(text: str, scope: Scope) -> float:
-    value = _value(text, scope, {})
+    value = value_at(text, scope, {})
     return -math.inf if value is None else float(value)
 
 
@@ -119,7 +119,7 @@ def _lacking(text: str, scope: Scope) -> str:
     return f"the evidence lacks {what}{where}"
 
 
-def _comparison(decide: Decision, wanted: Expected) -> Callable[[Answer], float]:
+def margins(decide: Decision, wanted: Expected) -> Callable[[Answer], float]:
     """value -> margin: how far it is inside the claim (≥ 0 holds) or outside (< 0)."""
     low = -math.inf if wanted.low is None else wanted.low
     high = math.inf if wanted.high is None else wanted.high
@@ -127,14 +127,14 @@ def _comparison(decide: Decision, wanted: Expected) -> Callable[[Answer], float]
     target = wanted.value or 0.0
     figure = target if decide.compare != "between" else high if high < math.inf else low
     slack = decide.tolerance.slack(figure) if decide.tolerance else 0.0
-    margins: dict[str, Callable[[Answer], float]] = {
+    found: dict[str, Callable[[Answer], float]] = {
         "holds": lambda v: 1.0 if v else -1.0,
         "between": lambda v: min(v - low + slack, high + slack - v),
         "within": lambda v: slack - abs(v - target),
         "at least": lambda v: v - (target - slack),
         "at most": lambda v: target + slack - v,
     }
-    return margins[decide.compare]
+    return found[decide.compare]
 
 
 def _aggregate(kind: str, known: Sequence[Known], margin: Callable[[Answer], float]) -> Known:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -41,6 +41,7 @@ class Grounds:
     jit: Jit | None = None
     source: SourceFacts | None = None
     machine: Provenance | None = None
+    checked: bool = True  # numbers that cannot be are struck
     _scopes: dict[str, list[Scope]] = field(default_factory=dict)
 
     def provenance(self, target: str) -> Provenance | None:
@@ -59,7 +60,7 @@ class Grounds:
         """A scope for each point of a target that ran and gave the right result."""
         if target not in self._scopes and target in self.results:
             results = self.results[target]
-            possible, struck = possible_names(results), _struck(results)
+            possible, struck = possible_names(results), _struck(results) if self.checked else {}
             self._scopes[target] = [
                 point_scope(entry, results, possible, struck.get(entry["point"], ()))
                 for entry in results["points"]
@@ -103,8 +104,13 @@ def load(results: Path, source_index: Path | None, targets: Sequence[str] | None
     )
 
 
-def select(claim: Claim, decide: Decision, evidence: Grounds) -> list[Scope]:
-    """The scopes that a decision is made over. Raises Unanswered where there is none."""
+def select(
+    claim: Claim, decide: Decision, evidence: Grounds, others: Mapping[str, Grounds] | None = None
+) -> list[Scope]:
+    """The scopes that a decision is made over. Raises Unanswered where there is none.
+
+    others: the evidence of a sample, by its name, where it is another one.
+    """
     if decide.over == "arithmetic":
         return [Scope({})]
     if decide.over == "source":
@@ -121,7 +127,8 @@ def select(claim: Claim, decide: Decision, evidence: Grounds) -> list[Scope]:
     if decide.samples is None:
         return _points(narrowed, evidence)
     samples = {name: (*narrowed, sample) for name, sample in decide.samples.items()}
-    scopes = {name: _points(selections, evidence) for name, selections in samples.items()}
+    of = others or {}
+    scopes = {name: _points(chosen, of.get(name, evidence)) for name, chosen in samples.items()}
     params = evidence.parameters({_last("target", s) for s in samples.values()})
     found = paired(scopes, decide.differ, params)
     if not found:

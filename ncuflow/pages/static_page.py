@@ -7,11 +7,15 @@ ncuflow static-page --results DIR --facts static.json.xz --measured DIR [--besid
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ncuflow.claims.audit import UNDECIDABLE
+from ncuflow.claims.predicted import OPEN, of_another_gpu
 from ncuflow.claims.record import CONFIRMED, REFUTED
+from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.kernelname import Decoder, canonical
 from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.io import read_json, write_text
@@ -23,6 +27,7 @@ from ncuflow.static.facts import Facts
 from ncuflow.static.predict import read
 from ncuflow.target import load, ordered
 
+Record = Mapping[str, Any]  # a claim as `ncuflow claims` wrote it
 # Column -> which instructions of the hot loop it counts.
 LOOP = {
     "tensor": sass.FAMILIES[0],
@@ -54,7 +59,11 @@ def context(
         "kernels": list(_kernels(launched, facts, beside)),
         "predicted": predicted,
         "modules": sorted((m for one in built for m in one.modules()), key=lambda m: m["module"]),
-        "claims": _claims(read_json(results / "claims.json"), read_json(measured / "claims.json")),
+        "claims": _claims(
+            read_json(results / "claims.json"),
+            read_json(measured / "claims.json"),
+            read_json(results / "claims_predicted.json"),
+        ),
         "measured": read_json(measured / "claims_summary.json")["provenance"],
     }
 
@@ -105,19 +114,64 @@ def _loop(kernel: Mapping[str, Any]) -> Context | None:
     return {"instructions": hot["instructions"], **counted}
 
 
-def _claims(static: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> Context:
-    """Claims by what decides them: here without a run, on the measured GPU alone, neither."""
+def _claims(
+    static: Sequence[Record], measured: Sequence[Record], predicted: Mapping[str, Record]
+) -> Context:
+    """Claims by what decides them: here without a run, a measurement that holds on any GPU, a prediction, nothing.
+
+    A claim that was confirmed on another GPU is open here, unless it says why the GPU does not matter.
+    """
     decided = {CONFIRMED, REFUTED}
-    there = {record["id"] for record in measured if record["verdict"] in decided}
-    here = {record["id"] for record in static if record["verdict"] in decided}
-    everything = [record["id"] for record in static]
-    return {
-        "total": len(everything),
-        "before": len(everything) - len(there),
-        "here": len(here),
-        "there": len(there - here),
-        "open": [record for record in static if record["id"] not in here | there],
+    there = {r["id"] for r in measured if r["verdict"] in decided and _any_gpu(r)}
+    groups: dict[str, list[Record]] = {
+        name: [] for name in ("here", "there", "predicted", "elsewhere", "unstated", "open")
     }
+    for record in static:
+        found = predicted.get(record["id"])
+        if record["verdict"] in decided:
+            name = "here"
+        elif record["id"] in there:
+            name = "there"
+        elif of_another_gpu(record["published"], record["architecture"]):
+            name = "elsewhere"
+        elif record["reason"].startswith(UNDECIDABLE):
+            name = "unstated"
+        else:
+            name = "predicted" if found and found["verdict"] != OPEN else "open"
+        groups[name].append({**record, "predicted": found, "lacking": _lacking(record)})
+    figures = [r for group in ("predicted", "open") for r in groups[group] if _has_figure(r)]
+    inside = sum(_inside(r["predicted"]) for r in figures)
+    return {"total": len(static), **groups, "figures": figures, "inside": inside}
+
+
+def _any_gpu(record: Record) -> bool:
+    return bool(record["independent"]) or record["published"]["gpu"] is None
+
+
+def _has_figure(record: Record) -> bool:
+    return bool(record["predicted"]) and record["predicted"]["figure"] is not None
+
+
+def _inside(predicted: Record) -> bool:
+    return bool(predicted["low"] <= predicted["figure"] <= predicted["high"])
+
+
+def _lacking(record: Record) -> str:
+    """What kind of evidence an open claim needs, of the columns that its reason names; else what it says itself."""
+    words = set(re.findall(r"\w+", record["reason"]))
+    columns = [
+        c for name, c in BY_NAME.items() if any(w == name or w.endswith(f"_{name}") for w in words)
+    ]
+    sources = {column.source for column in columns}
+    if any(column.name.endswith("_measured") for column in columns):
+        return "a ceiling measured on this GPU"
+    if any(word.startswith("stall_") for word in words):
+        return "stall reasons, which are counters"
+    if "ncu" in sources:
+        return "counters"
+    if {"events", "nsys"} & sources:
+        return "a measured time"
+    return str(record["needs"] or record["reason"])
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -52,7 +52,7 @@ class Facts:
                 "reasons": sorted({s["reason"] for s in sources if s["reason"]}),
                 "kernels": len(kernels),
                 "registers": (min(registers), max(registers)) if registers else None,
-                "spilling": sum((kernel["spill_store_bytes"] or 0) > 0 for kernel in kernels),
+                "spilling": sum((kernel.get("spill_store_bytes") or 0) > 0 for kernel in kernels),
             }
 
 

@@ -6,16 +6,18 @@
 instructions that run and the SMs that the grid fills, each over the share of it that the kernel reached where
 it was measured; `latency` is what the kernel takes without either. Shares and latency are fitted to each kernel
 of a measured GPU. How wrong that is, is measured as well: each point is predicted by the others, and each
-point of one recording from another. Nothing here is a measurement, and nothing says that a kernel reaches the
-same share of another architecture's peak: an interval across architectures is at least as wide as it says.
+point of one recording from another. Points whose time is mostly bounds are predicted far better than those
+whose time is mostly latency, so each kind has its own interval. Nothing here is a measurement, and nothing says
+that a kernel reaches the same share of another architecture's peak: an interval there is twice as wide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, log
+from math import ceil, exp, log
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -25,6 +27,8 @@ from ncuflow.static.device import Device
 
 SHARPNESS = 2.0  # q: how little two bounds of equal size add to each other
 COVERED = 0.9  # of the points lie inside an interval
+ACROSS = 2.0  # times the width (as a log) of an interval on another architecture, which nothing here measures
+FEWEST_OF_KIND = 10  # residuals of a kind of point for an interval of its own
 FEWEST = 6  # points of a kernel that it is fitted by itself; fewer share the fit of their target
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -52,7 +56,8 @@ class Rates:
 class Case:
     """A point on a GPU: its bounds in µs at full peaks, and the time that was measured, None on a GPU without.
 
-    kernel: what is fitted together; floor_us: what the events themselves take.
+    kernel: what is fitted together; floor_us: what the events themselves take; least_us: no launch is
+    shorter: its arithmetic at the peak, its traffic less what L2 may keep.
     """
 
     point: str
@@ -63,6 +68,14 @@ class Case:
     cycle_ns: float
     floor_us: float
     measured_us: float | None = None
+    least_us: float = 0.0
+
+
+class Residual(NamedTuple):
+    """log(measured / predicted) of a point, and whether bounds make up most of its time."""
+
+    bounded: bool
+    off: float
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,7 @@ class Prediction:
     low: float
     high: float
     measured_us: float | None
+    bounded: bool
 
 
 def case(point: Point, rates: Rates, floor_us: float) -> Case | None:
@@ -86,15 +100,17 @@ def case(point: Point, rates: Rates, floor_us: float) -> Case | None:
     peak = rates.sm_tflops(kernel, blocks)
     if not peak:
         return None
+    dram_us, sm_us = moved / rates.dram_gbs / 1e3, flops / peak / 1e6
     return Case(
         point=point["point"],
         target=row["target"],
         kernel=kernel,
-        dram_us=moved / rates.dram_gbs / 1e3,
-        sm_us=flops / peak / 1e6,
+        dram_us=dram_us,
+        sm_us=sm_us,
         cycle_ns=1e3 / rates.device.boost_mhz,
         floor_us=row["time_floor_us"] or floor_us,
         measured_us=row["time_cold_us"],
+        least_us=max(sm_us, dram_us * max(0.0, 1 - rates.device.l2_bytes / moved)),
     )
 
 
@@ -107,6 +123,11 @@ class Model:
 
     def us(self, wanted: Case, without: str | None = None) -> float | None:
         """The time of a case, fitted to the others than the point `without`; None where its kernel was not measured."""
+        found = self._parts(wanted, without)
+        return sum(found) if found else None
+
+    def _parts(self, wanted: Case, without: str | None) -> tuple[float, float] | None:
+        """(what the bounds take, the rest), µs."""
         same = [c for c in self.measured if c.target == wanted.target and c.point != without]
         own = [c for c in same if c.kernel == wanted.kernel]
         chosen = own if len(own) >= FEWEST else same
@@ -115,37 +136,58 @@ class Model:
         key = (chosen[0].target, frozenset(c.point for c in chosen))
         if key not in self._fits:
             self._fits[key] = _fitted(chosen)
-        return float(_times(self._fits[key], [wanted])[0])
+        bounds, rest = _parts(self._fits[key], [wanted])
+        return float(bounds[0]), float(rest[0])
 
     @cached_property
-    def residuals(self) -> list[float]:
-        """log(measured / predicted) of each measured point, predicted by the others."""
+    def residuals(self) -> list[Residual]:
+        """How far off each measured point is, predicted by the others."""
         return self.residuals_on(self.measured, leave_out=True)
 
-    def residuals_on(self, others: Sequence[Case], leave_out: bool = False) -> list[float]:
-        """log(measured / predicted) of measured cases, of another recording or of this one."""
-        found = ((c, self.us(c, c.point if leave_out else None)) for c in others)
-        return [log(c.measured_us / us) for c, us in found if us and c.measured_us]
+    def residuals_on(self, others: Sequence[Case], leave_out: bool = False) -> list[Residual]:
+        """The same of measured cases, of another recording or of this one."""
+        found = ((c, self._parts(c, c.point if leave_out else None)) for c in others)
+        return [
+            Residual(parts[0] >= parts[1], log(c.measured_us / sum(parts)))
+            for c, parts in found
+            if parts and c.measured_us
+        ]
 
     def left_out(self) -> list[Prediction]:
         """Each measured point as the others predict it, with the interval of all such predictions."""
-        factor = float(np.exp(width(self.residuals)))
-        found = ((c, self.us(c, c.point)) for c in self.measured)
-        return [
-            Prediction(c.point, us, us / factor, us * factor, c.measured_us)
-            for c, us in found
-            if us
-        ]
+        return list(self._predictions(self.measured, self.residuals, 1.0, leave_out=True))
 
-    def predict(self, wanted: Sequence[Case], residuals: Sequence[float]) -> list[Prediction]:
-        """Times with intervals that cover COVERED of such residuals; points that it cannot predict are left out."""
-        factor = float(np.exp(width(residuals)))
-        found = ((c, self.us(c)) for c in wanted)
-        return [
-            Prediction(c.point, us, us / factor, us * factor, c.measured_us)
-            for c, us in found
-            if us
-        ]
+    def predict(
+        self, wanted: Sequence[Case], residuals: Sequence[Residual], wider: float = 1.0
+    ) -> list[Prediction]:
+        """Times with intervals that cover COVERED of such residuals; points that it cannot predict are left out.
+
+        wider: times the width of the intervals, as a log.
+        """
+        return list(self._predictions(wanted, residuals, wider))
+
+    def _predictions(
+        self,
+        wanted: Sequence[Case],
+        residuals: Sequence[Residual],
+        wider: float,
+        leave_out: bool = False,
+    ) -> Iterator[Prediction]:
+        factors = {kind: exp(wider * width_of(residuals, kind)) for kind in (True, False)}
+        for c in wanted:
+            parts = self._parts(c, c.point if leave_out else None)
+            if parts:
+                us, bounded = sum(parts), parts[0] >= parts[1]
+                low = max(us / factors[bounded], min(c.least_us, us))
+                yield Prediction(c.point, us, low, us * factors[bounded], c.measured_us, bounded)
+
+
+def width_of(residuals: Sequence[Residual], bounded: bool) -> float:
+    """The width for one kind of point; where few of that kind were measured, not less than that of all points."""
+    own, every = [r.off for r in residuals if r.bounded == bounded], [r.off for r in residuals]
+    if len(own) >= FEWEST_OF_KIND:
+        return width(own)
+    return max(width(every), *map(abs, own), 0.0)
 
 
 def width(residuals: Sequence[float]) -> float:
@@ -155,12 +197,13 @@ def width(residuals: Sequence[float]) -> float:
     return float(ordered[rank - 1])
 
 
-def _times(fit: Numbers, wanted: Sequence[Case]) -> Numbers:
+def _parts(fit: Numbers, wanted: Sequence[Case]) -> tuple[Numbers, Numbers]:
+    """(What the bounds take, latency and what the events take) of each case."""
     dram_share, sm_share, cycles = np.exp(fit)
     dram = np.array([c.dram_us for c in wanted]) / dram_share
     sm = np.array([c.sm_us for c in wanted]) / sm_share
     rest = np.array([c.floor_us + cycles * c.cycle_ns / 1e3 for c in wanted])
-    return np.asarray((dram**SHARPNESS + sm**SHARPNESS) ** (1 / SHARPNESS) + rest)
+    return (dram**SHARPNESS + sm**SHARPNESS) ** (1 / SHARPNESS), rest
 
 
 def _fitted(measured: Sequence[Case]) -> Numbers:
@@ -168,7 +211,7 @@ def _fitted(measured: Sequence[Case]) -> Numbers:
     times = np.log([c.measured_us or np.nan for c in measured])
 
     def off(fit: Numbers) -> Numbers:
-        return np.log(_times(fit, measured)) - times
+        return np.log(sum(_parts(fit, measured))) - times
 
     start = np.log([0.8, 0.5, 2000.0])
     bounds = (np.log([0.05, 1e-3, 1.0]), np.log([1.2, 1.0, 1e5]))

@@ -20,7 +20,17 @@ from ncuflow.findings.ceilings import datasheet
 from ncuflow.io import BadInput, UsageError, read_json, write_json
 from ncuflow.model import Results
 from ncuflow.static.device import device
-from ncuflow.static.model import COVERED, Case, Model, Prediction, Rates, case, width
+from ncuflow.static.model import (
+    ACROSS,
+    COVERED,
+    Case,
+    Model,
+    Prediction,
+    Rates,
+    Residual,
+    case,
+    width_of,
+)
 
 
 def read(folder: Path) -> list[Results]:
@@ -48,8 +58,9 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
     """predictions.json: the predictions, and how far such predictions are off where that is known.
 
     left_out: each measured point as the others predict it; crossed: the measured points of the other
-    GPU, where it was measured; inside: the part of them within their intervals. factor: a time lies
-    between the prediction over it and the prediction times it.
+    GPU, where it was measured; inside: the part of them within their intervals. factors: a time lies
+    between the prediction over it and the prediction times it, where bounds make up most of it and
+    elsewhere. Intervals on another architecture are wider by `across` (of 1, as a log).
     """
     here = cases(measured, 0.0)
     model = Model(here)
@@ -58,13 +69,16 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
     known = [case for case in there if case.measured_us is not None]
     crossed = model.residuals_on(known)
     residuals = model.residuals
-    found = model.predict(there, residuals)
+    kinds = {result["provenance"]["compute_capability"] for result in (measured[0], wanted[0])}
+    across = ACROSS if len(kinds) > 1 else 1.0
+    found = model.predict(there, residuals, across)
     return {
         "schema": 1,
         "tier": "S",
         "from": measured[0]["provenance"],
         "to": wanted[0]["provenance"],
         "covered": COVERED,
+        "across": across,
         "left_out": _errors(residuals, model.left_out()),
         "crossed": _errors(crossed, [p for p in found if p.measured_us]) if crossed else None,
         "points": [asdict(prediction) for prediction in found],
@@ -72,13 +86,17 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
     }
 
 
-def _errors(residuals: Sequence[float], points: Sequence[Prediction]) -> dict[str, Any]:
+def _errors(residuals: Sequence[Residual], points: Sequence[Prediction]) -> dict[str, Any]:
     inside = [p.low <= (p.measured_us or 0) <= p.high for p in points]
+    kinds = {"bounds": True, "latency": False}
     return {
         "n": len(residuals),
-        "median_error": exp(median(abs(r) for r in residuals)) - 1,
-        "bias": exp(median(residuals)) - 1,
-        "factor": exp(width(residuals)),
+        "median_error": exp(median(abs(r.off) for r in residuals)) - 1,
+        "bias": exp(median(r.off for r in residuals)) - 1,
+        "factors": {name: exp(width_of(residuals, kind)) for name, kind in kinds.items()},
+        "of_kind": {
+            name: sum(r.bounded == kind for r in residuals) for name, kind in kinds.items()
+        },
         "inside": sum(inside) / len(inside),
         "points": [asdict(point) for point in points],
     }

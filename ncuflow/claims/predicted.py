@@ -1,0 +1,173 @@
+"""Claims that need a time, held against predicted times where none was measured.
+
+    ncuflow claims-predicted --results DIR --predictions predictions.json --claims claims --out FILE.json
+
+DIR has the results of a GPU that was not there, and claims.json. Of each claim that nothing there decides and
+that is of this architecture or of none, FILE.json says what the whole interval of the predictions says:
+
+    predicted to hold        at every time of the intervals
+    predicted not to hold    at none
+    open                     the interval lies on both sides, or what the claim needs is no time
+
+It is a word of its own: no prediction confirms or refutes. A figure that was published of this architecture is a
+measurement of somebody's, which no prediction overrules: it stays open, and FILE.json says whether it lies
+inside the interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median_low
+from typing import Any, NamedTuple, cast
+
+from ncuflow.claims import files
+from ncuflow.claims.decision import Answer, expected, margins, value_at
+from ncuflow.claims.evidence import Grounds, Unanswered, select
+from ncuflow.claims.model import Claim, Decision
+from ncuflow.claims.record import NOT_TESTABLE
+from ncuflow.claims.scope import Scope
+from ncuflow.findings.columns import BY_NAME
+from ncuflow.findings.join import architecture
+from ncuflow.io import read_json, write_json
+from ncuflow.model import Results
+
+HOLDS, FAILS, OPEN = "predicted to hold", "predicted not to hold", "open"
+ENDS = ("us", "low", "high")  # of a prediction: the time itself, and its interval
+RATES = ("tflops", "gbs", "gbs_fraction_datasheet", "tflops_fraction_datasheet")
+Times = Mapping[str, Mapping[str, float]]  # point -> ends
+Sides = Mapping[str, Grounds]  # end -> the results with such times
+
+
+class Range(NamedTuple):
+    """What a claim's value may be at a point: as predicted, lowest and highest."""
+
+    value: Answer
+    low: Answer
+    high: Answer
+    point: str | None
+
+
+def at(results: Results, times: Times, end: str) -> Results:
+    """Results with the predicted times of one end where a measured one would stand, and the rates that follow."""
+    points = []
+    for point in results["points"]:
+        row = dict(point["measurement"])
+        if row["time_cold_us"] is None and point["point"] in times:
+            row["time_cold_us"] = times[point["point"]][end]
+            for name in RATES:
+                over, under = (row[term] for term in BY_NAME[name].terms)
+                row[name] = None if None in (over, under) else over / under * BY_NAME[name].scale
+        points.append({**point, "measurement": row})
+    return cast(Results, {**results, "points": points})
+
+
+def judge(claim: Claim, sides: Sides) -> dict[str, Any] | None:
+    """The first decision that predictions can answer; None where none can."""
+    for decide in claim.decide:
+        if decide.over == "points":
+            try:
+                ranges = list(_ranges(claim, decide, sides))
+            except Unanswered:
+                continue
+            if any(ranges):
+                return _judged(claim, decide, ranges)
+    return None
+
+
+def _judged(claim: Claim, decide: Decision, ranges: Sequence[Range | None]) -> dict[str, Any]:
+    wanted = expected(claim, decide)
+    margin = margins(decide, wanted)
+    known = [r for r in ranges if r is not None]
+    unknown = len(known) < len(ranges)
+    if decide.aggregate in ("max", "min", "median"):
+        known = [_aggregated(decide.aggregate, known)]
+    middle = [v for v in (wanted.value, wanted.low, wanted.high) if v is not None]
+    worst = {r: min(margin(r.low), margin(r.high)) for r in known}
+    best = {r: _best(margin, r, sum(middle) / len(middle) if middle else 0.0) for r in known}
+    some = decide.aggregate == "any"
+    holds = any(w >= 0 for w in worst.values()) if some else min(worst.values()) >= 0
+    fails = max(best.values()) < 0 if some else any(b < 0 for b in best.values())
+    if unknown:  # it could be the one that turns the answer
+        holds, fails = holds and some, fails and decide.aggregate == "all"
+    shown = (max if some else min)(known, key=best.__getitem__ if fails else worst.__getitem__)
+    quoted = decide.compare == "within" and claim.published.gpu is not None
+    return {
+        "verdict": OPEN if quoted else HOLDS if holds else FAILS if fails else OPEN,
+        "figure": wanted.value if quoted else None,
+        "unit": "" if isinstance(shown.value, bool) else wanted.unit,
+        "points": len(ranges),
+        **shown._asdict(),
+    }
+
+
+def _ranges(claim: Claim, decide: Decision, sides: Sides) -> Iterator[Range | None]:
+    """What the value may be at each point; None where something else than a time is unknown."""
+    given = {"published": claim.published.value, "ceiling": claim.published.ceiling}
+    corners = []
+    for corner in _corners(decide, sides):
+        scopes = select(claim, decide, next(iter(corner.values())), corner)
+        corners.append([scope.with_values(**given) for scope in scopes])
+    yield from (_range(decide, scopes) for scopes in zip(*corners, strict=True))
+
+
+def _corners(decide: Decision, sides: Sides) -> Iterator[Mapping[str, Grounds]]:
+    """As predicted, then every combination of ends: of the points, or of each sample against the others."""
+    for end in ENDS:
+        yield dict.fromkeys(decide.samples or [""], sides[end])
+    for one in decide.samples or {}:
+        for mine, theirs in (("low", "high"), ("high", "low")):
+            yield {name: sides[mine if name == one else theirs] for name in decide.samples or {}}
+
+
+def _range(decide: Decision, scopes: Sequence[Scope]) -> Range | None:
+    values = [value_at(decide.value, scope, {}) for scope in scopes]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return Range(known[0], min(known), max(known), scopes[0].point)
+
+
+def _aggregated(kind: str, ranges: Sequence[Range]) -> Range:
+    """The range of a maximum, a minimum or a median, at the point that has it as predicted."""
+    one: Callable[..., Any] = median_low if kind == "median" else max if kind == "max" else min
+    value, low, high = (one(ends) for ends in zip(*(r[:3] for r in ranges), strict=True))
+    return Range(value, low, high, next(r.point for r in ranges if r.value == value))
+
+
+def _best(margin: Callable[[Answer], float], r: Range, middle: float) -> float:
+    """The largest margin inside a range: at an end, or at what is allowed in between."""
+    inside = min(max(middle, float(r.low)), float(r.high))
+    return max(margin(v) for v in (r.low, r.high, *([] if isinstance(r.low, bool) else [inside])))
+
+
+def of_another_gpu(published: Mapping[str, Any], here: str | None) -> bool:
+    """Whether a figure is of a GPU of another architecture, or of one that its source does not name."""
+    return bool(published["gpu"]) and published["architecture"] != here
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--results", type=Path, required=True, help="of tier S, with claims.json")
+    parser.add_argument("--predictions", type=Path, required=True, help="of `ncuflow predict`")
+    parser.add_argument("--claims", type=Path, required=True, help="folder of claim files")
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    found = [read_json(path) for path in sorted(args.results.glob("*_results.json"))]
+    times = {point["point"]: point for point in read_json(args.predictions)["points"]}
+    sides = {
+        end: Grounds({one["target"]: at(one, times, end) for one in found}, checked=False)
+        for end in ENDS
+    }
+    here = architecture(found[0]["provenance"])
+    records = {record["id"]: record for record in read_json(args.results / "claims.json")}
+    judged = {}
+    for claim in files.load(args.claims):
+        record = records[claim.id]
+        if record["verdict"] == NOT_TESTABLE and not of_another_gpu(record["published"], here):
+            answer = judge(claim, sides)
+            if answer:
+                judged[claim.id] = answer
+    write_json(args.out, judged)

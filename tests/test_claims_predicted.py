@@ -1,0 +1,108 @@
+"""Claims held against predicted times: decided only where the whole interval lies on one side."""
+
+from __future__ import annotations
+
+import pytest
+from claims_data import A100, claim, decide, write
+from results_data import entry, results
+
+from ncuflow.claims import files
+from ncuflow.claims.evidence import Grounds
+from ncuflow.claims.predicted import ENDS, at, judge, of_another_gpu
+
+WORK = {"flops_analytic": 1e9, "bytes_analytic": 1e9, "ceiling_dram_gbs_datasheet": 2000.0}
+POINTS = results(
+    entry("decode/B1", {"batch": 1}, **WORK),
+    entry("decode/B32", {"batch": 32}, **WORK),
+)
+# 1e9 bytes: 1000 GB/s between 800 and 1250; 500 between 400 and 625
+TIMES = {
+    "decode/B1": {"us": 1000.0, "low": 800.0, "high": 1250.0},
+    "decode/B32": {"us": 2000.0, "low": 1600.0, "high": 2500.0},
+}
+
+
+def judged(tmp_path, times=TIMES, **changes):
+    (loaded,) = files.load(write(tmp_path / "claims", claim(**changes)))
+    return judge(loaded, {end: Grounds({"decode": at(POINTS, times, end)}) for end in ENDS})
+
+
+def test_predicted_times_stand_where_none_was_measured():
+    row = at(POINTS, TIMES, "low")["points"][0]["measurement"]
+    assert (row["time_cold_us"], row["gbs"], row["gbs_fraction_datasheet"]) == (800, 1250, 0.625)
+    measured = results(entry("decode/B1", {"batch": 1}, time_cold_us=7.0, **WORK))
+    assert at(measured, TIMES, "low")["points"][0]["measurement"]["time_cold_us"] == 7
+    assert POINTS["points"][0]["measurement"]["time_cold_us"] is None
+
+
+@pytest.mark.parametrize(
+    ("published", "how", "verdict"),
+    [
+        ({"value": 700}, decide("gbs", "at least"), "predicted to hold"),
+        ({"value": 1300}, decide("gbs", "at least"), "predicted not to hold"),
+        ({"value": 900}, decide("gbs", "at least"), "open"),  # inside 800 to 1250
+        ({"value": 390}, decide("gbs", "at least", "min"), "predicted to hold"),
+        ({"value": 450}, decide("gbs", "at least", "min"), "open"),
+        ({"value": 650}, decide("gbs", "at most", "all"), "predicted not to hold"),
+        ({"value": 650}, decide("gbs", "at most", "any"), "predicted to hold"),
+        ({"value": None, "range": [300, 2000]}, decide("gbs", "between", "all"),
+         "predicted to hold"),
+        # at one end below, at the other above, and inside in between
+        ({"value": None, "range": [900, 1100]}, decide("gbs", "between", "max"), "open"),
+        ({"value": None, "range": [630, 790]}, decide("gbs", "between", "any"),
+         "predicted not to hold"),
+        ({"value": None}, decide("gbs > 300", "holds", "all"), "predicted to hold"),
+        ({"value": None}, decide("gbs > 450", "holds", "all"), "open"),
+    ],
+)  # fmt: skip
+def test_the_whole_interval_decides(tmp_path, published, how, verdict):
+    found = judged(tmp_path, published={"unit": "GB/s"} | published, decide=how)
+    assert found["verdict"] == verdict
+
+
+def test_a_ratio_takes_the_worst_of_both_intervals(tmp_path):
+    samples = {"one": {"where": "batch == 1"}, "many": {"where": "batch == 32"}}
+    how = decide("many_time_cold_us / one_time_cold_us", "at least", samples=samples)
+    found = judged(
+        tmp_path, published={"value": 2, "unit": "×"}, decide=how | {"differ": ["batch"]}
+    )
+    assert (found["low"], found["value"], found["high"]) == (1600 / 1250, 2, 2500 / 800)
+    assert found["verdict"] == "open"
+
+
+def test_no_prediction_overrules_a_figure_of_the_gpu_itself(tmp_path):
+    how = decide("gbs", "within", tolerance={"relative": 0.1})
+    found = judged(tmp_path, published={"value": 9000, "unit": "GB/s", **A100}, decide=how)
+    assert (found["verdict"], found["figure"]) == ("open", 9000)
+
+
+def test_what_else_is_unknown_is_not_decided(tmp_path):
+    lacking = {"decode/B1": TIMES["decode/B1"]}
+    at_most = decide("gbs", "at most", "all")
+    assert (
+        judged(tmp_path, published={"value": 2000, "unit": "GB/s"}, decide=at_most)["verdict"]
+        == "predicted to hold"
+    )
+    assert (
+        judged(tmp_path, lacking, published={"value": 2000, "unit": "GB/s"}, decide=at_most)[
+            "verdict"
+        ]
+        == "open"
+    )
+    # one point that fails is enough, whatever the other may be
+    assert (
+        judged(tmp_path, lacking, published={"value": 700, "unit": "GB/s"}, decide=at_most)[
+            "verdict"
+        ]
+        == "predicted not to hold"
+    )
+    assert judged(tmp_path, decide=decide("sol_memory_pct", "at least", limit=60)) is None
+
+
+def test_a_figure_of_another_architecture_is_not_this_gpus():
+    h100 = {"gpu": "NVIDIA H100 SXM", "architecture": "sm_90"}
+    assert of_another_gpu(h100, "sm_80") and not of_another_gpu(A100, "sm_80")
+    assert of_another_gpu(
+        {"gpu": "a GPU that the source does not name", "architecture": None}, "sm_80"
+    )
+    assert not of_another_gpu({"gpu": None, "architecture": None}, "sm_80")
