@@ -1,5 +1,6 @@
 # ncuflow: measured kernel guides for FlashInfer.
 #   snakemake -j1 all                 everything, live on a GPU or from recorded evidence
+#   snakemake -j1 all --config machine=a100-static    the pages of a GPU that is not there
 #   snakemake -j1 decode              one kernel target: its chain and its page
 #   snakemake --list-target-rules     what else there is
 from snakemake.utils import min_version
@@ -31,5 +32,5 @@ include: "workflows/sample.smk"
 rule all:
     default_target: True
     input:
-        rules.reports.input,
+        rules.static.input if STATIC_MACHINE else rules.reports.input,
     localrule: True

@@ -34,7 +34,11 @@ try:
     os.environ[_FOLDERS] = os.pathsep.join(
         str(Path(folder).absolute()) for folder in config["target_folders"]
     )
-    RUNNING = _evidence.resolve(config, TARGETS)
+    # machine=a100-static names pages of a GPU that is not there; what was measured keeps its own folder.
+    STATIC_MACHINE = str(config["machine"] or "").endswith("-static")
+    RUNNING = _evidence.resolve(
+        {**config, "machine": None} if STATIC_MACHINE else config, TARGETS
+    )
     SIDES = _sides.of(config["base"], config["head"], RUNNING)
     HERE = _evidence.here(config) if RUNNING.recording else RUNNING
     # Folder below `outputs` -> the evidence that its files are made from: this run's, the sides of a comparison,

@@ -16,6 +16,21 @@ rule sample:
         " && cp {params.out:q}/tables/$target/measurements.csv docs/sample/tables/$target/; done) 2> {log:q}"
 
 
+# The pages of a GPU that is not there: snakemake -j1 sample_static --config machine=a100-static
+rule sample_static:
+    input:
+        rules.static_pages.output,
+    output:
+        touch(f"{STATIC}/sample.done"),
+    log:
+        f"{STATIC}/logs/sample.log",
+    params:
+        pages=f"{STATIC}/reports",
+        out=f"docs/sample/{Path(STATIC).name}",
+    shell:
+        "(rm -rf {params.out:q} && mkdir -p {params.out:q} && cp {params.pages:q}/*.md {params.out:q}/) 2> {log:q}"
+
+
 if PAIRS:
 
     # The comparison of the shipped recordings: snakemake -j1 sample_compare --config base=… head=…

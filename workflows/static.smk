@@ -8,11 +8,7 @@ try:
     ABSENT = _device.of_architecture(str(config["arch"]), config["gpu"])
 except ValueError as error:
     raise WorkflowError(str(error)) from None
-# A machine's name is that of outputs of its own; these have a name of theirs, unless one is given that says what they are.
-_named = str(config["machine"] or "")
-STATIC = (
-    f"{config['outputs']}/{_named if _named.endswith('-static') else ABSENT.folder}"
-)
+STATIC = f"{config['outputs']}/{config['machine'] if STATIC_MACHINE else ABSENT.folder}"
 RECORDED_FACTS = _facts.recorded(ABSENT.compute_capability)
 BESIDE = _facts.recorded("9.0" if ABSENT.compute_capability != "9.0" else "8.0")
 SWEEP = json.dumps(

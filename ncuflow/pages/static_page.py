@@ -16,13 +16,13 @@ from ncuflow.claims.audit import UNDECIDABLE
 from ncuflow.claims.predicted import OPEN, of_another_gpu
 from ncuflow.claims.record import CONFIRMED, REFUTED
 from ncuflow.findings.columns import BY_NAME
-from ncuflow.findings.kernelname import Decoder, canonical
+from ncuflow.findings.kernelname import DecodedName, Decoder, canonical
 from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.io import read_json, write_text
 from ncuflow.model import Kernel, Results
 from ncuflow.pages import Context
 from ncuflow.pages.pages import environment
-from ncuflow.static import sass
+from ncuflow.static import dsl, sass
 from ncuflow.static.facts import Facts
 from ncuflow.static.predict import read
 from ncuflow.target import load, ordered
@@ -70,22 +70,38 @@ def context(
 
 def _chapter(found: Results, predicted: Mapping[str, Any], decoder: Decoder) -> Context:
     times = {point["point"]: point for point in predicted["points"]}
-    rows, arguments = [], {}
+    rows, decoded = [], {}
     for point in found["points"]:
         for kernel in point["kernels"]:
+            name = kernel["demangled"] or kernel["name"]
+            decoded[name] = decoder.decode(name)
+            shown = dsl.described(name) or decoded[name].name
             limit = occupancy_limit(kernel["metrics"])
-            decoded = decoder.decode(kernel["demangled"] or kernel["name"])
-            arguments[kernel["demangled"]] = decoded
-            rows.append({**kernel, "point": point["point"], "decoded": decoded, "limit": limit})
+            rows.append({**kernel, "point": point["point"], "shown": shown, "limit": limit})
+    why: dict[str, list[str]] = {}
+    for p in found["points"]:
+        if p["status"] == "skipped" or p["problems"]:
+            why.setdefault(p["reason"] or "; ".join(p["problems"]), []).append(p["point"])
     return {
         "rows": rows,
-        "kernels": [decoded for decoded in arguments.values() if decoded.arguments],
+        "arguments": _arguments(list(decoded.values())),
         "times": [
             times[p["point"]] | {"id": p["point"]} for p in found["points"] if p["point"] in times
         ],
-        "unable": [(p["point"], p["reason"]) for p in found["points"] if p["status"] == "skipped"],
-        "lost": [(p["point"], "; ".join(p["problems"])) for p in found["points"] if p["problems"]],
+        "unsaid": why,
     }
+
+
+def _arguments(decoded: Sequence[DecodedName]) -> Context:
+    """Kernel -> parameter -> its values in these launches, and what it means."""
+    kernels: dict[str, dict[str, Any]] = {}
+    for one in decoded:
+        parameters = kernels.setdefault(one.name, {}) if one.arguments else {}
+        for argument in (*one.arguments, *one.derived):
+            entry = parameters.setdefault(argument.parameter, {"values": {}, "meaning": None})
+            entry["values"][argument.value] = None
+            entry["meaning"] = argument.meaning or entry["meaning"]
+    return kernels
 
 
 def _kernels(launched: Sequence[Kernel], facts: Facts, beside: Facts | None) -> Iterator[Context]:
@@ -102,7 +118,7 @@ def _kernels(launched: Sequence[Kernel], facts: Facts, beside: Facts | None) -> 
 
 def _short(name: str) -> str:
     """A kernel's name and template arguments without namespaces."""
-    return name.replace("flashinfer::", "").replace("norm::", "")
+    return dsl.described(name) or name.replace("flashinfer::", "").replace("norm::", "")
 
 
 def _loop(kernel: Mapping[str, Any]) -> Context | None:

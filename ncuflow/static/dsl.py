@@ -37,6 +37,10 @@ KERNELS = {  # variant -> what runs: module of FlashInfer, class, function that 
         "_get_compiled_fused_add_rmsnorm_kernel",
     ),
 }
+_NAME = re.compile(
+    r"kernel_cutlass_kernel_flashinfernormkernels[a-z_]*?(?P<kind>[A-Z]\w*?Kernel)_object_at_"
+    r"_tensorptr(?P<dtype>b?f16)gmemalign\d+oi64(?P<sizes>\d+)_"
+)
 DTYPES = {"f16": "float16", "bf16": "bfloat16"}
 
 
@@ -63,6 +67,15 @@ def name(kernel: str, dtype: str, hidden: int, pdl: bool) -> str:
     tensors = (rows, weight, rows) if kernel == "rmsnorm" else (rows, rows, weight)
     whole = f"kernel_cutlass_kernel_flashinfernormkernels{module}{kind}_object_at__{'_'.join(tensors)}___{pdl}"
     return f"{whole[:LONGEST]}_0"
+
+
+def described(kernel: str) -> str | None:
+    """E.g. "RMSNormKernel (CuTe DSL, f16, 4096)" for a name of CuTe DSL; None for another."""
+    found = _NAME.match(kernel)
+    if found is None:
+        return None
+    twice = found["sizes"][:-1]
+    return f"{found['kind']} (CuTe DSL, {found['dtype']}, {twice[: len(twice) // 2]})"
 
 
 def commands(arch: str, points: Sequence[Params]) -> Iterator[tuple[str, str]]:
