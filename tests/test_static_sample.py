@@ -1,0 +1,48 @@
+"""The pages of docs/sample/a100-static are what the recorded facts and the default recording give."""
+
+from __future__ import annotations
+
+import re
+
+from conftest import ROOT
+
+from ncuflow.static.device import device
+from ncuflow.static.facts import default_blocks, stored
+from ncuflow.static.launches import RULES
+from ncuflow.static.results import results
+from ncuflow.target import load
+
+SAMPLE = ROOT / "docs/sample/a100-static"
+INDEX = (SAMPLE / "INDEX.md").read_text()
+
+
+def rows(point):
+    """Cells of each launch of a point on the page."""
+    found = re.findall(rf"^\| `{re.escape(point)}` \| (.*) \|$", INDEX, re.MULTILINE)
+    return [row.split(" | ") for row in found if " µs" not in row]
+
+
+def test_every_launch_of_the_sweep_is_on_the_page_as_it_is_computed():
+    seen = 0
+    for name, blocks in default_blocks().items():
+        if name in RULES:
+            found = results(load(name), blocks, stored("8.0"), device("NVIDIA A100-SXM4-80GB"))
+            for point in found["points"]:
+                shown = [[k["grid"], k["registers"]] for k in point["kernels"] if k["grid"]]
+                told = [[row[1], int(row[3])] for row in rows(point["point"]) if row[1] != "–"]
+                assert told == shown, point["point"]
+                seen += len(shown)
+    assert seen > 130
+
+
+def test_the_counts_of_claims_add_up_and_nothing_stands_for_a_measurement():
+    counts = dict(
+        re.findall(r"^\| ([^|]+) \| (\d+) \|$", INDEX.split("## Figures")[0], re.MULTILINE)
+    )
+    total = int(counts.pop("all"))
+    assert sum(map(int, counts.values())) == total == 120
+    for page in SAMPLE.glob("*.md"):
+        text = page.read_text()
+        assert "Tier S (static: compiled, not run)" in text
+        assert "| measured |" not in text.replace("| measured | – | – |", "")
+    assert sum(path.stat().st_size for path in SAMPLE.iterdir()) < 1_000_000
