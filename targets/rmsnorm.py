@@ -254,6 +254,7 @@ TARGET = Target(
     id=point_id,
     unable=unable,
     memory=lambda p: 2 * work(p).bytes,
+    silences=lambda p: p["norm"] != "cuda",  # a kernel of CuTe DSL is one that nsys does not record
     work=work,
     prepare=prepare,
     kernels=tuple(
