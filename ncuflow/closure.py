@@ -8,15 +8,12 @@ so modules are searched for their import statements and not parsed as a whole.
 
 from __future__ import annotations
 
-import ast
 import os
 import re
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ncuflow.cli import COMMANDS
 from ncuflow.io import resource
@@ -26,12 +23,13 @@ PACKAGE = Path(__file__).parent
 TARGETS = "ncuflow.targets"  # imported by name, so no import statement has them
 LOADS = "ncuflow.target"  # by this module
 _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:(?:[ \t].*)?\n)+", re.MULTILINE)
-_IMPORT = re.compile(
-    r"^[ \t]*(?:from [\w.]+ import (?:\([^)]*\)|.+)|import [\w., ]+)", re.MULTILINE
-)
+_FROM = re.compile(rf"from ({PACKAGE.name}[\w.]*) import (\([^)]*\)|.+)")
+_IMPORT = re.compile(rf"import ({PACKAGE.name}\.[\w.]+)")
+_NAME = re.compile(r"([\w.]+)(?: as \w+)?")
 _STARTED = re.compile(r'"-m",\s*"ncuflow",\s*"([\w-]+)"')
-_DATA = re.compile(r'\bresource\("([^"]+)"\)')
-_TEMPLATE = re.compile(r'\bget_template\("([^"]+)"\)')
+_DATA = re.compile(r'resource\("([^"]+)"\)')
+_TEMPLATE = re.compile(r'get_template\("([^"]+)"\)')
+_INCLUDED = re.compile(r"\{%-? *(?:include|import|from|extends) +(.+?)(?: import .+)? *-?%\}")
 _BESIDE = re.compile(r'Path\(__file__\)\.with_name\("([^"]+)"\)')
 
 
@@ -54,12 +52,12 @@ def of(
         modules |= _closure(*(f"{TARGETS}.{name}" for name in plugins))
     found = {file for name in modules for file in _files(name)}
     found |= {file for page in pages for file in _templates(f"{page}.md.j2")}
-    return sorted(map(_shown, found))
+    return _shown(found)
 
 
 def data(folder: str) -> list[str]:
     """Paths of the files below a data folder, in the order of their names."""
-    return sorted(_shown(path) for path in resource(folder).rglob("*") if path.is_file())
+    return _shown(path for path in resource(folder).rglob("*") if path.is_file())
 
 
 def _plugins() -> list[str]:
@@ -103,21 +101,15 @@ def _text(module: str) -> str:
 
 @cache
 def imported(module: str) -> list[str]:
-    """What a module imports, in functions too, and the modules of the commands that it starts."""
+    """What a module imports, in functions too, and the modules of the commands that it starts.
+
+    A name that is no module has no file.
+    """
     text = _text(module)
     names = [COMMANDS[command][0] for command in _STARTED.findall(text)]
-    for statement in _IMPORT.findall(text):
-        names += _named(ast.parse(textwrap.dedent(statement)).body[0])
-    return names
-
-
-def _named(statement: ast.stmt) -> Iterator[str]:
-    """The names that may be modules in an import statement; those that are none have no file."""
-    if isinstance(statement, ast.Import):
-        yield from (alias.name for alias in statement.names)
-    elif isinstance(statement, ast.ImportFrom) and statement.module:
-        yield statement.module
-        yield from (f"{statement.module}.{alias.name}" for alias in statement.names)
+    for package, parts in _FROM.findall(text):
+        names += [package, *(f"{package}.{part}" for part in _NAME.findall(parts))]
+    return names + _IMPORT.findall(text)
 
 
 @cache
@@ -135,16 +127,12 @@ def _files(module: str) -> tuple[Path, ...]:
 @cache
 def _templates(name: str) -> frozenset[Path]:
     """The templates of this name or pattern, with all that they include."""
-    from jinja2 import Environment, nodes
-
-    kinds = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
     found = {path for path, known in _all_templates() if fnmatchcase(known, name)}
     for path in frozenset(found):
-        for node in Environment().parse(path.read_text(encoding="utf-8")).find_all(kinds):
-            named: Any = node.template  # type: ignore[attr-defined]
-            for one in named.items if isinstance(named, nodes.List) else [named]:
-                parts = one.nodes if isinstance(one, nodes.Concat) else [one]
-                known = (part.value if isinstance(part, nodes.Const) else "*" for part in parts)
+        for said in _INCLUDED.findall(path.read_text(encoding="utf-8")):
+            for one in said.strip("[]").split(","):
+                parts = (part.strip() for part in one.split("~"))
+                known = (part[1:-1] if part.startswith('"') else "*" for part in parts)
                 found |= _templates("".join(known))
     return frozenset(found)
 
@@ -160,7 +148,12 @@ def _all_templates() -> list[tuple[Path, str]]:
     ]
 
 
-def _shown(path: Path) -> str:
-    """The path with its links followed, as seen from the working directory."""
-    real = path.resolve()
-    return os.path.relpath(real) if real.is_relative_to(Path.cwd()) else str(real)
+def _shown(paths: Iterable[Path]) -> list[str]:
+    """The paths, sorted, with their links followed, as seen from the working directory."""
+    here = f"{Path.cwd()}{os.sep}"
+    return sorted(_real(path).removeprefix(here) for path in paths)
+
+
+@cache
+def _real(path: Path) -> str:
+    return os.path.realpath(path)
