@@ -8,6 +8,8 @@ from typing import Any
 import jsonschema
 import yaml
 
+from ncuflow.io import read_yaml
+
 LONGEST = 200  # characters of a message: it quotes the value, which may be a whole sweep
 
 
@@ -25,7 +27,7 @@ def typed(value: Any) -> Any:
 
 def check(config: dict[str, Any], schema: Path) -> None:
     """Raises ValueError with one line that names the first setting that the schema refuses."""
-    validator = jsonschema.Draft202012Validator(yaml.safe_load(schema.read_text("utf-8")))
+    validator = jsonschema.Draft202012Validator(read_yaml(schema))
     error = jsonschema.exceptions.best_match(validator.iter_errors(config))
     if error is None:
         return

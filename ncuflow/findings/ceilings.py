@@ -12,10 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ncuflow.io import BadInput, read_as
+from ncuflow.io import BadInput, read_as, read_yaml
 from ncuflow.model import Ceilings
 
 DATASHEETS = Path(__file__).with_name("datasheets.yaml")
@@ -57,8 +56,7 @@ class Measured(BaseModel):
 @cache
 def datasheets() -> tuple[dict[str, Any], ...]:
     """All datasheet entries, in the order in which they are matched."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return tuple(yaml.load(DATASHEETS.read_text("utf-8"), Loader=loader))
+    return tuple(read_yaml(DATASHEETS))
 
 
 def datasheet(device: str | None) -> dict[str, Any] | None:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import yaml
-
+from ncuflow.io import read_yaml
 from ncuflow.target import known
 
 Templates = Mapping[str, Sequence[Sequence[str]]]  # name -> parameters in order, of each overload
@@ -86,9 +85,7 @@ class Decoder:
     """
 
     def __init__(self, own: Templates | None = None) -> None:
-        shipped: Templates = yaml.load(
-            SHIPPED.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
+        shipped: Templates = read_yaml(SHIPPED)
         self.templates: dict[str, Sequence[Sequence[str]]] = {**shipped}
         self.meanings: dict[str, str] = dict(VOCABULARY)
         for target in known().values():

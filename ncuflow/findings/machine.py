@@ -21,7 +21,9 @@ def environment_info(evidence: Path, recording: str | None) -> MachineInfo:
     return {
         "schema": 1,
         "provenance": provenance,
-        "findings": [finding.model_dump(exclude_unset=True) for finding in environment(evidence).findings],
+        "findings": [
+            finding.model_dump(exclude_unset=True) for finding in environment(evidence).findings
+        ],
         "ceilings": ceilings.machine(gpu, ceilings.load(evidence, gpu)),
     }
 

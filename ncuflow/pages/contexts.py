@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -34,10 +35,7 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     }
     if page == "environment":
         return context
-    context["targets"] = {
-        name: target_section(found, findings.source_index)
-        for name, found in findings.targets.items()
-    }
+    context["targets"] = _sections(findings)
     measured = together(results["provenance"] for results in findings.targets.values())
     context["provenance"] = measured or machine["provenance"]
     context["stopped"] = [(title(name), reason) for name, reason in findings.stopped.items()]
@@ -53,8 +51,16 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
             if choice["summary"]
         ]
     if page == "kernel-dev-guide":
-        context |= guide.context(findings)
+        context |= guide.context(findings, context["targets"])
     return context
+
+
+@cache  # the pages over all targets say the same of each
+def _sections(findings: Findings) -> dict[str, Context]:
+    return {
+        name: target_section(found, findings.source_index)
+        for name, found in findings.targets.items()
+    }
 
 
 def title(name: str) -> str:

@@ -7,6 +7,7 @@ page; a section is never left out and never empty.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ncuflow.findings import crossing
@@ -19,7 +20,6 @@ from ncuflow.pages import (
     guide_kernels,
     guide_source,
     guide_splitkv,
-    opportunities,
 )
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.guide_waits import hot_kernels, trees
@@ -33,15 +33,18 @@ AXES = ("seq_len", "batch", "rows", "tokens", "kv_len")
 USUAL_SIZES = (1, 32, 128)
 
 
-def context(findings: Findings) -> Context:
-    """The guide's part of the template context; ``guide`` is its only key."""
+def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
+    """The guide's part of the template context; ``guide`` is its only key.
+
+    shown: what the other pages say of each target (``contexts.target_section``).
+    """
     index = findings.source_index
     jit = findings.optional("jit_analysis")
     names = Decoder((index or {}).get("templates"))
     # An older recording knows nothing of a target that was added since.
     told = {*findings.targets, *findings.stopped, *(index["targets"] if index else known())}
     sections = {
-        target.name: section(target, number, findings, index, jit, names)
+        target.name: section(target, number, findings, shown.get(target.name, {}), jit, names)
         for number, target in enumerate((t for t in known().values() if t.name in told), start=1)
     }
     return {
@@ -59,10 +62,10 @@ def context(findings: Findings) -> Context:
 
 
 def section(
-    target: Target, number: int, findings: Findings, index: Any, jit: Any, names: Decoder
+    target: Target, number: int, findings: Findings, shown: Context, jit: Any, names: Decoder
 ) -> Context:
     """All that the page says of one kernel target; ``results`` is None where evidence lacks it."""
-    name, heading = target.name, target.heading or target.title
+    name, heading, index = target.name, target.heading or target.title, findings.source_index
     results = findings.targets.get(name)
     out: Context = {
         "name": name,
@@ -101,9 +104,9 @@ def section(
             points, names, [kernel.name for kernel in target.kernels]
         ),
         "launches": guide_kernels.launches(points),
-        "opportunities": opportunities.rows(results, index),
-        "choices": (shown := guide_choices.shown_choices(results)),
-        "knobs": guide_choices.knobs(results, shown, index),
+        "opportunities": shown["opportunities"],
+        "choices": (choices := guide_choices.shown_choices(results)),
+        "knobs": guide_choices.knobs(results, choices, index),
         "split": guide_splitkv.rows(points, results["provenance"].get("sm_count"), names),
     }
 

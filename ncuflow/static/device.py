@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ncuflow.io import read_yaml
 
 DEVICES = Path(__file__).with_name("devices.yaml")
 RESERVED_SHARED = 1024  # bytes of a block's shared memory that CUDA takes for itself, from 8.0 on
@@ -69,7 +69,7 @@ class Device:
 
 @cache
 def _content() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(DEVICES.read_text("utf-8"))
+    found: dict[str, Any] = read_yaml(DEVICES)
     return found
 
 

@@ -8,10 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ncuflow.findings.kernelname import canonical
-from ncuflow.io import read_json, resource
+from ncuflow.io import read_json, read_yaml, resource
 from ncuflow.runner import sweep
 
 FILE = "static.json.xz"
@@ -80,6 +78,6 @@ def stored(compute_capability: str) -> Facts:
 
 def default_blocks() -> Mapping[str, Sequence[sweep.Block]]:
     """The default sweep of the project's settings, by target."""
-    settings = yaml.safe_load((resource("config") / "config.yaml").read_text("utf-8"))
+    settings = read_yaml(resource("config") / "config.yaml")
     found: Mapping[str, Sequence[sweep.Block]] = settings["sweeps"]["default"]
     return found
