@@ -131,9 +131,11 @@ def misfits(text: str, package: Package) -> list[str]:
 
 def fits(call: ast.Call, signatures: list[inspect.Signature]) -> bool:
     """Whether the arguments bind to one of the (overloaded) signatures."""
+    unpacked = any(k.arg is None for k in call.keywords)  # what ** brings is not in the text
     for one in signatures:
+        bind = one.bind_partial if unpacked else one.bind
         try:
-            one.bind(*positional(call), **{k.arg: None for k in call.keywords if k.arg})
+            bind(*positional(call), **{k.arg: None for k in call.keywords if k.arg})
         except TypeError:
             continue
         return True
