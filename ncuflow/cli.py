@@ -61,6 +61,7 @@ RULES = {
     "jit-results": ("ncuflow.findings.jit", "what the pages say of compilation"),
     "pages": ("ncuflow.pages.pages", "findings -> Markdown pages and figures"),
     "static-page": ("ncuflow.pages.static_page", "static evidence -> a Markdown page"),
+    "predict-page": ("ncuflow.pages.predictions_page", "predictions beside what was measured"),
     "report": ("ncuflow.pages.html", "results of one or more captures -> one HTML file"),
     "gate": ("ncuflow.compare.gate", "fail on a slow-down of a comparison"),
     "compare-figures": ("ncuflow.pages.compare_figures", "a comparison -> figures"),

@@ -193,6 +193,22 @@ def test_two_measured_gpus_validate_each_other(rmsnorm):
     assert predict.predictions([here], [rmsnorm])["crossed"] is None
 
 
+def test_the_page_of_two_measured_gpus_has_every_point_beside_its_prediction(rmsnorm, tmp_path):
+    sides = {"NVIDIA H200": 1 / 4.8, "NVIDIA H100 80GB HBM3": 1 / 3.35}
+    for name, scale in sides.items():
+        write_json(tmp_path / name / "rmsnorm_results.json", timed(rmsnorm, name, scale))
+    here, there = (str(tmp_path / name) for name in sides)
+    page = tmp_path / "predictions.md"
+    command = ["predict-page", "--measured", here, "--out", str(page), "--on"]
+    assert dispatch([*command, there]) == 0
+    text = page.read_text()
+    assert text.count("| `rmsnorm/rmsnorm_R4096_D4096_f16` |") == len(sides)
+    assert "## NVIDIA H100 80GB HBM3, predicted from NVIDIA H200" in text
+    write_json(tmp_path / "static/rmsnorm_results.json", rmsnorm)
+    with pytest.raises(SystemExit):  # one side has no times
+        dispatch([*command, str(tmp_path / "static")])
+
+
 def test_a_gpu_without_a_datasheet_is_refused(rmsnorm):
     with pytest.raises(ValueError, match="NVIDIA Nothing: no datasheet"):
         predict.predictions([timed(rmsnorm, "NVIDIA Nothing", 1)], [rmsnorm])

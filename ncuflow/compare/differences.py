@@ -51,14 +51,17 @@ def of_sides(
         if base.get(key) != head.get(key)
     ]
     causes = sum(difference.cause for difference in axes)
-    return [*axes[:causes], *_clock(pairs), *axes[causes:]]
+    own = base.get("gpu") == head.get("gpu")  # another GPU's clock is its own
+    return [*axes[:causes], *_clock(pairs, own), *axes[causes:]]
 
 
-def _clock(pairs: Iterable[tuple[Measurement, Measurement]]) -> list[Difference]:
+def _clock(
+    pairs: Iterable[tuple[Measurement, Measurement]], cause: bool = True
+) -> list[Difference]:
     """The observed SM clock, if its median over the points moved by more than 2 %."""
     known = [(a.get("sm_clock_ghz"), b.get("sm_clock_ghz")) for a, b in pairs]
     clocks = [(a, b) for a, b in known if a and b]
     if not clocks or abs(median(b / a for a, b in clocks) - 1) <= CLOCK_DIFFERS:
         return []
     before, after = (f"{median(side):.3f} GHz" for side in zip(*clocks, strict=True))
-    return [Difference("SM clock under ncu (median)", before, after, cause=True)]
+    return [Difference("SM clock under ncu (median)", before, after, cause)]

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ncuflow.compare.differences import Difference
+from ncuflow.compare.gpus import TwoGpus
 from ncuflow.findings.statistics import FASTER, SLOWER, Estimate, Floor
 from ncuflow.io import BadInput, read_json
 
@@ -137,7 +138,10 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides, what differs between them, and the change of every point that both have."""
+    """Two sides, what differs between them, and the change of every point that both have.
+
+    gpus: what the second GPU changes, None where both are of one.
+    """
 
     base: Named
     head: Named
@@ -148,6 +152,7 @@ class Comparison:
     only_base: list[str]
     only_head: list[str]
     not_compared: list[NotCompared] = field(default_factory=list)
+    gpus: TwoGpus | None = None
     schema: int = 2
 
     @property

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ncuflow.compare import attribution, differences, reports, traces
+from ncuflow.compare import attribution, differences, gpus, reports, traces
 from ncuflow.compare.records import (
     Change,
     Comparison,
@@ -151,6 +151,7 @@ def compare(base: Side, head: Side, settings: Settings) -> Comparison:
             for name in common
             if name not in estimates
         ],
+        gpus=gpus.of_sides(base.provenance, head.provenance, pairs),
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ncuflow.compare import records
 from ncuflow.compare.records import Cause, Change, Comparison, Fact, Part, PointChange, Value
+from ncuflow.findings import limiter
 from ncuflow.format import MISSING, quantity
 from ncuflow.io import write_text
 from ncuflow.pages.pages import environment
@@ -61,6 +62,7 @@ def context(found: Comparison, figures: str | None) -> Context:
         "told": [_told(point) for point in found.changed[:MOST_CHANGED]],
         "rows": by_change(found)[:MOST_ROWS],
         "causes": found.causes,
+        "label": limiter.label,
     }
 
 

@@ -64,6 +64,8 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
     """
     here = cases(measured, 0.0)
     model = Model(here)
+    if not model.measured:
+        raise ValueError(f"{measured[0]['provenance']['gpu']}: none of these points was timed")
     floor = median(case.floor_us for case in here)
     there = cases(wanted, floor)
     known = [case for case in there if case.measured_us is not None]

@@ -1,0 +1,113 @@
+"""What the second GPU changes: the rates of both, and whether the points of each limiter follow the one they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Any
+
+from ncuflow.findings.limiter import UNKNOWN, WAITS
+from ncuflow.model import Measurement
+
+Pairs = Sequence[tuple[Measurement, Measurement]]
+FEWEST = 3  # points of a group, below which it is not summed up
+BANDWIDTH, CLOCK = "DRAM bandwidth, published", "SMs and their clock under ncu"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Something that each GPU has so much of."""
+
+    what: str
+    unit: str
+    base: float
+    head: float
+
+    @property
+    def ratio(self) -> float:
+        """The second by the first."""
+        return self.head / self.base
+
+
+@dataclass(frozen=True)
+class Group:
+    """Points that one thing limits on the first GPU. follows: the rate whose ratio their times should have, inverted.
+
+    low, high: quartiles of the ratio of their times, the second's by the first's.
+    """
+
+    limiter: str
+    points: int
+    median: float
+    low: float
+    high: float
+    follows: str | None
+    expected: float | None
+
+
+@dataclass(frozen=True)
+class TwoGpus:
+    """The rates of two GPUs, and the ratio of times by what limits the first."""
+
+    rates: list[Rate] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+
+
+def of_sides(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> TwoGpus | None:
+    """What is known of two GPUs by their provenances and the rows of the same points; None for one GPU."""
+    if base.get("gpu") == head.get("gpu") or None in (base.get("gpu"), head.get("gpu")):
+        return None
+    rates = [rate for rate in _rates(base, head, pairs) if rate is not None]
+    return TwoGpus(rates, list(_groups(pairs, {rate.what: rate.ratio for rate in rates})))
+
+
+def _rates(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> Iterable[Rate | None]:
+    def of_rows(name: str) -> list[float | None]:
+        return [_median(row.get(name) for row in side) for side in zip(*pairs, strict=True)]
+
+    clocks = of_rows("sm_clock_ghz") if pairs else [None, None]
+    sms = [base.get("sm_count"), head.get("sm_count")]
+    l2 = [side["l2_bytes"] / 1e6 if side.get("l2_bytes") else None for side in (base, head)]
+    per_second = [n * ghz if n and ghz else None for n, ghz in zip(sms, clocks, strict=True)]
+    for what, unit, values in (
+        (BANDWIDTH, "GB/s", of_rows("ceiling_dram_gbs_datasheet") if pairs else []),
+        (
+            "DRAM bandwidth of a large copy",
+            "GB/s",
+            of_rows("ceiling_dram_gbs_measured") if pairs else [],
+        ),
+        (
+            "tensor peak, published",
+            "TFLOPS",
+            of_rows("ceiling_tensor_tflops_datasheet") if pairs else [],
+        ),
+        ("L2 cache", "MB", l2),
+        ("SMs", "", sms),
+        ("SM clock under ncu", "GHz", clocks),
+        (CLOCK, "SM·GHz", per_second),
+    ):
+        known = [float(value) for value in values if value]
+        yield Rate(what, unit, *known) if len(known) == 2 else None
+
+
+def _groups(pairs: Pairs, ratios: Mapping[str, float]) -> Iterable[Group]:
+    of: dict[str, list[float]] = {}
+    for a, b in pairs:
+        limiter, before, after = a.get("limiter"), a.get("time_cold_us"), b.get("time_cold_us")
+        if before and after and limiter not in (None, UNKNOWN):
+            of.setdefault(limiter, []).append(after / before)
+    for limiter, found in sorted(of.items(), key=lambda item: -len(item[1])):
+        if len(found) >= FEWEST:
+            follows = (
+                BANDWIDTH if limiter == "dram" else None if limiter in {*WAITS, "l2"} else CLOCK
+            )
+            ratio = ratios.get(follows) if follows else None
+            low, _, high = quantiles(found, n=4, method="inclusive")
+            expected = 1 / ratio if ratio else None
+            yield Group(limiter, len(found), median(found), low, high, follows, expected)
+
+
+def _median(values: Iterable[Any]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

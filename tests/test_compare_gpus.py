@@ -1,0 +1,57 @@
+"""Two GPUs beside each other: what the second changes, and which points follow it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ncuflow.compare import differences, gpus
+
+H100 = {"gpu": "NVIDIA H100 80GB HBM3", "sm_count": 132, "l2_bytes": 52_428_800}
+H200 = {"gpu": "NVIDIA H200", "sm_count": 132, "l2_bytes": 62_914_560}
+
+
+def row(limiter, us, dram, ghz):
+    return {
+        "limiter": limiter,
+        "time_cold_us": us,
+        "ceiling_dram_gbs_datasheet": dram,
+        "sm_clock_ghz": ghz,
+    }
+
+
+def pairs():
+    """Points at the roof of DRAM get faster by the bandwidth, those of the tensor pipe by the clock."""
+    for us in (10.0, 100.0, 1000.0):
+        yield row("dram", us, 3350, 1.5), row("dram", us * 3350 / 4800, 4800, 1.8)
+        yield row("tensor", us, 3350, 1.5), row("tensor", us * 1.5 / 1.8, 4800, 1.8)
+        yield row("latency", us, 3350, 1.5), row("latency", us, 4800, 1.8)
+    yield row("l2", 5.0, 3350, 1.5), row("l2", 4.0, 4800, 1.8)
+
+
+def test_points_follow_what_limits_them():
+    found = gpus.of_sides(H100, H200, list(pairs()))
+    rates = {rate.what: rate.ratio for rate in found.rates}
+    assert rates[gpus.BANDWIDTH] == pytest.approx(4800 / 3350)
+    assert (rates["SMs"], rates[gpus.CLOCK]) == (1, pytest.approx(1.2))
+    groups = {group.limiter: group for group in found.groups}
+    assert set(groups) == {"dram", "tensor", "latency"}  # one point of L2 is no group
+    for limiter in ("dram", "tensor"):
+        assert groups[limiter].expected == pytest.approx(groups[limiter].median)
+    assert (groups["latency"].follows, groups["latency"].expected) == (None, None)
+
+
+def test_one_gpu_has_no_second():
+    assert gpus.of_sides(H200, H200, list(pairs())) is None
+    assert gpus.of_sides({"gpu": None}, H200, list(pairs())) is None
+
+
+def test_what_is_not_known_of_a_gpu_is_left_out():
+    unknown = [({"limiter": "dram", "time_cold_us": 1.0}, {"time_cold_us": None})] * 3
+    found = gpus.of_sides({"gpu": "A"}, H200, unknown)
+    assert (found.rates, found.groups) == ([], [])
+
+
+@pytest.mark.parametrize(("head", "cause"), [(H100, True), (H200, False)])
+def test_the_clock_of_another_gpu_is_not_a_second_cause(head, cause):
+    of_clock = [d for d in differences.of_sides(H100, head, pairs()) if d.axis.startswith("SM")]
+    assert [d.cause for d in of_clock] == [cause]
