@@ -286,11 +286,21 @@ TARGET = Target(
         Opportunity(
             what="a kernel for few rows",
             shown="{m} rows: the weight is read for little work, DRAM works {sol_dram_pct}; the grid is {waves} waves",
-            where=lambda f: f["backend"] == "cublaslt" and f["m"] <= 64,
+            where=lambda f: f["backend"] == "cublaslt" and f["m"] <= 16,
             bound=lambda f: 1 - f["sol_dram_pct"] / 100,
             symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
             change='`mm_bf16(backend="tinygemm")`',
             choice="gemm_tiny",
+        ),
+        Opportunity(
+            what="a CUDA graph",
+            shown="the call takes the host {host_launch_us}, its kernels {time_hot_us}: one after another, the GPU waits",
+            where=lambda f: f["host_launch_us"] > f["time_hot_us"],
+            bound=lambda f: 1 - f["time_hot_us"] / f["step_us"],
+            symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
+            change="capture the step, or call with `skip_check=True`",
+            how="`torch.cuda.graph` around the calls of a step, and its replay against them",
+            metric="step_us",
         ),
         Opportunity(
             what="a weight of 8 bits",
