@@ -277,12 +277,16 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def read_as(path: str | os.PathLike[str], kind: type[T], what: str) -> T:
-    """The content of a JSON file, plain or `.xz`, as a pydantic model. `what` it is said not to be, with the first
-    place where it is not as the model says, in the BadInput that is raised."""
+    """The content of a JSON file, plain or `.xz`, as a pydantic model; BadInput where it is not `what` the model says."""
+    return conforming(path, read_json(path), kind, what)
+
+
+def conforming(path: str | os.PathLike[str], content: Any, kind: type[T], what: str) -> T:
+    """What a file holds as a pydantic model. BadInput says that it is not `what`, with the first place where it is not."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(kind).validate_python(read_json(path))
+        return TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

@@ -205,7 +205,7 @@ def write_side(folder: Path, found: Side) -> Path:
     results = folder / "results"
     results.mkdir(parents=True)
     points = list(found.points.values())
-    content = {"target": "decode", "provenance": found.provenance, "points": points}
+    content = {"target": "decode", "provenance": found.provenance, "points": points, "deep": []}
     write_json(results / "decode_results.json", content)
     return results
 
@@ -311,7 +311,8 @@ def test_results_of_two_machines_or_versions_are_not_one_side(
     folder = write_side(tmp_path, base)
     rope = point("rope/T1", 10.0)
     rope["measurement"] |= measurement
-    content = {"target": "rope", "provenance": {**base.provenance, **provenance}, "points": [rope]}
+    content = {"target": "rope", "provenance": {**base.provenance, **provenance}}
+    content |= {"points": [rope], "deep": []}
     write_json(folder / "rope_results.json", content)
     with pytest.raises(BadInput, match=rf"rope_results\.json: {says}.* not one side"):
         load(folder)

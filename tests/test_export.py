@@ -81,7 +81,7 @@ def point(name: str, status: str = "ok", share: float | None = 0.5, **more: Any)
             "tflops_fraction_datasheet": 0.01 if share else None,
         }
     return {"point": name, "status": status, "reason": None if status == "ok" else "off by 1",
-            "measurement": row | more}  # fmt: skip
+            "params": {}, "kernels": [], "measurement": row | more}  # fmt: skip
 
 
 @pytest.fixture
@@ -90,7 +90,9 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     folder.mkdir()
     points = [point("rope/a", share=0.9), point("rope/b", share=None), point("rope/c", "wrong")]
-    (folder / "rope_results.json").write_text(json.dumps({"target": "rope", "points": points}))
+    (folder / "rope_results.json").write_text(
+        json.dumps({"target": "rope", "provenance": {}, "points": points, "deep": []})
+    )
     return folder
 
 
@@ -205,7 +207,8 @@ def test_what_cannot_be_computed_does_not_pass(
 
 
 def test_a_share_above_one_stops_the_gate(results: Path) -> None:
-    found = {"target": "rope", "points": [point("rope/a", share=0.9), point("rope/b", share=1.01)]}
+    found = json.loads((results / "rope_results.json").read_text())
+    found["points"] = [point("rope/a", share=0.9), point("rope/b", share=1.01)]
     (results / "rope_results.json").write_text(json.dumps(found))
     asked = gate(results.parent, "- {points: rope/*, hold: of_roof >= 0.8}")
     with pytest.raises(CommandError, match=r"rope/b: of_roof 1\.010 is above 1"):

@@ -13,7 +13,7 @@ from ncuflow.claims.expression import Functions, evaluate
 from ncuflow.claims.model import Claim, Decision, Selection
 from ncuflow.claims.scope import Origin, Scope, paired, point_scope, possible_names
 from ncuflow.claims.source_facts import SourceFacts
-from ncuflow.findings import sanity
+from ncuflow.findings import sanity, stored
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Provenance, Results
 
@@ -92,7 +92,7 @@ def load(results: Path, source_index: Path | None, targets: Sequence[str] | None
         paths = [results / f"{name}_results.json" for name in sorted(targets) if name != "jit"]
     if not paths:
         raise BadInput(results, "a folder without *_results.json")
-    found = {content["target"]: content for content in map(read_json, paths)}
+    found = {content["target"]: content for content in map(stored.results, paths)}
     machine = _optional(results / "environment_info.json")
     index = read_json(source_index) if source_index else _optional(results / "source_index.json")
     with_jit = targets is None or "jit" in targets

@@ -24,8 +24,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from ncuflow.claims import expression, files
+from ncuflow.findings import stored
 from ncuflow.findings.columns import COLUMNS
-from ncuflow.io import BadInput, CommandError, read_json
+from ncuflow.io import BadInput, CommandError
 from ncuflow.model import Point, Results
 
 OF_ROOF = "of_roof"
@@ -86,7 +87,7 @@ def results_of(folder: Path) -> dict[str, Results]:
     paths = sorted(folder.glob("*_results.json"))
     if not paths:
         raise BadInput(folder, "no results here (outputs/MACHINE/results has them after a run)")
-    return {path.name.removesuffix("_results.json"): read_json(path) for path in paths}
+    return {path.name.removesuffix("_results.json"): stored.results(path) for path in paths}
 
 
 def judge(requirements: Sequence[Requirement], results: Mapping[str, Results]) -> list[Case]:

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from ncuflow.compare.differences import Difference
 from ncuflow.compare.gpus import TwoGpus
 from ncuflow.findings.statistics import FASTER, SLOWER, Estimate, Floor
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import read_as
 
 Value = bool | int | float | str | list[Any] | None
 
@@ -174,7 +172,4 @@ class Comparison:
 
 def read(path: Path) -> Comparison:
     """The comparison of a ``compare.json``. Raises BadInput where the file is none."""
-    try:
-        return TypeAdapter(Comparison).validate_python(read_json(path))
-    except ValidationError:
-        raise BadInput(path, "not the JSON of a comparison") from None
+    return read_as(path, Comparison, "the JSON of a comparison")

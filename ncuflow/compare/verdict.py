@@ -26,10 +26,10 @@ from ncuflow.compare.records import (
     Settings,
     Statistics,
 )
-from ncuflow.findings import statistics
+from ncuflow.findings import statistics, stored
 from ncuflow.findings.provenance import VERSIONS
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
-from ncuflow.io import BadInput, UsageError, dump_json, emit, read_json
+from ncuflow.io import BadInput, UsageError, dump_json, emit
 from ncuflow.model import Kernel, Point, Results
 
 # metric -> column of the measurement; the first that changed leads a point
@@ -86,7 +86,7 @@ def load(folder: Path, targets: Sequence[str] | None = None) -> Side:
         raise BadInput(folder, "no *_results.json here: not the results of a side")
     side = Side("", {}, {}, folder.parent / "tables", defaultdict(list))
     for path in files:
-        content: Results = read_json(path)
+        content = stored.results(path)
         try:
             _check_same_machine(path, side.provenance or content["provenance"], content)
             side.provenance = side.provenance or content["provenance"]

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ncuflow.findings import stored
 from ncuflow.findings.join import ratio
 from ncuflow.findings.stalltree import sampling_error
 from ncuflow.io import read_json, write_json
@@ -174,7 +175,7 @@ def run(args: argparse.Namespace) -> None:
     path = args.evidence / "source_index.json"
     index = read_json(path) if path.exists() else None
     kernels = []
-    for results in (read_json(p) for p in args.results):
+    for results in map(stored.results, args.results):
         version = results["provenance"].get("flashinfer")
         kernels += records(results["target"], results["deep"], index, version)
     write_json(args.out, {"schema": 1, "kernels": kernels})

@@ -11,10 +11,11 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME, Column
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.results import grouped, read
-from ncuflow.io import BadInput, UsageError, read_json
+from ncuflow.io import BadInput, UsageError
 from ncuflow.model import MetricRow, Point
 
 LEAST_PCT = 1.0  # of a breakdown: the counters below it decide nothing
@@ -29,7 +30,7 @@ def trace(outputs: Path, point: str, column: str) -> Iterator[str]:
     path = outputs / "results" / f"{target}_results.json"
     if not path.exists():
         raise BadInput(path, f"no results of target {target!r} here")
-    for entry in read_json(path)["points"]:
+    for entry in stored.results(path)["points"]:
         if entry["point"] == point:
             metrics = grouped(read(outputs / "tables" / target, "metrics"), "report", "kernel")
             yield f"{point}  ({entry['measurement']['gpu']}, tier {entry['tier']})"

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ncuflow.findings import stored
 from ncuflow.findings.columns import COLUMNS, above
 from ncuflow.findings.join import ratio
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import BadInput
 from ncuflow.model import Kernel, Measurement, Params, Stall
 
 # --- tolerances, each with the reason for its size ------------------------------------------------
@@ -150,7 +151,7 @@ def check_folder(results_dir: Path) -> Violations:
     """All impossible numbers of every ``*_results.json`` in a folder."""
     found = Violations()
     for path in sorted(results_dir.glob("*_results.json")):
-        found.found += check(read_json(path)).found
+        found.found += check(stored.results(path)).found
     return found
 
 

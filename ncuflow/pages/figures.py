@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.scale import LogScale
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ncuflow.findings import sanity
+from ncuflow.findings import sanity, stored
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.provenance import one_line
-from ncuflow.io import read_json, write_text
+from ncuflow.io import write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
 from ncuflow.pages.series import Curve, axis_of, drawn, series_of, spread, tensor_kinds
 from ncuflow.parsers.stalls import STALL_REASONS
@@ -310,7 +310,7 @@ def _possible(results: Results) -> list[Point]:
 
 def draw_all(paths: Sequence[Path], folder: Path, overview: bool) -> None:
     """The figures of each of the results, or with ``overview`` one roofline of them all."""
-    found = [read_json(path) for path in paths]
+    found = [stored.results(path) for path in paths]
     with mpl.rc_context(STYLE):
         if overview:
             possible = [one | {"points": _possible(one)} for one in found]

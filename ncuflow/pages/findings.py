@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ncuflow.findings import sanity
+from ncuflow.findings import sanity, stored
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
 from ncuflow.pages.filters import Struck
@@ -67,7 +67,7 @@ class Findings:
         through instead, and ``struck`` says why.
         """
         path = self.folder / f"{name}_results.json"
-        results: Results = read_json(path)
+        results = stored.results(path)
         violations = sanity.check(results)
         if len(violations) and self.strict:
             raise Impossible(path.name, violations)

@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ncuflow.findings import stored
 from ncuflow.findings.ceilings import datasheet
-from ncuflow.io import BadInput, UsageError, read_json, write_json
+from ncuflow.io import BadInput, UsageError, write_json
 from ncuflow.model import Results
 from ncuflow.static.device import device
 from ncuflow.static.model import (
@@ -35,7 +36,7 @@ from ncuflow.static.model import (
 
 def read(folder: Path) -> list[Results]:
     """The results of every kernel target in a folder. Raises BadInput where there are none."""
-    found = [read_json(path) for path in sorted(folder.glob("*_results.json"))]
+    found = [stored.results(path) for path in sorted(folder.glob("*_results.json"))]
     if not found:
         raise BadInput(folder, "a folder without *_results.json")
     return found
