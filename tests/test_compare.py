@@ -126,6 +126,18 @@ def test_a_process_that_is_slow_on_the_host_is_no_regression() -> None:
     assert document["statistics"]["floors"]["host_us"]["value"] > 0.25
 
 
+def test_a_call_that_outlasts_its_kernels_is_told_where_runs_are_too_few_to_judge_it() -> None:
+    """Kernels of 68 µs behind a call of 1 ms, and of 165 µs: the same kernels, and another wait."""
+    points = [point("gdn/a", 68.0, host=1000.0), point("gdn/b", 300.0, host=48.0)]
+    head = [point("gdn/a", 68.0, host=165.0), point("gdn/b", 300.0, host=20.0)]
+    document = compare(*pair(points, head, count=1), LIMITS)
+    assert changed(document) == {}
+    (note,) = [n for n in document["statistics"]["notes"] if "host's pace" in n]
+    assert note.startswith("At 1 point(s)") and "`gdn/a`" in note and "gdn/b" not in note
+    same = compare(*pair(points, points, count=1), LIMITS)
+    assert not [n for n in same["statistics"]["notes"] if "host's pace" in n]
+
+
 def test_a_lower_clock_is_the_clock() -> None:
     slow = kernel(clock=1.9e9 / 1.2)
     base, head = planted(7, **point("decode/B8", 43.0 * 1.2, [slow]))

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from heapq import nlargest
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -142,7 +143,11 @@ def compare(base: Side, head: Side, settings: Settings) -> Comparison:
         statistics=Statistics(
             tests=sum(row.p is not None for point in points for row in point.metrics.values()),
             floors=floors,
-            notes=[*notes(points, floors), *_untraced(base, head, points)],
+            notes=[
+                *notes(points, floors),
+                *_paced_by_host(points, floors),
+                *_untraced(base, head, points),
+            ],
         ),
         only_base=[name for name in base.points if name not in head.points],
         only_head=[name for name in head.points if name not in base.points],
@@ -246,6 +251,30 @@ def notes(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterato
     untested = sum(point.basis == "none" for point in points)
     if untested:
         yield f"{untested} point(s) have one value per side: no statistics, so no verdict."
+
+
+def _paced_by_host(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterator[str]:
+    """A note on points whose call outlasts its kernels, where its host time moved without a verdict.
+
+    Launched one by one these run at the host's pace, so "same" is no word on what a caller waits for.
+    """
+    moved = []
+    for point in points:
+        host, cold = point.metrics.get("host_us"), point.metrics.get("cold_us")
+        if host is None or cold is None or host.changed:
+            continue
+        slower_host = host.base > cold.base or host.head > cold.head
+        if slower_host and abs(host.relative) > floors["host_us"].value:
+            moved.append((abs(host.relative), point.id, host))
+    if moved:
+        told = "; ".join(
+            f"`{name}` {host.base:.0f} → {host.head:.0f} µs" for _, name, host in nlargest(3, moved)
+        )
+        yield (
+            f"At {len(moved)} point(s) the call takes the host longer than its kernels take the GPU, and took "
+            f"it another time on each side ({told}). Launched one by one these run at the host's pace. No verdict: "
+            "one process may be slow at every point."
+        )
 
 
 def _untraced(base: Side, head: Side, points: Sequence[PointChange]) -> Iterator[str]:
