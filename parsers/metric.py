@@ -29,8 +29,3 @@ class Metric:
 def read(*names: str) -> dict[str, Sources]:
     """The same names on every architecture, in order of preference."""
     return {ANY: one(*names)}
-
-
-def pct(base: str, of: str = "elapsed") -> dict[str, Sources]:
-    """Utilisation of a counter, in per cent of its peak over elapsed or active cycles."""
-    return read(f"{base}.avg.pct_of_peak_sustained_{of}")

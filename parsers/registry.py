@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 from functools import cache
+from pathlib import Path
 
-from ncuflow.parsers.catalogue_execution import OCCUPANCY, SCHEDULER, SPEED_OF_LIGHT, TIME
+from ncuflow.io import read_yaml
 from ncuflow.parsers.catalogue_work import MEMORY, WORK
-from ncuflow.parsers.metric import Metric
+from ncuflow.parsers.metric import Metric, read
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 
 __all__ = [
@@ -28,14 +29,16 @@ __all__ = [
     "counters",
 ]
 
+
+def _metric(key: str, label: str, unit: str, meaning: str, names: list[str]) -> Metric:
+    return Metric(key, label, unit, meaning, read(*names))
+
+
+# What is read from one counter is data; what is computed of several is code.
 GROUPS: dict[str, tuple[Metric, ...]] = {
-    "Time and clocks": TIME,
-    "Speed of light": SPEED_OF_LIGHT,
-    "Scheduler": SCHEDULER,
-    "Occupancy and launch": OCCUPANCY,
-    "Memory": MEMORY,
-    "Work": WORK,
-}
+    group: tuple(_metric(**entry) for entry in entries)
+    for group, entries in read_yaml(Path(__file__).with_name("catalogue.yaml")).items()
+} | {"Memory": MEMORY, "Work": WORK}
 # Not in ncu's lists of counters: sections make them. The last is one of the Occupancy section.
 NOT_COUNTED = (
     "launch__",

@@ -274,10 +274,10 @@ def test_an_edit_of_what_a_capture_executes_captures_again(machine):
 
 def test_another_counter_of_the_registry_captures_again_and_another_label_does_not(machine):
     assert machine.run(TABLE).returncode == 0
-    relabelled = planned_after(machine, "parsers/catalogue_execution.py", '"Duration"', '"Time"')
+    relabelled = planned_after(machine, "parsers/catalogue.yaml", "label: Duration", "label: Time")
     assert relabelled == {"tables"}
     counter = "smsp__inst_executed.sum"
-    asked = planned_after(machine, "parsers/catalogue_execution.py", counter, f"{counter}.x")
+    asked = planned_after(machine, "parsers/catalogue.yaml", counter, f"{counter}.x")
     assert "profile" in asked and "time" not in asked
 
 

@@ -33,9 +33,6 @@ GROUP = 8  # launches of one hot sample
 BUDGET_US = 500_000.0  # of a point's cold, hot and host series together
 BURST_US = 20_000.0  # of one burst: the power limit acts on averages over tens of milliseconds
 SUSTAINED_US = 300_000.0  # the second half of it is what counts
-HOST_AHEAD = (
-    2.0  # times as long as its call a launch must take, for calls back to back to keep the GPU busy
-)
 SAMPLES = 50  # kept in the record
 
 # What holds the clocks below what the policy asks for. Idle, application clocks, sync boost and display
