@@ -26,7 +26,9 @@ SOURCES = (
     "workflows",
 )
 FILES = ("Snakefile", "pyproject.toml", "README.md")
-REPORT = min(ROOT.glob("recordings/*/*/*/sweep.ncu-rep.xz"), key=lambda path: path.stat().st_size)
+REPORT = min(
+    ROOT.glob("recordings/h200*/*/*/sweep.ncu-rep.xz"), key=lambda path: path.stat().st_size
+)
 STATIC = "static-flashinfer-0.7.2"
 
 
