@@ -16,7 +16,7 @@ from ncuflow.io import write_json
 from ncuflow.static import dsl, predict
 from ncuflow.static.device import device, of_architecture
 from ncuflow.static.facts import default_blocks, recorded, stored
-from ncuflow.static.model import COVERED, Case, Model, Residual, width, width_of
+from ncuflow.static.model import ACROSS, COVERED, OTHER_GPU, Case, Model, Residual, width, width_of
 from ncuflow.static.results import results
 from ncuflow.target import load
 
@@ -207,6 +207,16 @@ def test_the_page_of_two_measured_gpus_has_every_point_beside_its_prediction(rms
     write_json(tmp_path / "static/rmsnorm_results.json", rmsnorm)
     with pytest.raises(SystemExit):  # one side has no times
         dispatch([*command, str(tmp_path / "static")])
+
+
+def test_another_gpu_widens_the_intervals_and_another_architecture_more(rmsnorm):
+    here = timed(rmsnorm, "NVIDIA H200", 1 / 4.8)
+    here["provenance"]["compute_capability"] = "9.0"
+    near = timed(rmsnorm, "NVIDIA H100 80GB HBM3", 1 / 3.35)
+    near["provenance"]["compute_capability"] = "9.0"
+    found = [predict.predictions([here], [other])["across"] for other in (here, near, rmsnorm)]
+    assert found == [1.0, OTHER_GPU, ACROSS]
+    assert 1 < OTHER_GPU < ACROSS
 
 
 def test_a_gpu_without_a_datasheet_is_refused(rmsnorm):

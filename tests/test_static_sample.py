@@ -46,3 +46,13 @@ def test_the_counts_of_claims_add_up_and_nothing_stands_for_a_measurement():
         assert "Tier S (static: compiled, not run)" in text
         assert "| measured |" not in text.replace("| measured | – | – |", "")
     assert sum(path.stat().st_size for path in SAMPLE.iterdir()) < 1_000_000
+
+
+def test_intervals_hold_nine_in_ten_points_of_a_second_gpu():
+    pair = "h100-flashinfer-0.7.2-vs-h200-flashinfer-0.7.2"
+    page = (ROOT / "docs/sample/compare" / pair / "reports/predictions.md").read_text()
+    directions = page.split("\n## ")[1:]
+    assert [text.split(",")[0] for text in directions] == ["NVIDIA H200", "NVIDIA H100 80GB HBM3"]
+    for text in directions:
+        inside, outside = text.count("| yes |"), text.count("| **no** |")
+        assert inside + outside > 140 and inside >= 0.9 * (inside + outside)

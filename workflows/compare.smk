@@ -97,6 +97,32 @@ else:
                 log,
             )
 
+    # Two measured GPUs, each predicted from the other: snakemake -j1 predict --config base=… head=…
+    rule predict_page:
+        input:
+            base=side(0, rules.findings.output.results),
+            head=side(1, rules.findings.output.results),
+            code=closure.of("predict-page", pages=["predictions"]),
+        output:
+            f"{COMPARE}/{{pair}}/reports/predictions.md",
+        log:
+            f"{COMPARE}/{{pair}}/logs/predictions.log",
+        wildcard_constraints:
+            **PAIR,
+        params:
+            base=lambda wc, input: Path(input.base[0]).parent,
+            head=lambda wc, input: Path(input.head[0]).parent,
+        run:
+            command(
+                "predict-page --measured {params.base:q} --on {params.head:q} --out {output:q}",
+                log,
+            )
+
+    rule predict:
+        input:
+            expand(rules.predict_page.output, pair=PAIRS),
+        localrule: True
+
     # Where there are more than two: a chart of each kernel over all sides, and one page of them.
     use rule compare_figures as compare_series_figures with:
         input:

@@ -19,11 +19,12 @@ from typing import Any
 from ncuflow.findings import stored
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.io import BadInput, UsageError, write_json
-from ncuflow.model import Results
+from ncuflow.model import Provenance, Results
 from ncuflow.static.device import device
 from ncuflow.static.model import (
     ACROSS,
     COVERED,
+    OTHER_GPU,
     Case,
     Model,
     Prediction,
@@ -61,7 +62,7 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
     left_out: each measured point as the others predict it; crossed: the measured points of the other
     GPU, where it was measured; inside: the part of them within their intervals. factors: a time lies
     between the prediction over it and the prediction times it, where bounds make up most of it and
-    elsewhere. Intervals on another architecture are wider by `across` (of 1, as a log).
+    elsewhere. Intervals on another GPU are wider by `across` (of 1, as a log).
     """
     here = cases(measured, 0.0)
     model = Model(here)
@@ -72,8 +73,7 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
     known = [case for case in there if case.measured_us is not None]
     crossed = model.residuals_on(known)
     residuals = model.residuals
-    kinds = {result["provenance"]["compute_capability"] for result in (measured[0], wanted[0])}
-    across = ACROSS if len(kinds) > 1 else 1.0
+    across = _wider(measured[0]["provenance"], wanted[0]["provenance"])
     found = model.predict(there, residuals, across)
     return {
         "schema": 1,
@@ -87,6 +87,13 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
         "points": [asdict(prediction) for prediction in found],
         "not_predicted": sorted({c.point for c in there} - {p.point for p in found}),
     }
+
+
+def _wider(here: Provenance, there: Provenance) -> float:
+    """Times the width of an interval for the step from one GPU to the other."""
+    if here["compute_capability"] != there["compute_capability"]:
+        return ACROSS
+    return OTHER_GPU if here["gpu"] != there["gpu"] else 1.0
 
 
 def _errors(residuals: Sequence[Residual], points: Sequence[Prediction]) -> dict[str, Any]:
