@@ -59,6 +59,7 @@ def test_the_defaults_are_not_changed() -> None:
         ({"a": []}, r"'a' of a sweep block has no values"),
         ({"kind": ["x", "z"]}, r"'kind' cannot be 'z'; it is one of: x, y"),
         ({"a": "1"}, r"'a' cannot be '1'; it is a number from 1"),
+        ({"a": 2**31}, r"'a' cannot be 2147483648; it is a number from 1 to 2\^31 - 1"),
         ({"a": 0}, r"'a' cannot be 0"),
         ({"a": True}, r"'a' cannot be True"),
         ({"a": None}, r"'a' cannot be None"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,34 @@ def test_many_lengths_are_averaged_with_their_neighbours(tmp_path: Path) -> None
     blocks, _, _ = read(tmp_path, line, "it.jsonl")
     found = blocks["decode"][0]["lengths"].split("_")
     assert len(found) == 16 and found[0] == "4x162" and found[-1] == "4x102"
+
+
+HOSTILE = "--routine rmsnorm --batch_size {} --hidden_size 64 --num_heads 1 --input_dtype bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [
+        ("4 5", "--batch_size has 2 values"), ("9" * 5000, f"--batch_size {'9' * 5000} is no number"),
+        ("2147483648", "it is a number from 1 to 2^31 - 1"), ("\x1b[31m", "--batch_size ?[31m is no number"),
+    ],
+)  # fmt: skip
+def test_a_size_is_one_number_that_an_index_can_hold(tmp_path: Path, size: str, why: str) -> None:
+    blocks, (line,), _ = read(tmp_path, HOSTILE.format(size), "a.txt")
+    assert not blocks and line.endswith(why)
+    assert read(tmp_path, "\ufeff" + HOSTILE.format(4) + "\r\n", "a.txt")[1] == []
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_json_nested_too_deep_is_one_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInput, match=r"no definition|is no workload"):
+        read(tmp_path, '{"a": ' + "[" * 100_000, name)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.txt")
+    with pytest.raises(BadInput, match="not a regular file"):
+        workloads.read([tmp_path / "a.txt"])
 
 
 def test_what_a_server_dumped(tmp_path: Path) -> None:

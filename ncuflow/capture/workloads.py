@@ -23,7 +23,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, UsageError, write_json
+from ncuflow.io import BadInput, UsageError, clean, sniff, write_json
 from ncuflow.runner import sweep
 from ncuflow.target import load
 
@@ -110,7 +110,9 @@ def cases(path: Path) -> Iterator[Callable[[], Case]]:
         for one in inside:
             yield from cases(one)
         return
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    sniff(path)  # refuses what is no file, such as a pipe, which would be waited for
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    lines = [clean(line) for line in text.splitlines()]
     if path.suffix == ".json":
         yield _named(_definition_of(path, "\n".join(lines)), _of_definition, {})
         return
@@ -253,7 +255,10 @@ def _number(options: Mapping[str, Any], name: str, default: int | None = None) -
     words = options.get(name)
     if not words and default is not None:
         return default
-    if not words or not str(words[0]).isdecimal():
+    if words and len(words) > 1:
+        raise RefusedError(f"--{name} has {len(words)} values")
+    # Python refuses to read a number of thousands of digits.
+    if not words or not str(words[0]).isdecimal() or len(words[0]) > len(str(sweep.MOST)):
         raise RefusedError(
             f"--{name} is missing" if not words else f"--{name} {words[0]} is no number"
         )
@@ -301,7 +306,7 @@ def _workload(path: Path, number: int, line: str) -> tuple[str, dict[str, Any], 
         workload = found["workload"]
         name, axes, inputs = found["definition"], workload["axes"], workload.get("inputs") or {}
         whole = all(type(value) is int and value > 0 for value in axes.values())
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadInput(path, f"line {number} is no workload: definition, workload, axes") from None
     if not isinstance(name, str) or not whole:
         raise BadInput(path, f"line {number}: an axis that is no number from 1")
@@ -325,7 +330,7 @@ def _indptr(path: Path, source: Any) -> list[int] | None:
         begin, end = (8 + size + offset for offset in tensor["data_offsets"])
         kind = {"I32": "i", "I64": "q"}[tensor["dtype"]]
         values = [one for (one,) in struct.iter_unpack(f"<{kind}", data[begin:end])]
-    except (ValueError, KeyError, TypeError, struct.error):
+    except (ValueError, KeyError, TypeError, RecursionError, struct.error):
         raise BadInput(file, "not the indices of a workload") from None
     if len(values) < 2 or values[0] != 0 or any(b < a for a, b in pairwise(values)):
         raise BadInput(file, "indices that do not begin at 0 or that fall")
@@ -335,7 +340,7 @@ def _indptr(path: Path, source: Any) -> list[int] | None:
 def _definition_of(path: Path, text: str) -> str:
     try:
         name = json.loads(text)["name"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise BadInput(path, "no definition: a JSON object with a name") from None
     return str(name)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ncuflow.target import Target
 
 Block = Mapping[str, Any]
+MOST = 2**31 - 1  # FlashInfer's indices have 32 bits
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def expand(
     A block maps a parameter to a value or a list of values: the product within a block, the union
     of the blocks, in the order written, duplicates dropped, ``defaults`` for what is left out.
     Raises ValueError for a parameter that ``defaults`` does not have, an empty list, or a value
-    that is none of the parameter's ``choices``; a parameter without choices is a number from 1.
+    that is none of the parameter's ``choices``; a parameter without choices is a number from 1 to MOST.
     """
     sets: dict[tuple[Any, ...], dict[str, Any]] = {}
     for block in blocks:
@@ -72,8 +73,10 @@ def _values(
             known = ", ".join(map(str, choices[key]))
             known += f", or such as {written.example}" if isinstance(written, Written) else ""
             raise ValueError(f"parameter {key!r} cannot be {one!r}; it is one of: {known}")
-        if key not in choices and (type(one) is not int or one < 1):
-            raise ValueError(f"parameter {key!r} cannot be {one!r}; it is a number from 1")
+        if key not in choices and (type(one) is not int or not 1 <= one <= MOST):
+            raise ValueError(
+                f"parameter {key!r} cannot be {one!r}; it is a number from 1 to 2^31 - 1"
+            )
     return values
 
 
