@@ -37,7 +37,7 @@ class Loss(BaseModel):
     reason: str | None = None
 
 
-class Record(BaseModel):
+class CaptureRecord(BaseModel):
     """What a capture said of itself when it was made: the part that its report is held against.
 
     kernels: number by point; unattributed: kernels of no point. Null where nobody counted.
@@ -57,12 +57,12 @@ class Record(BaseModel):
 
 
 @dataclass(frozen=True, eq=False)
-class Capture:
+class BatchReport:
     """A report of a batch, its capture record, and the point ids that it may name (None: any)."""
 
     tool: str
     path: Path
-    record: Record
+    record: CaptureRecord
     points: set[str] | None
 
 
@@ -89,14 +89,14 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
     return tables
 
 
-def _captures(folder: Path) -> Iterator[Capture]:
+def _captures(folder: Path) -> Iterator[BatchReport]:
     if not folder.is_dir():
         raise BadInput(folder, "no such batch folder")
     points = set(_points(folder))
     for tool, name in TOOLS.items():
         path, record = _find(folder, name), _record(folder, tool)
         if path and not record.nothing:
-            yield Capture(tool, path, record, points | set(record.points) or None)
+            yield BatchReport(tool, path, record, points | set(record.points) or None)
 
 
 def _one_batch_a_point(folders: Iterable[Path]) -> None:
@@ -198,15 +198,15 @@ def _points(folder: Path) -> list[str]:
         raise BadInput(path, "not a list of points") from None
 
 
-def _record(folder: Path, tool: str) -> Record:
+def _record(folder: Path, tool: str) -> CaptureRecord:
     """The capture record of a tool; an empty one where there is none."""
     path = _find(folder, f"{tool}.json")
     if path is None:
-        return Record()
-    return read_as(path, Record, "a capture record")
+        return CaptureRecord()
+    return read_as(path, CaptureRecord, "a capture record")
 
 
-def _rows(root: Path, capture: Capture, report: ncu.Report) -> Tables:
+def _rows(root: Path, capture: BatchReport, report: ncu.Report) -> Tables:
     """What a report adds to each table."""
     _same_kernels(capture.path, Counter(k["point"] for k in report.kernels), capture.record)
     key = _key(root, capture.path)
@@ -215,7 +215,7 @@ def _rows(root: Path, capture: Capture, report: ncu.Report) -> Tables:
     return found | {"captures": [key | _capture(capture.tool, capture.record.origin, said)]}
 
 
-def _same_kernels(path: Path, found: Counter[str | None], record: Record) -> None:
+def _same_kernels(path: Path, found: Counter[str | None], record: CaptureRecord) -> None:
     """A report that lost kernels at a block boundary, and a trace that lost rows or ranges, are well
     formed, as is another batch's: only the record can tell."""
     if record.kernels is None:
@@ -230,7 +230,7 @@ def _same_kernels(path: Path, found: Counter[str | None], record: Record) -> Non
             raise BadInput(path, what)
 
 
-def _read_trace(tables: Tables, root: Path, capture: Capture) -> None:
+def _read_trace(tables: Tables, root: Path, capture: BatchReport) -> None:
     trace = nsys.read(capture.path, capture.points)
     kernels = Counter(row["point"] for row in trace.timeline if row["kind"] == "kernel")
     _same_kernels(capture.path, kernels, capture.record)

@@ -99,7 +99,7 @@ class Clocks(_Strict):
     retakes: Count | None = None
 
 
-class Record(_Strict):
+class TimingLine(_Strict):
     """One line of timing.jsonl: a point, checked and timed."""
 
     point: Name
@@ -117,7 +117,7 @@ class Record(_Strict):
     origin: dict[str, str | None] | None = None
 
     @model_validator(mode="after")
-    def _borne_out(self) -> Record:
+    def _borne_out(self) -> TimingLine:
         _times_where_ok(self.status, self.timing)
         if self.status == "ok" and self.check and self.check.failed:
             error, allowed = self.check.rel_l2, self.check.tolerance
@@ -130,7 +130,7 @@ def _times_where_ok(status: str, times: object) -> None:
         raise ValueError(f"{status}, but {'without' if times is None else 'with'} times")
 
 
-class Side(_Strict):
+class TimedSide(_Strict):
     """The series of one side of a pair."""
 
     cold: Times
@@ -147,7 +147,7 @@ class Pair(_Strict):
     other: Name
     status: Literal["ok", "wrong", "skipped", "error", "lost"]
     reason: str | None = None
-    sides: Annotated[list[Side], Field(min_length=2, max_length=2)] | None = None
+    sides: Annotated[list[TimedSide], Field(min_length=2, max_length=2)] | None = None
     origin: dict[str, str | None] | None = None
 
     @model_validator(mode="after")
@@ -223,7 +223,7 @@ def _why(error: Exception) -> str:
 
 def flatten(content: Any) -> Row:
     """One record as a flat row. Raises ValueError where it is none."""
-    record = Record.model_validate(content)
+    record = TimingLine.model_validate(content)
     row: Row = {
         "point": record.point,
         "target": record.target,

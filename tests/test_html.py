@@ -17,7 +17,7 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.results import read
 from ncuflow.io import BadInput
 from ncuflow.pages import html, html_prose
-from ncuflow.pages.html_columns import Side
+from ncuflow.pages.html_columns import ShownSide
 
 TARGETS = ("prefill", "decode", "rmsnorm", "rope", "merge_state")
 LARGEST = 1.5e6  # bytes, of the shipped recording's file
@@ -152,7 +152,7 @@ def test_without_strict_it_is_struck_through(finished, tmp_path):
     assert shown["struck"]
 
 
-def broken(outputs: Path, folder: Path, strict: bool = True) -> Side:
+def broken(outputs: Path, folder: Path, strict: bool = True) -> ShownSide:
     """A copy of two targets' results in which one bandwidth is ten times what it was."""
     (folder / "results").mkdir()
     for name in ("rope", "merge_state"):
@@ -160,9 +160,9 @@ def broken(outputs: Path, folder: Path, strict: bool = True) -> Side:
         if name == "merge_state":
             found["points"][-1]["measurement"]["gbs"] *= 10
         (folder / "results" / f"{name}_results.json").write_text(json.dumps(found))
-    return Side(folder, DEFAULT, strict)
+    return ShownSide(folder, DEFAULT, strict)
 
 
 def test_a_folder_without_results_is_one_line(tmp_path):
     with pytest.raises(BadInput, match="no results"):
-        html.report([Side(tmp_path, tmp_path)], [])
+        html.report([ShownSide(tmp_path, tmp_path)], [])

@@ -17,7 +17,7 @@ from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.results import read
 from ncuflow.format import number
 from ncuflow.pages import html
-from ncuflow.pages.html_columns import Side
+from ncuflow.pages.html_columns import ShownSide
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
@@ -117,7 +117,7 @@ def written(finished, tmp_path_factory) -> Callable[..., Path]:
                     shutil.copy(
                         finished.outputs / "tables" / target / name, side / "tables" / target / name
                     )
-            sides.append(Side(side, DEFAULT))
+            sides.append(ShownSide(side, DEFAULT))
         comparisons = [compared(sides[0].folder, sides[1].folder)] if len(sides) > 1 else []
         path = folder / "report.html"
         path.write_text(html.report(sides, comparisons), encoding="utf-8")

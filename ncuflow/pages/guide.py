@@ -29,7 +29,7 @@ from ncuflow.target import Target, known, template_folders
 MOST_ROWS = 10  # of the behaviour table
 MOST_LINES = 4  # crossings per target that are spelt out
 # Parameters by which a sweep grows, the first that a target varies is the one that is read.
-AXES = ("seq_len", "batch", "rows", "tokens", "kv_len")
+GROWTH = ("seq_len", "batch", "rows", "tokens", "kv_len")
 USUAL_SIZES = (1, 32, 128)
 
 
@@ -133,10 +133,10 @@ def prose(target: str) -> list[str]:
 
 
 def main_axis(points: list[Point]) -> str:
-    """The parameter along which a target is read: the first of AXES with three values or more."""
+    """The parameter along which a target is read: the first of GROWTH with three values or more."""
     found = varying(points)
-    long = [name for name in AXES if len(found.get(name, ())) >= crossing.FEWEST]
-    return long[0] if long else next((n for n in AXES if n in found), axis_of(points).name)
+    long = [name for name in GROWTH if len(found.get(name, ())) >= crossing.FEWEST]
+    return long[0] if long else next((n for n in GROWTH if n in found), axis_of(points).name)
 
 
 def best(points: list[Point], rate: str) -> Point | None:
@@ -164,7 +164,10 @@ def limiters(points: list[Point]) -> list[tuple[str, int]]:
 def crossings(points: list[Point], axis: str) -> list[Context]:
     """Where lines of the sweep cross, with only those parameters that tell the lines apart."""
     differing = varying(points)
-    axes = [axis, *(a for a in AXES if a != axis and len(differing.get(a, ())) >= crossing.FEWEST)]
+    axes = [
+        axis,
+        *(a for a in GROWTH if a != axis and len(differing.get(a, ())) >= crossing.FEWEST),
+    ]
     found = [c for a in axes for c in crossing.crossings(points, a)]
     return [
         {"c": c, "label": ", ".join(f"{k} {v}" for k, v in c.fixed if k in differing)}

@@ -22,7 +22,7 @@ from typing import Any
 from ncuflow.findings.provenance import one_line
 from ncuflow.io import UsageError, read_json, resource, write_text
 from ncuflow.pages import html_columns, html_prose
-from ncuflow.pages.html_columns import Side
+from ncuflow.pages.html_columns import ShownSide
 
 FOLDER = "templates/html"
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
@@ -30,7 +30,7 @@ _EXPORT = re.compile(r"^export ((?:async )?(?:function|const|class) (\w+))", re.
 LEVEL = 6  # of the compression: 9 takes twice as long for 1 % less
 
 
-def report(sides: Sequence[Side], comparisons: Sequence[Any]) -> str:
+def report(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> str:
     """The text of the file. Raises BadInput for a number that cannot be true, as the other pages do."""
     folder = resource(FOLDER)
     blocks = dict(_blocks(sides, comparisons))
@@ -52,7 +52,7 @@ def report(sides: Sequence[Side], comparisons: Sequence[Any]) -> str:
     )
 
 
-def _blocks(sides: Sequence[Side], comparisons: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+def _blocks(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """(name, JSON value), ``main`` first."""
     yield "main", html_columns.main(sides)
     for number, side in enumerate(sides):
@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> None:
     if len(args.evidence) != len(args.folders):
         raise UsageError("--evidence: one folder for each of outputs")
     sides = [
-        Side(folder, evidence, not args.no_strict, args.targets)
+        ShownSide(folder, evidence, not args.no_strict, args.targets)
         for folder, evidence in zip(args.folders, args.evidence, strict=True)
     ]
     write_text(args.out, report(sides, [read_json(path) for path in args.comparison]))

@@ -59,7 +59,7 @@ CONDITIONS = (
 
 
 @dataclass(frozen=True)
-class Side:
+class ShownSide:
     """One capture: a folder with ``results`` and ``tables``, and the evidence behind it.
 
     names: the targets shown, None for all of the folder.
@@ -87,7 +87,7 @@ def columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Block:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def main(sides: Sequence[Side]) -> Block:
+def main(sides: Sequence[ShownSide]) -> Block:
     """The block that every view needs: sides with their points, and what the columns mean."""
     return {
         "sides": [side_of(side) for side in sides],
@@ -108,7 +108,7 @@ def asdict_plain(column: Any) -> Block:
     return {name: getattr(column, name) for name in named} | {"source": column.source}
 
 
-def side_of(side: Side) -> Block:
+def side_of(side: ShownSide) -> Block:
     """One capture's targets, points and machine."""
     all_results = list(side.findings.targets.values())
     machine = side.findings.optional("environment_info")
@@ -294,7 +294,7 @@ def timeline(operations: Sequence[Operation], place: Mapping[str | None, int]) -
     return out
 
 
-def source(results: Results, side: Side) -> list[Block]:
+def source(results: Results, side: ShownSide) -> list[Block]:
     """Instructions of each deep kernel with their samples by reason, for the source view."""
     index, version = side.findings.source_index, results["provenance"].get("flashinfer")
     root = hotlines.installed(version)

@@ -27,7 +27,7 @@ from ncuflow.static.facts import Facts
 from ncuflow.static.predict import read
 from ncuflow.target import load, ordered
 
-Record = Mapping[str, Any]  # a claim as `ncuflow claims` wrote it
+ClaimRow = Mapping[str, Any]  # a claim as `ncuflow claims` wrote it
 # Column -> which instructions of the hot loop it counts.
 LOOP = {
     "tensor": sass.FAMILIES[0],
@@ -131,7 +131,7 @@ def _loop(kernel: Mapping[str, Any]) -> Context | None:
 
 
 def _claims(
-    static: Sequence[Record], measured: Sequence[Record], predicted: Mapping[str, Record]
+    static: Sequence[ClaimRow], measured: Sequence[ClaimRow], predicted: Mapping[str, ClaimRow]
 ) -> Context:
     """Claims by what decides them: here without a run, a measurement that holds on any GPU, a prediction, nothing.
 
@@ -139,7 +139,7 @@ def _claims(
     """
     decided = {CONFIRMED, REFUTED}
     there = {r["id"] for r in measured if r["verdict"] in decided and _any_gpu(r)}
-    groups: dict[str, list[Record]] = {
+    groups: dict[str, list[ClaimRow]] = {
         name: [] for name in ("here", "there", "predicted", "elsewhere", "unstated", "open")
     }
     for record in static:
@@ -160,19 +160,19 @@ def _claims(
     return {"total": len(static), **groups, "figures": figures, "inside": inside}
 
 
-def _any_gpu(record: Record) -> bool:
+def _any_gpu(record: ClaimRow) -> bool:
     return bool(record["independent"]) or record["published"]["gpu"] is None
 
 
-def _has_figure(record: Record) -> bool:
+def _has_figure(record: ClaimRow) -> bool:
     return bool(record["predicted"]) and record["predicted"]["figure"] is not None
 
 
-def _inside(predicted: Record) -> bool:
+def _inside(predicted: ClaimRow) -> bool:
     return bool(predicted["low"] <= predicted["figure"] <= predicted["high"])
 
 
-def _lacking(record: Record) -> str:
+def _lacking(record: ClaimRow) -> str:
     """What kind of evidence an open claim needs, of the columns that its reason names; else what it says itself."""
     words = set(re.findall(r"\w+", record["reason"]))
     columns = [

@@ -15,7 +15,7 @@ from ncuflow.runner.job import LOST, OK, SOME_FAILED, Run
 from ncuflow.runner.launch import Launch
 from ncuflow.runner.sweep import Planned
 
-Record = dict[str, Any]
+PairRecord = dict[str, Any]
 ROUNDS = 6
 LAUNCHES = 5  # per side and round
 
@@ -41,16 +41,16 @@ def name(base: Planned, other: Planned) -> str:
 
 
 def run_pairs(
-    run: Run, pairs: Sequence[tuple[Planned, Planned]], emit: Callable[[Record], None]
+    run: Run, pairs: Sequence[tuple[Planned, Planned]], emit: Callable[[PairRecord], None]
 ) -> int:
     """Time every pair and emit a record of each; returns the exit status of ``run_points``.
 
     A pair of which one side is skipped, fails or is wrong has that status and reason, and no times.
     """
     statuses: set[str] = set()
-    culprit: Record | None = None
+    culprit: PairRecord | None = None
     for base, other in pairs:
-        record: Record = {
+        record: PairRecord = {
             "point": name(base, other), "target": base.target, "base": base.id, "other": other.id,
             "status": "ok", "reason": None, "sides": None,
         }  # fmt: skip
@@ -66,7 +66,7 @@ def run_pairs(
     return SOME_FAILED if statuses & {"wrong", "error"} else OK
 
 
-def _run_pair(run: Run, points: tuple[Planned, Planned], record: Record) -> bool:
+def _run_pair(run: Run, points: tuple[Planned, Planned], record: PairRecord) -> bool:
     """Fill the record of a pair; whether the device still answers."""
     try:
         base, other = (_prepared(run, point) for point in points)

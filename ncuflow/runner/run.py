@@ -42,14 +42,14 @@ from ncuflow.runner.sweep import Planned, read_points
 from ncuflow.target import Target, known, load
 
 TRACE_REPEATS = 5
-Record = dict[str, Any]
+PointRecord = dict[str, Any]
 
 
 class LateCompileError(RuntimeError):
     """A compiler ran after the warm-up: what was measured is not the kernel alone."""
 
 
-def run_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], None]) -> int:
+def run_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecord], None]) -> int:
     """Run the points and emit a record of each; returns the exit status.
 
     A point that fails is an error of that point, and the next one follows. Only a GPU that no
@@ -58,7 +58,7 @@ def run_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], Non
     if run.mode == "time":
         return _time_points(run, points, emit)
     records = []
-    culprit: Record | None = None
+    culprit: PointRecord | None = None
     for point in points:
         if culprit is None:
             record, alive = run_point(run, point)
@@ -80,15 +80,15 @@ class Visit:
     last: bool
 
 
-def _time_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], None]) -> int:
+def _time_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecord], None]) -> int:
     """Visit every point once per round, in a random order of its own, and emit it at its last visit.
 
     Where the GPU is lost, a point keeps what its finished rounds gave; one without any is lost.
     """
     series = {point.id: timing.Series() for point in points}
-    latest: dict[str, Record] = {}
+    latest: dict[str, PointRecord] = {}
     ended: set[str] = set()
-    culprit: Record | None = None
+    culprit: PointRecord | None = None
     for number in range(run.rounds):
         for place, point in enumerate(shuffled(points, run.order, number)):
             if point.id in ended or culprit is not None:
@@ -114,18 +114,18 @@ def shuffled(points: Sequence[Planned], order: int, number: int) -> list[Planned
     return chosen
 
 
-def _lost(run: Run, point: Planned, culprit: Record) -> Record:
+def _lost(run: Run, point: Planned, culprit: PointRecord) -> PointRecord:
     why = f"the GPU was lost at {culprit['point']}: {culprit['reason']}"
     return new_record(run.target, point, "lost", why)
 
 
-def _status(records: Iterable[Record], culprit: Record | None) -> int:
+def _status(records: Iterable[PointRecord], culprit: PointRecord | None) -> int:
     if culprit is not None:
         return LOST
     return SOME_FAILED if {r["status"] for r in records} & {"wrong", "error"} else OK
 
 
-def new_record(target: Target, point: Planned, status: str, reason: str | None) -> Record:
+def new_record(target: Target, point: Planned, status: str, reason: str | None) -> PointRecord:
     """A record of which nothing but the status and the analytic work is known."""
     return {
         "point": point.id,
@@ -143,7 +143,7 @@ def new_record(target: Target, point: Planned, status: str, reason: str | None) 
     }
 
 
-def run_point(run: Run, point: Planned, visit: Visit | None = None) -> tuple[Record, bool]:
+def run_point(run: Run, point: Planned, visit: Visit | None = None) -> tuple[PointRecord, bool]:
     """(record of one point, whether the device still answers). ``visit``: to time it, else None."""
     record = new_record(run.target, point, "ok", None)
     record["reason"] = run.target.skip(point.params, run.device.facts())
@@ -168,7 +168,7 @@ def run_point(run: Run, point: Planned, visit: Visit | None = None) -> tuple[Rec
     return record, alive
 
 
-def _run(run: Run, point: Planned, record: Record, visit: Visit | None) -> None:
+def _run(run: Run, point: Planned, record: PointRecord, visit: Visit | None) -> None:
     """Check one point, in the first of its rounds, measure it if it is right, and fill its record."""
     launch = run.target.prepare(point.params, run.seed)
     launch = faults.apply(launch, point.id, run.faults)
@@ -190,7 +190,7 @@ def _run(run: Run, point: Planned, record: Record, visit: Visit | None) -> None:
         raise LateCompileError("ninja or nvcc ran after the warm-up")
 
 
-def _time(run: Run, launch: Launch, record: Record, visit: Visit) -> None:
+def _time(run: Run, launch: Launch, record: PointRecord, visit: Visit) -> None:
     series = visit.series
     series.check = record["check"] or series.check
     series.positions.append(visit.place)
@@ -232,7 +232,7 @@ def write_records(
     lines: dict[str, str] = {}
     with partial.open("w", encoding="utf-8", newline="\n") as file:
 
-        def emit(record: Record) -> None:
+        def emit(record: PointRecord) -> None:
             line = json.dumps(record | {"origin": made}, allow_nan=False, ensure_ascii=False) + "\n"
             lines[record["point"]] = line
             file.write(line)
