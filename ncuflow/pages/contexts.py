@@ -128,10 +128,11 @@ def _by_problem(points: list[Point]) -> list[tuple[str, list[str]]]:
 
 
 def _limiters(points: list[Point]) -> list[Context]:
-    """How many points each limiter bounds, the most frequent first, with the range of sizes."""
+    """How many points each limiter bounds, the most frequent first, with the range of sizes; those without counters aside."""
     groups: dict[str, list[Context]] = {}
     for point in points:
-        groups.setdefault(point["measurement"]["limiter"], []).append(_shown(point))
+        if point["measurement"]["verdict"] is not None:
+            groups.setdefault(point["measurement"]["limiter"], []).append(_shown(point))
     return [
         {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time)}
         for name, members in sorted(groups.items(), key=lambda g: -len(g[1]))

@@ -153,11 +153,12 @@ def behaviour(points: list[Point], axis: str) -> list[Point]:
 
 
 def limiters(points: list[Point]) -> list[tuple[str, int]]:
-    """(limiter, points), the most frequent first."""
+    """(limiter, points), the most frequent first; points without counters aside."""
     counts: dict[str, int] = {}
     for point in points:
-        name = point["measurement"]["limiter"] or "unknown"
-        counts[name] = counts.get(name, 0) + 1
+        if point["measurement"]["verdict"] is not None:
+            name = point["measurement"]["limiter"]
+            counts[name] = counts.get(name, 0) + 1
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
 
