@@ -29,7 +29,7 @@ FILES = ("Snakefile", "pyproject.toml", "README.md")
 REPORT = min(
     ROOT.glob("recordings/h200*/*/*/sweep.ncu-rep.xz"), key=lambda path: path.stat().st_size
 )
-STATIC = "static-flashinfer-0.7.2"
+STATIC = ("static-flashinfer-0.7.2", "static-modules-flashinfer-0.7.2")
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: zipfile.ZipFi
         if path.is_file() and "__pycache__" not in path.parts
     }
     others = {name for name in wanted if name.startswith("ncuflow/data/recordings/")}
-    shipped = tuple(f"ncuflow/data/recordings/{name}/" for name in (DEFAULT.name, STATIC))
+    shipped = tuple(f"ncuflow/data/recordings/{name}/" for name in (DEFAULT.name, *STATIC))
     others = {name for name in others if not name.startswith(shipped)}
     assert names - {"ncuflow/data/Snakefile"} == wanted - others - {"ncuflow/data/Snakefile"}
     assert wheel.read("ncuflow/data/Snakefile") == (ROOT / "Snakefile").read_bytes()

@@ -12,10 +12,10 @@ from conftest import ROOT
 
 from ncuflow.cli import dispatch
 from ncuflow.findings.columns import COLUMNS
-from ncuflow.io import write_json
+from ncuflow.io import read_json, write_json
 from ncuflow.static import dsl, predict
 from ncuflow.static.device import device, of_architecture
-from ncuflow.static.facts import default_blocks, recorded, stored
+from ncuflow.static.facts import Facts, default_blocks, every_recorded, recorded, stored
 from ncuflow.static.model import ACROSS, COVERED, OTHER_GPU, Case, Model, Residual, width, width_of
 from ncuflow.static.results import results
 from ncuflow.target import load
@@ -251,7 +251,7 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
     assert "Tier S (static: compiled, not run) · NVIDIA A100-SXM4-80GB" in text
     assert "| point | predicted, not measured | interval |" in text
     assert "is not known before one of them is measured" in text
-    assert "| `cascade` | sm_80 | 2 of 2 | 20 |" in text
+    assert "| `cascade` | 20, 29 to 56 |" in text
     # a figure of somebody's A100 beside what is predicted for it, and no verdict of it
     row = next(
         line for line in text.splitlines() if line.startswith("| RMSNorm at batch 1 reaches 5")
@@ -268,6 +268,18 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
         for facts in (stored("8.0"), stored("9.0"))
     ]
     assert fused.split("|")[2].strip() == f"{sides[0]} / {sides[1]}"
+
+
+def test_facts_of_single_modules_are_no_facts_of_a_sweep():
+    kept = {path.parts[-3] for path in every_recorded()}
+    assert kept == {"static-flashinfer-0.7.2", "static-modules-flashinfer-0.7.2"}
+    assert recorded("8.9") is None and recorded("8.0").parts[-3] == "static-flashinfer-0.7.2"
+    small = {"norm", "norm_cute_dsl", "cascade", "page", "rope", "silu_and_mul"}
+    for path in every_recorded():
+        facts = Facts(read_json(path))
+        assert all(m["built"] == m["sources"] for m in facts.modules()), path
+        if path.parent.name in ("sm_89", "sm_100a", "sm_120a"):
+            assert {m["module"] for m in facts.modules()} == small
 
 
 def test_static_pages_need_no_gpu_and_no_compiler_where_facts_are_recorded(project):

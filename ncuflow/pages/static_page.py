@@ -58,7 +58,7 @@ def context(
         "columns": list(LOOP),
         "kernels": list(_kernels(launched, facts, beside)),
         "predicted": predicted,
-        "modules": sorted((m for one in built for m in one.modules()), key=lambda m: m["module"]),
+        **_modules(built),
         "claims": _claims(
             read_json(results / "claims.json"),
             read_json(measured / "claims.json"),
@@ -114,6 +114,16 @@ def _kernels(launched: Sequence[Kernel], facts: Facts, beside: Facts | None) -> 
                 "name": _short(name),
                 "sides": [side and {**side, "loop": _loop(side)} for side in (here, there)],
             }
+
+
+def _modules(built: Sequence[Facts]) -> Context:
+    """Module -> architecture -> what came of compiling it there; the architectures from the oldest on."""
+    modules: dict[str, dict[str, Context]] = {}
+    for module in (m for one in built for m in one.modules()):
+        modules.setdefault(module["module"], {}).setdefault(module["arch"], module)
+    names = {arch for of_arch in modules.values() for arch in of_arch}
+    archs = sorted(names, key=lambda arch: int(re.sub(r"\D", "", arch)))
+    return {"modules": dict(sorted(modules.items())), "archs": archs}
 
 
 def _short(name: str) -> str:

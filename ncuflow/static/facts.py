@@ -60,9 +60,13 @@ def every_recorded() -> list[Path]:
 
 
 def recorded(compute_capability: str) -> Path | None:
-    """The recorded facts for a compute capability such as "8.0", of the newest FlashInfer; None without."""
+    """The recorded facts for a compute capability such as "8.0", of the newest FlashInfer; None without.
+
+    `static-modules-*` holds single modules, to say where they build: no facts of a sweep.
+    """
     wanted = compute_capability.replace(".", "")
-    found = [path for path in every_recorded() if path.parent.name.strip("smaf_") == wanted]
+    sweeps = [path for path in every_recorded() if "static-modules" not in path.parts[-3]]
+    found = [path for path in sweeps if path.parent.name.strip("smaf_") == wanted]
     return found[-1] if found else None
 
 
