@@ -308,7 +308,11 @@ def target_headline(page: Path, results: Mapping[str, Any]) -> str:
         share, value, unit, m = best
         text += f", up to {form.number(value)} {unit}"
         text += f" ({form.percent(share)} of the measured ceiling)" if share else ""
-        text += f", limited by {limiter.label(m['limiter'])}" if m.get("verdict") else ""
+        text += (
+            f", limited by {limiter.label(m['limiter'])}"
+            if m.get("limiter", limiter.UNKNOWN) != limiter.UNKNOWN
+            else ""
+        )
     return f"  → {text}: {page}"
 
 
