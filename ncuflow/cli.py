@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
-from ncuflow.io import CommandError, UsageError
+from ncuflow.io import CommandError, UsageError, clean
 
 # name -> (module, what it does); the first group is for people, the second is what the rules call.
 USER = {
@@ -144,7 +144,8 @@ def ended(command: Callable[[], int]) -> int:
 
 
 def _tell(line: str, status: int) -> int:
-    print(f"error: {line}", file=sys.stderr)
+    # Names of files are in it, and theirs may hold line breaks and what a terminal obeys.
+    print(f"error: {' '.join(clean(line).splitlines())}", file=sys.stderr)
     return status
 
 

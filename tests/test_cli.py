@@ -74,6 +74,7 @@ def ended(command: str, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
         ("open('none/at/all')", "none/at/all: No such file or directory"),
         ("os.rename('parsers', 'README.md')", "README.md: Not a directory"),
         ("os.read(-1, 1)", "Bad file descriptor"),
+        ("open('none/at\\nall\\x1b[31m')", "none/at all?[31m: No such file or directory"),
         ("(_ for _ in ()).throw(OSError('a library that does not load'))", "a library that does not load"),
     ],
 )  # fmt: skip

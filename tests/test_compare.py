@@ -360,10 +360,14 @@ def test_bad_sides_are_one_line_and_status_2(tmp_path: Path) -> None:
         ("gate", "a", "b"),
         ("compare", "a", "b", "--alpha", "2"),
         ("gate", "c", "--threshold", "nan"),
+        ("gate", "c", "--threshold", "inf"),
+        ("compare", "a", "b", "--floor", "inf"),
+        ("export", "junit", "--results", "a", "--out", "b", "--threshold", "inf"),
     ],
 )
 def test_a_command_that_asks_for_nothing_clear_is_refused(arguments: tuple[str, ...]) -> None:
-    assert run(*arguments).returncode == 2
+    done = run(*arguments)
+    assert done.returncode == 2 and "usage: " in done.stderr
 
 
 def test_load_reads_what_results_hold(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ ncuflow gate compare.json [--threshold 0.05]
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,18 @@ from pathlib import Path
 from ncuflow.compare import records
 from ncuflow.compare.records import Change, Comparison
 from ncuflow.findings.statistics import SLOWER
-from ncuflow.io import UsageError
 
 THRESHOLD = 0.05
 NOTHING_TESTED = 3
 LABELS = {"cold_us": "time", "host_us": "host time of the launch", "plan_us": "plan time"}
+
+
+def limit(text: str) -> float:
+    """A threshold of the command line; beyond an infinite one nothing would be slower."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not finite, or negative")
+    return value
 
 
 def slowdowns(found: Comparison, threshold: float) -> list[tuple[str, str, Change]]:
@@ -54,7 +62,7 @@ def weaknesses(found: Comparison) -> Iterator[str]:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("comparison", type=Path, help="compare.json")
-    parser.add_argument("--threshold", type=float, default=THRESHOLD, help="%(default)s of 1")
+    parser.add_argument("--threshold", type=limit, default=THRESHOLD, help="%(default)s of 1")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,8 +70,6 @@ def run(args: argparse.Namespace) -> int:
 
     0: no slow-down beyond the threshold; 1: at least one; 3: nothing was tested, which is no pass.
     """
-    if not args.threshold >= 0:
-        raise UsageError("--threshold is not negative")
     found = records.read(args.comparison)
     for text in weaknesses(found):
         print(f"note: {text}", file=sys.stderr)

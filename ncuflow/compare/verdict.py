@@ -310,8 +310,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if not (0 < args.alpha < 1 and args.threshold >= 0 and (args.floor or 0) >= 0):
-        raise UsageError("--alpha lies between 0 and 1; --threshold and --floor are not negative")
+    if not (
+        0 < args.alpha < 1 and 0 <= args.threshold < math.inf and 0 <= (args.floor or 0) < math.inf
+    ):
+        raise UsageError(
+            "--alpha lies between 0 and 1; --threshold and --floor are finite and not negative"
+        )
     settings = Settings(args.alpha, args.threshold, args.floor)
     if args.base.is_dir() and args.head.is_dir():
         base, head = load(args.base, args.base_targets), load(args.head, args.head_targets)

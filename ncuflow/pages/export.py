@@ -232,7 +232,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--comparison", type=Path, help="junit, summary: a compare.json")
     parser.add_argument(
         "--threshold",
-        type=float,
+        type=gate.limit,
         default=gate.THRESHOLD,
         help="of the comparison; %(default)s of 1",
     )
