@@ -110,9 +110,9 @@ def dispatch(words: Sequence[str]) -> int:
 
 def _overview(words: Sequence[str]) -> int:
     """The list of commands, where none was named."""
-    listed = [f"  {name:16}{what}" for name, (_, what) in USER.items()]
+    listed = [f"  {name:18}{what}" for name, (_, what) in USER.items()]
     listed += ["", "called by the rules of the workflow:"]
-    listed += [f"  {name:16}{what}" for name, (_, what) in RULES.items()]
+    listed += [f"  {name:18}{what}" for name, (_, what) in RULES.items()]
     parser = argparse.ArgumentParser(
         prog="ncuflow",
         usage="ncuflow COMMAND …",
