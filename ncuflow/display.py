@@ -310,7 +310,7 @@ def target_headline(page: Path, results: Mapping[str, Any]) -> str:
         text += f" ({form.percent(share)} of the measured ceiling)" if share else ""
         text += (
             f", limited by {limiter.label(m['limiter'])}"
-            if m.get("limiter", limiter.UNKNOWN) != limiter.UNKNOWN
+            if m.get("limiter") not in (None, limiter.UNKNOWN)
             else ""
         )
     return f"  → {text}: {page}"

@@ -38,7 +38,7 @@ MEMORY = (
     ),
     Metric(
         "dram_cycles_per_second",
-        "DRAM cycles a second",
+        "DRAM cycles per second",
         "hz",
         "the DRAM clock of this launch; times the peak per cycle it is the ceiling",
         read("dram__cycles_elapsed.avg.per_second"),
@@ -47,7 +47,7 @@ MEMORY = (
         "dram_peak_bytes_per_second",
         "DRAM ceiling",
         "byte/s",
-        "peak bytes per cycle × cycles a second of this launch",
+        "peak bytes per cycle × cycles per second of this launch",
         {
             ANY: (
                 scaled(1, "dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second"),
