@@ -84,9 +84,12 @@ def test_templates_of_kernels_and_structs() -> None:
         template <int N, typename... Ts> __global__ void Twice(Ts... x) { }
         template <bool B> /* of another */
         __global__ void Twice() { }
+        template <typename T, float (*Activation)(const float&), int N = 2>
+        __global__ void Apply(T x) { }
         """
     )
     assert templates(text) == {
+        "Apply": [["T", "Activation", "N"]],
         "KernelA": [["T", "A"]],
         "KernelTraits": [["MASK_MODE", "kTile", "DTypeQ"]],
         "Twice": [["N", "Ts"], ["B"]],

@@ -143,7 +143,7 @@ def templates(text: str) -> dict[str, list[list[str]]]:
 
 
 def _parameters(text: str) -> list[str]:
-    """``["kTile", "T"]`` of ``int kTile_ = 2, typename T``."""
+    """``["kTile", "T", "Act"]`` of ``int kTile_ = 2, typename T, float (*Act)(const float&)``."""
     parts, angles, parentheses = [""], 0, 0
     for char in text:
         parentheses += (char == "(") - (char == ")")
@@ -152,5 +152,12 @@ def _parameters(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += char
+    names = (
+        re.search(r"\(\s*\*\s*(\w+)\s*\)", part) for part in parts
+    )  # of a pointer to a function
     words = (re.findall(r"\w+", part.partition("=")[0]) for part in parts)
-    return [found[-1].rstrip("_") for found in words if found]
+    return [
+        (name[1] if name else found[-1]).rstrip("_")
+        for name, found in zip(names, words, strict=True)
+        if found
+    ]

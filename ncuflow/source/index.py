@@ -208,9 +208,10 @@ def environment_reads(tree: ast.Module) -> Iterator[tuple[str, int, str | None]]
 def templates(package: Package) -> dict[str, list[list[str]]]:
     """Template parameters of kernels, and of the structs that their arguments are, by name."""
     found: dict[str, list[list[str]]] = {}
+    kernels = {kernel.name for target in known().values() for kernel in target.kernels}
     for path in headers(package):
         for name, overloads in cuda.templates(path.read_text()).items():
-            if name.endswith(("Kernel", "KernelTraits", "DefaultAttention")):
+            if name in kernels or name.endswith(("Kernel", "KernelTraits", "DefaultAttention")):
                 found.setdefault(name, []).extend(overloads)
     return dict(sorted(found.items()))
 
