@@ -214,7 +214,11 @@ def folder(tmp_path):
     path.mkdir()
     (path / "decode_results.json").write_text(json.dumps(results(*POINTS)))
     (path / "rope_results.json").write_text(json.dumps(results(entry("rope/T1", {"tokens": 1}))))
-    (path / "jit_analysis.json").write_text(json.dumps({"modules": {"rope": {"target": "rope"}}}))
+    module = {"target": "rope", "aot": False, "cold": {}}
+    write_json(
+        path / "jit_analysis.json",
+        {"modules": {"rope": module}, "method": "m", "cpu_count": 8},
+    )
     return path
 
 

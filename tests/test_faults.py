@@ -472,7 +472,9 @@ def test_after_an_upgrade_every_row_says_with_what_it_was_measured(machine):
     page = machine.folder / "outputs/fake/reports/toy.md"
     index = machine.folder / "outputs/fake/captures/source_index.json"
     index.parent.mkdir(parents=True)
-    index.write_text("{}")  # it takes an installed FlashInfer
+    index.write_text(
+        '{"version": null, "targets": {}, "environment": {}, "functions": {}}'
+    )  # it takes an installed FlashInfer
     machine.install("flashinfer_python", "0.6.18")
     done = machine.run("toy", "--config", "strict=false")
     assert done.returncode == 0, done.stdout + done.stderr

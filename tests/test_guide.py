@@ -325,7 +325,8 @@ def test_jit_source_and_commands_where_the_evidence_has_them(evidence):
     write(root, "source_index", {
         "version": "0.6.18", "scheduler": {}, "functions": {},
         "environment": {"MAX_JOBS": [{"file": "collect_env.py", "line": 1, "default": None},
-                                     {"file": "jit/cpp_ext.py", "line": 347, "default": "'8'"}], "OTHER": [{}]},
+                                     {"file": "jit/cpp_ext.py", "line": 347, "default": "'8'"}],
+                        "OTHER": [{"file": "x.py", "line": 1, "default": None}]},
         "targets": {"rmsnorm": {
             "api": {"python": {"symbol": "flashinfer.norm.rmsnorm", "file": "norm/__init__.py", "line": 142}},
             "files": {"binding": "data/csrc/norm.cu"}, "templates": ["data/csrc/norm.cu"],
@@ -337,7 +338,7 @@ def test_jit_source_and_commands_where_the_evidence_has_them(evidence):
               "cold": {"uri": "norm", "generation_s": 0.01, "build_s": 33.0, "load_s": 0.002},
               "disk": {"build_and_load_s": 0.005, "memory_hit_s": 2e-6}, "first_launch": {}}  # fmt: skip
     write(evidence / "results", "jit_analysis", {"cpu_count": 16, "method": "fresh processes", "modules": {
-        "rmsnorm": module, "rope": {"target": "rope", "cold": {"error": "no nvcc | at all"}}}})  # fmt: skip
+        "rmsnorm": module, "rope": {"target": "rope", "aot": False, "cold": {"error": "no nvcc | at all"}}}})  # fmt: skip
     write(root / "decode" / "b0", "sweep", {"command": ["ncu", "--nvtx", "-o", "a b"]})
     text = page(evidence)
     assert "| Python API | `flashinfer.norm.rmsnorm` | `norm/__init__.py:142` |" in text

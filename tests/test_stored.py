@@ -22,6 +22,33 @@ DAMAGED = [
     GOOD | {"points": [POINT | {"measurement": {"time_cold_us": [1.0]}}]},
 ]  # fmt: skip
 
+PLACE = {"file": "decode.py", "line": 751}
+INDEX = {
+    "version": "0.7.2",
+    "targets": {"decode": {"api": {"python": PLACE | {"symbol": "flashinfer.decode.X"}}, "files": {}, "templates": [],
+                           "kernels": []}},
+    "environment": {"MAX_JOBS": [PLACE | {"default": None}]},
+    "functions": {"data/include/flashinfer/x.cuh": [[1, 9, "f"]]},
+    "signatures": {"X": [{"name": "q", "kind": "positional", "default": None}]},
+}  # fmt: skip
+MODULE = {"target": "decode", "aot": False, "cold": {"build_s": 9.5}, "cache": {"a.so": 1}}
+JIT = {"modules": {"decode": MODULE}, "method": "in fresh processes", "cpu_count": 16}
+BAD_INDEX = [
+    [], {}, "x", INDEX | {"targets": []}, INDEX | {"targets": {"decode": 3}}, INDEX | {"version": 7},
+    INDEX | {"environment": {"MAX_JOBS": []}}, INDEX | {"environment": {"MAX_JOBS": [{}]}},
+    INDEX | {"functions": {"x.cuh": [[1, 9]]}}, INDEX | {"functions": {"x.cuh": [[1, "9", "f"]]}},
+    INDEX | {"functions": []}, INDEX | {"signatures": {"X": [{}]}}, INDEX | {"signatures": ["X"]},
+    INDEX | {"exports": "all"}, INDEX | {"templates": {"K": ["T"]}}, INDEX | {"scheduler": {"f": 1}},
+]  # fmt: skip
+BAD_JIT = [
+    [], {}, "x", JIT | {"modules": []}, JIT | {"modules": {"decode": 3}}, JIT | {"cpu_count": "16"}, JIT | {"method": None},
+    JIT | {"environment": ["CC"]}, *({**JIT, "modules": {"decode": MODULE | change}} for change in (
+        {"cold": None}, {"cold": {"build_s": "9"}}, {"cold": {"build_s": -1.0}}, {"cold": {"ninja": {"flags": []}}},
+        {"cache": ["a.so"]}, {"cache": {"a.so": None}}, {"aot": "no"}, {"target": None}, {"first_launch": 3},
+        {"disk": {"memory_hit_s": {"median": 1e-6}}}, {"disk": {"memory_hit_s_samples": [None]}},
+    )),
+]  # fmt: skip
+
 
 def written(folder: Path, content: object, name: str = "decode") -> Path:
     folder.mkdir()
@@ -62,5 +89,57 @@ def test_no_command_takes_what_is_no_results(tmp_path: Path, command: str) -> No
     written(tmp_path / "results", {"points": [{"point": "decode/B1"}]})
     (tmp_path / "need.yaml").write_text('[{points: ["*"], hold: "gbs > 1"}]')
     with pytest.raises(BadInput, match=r"decode_results\.json: not the results of a target"):
+        dispatch(command.format(tmp_path, ROOT / "claims").split())
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("source_index.json", content) for content in (*BAD_INDEX, None)),
+        *(("jit_analysis.json", content) for content in (*BAD_JIT, None)),
+        *(("environment_info.json", content) for content in ([], {}, None)),
+        *(("claims.json", content) for content in ({}, [3], None)),
+        *(("claims_summary.json", content) for content in ([], {}, None)),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_is_one_line(
+    tmp_path: Path, name: str, content: object
+) -> None:
+    path = tmp_path / name
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(BadInput, match=rf"{name}: not [a-z].* \(") as found:
+        stored.optional(path)
+    assert "\n" not in str(found.value)
+
+
+def test_what_evidence_lacks_is_none_and_what_it_has_is_as_written(tmp_path: Path) -> None:
+    index, jit = tmp_path / "source_index.json", tmp_path / "jit_analysis.json"
+    assert stored.optional(index) is None
+    index.write_text(json.dumps(INDEX))
+    jit.write_text(json.dumps(JIT))
+    assert (stored.optional(index), stored.optional(jit)) == (INDEX, JIT)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "claims --results {0}/results --claims {1} --source-index {0}/named.json --out {0}/x",
+        "claims --results {0}/results --claims {1} --out {0}/x",
+        "hotlines --results {0}/results/decode_results.json --evidence {0} --out {0}/x",
+        "jit-results --evidence {0} --out {0}/x",
+        "pages target --target decode --results {0}/results --evidence {0} --out-dir {0}/x",
+        "pages jit --results {0}/results --evidence {0} --out-dir {0}/x",
+        "report {0} --evidence {0} --out {0}/x",
+    ],
+)
+def test_no_command_takes_an_index_or_a_jit_measurement_that_is_none(
+    tmp_path: Path, command: str
+) -> None:
+    written(tmp_path / "results", GOOD)
+    (tmp_path / "jit").mkdir()
+    for name in ("source_index", "jit/jit_analysis", "results/jit_analysis", "named"):
+        (tmp_path / f"{name}.json").write_text('{"targets": 3, "modules": 3}')
+    with pytest.raises(BadInput, match=r"\.json: not (an index|what was measured)"):
         dispatch(command.format(tmp_path, ROOT / "claims").split())
     assert not (tmp_path / "x").exists()

@@ -14,7 +14,7 @@ from ncuflow.claims.model import Claim, Decision, Selection
 from ncuflow.claims.scope import Origin, Scope, paired, point_scope, possible_names
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.findings import sanity, stored
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import BadInput
 from ncuflow.model import Provenance, Results
 
 Jit = dict[str, Any]  # what was measured of the JIT, by module
@@ -93,12 +93,16 @@ def load(results: Path, source_index: Path | None, targets: Sequence[str] | None
     if not paths:
         raise BadInput(results, "a folder without *_results.json")
     found = {content["target"]: content for content in map(stored.results, paths)}
-    machine = _optional(results / "environment_info.json")
-    index = read_json(source_index) if source_index else _optional(results / "source_index.json")
+    machine = stored.optional(results / "environment_info.json")
+    index = (
+        stored.written(source_index, "source_index.json")
+        if source_index
+        else stored.optional(results / "source_index.json")
+    )
     with_jit = targets is None or "jit" in targets
     return Grounds(
         results=found,
-        jit=_optional(results / "jit_analysis.json") if with_jit else None,
+        jit=stored.optional(results / "jit_analysis.json") if with_jit else None,
         source=SourceFacts(index) if index else None,
         machine=machine.get("provenance") if machine else None,
     )
@@ -192,7 +196,3 @@ def _of_module(name: str, row: Jit) -> Scope:
         return (max(samples) - min(samples)) / 2 / value if samples and value else None
 
     return Scope(values | {"point": point}, JIT_NAMES, point, origin, spread)
-
-
-def _optional(path: Path) -> Any:
-    return read_json(path) if path.exists() else None

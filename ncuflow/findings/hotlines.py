@@ -20,7 +20,7 @@ from typing import Any
 from ncuflow.findings import stored
 from ncuflow.findings.join import ratio
 from ncuflow.findings.stalltree import sampling_error
-from ncuflow.io import read_json, write_json
+from ncuflow.io import write_json
 from ncuflow.model import Kernel, Line
 
 MOST_LINES = 8
@@ -172,8 +172,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    path = args.evidence / "source_index.json"
-    index = read_json(path) if path.exists() else None
+    index = stored.optional(args.evidence / "source_index.json")
     kernels = []
     for results in map(stored.results, args.results):
         version = results["provenance"].get("flashinfer")

@@ -9,8 +9,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ncuflow.findings import stored
 from ncuflow.findings.provenance import load_provenance
-from ncuflow.io import read_json, write_json
+from ncuflow.io import write_json
 
 Module = dict[str, Any]  # what was measured of a JIT module, or what pages say of it, by name
 
@@ -48,7 +49,7 @@ def _median(value: Any) -> float | None:
 
 def jit_analysis(evidence: Path, recording: str | None) -> dict[str, Any]:
     """The recording's measurement with its provenance and one summary row a module."""
-    measured: dict[str, Any] = read_json(evidence / "jit" / "jit_analysis.json")
+    measured: dict[str, Any] = stored.written(evidence / "jit" / "jit_analysis.json")
     rows = [summary(name, module) for name, module in measured["modules"].items()]
     own = {
         key: measured[key] for key in ("gpu", "flashinfer", "torch", "date") if measured.get(key)

@@ -1,20 +1,25 @@
-"""Results as they were written: a file is taken for the results of a target where it has their shape."""
+"""What was written is read again: a file is taken for what its name says where it has that shape."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ncuflow.io import BadInput, conforming, read_json
 from ncuflow.model import Results
 
 SUFFIX = "_results.json"
+Number = Annotated[int, Field(gt=0)]  # of a line, from 1
+Seconds = Annotated[float, Field(ge=0)]
 
 
-class _Point(BaseModel):
-    model_config = ConfigDict(strict=True)
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Point(_Strict):
     point: str
     status: Literal["ok", "wrong", "skipped", "error", "lost"]
     params: dict[str, Any]
@@ -22,12 +27,136 @@ class _Point(BaseModel):
     kernels: list[dict[str, Any]]
 
 
-class _Results(BaseModel):
-    model_config = ConfigDict(strict=True)
+class _Results(_Strict):
     target: str
     provenance: dict[str, Any]
     points: list[_Point]
     deep: list[dict[str, Any]]
+
+
+class _Place(_Strict):
+    file: str
+    line: Number
+
+
+class _Symbol(_Place):
+    symbol: str
+
+
+class _Indexed(_Strict):
+    api: dict[str, _Symbol]
+    files: dict[str, str]
+    templates: list[str]
+    kernels: list[_Symbol]
+
+
+class _Read(_Place):
+    default: str | None
+
+
+class _Parameter(_Strict):
+    name: str
+    kind: Literal["positional", "keyword", "var_positional", "var_keyword"]
+    default: str | None
+
+
+class _SourceIndex(_Strict):
+    """``source_index.json``; an older one lacks what was added since."""
+
+    version: str | None
+    targets: dict[str, _Indexed]
+    missing: dict[str, str] | None = None
+    scheduler: dict[str, _Place] | None = None
+    environment: dict[str, Annotated[list[_Read], Field(min_length=1)]]
+    functions: dict[str, list[Annotated[tuple[Number, Number, str], Field(strict=False)]]]
+    templates: dict[str, list[list[str]]] | None = None
+    signatures: dict[str, list[_Parameter]] | None = None
+    exports: list[str] | None = None
+
+
+class _Flags(_Strict):
+    flags: dict[str, list[str]] = {}
+
+
+class _Cold(_Strict):
+    uri: str | None = None
+    error: str | None = None
+    generation_s: Seconds | None = None
+    write_ninja_s: Seconds | None = None
+    build_s: Seconds | None = None
+    load_s: Seconds | None = None
+    library_bytes: Number | None = None
+    ninja: _Flags | None = None
+
+
+class _Disk(_Strict):
+    build_and_load_s: Seconds | None = None
+    build_and_load_s_samples: list[Seconds] | None = None
+    memory_hit_s: Seconds | None = None
+    memory_hit_s_samples: list[Seconds] | None = None
+    generation_s: Seconds | None = None
+    generation_s_samples: list[Seconds] | None = None
+    up_to_date_check_s: Seconds | None = None
+    up_to_date_check_s_samples: list[Seconds] | None = None
+
+
+class _First(_Strict):
+    first_launch_s: Seconds | None = None
+    later_launch_s: Seconds | None = None
+
+
+class _Module(_Strict):
+    target: str
+    aot: bool
+    cold: _Cold
+    disk: _Disk | None = None
+    first_launch: _First | None = None
+    cache: dict[str, Annotated[int, Field(ge=0)]] | None = None
+
+
+class _Jit(_Strict):
+    """``jit_analysis.json``, as it was measured and, with what was added to it, among results."""
+
+    modules: dict[str, _Module]
+    method: str
+    cpu_count: Number | None
+    environment: dict[str, str] | None = None
+    provenance: dict[str, Any] | None = None
+    summary: list[dict[str, Any]] | None = None
+
+
+class _Of(_Strict):
+    provenance: dict[str, Any]
+
+
+class _Machine(_Of):
+    findings: list[dict[str, Any]]
+    ceilings: dict[str, Any]
+
+
+SHAPES: dict[str, tuple[Any, str]] = {
+    "claims.json": (list[dict[str, Any]], "decided claims"),
+    "claims_summary.json": (_Of, "a summary of decided claims"),
+    "environment_info.json": (_Machine, "what is known of a machine"),
+    "jit_analysis.json": (_Jit, "what was measured of the JIT"),
+    "source_index.json": (_SourceIndex, "an index of FlashInfer's source"),
+}
+
+
+def written(path: Path, kind: str | None = None) -> Any:
+    """A file's content, which has the shape that its name stands for, where it stands for one; BadInput otherwise.
+
+    kind: the name that it would have, of a file that may be called anything.
+    """
+    content = read_json(path)
+    if shape := SHAPES.get(kind or path.name):
+        conforming(path, content, *shape)
+    return content
+
+
+def optional(path: Path) -> Any:
+    """What was written into a file that evidence or a run may lack, or None."""
+    return written(path) if path.exists() else None
 
 
 def results(path: Path) -> Results:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.findings import sanity, stored
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import BadInput
 from ncuflow.model import Results
 from ncuflow.pages.filters import Struck
 from ncuflow.target import ordered
@@ -83,11 +83,9 @@ class Findings:
         """A JSON finding that this run may lack (jit_analysis, claims, environment_info), or None."""
         if name == "jit_analysis" and self.names is not None and "jit" not in self.names:
             return None
-        path = self.folder / f"{name}.json"
-        return read_json(path) if path.exists() else None
+        return stored.optional(self.folder / f"{name}.json")
 
     @cached_property
     def source_index(self) -> Any:
         """The index of the FlashInfer that was measured, or None."""
-        path = self.evidence / "source_index.json"
-        return read_json(path) if path.exists() else None
+        return stored.optional(self.evidence / "source_index.json")
