@@ -126,6 +126,11 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 
 
+def linked(path: Path) -> None:
+    """The same content, but elsewhere."""
+    path.symlink_to(path.rename(f"{path.parents[2]}-elsewhere"))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -135,6 +140,13 @@ def edit(path: Path, old: str, new: str) -> None:
         (lambda r: edit(r / "environment.json", "0.6.18", "0.6.19"), "environment.json: does not"),
         (lambda r: (r / "environment.json").unlink(), "environment.json: missing"),
         (lambda r: (r / "decode/b0a1b2c3d/timing.1.jsonl").write_text(""), "not in the manifest"),
+        (
+            lambda r: (r / "decode/b0a1b2c3d/etc").symlink_to("/etc"),
+            "etc: no file of the recording",
+        ),
+        (lambda r: (r / "decode/b0a1b2c3d/lost").symlink_to("nowhere"), "lost: no file of the rec"),
+        (lambda r: os.mkfifo(r / "decode/b0a1b2c3d/pipe"), "pipe: no file of the recording's own"),
+        (lambda r: linked(r / "decode/b0a1b2c3d/timing.jsonl"), "jsonl: no file of the recording"),
         (lambda r: edit(r / "manifest.json", 'b0a1b2c3d": [', 'b00000000": ['), "lists no file"),
         (lambda r: edit(r / "manifest.json", "environment.json", "../../etc/passwd"), "no path in"),
         (lambda r: edit(r / "manifest.json", "environment.json", "/etc/passwd"), "no path inside"),
@@ -151,6 +163,12 @@ def test_a_recording_is_what_its_manifest_says_or_is_not_used(
     with pytest.raises(ValueError, match=words) as caught:
         evidence.recorded(recording)
     assert "\n" not in str(caught.value)
+
+
+def test_the_path_of_a_recording_has_no_wildcards(recording: Path) -> None:
+    odd = recording.rename(f"{recording}{{x}}")
+    with pytest.raises(ValueError, match="takes braces in a path for wildcards"):
+        evidence.recorded(odd)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ import pytest
 import yaml
 from conftest import COPIED, DEFAULT, ROOT, SECRET, Pipeline, copy_project
 
+from ncuflow.capture import settings
 from ncuflow.capture.evidence import recorded
 from ncuflow.capture.manifest import checksums
+from ncuflow.io import read_yaml
 
 RECORDED = ("--config", "source=recorded")
 CONFIG = yaml.safe_load((ROOT / "config/config.yaml").read_text())
@@ -119,6 +121,7 @@ def test_a_page_whose_figures_fail_is_not_kept_and_the_other_way_round(changed, 
         ('timing={"runs": 0}', "config: timing.runs: 0 is less"),
         ('outputs="a b"', "config: outputs: 'a b' is not a path of letters, digits"),
         ("outputs=a$(touch${IFS}x)", "is not a path of letters, digits"),
+        (f"recording={'x' * 300}", "xxx: File name too long"),
         ("outputs=-rf", "is not a path of letters, digits"),
         ('ncu={"sections": ["X; touch Y"]}', "'X; touch Y' is not the identifier of a section"),
         ('targets=["decode", "decod"]', "unknown kernel target 'decod'; there are: activation, "),
@@ -134,13 +137,21 @@ def test_a_wrong_setting_is_named(project, setting, named):
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 10
 
 
+@pytest.mark.parametrize("key", ["outputs", "machine"])
+def test_a_setting_that_becomes_a_path_ends_with_its_last_letter(key):
+    config = read_yaml(ROOT / "config/config.yaml") | {key: "a"}
+    settings.check(config, ROOT / "config/schema.yaml")
+    with pytest.raises(ValueError, match=rf"config: {key}: 'a\\n' is not a"):
+        settings.check(config | {key: "a\n"}, ROOT / "config/schema.yaml")
+
+
 def test_numbers_inside_a_setting_of_the_command_line_are_numbers(project):
-    settings = ("source=live", "machine=a100", "sweep=compare")
+    chosen = ("source=live", "machine=a100", "sweep=compare")
     runs = 'timing={"runs": 3, "repeats": 30, "exclusive_host": true}'
-    planned = project.planned("all", "--config", *settings, runs)
+    planned = project.planned("all", "--config", *chosen, runs)
     assert planned.count("time_again") == 2 * planned.count("time") > 0
     batches = 'sweeps={"compare": {"decode": [{"batch": [3, 5]}]}}'
-    assert project.planned("all", "--config", *settings, batches).count("build") > 0
+    assert project.planned("all", "--config", *chosen, batches).count("build") > 0
 
 
 def test_a_path_of_the_project_with_a_space_in_it(tmp_path):
@@ -306,7 +317,7 @@ def test_what_a_shell_would_run_in_the_name_of_a_recording_is_not_run(project):
     (folder / "manifest.json").write_text(json.dumps(content | {"name": "x$(touch PWNED)"}))
     done = project.run("rmsnorm", *RECORDED, "recording=odd", check=False)
     assert done.returncode != 0
-    assert "odd/manifest.json: not a manifest (name 'x$(touch PWNED)'" in done.stderr
+    assert "odd/manifest.json: not a manifest (name: name 'x$(touch PWNED)'" in done.stderr
     assert not list(project.folder.glob("**/PWNED"))
 
 

@@ -23,6 +23,7 @@ from ncuflow import closure, display, jobs, made
 from ncuflow.capture import evidence as _evidence
 from ncuflow.capture import settings as _settings
 from ncuflow.capture import sides as _sides
+from ncuflow.cli import refused as _refused
 from ncuflow.target import FOLDERS as _FOLDERS
 
 for _key, _value in (workflow.config_settings.config or {}).items():
@@ -46,6 +47,8 @@ try:
     EVIDENCE = _sides.by_folder(RUNNING, [*SIDES.values(), HERE])
 except ValueError as error:
     raise WorkflowError(str(error)) from None
+except OSError as error:
+    raise WorkflowError(_refused(error)) from None
 
 OUT = f"{config['outputs']}/{{evidence}}"
 RUN = RUNNING.folder

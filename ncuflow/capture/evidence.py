@@ -93,6 +93,8 @@ def recorded(folder: Path) -> Evidence:
     """
     if not folder.exists() and folder.parent == Path("recordings"):
         folder = resource("recordings") / folder.name
+    if {"{", "}"} & {*str(folder)}:
+        raise ValueError(f"{folder}: Snakemake takes braces in a path for wildcards")
     found = manifest.read(folder)
     return Evidence(folder, f"recorded-{found.name}", found.name, found.targets, frozenset())
 

@@ -76,8 +76,11 @@ def differences(folder: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{path}: missing, though the manifest lists it"
         elif path.stat().st_size != entry.bytes or digest(path) != entry.sha256:
             yield f"{path}: does not match the manifest's sha256"
-    for name in sorted(set(files(folder)) - set(manifest.files)):
-        yield f"{folder / name}: not in the manifest"
+    for name, path in entries(folder).items():
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            yield f"{path}: no file of the recording's own, but a link or a device"
+        elif path.is_file() and name not in manifest.files:
+            yield f"{path}: not in the manifest"
     for target, batches in manifest.targets.items():
         for batch in batches:
             if not any(name.startswith(f"{target}/{batch}/") for name in manifest.files):
@@ -94,9 +97,14 @@ def checksums(folder: Path) -> dict[str, dict[str, Any]]:
 
 def files(folder: Path) -> dict[str, Path]:
     """Path inside a folder -> file, sorted, without the manifest and hidden files."""
+    return {name: path for name, path in entries(folder).items() if path.is_file()}
+
+
+def entries(folder: Path) -> dict[str, Path]:
+    """Path inside a folder -> what lies there, sorted, without the manifest and what is hidden."""
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     return {
         name: found[name]
         for name in sorted(found)
-        if found[name].is_file() and name != FILE and not re.search(r"(^|/)\.", name)
+        if name != FILE and not re.search(r"(^|/)\.", name)
     }
