@@ -251,6 +251,21 @@ def test_remedies_are_of_reasons_that_ncu_has():
     assert set(guide_waits.REMEDIES) <= {n for n, r in STALL_REASONS.items() if r.kind == "stall"}
 
 
+def test_a_device_is_named_in_one_line_without_markup(tmp_path):
+    older = ROOT / "recordings/h200"
+    machine = environment_info(older, older.name)
+    machine["provenance"]["gpu"] = "H200\n# Faster|<script>alert(1)</script>"
+    write_json(tmp_path / "environment_info.json", machine)
+    text = pages.render("environment", Findings(tmp_path, older))
+    assert text.count("H200 # Faster\\|&lt;script>alert(1)&lt;/script>") == 2
+    assert "<script" not in text and "\n# Faster" not in text
+
+
+def test_no_page_names_a_device_as_others_wrote_it():
+    for path in (ROOT / "templates").rglob("*.j2"):
+        assert not re.findall(r"\{\{ *[^|}]*\.gpu *\}\}", path.read_text()), path.name
+
+
 def test_ceilings_of_an_older_recording_have_no_sustained_rate(tmp_path):
     older = ROOT / "recordings/h200"
     machine = environment_info(older, older.name)

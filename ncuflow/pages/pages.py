@@ -17,7 +17,7 @@ from ncuflow.findings.limiter import CEILING, DRAW
 from ncuflow.findings.provenance import TIERS, named, one_line
 from ncuflow.io import write_text
 from ncuflow.pages import contexts
-from ncuflow.pages.filters import FILTERS
+from ncuflow.pages.filters import FILTERS, cell
 from ncuflow.pages.findings import Findings
 from ncuflow.target import template_folders
 
@@ -38,7 +38,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
         autoescape=False,
     )
     env.filters.update(FILTERS)
-    env.globals |= {"one_line": one_line, "named": named, "TIERS": TIERS}
+    env.globals |= {"one_line": lambda p: cell(one_line(p)), "named": named, "TIERS": TIERS}
     env.globals |= {"CEILING": CEILING, "DRAW": DRAW, "CONFIDENCE": CONFIDENCE}
     return env
 
