@@ -196,9 +196,8 @@ def clean(text: str) -> str:
 
 def inert(value: Any) -> Any:
     """A cell of a CSV file: text that a spreadsheet would take for a formula has an apostrophe before it."""
-    return (
-        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "@", "-")) else value
-    )
+    signs = ("=", "+", "@", "-", "\t", "\r")
+    return f"'{value}" if isinstance(value, str) and value.startswith(signs) else value
 
 
 def digest(path: str | os.PathLike[str]) -> str:

@@ -40,6 +40,6 @@ def _flat(table: pa.Table) -> pa.Table:
             texts = [None if v is None else json.dumps(v) for v in table.column(index).to_pylist()]
             table = table.set_column(index, field.name, pa.array(texts, pa.string()))
         elif pa.types.is_string(field.type):
-            inert = pc.replace_substring_regex(table.column(index), r"^([=+@-])", r"'\1")
+            inert = pc.replace_substring_regex(table.column(index), r"^([=+@\t\r-])", r"'\1")
             table = table.set_column(index, field.name, inert)
     return table

@@ -254,3 +254,9 @@ def test_the_measured_roof_is_that_of_the_dtype_of_most_points() -> None:
     (axes,) = figures.roofline([found], levels=False).axes
     assert "measured: 700 TFLOPS" in labels(axes)
     assert "measured: 740 TFLOPS" not in labels(axes)
+
+
+def test_a_device_whose_name_has_dollar_signs_is_no_formula(tmp_path):
+    with mpl.rc_context(figures.STYLE):
+        figures.save(figures.new()[0], tmp_path / "x.svg", PROVENANCE | {"gpu": r"$\no$ & <GPU>"})
+    assert r"$\no$ &amp; &lt;GPU&gt;" in (tmp_path / "x.svg").read_text()

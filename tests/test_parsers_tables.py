@@ -255,14 +255,17 @@ def test_what_cannot_be_read_is_bad_input(tmp_path):
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path):
-    rows = [METRIC | {"metric": text} for text in ("=1+1", "@sum", "+x", "-x", "x=1")]
+    rows = [
+        METRIC | {"metric": text} for text in ("=1+1", "@sum", "+x", "-x", "\t=1", "\r=1", "x=1")
+    ]
     write_table(tmp_path / "metrics.parquet", build("metrics", rows))
     with (tmp_path / "metrics.csv").open(newline="", encoding="utf-8") as text:
         cells = [row["metric"] for row in csv.DictReader(text)]
-    assert cells == ["'=1+1", "'@sum", "'+x", "'-x", "x=1"]
+    assert cells == ["'=1+1", "'@sum", "'+x", "'-x", "'\t=1", "'\r=1", "x=1"]
     stored = pq.read_table(tmp_path / "metrics.parquet").to_pylist()
     assert [row["metric"] for row in stored] == [row["metric"] for row in rows]
     assert show.as_csv([{"a": "=1", "b": -1.5}]) == "a,b\n'=1,-1.5\n"
+    assert show.as_csv([{"a": "\t=1"}]) == "a\n'\t=1\n"
 
 
 def test_what_a_killed_writer_left_goes_with_the_next(tmp_path):

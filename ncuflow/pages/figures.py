@@ -46,6 +46,7 @@ STALL_COLOURS = {"issued": COLOURS[0]} | dict(
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "ncuflow",
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a name with dollar signs is a name
     "font.size": 9,
     "font.family": "sans-serif",
     "axes.spines.top": False,
