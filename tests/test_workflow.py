@@ -137,6 +137,13 @@ def test_a_wrong_setting_is_named(project, setting, named):
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 10
 
 
+def test_a_folder_that_cannot_be_locked_is_one_line(project):
+    (project.folder / ".snakemake/ncuflow.lock").mkdir(parents=True)
+    done = project.run("rmsnorm", *RECORDED, check=False)
+    assert done.returncode != 0 and "/ncuflow.lock: Is a directory\n" in done.stderr
+    assert "Errno" not in done.stderr and not (project.folder / "outputs").exists()
+
+
 @pytest.mark.parametrize("key", ["outputs", "machine"])
 def test_a_setting_that_becomes_a_path_ends_with_its_last_letter(key):
     config = read_yaml(ROOT / "config/config.yaml") | {key: "a"}

@@ -156,9 +156,12 @@ def side(position, patterns):
 
 # A remote job starts Snakemake again, and a run that is under way is not to be disturbed: its files are not noted yet.
 if workflow.is_main_process and not workflow.output_settings.dryrun:
-    if made.alone():
-        for _folder in EVIDENCE:
-            made.remove_damaged(Path(config["outputs"]) / _folder)
+    try:
+        if made.alone():
+            for _folder in EVIDENCE:
+                made.remove_damaged(Path(config["outputs"]) / _folder)
+    except OSError as error:  # a folder that may not be written
+        raise WorkflowError(_refused(error)) from None
 
 
 def note_what_was_made():
