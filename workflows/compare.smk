@@ -123,32 +123,34 @@ else:
             expand(rules.predict_page.output, pair=PAIRS),
         localrule: True
 
-    # Where there are more than two: a chart of each kernel over all sides, and one page of them.
-    use rule compare_figures as compare_series_figures with:
-        input:
-            comparison=expand(rules.compare_sides.output, pair=PAIRS),
-            code=closure.of("compare-figures"),
-        output:
-            directory(f"{SERIES}/figures"),
-        log:
-            f"{SERIES}/logs/figures.log",
+    if len(PAIRS) > 1:
 
-    rule compare_series:
-        input:
-            comparison=expand(rules.compare_sides.output, pair=PAIRS),
-            figures=expand(rules.compare_figures.output, pair=PAIRS),
-            series=rules.compare_series_figures.output,
-            code=closure.of("compare-page", pages=["compare"]),
-        output:
-            f"{SERIES}/reports/series.md",
-        log:
-            f"{SERIES}/logs/series.log",
-        run:
-            command(
-                "compare-page --comparison {input.comparison:q}"
-                " --figures {input.figures:q} --series {input.series:q} --out {output:q}",
-                log,
-            )
+        # Where there are more than two: a chart of each kernel over all sides, and one page of them.
+        use rule compare_figures as compare_series_figures with:
+            input:
+                comparison=expand(rules.compare_sides.output, pair=PAIRS),
+                code=closure.of("compare-figures"),
+            output:
+                directory(f"{SERIES}/figures"),
+            log:
+                f"{SERIES}/logs/figures.log",
+
+        rule compare_series:
+            input:
+                comparison=expand(rules.compare_sides.output, pair=PAIRS),
+                figures=expand(rules.compare_figures.output, pair=PAIRS),
+                series=rules.compare_series_figures.output,
+                code=closure.of("compare-page", pages=["compare"]),
+            output:
+                f"{SERIES}/reports/series.md",
+            log:
+                f"{SERIES}/logs/series.log",
+            run:
+                command(
+                    "compare-page --comparison {input.comparison:q}"
+                    " --figures {input.figures:q} --series {input.series:q} --out {output:q}",
+                    log,
+                )
 
     # All sides in one file, to open from a disk.
     rule compare_html:

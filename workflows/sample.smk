@@ -25,10 +25,9 @@ rule sample_static:
     log:
         f"{STATIC}/logs/sample.log",
     params:
-        pages=f"{STATIC}/reports",
         out=f"docs/sample/{Path(STATIC).name}",
     shell:
-        "(rm -rf {params.out:q} && mkdir -p {params.out:q} && cp {params.pages:q}/*.md {params.out:q}/) 2> {log:q}"
+        "(rm -rf {params.out:q} && mkdir -p {params.out:q} && cp {input:q} {params.out:q}/) 2> {log:q}"
 
 
 if PAIRS:
