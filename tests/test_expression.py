@@ -84,3 +84,9 @@ def test_a_number_beyond_every_float_is_unknown(text):
 
 def test_names_are_those_of_values_in_order():
     assert names("max(b, 2 * a) - b") == ["b", "a"]
+
+
+def test_a_regular_expression_that_would_not_end_is_one_line() -> None:
+    """Each letter can be matched in two ways, so that the ways to fail double with it."""
+    with pytest.raises(ExpressionError, match=r"takes more than 0\.5 s on one text"):
+        evaluate('count(names, "(a|aa)+$")', {"names": ["a" * 60 + "b"]})
