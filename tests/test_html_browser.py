@@ -510,7 +510,7 @@ def without_anything(found: Any) -> None:
     without_counters(found)
     found["noise"] = {}
     for point in found["points"]:
-        point |= {"status": "failed", "reason": HOSTILE, "samples": {}, "runs": {}, "info": {}}
+        point |= {"status": "error", "reason": HOSTILE, "samples": {}, "runs": {}, "info": {}}
         point["check"] = dict.fromkeys(point["check"])
         nulled(point["measurement"], {"events", "nsys"})
         point["params"] = dict.fromkeys(point["params"])
