@@ -249,7 +249,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="flat decode",
-            shown="{kernel_count} kernels follow each other, with gaps of {kernel_gap_us}: levels, cleared outputs, a merge",
+            shown="{kernel_count} kernels follow each other: levels, cleared outputs, a merge",
             where=lambda f: f["variant"] == "cascade",
             symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
             change="where few sequences share little: the prefix's pages in every page table",

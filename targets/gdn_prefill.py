@@ -161,7 +161,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="one kernel instead of context parallelism",
-            shown="{kernel_count} kernels follow each other, with gaps of {kernel_gap_us} between them",
+            shown="{kernel_count} kernels follow each other, where one does it all without",
             where=lambda f: f["cp"] == "auto" and f["kernel_count"] > 1,
             symbol=Symbol("chunk_gated_delta_rule", "gdn_prefill.py"),
             change="`use_cp=False` where sequences are short",

@@ -267,7 +267,7 @@ def test_the_rules_make_the_page_and_the_gate_passes_and_fails(two_sides: Pipeli
     found = json.loads((folder / "results/compare.json").read_text())
     assert (found["base"]["name"], found["head"]["name"]) == ("one", "two")
     assert found["points"]
-    assert "**Nothing changed.**" in (folder / "reports/compare.md").read_text()
+    assert "**No change was found.**" in (folder / "reports/compare.md").read_text()
     assert (folder / "figures/compare.svg").exists()
     assert two_sides.planned(*sides, "--", "compare") == []
     assert "compare_gate: no slow-down" in two_sides.run("compare_gate", *sides).stdout
