@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -260,3 +261,10 @@ def test_a_device_whose_name_has_dollar_signs_is_no_formula(tmp_path):
     with mpl.rc_context(figures.STYLE):
         figures.save(figures.new()[0], tmp_path / "x.svg", PROVENANCE | {"gpu": r"$\no$ & <GPU>"})
     assert r"$\no$ &amp; &lt;GPU&gt;" in (tmp_path / "x.svg").read_text()
+
+
+def test_no_shipped_figure_shows_the_source_of_a_formula():
+    """Formulas are off for the sake of names, so that a formatter that writes them would show its code."""
+    figures_of_the_sample = list((Path(__file__).parents[1] / "docs/sample").rglob("*.svg"))
+    assert figures_of_the_sample
+    assert not [f for f in figures_of_the_sample if "mathdefault" in f.read_text("utf-8")]

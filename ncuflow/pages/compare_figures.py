@@ -15,7 +15,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, NullLocator
 
 from ncuflow.compare import records
 from ncuflow.compare.records import Comparison, Named, PointChange
@@ -59,6 +59,9 @@ def paired(found: Comparison) -> Figure:
     left.set_yticks(list(rows), [label(point) for point in points], fontsize=6.5)
     left.set(xscale="log", xlabel="µs")
     left.xaxis.set_major_formatter(PLAIN)
+    left.xaxis.set_minor_formatter(
+        LogFormatter()
+    )  # the default one writes formulas, which names with dollar signs forbid
     left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     for row, point in zip(rows, points, strict=True):
         _change(right, row, point)
