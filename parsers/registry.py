@@ -10,12 +10,14 @@ Parsers, analysis, templates and docs/metrics.md all read it. Names were checked
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ncuflow.io import read_yaml
-from ncuflow.parsers.catalogue_work import MEMORY, WORK
-from ncuflow.parsers.metric import Metric, read
+from ncuflow.parsers.sources import Ceiling, Source, source
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 
 __all__ = [
@@ -30,15 +32,34 @@ __all__ = [
 ]
 
 
-def _metric(key: str, label: str, unit: str, meaning: str, names: list[str]) -> Metric:
-    return Metric(key, label, unit, meaning, read(*names))
+ANY = "*"
+Sources = tuple[Source | Ceiling, ...]
 
 
-# What is read from one counter is data; what is computed of several is code.
+@dataclass(frozen=True)
+class Metric:
+    """One measured quantity. `sources`: architecture (ga100, gh100 or *) → sources, best first."""
+
+    key: str
+    label: str
+    unit: str
+    meaning: str
+    sources: Mapping[str, Sources]
+
+    def candidates(self, arch: str) -> Sources:
+        """Sources to try on an architecture: its own, then those of any."""
+        return (*self.sources.get(arch, ()), *self.sources.get(ANY, ()))
+
+
+def _metric(names: Any, **about: str) -> Metric:
+    by_arch = names if isinstance(names, dict) else {ANY: names}
+    return Metric(**about, sources={arch: tuple(map(source, by_arch[arch])) for arch in by_arch})
+
+
 GROUPS: dict[str, tuple[Metric, ...]] = {
     group: tuple(_metric(**entry) for entry in entries)
     for group, entries in read_yaml(Path(__file__).with_name("catalogue.yaml")).items()
-} | {"Memory": MEMORY, "Work": WORK}
+}
 # Not in ncu's lists of counters: sections make them. The last is one of the Occupancy section.
 NOT_COUNTED = (
     "launch__",

@@ -10,12 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 from ncuflow.parsers.units import scale
 
 # (value, power of ten of its unit) of a counter, or None where the report lacks it.
 Counter = tuple[float, int]
 Lookup = Callable[[str], Counter | None]
+
+PEAK = ".peak_sustained_elapsed.per_second"  # behind the name of a counter of work
 
 
 class NotANumber(Exception):  # noqa: N818
@@ -119,21 +122,20 @@ def _formula(term: Term) -> str:
     return product if term.factor == 1 else f"{term.factor:g} × {product}"
 
 
-def one(*names: str) -> tuple[Source, ...]:
-    """Each name is a source of its own: the first that the report holds is read."""
-    return tuple(Source((Term((name,)),)) for name in names)
-
-
-def scaled(factor: float, *names: str) -> Source:
-    """factor × the product of names."""
-    return Source((Term(names, factor),))
-
-
-def total(*names: str, factor: float = 1.0, partial: bool = False) -> Source:
-    """factor × the sum of names."""
-    return Source(tuple(Term((name,), factor) for name in names), partial)
-
-
-def weighted(parts: dict[str, float], *common: str) -> Source:
-    """Σ weight × name × the common counters."""
-    return Source(tuple(Term((name, *common), weight) for name, weight in parts.items()))
+def source(said: Any) -> Source | Ceiling:
+    """A source as the catalogue writes it; `catalogue.yaml` says how."""
+    match said:
+        case str():
+            return Source((Term((said,)),))
+        case {"product": names}:
+            return Source((Term(tuple(names), said.get("factor", 1)),))
+        case {"sum": dict(weights)}:
+            common = said.get("times", ())
+            return Source(tuple(Term((name, *common), weights[name]) for name in weights))
+        case {"sum": names}:
+            return Source(tuple(Term((name,), said.get("factor", 1)) for name in names))
+        case {"any_of": names}:
+            return Source(tuple(Term((name,)) for name in names), partial=True)
+        case {"peak_of": names}:
+            return Ceiling(tuple((name, f"{name}{PEAK}") for name in names))
+    raise ValueError(f"no source: {said}")

@@ -19,7 +19,7 @@ from ncuflow.parsers.registry import (
     architecture,
     counters,
 )
-from ncuflow.parsers.sources import Ceiling, NotANumber, scaled, total
+from ncuflow.parsers.sources import Ceiling, NotANumber, source
 from ncuflow.parsers.units import base_unit, scale
 
 # What `ncu --query-metrics --chips …` of ncu 2025.3.1 lists for an A100 and for an H100.
@@ -150,16 +150,22 @@ def lookup(**values):
 
 def test_a_product_keeps_track_of_units():
     get = lookup(rate=(2.0, 0), hz=(3e9, 0), ns=(500.0, -9))
-    value, name = scaled(2, "rate", "hz", "ns").read(get)
+    value, name = source({"product": ["rate", "hz", "ns"], "factor": 2}).read(get)
     assert value == 6000.0
     assert name == "2 × rate × hz × ns"
 
 
 def test_a_sum_needs_all_its_terms_unless_partial():
     get = lookup(a=(5.0, 0))
-    assert total("a", "b").read(get) is None
-    assert total("a", "b", partial=True).read(get) == (5.0, "a")
-    assert total("c", partial=True).read(get) is None
+    assert source({"sum": ["a", "b"]}).read(get) is None
+    assert source({"sum": {"a": 1, "b": 1}}).read(get) is None
+    assert source({"any_of": ["a", "b"]}).read(get) == (5.0, "a")
+    assert source({"any_of": ["c"]}).read(get) is None
+
+
+def test_a_source_that_nobody_can_read_is_refused():
+    with pytest.raises(ValueError, match="no source"):
+        source({"produkt": ["a"]})
 
 
 def test_the_ceiling_is_that_of_the_work_that_ran():
@@ -178,7 +184,7 @@ def test_not_a_number_is_not_swallowed():
         raise NotANumber(name)
 
     with pytest.raises(NotANumber):
-        total("a", "b", partial=True).read(get)
+        source({"any_of": ["a", "b"]}).read(get)
 
 
 def test_old_cards_read_the_names_of_ga100():
