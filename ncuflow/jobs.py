@@ -7,6 +7,7 @@ Snakemake removes what a failed job made: one broken target would take the other
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import shlex
@@ -19,7 +20,7 @@ from threading import Lock, Thread
 from ncuflow import cli
 
 # Imported in functions, of Snakemake or of commands.
-LATE = ("pandas", "ncuflow.pages.figures")
+LATE = ("pandas", "ncu_report", "ncuflow.pages.figures")
 # A child has the threads' locks but not the threads: a module that was half imported would be so for ever.
 _importing = Lock()
 
@@ -44,6 +45,7 @@ def run(command: str, log: str) -> None:
 
 
 def _run(words: Sequence[str], log: str) -> None:
+    gc.freeze()  # what it inherits is not its garbage: each collection would go through all of it, and copy it
     sys.stderr = Path(log).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     os.dup2(sys.stderr.fileno(), 2)
     cli.main(words)
