@@ -37,6 +37,8 @@ def run(command: str, log: str) -> None:
     with _importing:
         for module in (*LATE, cli.COMMANDS[words[0]][0]):
             import_module(module)
+        # What is here is no garbage of a child's: each of its collections would go through all of it, and copy it.
+        gc.freeze()
         start.start()
         start.join()
     child.join()
@@ -45,7 +47,6 @@ def run(command: str, log: str) -> None:
 
 
 def _run(words: Sequence[str], log: str) -> None:
-    gc.freeze()  # what it inherits is not its garbage: each collection would go through all of it, and copy it
     sys.stderr = Path(log).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     os.dup2(sys.stderr.fileno(), 2)
     cli.main(words)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -66,3 +68,13 @@ def test_many_at_once_do_not_wait_for_each_other(tmp_path: Path):
         ]
     assert all(job.exception() is None for job in done)
     assert len(list(tmp_path.glob("*.json"))) == 24
+
+
+def test_a_child_searches_nothing_for_garbage_that_it_inherited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a process with its libraries loaded, where a collection goes through hundreds of thousands of objects."""
+    monkeypatch.setattr(cli, "main", lambda _: sys.exit(len(gc.get_objects()) > 10_000))
+    gc.unfreeze()
+    assert len(gc.get_objects()) > 100_000
+    in_pool("docs", tmp_path / "log")
