@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
 PACKAGES = ("snakemake", "ncu-report", "pyarrow", "pandas")
-SAMPLE_S = 0.05
+SAMPLE_S = 0.25  # the kernel goes through all pages for a sample
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Wall seconds, CPU seconds, and peak resident bytes of all processes together (sampled)."""
+    """Wall seconds, CPU seconds, and peak bytes of all processes together (sampled), shared ones once."""
 
     wall_s: float
     cpu_s: float
@@ -60,7 +59,7 @@ def measure(
 
 
 class Peak:
-    """Samples the resident bytes of a session's processes, summed, and keeps the highest sum."""
+    """Samples the bytes of a session's processes, summed, and keeps the highest sum."""
 
     def __init__(self, session: int) -> None:
         self.session, self.highest = session, 0
@@ -79,7 +78,7 @@ class Peak:
 
 
 def resident(session: int) -> int:
-    """Resident bytes of the processes of a session; what is shared counts once a process."""
+    """Bytes in memory of the processes of a session; a page that several share counts once (Pss)."""
     total = 0
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -87,10 +86,16 @@ def resident(session: int) -> int:
         try:
             stat = Path(entry.path, "stat").read_text("utf-8").rpartition(")")[2].split()
             if int(stat[3]) == session:
-                total += int(stat[21]) * PAGE
+                total += proportional(Path(entry.path, "smaps_rollup").read_text("utf-8"))
         except (OSError, IndexError, ValueError):
             continue  # it ended meanwhile
     return total
+
+
+def proportional(rollup: str) -> int:
+    """The Pss of a process, in bytes; 0 where it has no memory any more."""
+    lines = (line.split() for line in rollup.splitlines())
+    return next((int(words[1]) * 1024 for words in lines if words[0] == "Pss:"), 0)
 
 
 def description() -> dict[str, Any]:
