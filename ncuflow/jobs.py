@@ -19,8 +19,9 @@ from threading import Lock, Thread
 
 from ncuflow import cli
 
-# Imported in functions, of Snakemake or of commands.
-LATE = ("pandas", "ncu_report", "ncuflow.pages.figures")
+# Imported in functions, of Snakemake or of commands; what takes long where the words of a command tell that it is used.
+LATE = ("pandas",)
+USED = {"tables": "ncu_report", "--figures": "ncuflow.pages.figures"}
 # A child has the threads' locks but not the threads: a module that was half imported would be so for ever.
 _importing = Lock()
 
@@ -35,7 +36,8 @@ def run(command: str, log: str) -> None:
     # Not from a thread of Snakemake's pool: the child would wait for that pool when it ends.
     start = Thread(target=child.start)
     with _importing:
-        for module in (*LATE, cli.COMMANDS[words[0]][0]):
+        used = [module for word, module in USED.items() if word in words]
+        for module in (*LATE, *used, cli.COMMANDS[words[0]][0]):
             import_module(module)
         # What is here is no garbage of a child's: each of its collections would go through all of it, and copy it.
         gc.freeze()
