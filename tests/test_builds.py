@@ -135,6 +135,15 @@ def test_modules_of_one_graph_are_up_to_date_where_flashinfer_loads_them(tmp_pat
 
 
 @needs_ninja
+def test_what_compiles_longest_is_begun_first(tmp_path: Path) -> None:
+    specs = [NinjaSpec(tmp_path, name) for name in ("norm", "prefill_sm90", "rope", "mla_sm90")]
+    found = builds.build(specs, 1, lambda line: None)
+    order = (tmp_path / "compiled").read_text().split()
+    assert order == ["prefill_sm90", "mla_sm90", "norm", "rope"]
+    assert [module["name"] for module in found] == ["norm", "prefill_sm90", "rope", "mla_sm90"]
+
+
+@needs_ninja
 def test_a_module_that_does_not_compile_does_not_keep_the_others(tmp_path: Path) -> None:
     failing = NinjaSpec(tmp_path, "norm", "echo x.cuh: error: no boost; false")
     specs = [failing, *(NinjaSpec(tmp_path, name) for name in ("rope", "page"))]

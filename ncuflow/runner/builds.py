@@ -132,6 +132,7 @@ def _compile(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> Non
     """
     if not specs or shutil.which("ninja") is None:
         return
+    specs = sorted(specs, key=_takes_minutes, reverse=True)  # what is begun last is waited for
     for spec in specs:
         spec.write_ninja()
     folder = Path(specs[0].ninja_path).parent.parent
@@ -150,6 +151,11 @@ def _compile(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> Non
         if Path(spec.jit_library_path).exists():
             for noted in folder.glob(".ninja_*"):
                 shutil.copy(noted, Path(spec.ninja_path).parent)
+
+
+def _takes_minutes(spec: Any) -> bool:
+    """Whether its files are of the kernels for Hopper (CUTLASS), each of which takes five times as long as others."""
+    return str(spec.name).endswith("_sm90")
 
 
 def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
