@@ -40,7 +40,6 @@ USER = {
 RULES = {
     "plan": ("ncuflow.capture.plan", "the points of a batch"),
     "lock": ("ncuflow.capture.lock", "run a command with one GPU locked"),
-    "ceilings": ("ncuflow.runner.ceilings", "what this GPU reaches: copy and matrix rates"),
     "build": ("ncuflow.runner.builds", "compile the JIT modules of a sweep"),
     "launch": ("ncuflow.runner.run", "check, time or trace the points of a batch"),
     "nsys": ("ncuflow.capture.nsys", "trace a batch under Nsight Systems"),

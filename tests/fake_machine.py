@@ -264,7 +264,7 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
         device.write(DEVICE)  # in place of the real one
     ceilings = json.loads((ROOT / "recordings/h200/ceilings.json").read_text())
     with (project.folder / "ncuflow/runner/ceilings.py").open("a") as measuring:
-        measuring.write(f"\n\ndef measure(device, repeats):\n    return {ceilings!r}\n")
+        measuring.write(f"\n\ndef measure(device):\n    return {ceilings!r}\n")
     plan = project.folder / "plan"
     plan.mkdir()
     for pipe in ("reached", "go"):

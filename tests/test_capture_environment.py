@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ncuflow.capture import machine, preflight
+from ncuflow import cli
+from ncuflow.capture import lock, machine, preflight
 
 ROOT = Path(__file__).parents[1]
 H200 = (
@@ -175,3 +177,71 @@ def test_the_tier_needs_no_heavy_import() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+SMI = f"""#!/bin/sh
+echo "$*" >> "$0.asked"
+case "$*" in
+  *uuid*) echo "0, GPU-aaaa, NVIDIA H200";;
+  *compute_cap*) echo "{H200.strip()}";;
+esac
+"""
+
+
+@pytest.fixture
+def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A GPU that nvidia-smi lists; the file has what was asked of it and of the measurement, in order."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    asked = tmp_path / "nvidia-smi.asked"
+
+    def gpu() -> None:
+        asked.write_text(asked.read_text() + "measured\n")
+
+    monkeypatch.setattr(machine, "tier_reason", lambda counters: ("A", "as it is"))
+    monkeypatch.setattr(preflight, "_load_torch", lambda: None)
+    monkeypatch.setattr(preflight, "Gpu", gpu)
+    monkeypatch.setattr(preflight.ceilings, "measure", lambda device: {"copy_gbs": 1})
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    return asked
+
+
+def looked(folder: Path) -> dict[str, Any]:
+    """The ceilings that a preflight leaves beside its findings."""
+    words = ["--out", str(folder / "environment.json"), "--ceilings", str(folder / "ceilings.json")]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["preflight", *words])
+    assert ended.value.code == 0 and (folder / "environment.json").exists()
+    found: dict[str, Any] = json.loads((folder / "ceilings.json").read_text())
+    return found
+
+
+def test_the_gpu_is_asked_who_uses_it_before_it_is_measured(one_gpu: Path, tmp_path: Path) -> None:
+    assert looked(tmp_path) == {"copy_gbs": 1}
+    *asked, last = one_gpu.read_text("utf-8").splitlines()
+    assert last == "measured" and any("compute-apps" in line for line in asked)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-aaaa", "the one whose lock is held"
+
+
+@pytest.mark.parametrize("error", [ImportError("No module named 'torch'"), RuntimeError("lost")])
+def test_what_cannot_be_measured_has_no_ceilings_and_says_why(
+    one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(preflight, "Gpu", fails)
+    found = looked(tmp_path)
+    assert found.pop("reason") == f"{type(error).__name__}: {error}"
+    assert found == {"copy_gbs": None, "read_gbs": None, "matmul_tflops": None}
+
+
+def test_without_a_gpu_torch_is_not_even_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "output_of", lambda command: None)
+    monkeypatch.setattr(preflight, "Gpu", lambda: pytest.fail("torch is asked"))
+    assert looked(tmp_path)["reason"] == "no GPU is visible"

@@ -213,8 +213,8 @@ def test_names_that_runs_and_people_give_are_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("visible", "asked", "names"),
     [
-        (None, "--query-gpu=name --format=csv,noheader", ["NVIDIA H200"]),
-        ("1,0", "--id=1 --query-gpu=name --format=csv,noheader", ["NVIDIA H200"]),
+        (None, "--query-gpu=name,driver_version --format=csv,noheader", ["NVIDIA H200"]),
+        ("1,0", "--id=1 --query-gpu=name,driver_version --format=csv,noheader", ["NVIDIA H200"]),
         ("", None, []),
     ],
 )
@@ -226,12 +226,13 @@ def test_a_run_is_of_the_first_gpu_that_is_visible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     smi = tmp_path / "nvidia-smi"
-    smi.write_text('#!/bin/sh\necho "$*" > "${0}.asked"\necho NVIDIA H200\n')
+    smi.write_text('#!/bin/sh\necho "$*" >> "${0}.asked"\necho NVIDIA H200, 580.159.04\n')
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert evidence.gpu_names() == names
+    assert evidence.gpu_names() == names, "it is asked once"
     said = tmp_path / "nvidia-smi.asked"
     assert (said.read_text().strip() if said.exists() else None) == asked

@@ -153,7 +153,23 @@ def test_a_rate_has_its_quartiles_the_right_way_round() -> None:
     assert (found["sm_mhz"], found["throttle"]) == (1400, ["sw_power_cap"])
 
 
-def test_a_ceiling_has_a_burst_and_a_sustained_figure() -> None:
+def test_a_ceiling_has_bursts_from_settled_clocks_and_a_sustained_figure() -> None:
     device = Device()
-    bursts, sustained = timing.throughput(device, lambda: None, 30)
-    assert bursts["median"] == 5.0 and sustained["throttle"] == ["sw_power_cap"]
+    bursts, each = timing.bursts(device, lambda: None, 7, parts=3)
+    assert (bursts["median"], bursts["n"], each) == (5.0, 9, 10.0)
+    assert device.log == ["cold 3"] + ["settle", "hot 3 x 1"] * 3
+    assert timing.sustained(device, lambda: None, each)["throttle"] == ["sw_power_cap"]
+
+
+def test_the_bursts_of_every_ceiling_come_before_anything_runs_hot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Device()
+    loads = [(name, ceilings.Load(lambda: None, 1e-3, name)) for name in ("copy", "read", "f16")]
+    monkeypatch.setattr(ceilings, "_loads", lambda device: loads)
+    found = ceilings.measure(device)  # type: ignore[arg-type]
+    kinds = [entry.split()[0] for entry in device.log if entry.startswith(("hot", "steady"))]
+    assert kinds == sorted(kinds) and kinds.count("hot") == 9 and kinds.count("steady") == 3
+    assert found["copy_gbs"]["value"] == found["matmul_tflops"]["f16"]["value"] == 200.0
+    assert found["read_gbs"]["method"] == "read"
+    assert found["read_gbs"]["sustained"]["value"] < found["read_gbs"]["value"]

@@ -1,7 +1,7 @@
 from ncuflow.capture.machine import installed
 
 # Live evidence: preflight, plan, build, check and time, trace, profile. Recorded evidence needs none of it; the
-# preflight and the ceilings say what this machine could do all the same.
+# preflight says what this machine could do all the same.
 CAPTURES = f"{OUT}/captures"
 # FlashInfer builds into one folder per user and machine, so that a module is compiled once. The flags are those of
 # the user's own cache and line tables (-lineinfo), which cost nothing at run time; a module there has none.
@@ -9,11 +9,13 @@ _jit_cache = config["build"]["folder"] or "${XDG_CACHE_HOME:-$HOME/.cache}/ncufl
 JIT_ENV = f'FLASHINFER_WORKSPACE_BASE="{_jit_cache}" FLASHINFER_JIT_LINEINFO=1'
 
 
+# One process, since what asks the tools waits for them, and what measures for torch.
 rule preflight:
     input:
         code=closure.of("preflight"),
     output:
-        f"{CAPTURES}/environment.json",
+        environment=f"{CAPTURES}/environment.json",
+        ceilings=f"{CAPTURES}/ceilings.json",
     log:
         f"{OUT}/logs/preflight.log",
     resources:
@@ -25,24 +27,8 @@ rule preflight:
         counters="" if config["ncu"]["enabled"] else "--no-counters",
         installed=lambda wildcards: installed(),  # it looks again where another tool or package is here
     shell:
-        "{params.jit_env} python -m ncuflow preflight --clock-policy {params.clocks}"
-        " {params.counters} --out {output:q} > {log:q} 2>&1"
-
-
-# Status 3: there is nothing here to measure with (no GPU, no torch); the preflight says why, and its page stands.
-rule ceilings:
-    input:
-        code=closure.of("lock", "ceilings"),
-    output:
-        f"{CAPTURES}/ceilings.json",
-    log:
-        f"{OUT}/logs/ceilings.log",
-    resources:
-        gpu=1,
-        lane=2,
-    shell:
-        "lock=''; if nvidia-smi -L 2>/dev/null | grep -q GPU; then lock='python -m ncuflow lock --'; fi;"
-        " $lock python -m ncuflow ceilings --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
+        "{params.jit_env} python -m ncuflow preflight --clock-policy {params.clocks} {params.counters}"
+        " --out {output.environment:q} --ceilings {output.ceilings:q} > {log:q} 2>&1"
 
 
 if LIVE:

@@ -6,17 +6,14 @@ a recording's large files carry ``.xz``. Importing this module costs millisecond
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ncuflow.capture import manifest
-from ncuflow.capture.machine import counters_refused_here, tool
+from ncuflow.capture.machine import counters_refused_here, gpus, tool
 from ncuflow.io import resource
 from ncuflow.runner import sweep
 from ncuflow.target import jit_modules, load
@@ -177,14 +174,8 @@ def can_capture() -> bool:
 
 
 def gpu_names() -> list[str]:
-    """Names of the visible GPUs, or of the first that CUDA_VISIBLE_DEVICES names; empty without a driver."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible == "" or not shutil.which("nvidia-smi"):
-        return []
-    chosen = [] if visible is None else [f"--id={visible.split(',')[0].strip()}"]
-    query = ["nvidia-smi", *chosen, "--query-gpu=name", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False)
-    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
+    """Names of the GPUs that `machine.gpus` lists."""
+    return [row.split(", ")[0] for row in gpus()]
 
 
 def live_tools(config: dict[str, Any]) -> frozenset[str]:

@@ -30,6 +30,10 @@ POLL_S = 0.25
 SEATS = 2  # programs of profilers per GPU: one measures, the next one starts
 
 
+class NoGpuError(CaptureError):
+    """There is no GPU that this process may use."""
+
+
 @dataclass(frozen=True)
 class VisibleGpu:
     """A GPU as nvidia-smi lists it."""
@@ -81,14 +85,14 @@ def select_visible(gpus: Sequence[VisibleGpu], visible: str | None) -> list[Visi
 
 
 def visible_gpus(environ: Mapping[str, str] | None = None) -> list[VisibleGpu]:
-    """GPUs this process may use. Raises CaptureError without nvidia-smi or with none left."""
+    """GPUs this process may use. Raises NoGpuError without nvidia-smi or with none left."""
     environ = os.environ if environ is None else environ
     text = output_of(QUERY)
     if text is None:
-        raise CaptureError("nvidia-smi: not found or failing, so there is no GPU to lock")
+        raise NoGpuError("nvidia-smi: not found or failing, so there is no GPU to lock")
     gpus = select_visible(parse_gpus(text), environ.get("CUDA_VISIBLE_DEVICES"))
     if not gpus:
-        raise CaptureError("CUDA_VISIBLE_DEVICES: leaves none of the GPUs that nvidia-smi lists")
+        raise NoGpuError("CUDA_VISIBLE_DEVICES: leaves none of the GPUs that nvidia-smi lists")
     return gpus
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,19 @@ CAP_SYS_ADMIN = 21
 PACKAGES = ("torch", "flashinfer-python", "flashinfer", "nvidia-cutlass-dsl", "ncu-report")
 PARAMS = Path("/proc/driver/nvidia/params")
 STATUS = Path("/proc/self/status")
+
+
+def gpus() -> tuple[str, ...]:
+    """ "name, driver" of each visible GPU, or of the first that CUDA_VISIBLE_DEVICES names; empty without a driver."""
+    visible, program = os.environ.get("CUDA_VISIBLE_DEVICES"), shutil.which("nvidia-smi")
+    return () if visible == "" or program is None else _listed(program, visible)
+
+
+@cache  # asked several times by a run that begins, and up to half a second each
+def _listed(program: str, visible: str | None) -> tuple[str, ...]:
+    chosen = [] if visible is None else [f"--id={visible.split(',')[0].strip()}"]
+    query = [program, *chosen, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return tuple((output_of(query) or "").splitlines())
 
 
 def gpu_query(uuid: str | None = None) -> str | None:
@@ -128,8 +142,7 @@ def installed() -> str:
     tools = [tool(name) or name for name in ("nvidia-smi", "ncu", "nsys", "nvcc", "ninja", "g++")]
     found = [(path, Path(path).stat().st_mtime_ns if Path(path).is_file() else 0) for path in tools]
     packages = [package_version(name) for name in PACKAGES]
-    driver = output_of(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
-    return f"{found} {packages} {driver} {counters_refused_here()}"
+    return f"{found} {packages} {gpus()} {counters_refused_here()}"
 
 
 def tier_reason(counters: bool = True) -> tuple[str, str]:

@@ -1,25 +1,34 @@
 """Preflight: what is here, what is missing, and what to do about it.
 
-    ncuflow preflight --out environment.json [--recorded]
+    ncuflow preflight --out environment.json [--ceilings ceilings.json] [--recorded]
 
-Works on any machine, exit status 0. A finding that is not "ok" carries a remedy.
+Works on any machine, exit status 0. A finding that is not "ok" carries a remedy. With --ceilings it measures, too, what
+the GPU reaches, and holds its lock meanwhile; where that cannot be measured every figure is null, with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from ncuflow.capture import machine
+from ncuflow.capture.lock import NoGpuError, gpu_lock
 from ncuflow.capture.ncu import REMEDY, parse_version
 from ncuflow.capture.process import output_of
 from ncuflow.io import write_json
+from ncuflow.runner import ceilings
+from ncuflow.runner.builds import one_line
+from ncuflow.runner.gpu import Gpu
 from ncuflow.runner.origin import origin, package_version
 
 Finding = dict[str, Any]
@@ -257,8 +266,35 @@ def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[
     }
 
 
+@contextmanager
+def gpu_held() -> Iterator[bool]:
+    """Hold a visible GPU, and load torch while the preflight asks the tools; False where there is none."""
+    try:
+        with gpu_lock() as held:
+            os.environ["CUDA_VISIBLE_DEVICES"] = held.gpu.uuid
+            Thread(target=_load_torch, daemon=True).start()
+            yield True
+    except NoGpuError:
+        yield False
+
+
+def _load_torch() -> None:
+    with suppress(ImportError):  # the measurement says so
+        importlib.import_module("torch")
+
+
+def reached() -> dict[str, Any]:
+    """ceilings.json of the GPU that is held."""
+    try:
+        return ceilings.measure(Gpu())
+    except (ImportError, RuntimeError) as error:
+        print(f"error: ceilings: {one_line(error)}", file=sys.stderr)
+        return ceilings.unmeasured(one_line(error))
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="environment.json")
+    parser.add_argument("--ceilings", type=Path, help="ceilings.json: what the GPU reaches")
     parser.add_argument(
         "--recorded", action="store_true", help="recorded evidence is used, whatever is here"
     )
@@ -269,10 +305,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if not args.ceilings:
+        _look(args)
+        return 0
+    with gpu_held() as held:
+        _look(args)  # before the measurement, which is a program at the GPU
+        write_json(args.ceilings, reached() if held else ceilings.unmeasured("no GPU is visible"))
+    return 0
+
+
+def _look(args: argparse.Namespace) -> None:
     result = preflight(args.recorded, args.clock_policy, not args.no_counters)
     write_json(args.out, result)
     print(f"tier {result['tier']}: {result['tier_reason']}")
     for row in result["findings"]:
         if row["status"] != "ok":
             print(f"{row['status']:8}{row['check']}: {row['found']}; {row['remedy']}")
-    return 0

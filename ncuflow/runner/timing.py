@@ -187,15 +187,25 @@ def _sustained(device: Clock, launch: Launch, each: float) -> Burst:
     return Burst(burst.times[n // 2 :], burst.queued, burst.sm_mhz, burst.throttle)
 
 
-def throughput(
-    device: Clock, run: Callable[[], Any], repeats: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Summaries of a call that is no kernel target: in bursts from settled clocks, and sustained."""
-    launch = Launch(run=run, output=tuple, reference=tuple, tolerance=0.0, buffers=tuple)
-    series = Series()
+def bursts(
+    device: Clock, run: Callable[[], Any], repeats: int, parts: int = 1
+) -> tuple[dict[str, Any], float]:
+    """Summary of a call that is no kernel target, in ``parts`` bursts or more from settled clocks; and its µs alone."""
+    launch, series = _call(run), Series()
     each = max(min(device.cold(run, 3).times), 1.0)
-    _bursts(device, launch, series, series.hot, repeats, each, lambda run, n: device.hot(run, n, 1))
-    return of_bursts(series.hot), of_bursts([_sustained(device, launch, each)])
+    for _ in range(parts):
+        n = -(-repeats // parts)
+        _bursts(device, launch, series, series.hot, n, each, lambda run, n: device.hot(run, n, 1))
+    return of_bursts(series.hot), each
+
+
+def sustained(device: Clock, run: Callable[[], Any], each: float) -> dict[str, Any]:
+    """Summary of such a call, which takes ``each`` µs alone, back to back until clocks and power have settled."""
+    return of_bursts([_sustained(device, _call(run), each)])
+
+
+def _call(run: Callable[[], Any]) -> Launch:
+    return Launch(run=run, output=tuple, reference=tuple, tolerance=0.0, buffers=tuple)
 
 
 def pair(
