@@ -72,7 +72,10 @@ def follow(point):
             reached.write(str(os.getpid()))
         with open(FOLDER / "go") as go:  # waits until the test writes
             go.read()
-    if planned("lose", point):
+    lost = planned("lose", point)
+    if lost:  # the next process cannot use the GPU either
+        (FOLDER / "gone-process").write_text("once")
+    if lost or planned("break", point):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 '''
 
@@ -87,7 +90,11 @@ def capabilities():
 
 
 class Gpu:
-    dead = False
+    def __init__(self):
+        from ncuflow.targets import plans
+
+        if plans.planned("gone", "process"):
+            raise RuntimeError("no CUDA device is available to torch")
 
     def facts(self):
         return {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 1 << 37}
@@ -187,8 +194,9 @@ class Machine:
         }
 
     def plan(self, what: str, point: str = "", once: bool = False) -> None:
-        """Let `what` happen at a point: gate (stop there until it is killed or told to go on), lose
-        (the GPU dies), wrong (the result is); or, without a point, hang-ncu. `once`: the first time only."""
+        """Let `what` happen at a point: gate (stop there until it is killed or told to go on), break (the
+        CUDA context of its process), lose (the GPU dies), wrong (the result is); or, without a point,
+        hang-ncu. `once`: the first time only."""
         self._planned(what, point).write_text("once" if once else "always")
 
     def forget(self, what: str, point: str = "") -> None:

@@ -185,7 +185,27 @@ def test_leftovers_of_a_killed_holder_do_not_block_the_next(machine, undisturbed
     assert not scratch.exists()
 
 
-# --- a lost GPU -------------------------------------------------------------------------------
+# --- a lost context, a lost GPU ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [["toy/n5"], ["toy/n1", "toy/n5", "toy/n6"]])
+def test_points_that_break_their_process_cost_themselves_alone(machine, undisturbed, bad):
+    for point in bad:
+        machine.plan("break", point)
+    done = machine.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "once more" not in done.stderr
+    rows = {row["point"]: row for row in machine.table("timing")}
+    whole = {row["point"]: row for row in undisturbed.table("timing")}
+    for point in POINTS:
+        if point in bad:
+            assert rows[point]["status"] == "error" and rows[point]["cold_us"] is None
+            assert "illegal memory access" in rows[point]["reason"]
+        else:
+            assert rows[point]["status"] == "ok"
+            assert rows[point]["cold_us"] == whole[point]["cold_us"]
+    assert {k["point"] for k in machine.table("kernels")} == set(POINTS) - set(bad)
+    assert not list(machine.captures.glob("b*/timing.jsonl.*"))
 
 
 def test_a_gpu_lost_once_costs_a_retry(machine, undisturbed):

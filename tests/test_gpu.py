@@ -71,6 +71,15 @@ def test_a_planted_wrong_result_is_refused_and_not_timed(name: str, tmp_path: Pa
     assert all(record["timing"] is None for record in records)
 
 
+def test_a_point_that_breaks_the_cuda_context_costs_itself_alone(tmp_path: Path) -> None:
+    found = sweep.points(load("rmsnorm"), SMALL["rmsnorm"])
+    bad = {found[0].id, found[-1].id}
+    status, records = run(tmp_path, "rmsnorm", "time", ";".join(f"break:{point}" for point in bad))
+    assert status == 3 and len(found) > len(bad)
+    assert {r["point"] for r in records if r["status"] == "error"} == bad
+    assert all(r["status"] == "ok" for r in records if r["point"] not in bad)
+
+
 def test_times_are_positive_and_hot_is_no_slower_than_cold(tmp_path: Path) -> None:
     status, records = run(tmp_path, "rmsnorm", "time")
     assert status == 0

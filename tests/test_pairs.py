@@ -14,7 +14,7 @@ from ncuflow.runner.job import Run
 def ran_pairs(device: Device, n: int = 1, **kinds: Any) -> tuple[int, list[dict[str, Any]]]:
     records: list[dict[str, Any]] = []
     run = Run(device, fake_target(device, **kinds), "pairs")
-    return pairs.run_pairs(run, pairs.pairs_of(made(2 * n)), records.append), records
+    return pairs.run_pairs(run, pairs.pairs_of(made(2 * n)), records.append), records + run.rest
 
 
 def test_both_sides_are_timed_and_named() -> None:

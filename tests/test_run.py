@@ -242,6 +242,21 @@ def test_a_fault_that_is_not_understood_is_an_error(text: str) -> None:
         faults.parse({faults.VARIABLE: text})
 
 
+def test_a_planted_break_is_one_of_a_kernel() -> None:
+    torch = pytest.importorskip("torch")
+    device = Device()
+    fault = faults.parse({faults.VARIABLE: "break:fake/p1"})
+    launch = faults.apply(fake_target(device).prepare({"n": 1}), "fake/p1", fault)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(RuntimeError, match="single nonzero value"),
+    ):
+        zeros = torch.zeros
+        patch.setattr(torch, "zeros", lambda n, device: zeros(n))
+        launch.run()
+    assert device.log == ["run"]
+
+
 def test_several_faults_and_none() -> None:
     assert faults.parse({}) == []
     found = faults.parse({faults.VARIABLE: "wrong:a/*;delay:b:20"})

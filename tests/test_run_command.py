@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,9 @@ from fake_device import Device, fake_target, made, points_file
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
-from ncuflow.runner import builds, gpu
+from ncuflow.runner import builds, gpu, succession
 from ncuflow.runner import run as running
-from ncuflow.runner.run import read_points
+from ncuflow.runner.run import read_points, shuffled
 
 
 def test_points_are_read_and_completed_by_the_defaults(tmp_path: Path) -> None:
@@ -54,11 +55,17 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
         monkeypatch.setattr(gpu, "Gpu", lambda: device)
         monkeypatch.setattr(running, "load", lambda name: fake_target(device, **kinds))
         monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
+        # What a run starts as further processes runs in this one.
+        monkeypatch.setattr(running, "_apart", lambda args: running.run(alone(args)))
         path = points_file(tmp_path, [point.as_dict() for point in made(2)])
         files = ["--points", str(path), "--out", str(tmp_path / out)]
         return dispatch(["launch", "fake", *files, *arguments]), tmp_path / out
 
     return call
+
+
+def alone(args: argparse.Namespace) -> argparse.Namespace:
+    return argparse.Namespace(**vars(args) | {"alone": True})
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -107,13 +114,129 @@ def test_records_can_be_followed_while_the_run_goes_on(
     assert set(seen) == {"fake/p1"}
 
 
-def test_a_lost_gpu_still_writes_all_records(
-    command: Callable[..., tuple[int, Path]], monkeypatch: pytest.MonkeyPatch
+Command = Callable[..., tuple[int, Path]]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Command]:
+    """A run of n points on a GPU whose context breaks where a point says so; from the start ``gone`` on there is none."""
+
+    def make(n: int, gone: int = 99) -> Command:
+        class Context(Device):
+            started = 0
+
+            def __init__(self) -> None:
+                super().__init__()
+                Context.started += 1
+                if Context.started >= gone:
+                    raise RuntimeError("no CUDA device is available to torch")
+                seen.append(self)
+
+        dates = iter(range(99))
+        monkeypatch.setattr(running, "origin", lambda *a: {"date": next(dates)})
+        seen: list[Context] = []
+
+        def broken() -> None:
+            seen[-1].answers = False
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        def call(mode: str, *arguments: str, bad: Sequence[str] = ()) -> tuple[int, Path]:
+            kinds = dict.fromkeys(bad, broken)
+            log = SimpleNamespace(log=[])
+            monkeypatch.setattr(gpu, "Gpu", Context)
+            monkeypatch.setattr(running, "load", lambda name: fake_target(log, **kinds))  # type: ignore[arg-type]
+            monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
+            monkeypatch.setattr(running, "_apart", lambda args: running.run(alone(args)))
+            path = points_file(tmp_path, [point.as_dict() for point in made(n)])
+            files = ["--points", str(path), "--out", str(tmp_path / "out.jsonl")]
+            status = dispatch(["launch", "fake", "--mode", mode, *files, *arguments])
+            call.started = Context.started  # type: ignore[attr-defined]
+            return status, tmp_path / "out.jsonl"
+
+        return call
+
+    return make
+
+
+@pytest.mark.parametrize("mode", ["check", "time"])
+@pytest.mark.parametrize("bad", [["p2"], ["p2", "p5"], ["p1", "p2", "p6"]])
+def test_a_point_that_breaks_its_process_costs_itself_alone(
+    machine: Callable[..., Command], mode: str, bad: list[str]
 ) -> None:
-    monkeypatch.setattr(Device, "alive", lambda self: False)
-    status, out = command("--mode", "time", p1=RuntimeError("sticky"))
+    command = machine(6)
+    status, out = command(mode, bad=bad)
+    assert status == 3
+    assert (
+        len({record["origin"]["date"] for record in lines(out)}) == 1
+    )  # that of the first process
+    for name, record in zip(made(6), lines(out), strict=True):
+        assert record["point"] == name.id
+        expected = "error" if name.id.removeprefix("fake/") in bad else "ok"
+        assert record["status"] == expected
+        if expected == "error":
+            why = "RuntimeError: CUDA error: an illegal memory access was encountered"
+            assert (record["reason"], record["timing"]) == (why, None)
+    assert sorted(p.name for p in out.parent.iterdir()) == ["out.jsonl", "points.json"]
+
+
+def test_the_order_and_the_samples_are_those_of_a_run_without_the_fault(
+    machine: Callable[..., Command],
+) -> None:
+    whole = {record["point"]: record for record in lines(machine(6)("time")[1])}
+    command = machine(6)
+    _, out = command("time", bad=["p3"])
+    assert command.started == 2  # type: ignore[attr-defined]
+    for record in lines(out):
+        if record["status"] == "ok":
+            assert record["order"] == whole[record["point"]]["order"]
+            assert record["timing"]["cold"]["n"] == whole[record["point"]]["timing"]["cold"]["n"]
+            assert record["check"] == whole[record["point"]]["check"]
+
+
+def test_a_gpu_that_no_further_process_can_use_is_lost(machine: Callable[..., Command]) -> None:
+    status, out = machine(4, gone=2)("check", bad=["p2"])
     assert status == 4
-    assert [record["status"] for record in lines(out)] == ["error", "lost"]
+    assert [record["status"] for record in lines(out)] == ["ok", "error", "lost", "lost"]
+    assert {record["reason"] for record in lines(out)[2:]} == {
+        "the GPU was lost at fake/p2: RuntimeError: CUDA error: an illegal memory access was encountered"
+    }
+
+
+def test_what_was_measured_before_the_gpu_was_lost_stands(machine: Callable[..., Command]) -> None:
+    order = [point.id for point in shuffled(made(6), 0, 0)]
+    bad = [order[1].removeprefix("fake/"), order[3].removeprefix("fake/")]
+    status, out = machine(6, gone=3)("time", bad=bad)
+    found = {record["point"]: record["status"] for record in lines(out)}
+    assert status == 4
+    assert [found[point] for point in order] == ["ok", "error", "ok", "error", "lost", "lost"]
+
+
+def test_restarts_are_bounded(machine: Callable[..., Command], monkeypatch) -> None:
+    count = succession.RESTARTS + 3
+    command = machine(count)
+    status, out = command("check", bad=[f"p{n}" for n in range(1, count)])
+    assert status == 4 and command.started == succession.RESTARTS + 1  # type: ignore[attr-defined]
+    assert [r["status"] for r in lines(out)] == ["error"] * (count - 2) + ["lost"] * 2
+    assert lines(out)[-1]["reason"].endswith("; 11 points did so, and no further process tries")
+
+
+def test_the_last_point_of_a_run_loses_nothing(machine: Callable[..., Command]) -> None:
+    command = machine(2)
+    status, out = command("check", bad=["p2"])
+    assert (status, command.started) == (3, 1)  # type: ignore[attr-defined]
+    assert [r["status"] for r in lines(out)] == ["ok", "error"]
+
+
+def test_a_trace_stays_in_its_process(machine: Callable[..., Command]) -> None:
+    command = machine(3)
+    status, out = command("trace", bad=["p2"])
+    assert (status, command.started) == (4, 1)  # type: ignore[attr-defined]
+    assert [r["status"] for r in lines(out)] == ["ok", "error", "lost"]
+
+
+def test_pairs_go_on_after_one_that_broke_its_process(machine: Callable[..., Command]) -> None:
+    status, out = machine(6)("pairs", bad=["p3"])
+    assert (status, [r["status"] for r in lines(out)]) == (3, ["ok", "error", "ok"])
 
 
 def test_faults_come_from_the_environment(
@@ -131,6 +254,7 @@ def test_no_gpu_is_fatal_and_one_line(
         raise RuntimeError("no CUDA device is available to torch")
 
     monkeypatch.setattr(gpu, "Gpu", none)
+    monkeypatch.setattr(running, "_apart", lambda args: running.run(alone(args)))
     entry = {"id": "rmsnorm/rmsnorm_R4096_D4096_f16", "target": "rmsnorm", "params": {}}
     path, out = points_file(tmp_path, [entry]), tmp_path / "out.jsonl"
     assert dispatch(["launch", "rmsnorm", "--points", str(path), "--out", str(out)]) == 1

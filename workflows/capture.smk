@@ -89,8 +89,8 @@ if LIVE:
             "{params.jit_env} python -m ncuflow build --points {input.points:q} {params.jobs} --out {output:q}"
             " 2> {log:q} || [ $? -eq 3 ]"
 
-    # Status 3: some points are wrong or failed, and named. Status 4: the GPU was lost in mid-sweep; the batch
-    # is tried once more, and then stands as far as it came.
+    # Status 3: some points are wrong or failed, and named; what breaks its process's CUDA context is one of them. Status 4:
+    # the GPU was lost in mid-sweep, for every process; the batch is tried once more, and then stands as far as it came.
     rule time:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from ncuflow.io import CommandError
 from ncuflow.private import SENSITIVE
+from ncuflow.runner.succession import die_with_parent
 
 # Only these reach a profiled program: nsys stores the environment it sees, verbatim.
 PASSED = re.compile(
@@ -24,7 +24,6 @@ PASSED = re.compile(
     r"|OMP_NUM_THREADS|PYTHON\w*|CUDA_\w+|NVIDIA_\w+|FLASHINFER_\w+|TVM_FFI_\w+|TORCH_CUDA_ARCH_LIST"
     r"|NCUFLOW_\w+|TRITON_CACHE_DIR)$"
 )
-PR_SET_PDEATHSIG = 1
 GRACE_S = 10.0
 
 
@@ -79,7 +78,7 @@ def run_child(
             stderr=subprocess.STDOUT if capture else None,
             start_new_session=capture,
             pass_fds=inherited,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
             text=True,
             errors="replace",
         )
@@ -164,8 +163,3 @@ def _signal(child: subprocess.Popen[str], sign: signal.Signals, group: bool) -> 
             child.send_signal(sign)
     except (ProcessLookupError, PermissionError):
         pass
-
-
-def _die_with_parent() -> None:
-    # If this process is killed -9 its GPU lock goes; the child must not keep using the GPU then.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -2,7 +2,8 @@
 
 ``NCUFLOW_FAULT`` holds faults separated by ";":
 ``wrong:<id-glob>`` corrupts the output, ``delay:<id-glob>:<us>`` makes the host wait in each run(),
-``copy:<id-glob>`` adds a device copy after the kernel.
+``copy:<id-glob>`` adds a device copy after the kernel, ``break:<id-glob>`` a kernel whose assertion fails,
+after which the process's CUDA context is of no use.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from ncuflow.runner.launch import Launch, Tensor
 
 VARIABLE = "NCUFLOW_FAULT"
-_KINDS = ("wrong", "delay", "copy")
+_KINDS = ("wrong", "delay", "copy", "break")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ def _parse_one(text: str) -> Fault:
     except ValueError:
         fault = Fault("", "")
     if fault.kind not in _KINDS or not fault.glob:
-        raise ValueError(f"{VARIABLE}: {text!r} is not wrong:GLOB, delay:GLOB:US or copy:GLOB")
+        raise ValueError(
+            f"{VARIABLE}: {text!r} is not wrong:GLOB, delay:GLOB:US, copy:GLOB or break:GLOB"
+        )
     return fault
 
 
@@ -51,7 +54,8 @@ def apply(launch: Launch, point: str, faults: list[Fault]) -> Launch:
     """The launch with the faults that match the point id."""
     for fault in faults:
         if fnmatch.fnmatchcase(point, fault.glob):
-            launch = {"wrong": _wrong, "delay": _delay, "copy": _copy}[fault.kind](launch, fault)
+            plant = {"wrong": _wrong, "delay": _delay, "copy": _copy, "break": _break}[fault.kind]
+            launch = plant(launch, fault)
     return launch
 
 
@@ -84,3 +88,15 @@ def _copy(launch: Launch, fault: Fault) -> Launch:
             scratch_of[index].copy_(tensor)
 
     return replace(launch, run=copied)
+
+
+def _break(launch: Launch, fault: Fault) -> Launch:
+    run = launch.run
+
+    def broken() -> None:
+        import torch
+
+        run()
+        torch._assert_async(torch.zeros(1, device="cuda"))
+
+    return replace(launch, run=broken)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from ncuflow.runner.faults import Fault
-from ncuflow.runner.timing import ROUNDS
+from ncuflow.runner.timing import ROUNDS, Series
 from ncuflow.target import Target
 
 WAIT = "NCUFLOW_GPU_WAIT"  # the variable with a file that a run locks before it touches the GPU
@@ -29,3 +30,12 @@ class Run:
     checked: bool = True  # False: an earlier run compared these points with their references
     order: int = 0  # of the points when they are timed: another order per number
     rounds: int = ROUNDS  # in which they are timed
+    done: Collection[
+        str
+    ] = ()  # names of the points or pairs that earlier processes of the run finished
+    rest: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # records of points that a broken context left
+    series: dict[str, Series] = field(
+        default_factory=dict
+    )  # what earlier processes measured of them

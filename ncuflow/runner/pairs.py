@@ -45,23 +45,27 @@ def run_pairs(
 ) -> int:
     """Time every pair and emit a record of each; returns the exit status of ``run_points``.
 
-    A pair of which one side is skipped, fails or is wrong has that status and reason, and no times.
+    A pair of which one side is skipped, fails or is wrong has that status and reason, and no times. After one
+    that broke the CUDA context the others are left to ``run.rest``.
     """
     statuses: set[str] = set()
     culprit: PairRecord | None = None
+    run.rest = []
     for base, other in pairs:
+        if name(base, other) in run.done:
+            continue
         record: PairRecord = {
             "point": name(base, other), "target": base.target, "base": base.id, "other": other.id,
             "status": "ok", "reason": None, "sides": None,
         }  # fmt: skip
         if culprit is not None:
             why = f"the GPU was lost at {culprit['point']}: {culprit['reason']}"
-            record |= {"status": "lost", "reason": why}
-        else:
-            culprit = None if _run_pair(run, (base, other), record) else record
+            run.rest.append(record | {"status": "lost", "reason": why})
+            continue
+        culprit = None if _run_pair(run, (base, other), record) else record
         statuses.add(record["status"])
         emit(record)
-    if culprit is not None:
+    if run.rest:
         return LOST
     return SOME_FAILED if statuses & {"wrong", "error"} else OK
 

@@ -9,15 +9,19 @@ from typing import TextIO
 
 
 class Progress:
-    """Tells how many of ``total`` points are done, and how long the rest may take."""
+    """Tells how many of ``total`` points are done, and how long the rest may take.
+
+    ``before``: points that an earlier process of the run has done.
+    """
 
     def __init__(
         self,
         total: int,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        before: int = 0,
     ) -> None:
-        self.total, self.count = total, 0
+        self.total, self.count, self.before = total, before, before
         self.stream = sys.stderr if stream is None else stream
         self.clock, self.start = clock, clock()
 
@@ -25,7 +29,7 @@ class Progress:
         """One more point is done. A point that is not ok keeps its line, with the reason."""
         self.count += 1
         elapsed = self.clock() - self.start
-        left = elapsed / self.count * (self.total - self.count)
+        left = elapsed / (self.count - self.before) * (self.total - self.count)
         why = f" ({reason})" if reason else ""
         line = f"[{self.count}/{self.total}] {point}: {status}{why}"
         line += f", {elapsed:.0f} s elapsed, about {left:.0f} s left"

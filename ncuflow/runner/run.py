@@ -11,6 +11,9 @@ trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each 
 A wrong result is never timed or traced. Records go to OUT.partial, one a point, flushed as they
 come; OUT appears when all are there. Hold the GPU's lock while this runs.
 
+A point that breaks the CUDA context of its process is an error, and a fresh process goes on with the others
+(``ncuflow/runner/succession.py``). A trace stays in one process, the profiler's: there the others are lost.
+
 exit  0 all points ok or skipped    1 nothing could be run    2 bad input
       3 some points wrong or in error    4 the GPU was lost in mid-run; OUT names the culprit
 """
@@ -20,9 +23,9 @@ from __future__ import annotations
 import argparse
 import fcntl
 import importlib
-import json
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -30,14 +33,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import UsageError, write_text
-from ncuflow.model import Origin
+from ncuflow.io import UsageError
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, SOME_FAILED, WAIT, WAITS, Run
 from ncuflow.runner.launch import Launch, NotHereError
 from ncuflow.runner.origin import origin
 from ncuflow.runner.progress import Progress
+from ncuflow.runner.succession import Ledger, Rest, die_with_parent, line_of, succeed
 from ncuflow.runner.sweep import Planned, read_points
 from ncuflow.target import Target, known, load
 
@@ -50,24 +53,28 @@ class LateCompileError(RuntimeError):
 
 
 def run_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecord], None]) -> int:
-    """Run the points and emit a record of each; returns the exit status.
+    """Run the points, or pairs of them, and emit a record of each; returns the exit status.
 
-    A point that fails is an error of that point, and the next one follows. Only a GPU that no
-    longer answers ends the run: the points that follow are "lost".
+    A point that fails is an error of that point, and the next one follows. One after which the GPU no longer
+    answers ends the run: what is known of the points that follow goes to ``run.rest``.
     """
     if run.mode == "time":
         return _time_points(run, points, emit)
-    records = []
-    culprit: PointRecord | None = None
-    for point in points:
-        if culprit is None:
-            record, alive = run_point(run, point)
-            culprit = None if alive else record
-        else:
-            record = _lost(run, point, culprit)
+    if run.mode == "pairs":
+        return pairs.run_pairs(run, pairs.pairs_of(points), emit)
+    records: list[PointRecord] = []
+    run.rest = []
+    for number, point in enumerate(points):
+        if point.id in run.done:
+            continue
+        record, alive = run_point(run, point)
         records.append(record)
         emit(record)
-    return _status(records, culprit)
+        if not alive:
+            after = [other for other in points[number + 1 :] if other.id not in run.done]
+            run.rest = [_lost(run, other, record) for other in after]
+            break
+    return _status(run, records)
 
 
 @dataclass
@@ -83,28 +90,27 @@ class Visit:
 def _time_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecord], None]) -> int:
     """Visit every point once per round, in a random order of its own, and emit it at its last visit.
 
-    Where the GPU is lost, a point keeps what its finished rounds gave; one without any is lost.
+    What earlier processes of the run measured of a point counts. Where the GPU is lost, a point keeps what its
+    finished rounds gave; one without any is lost.
     """
-    series = {point.id: timing.Series() for point in points}
-    latest: dict[str, PointRecord] = {}
-    ended: set[str] = set()
-    culprit: PointRecord | None = None
+    series = {point.id: run.series.setdefault(point.id, timing.Series()) for point in points}
+    latest = {record["point"]: record for record in run.rest if record["status"] == "ok"}
+    ended, run.rest = set(run.done), []
     for number in range(run.rounds):
         for place, point in enumerate(shuffled(points, run.order, number)):
-            if point.id in ended or culprit is not None:
+            if point.id in ended or number < len(series[point.id].positions):
                 continue
             visit = Visit(series[point.id], number, place, number == run.rounds - 1)
             latest[point.id], alive = run_point(run, point, visit)
-            culprit = None if alive else latest[point.id]
             if visit.last or latest[point.id]["status"] != "ok":
                 ended.add(point.id)
                 emit(latest[point.id])
-    if culprit is not None:
-        for point in points:
-            if point.id not in ended:
-                latest.setdefault(point.id, _lost(run, point, culprit))
-                emit(latest[point.id])
-    return _status(latest.values(), culprit)
+            if not alive:
+                culprit = latest[point.id]
+                left = [other for other in points if other.id not in ended]
+                run.rest = [latest.get(other.id) or _lost(run, other, culprit) for other in left]
+                return _status(run, latest.values())
+    return _status(run, latest.values())
 
 
 def shuffled(points: Sequence[Planned], order: int, number: int) -> list[Planned]:
@@ -119,8 +125,8 @@ def _lost(run: Run, point: Planned, culprit: PointRecord) -> PointRecord:
     return new_record(run.target, point, "lost", why)
 
 
-def _status(records: Iterable[PointRecord], culprit: PointRecord | None) -> int:
-    if culprit is not None:
+def _status(run: Run, records: Iterable[PointRecord]) -> int:
+    if run.rest:
         return LOST
     return SOME_FAILED if {r["status"] for r in records} & {"wrong", "error"} else OK
 
@@ -219,30 +225,58 @@ def trace(run: Run, point: Planned, launch: Launch) -> None:
                 launch.run()
 
 
-def write_records(
-    out: Path, names: Sequence[str], made: Origin | None, produce: Callable[..., int]
-) -> int:
-    """Write what ``produce(emit)`` emits to OUT.partial, and all of it to OUT, in the order of ``names``.
+def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned]) -> int:
+    """Run, in this process, what OUT.partial does not hold yet; returns the exit status.
 
-    Each record says with what it was made.
+    Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(out.name + ".partial")
-    progress = Progress(len(names))
-    lines: dict[str, str] = {}
-    with partial.open("w", encoding="utf-8", newline="\n") as file:
+    ledger = Ledger(args.out)
+    try:
+        from ncuflow.runner.gpu import Gpu
+
+        hold(os.environ.get(WAIT))
+        device = Gpu()
+    except (ImportError, RuntimeError) as error:
+        return _fail(builds.one_line(error), FATAL)
+    what, rest = _run_of(args, target, device), ledger.rest()
+    what.done, what.rest, what.series = ledger.lines().keys(), rest.records, rest.series
+    made = rest.origin or origin(device.facts()["name"], device.driver())
+    progress = Progress(len(_names(args, points)), before=len(what.done))
+    with ledger.partial.open("a", encoding="utf-8", newline="\n") as file:
 
         def emit(record: PointRecord) -> None:
-            line = json.dumps(record | {"origin": made}, allow_nan=False, ensure_ascii=False) + "\n"
-            lines[record["point"]] = line
-            file.write(line)
+            file.write(line_of(record | {"origin": made}))
             file.flush()
             progress.done(record["point"], record["status"], record["reason"])
 
-        status = produce(emit)
-    write_text(out, "".join(lines[name] for name in names))
-    partial.unlink()
+        status = run_points(what, points, emit)
+    if status == LOST:
+        left = [record | {"origin": made} for record in what.rest]
+        ledger.leave(Rest(left, what.series, made))
     return status
+
+
+def _run_of(args: argparse.Namespace, target: Target, device: Any) -> Run:
+    what = Run(device, target, args.mode, args.repeats, args.seed)
+    what.order, what.rounds, what.flush = args.order, args.rounds, not args.no_flush
+    what.faults, what.watch = faults.parse(os.environ), builds.CompilerWatch()
+    what.checked = not (args.unchecked and args.mode == "trace")
+    return what
+
+
+def _names(args: argparse.Namespace, points: Sequence[Planned]) -> list[str]:
+    """What the records are of, in the order of OUT."""
+    if args.mode == "pairs":
+        return [pairs.name(*pair) for pair in pairs.pairs_of(points)]
+    return [point.id for point in points]
+
+
+def _apart(args: argparse.Namespace) -> int:
+    """``measure`` in a process of its own, which keeps the GPU's lock and dies with this one."""
+    given = ["mode", "points", "out", "seed", "order", "rounds", "repeats"]
+    words = [f"--{name}={getattr(args, name)}" for name in given if getattr(args, name) is not None]
+    command = [sys.executable, "-m", "ncuflow", "launch", args.target, *words, "--alone"]
+    return subprocess.call(command, close_fds=False, preexec_fn=die_with_parent)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -263,6 +297,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="trace: an earlier run found these points right (a second check costs time, and nsys 2023.4"
         " loses the kernels after a cuBLAS call under a CUDA 13 driver, which the references make)",
     )
+    parser.add_argument(
+        "--alone", action="store_true", help=argparse.SUPPRESS
+    )  # one of a succession
 
 
 def run(args: argparse.Namespace) -> int:
@@ -270,29 +307,17 @@ def run(args: argparse.Namespace) -> int:
     if args.repeats is not None and args.repeats < 1:
         raise UsageError("--repeats must be at least 1")
     try:
-        planted = faults.parse(os.environ)
+        faults.parse(os.environ)
         target = load(args.target)
     except ValueError as error:
         return _fail(str(error), 2)
     points = read_points(args.points, target)
-    try:
-        from ncuflow.runner.gpu import Gpu
-
-        hold(os.environ.get(WAIT))
-        device = Gpu()
-    except (ImportError, RuntimeError) as error:
-        return _fail(builds.one_line(error), FATAL)
-    what = Run(device, target, args.mode, args.repeats, args.seed)
-    what.order, what.rounds = args.order, args.rounds
-    what.flush, what.faults, what.watch = not args.no_flush, planted, builds.CompilerWatch()
-    made = origin(device.facts()["name"], device.driver())
-    what.checked = not (args.unchecked and args.mode == "trace")
-    if what.mode == "pairs":
-        sides = pairs.pairs_of(points)
-        names = [pairs.name(*pair) for pair in sides]
-        return write_records(args.out, names, made, lambda emit: pairs.run_pairs(what, sides, emit))
-    names = [point.id for point in points]
-    return write_records(args.out, names, made, lambda emit: run_points(what, points, emit))
+    if args.alone:
+        return measure(args, target, points)
+    ledger, names = Ledger(args.out), _names(args, points)
+    if args.mode == "trace":
+        return succeed(ledger, names, lambda: measure(args, target, points), restarts=0)
+    return succeed(ledger, names, lambda: _apart(args))
 
 
 def hold(lock: str | None) -> None:

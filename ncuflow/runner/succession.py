@@ -1,0 +1,117 @@
+"""A succession: the processes of one run, each of which goes on where the one before it lost its CUDA context.
+
+After an illegal memory access, or an assertion that fails in a kernel, no call of CUDA works any more in the
+process that made it. The point is an error, and a fresh process runs the points that are left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import pickle
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ncuflow.io import write_text
+from ncuflow.model import Origin
+from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED
+from ncuflow.runner.timing import Series
+
+RESTARTS = 10  # of a run: each costs the start of Python, torch and FlashInfer
+BAD = frozenset({"wrong", "error"})
+PR_SET_PDEATHSIG = 1
+Record = dict[str, Any]
+
+
+@dataclass
+class Rest:
+    """What a process leaves whose CUDA context broke."""
+
+    records: list[Record] = field(default_factory=list)  # they stand if no other process goes on
+    series: dict[str, Series] = field(default_factory=dict)  # of points that it has visited
+    origin: Origin | None = None  # of the run: its processes have one
+
+
+class Ledger:
+    """The records of a run, beside its OUT: OUT.partial has a line for each point that is finished, OUT.rest what
+    a process left to the next."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.partial = out.with_name(out.name + ".partial")
+        self._rest = out.with_name(out.name + ".rest")
+
+    def begin(self) -> None:
+        """Empty, whatever a killed run left."""
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.partial.write_text("", encoding="utf-8")
+        self._rest.unlink(missing_ok=True)
+
+    def lines(self) -> dict[str, str]:
+        """The line of each finished point or pair, by its name."""
+        lines = self.partial.read_text("utf-8").splitlines(keepends=True)
+        return {json.loads(line)["point"]: line for line in lines}
+
+    @property
+    def broken(self) -> bool:
+        """Whether the last process that used the GPU left points to another."""
+        return self._rest.exists()
+
+    def leave(self, rest: Rest) -> None:
+        """Leave points to the next process."""
+        self._rest.write_bytes(pickle.dumps(rest))
+
+    def rest(self) -> Rest:
+        """What is left to this process, which takes it over."""
+        if not self.broken:
+            return Rest()
+        rest: Rest = pickle.loads(self._rest.read_bytes())
+        self._rest.unlink()
+        return rest
+
+    def close(self, names: Sequence[str], rest: Rest) -> int:
+        """All records to OUT, in the order of ``names``; returns the status of the run."""
+        lines = {r["point"]: line_of(r) for r in rest.records} | self.lines()
+        write_text(self.out, "".join(lines[name] for name in names))
+        self.partial.unlink()
+        if rest.records:
+            return LOST
+        return SOME_FAILED if BAD & {json.loads(lines[n])["status"] for n in names} else OK
+
+
+def line_of(record: Record) -> str:
+    """A record as a line of a file."""
+    return json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def succeed(
+    ledger: Ledger, names: Sequence[str], start: Callable[[], int], restarts: int = RESTARTS
+) -> int:
+    """``start`` a process, and after one that broke its context another; returns the status of the run.
+
+    Where the next one cannot use the GPU at all, or ``restarts`` are used up, the points that are left are lost.
+    """
+    ledger.begin()
+    status = start()
+    left = restarts
+    while ledger.broken and status != FATAL and left:
+        left -= 1
+        status = start()
+    if not ledger.broken and status not in (OK, SOME_FAILED):
+        if status == FATAL:
+            ledger.partial.unlink()
+        return status if status >= 0 else 128 - status
+    rest = ledger.rest()
+    if status != FATAL and restarts:
+        for record in rest.records:
+            if record["status"] == "lost":
+                record["reason"] += f"; {restarts + 1} points did so, and no further process tries"
+    return ledger.close(names, rest)
+
+
+def die_with_parent() -> None:
+    """In a child before its program: if the parent is killed its GPU lock goes, and the child must not use the GPU."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
