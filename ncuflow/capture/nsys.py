@@ -16,46 +16,16 @@ import argparse
 import os
 import site
 import sqlite3
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.lock import Held, gpu_seat
 from ncuflow.capture.machine import tool
-from ncuflow.capture.ncu import (
-    COMPLETE,
-    LOST,
-    NOTHING,
-    SOME_POINTS_FAILED,
-    add_common_arguments,
-    origin_of,
-    parse_version,
-    trace_command,
-)
-from ncuflow.capture.points import (
-    NO_KERNEL,
-    Found,
-    capture_record,
-    keep_nothing,
-    lost_points,
-    read_points,
-    read_progress,
-    read_records,
-    timed_ok,
-)
-from ncuflow.capture.process import (
-    CaptureError,
-    Outcome,
-    minimal_environment,
-    output_of,
-    run_child,
-    scrub_command,
-)
-from ncuflow.capture.progress import ProfilerOutput
-from ncuflow.capture.staging import staging
+from ncuflow.capture.ncu import parse_version
+from ncuflow.capture.points import NO_KERNEL, Found
+from ncuflow.capture.process import CaptureError, Outcome, minimal_environment, output_of, run_child
+from ncuflow.capture.profiler import NOTHING, Batch, add_arguments, capture
 from ncuflow.capture.tracescrub import scrub_trace, tables
-from ncuflow.io import write_json
 from ncuflow.parsers.nsys import export_command
 from ncuflow.target import known
 
@@ -102,14 +72,13 @@ def program_environment(held: Mapping[str, str], home: Path) -> dict[str, str]:
     return {name: value for name, value in env.items() if not name.startswith("NCUFLOW_NSYS")}
 
 
-def nsys_command(args: argparse.Namespace, points: Path, progress: Path, report: Path) -> list[str]:
-    """The command line. The program gets back the library path that nsys's own replaced."""
+def nsys_command(batch: Batch) -> tuple[list[str], list[str], list[str]]:
+    """The command line in three parts; the middle one gives the program back the library path that nsys's own
+    replaced, and stands in no record."""
     libraries = os.environ.get("LD_LIBRARY_PATH")
-    restore = (
-        ["env", f"LD_LIBRARY_PATH={libraries}"] if libraries else ["env", "-u", "LD_LIBRARY_PATH"]
-    )
-    program = trace_command(args, points, progress)
-    return [nsys_program(), "profile", *OPTIONS, "-o", str(report), *restore, *program]
+    restore = [f"LD_LIBRARY_PATH={libraries}"] if libraries else ["-u", "LD_LIBRARY_PATH"]
+    profiled = [nsys_program(), "profile", *OPTIONS, "-o", batch.place(batch.args.name)]
+    return profiled, ["env", *restore], batch.program()
 
 
 def count_kernels(path: Path, points: Sequence[str]) -> Found:
@@ -132,14 +101,7 @@ def count_kernels(path: Path, points: Sequence[str]) -> Found:
 
 def run(args: argparse.Namespace) -> int:
     """Trace, export, scrub, check, and move into place. Returns the exit status."""
-    planned = read_points(args.points)
-    points = sorted(timed_ok(planned, args.timing), key=_silences)
-    if not points:
-        report = args.out / f"{args.name}.sqlite"
-        keep_nothing("nsys", report, [p["id"] for p in planned], read_records(args.timing))
-        return LOST
-    with gpu_seat(args.lock_timeout) as held, staging(args.out, args.name) as stage:
-        return _capture_in(args, points, held, stage)
+    return capture("nsys", ".sqlite", args, _trace, last=_silences)
 
 
 def _silences(point: Mapping[str, Any]) -> bool:
@@ -148,90 +110,39 @@ def _silences(point: Mapping[str, Any]) -> bool:
     return target is not None and target.silences({**target.parameters, **point.get("params", {})})
 
 
-def _capture_in(
-    args: argparse.Namespace, points: list[dict[str, Any]], held: Held, stage: Path
-) -> int:
-    base = Path(os.path.relpath(stage))
-    write_json(stage / "points.json", points)
-    records, report = stage / "progress.jsonl", stage / f"{args.name}.nsys-rep"
-    command = nsys_command(args, base / "points.json", base / records.name, base / args.name)
-    progress = ProfilerOutput(f"{args.target} {args.name}", len(points), records)
-    (stage / "home").mkdir()
-    env = program_environment(held.environ, (stage / "home").resolve())
-    outcome = run_child(
-        command,
-        env=env,
-        timeout=args.timeout,
-        on_line=progress.line,
-        inherited=held.locks,
-        waited=progress.waited,
-    )
+def _trace(batch: Batch) -> int:
+    report = batch.stage / f"{batch.args.name}.nsys-rep"
+    profiled, restore, program = nsys_command(batch)
+    (batch.stage / "home").mkdir()
+    env = program_environment(batch.held.environ, (batch.stage / "home").resolve())
+    outcome = batch.run([*profiled, *restore, *program], env)
     if not report.exists():
-        raise CaptureError(
-            "\n".join([ending(outcome) or "nsys wrote no report", *progress.tail]), NOTHING
-        )
-    sqlite = stage / f"{args.name}.sqlite"
-    exported = run_child(
-        export_command(nsys_program(), report, sqlite),
-        env=env,
-        timeout=args.timeout,
-        on_line=progress.line,
-    )
+        raise batch.failed(batch.ending(outcome) or "nsys wrote no report")
+    sqlite = report.with_suffix(".sqlite")
+    export = export_command(nsys_program(), report, sqlite)
+    said = batch.progress.line
+    exported = run_child(export, env=env, timeout=batch.args.timeout, on_line=said)
     if exported.returncode or not sqlite.exists():
-        raise CaptureError("\n".join(["nsys could not export its report", *progress.tail]), NOTHING)
-    return _keep(args, points, held, sqlite, command, outcome, records)
+        raise batch.failed("nsys could not export its report")
+    return _keep(batch, sqlite, [*profiled, *program], outcome)
 
 
-def _keep(
-    args: argparse.Namespace,
-    points: list[dict[str, Any]],
-    held: Held,
-    sqlite: Path,
-    command: Sequence[str],
-    outcome: Outcome,
-    records: Path,
-) -> int:
+def _keep(batch: Batch, sqlite: Path, command: Sequence[str], outcome: Outcome) -> int:
     scrub_trace(sqlite)
-    ids = [point["id"] for point in points]
-    found = count_kernels(sqlite, ids)
+    found = count_kernels(sqlite, batch.ids)
     if found.total == 0:
         raise CaptureError("the trace holds no kernel", NOTHING)
-    lost = lost_points(ids, found, read_progress(records), ending(outcome))
+    lost = batch.lost(found, outcome)
     version = parse_version(output_of([nsys_program(), "--version"]) or "")
-    silent = {point["id"] for point in points if _silences(point)}
+    silent = {point["id"] for point in batch.points if _silences(point)}
     for entry in lost:
         if entry["point"] in silent and entry["reason"] == NO_KERNEL:
             entry["reason"] += f"; nsys {version} records none from the first launch of its kind on"
-        print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
-    shown = shown_command(command, sqlite.parent)
-    notes = [ending(outcome)] if ending(outcome) else []
-    record = capture_record(
-        "nsys", origin_of(held.gpu, nsys=version), shown, ids, found, lost, outcome.wall_s, notes
-    )
-    sqlite.replace(args.out / sqlite.name)
-    write_json(args.out / f"{args.name}.json", record)
-    return LOST if lost or outcome.timed_out else COMPLETE
-
-
-def ending(outcome: Outcome) -> str:
-    """How a traced run ended, if not well."""
-    if outcome.timed_out:
-        return f"stopped at the time limit after {outcome.wall_s:.0f} s"
-    ended_well = outcome.returncode in (0, SOME_POINTS_FAILED)
-    return "" if ended_well else f"nsys ended with status {outcome.returncode}"
-
-
-def shown_command(command: Sequence[str], stage: Path) -> list[str]:
-    """The command for the record: without the staging folder and the library paths."""
-    words = [word.replace(f"{os.path.relpath(stage)}/", "") for word in command]
-    at = words.index("env")
-    return scrub_command(
-        [Path(words[0]).name, *words[1:at], *words[at + 1 + (2 if words[at + 1] == "-u" else 1) :]]
-    )
+    return batch.keep(sqlite, command, version, found, lost, outcome, ())
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_common_arguments(parser, "trace")
+    add_arguments(parser, "trace")
     parser.add_argument("--repeats", type=int, default=5, help="launches of each point (default 5)")
     parser.add_argument(
         "--flush", action="store_true", help="flush L2 before each launch, as ncu does"

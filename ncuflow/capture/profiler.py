@@ -1,0 +1,174 @@
+"""A batch under a profiler: what the captures of ncu and of nsys have in common."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ncuflow.capture.lock import Held, VisibleGpu, gpu_seat
+from ncuflow.capture.machine import gpu_query, parse_gpu
+from ncuflow.capture.points import (
+    Found,
+    capture_record,
+    keep_nothing,
+    lost_points,
+    read_points,
+    read_progress,
+    read_records,
+    timed_ok,
+)
+from ncuflow.capture.process import CaptureError, Outcome, run_child, scrub_command
+from ncuflow.capture.progress import ProfilerOutput
+from ncuflow.capture.staging import staging
+from ncuflow.io import write_json
+from ncuflow.runner.origin import origin
+
+COMPLETE, NOTHING, LOST = 0, 1, 3
+SOME_POINTS_FAILED = 3  # of `ncuflow launch`, which the profilers pass on; its records say which
+
+
+@dataclass
+class Batch:
+    """Points of a kernel target that one process launches under a tool, ncu or nsys, and the folder that this is done in.
+
+    Paths of command lines are relative: a report stores them as they are.
+    """
+
+    tool: str
+    args: argparse.Namespace
+    points: list[dict[str, Any]]
+    held: Held
+    stage: Path
+
+    @property
+    def ids(self) -> list[str]:
+        return [point["id"] for point in self.points]
+
+    @cached_property
+    def progress(self) -> ProfilerOutput:
+        """What the tool prints."""
+        label = f"{self.args.target} {self.args.name}"
+        return ProfilerOutput(label, len(self.points), self.stage / "progress.jsonl")
+
+    def place(self, name: str) -> str:
+        """A file of the folder, for a command line."""
+        return os.path.relpath(self.stage / name)
+
+    def program(self) -> list[str]:
+        """The profiled program.
+
+        With a timing only points that are ok there are left (`timed_ok`), and they were compared with
+        their references in that run: once is enough. Without one, the program checks them itself.
+        """
+        args = self.args
+        command = [sys.executable, "-m", "ncuflow", "launch", args.target, "--mode", "trace"]
+        command += ["--points", self.place("points.json"), "--out", self.place("progress.jsonl")]
+        command += ["--repeats", str(args.repeats), *([] if args.flush else ["--no-flush"])]
+        return [*command, "--unchecked"] if args.timing else command
+
+    def run(self, command: Sequence[str], env: Mapping[str, str]) -> Outcome:
+        """Run the tool on the program."""
+        write_json(self.stage / "points.json", self.points)
+        progress = self.progress
+        return run_child(
+            command,
+            env=env,
+            timeout=self.args.timeout,
+            on_line=progress.line,
+            inherited=self.held.locks,
+            waited=progress.waited,
+        )
+
+    def ending(self, outcome: Outcome) -> str:
+        """How a run ended, if not well."""
+        if outcome.timed_out:
+            return f"stopped at the time limit after {outcome.wall_s:.0f} s"
+        ended_well = outcome.returncode in (0, SOME_POINTS_FAILED)
+        return "" if ended_well else f"{self.tool} ended with status {outcome.returncode}"
+
+    def failed(self, what: str) -> CaptureError:
+        """What leaves nothing to keep, with what the tool said last."""
+        return CaptureError("\n".join([what, *self.progress.tail]), NOTHING)
+
+    def lost(self, found: Found | None, outcome: Outcome) -> list[dict[str, str]]:
+        """The points that the report lacks; none where nobody could count."""
+        said = read_progress(self.progress.records)
+        return [] if found is None else lost_points(self.ids, found, said, self.ending(outcome))
+
+    def keep(
+        self,
+        report: Path,
+        command: Sequence[str],
+        version: str | None,
+        found: Found | None,
+        lost: Sequence[Mapping[str, str]],
+        outcome: Outcome,
+        notes: Sequence[str],
+    ) -> int:
+        """Move the report into place, with its record beside it. Returns the exit status."""
+        folder = f"{os.path.relpath(self.stage)}/"
+        words = [word.replace(folder, "") for word in command]
+        record = capture_record(
+            self.tool,
+            origin(self.held.gpu.name, facts(self.held.gpu).get("driver"), **{self.tool: version}),
+            scrub_command([Path(words[0]).name, *words[1:]]),
+            self.ids,
+            found,
+            lost,
+            outcome.wall_s,
+            [note for note in (self.ending(outcome), *notes) if note],
+        )
+        for entry in lost:
+            print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
+        report.replace(self.args.out / report.name)
+        write_json(self.args.out / f"{self.args.name}.json", record)
+        return LOST if lost or outcome.timed_out else COMPLETE
+
+
+def facts(gpu: VisibleGpu) -> dict[str, Any]:
+    """What the driver says of a GPU; nothing where it does not answer."""
+    return parse_gpu(gpu_query(gpu.uuid)) or {}
+
+
+def capture(
+    tool: str,
+    suffix: str,
+    args: argparse.Namespace,
+    work: Callable[[Batch], int],
+    last: Callable[[Mapping[str, Any]], bool] = lambda point: False,
+) -> int:
+    """Do the work on what is ok of the points of ``args``, those for which ``last`` is true behind the others.
+
+    Where none is, the report, whose suffix this is, is an empty file. Returns the exit status.
+    """
+    planned = read_points(args.points)
+    points = sorted(timed_ok(planned, args.timing), key=last)
+    if not points:
+        report = args.out / f"{args.name}{suffix}"
+        keep_nothing(tool, report, [p["id"] for p in planned], read_records(args.timing))
+        return LOST
+    with gpu_seat(args.lock_timeout) as held, staging(args.out, args.name) as stage:
+        return work(Batch(tool, args, points, held, stage))
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    """What both profilers take."""
+    parser.add_argument("target", help="kernel target, as `ncuflow launch` knows it")
+    parser.add_argument("--points", type=Path, required=True, help="points.json of the batch")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the report and its record"
+    )
+    parser.add_argument("--name", default=name, help=f"name of both files (default {name})")
+    parser.add_argument(
+        "--timing",
+        type=Path,
+        help="timing.jsonl: only points that are ok there, which are not checked again",
+    )
+    parser.add_argument("--timeout", type=float, help="seconds the profiled run may take")
+    parser.add_argument("--lock-timeout", type=float, help="seconds to wait for a free GPU")
