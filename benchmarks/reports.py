@@ -15,10 +15,24 @@ from pathlib import Path
 from ncuflow.io import NCU_MAGIC as MAGIC
 from ncuflow.parsers import wire
 from ncuflow.parsers.container import PAYLOAD_SIZE, RESULTS
-from ncuflow.parsers.wire import encoded, integers, prefixed
+from ncuflow.parsers.wire import integers
 
 NVTX_NAME = (21, 2, 2, 3, 1)  # of a result: state, domain, thread's ranges, range, name
 STRING_TABLE = 4096  # bytes: a longer header carries the texts that later blocks refer to
+
+
+def prefixed(message: bytes) -> bytes:
+    """A message behind its length."""
+    return len(message).to_bytes(4, "little") + message
+
+
+def encoded(value: int) -> bytes:
+    """An integer as `wire.varint` reads it."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*out, value))
 
 
 @dataclass(frozen=True)

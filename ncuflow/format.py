@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,3 +97,8 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1)
     sides = ["left"] * left + ["right"] * (len(header) - left)
     text = tabulate(rows, header, "plain", disable_numparse=True, colalign=sides)
     return str(text) + "\n"
+
+
+def slug(name: str) -> str:
+    """A GPU's name as that of a folder: ``NVIDIA H100 80GB HBM3`` -> ``h100-80gb-hbm3``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("nvidia", "")).strip("-")

@@ -18,9 +18,12 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import yaml
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 T = TypeVar("T")
 
@@ -55,7 +58,9 @@ def resource(name: str) -> Path:
 class CommandError(Exception):
     """What ends a command: its text is the line that is shown, `code` the exit status."""
 
-    code = 2
+    def __init__(self, message: str, code: int = 2) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class UsageError(CommandError):
@@ -287,13 +292,15 @@ def conforming(path: str | os.PathLike[str], content: Any, kind: type[T], what: 
     try:
         return TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        said = first.get("ctx", {}).get("error") or first["msg"]
-        text = f"not {what} ({place}: {said})".replace("(: ", "(")
-        raise BadInput(
-            path, re.sub(r"\s", " ", clean(text))
-        ) from None  # names may hold line breaks
+        text = clean(f"not {what} ({fault(error)})")
+        raise BadInput(path, re.sub(r"\s", " ", text)) from None  # names may hold line breaks
+
+
+def fault(error: ValidationError) -> str:
+    """The first thing that is wrong with a record, behind the place where it is: "points.0.id: Field required"."""
+    first = error.errors()[0]
+    said = first.get("ctx", {}).get("error") or first["msg"]
+    return f"{'.'.join(map(str, first['loc']))}: {said}".removeprefix(": ")
 
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ncuflow.io import BadInput, opened
+from ncuflow.io import BadInput, fault, opened
 from ncuflow.model import Row
 
 T = TypeVar("T")
@@ -215,9 +215,7 @@ def _no_constant(name: str) -> None:
 
 def _why(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        said = first["msg"].removeprefix("Value error, ")
-        return f"{'.'.join(map(str, first['loc']))}: {said}".removeprefix(": ")
+        return fault(error)
     return str(error).splitlines()[0]
 
 

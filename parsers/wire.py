@@ -76,11 +76,6 @@ def messages(data: Bytes, start: int = 0, end: int | None = None) -> Iterator[tu
         yield begin, position
 
 
-def prefixed(message: bytes) -> bytes:
-    """A message behind its length."""
-    return len(message).to_bytes(4, "little") + message
-
-
 def varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """(the integer that starts at a position, where it ends); ValueError where there is none."""
     value = shift = 0
@@ -92,12 +87,3 @@ def varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
             return value, position
         shift += 7
     raise ValueError("no protobuf message (an integer is cut off)")
-
-
-def encoded(value: int) -> bytes:
-    """An integer as `varint` reads it."""
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes((*out, value))

@@ -147,8 +147,8 @@ def test_tier(  # type: ignore[no-untyped-def]
     monkeypatch.delenv("NCUFLOW_NCU", raising=False)
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: packages or None)
     monkeypatch.setattr(machine, "counters_refused", lambda *given: refused)
-    assert machine.tier() == tier
-    assert machine.tier_reason()[1]
+    found, why = machine.tier_reason()
+    assert found == tier and why
     assert machine.tier_reason(counters=False)[0] == ("C" if tier == "C" else "B")
 
 
@@ -172,7 +172,7 @@ def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:
 
 def test_the_tier_needs_no_heavy_import() -> None:
     heavy = {"torch", "flashinfer", "numpy", "pyarrow", "pandas"}
-    code = f"import sys, ncuflow.capture.machine as m; m.tier(); print(sorted({heavy} & {{*sys.modules}}))"
+    code = f"import sys, ncuflow.capture.machine as m; m.tier_reason(); print(sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fake_device import Device, fake_target, made, points_file
 
-from ncuflow.cli import dispatch
+from ncuflow.cli import dispatch, ended
 from ncuflow.io import BadInput
 from ncuflow.runner import builds, gpu, succession
 from ncuflow.runner import run as running
@@ -257,7 +257,8 @@ def test_no_gpu_is_fatal_and_one_line(
     monkeypatch.setattr(running, "_apart", lambda args: running.run(alone(args)))
     entry = {"id": "rmsnorm/rmsnorm_R4096_D4096_f16", "target": "rmsnorm", "params": {}}
     path, out = points_file(tmp_path, [entry]), tmp_path / "out.jsonl"
-    assert dispatch(["launch", "rmsnorm", "--points", str(path), "--out", str(out)]) == 1
+    words = ["launch", "rmsnorm", "--points", str(path), "--out", str(out)]
+    assert ended(lambda: dispatch(words)) == 1
     assert capsys.readouterr().err == "error: RuntimeError: no CUDA device is available to torch\n"
     assert not out.exists()
 
@@ -275,7 +276,7 @@ def test_a_build_without_what_it_needs_is_fatal_and_one_line(
     entry = {"id": "rmsnorm/rmsnorm_R4096_D4096_f16", "target": "rmsnorm", "params": {}}
     path, out = points_file(tmp_path, [entry]), tmp_path / "build.json"
     files = ["--points", str(path), "--out", str(out)]
-    assert dispatch(["build", *files]) == 1
+    assert ended(lambda: dispatch(["build", *files])) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ModuleNotFoundError: ") and missing in error
     assert error.count("\n") == 1 and not out.exists()

@@ -6,7 +6,6 @@ a recording's large files carry ``.xz``. Importing this module costs millisecond
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from ncuflow.capture import manifest
 from ncuflow.capture.machine import counters_refused_here, gpus, tool
+from ncuflow.format import slug
 from ncuflow.io import resource
 from ncuflow.runner import sweep
 from ncuflow.target import jit_modules, load
@@ -186,8 +186,3 @@ def live_tools(config: dict[str, Any]) -> frozenset[str]:
     if config["ncu"]["enabled"] and tool("ncu") and not counters_refused_here():
         tools.add("ncu")
     return frozenset(tools)
-
-
-def slug(name: str) -> str:
-    """``NVIDIA H100 80GB HBM3`` -> ``h100-80gb-hbm3``."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("nvidia", "")).strip("-")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.jitprobe import MARKER, plain_path
-from ncuflow.capture.lock import gpu_lock, visible_gpus
+from ncuflow.capture.lock import gpu_lock, gpu_names
 from ncuflow.capture.process import CaptureError, minimal_environment, run_child
 from ncuflow.io import scratch, write_json
 from ncuflow.runner.origin import now, package_version
@@ -119,7 +119,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "schema": 1,
         "date": now(),
-        "gpu": next(iter(gpus()), None),
+        "gpu": next(iter(gpu_names()), None),
         "cpu_count": os.cpu_count(),
         "flashinfer": package_version("flashinfer-python", "flashinfer"),
         "torch": package_version("torch"),
@@ -128,14 +128,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "environment": shown_environment(env),
         "modules": modules,
     }
-
-
-def gpus() -> list[str]:
-    """Names of the visible GPUs; empty without one."""
-    try:
-        return [gpu.name for gpu in visible_gpus()]
-    except CaptureError:
-        return []
 
 
 def fresh(folder: Path) -> Path:

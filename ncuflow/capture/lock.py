@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ncuflow.capture.process import CaptureError, minimal_environment, output_of, run_child
@@ -96,6 +96,14 @@ def visible_gpus(environ: Mapping[str, str] | None = None) -> list[VisibleGpu]:
     return gpus
 
 
+def gpu_names() -> list[str]:
+    """Names of the visible GPUs; empty without one."""
+    try:
+        return [gpu.name for gpu in visible_gpus()]
+    except CaptureError:
+        return []
+
+
 def lock_folder() -> Path:
     """The per-user folder of lock files; not below TMPDIR, which may be another one in each job."""
     return own_folder(os.environ.get("NCUFLOW_LOCK_DIR") or f"/tmp/ncuflow-gpu-{os.getuid()}")
@@ -124,23 +132,12 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
     CaptureError if no GPU becomes free within `timeout` seconds.
     """
     gpus = visible_gpus()
-    outer = _outer(gpus)
-    if outer:
-        yield Held(outer)
-        return
-    deadline = None if timeout is None else time.monotonic() + timeout
-    with ExitStack() as stack:
-        if exclusive_host:
-            # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
-            ordered = sorted(gpus, key=lambda gpu: gpu.uuid)
-            wanted = [[(gpu, _lock_file(gpu))] for gpu in ordered]
-        else:
-            wanted = [[(gpu, _lock_file(gpu)) for gpu in _alike(gpus)]]
-        taken = [stack.enter_context(_first_free(places, deadline)) for places in wanted]
-        gpu = gpus[0] if exclusive_host else taken[0][0]
-        scratch = str(stack.enter_context(_scratch(f"tmp-{gpu.uuid[-12:]}")))
-        environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
-        yield Held(gpu, environ, tuple(handle for _, _, handle in taken))
+    # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
+    ordered = [[gpu] for gpu in sorted(gpus, key=lambda gpu: gpu.uuid)]
+    wanted = ordered if exclusive_host else [_alike(gpus)]
+    places = [[(gpu, _lock_file(gpu)) for gpu in any_of] for any_of in wanted]
+    with _held(gpus, places, timeout) as held:
+        yield held
 
 
 @contextmanager
@@ -151,24 +148,31 @@ def gpu_seat(timeout: float | None = None) -> Iterator[Held]:
     while another program measures. Raises CaptureError if no seat becomes free within `timeout` seconds.
     """
     gpus = visible_gpus()
-    outer = _outer(gpus)
+    seats = [(gpu, _lock_file(gpu, f".seat{n}")) for n in range(SEATS) for gpu in _alike(gpus)]
+    with _held(gpus, [seats], timeout) as held:
+        wait = {WAIT: str(_lock_file(held.gpu))} if held.locks else {}
+        yield replace(held, environ={**held.environ, **wait})
+
+
+@contextmanager
+def _held(
+    gpus: Sequence[VisibleGpu],
+    wanted: Sequence[Sequence[tuple[VisibleGpu, Path]]],
+    timeout: float | None,
+) -> Iterator[Held]:
+    """The first free place of each of these lists; the GPU of a command around this one where that holds one."""
+    outer = next((gpu for gpu in gpus if gpu.uuid == os.environ.get(HELD)), None)
     if outer:
         yield Held(outer)
         return
     deadline = None if timeout is None else time.monotonic() + timeout
-    seats = [
-        (gpu, _lock_file(gpu, f".seat{seat}")) for seat in range(SEATS) for gpu in _alike(gpus)
-    ]
     with ExitStack() as stack:
-        gpu, seat, handle = stack.enter_context(_first_free(seats, deadline))
-        scratch = str(stack.enter_context(_scratch(f"tmp-{gpu.uuid[-12:]}{seat.suffix}")))
+        taken = [stack.enter_context(_first_free(places, deadline)) for places in wanted]
+        gpu, path, _ = min(taken, key=lambda place: gpus.index(place[0]))
+        name = f"tmp-{gpu.uuid[-12:]}{path.suffix.removeprefix('.lock')}"
+        scratch = str(stack.enter_context(_scratch(name)))
         environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
-        yield Held(gpu, {**environ, WAIT: str(_lock_file(gpu))}, (handle,))
-
-
-def _outer(gpus: Sequence[VisibleGpu]) -> VisibleGpu | None:
-    """The GPU that a command around this one holds."""
-    return next((gpu for gpu in gpus if gpu.uuid == os.environ.get(HELD)), None)
+        yield Held(gpu, environ, tuple(handle for _, _, handle in taken))
 
 
 def _alike(gpus: Sequence[VisibleGpu]) -> list[VisibleGpu]:

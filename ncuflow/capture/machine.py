@@ -167,10 +167,5 @@ def tier_reason(counters: bool = True) -> tuple[str, str]:
     return "A", "GPU, ncu and counters are available"
 
 
-def tier() -> str:
-    """The evidence tier that this machine can give: "A", "B" or "C"."""
-    return tier_reason()[0]
-
-
 def _known(cell: str) -> str | None:
     return None if cell.startswith("[") or cell in ("N/A", "") else cell

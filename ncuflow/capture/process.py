@@ -30,10 +30,6 @@ GRACE_S = 10.0
 class CaptureError(CommandError):
     """A capture that cannot go on: the exit status, and the line that is shown."""
 
-    def __init__(self, message: str, code: int = 2) -> None:
-        super().__init__(message)
-        self.code = code
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -14,7 +14,6 @@ from ncuflow.claims.model import Claim, Decision, Selection
 from ncuflow.claims.scope import Origin, Scope, paired, point_scope, possible_names
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.findings import sanity, stored
-from ncuflow.io import BadInput
 from ncuflow.model import Provenance, Results
 
 Jit = dict[str, Any]  # what was measured of the JIT, by module
@@ -84,15 +83,8 @@ class Grounds:
 def load(results: Path, source_index: Path | None, targets: Sequence[str] | None = None) -> Grounds:
     """Evidence of these targets (``jit`` among them) in a results folder, or of all that it holds.
 
-    Raises BadInput for a folder without any ``*_results.json``, and for a file that is named but
-    not there.
+    Raises BadInput for a folder without results, and for a file that is named but not there.
     """
-    paths = sorted(results.glob("*_results.json"))
-    if targets is not None:
-        paths = [results / f"{name}_results.json" for name in sorted(targets) if name != "jit"]
-    if not paths:
-        raise BadInput(results, "a folder without *_results.json")
-    found = {content["target"]: content for content in map(stored.results, paths)}
     machine = stored.optional(results / "environment_info.json")
     index = (
         stored.written(source_index, "source_index.json")
@@ -101,7 +93,7 @@ def load(results: Path, source_index: Path | None, targets: Sequence[str] | None
     )
     with_jit = targets is None or "jit" in targets
     return Grounds(
-        results=found,
+        results=stored.folder(results, targets),
         jit=stored.optional(results / "jit_analysis.json") if with_jit else None,
         source=SourceFacts(index) if index else None,
         machine=machine.get("provenance") if machine else None,

@@ -28,6 +28,7 @@ from ncuflow.claims.evidence import Grounds, Unanswered, select
 from ncuflow.claims.model import Claim, Decision
 from ncuflow.claims.record import NOT_TESTABLE
 from ncuflow.claims.scope import Scope
+from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import architecture
 from ncuflow.io import read_json, write_json
@@ -155,13 +156,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    found = [read_json(path) for path in sorted(args.results.glob("*_results.json"))]
+    found = stored.folder(args.results)
     times = {point["point"]: point for point in read_json(args.predictions)["points"]}
     sides = {
-        end: Grounds({one["target"]: at(one, times, end) for one in found}, checked=False)
+        end: Grounds({name: at(one, times, end) for name, one in found.items()}, checked=False)
         for end in ENDS
     }
-    here = architecture(found[0]["provenance"])
+    here = architecture(next(iter(found.values()))["provenance"])
     records = {record["id"]: record for record in read_json(args.results / "claims.json")}
     judged = {}
     for claim in files.load(args.claims):

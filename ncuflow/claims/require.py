@@ -21,12 +21,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ncuflow.claims import expression, files
 from ncuflow.findings import stored
 from ncuflow.findings.columns import COLUMNS
-from ncuflow.io import BadInput, CommandError
+from ncuflow.io import CommandError, conforming
 from ncuflow.model import Point, Results
 
 OF_ROOF = "of_roof"
@@ -71,23 +71,9 @@ class Case:
 
 def load(path: Path) -> list[Requirement]:
     """The requirements of a file. Raises BadInput with one line where it is none."""
-    try:
-        found = TypeAdapter(Annotated[list[Requirement], Field(min_length=1)]).validate_python(
-            files.content(path)
-        )
-    except (ValidationError, expression.ExpressionError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else None
-        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
-        raise BadInput(path, what) from None
+    kind = Annotated[list[Requirement], Field(min_length=1)]
+    found: list[Requirement] = conforming(path, files.content(path), kind, "requirements")
     return found
-
-
-def results_of(folder: Path) -> dict[str, Results]:
-    """Results by target. Raises BadInput where the folder holds none."""
-    paths = sorted(folder.glob("*_results.json"))
-    if not paths:
-        raise BadInput(folder, "no results here (outputs/MACHINE/results has them after a run)")
-    return {path.name.removesuffix("_results.json"): stored.results(path) for path in paths}
 
 
 def judge(requirements: Sequence[Requirement], results: Mapping[str, Results]) -> list[Case]:
@@ -148,7 +134,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    cases = judge(load(args.requirements), results_of(args.results))
+    cases = judge(load(args.requirements), stored.folder(args.results))
     failed = [case for case in cases if case.why]
     for case in failed:
         shown = f" ({case.shown})" if case.shown else ""

@@ -19,12 +19,12 @@ from ncuflow.compare import decomposition
 from ncuflow.compare.records import Cause, Fact, Part, Value
 from ncuflow.compare.traces import Copies, Traced
 from ncuflow.findings import kernelname
+from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.model import Kernel
 
 MOST_LINES = 5
 CLOCK_DECIDES = 0.5  # of a kernel's change
 SAME_INSTRUCTIONS = 0.02
-RESOURCES = ("registers", "shared_mem", "warps", "blocks", "barriers")
 
 
 @dataclass(frozen=True)
@@ -221,12 +221,8 @@ def facts_of(base: Kernel, head: Kernel) -> Iterator[Fact]:
 
 def _limit(kernel: Kernel) -> str | None:
     """``4 (registers)``: the resource that lets the fewest blocks onto an SM."""
-    limits = {name: kernel["metrics"].get(f"occupancy_limit_{name}") for name in RESOURCES}
-    known = {name: limit for name, limit in limits.items() if limit is not None}
-    if not known:
-        return None
-    least = min(known, key=lambda name: known[name])
-    return f"{known[least]:.0f} ({least.replace('shared_mem', 'shared memory')})"
+    limit = occupancy_limit(kernel["metrics"])
+    return f"{limit.blocks} ({limit.resources[0]})" if limit else None
 
 
 def _template(base: str | None, head: str | None) -> Iterator[Fact]:

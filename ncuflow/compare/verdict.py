@@ -78,16 +78,9 @@ class Side:
 
 def load(folder: Path, targets: Sequence[str] | None = None) -> Side:
     """The results of one side, of these targets or all. Raises BadInput where the folder holds none."""
-    if not folder.is_dir():
-        raise BadInput(folder, "no such folder" if not folder.exists() else "not a folder")
-    files = sorted(folder.glob("*_results.json"))
-    if targets is not None:  # others may be left of an earlier run
-        files = [path for path in files if path.name.removesuffix("_results.json") in targets]
-    if not files:
-        raise BadInput(folder, "no *_results.json here: not the results of a side")
     side = Side("", {}, {}, folder.parent / "tables", defaultdict(list))
-    for path in files:
-        content = stored.results(path)
+    for name, content in stored.folder(folder, targets).items():
+        path = folder / f"{name}{stored.SUFFIX}"
         try:
             _check_same_machine(path, side.provenance or content["provenance"], content)
             side.provenance = side.provenance or content["provenance"]

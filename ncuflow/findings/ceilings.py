@@ -19,7 +19,6 @@ from ncuflow.model import Ceilings
 
 DATASHEETS = Path(__file__).with_name("datasheets.yaml")
 MOST = 1.25  # of the published peak: clocks above those of the datasheet reach a tenth more
-SOURCES = ("datasheet", "counter", "measured")
 
 
 class Figure(BaseModel):

@@ -32,19 +32,14 @@ def summary(name: str, module: Module) -> Module:
         "build_s": cold.get("build_s"),
         "load_s": cold.get("load_s"),
         "cold_s": sum(known) if cold.get("build_s") is not None else None,
-        "disk_hit_s": _median(disk.get("build_and_load_s")),
-        "memory_hit_s": _median(disk.get("memory_hit_s")),
+        "disk_hit_s": disk.get("build_and_load_s"),
+        "memory_hit_s": disk.get("memory_hit_s"),
         "first_launch_s": first.get("first_launch_s"),
         "later_launch_s": first.get("later_launch_s"),
         "library_bytes": cold.get("library_bytes"),
         "cache_files": len(cache) or None,
         "cache_bytes": sum(cache.values()) if cache else None,
     }
-
-
-def _median(value: Any) -> float | None:
-    """A figure that was summarised as {"median", …} or given alone."""
-    return value.get("median") if isinstance(value, dict) else value
 
 
 def jit_analysis(evidence: Path, recording: str | None) -> dict[str, Any]:

@@ -13,14 +13,13 @@ import argparse
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ncuflow.findings import stored
 from ncuflow.findings.columns import COLUMNS, above
 from ncuflow.findings.join import ratio
-from ncuflow.io import BadInput
 from ncuflow.model import Kernel, Measurement, Params, Stall
 
 # --- tolerances, each with the reason for its size ------------------------------------------------
@@ -96,31 +95,7 @@ class Violation:
         ).replace("  ", " ")
 
 
-@dataclass
-class Violations:
-    """What was found, by cell."""
-
-    found: list[Violation] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[Violation]:
-        return iter(self.found)
-
-    def __len__(self) -> int:
-        return len(self.found)
-
-    def strike(self, cell: str, point: str | None = None) -> str | None:
-        """Why this cell must not be printed as a fact; None where nothing is wrong with it.
-
-        Columns computed from an impossible one are struck with it. Without a point: at any point.
-        """
-        for violation in self.found:
-            here = point is None or violation.point == point
-            if here and cell in violation.struck:
-                return str(violation)
-        return None
-
-
-def check(results: Mapping[str, Any]) -> Violations:
+def check(results: Mapping[str, Any]) -> list[Violation]:
     """All impossible numbers of one target, from what its results file holds (``model.Results``)."""
     l2 = (results.get("provenance") or {}).get("l2_bytes")
     found: list[Violation] = []
@@ -144,15 +119,12 @@ def check(results: Mapping[str, Any]) -> Violations:
         found += _distortion(clean)
         for kernel in entry.get("kernels") or ():
             found += _kernel(kernel, row["point"])
-    return Violations(found)
-
-
-def check_folder(results_dir: Path) -> Violations:
-    """All impossible numbers of every ``*_results.json`` in a folder."""
-    found = Violations()
-    for path in sorted(results_dir.glob("*_results.json")):
-        found.found += check(stored.results(path)).found
     return found
+
+
+def check_folder(place: Path) -> list[Violation]:
+    """All impossible numbers of every ``*_results.json`` in a folder. Raises BadInput where it holds none."""
+    return [violation for found in stored.folder(place).values() for violation in check(found)]
 
 
 def _not_numbers(row: Measurement) -> Iterator[Violation]:
@@ -372,12 +344,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not any(args.results.glob("*_results.json")):
-        raise BadInput(args.results, "a folder without *_results.json")
     violations = check_folder(args.results)
     for violation in violations:
         print(violation)
-    if len(violations) and not args.no_strict:
+    if violations and not args.no_strict:
         print(f"{len(violations)} impossible number(s)", file=sys.stderr)
         return 3
     return 0

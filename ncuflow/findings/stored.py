@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -157,6 +158,19 @@ def written(path: Path, kind: str | None = None) -> Any:
 def optional(path: Path) -> Any:
     """What was written into a file that evidence or a run may lack, or None."""
     return written(path) if path.exists() else None
+
+
+def folder(place: Path, targets: Iterable[str] | None = None) -> dict[str, Results]:
+    """Results by target: of these targets (the JIT is none), or of all that a folder holds.
+
+    Raises BadInput where there are none, or where one that is named is not there.
+    """
+    paths = sorted(place.glob(f"*{SUFFIX}"))
+    if targets is not None:  # others may be left of an earlier run
+        paths = [place / f"{name}{SUFFIX}" for name in sorted(targets) if name != "jit"]
+    if not paths:
+        raise BadInput(place, f"no results here: a run leaves *{SUFFIX} in outputs/MACHINE/results")
+    return {found["target"]: found for found in map(results, paths)}
 
 
 def results(path: Path) -> Results:

@@ -27,7 +27,7 @@ from ncuflow import format as form
 from ncuflow.claims import require
 from ncuflow.claims.require import Case
 from ncuflow.compare import gate, records
-from ncuflow.findings import limiter
+from ncuflow.findings import limiter, stored
 from ncuflow.io import UsageError, write_text
 from ncuflow.model import Measurement, Results
 from ncuflow.pages.filters import cell
@@ -247,7 +247,7 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.results is None:
         raise UsageError(f"{args.format} needs --results")
-    results = require.results_of(args.results)
+    results = stored.folder(args.results)
     if args.format in PLAIN:
         write_text(args.out, PLAIN[args.format](results))
         return

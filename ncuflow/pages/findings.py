@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.findings import sanity, stored
+from ncuflow.findings.sanity import Violation
 from ncuflow.io import BadInput
 from ncuflow.model import Results
 from ncuflow.pages.filters import Struck
@@ -17,7 +18,7 @@ from ncuflow.target import ordered
 class Impossible(BadInput):
     """Results with a number that cannot be true; the first stands for all in ``first``."""
 
-    def __init__(self, name: str, violations: sanity.Violations) -> None:
+    def __init__(self, name: str, violations: Sequence[Violation]) -> None:
         reasons = list(map(str, violations))
         super().__init__(name, "; ".join(reasons))
         more = f" ({len(reasons) - 1} more like it)" if len(reasons) > 1 else ""
@@ -69,14 +70,15 @@ class Findings:
         path = self.folder / f"{name}_results.json"
         results = stored.results(path)
         violations = sanity.check(results)
-        if len(violations) and self.strict:
+        if violations and self.strict:
             raise Impossible(path.name, violations)
         self.struck += map(str, violations)
-        for point in results["points"]:
-            row = point["measurement"]
-            for column, value in row.items():
-                if isinstance(value, int | float) and violations.strike(column, row["point"]):
-                    row[column] = Struck(value)
+        rows = {point["point"]: point["measurement"] for point in results["points"]}
+        for violation in violations:
+            row = rows[violation.point]
+            for column in violation.struck & row.keys():
+                if isinstance(row[column], int | float):
+                    row[column] = Struck(row[column])
         return results
 
     def optional(self, name: str) -> Any:

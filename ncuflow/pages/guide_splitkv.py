@@ -1,7 +1,8 @@
 """Split-KV: what the scheduler's rule says of a point, beside what was launched.
 
-The rule is FlashInfer's (include/flashinfer/attention/scheduler.cuh), written out again so that a
-sweep can be held against it. It is a prediction; the launched grid is the evidence.
+The rule is FlashInfer's (include/flashinfer/attention/scheduler.cuh), written out again in
+``ncuflow.static.launches``, so that a sweep can be held against it. It is a prediction; the launched grid
+is the evidence.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.model import Params, Point
 from ncuflow.pages import Context
 from ncuflow.pages.series import spread
+from ncuflow.static.launches import FA2_BLOCKS, shortest_chunk
 
-MIN_CHUNK_TOKENS = 128  # of a chunk: min_num_pages_per_batch is max(128 / page_size, 1)
-FA2_BLOCKS_PER_SM = 2  # the prefill scheduler's fixed guess of occupancy
 MOST_ROWS = 16
 
 
@@ -40,14 +40,8 @@ def chunks(work: Work, slots: int) -> int:
     """
     if work.batch * work.tiles * work.kv_heads >= slots:
         return 1
-    low, high = max(MIN_CHUNK_TOKENS // work.page_size, 1), work.pages
-    while low < high:
-        middle = (low + high) // 2
-        if work.batch * work.tiles * ceil(work.pages / middle) * work.kv_heads > slots:
-            low = middle + 1
-        else:
-            high = middle
-    return ceil(work.pages / low)
+    most, tiles = slots // work.kv_heads, work.batch * work.tiles
+    return ceil(work.pages / shortest_chunk(most, tiles, work.pages, work.page_size))
 
 
 def rows(points: list[Point], sm_count: int | None, names: Decoder) -> list[Context]:
@@ -105,6 +99,6 @@ def _slots(kernel: str, metrics: Mapping[str, float | None], sm_count: int | Non
     if sm_count is None:
         return None
     if kernel.startswith("BatchPrefill"):
-        return FA2_BLOCKS_PER_SM * sm_count
+        return FA2_BLOCKS * sm_count
     limit = occupancy_limit(metrics)
     return limit.blocks * sm_count if limit else None

@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ncuflow.findings import stored
 from ncuflow.io import UsageError, write_text
 from ncuflow.pages.pages import environment
-from ncuflow.static.predict import predictions, read
+from ncuflow.static.predict import predictions
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    here, there = read(args.measured), read(args.on)
+    here, there = ([*stored.folder(place).values()] for place in (args.measured, args.on))
     try:
         both = [predictions(here, there), predictions(there, here)]
     except ValueError as error:

@@ -15,6 +15,7 @@ from typing import Any
 from ncuflow.claims.audit import UNDECIDABLE
 from ncuflow.claims.predicted import OPEN, of_another_gpu
 from ncuflow.claims.record import CONFIRMED, REFUTED
+from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.kernelname import DecodedName, Decoder, canonical
 from ncuflow.findings.occupancy import occupancy_limit
@@ -24,7 +25,6 @@ from ncuflow.pages import Context
 from ncuflow.pages.pages import environment
 from ncuflow.static import dsl, sass
 from ncuflow.static.facts import Facts
-from ncuflow.static.predict import read
 from ncuflow.target import load, ordered
 
 ClaimRow = Mapping[str, Any]  # a claim as `ncuflow claims` wrote it
@@ -43,7 +43,7 @@ def context(
     results: Path, facts: Facts, beside: Facts | None, measured: Path, built: Sequence[Facts]
 ) -> Context:
     """What the template is given."""
-    found = {one["target"]: one for one in read(results)}
+    found = stored.folder(results)
     predicted = read_json(results / "predictions.json")
     decoder = Decoder()
     launched = [k for one in found.values() for p in one["points"] for k in p["kernels"]]

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 from typing import Any
 
-from ncuflow.io import BadInput, UsageError, read_json, write_json, write_text
+from ncuflow.io import BadInput, CommandError, UsageError, read_json, write_json, write_text
 from ncuflow.private import masked
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
 from ncuflow.runner.sweep import Planned, read_points
@@ -210,8 +210,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         found = build(_wanted(args.points, log), jobs, log)
     except (ImportError, RuntimeError) as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return FATAL
+        raise CommandError(one_line(error), FATAL) from None
     seconds = round(time.perf_counter() - start, 3)
     write_json(args.out, {"modules": found, "jobs": jobs, "seconds": seconds})
     failed = [module for module in found if module["status"] == "error"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ncuflow.format import slug
 from ncuflow.io import read_yaml
 
 DEVICES = Path(__file__).with_name("devices.yaml")
@@ -41,10 +41,7 @@ class Device:
     @property
     def folder(self) -> str:
         """Name of the folder below `outputs` for what is known of it without a run."""
-        return (
-            re.sub(r"[^a-z0-9]+", "-", self.gpu.lower().replace("nvidia", "")).strip("-")
-            + "-static"
-        )
+        return f"{slug(self.gpu)}-static"
 
     def fits(self, threads: int, registers: int, shared: int) -> dict[str, int]:
         """Blocks that an SM holds at once by each of its resources.

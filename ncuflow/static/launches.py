@@ -19,7 +19,9 @@ from ncuflow.static.device import Device
 
 TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
 NONE = "(flashinfer::PosEncodingMode)0"
-MIN_CHUNK = 128  # KV tokens of a chunk, at least
+MIN_CHUNK = (
+    128  # KV tokens of a chunk, at least: min_num_pages_per_batch is max(128 / page_size, 1)
+)
 FA2_BLOCKS = 2  # of an SM: what the prefill scheduler takes for its occupancy
 FA3_BARRIERS = 80  # bytes behind the tiles in shared memory
 MOST_SPLITS = 128
@@ -102,7 +104,7 @@ def _decode(p: Params, host: Host) -> Iterator[Launch]:
     blocks, graph = p["batch"], p["launch"] == "graph"
     split = False
     if p["batch"] * p["kv_heads"] < slots:
-        low = _chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
+        low = shortest_chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
         blocks = p["batch"] * ceil(pages / low)
         split = graph or blocks != p["batch"]
         blocks = slots // p["kv_heads"] if graph else blocks
@@ -118,7 +120,7 @@ def _decode(p: Params, host: Host) -> Iterator[Launch]:
         yield _merge(p, p["batch"], host)
 
 
-def _chunk(most: int, tiles: int, length: int, page_size: int) -> int:
+def shortest_chunk(most: int, tiles: int, length: int, page_size: int) -> int:
     """The shortest chunk, in pages, with which the blocks of `tiles` sequences or query tiles are at most `most`."""
     low, high = max(MIN_CHUNK // page_size, 1), max(length, 1)
     while low < high:
@@ -158,7 +160,7 @@ def _fa2(p: Params, host: Host, kv_len: int) -> Iterator[Launch]:
     if asked == "off":
         chunk = max(length, 1)
     elif asked == "auto":
-        chunk = _chunk(most, tiles, length, page)
+        chunk = shortest_chunk(most, tiles, length, page)
     else:
         chunk = int(asked)
     chunks = ceil(length / chunk)

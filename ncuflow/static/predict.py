@@ -18,7 +18,7 @@ from typing import Any
 
 from ncuflow.findings import stored
 from ncuflow.findings.ceilings import datasheet
-from ncuflow.io import BadInput, UsageError, write_json
+from ncuflow.io import UsageError, write_json
 from ncuflow.model import Provenance, Results
 from ncuflow.static.device import device
 from ncuflow.static.model import (
@@ -33,14 +33,6 @@ from ncuflow.static.model import (
     case,
     width_of,
 )
-
-
-def read(folder: Path) -> list[Results]:
-    """The results of every kernel target in a folder. Raises BadInput where there are none."""
-    found = [stored.results(path) for path in sorted(folder.glob("*_results.json"))]
-    if not found:
-        raise BadInput(folder, "a folder without *_results.json")
-    return found
 
 
 def cases(results: Sequence[Results], floor_us: float) -> list[Case]:
@@ -64,22 +56,23 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
     between the prediction over it and the prediction times it, where bounds make up most of it and
     elsewhere. Intervals on another GPU are wider by `across` (of 1, as a log).
     """
+    origins = [side[0]["provenance"] for side in (measured, wanted)]
     here = cases(measured, 0.0)
     model = Model(here)
     if not model.measured:
-        raise ValueError(f"{measured[0]['provenance']['gpu']}: none of these points was timed")
+        raise ValueError(f"{origins[0]['gpu']}: none of these points was timed")
     floor = median(case.floor_us for case in here)
     there = cases(wanted, floor)
     known = [case for case in there if case.measured_us is not None]
     crossed = model.residuals_on(known)
     residuals = model.residuals
-    across = _wider(measured[0]["provenance"], wanted[0]["provenance"])
+    across = _wider(*origins)
     found = model.predict(there, residuals, across)
     return {
         "schema": 1,
         "tier": "S",
-        "from": measured[0]["provenance"],
-        "to": wanted[0]["provenance"],
+        "from": origins[0],
+        "to": origins[1],
         "covered": COVERED,
         "across": across,
         "left_out": _errors(residuals, model.left_out()),
@@ -120,7 +113,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     try:
-        found = predictions(read(args.measured), read(args.on))
+        measured, wanted = ([*stored.folder(place).values()] for place in (args.measured, args.on))
+        found = predictions(measured, wanted)
     except ValueError as error:
         raise UsageError(str(error)) from None
     write_json(args.out, found)
