@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from ncuflow.model import Row
 from ncuflow.parsers.registry import METRICS
-from ncuflow.parsers.sources import NotANumber
 
 PARENTS = ("sm_throughput_pct", "memory_throughput_pct")
 
@@ -60,7 +59,7 @@ def rows(kernel: Any) -> Iterator[Row]:
     for parent in PARENTS:
         source = METRICS[parent].candidates(kernel.architecture)[0]
         named = kernel.text(f"breakdown:{source}")
-        found = {name: _pct(kernel, name) for name in (named or "").split(",") if name}
+        found = {name: kernel.number(name) for name in (named or "").split(",") if name}
         known = {name: pct for name, pct in found.items() if pct is not None}
         for name, pct in known.items():
             unit = _behind(known) if name.startswith(SHARED) else unit_of(name)
@@ -74,11 +73,3 @@ def _behind(known: dict[str, float]) -> str:
         for unit in BEHIND
     }
     return max(BEHIND, key=lambda unit: busiest[unit])
-
-
-def _pct(kernel: Any, name: str) -> float | None:
-    try:
-        found = kernel.counter(name)
-    except NotANumber:
-        return None
-    return None if found is None else float(found[0])

@@ -251,6 +251,14 @@ class Profiled:
             self._counters[name] = self._counter(name)
         return self._counters[name]
 
+    def number(self, name: str) -> float | None:
+        """A counter's value as it is written; None if absent or a false number."""
+        try:
+            found = self.counter(name)
+        except NotANumber:
+            return None
+        return None if found is None else float(found[0])
+
     def _counter(self, name: str) -> Counter | None:
         found = self.metric(name)
         if found is None:
@@ -397,7 +405,7 @@ def _stalls(kernel: Profiled) -> list[Row]:
     """Stall reasons of a kernel, by ratio and by samples; those with neither are left out."""
     rows = []
     for reason in STALL_REASONS.values():
-        ratio = _number(kernel, reason.ratio)
+        ratio = kernel.number(reason.ratio)
         samples = kernel.integer(reason.samples)
         if ratio is None and samples is None and reason.ratio not in kernel.invalid:
             continue
@@ -411,14 +419,6 @@ def _stalls(kernel: Profiled) -> list[Row]:
             }
         )
     return _with_shares(rows, kernel.architecture)
-
-
-def _number(kernel: Profiled, name: str) -> float | None:
-    try:
-        found = kernel.counter(name)
-    except NotANumber:
-        return None
-    return None if found is None else float(found[0])
 
 
 def _with_shares(rows: list[Row], arch: str) -> list[Row]:

@@ -7,6 +7,7 @@ page; a section is never left out and never empty.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -154,11 +155,8 @@ def behaviour(points: list[Point], axis: str) -> list[Point]:
 
 def limiters(points: list[Point]) -> list[tuple[str, int]]:
     """(limiter, points), the most frequent first; points without counters aside."""
-    counts: dict[str, int] = {}
-    for point in points:
-        if point["measurement"]["verdict"] is not None:
-            name = point["measurement"]["limiter"]
-            counts[name] = counts.get(name, 0) + 1
+    rows = [point["measurement"] for point in points]
+    counts = Counter(row["limiter"] for row in rows if row["verdict"] is not None)
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
 

@@ -150,8 +150,7 @@ def points(all_results: Sequence[Results]) -> Block:
     rows = [point["measurement"] for _, point in found]
     kinds = tensor_kinds(all_results)
     bound = environment().get_template("_macros.j2").module.limiter  # type: ignore[attr-defined]
-    names = {name for _, point in found for name in point["params"]}
-    order = [n for n in dict.fromkeys(n for _, p in found for n in p["params"]) if n in names]
+    order = dict.fromkeys(name for _, point in found for name in point["params"])
     return {
         "id": [point["point"] for _, point in found],
         "target": [target for target, _ in found],

@@ -27,6 +27,7 @@ MACRO_LINE = re.compile(
 ALIAS = re.compile(r"\s*(?:using|typedef|static_assert|return|constexpr\s+\w+\s*=)\b")
 MEMBER = re.compile(r"[:,]\s*\w+(?:<[^<>]*>)?\s*$")
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", re.MULTILINE)
+TEMPLATE = re.compile(r"\btemplate\s*<")
 CONTROL = {"if", "for", "while", "switch", "catch", "return", "do", "else", "sizeof", "decltype"}
 # What looks like a call before a function's name: attributes, and macros that stand for them.
 ATTRIBUTES = re.compile(
@@ -98,15 +99,17 @@ def _line(breaks: Sequence[int], offset: int) -> int:
 
 
 def _without_attributes(text: str) -> str:
-    while match := ATTRIBUTES.search(text):
-        end = _closing(text, match.end() - 1, "(", ")")
-        text = text[: match.start()] + " " * (end - match.start()) + text[end:]
-    return text
+    return _without(ATTRIBUTES, "()", text)
 
 
 def _without_templates(text: str) -> str:
-    while match := re.search(r"\btemplate\s*<", text):
-        end = _closing(text, match.end() - 1, "<", ">")
+    return _without(TEMPLATE, "<>", text)
+
+
+def _without(opening: re.Pattern[str], brackets: str, text: str) -> str:
+    """The text with spaces for what the pattern opens, up to the bracket that closes it."""
+    while match := opening.search(text):
+        end = _closing(text, match.end() - 1, *brackets)
         text = text[: match.start()] + " " * (end - match.start()) + text[end:]
     return text
 
@@ -130,7 +133,7 @@ def _closing(text: str, start: int, left: str, right: str) -> int:
 def templates(text: str) -> dict[str, list[list[str]]]:
     """Parameter names of the templates of kernels and structs, in order, by name; each overload's."""
     plain, found = blank(text), dict[str, list[list[str]]]()
-    for match in re.finditer(r"\btemplate\s*<", plain):
+    for match in TEMPLATE.finditer(plain):
         end = _closing(plain, match.end() - 1, "<", ">")
         head = re.split(r"[{;]", plain[end:], maxsplit=1)[0]
         struct = re.match(r"\s*(?:struct|class)\s+(\w+)\s*(?!<)(?::|$)", head)
