@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from ncuflow.io import read_yaml
 from ncuflow.model import Row
 from ncuflow.parsers.registry import METRICS
 
@@ -20,27 +22,10 @@ class Unit(NamedTuple):
     prefixes: tuple[str, ...]
 
 
-# The first whose prefix fits is the unit of a counter.
-UNITS = {
-    "dram": Unit("DRAM", "cycles with a transfer (turn-around included), sectors, and what it fills into L2",
-                 ("dram__", "fbpa__", "lts__d_sectors_fill_device")),
-    "l2": Unit("L2", "tags, data banks, its ports to the crossbar and L1's", ("lts__", "l1tex__m_")),
-    "l1": Unit("L1/shared", "L1TEX and shared memory: the data pipe (a wavefront a cycle), banks, requests, write-back",
-               ("l1tex__",)),
-    "tensor": Unit("tensor pipe", "matrix multiply-add (HMMA, HGMMA, …)", ("sm__pipe_tensor",)),
-    "fp64": Unit("FP64 pipe", "double precision", ("sm__pipe_fp64",)),
-    "fma": Unit("FMA pipe", "FP32, and integer multiply-add", ("sm__pipe_fma",)),
-    "fp16": Unit("FP16 pipe", "half precision outside the tensor pipe, where it has a pipe of its own",
-                 ("sm__inst_executed_pipe_fp16",)),
-    "alu": Unit("ALU pipe", "integer, logic, comparison, conversion", ("sm__pipe_alu",)),
-    "xu": Unit("XU pipe", "special functions: exponent, sine, reciprocal root, some conversions",
-               ("sm__inst_executed_pipe_xu",)),
-    "lsu": Unit("LSU pipe", "instructions to the load-store unit", ("sm__inst_executed_pipe_lsu",)),
-    "mio": Unit("MIO", "the queues between the schedulers and LSU, XU and shared memory", ("sm__mio",)),
-    "issue": Unit("instruction issue", "the schedulers: one instruction a cycle each",
-                  ("sm__issue_active", "sm__inst_executed.")),
-    "other": Unit("another unit", "branch, uniform, texture, constant cache, NVIDIA's internal counters", ("",)),
-}  # fmt: skip
+UNITS: dict[str, Unit] = {
+    name: Unit(unit["label"], unit["meaning"], tuple(unit["prefixes"]))
+    for name, unit in read_yaml(Path(__file__).with_name("breakdown.yaml")).items()
+}
 # On some chips the tensor and FP64 pipes stand behind one that the quarters of an SM share.
 SHARED, BEHIND = "sm__pipe_shared", ("tensor", "fp64")
 

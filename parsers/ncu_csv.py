@@ -13,44 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import BadInput, opened, shown
+from ncuflow.io import BadInput, opened, read_yaml, shown
 from ncuflow.parsers import ncu
 from ncuflow.parsers.units import base_unit
 
 Cells = dict[str, str]
 LAUNCH = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
           "Stream", "Block Size", "Grid Size", "Device", "CC")  # fmt: skip
-# Labels of the details page; of two metrics with one label, the one in this unit.
+# (label, unit) on the details page -> counter.
 LABELS = {
-    ("Duration", "s"): "gpu__time_duration.sum",
-    ("Memory Throughput", "%"): "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-    ("DRAM Throughput", "%"): "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    ("L1/TEX Cache Throughput", "%"): "l1tex__throughput.avg.pct_of_peak_sustained_active",
-    ("L2 Cache Throughput", "%"): "lts__throughput.avg.pct_of_peak_sustained_elapsed",
-    ("Compute (SM) Throughput", "%"): "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    ("SM Frequency", "hz"): "smsp__cycles_elapsed.avg.per_second",
-    ("DRAM Frequency", "hz"): "dram__cycles_elapsed.avg.per_second",
-    ("L1/TEX Hit Rate", "%"): "l1tex__t_sector_hit_rate.pct",
-    ("L2 Hit Rate", "%"): "lts__t_sector_hit_rate.pct",
-    ("Achieved Occupancy", "%"): "sm__warps_active.avg.pct_of_peak_sustained_active",
-    ("Theoretical Occupancy", "%"): "sm__maximum_warps_per_active_cycle_pct",
-    ("Block Limit SM", "block"): "launch__occupancy_limit_blocks",
-    ("Block Limit Registers", "block"): "launch__occupancy_limit_registers",
-    ("Block Limit Shared Mem", "block"): "launch__occupancy_limit_shared_mem",
-    ("Block Limit Warps", "block"): "launch__occupancy_limit_warps",
-    ("Block Limit Barriers", "block"): "launch__occupancy_limit_barriers",
-    ("Registers Per Thread", "register/thread"): "launch__registers_per_thread",
-    ("Static Shared Memory Per Block", "byte/block"): "launch__shared_mem_per_block_static",
-    ("Dynamic Shared Memory Per Block", "byte/block"): "launch__shared_mem_per_block_dynamic",
-    ("Waves Per SM", ""): "launch__waves_per_multiprocessor",
-    ("# SMs", "SM"): "launch__sm_count",
-    ("Active Warps Per Scheduler", "warp"): "smsp__warps_active.avg.per_cycle_active",
-    ("Eligible Warps Per Scheduler", "warp"): "smsp__warps_eligible.avg.per_cycle_active",
-    ("Issued Warp Per Scheduler", ""): "smsp__issue_active.avg.per_cycle_active",
-    ("Warp Cycles Per Issued Instruction", "cycle"):
-        "smsp__average_warp_latency_per_inst_issued.ratio",
-    ("Avg. Active Threads Per Warp", ""): "smsp__thread_inst_executed_per_inst_executed.ratio",
-}  # fmt: skip
+    (label, unit): name
+    for label, unit, name in read_yaml(Path(__file__).with_name("ncu_labels.yaml"))
+}
 RULES = {"INF": 1, "OPT": 2, "WRN": 3, "ERR": 4}
 # A number that only one of the two ways of writing it explains: 1,234.5 or 0.25 and 1.234,5 or 0,25.
 _WRITTEN = (

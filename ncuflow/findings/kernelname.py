@@ -20,38 +20,7 @@ from ncuflow.target import known
 
 Templates = Mapping[str, Sequence[Sequence[str]]]  # name -> parameters in order, of each overload
 SHIPPED = Path(__file__).with_name("templates.yaml")
-# What a parameter means that many templates have; a target adds those of its own (``meanings``).
-VOCABULARY = {
-    "POS_ENCODING_MODE": "positions encoded inside the kernel",
-    "vec_size": "elements a thread loads at once",
-    "VEC_SIZE": "elements a thread loads at once",
-    "bdx": "threads along the head dimension",
-    "bdy": "rows of threads",
-    "AttentionVariant": "compiled variant: mask, window, soft cap, ALiBi",
-    "DTypeQ": "query type",
-    "DTypeKV": "key and value type",
-    "DTypeO": "output type",
-    "IdType": "index type",
-    "DType": "element type",
-    "T": "element type",
-    "HEAD_DIM_QK": "head dimension of Q and K",
-    "HEAD_DIM_VO": "head dimension of V and O",
-}
-ENUMS = {
-    "PosEncodingMode": ("none", "RoPE (Llama)", "ALiBi"),
-    "MaskMode": ("none", "causal", "custom", "multi-item scoring"),
-}
-TYPES = {
-    "__half": "fp16",
-    "cutlass::half_t": "fp16",
-    "__nv_bfloat16": "bf16",
-    "cutlass::bfloat16_t": "bf16",
-    "__nv_fp8_e4m3": "fp8 e4m3",
-    "__nv_fp8_e5m2": "fp8 e5m2",
-    "float": "fp32",
-    "int": "int32",
-    "long": "int64",
-}
+WORDS = read_yaml(Path(__file__).with_name("vocabulary.yaml"))
 _CAST = re.compile(r"^\((?P<type>[\w:\s]+)\)\s*(?P<value>-?\w+)$")
 _OPEN, _CLOSE = "<(", ">)"
 
@@ -87,7 +56,7 @@ class Decoder:
     def __init__(self, own: Templates | None = None) -> None:
         shipped: Templates = read_yaml(SHIPPED)
         self.templates: dict[str, Sequence[Sequence[str]]] = {**shipped}
-        self.meanings: dict[str, str] = dict(VOCABULARY)
+        self.meanings: dict[str, str] = dict(WORDS["vocabulary"])
         for target in known().values():
             self.templates |= {name: [names] for name, names in target.templates.items()}
             self.meanings |= target.meanings
@@ -124,8 +93,8 @@ class Decoder:
         cast = _CAST.match(text)
         if cast:
             return _of_cast(cast["type"].strip().split("::")[-1], cast["value"])
-        if text in TYPES:
-            return TYPES[text]
+        if text in WORDS["types"]:
+            return str(WORDS["types"][text])
         name, nested = _split(text)
         if _short(name) == "DefaultAttention":
             flags = self._named("DefaultAttention", nested)
@@ -195,8 +164,9 @@ def _short(name: str) -> str:
 
 
 def _of_cast(kind: str, value: str) -> str:
-    if kind in ENUMS and value.isdigit() and int(value) < len(ENUMS[kind]):
-        return ENUMS[kind][int(value)]
+    values = WORDS["enums"].get(kind, ())
+    if value.isdigit() and int(value) < len(values):
+        return str(values[int(value)])
     return {"0": "false", "1": "true"}.get(value, value) if kind == "bool" else value
 
 

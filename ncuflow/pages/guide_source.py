@@ -8,31 +8,10 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from ncuflow.io import read_yaml, resource
 from ncuflow.pages import Context
 
-# What a variable does. Where it is read and its default come from the index; a variable that this
-# FlashInfer does not read has no row.
-PURPOSE = {
-    "FLASHINFER_WORKSPACE_BASE": "folder that holds .cache/flashinfer, the home folder by default; one for each set of flags",
-    "FLASHINFER_CUDA_ARCH_LIST": "architectures to build for (8.0, 9.0a); needs no GPU then",
-    "FLASHINFER_JIT_VERBOSE": "print the build; alone it also builds without optimisation",
-    "FLASHINFER_JIT_DEBUG": "1: -O0 and device debug for cuda-gdb; 0 keeps -O3 beside VERBOSE",
-    "FLASHINFER_JIT_LINEINFO": "line tables for ncu and hot lines; free at run time",
-    "FLASHINFER_EXTRA_CFLAGS": "more flags for the host compiler",
-    "FLASHINFER_EXTRA_CUDAFLAGS": "more flags for nvcc",
-    "FLASHINFER_EXTRA_LDFLAGS": "more flags for the linker",
-    "FLASHINFER_NVCC": "another nvcc than the toolkit's",
-    "FLASHINFER_NVCC_THREADS": "threads of one nvcc; a single one unless it is set",
-    "MAX_JOBS": "files that ninja compiles at once",
-    "CUDA_HOME": "the CUDA toolkit that builds; without it CUDA_PATH, then the toolkit of `which nvcc`, then /usr/local/cuda",
-    "FLASHINFER_DISABLE_JIT": "never compile: a module that is not prebuilt is an error",
-    "FLASHINFER_DISABLE_VERSION_CHECK": "accept prebuilt packages of another version",
-    "FLASHINFER_CUBIN_DIR": "where prebuilt cubins lie",
-    "FLASHINFER_USE_CUDA_NORM": "1: the CUDA norm kernels although the CuTe DSL is installed",
-    "FLASHINFER_LOGLEVEL": "log API calls",
-    "FLASHINFER_LOGDEST": "where API calls are logged",
-    "FLASHINFER_LOGGING_LEVEL": "level of the JIT logger",
-}
+PURPOSE: dict[str, str] = read_yaml(resource("templates/guide/variables.yaml"))
 # Steps of the code path: the first word of a role in a target's ``api``; the rest tells two apart.
 STEPS = {
     "python": "Python API",

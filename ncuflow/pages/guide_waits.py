@@ -8,27 +8,14 @@ from typing import Any
 from ncuflow.findings import hotlines, limiter, stalltree
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.kernelname import decode
+from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point
 from ncuflow.pages import Context
 from ncuflow.target import known
 
 MOST_TREES = 4
 TORCH = "at::native::"  # the add of a separate add and norm, a fill: not FlashInfer's to change
-# What a stall comes from and what ends it, in the kernels of these pages; a reason that leads nowhere has none.
-REMEDIES = {
-    "long_scoreboard": "data is needed soon after its load. Wider loads, more stages or warps in flight; else less traffic",
-    "short_scoreboard": "shared memory or special functions answer late. Wider accesses, no bank conflicts, fewer exponentials",
-    "math_pipe_throttle": "the pipe is taken. Fewer instructions on it; near its peak there is nothing to mend",
-    "gmma": "a warpgroup waits to order its MMAs. More of them between two waits, or two warpgroups in turns",
-    "wait": "each instruction needs the one before. More independent work per warp, or more warps",
-    "barrier": "warps arrive at different times. Fewer barriers, work divided evenly, or warps that need none",
-    "mio_throttle": "many shared-memory or special-function instructions in a row. Wider ones, with arithmetic between",
-    "lg_throttle": "many small loads or stores in a row. Vectors of sixteen bytes",
-    "branch_resolving": "short loops and branches. Unrolling, predicates",
-    "no_instruction": "code is fetched for the first time, or exceeds its cache. Less unrolling, or more work per launch",
-    "imc_miss": "constants are read for the first time. Fewer kernel parameters; it weighs in short kernels alone",
-    "drain": "stores are under way when a block ends. Earlier stores, or blocks that go on with other work",
-}
+REMEDIES: dict[str, str] = read_yaml(resource("templates/guide/remedies.yaml"))
 LEAST_SHOWN = 0.005  # of all cycles: a smaller reason is not drawn
 
 
