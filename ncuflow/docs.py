@@ -65,7 +65,7 @@ unit that a launch keeps busiest.
 MEASUREMENTS_INTRO = """\
 # Measurements
 
-One row a point, in `tables/<target>/measurements.{parquet,csv}` and under `measurement` in
+One row per point, in `tables/<target>/measurements.{parquet,csv}` and under `measurement` in
 `results/<target>_results.json`. A value that any term of its formula lacks is null. Names in a formula are
 other columns, or registry keys of [metrics.md](metrics.md). Made by `ncuflow docs`.
 

@@ -1,4 +1,4 @@
-"""timing.jsonl, one record a point → rows of the timing table."""
+"""timing.jsonl, one record per point → rows of the timing table."""
 
 from __future__ import annotations
 

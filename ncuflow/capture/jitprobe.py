@@ -25,7 +25,7 @@ from ncuflow.runner.launch import Params
 from ncuflow.target import Jit, Target, jit_modules
 
 MARKER = "JIT-PROBE "
-CALLS = 100  # requests between two readings of the clock: one takes less than reading it
+CALLS = 100  # requests between two readings of the clock, because a single request takes less time than a reading
 STEPS = ("cold", "disk", "first")
 
 

@@ -1,4 +1,4 @@
-"""What a profiler prints, as one line a kernel: point n of m, kernels, elapsed, left."""
+"""What a profiler prints, as one line per kernel: point n of m, kernels, elapsed, left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAIL_LINES = 20
 class ProfilerOutput:
     """Collects a profiler's output lines and reports how far the batch is.
 
-    `records` is the JSONL file to which the profiled program appends one record a finished point.
+    `records` is the JSONL file to which the profiled program appends one record per finished point.
     """
 
     def __init__(

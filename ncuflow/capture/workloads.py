@@ -3,7 +3,7 @@
     ncuflow workload FILE… --name mine --out mine.json       then: snakemake --configfile mine.json -- all
 
 FILE is one of:
-  a test list of FlashInfer's benchmarks    one command line a case (--routine …)
+  a test list of FlashInfer's benchmarks    one command line per case (--routine …)
   a workload file of FlashInfer-Trace       JSON lines of {"definition", "workload": {"uuid", "axes", "inputs"}}
   a folder that FLASHINFER_TRACE_DUMP=1 left, or a definition of it
 

@@ -1,6 +1,6 @@
 """Where a kernel's change went: instructions, waiting by reason, active warps, clock, idle SMs.
 
-A scheduler's active cycles are (Little's law) instructions × cycles a warp spends per instruction
+A scheduler's active cycles are (Little's law) instructions × cycles that a warp spends per instruction
 ÷ active warps, and a duration is those cycles ÷ clock, stretched by the time in which SMs hold no
 warp. The factors multiply, so their logarithms add; the logarithmic mean of both durations turns
 them into microseconds that add up to the change exactly (the logarithmic mean Divisia

@@ -33,7 +33,7 @@ from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.io import BadInput, UsageError, dump_json, emit
 from ncuflow.model import Kernel, Point, Results
 
-# metric -> column of the measurement; the first that changed leads a point
+# metric -> column of the measurement; of several that changed at a point, its page begins with the first
 METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "plan_us"}
 # A slow process is slow on the host at every point: points do not tell its runs apart, however
 # many.

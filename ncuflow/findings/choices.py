@@ -20,7 +20,7 @@ from ncuflow.target import Choice
 
 Fixed = tuple[tuple[str, Any], ...]
 ALPHA, CONFIDENCE = 0.01, 0.95
-FEWEST_SAMPLES = 8  # a side, for the normal approximation
+FEWEST_SAMPLES = 8  # per side, for the normal approximation
 # column -> the samples in the results file that it is the median of
 SAMPLES = {"time_cold_us": "cold_us", "time_hot_us": "hot_us", "host_launch_us": "host_us"}
 STEP = "step_us"  # of a launch among many: what the host takes, or the GPU, whichever is longer

@@ -17,7 +17,7 @@ Module = dict[str, Any]  # what was measured of a JIT module, or what pages say 
 
 
 def summary(name: str, module: Module) -> Module:
-    """One row a module. Times in seconds; None where a step was not measured or failed."""
+    """One row per module. Times in seconds; None where a step was not measured or failed."""
     cold, disk, first = (module.get(step) or {} for step in ("cold", "disk", "first_launch"))
     parts = [cold.get(f"{part}_s") for part in ("generation", "write_ninja", "build", "load")]
     known = [part for part in parts if part is not None]
@@ -43,7 +43,7 @@ def summary(name: str, module: Module) -> Module:
 
 
 def jit_analysis(evidence: Path, recording: str | None) -> dict[str, Any]:
-    """The recording's measurement with its provenance and one summary row a module."""
+    """The recording's measurement with its provenance and one summary row per module."""
     measured: dict[str, Any] = stored.written(evidence / "jit" / "jit_analysis.json")
     rows = [summary(name, module) for name, module in measured["modules"].items()]
     own = {

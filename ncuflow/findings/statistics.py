@@ -28,7 +28,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 # Without repeats, two runs of one binary are taken to differ by this much: GQA decode at batch 128
 # on one H200 gave 336 µs in one run and 376 µs in the next.
 ASSUMED_FLOOR = 0.12
-# From this many runs a side the moderated test alone keeps false alarms rare, two-moded points
+# From this many runs per side the moderated test alone keeps false alarms rare, two-moded points
 # included; with fewer a change must also exceed the A/A floor (docs/compare.md shows both).
 ENOUGH_RUNS = 5
 FEWEST_POINTS = 8  # that a common variance is estimated from
@@ -44,7 +44,7 @@ class Estimate:
 
     base, head: geometric mean over runs of their medians; p: None where there is nothing to test;
     q: p after the correction; floor: the A/A floor that the change was held against, None where
-    the runs sufficed; basis: runs | samples | none (a single value a side).
+    the runs sufficed; basis: runs | samples | none (a single value per side).
     """
 
     base: float
@@ -87,7 +87,7 @@ def estimates(
     """An estimate for each (base, head) and the metric's A/A floor; verdicts by ``decide``.
 
     alpha: 1 − confidence of the intervals; configured_floor: a fraction known from elsewhere, used
-    where this evidence has no repeats; enough_runs: from so many a side the floor no longer
+    where this evidence has no repeats; enough_runs: from so many per side the floor no longer
     applies. Raises ValueError on a side without a positive sample.
     """
     medians = [tuple(_log_medians(runs) for runs in side) for side in sides]

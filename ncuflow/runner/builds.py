@@ -43,7 +43,7 @@ class CompilerWatch:
 
     def __init__(self) -> None:
         self.started = 0
-        sys.addaudithook(self._hook)  # an audit hook cannot be removed: one watch a process
+        sys.addaudithook(self._hook)  # an audit hook cannot be removed: one watch per process
 
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen" and _program(args) in COMPILERS:
@@ -101,7 +101,7 @@ def buildable(
 
 
 def modules(target: Target, points: Sequence[Planned]) -> list[Any]:
-    """JIT modules (JitSpec) of the points, one a name."""
+    """JIT modules (JitSpec) of the points, one per name."""
     found = {spec.name: spec for point in points for spec in target.modules(point.params)}
     return list(found.values())
 
@@ -172,7 +172,7 @@ def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
-    """The modules of the points of all files, one a name."""
+    """The modules of the points of all files, one per name."""
     known = capabilities(os.environ, _gpu_capabilities)
     found: dict[str, Any] = {}
     for path in paths:
@@ -197,7 +197,7 @@ def _gpu_capabilities() -> list[str]:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--points", type=Path, nargs="+", required=True, help="points.json files")
     parser.add_argument("--out", type=Path, required=True, help="build.json")
-    parser.add_argument("--jobs", type=int, help="files compiled at once (default: a core each)")
+    parser.add_argument("--jobs", type=int, help="files compiled at once (default: one per core)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -97,7 +97,7 @@ class Gpu:
         """Give the memory of the last point back."""
         self._host_us = HOST_US
         gc.collect()
-        # What is left is torch and FlashInfer: to look through it again takes 0.1 s a point.
+        # What is left is torch and FlashInfer: to look through it again takes 0.1 s per point.
         gc.freeze()
         self.torch.cuda.empty_cache()
         self.torch.cuda.reset_peak_memory_stats()

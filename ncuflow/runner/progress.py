@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: a line a point, rewritten in place on a terminal."""
+"""Progress of a run on stderr: a line per point, rewritten in place on a terminal."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each 
        named exactly as the point around each launch, "plan:<id>" around one plan() before them;
        --unchecked leaves out the check, for points that an earlier run found right
 
-A wrong result is never timed or traced. Records go to OUT.partial, one a point, flushed as they
+A wrong result is never timed or traced. Records go to OUT.partial, one per point, flushed as they
 come; OUT appears when all are there. Hold the GPU's lock while this runs.
 
 A point that breaks the CUDA context of its process is an error, and a fresh process goes on with the others
@@ -284,7 +284,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=("check", "time", "pairs", "trace"), default="check")
     parser.add_argument("--points", type=Path, required=True, help="points.json of one batch")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--repeats", type=int, help="launches measured or traced a point")
+    parser.add_argument("--repeats", type=int, help="launches measured or traced per point")
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
     parser.add_argument(
         "--order", type=int, default=0, help="time: number of the random order of the points"

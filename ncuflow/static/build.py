@@ -281,7 +281,7 @@ def _flags(command: str) -> list[str]:
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """JSON, a kernel a line, as `.xz`, atomically."""
+    """JSON, one kernel per line, as `.xz`, atomically."""
     head = json.dumps({k: v for k, v in content.items() if k != "kernels"}, allow_nan=False)
     lines = ",\n".join(json.dumps(kernel, allow_nan=False) for kernel in content["kernels"])
     with (

@@ -49,7 +49,7 @@ def kernels(listing: str) -> dict[str, dict[str, Any]]:
 
 
 def resources(usage: str) -> dict[str, dict[str, int]]:
-    """Mangled name -> registers (a thread), stack and static shared memory (bytes), of `-res-usage`."""
+    """Mangled name -> registers (per thread), stack and static shared memory (bytes), of `-res-usage`."""
     found, name = {}, None
     for line in usage.splitlines():
         function = _FUNCTION.match(line)
