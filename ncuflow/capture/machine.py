@@ -66,16 +66,9 @@ def parse_gpu(text: str | None) -> dict[str, Any] | None:
     if len(cells) != len(GPU_FIELDS):
         return None
     row: dict[str, Any] = dict(zip(GPU_FIELDS, (_known(cell) for cell in cells), strict=True))
-    for key in (
-        "memory_mib",
-        "sm_mhz",
-        "sm_max_mhz",
-        "memory_mhz",
-        "memory_max_mhz",
-        "temperature_c",
-        "power_w",
-    ):
-        row[key] = None if row[key] is None else float(row[key])
+    for key in GPU_FIELDS:
+        if key.endswith(("_mib", "_mhz", "_c", "_w")) and row[key] is not None:
+            row[key] = float(row[key])
     if row["throttle"] is not None:
         reasons = throttle_reasons(int(row["throttle"], 16))
         row["throttle"] = [name.replace("_", " ") for name in reasons if name != IDLE]

@@ -66,22 +66,15 @@ def _rates(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> It
     def of_rows(name: str) -> list[float | None]:
         return [_median(row.get(name) for row in side) for side in zip(*pairs, strict=True)]
 
-    clocks = of_rows("sm_clock_ghz") if pairs else [None, None]
+    clocks = of_rows("sm_clock_ghz") or [None, None]
     sms = [base.get("sm_count"), head.get("sm_count")]
     l2 = [side["l2_bytes"] / 1e6 if side.get("l2_bytes") else None for side in (base, head)]
     per_second = [n * ghz if n and ghz else None for n, ghz in zip(sms, clocks, strict=True)]
+    copied, tensor = "ceiling_dram_gbs_measured", "ceiling_tensor_tflops_datasheet"
     for what, unit, values in (
-        (BANDWIDTH, "GB/s", of_rows("ceiling_dram_gbs_datasheet") if pairs else []),
-        (
-            "DRAM bandwidth of a large copy",
-            "GB/s",
-            of_rows("ceiling_dram_gbs_measured") if pairs else [],
-        ),
-        (
-            "tensor peak, published",
-            "TFLOPS",
-            of_rows("ceiling_tensor_tflops_datasheet") if pairs else [],
-        ),
+        (BANDWIDTH, "GB/s", of_rows("ceiling_dram_gbs_datasheet")),
+        ("DRAM bandwidth of a large copy", "GB/s", of_rows(copied)),
+        ("tensor peak, published", "TFLOPS", of_rows(tensor)),
         ("L2 cache", "MB", l2),
         ("SMs", "", sms),
         ("SM clock under ncu", "GHz", clocks),

@@ -78,7 +78,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         made = of_batch.get(timing["batch"], environment)
         return Joined(timing, params, kernels, operations, machine, made, losses)
 
-    points = [_point(joined(t), runs[t["point"]]) for t in timed if not t["run"]]
+    points = [point_of(joined(t), runs[t["point"]]) for t in timed if not t["run"]]
     again = grouped([t for t in timed if t["run"]], "run").values()
     repeats = [[measurement(joined(timing)) for timing in rows] for rows in again]
     return {
@@ -116,7 +116,8 @@ def _runs(timed: list[Timing]) -> dict[str, list[Any]]:
     }
 
 
-def _point(joined: Joined, timed: list[Timing]) -> Point:
+def point_of(joined: Joined, timed: list[Timing]) -> Point:
+    """What results say of a point; timed: its rows of the timing table, of all runs."""
     timing, row = joined.timing, measurement(joined)
     return {
         "point": timing["point"],
@@ -139,7 +140,7 @@ def _point(joined: Joined, timed: list[Timing]) -> Point:
             "plan_us": timing["plan_samples_us"],
         },
         "kernels": list(joined.kernels),
-        "runs": _runs(timed),
+        "runs": _runs(timed) if timed else {},
     }
 
 

@@ -113,10 +113,8 @@ def check(results: Mapping[str, Any]) -> list[Violation]:
             _arithmetic,
         ):
             found += rule(clean)
-        found += _flops(clean, entry.get("params") or {})
-        found += _bytes(clean, l2)
-        found += _in_situ(clean)
-        found += _distortion(clean)
+        found += [*_flops(clean, entry.get("params") or {}), *_bytes(clean, l2)]
+        found += [*_in_situ(clean), *_distortion(clean)]
         for kernel in entry.get("kernels") or ():
             found += _kernel(kernel, row["point"])
     return found

@@ -15,16 +15,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ncuflow.compare import records
-from ncuflow.compare.records import Cause, Change, Comparison, Fact, Part, PointChange, Value
+from ncuflow.compare.records import Cause, Change, Comparison, Fact, PointChange, Value
 from ncuflow.findings import limiter
 from ncuflow.format import MISSING, quantity
 from ncuflow.io import write_text
+from ncuflow.pages import Context
 from ncuflow.pages.pages import environment
 
-Context = dict[str, Any]
 MOST_CHANGED = 12  # told in full, with a waterfall each
 MOST_ROWS = 60
 MOST_PARTS, LEAST_SHARE, MOST_CAUSES = 5, 0.05, 3
@@ -78,7 +77,9 @@ def _told(point: PointChange) -> tuple[PointChange, str | None, list[tuple[str, 
     causes = [
         replace(
             cause,
-            parts=_large(cause.parts),
+            parts=[p for p in cause.parts if abs(p.share_of_cause or 0) >= LEAST_SHARE][
+                :MOST_PARTS
+            ],
             facts=[_fact(fact) for fact in _ordered(cause.facts) if not _said(fact, cause)],
         )
         for cause in point.causes
@@ -93,10 +94,6 @@ def _said(fact: Fact, cause: Cause) -> bool:
     """The headline or a part of the cause says it already."""
     in_parts = bool(cause.parts) and fact.what in SAID_BY_PARTS
     return fact.kind == "template" == cause.kind or in_parts
-
-
-def _large(parts: Iterable[Part]) -> list[Part]:
-    return [p for p in parts if abs(p.share_of_cause or 0) >= LEAST_SHARE][:MOST_PARTS]
 
 
 def _ordered(facts: Iterable[Fact]) -> list[Fact]:

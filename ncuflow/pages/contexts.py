@@ -11,7 +11,7 @@ from ncuflow.findings.provenance import together
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context, guide, guide_choices, opportunities
 from ncuflow.pages.findings import Findings
-from ncuflow.pages.series import axis_of, spread, usual
+from ncuflow.pages.series import axis_of, best, spread, usual
 from ncuflow.target import known
 
 MOST_ROWS = 24  # of a table on a page; the CSV beside it has them all
@@ -74,8 +74,8 @@ def target_section(results: Results, index: Any = None) -> Context:
     points = results["points"]
     good = [p for p in points if p["status"] == "ok"]
     axis = axis_of(good)
-    best = guide.best(good, axis.rate)
-    named = {kernel["point"] for kernel in results["deep"]} | {best["point"] if best else None}
+    top = best(good, axis.rate)
+    named = {kernel["point"] for kernel in results["deep"]} | {top["point"] if top else None}
     shown = [
         _shown(p)
         | {"noise": noise.floor_at("time_cold_us", p["measurement"], results.get("noise") or {})}
@@ -97,7 +97,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "not_good": [p for p in points if p["status"] != "ok"],
         "incomplete": _by_problem(good),
         "shown": shown,
-        "best": best and _shown(best),
+        "best": top and _shown(top),
         "floor": median(floors) if floors else None,
         "sustained": [p for p in shown if p["m"].get("time_sustained_us")],
         "throttled": any(p["measurement"].get("throttle_sustained") for p in good),

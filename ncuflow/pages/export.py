@@ -16,7 +16,6 @@ trace             Chrome Trace JSON of the nsys timeline, which ui.perfetto.dev 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,7 +27,7 @@ from ncuflow.claims import require
 from ncuflow.claims.require import Case
 from ncuflow.compare import gate, records
 from ncuflow.findings import limiter, stored
-from ncuflow.io import UsageError, write_text
+from ncuflow.io import UsageError, dump_json, write_text
 from ncuflow.model import Measurement, Results
 from ncuflow.pages.filters import cell
 from ncuflow.parquet import read_table
@@ -60,7 +59,7 @@ def bencher(results: Found) -> str:
         for name in ("gbs", "tflops"):
             if row[name] is not None:
                 out[row["point"]][name] = {"value": row[name]}
-    return _json(out)
+    return dump_json(out)
 
 
 def benchmark_action(results: Found) -> str:
@@ -72,7 +71,7 @@ def benchmark_action(results: Found) -> str:
         if low is not None and high is not None:
             entry["range"] = f"{low:g} to {high:g}"
         out.append(entry | {"extra": f"{row['gpu']}, limited by {row['limiter'] or 'unknown'}"})
-    return _json(out)
+    return dump_json(out)
 
 
 def junit(results: Found, cases: Iterable[Case]) -> str:
@@ -153,47 +152,34 @@ def trace(tables: Path) -> str:
         ]
         streams = sorted({r["stream"] or 0 for r in rows if r["report"] == report})
         events += [_named("thread_name", pid, 1 + stream, f"stream {stream}") for stream in streams]
+    keys = ("point", "launch", "grid", "block", "bytes", "nvtx")
     for row in rows:
-        pid = reports[row["report"]]
-        known = {
-            key: row[key]
-            for key in ("point", "launch", "grid", "block", "bytes", "nvtx")
-            if row[key] is not None
-        }
-        name = row["name"] or row["kind"]
+        known = {key: row[key] for key in keys if row[key] is not None}
+        event = {"ph": "X", "pid": reports[row["report"]], "args": known}
         events.append(
-            _span(
-                name,
-                row["kind"],
-                pid,
-                1 + (row["stream"] or 0),
-                row["start_ns"],
-                row["duration_ns"],
-                known,
-            )
+            {
+                "name": row["name"] or row["kind"],
+                "cat": row["kind"],
+                "tid": 1 + (row["stream"] or 0),
+            }
+            | event
+            | _span(row["start_ns"], row["duration_ns"])
         )
         if row["api_start_ns"] is not None and row["api_duration_ns"] is not None:
-            call = row["api_name"] or "CUDA call"
             events.append(
-                _span(call, "call", pid, 0, row["api_start_ns"], row["api_duration_ns"], known)
+                {"name": row["api_name"] or "CUDA call", "cat": "call", "tid": 0}
+                | event
+                | _span(row["api_start_ns"], row["api_duration_ns"])
             )
-    return _json({"traceEvents": events, "displayTimeUnit": "ns"})
+    return dump_json({"traceEvents": events, "displayTimeUnit": "ns"})
 
 
 def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _span(
-    name: str, kind: str, pid: int, tid: int, start: int, length: int, more: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "name": name, "cat": kind, "ph": "X", "pid": pid, "tid": tid, "ts": start / 1e3, "dur": length / 1e3, "args": more,
-    }  # fmt: skip
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, ensure_ascii=False, indent=1) + "\n"
+def _span(start: int, length: int) -> dict[str, float]:
+    return {"ts": start / 1e3, "dur": length / 1e3}
 
 
 def _xml(text: str) -> str:

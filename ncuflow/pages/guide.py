@@ -24,7 +24,7 @@ from ncuflow.pages import (
 )
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.guide_waits import hot_kernels, trees
-from ncuflow.pages.series import axis_of, spread, varying
+from ncuflow.pages.series import axis_of, best, spread, varying
 from ncuflow.target import Target, known, template_folders
 
 MOST_ROWS = 10  # of the behaviour table
@@ -140,12 +140,6 @@ def main_axis(points: list[Point]) -> str:
     return long[0] if long else next((n for n in GROWTH if n in found), axis_of(points).name)
 
 
-def best(points: list[Point], rate: str) -> Point | None:
-    """The point of the highest rate; None where none has one."""
-    rated = [p for p in points if p["measurement"][rate] is not None]
-    return max(rated, key=lambda p: float(p["measurement"][rate]), default=None)
-
-
 def behaviour(points: list[Point], axis: str) -> list[Point]:
     """Rows of the expected-behaviour table: the longest lines along the axis, evenly thinned."""
     lines = crossing.lines(points, axis)
@@ -184,7 +178,7 @@ def performance(found: Context) -> Context | None:
     line = _line(found["points"], axis) or found["points"][:1]
     usual = [p for p in line if p["params"].get(axis) in USUAL_SIZES]
     shown = usual if len(usual) == len(USUAL_SIZES) else spread(line, len(USUAL_SIZES))
-    best = max(line, key=lambda p: p["measurement"][found["rate"]] or 0)
+    top = max(line, key=lambda p: p["measurement"][found["rate"]] or 0)
     labels = {k: v for k, v in line[0]["params"].items() if k != axis}
     return {
         "name": found["name"],
@@ -193,7 +187,7 @@ def performance(found: Context) -> Context | None:
         "fixed": labels,
         "rate": found["rate"],
         "cells": [(p["params"].get(axis), p["measurement"]) for p in shown],
-        "best": (best["params"].get(axis), best["measurement"]),
+        "best": (top["params"].get(axis), top["measurement"]),
     }
 
 

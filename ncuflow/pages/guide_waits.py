@@ -92,7 +92,11 @@ def drawn(tree: stalltree.Tree) -> list[str]:
     if rest >= LEAST_SHOWN / 10:
         rows.append(("   └─ all else", rest, None))
     width = max(len(label) for label, _, _ in rows) + 2
-    return [f"{label:<{width}}{100 * share:5.1f} %{_error(e)}" for label, share, e in rows]
+    return [
+        f"{label:<{width}}{100 * share:5.1f} %"
+        + ("" if error is None else f"  ± {100 * error:.1f}")
+        for label, share, error in rows
+    ]
 
 
 def _reasons(group: stalltree.Group, bar: str) -> list[tuple[str, float, float | None]]:
@@ -105,10 +109,6 @@ def _reasons(group: stalltree.Group, bar: str) -> list[tuple[str, float, float |
             error = reason.uncertainty * reason.share / reason.of_stalls
         out.append((f"   {bar}{branch} {reason.reason}", reason.share, error))
     return out
-
-
-def _error(error: float | None) -> str:
-    return "" if error is None else f"  ± {100 * error:.1f}"
 
 
 def hot_kernels(deep: list[Kernel], index: Any, version: str | None) -> list[Context]:

@@ -87,10 +87,10 @@ def usual(points: list[Point], axis: Axis) -> list[tuple[str, Any]]:
 def _lines(points: list[Point], axis: Axis) -> list[Line]:
     """At most eight, the best point's always among them: a page leads with that point."""
     lines = _all_lines(points, axis)
-    best = next((line for line in lines if _best(points, axis) in line[1]), None)
-    if best is None or best in lines[:MOST_SERIES]:
+    leading = next((line for line in lines if best(points, axis.rate) in line[1]), None)
+    if leading is None or leading in lines[:MOST_SERIES]:
         return lines[:MOST_SERIES]
-    return [*lines[: MOST_SERIES - 1], best]
+    return [*lines[: MOST_SERIES - 1], leading]
 
 
 def _all_lines(points: list[Point], axis: Axis) -> list[Line]:
@@ -99,14 +99,15 @@ def _all_lines(points: list[Point], axis: Axis) -> list[Line]:
     for point in points:
         if point["measurement"][axis.rate] is not None and axis.name in point["params"]:
             groups[tuple(point["params"].get(n) for n in axis.others)].append(point)
-    best = _best(points, axis)
-    lines = [(key, group) for key, group in groups.items() if len(group) > 1 or best in group]
+    top = best(points, axis.rate)
+    lines = [(key, group) for key, group in groups.items() if len(group) > 1 or top in group]
     return sorted(lines, key=lambda line: -len(line[1]))
 
 
-def _best(points: list[Point], axis: Axis) -> Point | None:
-    rated = [p for p in points if p["measurement"][axis.rate] is not None]
-    return max(rated, key=lambda p: p["measurement"][axis.rate], default=None)
+def best(points: list[Point], rate: str) -> Point | None:
+    """The point of the highest rate; None where none has one."""
+    rated = [p for p in points if p["measurement"][rate] is not None]
+    return max(rated, key=lambda p: float(p["measurement"][rate]), default=None)
 
 
 def _label(key: tuple[Any, ...], base: list[Any], names: tuple[str, ...]) -> str:

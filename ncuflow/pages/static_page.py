@@ -148,7 +148,11 @@ def _claims(
     A claim that was confirmed on another GPU is open here, unless it says why the GPU does not matter.
     """
     decided = {CONFIRMED, REFUTED}
-    there = {r["id"] for r in measured if r["verdict"] in decided and _any_gpu(r)}
+    there = {
+        r["id"]
+        for r in measured
+        if r["verdict"] in decided and (r["independent"] or r["published"]["gpu"] is None)
+    }
     groups: dict[str, list[ClaimRow]] = {
         name: [] for name in ("here", "there", "predicted", "elsewhere", "unstated", "open")
     }
@@ -165,21 +169,10 @@ def _claims(
         else:
             name = "predicted" if found and found["verdict"] != OPEN else "open"
         groups[name].append({**record, "predicted": found, "lacking": _lacking(record)})
-    figures = [r for group in ("predicted", "open") for r in groups[group] if _has_figure(r)]
-    inside = sum(_inside(r["predicted"]) for r in figures)
+    said = [r for group in ("predicted", "open") for r in groups[group] if r["predicted"]]
+    figures = [r for r in said if r["predicted"]["figure"] is not None]
+    inside = sum(p["low"] <= p["figure"] <= p["high"] for p in (r["predicted"] for r in figures))
     return {"total": len(static), **groups, "figures": figures, "inside": inside}
-
-
-def _any_gpu(record: ClaimRow) -> bool:
-    return bool(record["independent"]) or record["published"]["gpu"] is None
-
-
-def _has_figure(record: ClaimRow) -> bool:
-    return bool(record["predicted"]) and record["predicted"]["figure"] is not None
-
-
-def _inside(predicted: ClaimRow) -> bool:
-    return bool(predicted["low"] <= predicted["figure"] <= predicted["high"])
 
 
 def _lacking(record: ClaimRow) -> str:

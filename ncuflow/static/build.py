@@ -117,39 +117,33 @@ def build(job: Job, out: Path, deadline: float) -> dict[str, Any]:
     status: built, error, or "not compiled" after `deadline` (of time.monotonic). kernels: mangled name
     -> what `sass` reads, with the demangled name.
     """
-    started = time.monotonic()
-    result: dict[str, Any] = {"module": job.module, "source": job.source, "status": "not compiled"}
-    left = deadline - started
+    result: dict[str, Any] = {
+        "module": job.module,
+        "source": job.source,
+        "status": "not compiled",
+        "reason": "the time limit was reached",
+        "seconds": None,
+        "kernels": {},
+    }
+    left = deadline - time.monotonic()
     if left <= 0:
-        return {**result, "reason": "the time limit was reached", "seconds": None, "kernels": {}}
+        return result
     with scratch() as folder:
         cubin = folder / "out.cubin"
         said: list[str] = []
         ended = run_child(job.to(cubin), timeout=left, on_line=said.append, cwd=folder)
-        seconds = round(time.monotonic() - started, 1)
+        result["seconds"] = round(ended.wall_s, 1)
         if ended.timed_out:
-            return {
-                **result,
-                "reason": "the time limit was reached",
-                "seconds": seconds,
-                "kernels": {},
-            }
+            return result
         if ended.returncode or not cubin.exists():
-            complaint = next(
-                (line for line in said if re.search(r"\b(error|fatal)\b", line)), "no output"
-            )
-            reason = re.sub(r"(/[^\s/:]+)*/(?=[^\s/])", "", masked(complaint.strip()))
-            return {
-                **result,
-                "status": "error",
-                "reason": reason,
-                "seconds": seconds,
-                "kernels": {},
-            }
+            complaints = (line for line in said if re.search(r"\b(error|fatal)\b", line))
+            complaint = masked(next(complaints, "no output").strip())
+            reason = re.sub(r"(/[^\s/:]+)*/(?=[^\s/])", "", complaint)
+            return result | {"status": "error", "reason": reason}
         usage = _tool("cuobjdump", "-res-usage", str(cubin))
         write_text(out / "usage" / job.arch / f"{job.module}.{job.source}.txt", usage)
         found = read(job.arch, usage, _tool("cuobjdump", "-sass", str(cubin)), "\n".join(said))
-    return {**result, "status": "built", "reason": None, "seconds": seconds, "kernels": found}
+    return result | {"status": "built", "reason": None, "kernels": found}
 
 
 def read(arch: str, usage: str, listing: str, compiled: str) -> dict[str, dict[str, Any]]:

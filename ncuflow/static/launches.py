@@ -102,19 +102,15 @@ def _decode(p: Params, host: Host) -> Iterator[Launch]:
     )
     slots, pages = host.slots(name, threads, shared), ceil(p["kv_len"] / p["page_size"])
     blocks, graph = p["batch"], p["launch"] == "graph"
-    split = False
+    split, note = False, ""
     if p["batch"] * p["kv_heads"] < slots:
         low = shortest_chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
-        blocks = p["batch"] * ceil(pages / low)
+        chunks = ceil(pages / low)
+        blocks = p["batch"] * chunks
         split = graph or blocks != p["batch"]
         blocks = slots // p["kv_heads"] if graph else blocks
-        note = (
-            f"KV cache in {ceil(pages / low)} chunks of {low * p['page_size']} tokens"
-            if split
-            else ""
-        )
-    else:
-        note = ""
+        if split:
+            note = f"KV cache in {chunks} chunks of {low * p['page_size']} tokens"
     yield Launch(name, (blocks, p["kv_heads"], 1), (bdx, group, bdz), shared, note)
     if split:
         yield _merge(p, p["batch"], host)

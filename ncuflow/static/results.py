@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ncuflow.findings import ceilings
-from ncuflow.findings.columns import measurement
 from ncuflow.findings.join import Joined
+from ncuflow.findings.results import point_of
 from ncuflow.io import UsageError, read_json, write_json
-from ncuflow.model import Kernel, KernelRow, Point, Provenance, Results, Timing
+from ncuflow.model import Kernel, KernelRow, Provenance, Results, Timing
 from ncuflow.runner import sweep
 from ncuflow.static.device import Device, device
 from ncuflow.static.facts import Facts, default_blocks
@@ -57,7 +57,8 @@ def results(target: Target, blocks: Sequence[sweep.Block], facts: Facts, gpu: De
         timing, known = _timing(target, point, gpu), compiled[point.params["dtype"]]
         host = Host(gpu, cast(tuple[int, int], version), _registers(known))
         found, lost = _kernels(point, host, known) if timing["status"] == "ok" else ([], [])
-        points.append(_point(Joined(timing, point.params, found, [], machine, origin, lost)))
+        joined = Joined(timing, point.params, found, [], machine, origin, lost)
+        points.append(point_of(joined, []))
     return {
         "schema": 1, "target": target.name, "provenance": origin, "ceilings": machine,
         "points": points, "deep": [], "pairs": [], "noise": {}, "warnings": [],
@@ -142,24 +143,6 @@ def _unknown(point: str, at: int) -> Kernel:
     row: dict[str, Any] = dict.fromkeys(KernelRow.__annotations__)
     row |= {"name": TORCH, "point": point, "kernel": at, "report": "static", "batch": "static"}
     return cast(Kernel, row | {"metrics": {}, "stalls": [], "breakdown": [], "rules": []})
-
-
-def _point(joined: Joined) -> Point:
-    timing = joined.timing
-    return {
-        "point": timing["point"],
-        "params": joined.params,
-        "tier": "S",
-        "status": timing["status"],
-        "reason": timing["reason"],
-        "problems": list(joined.lost),
-        "check": {"rel_l2": None, "max_abs": None, "tolerance": None},
-        "info": {},
-        "measurement": measurement(joined),
-        "samples": dict.fromkeys(("cold_us", "hot_us", "host_us", "plan_us")),
-        "kernels": list(joined.kernels),
-        "runs": {},
-    }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
