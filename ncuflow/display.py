@@ -76,7 +76,7 @@ class Job:
         self.output, self.log = list(record.output), list(record.log)
 
     def doing(self) -> str:
-        """The last line of its log: what it is at."""
+        """The last line of its log: what it is doing."""
         return last_line(self.log)
 
 

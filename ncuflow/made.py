@@ -47,9 +47,10 @@ def remove_damaged(outputs: Path) -> list[Path]:
 
 
 def alone() -> bool:
-    """Whether no other run is at work in this folder. Then what a killed one left locked is opened; else one line says so.
+    """Whether no other run is at work in this folder; where one is, a line names its process.
 
-    Snakemake's locks outlive their run; the lock here is gone with its process.
+    Where none is, the locks that a killed run left are removed: Snakemake's outlive their run, while the lock here is
+    gone with its process.
     """
     lock = Path(".snakemake/ncuflow.lock").absolute()
     if lock in _HELD:

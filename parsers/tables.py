@@ -71,7 +71,7 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
     tables: Tables = defaultdict(list)
     folders = list(batches)
     captures = [capture for folder in folders for capture in _captures(folder)]
-    _one_batch_a_point(folders)
+    _one_batch_per_point(folders)
     reports = [capture for capture in captures if capture.tool != "trace"]
     longest_first = sorted(reports, key=lambda report: report.tool != "deep")
 
@@ -99,7 +99,7 @@ def _captures(folder: Path) -> Iterator[BatchReport]:
             yield BatchReport(tool, path, record, points | set(record.points) or None)
 
 
-def _one_batch_a_point(folders: Iterable[Path]) -> None:
+def _one_batch_per_point(folders: Iterable[Path]) -> None:
     by_name = {folder.name: folder for folder in folders}
     shared = shared_point({name: _points(folder) for name, folder in by_name.items()})
     if shared:
@@ -137,7 +137,7 @@ def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
 
 
 def _origin(path: Path, rows: list[Row]) -> Origin:
-    """With what one process made these rows, taken out of them. Raises BadInput where they do not agree."""
+    """What one process made these rows with, which is taken out of them. Raises BadInput where they do not agree."""
     found = [row.pop("origin") or {} for row in rows]
     if any(other != found[0] for other in found):
         raise BadInput(

@@ -128,8 +128,8 @@ def own_folder(path: str | Path) -> Path:
 def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iterator[Held]:
     """Hold one visible GPU (the first free one), or all of them, for the length of the block.
 
-    It is of the model of the first visible one: the evidence of a run is filed under that. Raises
-    CaptureError if no GPU becomes free within `timeout` seconds.
+    Only GPUs of the first visible one's model are taken, because the evidence of a run is filed under that model. Raises
+    CaptureError if none becomes free within `timeout` seconds.
     """
     gpus = visible_gpus()
     # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
@@ -160,7 +160,7 @@ def _held(
     wanted: Sequence[Sequence[tuple[VisibleGpu, Path]]],
     timeout: float | None,
 ) -> Iterator[Held]:
-    """The first free place of each of these lists; the GPU of a command around this one where that holds one."""
+    """The first free place of each of these lists, or the GPU that a command around this one holds."""
     outer = next((gpu for gpu in gpus if gpu.uuid == os.environ.get(HELD)), None)
     if outer:
         yield Held(outer)

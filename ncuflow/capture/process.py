@@ -59,9 +59,9 @@ def run_child(
 ) -> Outcome:
     """Run `command` in its own process group, hand each line of its output to `on_line`.
 
-    inherited: file descriptors that it and its children keep open. waited: seconds so far that do not count, since it
-    waited for its turn. At `timeout` seconds, or when
-    this process is interrupted, the whole group is ended. Raises CaptureError if the program does not exist.
+    inherited: file descriptors that it and its children keep open. waited: seconds that do not count so far, because the
+    program waited for its turn. At `timeout` seconds, or when this process is interrupted, the whole group is ended.
+    Raises CaptureError if the program does not exist.
     """
     started = time.monotonic()
     try:

@@ -143,9 +143,9 @@ def capture(
     work: Callable[[Batch], int],
     last: Callable[[Mapping[str, Any]], bool] = lambda point: False,
 ) -> int:
-    """Do the work on what is ok of the points of ``args``, those for which ``last`` is true behind the others.
+    """Do the work on those points of a batch that are ok, with the points for which ``last`` is true behind the others.
 
-    Where none is, the report, whose suffix this is, is an empty file. Returns the exit status.
+    suffix: of the report, which is an empty file where no point is ok. Returns the exit status.
     """
     planned = read_points(args.points)
     points = sorted(timed_ok(planned, args.timing), key=last)

@@ -50,7 +50,7 @@ def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
     with staging(target.parent, target.name) as hidden:
         stage = hidden / target.name
         of_each(files, lambda path: check(path, evidence, known))
-        one_batch_a_point(evidence)
+        one_batch_per_point(evidence)
         of_each(files, lambda path: store(path, stage / path.relative_to(evidence), known))
         made = make_manifest(evidence, stage, name)
         write_json(stage / manifest.FILE, made)
@@ -98,7 +98,7 @@ def check(path: Path, evidence: Path, known: Any) -> None:
             raise CaptureError(f"{shown}: embeds {sources} source files: no --import-source here")
 
 
-def one_batch_a_point(evidence: Path) -> None:
+def one_batch_per_point(evidence: Path) -> None:
     """Refuse batches that share a point: one is left from another sweep, and would count it twice."""
     for target, members in batches(evidence).items():
         shared = tables.shared_point(members)
@@ -205,7 +205,7 @@ def judge(folder: Path) -> str:
     """
     known = patterns()
     of_each(evidence_files(folder), lambda path: check(path, folder, known))
-    one_batch_a_point(folder)
+    one_batch_per_point(folder)
     origin = read_json(folder / manifest.FILE).get("provenance") or {}
     lacking = [key for key in ("gpu", "driver", "flashinfer", "date") if not origin.get(key)]
     if lacking:
