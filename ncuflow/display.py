@@ -9,6 +9,7 @@ place; anywhere else there are plain lines only.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -237,8 +238,6 @@ class Display(logging.Handler):
 
 def terminal_width(out: TextIO) -> int:
     """Columns of the terminal that ``out`` is."""
-    import os
-
     try:
         return os.get_terminal_size(out.fileno()).columns or 80
     except (OSError, ValueError):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ncuflow.model import TABLES
 
@@ -66,10 +66,8 @@ def check(name: str, table: pa.Table) -> None:
     for column, field in zip(table.columns, schema(name), strict=True):
         if not field.nullable and column.null_count:
             raise ValueError(f"table {name}: null in column {field.name}")
-        if pa.types.is_floating(field.type) and not _finite(column):
+        if (
+            pa.types.is_floating(field.type)
+            and not pc.all(pc.is_finite(column), min_count=0).as_py()
+        ):
             raise ValueError(f"table {name}: not a number in column {field.name}")
-
-
-def _finite(column: pa.ChunkedArray) -> bool:
-    # Plain Python: importing pyarrow.compute costs more than all the columns of a sweep.
-    return all(value is None or math.isfinite(value) for value in column.to_pylist())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -57,27 +56,14 @@ class Source:
 
     def read(self, get: Lookup, exponent: int = 0) -> tuple[float, str] | None:
         """(value, names that contributed), or None."""
-        if self._lone is not None:
-            value = self._lone.value(get, exponent)
-            return None if value is None else (value, self._said)
         found = [(term.value(get, exponent), term) for term in self.terms]
         known = [(value, term) for value, term in found if value is not None]
         if not known or (len(known) < len(found) and not self.partial):
             return None
         return sum(value for value, _ in known), _contributors(known)
 
-    @cached_property
-    def _lone(self) -> Term | None:
-        """The one term of one counter that most sources are."""
-        lone = not self.partial and len(self.terms) == 1 and len(self.terms[0].names) == 1
-        return self.terms[0] if lone else None
-
-    @cached_property
-    def _said(self) -> str:
-        return " + ".join(_formula(term) for term in self.terms)
-
     def __str__(self) -> str:
-        return self._said
+        return " + ".join(_formula(term) for term in self.terms)
 
 
 @dataclass(frozen=True)
