@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -313,9 +313,9 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def emit(text: str, out: str | None, stream: IO[str] | None = None) -> None:
+def emit(text: str, out: str | None) -> None:
     """Text to the file `out` (atomically) or to standard output."""
     if out is None:
-        (stream or sys.stdout).write(text)
+        sys.stdout.write(text)
     else:
         write_text(out, text)

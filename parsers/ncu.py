@@ -72,30 +72,26 @@ class Request:
     """A report to read, plain or `.xz`.
 
     points: the ids that NVTX ranges may name; without them a kernel's point is its outermost range.
-    with_lines: also the per-PC samples. name: what to call the file, its own path by default.
+    with_lines: also the per-PC samples.
     """
 
     path: str | Path
     points: Collection[str] | None = None
     with_lines: bool = True
-    name: str | None = None
 
     @property
     def called(self) -> str:
-        return self.name or shown(self.path)
+        return shown(self.path)
 
 
 def read(
-    path: str | Path,
-    points: Collection[str] | None = None,
-    with_lines: bool = True,
-    name: str | None = None,
+    path: str | Path, points: Collection[str] | None = None, with_lines: bool = True
 ) -> Report:
     """Read one report; the arguments are those of `Request`.
 
     Raises BadInput where the file is not a complete report with at least one kernel.
     """
-    return next(read_all([Request(path, points, with_lines, name)]))
+    return next(read_all([Request(path, points, with_lines)]))
 
 
 def read_all(requests: Iterable[Request]) -> Iterator[Report]:

@@ -73,9 +73,9 @@ class Exported:
         return self.rules
 
 
-def read(path: str | Path, name: str | None = None) -> ncu.Report:
+def read(path: str | Path) -> ncu.Report:
     """The kernels of an export, plain or `.xz`. Raises BadInput where it holds none."""
-    called = name or shown(path)
+    called = shown(path)
     with opened(path) as plain:
         text = plain.read_bytes().decode("utf-8-sig", "replace")
     rows = list(_rows(text))

@@ -62,13 +62,13 @@ class Call:
     thread: int
 
 
-def read(path: str | Path, points: Collection[str] | None = None, name: str | None = None) -> Trace:
+def read(path: str | Path, points: Collection[str] | None = None) -> Trace:
     """Read an export, plain or `.xz`.
 
     points: the ids that NVTX ranges may name; without them a row's point is its outermost range.
     Raises BadInput where the file is no complete export or holds neither GPU work nor ranges.
     """
-    called = name or shown(path)
+    called = shown(path)
     with opened(path) as unpacked, _exported(unpacked, called) as plain:
         db = Database(plain, called)
         try:

@@ -84,13 +84,12 @@ def select_visible(gpus: Sequence[VisibleGpu], visible: str | None) -> list[Visi
     return chosen
 
 
-def visible_gpus(environ: Mapping[str, str] | None = None) -> list[VisibleGpu]:
+def visible_gpus() -> list[VisibleGpu]:
     """GPUs this process may use. Raises NoGpuError without nvidia-smi or with none left."""
-    environ = os.environ if environ is None else environ
     text = output_of(QUERY)
     if text is None:
         raise NoGpuError("nvidia-smi: not found or failing, so there is no GPU to lock")
-    gpus = select_visible(parse_gpus(text), environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = select_visible(parse_gpus(text), os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not gpus:
         raise NoGpuError("CUDA_VISIBLE_DEVICES: leaves none of the GPUs that nvidia-smi lists")
     return gpus

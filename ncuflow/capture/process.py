@@ -25,6 +25,7 @@ PASSED = re.compile(
     r"|NCUFLOW_\w+|TRITON_CACHE_DIR)$"
 )
 GRACE_S = 10.0
+QUERY_S = 20.0  # that a quick query may take
 
 
 class CaptureError(CommandError):
@@ -118,11 +119,11 @@ def end_group(child: subprocess.Popen[str], group: bool = True) -> None:
         _signal(child, signal.SIGKILL, group)  # what the leader left behind
 
 
-def output_of(command: Sequence[str], timeout: float = 20.0) -> str | None:
+def output_of(command: Sequence[str]) -> str | None:
     """Standard output of a quick query, or None if the program is missing, fails or hangs."""
     lines: list[str] = []
     try:
-        outcome = run_child(command, timeout=timeout, on_line=lines.append)
+        outcome = run_child(command, timeout=QUERY_S, on_line=lines.append)
     except CaptureError:
         return None
     return "\n".join(lines) if outcome.returncode == 0 and not outcome.timed_out else None

@@ -25,6 +25,7 @@ from ncuflow.model import Kernel
 MOST_LINES = 5
 CLOCK_DECIDES = 0.5  # of a kernel's change
 SAME_INSTRUCTIONS = 0.02
+SHOWN = 40  # characters of names that are not decoded
 
 
 @dataclass(frozen=True)
@@ -262,9 +263,9 @@ def _head_of(demangled: str) -> str:
     return demangled.rsplit(">(", 1)[0]
 
 
-def _first_difference(base: str, head: str, width: int = 40) -> tuple[str, str]:
+def _first_difference(base: str, head: str) -> tuple[str, str]:
     start = next((i for i, (a, b) in enumerate(zip(base, head, strict=False)) if a != b), 0)
-    return base[start : start + width], head[start : start + width]
+    return base[start : start + SHOWN], head[start : start + SHOWN]
 
 
 def _lines(base: Kernel, head: Kernel, base_side: Profile, head_side: Profile) -> list[Fact]:
