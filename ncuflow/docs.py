@@ -15,8 +15,9 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.io import write_text
 from ncuflow.model import TABLES
 from ncuflow.parsers.breakdown import UNITS
-from ncuflow.parsers.registry import GROUPS, STALL_REASONS, Metric
+from ncuflow.parsers.registry import GROUPS, Metric
 from ncuflow.parsers.schema import row, schema
+from ncuflow.parsers.stalls import STALL_REASONS
 
 FOLDER = Path("docs")
 HEAD = "<!-- Written by `ncuflow docs`: edit model.py or the registry instead. -->\n"

@@ -21,8 +21,9 @@ from typing import Any
 from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
 from ncuflow.parsers import breakdown, children, container, lines, listing, reader
-from ncuflow.parsers.registry import METRICS, STALL_REASONS, architecture
+from ncuflow.parsers.registry import METRICS, architecture
 from ncuflow.parsers.sources import Counter, NotANumber
+from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.parsers.units import base_unit, expected_unit
 
 # Kernels that one child reads at most: the reader takes two to five MB for each and keeps them.

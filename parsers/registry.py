@@ -18,19 +18,6 @@ from typing import Any
 
 from ncuflow.io import read_yaml
 from ncuflow.parsers.sources import Ceiling, Source, source
-from ncuflow.parsers.stalls import STALL_REASONS, StallReason
-
-__all__ = [
-    "ARCHITECTURES",
-    "GROUPS",
-    "METRICS",
-    "STALL_REASONS",
-    "Metric",
-    "StallReason",
-    "architecture",
-    "counters",
-]
-
 
 ANY = "*"
 Sources = tuple[Source | Ceiling, ...]

@@ -8,7 +8,8 @@ from pathlib import Path
 from ncuflow.format import aligned, number, quantity, short
 from ncuflow.model import Row
 from ncuflow.parsers import ncu, ncu_csv
-from ncuflow.parsers.registry import METRICS, STALL_REASONS
+from ncuflow.parsers.registry import METRICS
+from ncuflow.parsers.stalls import STALL_REASONS
 
 ROUGH = 0.05  # a stall sum further off than this is of passes that were not alike, and its shares are marked
 THROUGHPUT = {

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from ncuflow.io import BadInput
 from ncuflow.parsers import container, lines, ncu, wire
-from ncuflow.parsers.registry import STALL_REASONS
 from ncuflow.parsers.schema import build
+from ncuflow.parsers.stalls import STALL_REASONS
 
 ROOT = Path(__file__).parents[1]
 H200 = ROOT / "recordings/h200"

@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 
 from ncuflow import docs
 from ncuflow.format import quantity
-from ncuflow.parsers.registry import (
-    METRICS,
-    NOT_COUNTED,
-    STALL_REASONS,
-    architecture,
-    counters,
-)
+from ncuflow.parsers.registry import METRICS, NOT_COUNTED, architecture, counters
 from ncuflow.parsers.sources import Ceiling, NotANumber, source
+from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.parsers.units import base_unit, scale
 
 # What `ncu --query-metrics --chips …` of ncu 2025.3.1 lists for an A100 and for an H100.

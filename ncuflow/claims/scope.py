@@ -17,7 +17,8 @@ from ncuflow.findings import noise
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
 from ncuflow.model import Kernel, Point, Results, Stall
-from ncuflow.parsers.registry import METRICS, STALL_REASONS
+from ncuflow.parsers.registry import METRICS
+from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target import known
 
 # What an expression reads: a number, a text, a yes or no, a list of these, or None where unknown.
