@@ -65,7 +65,7 @@ RULES = {
     "gate": ("ncuflow.compare.gate", "fail on a slow-down of a comparison"),
     "compare-figures": ("ncuflow.pages.compare_figures", "a comparison -> figures"),
     "compare-page": ("ncuflow.pages.compare_page", "comparisons -> a Markdown page"),
-    "docs": ("ncuflow.docs", "docs/tables.md, metrics.md and measurements.md"),
+    "docs": ("ncuflow.docs", "the parts of docs/ that code knows: tables, metrics, columns"),
 }
 COMMANDS = USER | RULES
 
