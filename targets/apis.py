@@ -19,6 +19,7 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
+from ncuflow.runner import reference
 from ncuflow.runner.launch import (
     GpuFacts,
     Launch,
@@ -73,11 +74,36 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gqa_ragged": {"backend": "fa2"},
     "single_prefill": {"backend": "fa2"},
 }
-# What a module's functions are built from, to be compiled ahead; the others are built at their first call.
-GENERATORS = {
-    name: f"flashinfer.jit.{name}.gen_{name}_module"
-    for name in ("cascade", "page", "sampling", "topk", "rope")
+# What the functions of a module of FlashInfer are built from, to be compiled ahead, and single APIs with the arguments
+# that their inputs lead to; the others are built at their first call.
+GENERATORS: dict[str, tuple[Any, ...]] = {
+    name: (f"{name}.gen_{name}_module",) for name in ("cascade", "page", "sampling", "topk", "rope")
 }
+GENERATORS |= {
+    f"{name}_and_mul": ("activation.gen_act_and_mul_module", name)
+    for name in ("silu", "gelu", "gelu_tanh")
+}
+_BF16 = ("bfloat16", "bfloat16", "bfloat16")
+GENERATORS |= {
+    "bmm_fp8": ("gemm.gen_gemm_module",),
+    "concat_mla_k": ("dsv3_optimizations.gen_concat_mla_module",),
+    "gqa_paged_decode": (
+        "attention.gen_batch_decode_module", *_BF16, "int32", 128, 128, 0, False, False
+    ),
+    "layernorm_quant": ("norm.gen_norm_module",),
+    "mla_paged_decode": (
+        "attention.gen_batch_mla_module", "fa2", *_BF16, "int32", 512, 64, False
+    ),
+    "selective_state_update": (
+        "mamba.selective_state_update.gen_selective_state_update_sm90_module",
+        "bfloat16", "bfloat16", "float32", "float32", "int32", None, 64, 128, 1, "int32", "int64",
+    ),
+    "single_decode": ("attention.gen_single_decode_module", *_BF16, 128, 128, 0, False, False),
+    "tinygemm_bf16": ("tinygemm2.gen_tinygemm2_module",),
+    "top_k_varlen": ("topk.gen_topk_module",),
+}  # fmt: skip
+# FlashInfer documents these for compute capability 10 alone, and has no is_compute_capability_supported for them.
+BLACKWELL = ("rmsnorm_sigmoid_gate", "gated_residual_")
 # Modules of FlashInfer that an import of the rest does not need.
 APART = (
     "comm",
@@ -123,9 +149,13 @@ class Template:
         for part in self.function.__qualname__.split("."):
             owner = getattr(owner, part, None)
         asked = getattr(owner, "is_compute_capability_supported", None)
-        if gpu is None or asked is None:
+        if gpu is None:
             return None
         major, minor = capability(gpu)
+        if self.api.startswith(BLACKWELL) and major < 10:
+            return f"FlashInfer has it for other GPUs than {major}.{minor}"
+        if asked is None:
+            return None
         try:
             supported = asked(10 * major + minor)
         except ValueError:  # it declares the capability of some backends alone
@@ -175,12 +205,14 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         raise NotHereError(reason)
     torch.manual_seed(seed)
     made = template.trace.init(device=DEVICE, **sizes(template.trace, p))
+    made = LAYOUTS.get(p["api"], dict)(made)
     planned = "run" in made and set(made) <= {"plan", "run"}
     arguments = dict(made["run"] if planned else made)
+    arguments |= _dtypes(arguments)
     before = _cloned({**made.get("plan", {}), **arguments} if planned else arguments)
     call, plan = _callable(template, made.get("plan") if planned else None)
     settings = SETTINGS.get(p["api"], {}) if plan is None else {}
-    arguments |= settings | _dtypes(template, arguments)
+    arguments |= settings
     last: dict[str, Any] = {}
 
     def run() -> None:
@@ -243,15 +275,39 @@ def modules(p: Params) -> list[Any]:
     template = templates().get(p["api"])
     if template is None or template.absent():
         return []
-    name = template.function.__module__.split(".")[1]
-    if name == "activation":
-        from flashinfer.jit.activation import gen_act_and_mul_module
-
-        return [gen_act_and_mul_module(p["api"].removesuffix("_and_mul"))]
-    if name not in GENERATORS:
+    chosen = GENERATORS.get(p["api"]) or GENERATORS.get(template.function.__module__.split(".")[1])
+    if chosen is None:
         return []
-    module, _, function = GENERATORS[name].rpartition(".")
-    return [getattr(importlib.import_module(module), function)()]
+    import torch
+
+    module, _, function = chosen[0].rpartition(".")
+    dtypes = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+    dtypes |= {"int32": torch.int32, "int64": torch.int64}
+    try:
+        generate = getattr(importlib.import_module(f"flashinfer.jit.{module}"), function)
+        return [generate(*(dtypes.get(one, one) for one in chosen[1:]))]
+    except (ImportError, AttributeError, TypeError, RuntimeError):
+        return []  # another version of FlashInfer, or another GPU: at its first call
+
+
+def _column_major(made: dict[str, Any]) -> dict[str, Any]:
+    """As FlashInfer documents the second matrix of bmm_fp8: its template has it row by row."""
+    return made | {"B": made["B"].mT.contiguous().mT}
+
+
+def _one_step_per_head(made: dict[str, Any]) -> dict[str, Any]:
+    """As the kernel asks for: one time step, decay, bias and skip per head, broadcast to its elements."""
+    dim, states = made["A"].shape
+    tied = {name: made[name][:1, None].expand(1, dim) for name in ("D", "dt_bias")}
+    tied["dt"] = made["dt"][:, :1].contiguous()[..., None].expand(-1, 1, dim)
+    return made | tied | {"A": made["A"][0, :1, None, None].expand(1, dim, states)}
+
+
+# Templates whose inputs do not have the strides that the call asks for.
+LAYOUTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "bmm_fp8": _column_major,
+    "selective_state_update": _one_step_per_head,
+}
 
 
 @contextmanager
@@ -290,19 +346,34 @@ class Compared:
         return _tensors(out) if out is not None else self._written(self.arguments)
 
     def _written(self, arguments: Mapping[str, Any]) -> list[Tensor]:
-        names = [d.param or name for name, d in self.trace.outputs.items() if hasattr(d, "param")]
+        """The arguments that the outputs are written to; one that no argument is named after takes the place of that
+        whose type it has."""
+        named = [(n, d) for n, d in self.trace.outputs.items() if hasattr(d, "param")]
+        names = [
+            d.param or (n if n in arguments else str(getattr(d, "dtype_from", "")))
+            for n, d in named
+        ]
         return [t for name in names for t in _tensors(arguments.get(name))]
 
     def output(self) -> tuple[Tensor, ...]:
-        """What the run gave, in float32; of whole numbers the share that is right."""
+        """What the run gave, in float32; of whole numbers the share that is right.
+
+        Of the tensors that the run wrote, those that the reference gives; of sampled tokens, which are drawn, the share
+        that may be drawn.
+        """
         import torch
 
+        if "samples" in self.trace.outputs:
+            self.expected = [torch.ones(1)]
+            return (torch.tensor([drawable(self.before, self.actual()[0])]),)
         inputs = _cloned(self.before)
         with limited(REFERENCE_S, "its reference does not end"):
             given = self.trace.reference(**reference_arguments(self.trace, inputs))
             torch.cuda.synchronize()
         actual = self.actual()
         expected = _tensors(given) if given is not None else self._written(inputs)
+        if given is not None and self.last["out"] is None:
+            actual = actual[: len(expected)]
         if not actual or len(expected) < len(actual):
             raise NotHereError("its reference gives other outputs than the call")
         pairs = [(a, e.reshape(a.shape)) for a, e in zip(actual, expected, strict=False)]
@@ -322,6 +393,23 @@ class Compared:
             return bool(self.trace.check(*((x[0] if single else x) for x in (expected, actual))))
         except Exception:  # some checks take more than the outputs
             return False
+
+
+def drawable(given: Mapping[str, Any], samples: Tensor) -> float:
+    """The share of sampled tokens that have a probability above zero after the call's filters."""
+    import torch
+
+    probs = given.get("probs")
+    probs = torch.softmax(given["logits"].float(), dim=-1) if probs is None else probs.float()
+    limits = {"top_k": probs.shape[-1], "top_p": 1.0, "min_p": 0.0}
+    for name in limits.keys() & given.keys():
+        one = given[name]
+        limits[name] = one.reshape(-1, 1) if isinstance(one, torch.Tensor) else one
+    allowed = reference.likely(probs, **limits) & (probs > 0)
+    token = samples.long().reshape(-1, 1)
+    inside = (token >= 0) & (token < probs.shape[-1])
+    found = allowed.gather(1, token.clamp(0, probs.shape[-1] - 1)) & inside
+    return float(found.float().mean())
 
 
 def reference_arguments(trace: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -386,7 +474,7 @@ def _wrapper(kind: Any, settings: Mapping[str, Any]) -> Any:
     return kind(**arguments)
 
 
-def _dtypes(template: Template, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _dtypes(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments that should be a torch dtype and that the template gives as a number: bfloat16."""
     import torch
 
@@ -411,8 +499,15 @@ def _moved(arguments: Mapping[str, Any], outputs: list[Tensor]) -> int:
     given = {
         k: v for k, v in arguments.items() if not any(w in k for w in ("workspace", "semaphore"))
     }
-    each = {t.data_ptr(): t.numel() * t.element_size() for t in (*_tensors(given), *outputs)}
+    each = {t.data_ptr(): _size(t) for t in (*_tensors(given), *outputs)}
     return sum(each.values())
+
+
+def _size(tensor: Tensor) -> int:
+    """Bytes of the elements of a tensor; those that it repeats count once."""
+    own = [n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
+    size: int = math.prod(own) * tensor.element_size()
+    return size
 
 
 def _tensors(value: Any) -> list[Tensor]:

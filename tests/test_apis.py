@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,14 +117,15 @@ def test_a_call_is_run_checked_and_restored(monkeypatch: pytest.MonkeyPatch) -> 
         x.mul_(factor)
 
     def init(*, num_tokens: int, device: str) -> dict[str, Any]:
-        return {"x": torch.ones(num_tokens, 4), "workspace": torch.zeros(1 << 10)}
+        return {"x": torch.ones(num_tokens, 4), "workspace": torch.zeros(1 << 10), "dtype": 1}
 
-    def reference(x: Any, factor: float = 9.0, **kwargs: Any) -> Any:
+    def reference(x: Any, dtype: Any, factor: float = 9.0, **kwargs: Any) -> Any:
+        assert dtype is torch.bfloat16  # a number would be the index of a GPU
         return x * factor
 
     made = template(init, reference, outputs={"x": SimpleNamespace(param=None)})
     monkeypatch.setattr(apis, "templates", lambda: {"half": apis.Template("half", half, made)})
-    monkeypatch.setattr(apis, "_callable", lambda *a: (lambda x, workspace: half(x), None))
+    monkeypatch.setattr(apis, "_callable", lambda *a: (lambda x, workspace, dtype: half(x), None))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(apis, "DEVICE", "cpu")
     launch = apis.prepare({"api": "half", "tokens": 8, "batch": 1})
@@ -137,6 +139,95 @@ def test_a_call_is_run_checked_and_restored(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(found, expected) and found[0, 0] == 0.5
     with pytest.raises(apis.NotHereError, match="no template of that name"):
         apis.prepare({"api": "whole", "tokens": 8, "batch": 1})
+
+
+def compared(trace: Any, before: dict[str, Any], now: dict[str, Any], out: Any = None) -> Any:
+    one = apis.Template("made", lambda: None, trace)
+    return apis.Compared(one, before, now, {"out": out})
+
+
+def test_an_output_that_no_argument_is_named_after_took_the_place_of_the_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in Gemma's fused norm: the reference gives the first of two tensors that the call writes."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    outputs = {
+        "output": SimpleNamespace(param=None, dtype_from="input"),
+        "residual": SimpleNamespace(param=None, dtype_from="input"),
+    }
+    made = template(reference=lambda input, residual: (input + residual) * 3, outputs=outputs)
+    before = {"input": torch.ones(4), "residual": torch.full((4,), 2.0)}
+    now = {"input": torch.full((4,), 9.0), "residual": torch.full((4,), 3.0)}
+    found = compared(made, before, now)
+    assert torch.equal(*found.output(), torch.full((4,), 9.0))
+    assert torch.equal(*found.reference(), torch.full((4,), 9.0))
+
+
+@pytest.mark.parametrize(
+    ("limits", "right", "wrong"),
+    [
+        ({}, 3, 4),
+        ({"min_p": 0.5}, 1, 2),
+        ({"top_k": [2]}, 1, 2),
+        ({"top_p": [0.5]}, 1, 2),
+        ({}, 0, -1),
+        ({}, 0, 5),
+    ],
+)
+def test_a_sampled_token_is_right_where_it_may_be_drawn(
+    limits: dict[str, Any], right: int, wrong: int
+) -> None:
+    torch = pytest.importorskip("torch")
+    probs = torch.tensor([[0.4, 0.3, 0.15, 0.15, 0.0]] * 2)
+    given = {name: torch.tensor(v * 2) if isinstance(v, list) else v for name, v in limits.items()}
+    made = template(outputs={"samples": SimpleNamespace(param=None)})
+    for source in ({"probs": probs}, {"logits": probs.log()}):
+        tokens = torch.tensor([right, wrong], dtype=torch.int32)
+        found = compared(made, source | given, {}, tokens)
+        assert (found.output()[0].item(), found.reference()[0].item()) == (0.5, 1.0)
+
+
+def test_inputs_get_the_strides_that_the_call_asks_for() -> None:
+    torch = pytest.importorskip("torch")
+    made = apis.LAYOUTS["bmm_fp8"]({"A": 1, "B": torch.rand(2, 3, 5)})
+    assert made["B"].shape == (2, 3, 5) and made["B"].stride() == (15, 1, 3)
+    plain = {"A": torch.rand(6, 7), "D": torch.rand(6), "dt_bias": torch.rand(6)}
+    made = apis.LAYOUTS["selective_state_update"](plain | {"dt": torch.rand(4, 6)})
+    assert made["dt"].shape == (4, 1, 6) and made["dt"].stride()[1:] == (1, 0)
+    assert made["A"].shape == (1, 6, 7) and made["A"].stride() == (1, 0, 0)
+    assert made["D"].shape == made["dt_bias"].shape == (1, 6)
+    assert made["D"].stride() == made["dt_bias"].stride() == (1, 0)
+    assert apis._moved(made, []) == 4 * (1 + 1 + 1 + 4)  # what is broadcast counts once
+
+
+def test_what_flashinfer_has_for_blackwell_alone_is_not_for_hopper() -> None:
+    one = apis.Template("rmsnorm_sigmoid_gate", inspect.getdoc, template(1, 1))
+    assert one.unable({"compute_capability": "9.0"}) is not None
+    assert one.unable({"compute_capability": "10.0"}) is None
+
+
+def test_an_api_is_compiled_ahead_by_its_own_name_or_its_modules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    jit = ModuleType("flashinfer.jit.page")
+    jit.gen_page_module = lambda: "page"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flashinfer.jit.page", jit)
+    norm = ModuleType("flashinfer.jit.norm")  # of a version without gen_norm_module
+    monkeypatch.setitem(sys.modules, "flashinfer.jit.norm", norm)
+
+    def one(name: str, module: str) -> apis.Template:
+        def function() -> None: ...
+
+        function.__module__ = f"flashinfer.{module}"
+        return apis.Template(name, function, template(1, 1))
+
+    found = {"append": one("append", "page"), "layernorm_quant": one("layernorm_quant", "norm")}
+    found["silu_and_mul_of_another_kind"] = one("silu_and_mul_of_another_kind", "activation")
+    monkeypatch.setattr(apis, "templates", lambda: found)
+    made = {name: apis.modules({"api": name}) for name in found}
+    assert made == {"append": ["page"], "layernorm_quant": [], "silu_and_mul_of_another_kind": []}
 
 
 def test_the_list_says_what_runs_here_and_why_the_rest_does_not(
