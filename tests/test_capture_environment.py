@@ -237,6 +237,8 @@ def test_what_cannot_be_measured_has_no_ceilings_and_says_why(
     found = looked(tmp_path)
     assert found.pop("reason") == f"{type(error).__name__}: {error}"
     assert found == {"copy_gbs": None, "read_gbs": None, "matmul_tflops": None}
+    last = json.loads((tmp_path / "environment.json").read_text())["findings"][-1]
+    assert (last["check"], last["status"]) == ("ceilings", "warn") and str(error) in last["found"]
 
 
 def test_without_a_gpu_torch_is_not_even_loaded(
@@ -245,3 +247,5 @@ def test_without_a_gpu_torch_is_not_even_loaded(
     monkeypatch.setattr(lock, "output_of", lambda command: None)
     monkeypatch.setattr(preflight, "Gpu", lambda: pytest.fail("torch is asked"))
     assert looked(tmp_path)["reason"] == "no GPU is visible"
+    rows = json.loads((tmp_path / "environment.json").read_text())["findings"]
+    assert "ceilings" not in {row["check"] for row in rows}, "the missing GPU is a row of its own"
