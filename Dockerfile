@@ -5,7 +5,7 @@
 FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
 
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends python3-venv python3-dev g++ git nsight-systems-cli cuda-nsight-compute-13-0 \
+    && apt-get install -y --no-install-recommends python3-venv python3-dev g++ git cuda-nsight-compute-13-0 cuda-nsight-systems-13-0 \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /ncuflow
