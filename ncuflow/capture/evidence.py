@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture import manifest
-from ncuflow.capture.machine import counters_refused_here, gpus, tool
+from ncuflow.capture.machine import counters_refused_here, gpu_names, tool
 from ncuflow.format import slug
 from ncuflow.io import resource
 from ncuflow.runner import sweep
@@ -171,11 +171,6 @@ def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
 def can_capture() -> bool:
     """A GPU is visible and the packages of the extra ``capture`` are installed."""
     return bool(gpu_names()) and all(find_spec(name) for name in ("torch", "flashinfer"))
-
-
-def gpu_names() -> list[str]:
-    """Names of the GPUs that `machine.gpus` lists."""
-    return [row.split(", ")[0] for row in gpus()]
 
 
 def live_tools(config: dict[str, Any]) -> frozenset[str]:

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.jitprobe import MARKER, plain_path
-from ncuflow.capture.lock import gpu_lock, gpu_names
+from ncuflow.capture.lock import gpu_lock
+from ncuflow.capture.machine import gpu_names
 from ncuflow.capture.process import CaptureError, minimal_environment, run_child
 from ncuflow.io import scratch, write_json
 from ncuflow.runner.origin import now, package_version

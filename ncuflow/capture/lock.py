@@ -95,14 +95,6 @@ def visible_gpus() -> list[VisibleGpu]:
     return gpus
 
 
-def gpu_names() -> list[str]:
-    """Names of the visible GPUs; empty without one."""
-    try:
-        return [gpu.name for gpu in visible_gpus()]
-    except CaptureError:
-        return []
-
-
 def lock_folder() -> Path:
     """The per-user folder of lock files; not below TMPDIR, which may be another one in each job."""
     return own_folder(os.environ.get("NCUFLOW_LOCK_DIR") or f"/tmp/ncuflow-gpu-{os.getuid()}")

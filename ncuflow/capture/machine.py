@@ -42,6 +42,11 @@ def gpus() -> tuple[str, ...]:
     return () if visible == "" or program is None else _listed(program, visible)
 
 
+def gpu_names() -> list[str]:
+    """Names of the GPUs that `gpus` lists."""
+    return [row.split(", ")[0] for row in gpus()]
+
+
 @cache  # asked several times by a run that begins, and up to half a second each
 def _listed(program: str, visible: str | None) -> tuple[str, ...]:
     chosen = [] if visible is None else [f"--id={visible.split(',')[0].strip()}"]
