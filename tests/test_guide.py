@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings.jit import summary
 from ncuflow.pages import guide_commands
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.pages import render
@@ -337,8 +338,13 @@ def test_jit_source_and_commands_where_the_evidence_has_them(evidence):
     module = {"target": "rmsnorm", "aot": False, "cache": {".cache/flashinfer/0.6.18/90a/cached_ops/norm/norm.so": 2048},
               "cold": {"uri": "norm", "generation_s": 0.01, "build_s": 33.0, "load_s": 0.002},
               "disk": {"build_and_load_s": 0.005, "memory_hit_s": 2e-6}, "first_launch": {}}  # fmt: skip
-    write(evidence / "results", "jit_analysis", {"cpu_count": 16, "method": "fresh processes", "modules": {
-        "rmsnorm": module, "rope": {"target": "rope", "aot": False, "cold": {"error": "no nvcc | at all"}}}})  # fmt: skip
+    modules = {
+        "rmsnorm": module,
+        "rope": {"target": "rope", "aot": False, "cold": {"error": "no nvcc | at all"}},
+    }
+    rows = [summary(name, found) for name, found in modules.items()]
+    jit = {"cpu_count": 16, "method": "fresh processes", "modules": modules, "summary": rows}
+    write(evidence / "results", "jit_analysis", jit)
     write(root / "decode" / "b0", "sweep", {"command": ["ncu", "--nvtx", "-o", "a b"]})
     text = page(evidence)
     assert "| Python API | `flashinfer.norm.rmsnorm` | `norm/__init__.py:142` |" in text

@@ -28,6 +28,11 @@ def _strikes(function: Callable[..., str]) -> Callable[..., str]:
     return formatter
 
 
+def seconds(value: float | None) -> str:
+    """A time in seconds, as milliseconds or microseconds where that reads better."""
+    return micro(None if value is None else value * 1e6)
+
+
 def cell(text: Any) -> str:
     """Text that is safe inside a Markdown table cell, whoever wrote it: one line, and no HTML in it."""
     if text is None or text == "":
@@ -52,6 +57,7 @@ FILTERS = {
     "percent": _strikes(percent),
     "pct": _strikes(pct),
     "micro": _strikes(micro),
+    "seconds": seconds,
     "cell": cell,
     "limiter_name": label,
     "code": code,

@@ -107,34 +107,16 @@ def jit(found: Any) -> Context | None:
     """JIT measurements for the guide: rows of latencies, and the cache of the first module."""
     if not found or not found.get("modules"):
         return None
-    rows = [_latency(name, m) for name, m in found["modules"].items()]
     built = [m for m in found["modules"].values() if m.get("cache")]
     smallest = min(built, key=lambda m: len(m["cache"]), default=None)
     return {
-        "rows": rows,
+        "rows": found["summary"],
         "method": found.get("method"),
         "cpu_count": found.get("cpu_count"),
         "aot": any(m.get("aot") for m in found["modules"].values()),
         "tree": tree(smallest["cache"]) if smallest else None,
         "flags": _flags(built),
     }
-
-
-def _latency(name: str, module: Mapping[str, Any]) -> Context:
-    """Times of a module in microseconds, None where a step was not measured."""
-    cold, disk = module.get("cold") or {}, module.get("disk") or {}
-    first = module.get("first_launch") or {}
-    seconds = {
-        "generation": cold.get("generation_s"),
-        "build": cold.get("build_s"),
-        "load": cold.get("load_s"),
-        "disk": disk.get("build_and_load_s"),
-        "memory": disk.get("memory_hit_s"),
-        "first": first.get("first_launch_s"),
-        "later": first.get("later_launch_s"),
-    }
-    times = {f"{k}_us": None if v is None else v * 1e6 for k, v in seconds.items()}
-    return {"name": name, "error": cold.get("error")} | times
 
 
 def _flags(built: list[Context]) -> str | None:
