@@ -90,6 +90,14 @@ def test_planted_number_is_caught_with_its_kind_cell_and_limit(kind, cell, plant
     assert message.startswith(f"decode/B128: {cell} = ") and found[0].cause in message
 
 
+@pytest.mark.parametrize(("ns", "found"), [(1_900.0, 0), (3_000.0, 1), (None, 1)])
+def test_stall_reasons_of_a_launch_below_two_microseconds_are_not_held_against_another_pass(
+    ns, found
+):
+    planted = bent_kernel(ratio=2.3, metrics={"duration_ns": ns} if ns else {})
+    assert len([v for v in check(kernels=planted) if v.kind == "warp latency"]) == found
+
+
 def test_l2_holds_back_at_most_its_size():
     def bytes_ratio(held: float) -> list:
         counted = 4.2971e9 - held * (60 << 20)  # of 60 MiB L2

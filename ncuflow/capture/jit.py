@@ -27,7 +27,7 @@ from ncuflow.capture.lock import gpu_lock
 from ncuflow.capture.machine import gpu_names
 from ncuflow.capture.process import CaptureError, minimal_environment, run_child
 from ncuflow.io import scratch, write_json
-from ncuflow.runner.origin import now, package_version
+from ncuflow.runner.origin import flashinfer_version, now, package_version
 from ncuflow.target import jit_modules
 
 SHOWN_ENVIRONMENT = re.compile(r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CC|CXX)$")
@@ -122,7 +122,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "date": now(),
         "gpu": next(iter(gpu_names()), None),
         "cpu_count": os.cpu_count(),
-        "flashinfer": package_version("flashinfer-python", "flashinfer"),
+        "flashinfer": flashinfer_version(),
         "torch": package_version("torch"),
         "aot_ignored": args.ignore_aot,
         "method": METHOD,

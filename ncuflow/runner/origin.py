@@ -22,7 +22,7 @@ def origin(gpu: str | None, driver: str | None, **tools: str | None) -> Origin:
         "driver": driver,
         "cuda": torch_cuda(),
         "torch": package_version("torch"),
-        "flashinfer": package_version("flashinfer-python", "flashinfer"),
+        "flashinfer": flashinfer_version(),
         # with it FlashInfer takes other kernels
         "cutlass_dsl": package_version("nvidia-cutlass-dsl"),
         "ncu": tools.get("ncu"),
@@ -45,6 +45,21 @@ def package_version(*names: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def flashinfer_version() -> str | None:
+    """Version of the FlashInfer that would be imported: of its distribution, else, of a source tree, what its folder says."""
+    known = package_version("flashinfer-python", "flashinfer")
+    folder = package_folder("flashinfer")
+    return built_version(folder) if known is None and folder is not None else known
+
+
+def built_version(folder: Path) -> str | None:
+    """The version in a FlashInfer package's own metadata of its build."""
+    meta = folder / "_build_meta.py"
+    text = meta.read_text("utf-8") if meta.exists() else ""
+    match = re.search(r"__version__\s*=\s*[\"']([^\"']+)", text)
+    return match.group(1) if match else None
 
 
 def package_folder(name: str) -> Path | None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ncuflow.capture.process import CaptureError
 from ncuflow.io import write_json
-from ncuflow.runner.origin import package_folder, package_version
+from ncuflow.runner.origin import built_version, package_folder, package_version
 from ncuflow.source import cuda
 from ncuflow.source.api import exports, signatures
 from ncuflow.source.cuda import Function, functions
@@ -240,14 +240,8 @@ def function_table(package: Package) -> dict[str, list[list[Any]]]:
 
 def version(root: Path) -> str | None:
     """FlashInfer's version: build metadata, the dist-info beside it, or the installed one."""
-    meta = root / "_build_meta.py"
-    match = (
-        re.search(r"__version__\s*=\s*[\"']([^\"']+)", meta.read_text("utf-8"))
-        if meta.exists()
-        else None
-    )
-    if match:
-        return match.group(1)
+    if built := built_version(root):
+        return built
     infos = sorted(root.parent.glob("flashinfer_python-*.dist-info"))
     return (
         infos[0].name.split("-")[1].removesuffix(".dist")

@@ -35,7 +35,7 @@ from ncuflow.capture.process import CaptureError, run_child
 from ncuflow.io import UsageError, read_json, replacing, scratch, write_text
 from ncuflow.private import masked
 from ncuflow.runner import builds, sweep
-from ncuflow.runner.origin import now, package_version
+from ncuflow.runner.origin import flashinfer_version, now, package_version
 from ncuflow.static import dsl, sass
 from ncuflow.static.device import RESERVED_SHARED
 from ncuflow.static.facts import FILE, default_blocks
@@ -222,7 +222,7 @@ def origin(arch: str, todo: Sequence[Job]) -> dict[str, Any]:
         "date": now(),
         "compute_capability": arch.rstrip("af"),
         "arch": todo[0].arch if todo else None,
-        "flashinfer": package_version("flashinfer-python", "flashinfer"),
+        "flashinfer": flashinfer_version(),
         "cute_dsl": package_version("nvidia-cutlass-dsl"),
         "tools": {name: _version(name) for name in TOOLS},
     }

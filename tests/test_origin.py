@@ -1,0 +1,22 @@
+"""What a capture is made with, read from what is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from ncuflow.runner import origin
+
+
+def test_a_flashinfer_without_a_distribution_says_its_version_itself(tmp_path, monkeypatch):
+    folder = tmp_path / "flashinfer"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+
+    def none(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(origin.importlib.metadata, "version", none)
+    monkeypatch.setattr(origin, "package_folder", lambda name: folder)
+    assert origin.flashinfer_version() is None
+    (folder / "_build_meta.py").write_text('__version__ = "0.6.14"\n')
+    assert origin.flashinfer_version() == "0.6.14"
