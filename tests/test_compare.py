@@ -152,6 +152,15 @@ def test_a_change_without_evidence_stays_unexplained() -> None:
     assert found["causes"] == [] and found["unexplained"] == pytest.approx(delta(found))
 
 
+def test_a_change_of_a_point_that_one_side_did_not_profile_says_so() -> None:
+    base, head = pair(*planted(7, **point("decode/B8", 60.0)))
+    said = "ncu did not profile on both sides (`decode/B8`)"
+    assert not [n for n in compare(base, head, LIMITS)["statistics"]["notes"] if said in n]
+    base.points["decode/B8"]["kernels"] = []
+    base.points["decode/B3"]["kernels"] = []  # unchanged: nothing to explain
+    assert [n for n in compare(base, head, LIMITS)["statistics"]["notes"] if said in n]
+
+
 def test_noise_is_admitted() -> None:
     base, head = pair(sweep(), between=0.15)
     document = compare(base, head, LIMITS)

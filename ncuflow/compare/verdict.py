@@ -139,7 +139,7 @@ def compare(base: Side, head: Side, settings: Settings) -> Comparison:
             notes=[
                 *notes(points, floors),
                 *_paced_by_host(points, floors),
-                *_untraced(base, head, points),
+                *_unseen(base, head, points),
             ],
         ),
         only_base=[name for name in base.points if name not in head.points],
@@ -270,19 +270,21 @@ def _paced_by_host(points: Sequence[PointChange], floors: Mapping[str, Floor]) -
         )
 
 
-def _untraced(base: Side, head: Side, points: Sequence[PointChange]) -> Iterator[str]:
-    """A note on changed times whose causes may be ones that only a trace shows."""
-    unknown = [
-        point.id
-        for point in points
-        if "cold_us" in point.metrics
-        and point.metrics["cold_us"].changed
-        and not (point.id in base.traced and point.id in head.traced)
-    ]
-    if unknown:
+def _unseen(base: Side, head: Side, points: Sequence[PointChange]) -> Iterator[str]:
+    """Notes on changed times whose causes may be ones that a side without a trace, or without counters, does not show."""
+    changed = [p.id for p in points if "cold_us" in p.metrics and p.metrics["cold_us"].changed]
+    untraced = [p for p in changed if not (p in base.traced and p in head.traced)]
+    if untraced:
         yield (
-            f"{len(unknown)} point(s) changed that nsys did not trace on both sides: a copy or a fill"
+            f"{len(untraced)} point(s) changed that nsys did not trace on both sides: a copy or a fill"
             " that came or went there would stay unexplained."
+        )
+    sides = base.points, head.points
+    uncounted = [p for p in changed if not all(side[p].get("kernels") for side in sides)]
+    if uncounted:
+        yield (
+            f"{len(uncounted)} point(s) changed that ncu did not profile on both sides ({', '.join(f'`{p}`' for p in uncounted[:3])}): "
+            "which kernels came, went or took another time there stays unexplained."
         )
 
 
