@@ -45,7 +45,7 @@ def brought(one: Found) -> str:
     if len(changes) > 1:
         text += f"; over {len(changes)} pairs {change(min(changes))} to {change(max(changes))}"
     if one.layers:
-        text += f"; its plan() takes longer, which {one.layers} launches pay for"
+        text += f"; its plan() takes longer, which {one.layers} {'launch pays' if one.layers == 1 else 'launches pay'} for"
     return text
 
 
