@@ -282,9 +282,10 @@ def _unseen(base: Side, head: Side, points: Sequence[PointChange]) -> Iterator[s
     sides = base.points, head.points
     uncounted = [p for p in changed if not all(side[p].get("kernels") for side in sides)]
     if uncounted:
+        some = ", ".join(f"`{name}`" for name in uncounted[:3])
         yield (
-            f"{len(uncounted)} point(s) changed that ncu did not profile on both sides ({', '.join(f'`{p}`' for p in uncounted[:3])}): "
-            "which kernels came, went or took another time there stays unexplained."
+            f"{len(uncounted)} point(s) changed that ncu did not profile on both sides ({some}): which"
+            " kernels came, went or took another time there stays unexplained."
         )
 
 
