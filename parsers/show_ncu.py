@@ -115,7 +115,7 @@ def _line(kernel: Row) -> list[str]:
     grid = None if kernel["grid"] is None else "×".join(str(n) for n in kernel["grid"])
     return [
         str(kernel["index"]),
-        short(kernel["name"], 27),
+        short(kernel["name"], 26),
         short(grid.removesuffix("×1").removesuffix("×1") if grid else None, 11),
         quantity(kernel["duration_ns"], "ns"),
         *("–" if value is None else f"{value:.0f}%" for value in percent),
