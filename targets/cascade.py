@@ -248,6 +248,19 @@ TARGET = Target(
             choice="cascade",
         ),
         Opportunity(
+            what="fa2 for a sequence's own level",
+            shown="the tensor cores do {flops_tensor_counted} where {flops_analytic} are asked for: fa3's tile is 128 query rows,"
+            " and a sequence's own level has one per head",
+            where=lambda f: (
+                f["variant"] == "cascade"
+                and f["main_kernel"] == "PrefillWithKVCacheKernel"
+                and f["flops_tensor_counted"] > 4 * f["flops_analytic"]
+            ),
+            symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
+            change='build the wrapper of the last level with `backend="fa2"`: the constructor leaves it to FlashInfer\'s choice',
+            how="pass a backend on in `cascade.py`, and compare two builds",
+        ),
+        Opportunity(
             what="flat decode",
             shown="{kernel_count} kernels follow each other: levels, cleared outputs, a merge",
             where=lambda f: f["variant"] == "cascade",

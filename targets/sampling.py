@@ -196,18 +196,22 @@ TARGET = Target(
             ignoring=("top_k",),
         ),
         Choice(
-            "sampling_logits", "Probabilities or logits", "variant", "from_probs", "from_logits"
+            "sampling_logits",
+            "Probabilities that are there, or logits",
+            "variant",
+            "from_probs",
+            "from_logits",
         ),
         Choice("sampling_peaked", "Peaked or flat logits", "logit_std", 3, 1),
     ),
     opportunities=(
         Opportunity(
             what="sampling from logits",
-            shown="probabilities are made by a softmax before, of which this call's {time_cold_us} knows nothing",
-            where=lambda f: f["variant"] == "from_probs",
+            shown="probabilities take {time_cold_us} of softmax before a token is drawn from them",
+            where=lambda f: f["variant"] == "softmax",
             symbol=Symbol("SamplingFromLogitsKernel", "sampling.cuh"),
             change="`sampling_from_logits` (Gumbel-max), which needs no softmax",
-            choice="sampling_logits",
+            how="the time of `from_logits` against those of `softmax` and `from_probs` together",
         ),
         Opportunity(
             what="more sequences in one call",
