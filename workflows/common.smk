@@ -180,13 +180,6 @@ def finish():
         DISPLAY.end()
 
 
-# How many jobs begin per second is a matter of clusters. Here Snakemake would weigh the waiting jobs once a second for each
-# job that has begun, and stay for a second after the last.
-onstart:
-    if workflow.local_exec:
-        workflow.scheduler.job_rate_limiter = None
-
-
 onsuccess:
     finish()
 
