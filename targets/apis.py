@@ -67,8 +67,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "top_k_ragged_transform": {"num_rows": 64, "max_len": 4096, "k": 256},
 }
-# Settings without which the call would need another library, or a module that takes minutes to build.
+# Axes with a default that the inputs index by the sequence: a slot for each, or the call writes beyond them.
+POOLS = {"gdn_mtp": "pool_size", "gdn_fused_decode": "num_pages"}
+# Settings without which the call would need another library or a module that takes minutes to build, or would not be what
+# the template's reference computes.
 SETTINGS: dict[str, dict[str, Any]] = {
+    "gdn_decode": {"use_qk_l2norm": False},
     "gemm_bf16": {"backend": "cublaslt"},
     "gqa_paged_prefill": {"backend": "fa2"},
     "gqa_ragged": {"backend": "fa2"},
@@ -265,6 +269,8 @@ def sizes(trace: Any, p: Params) -> dict[str, int]:
         if one.default is one.empty and one.kind is not one.VAR_KEYWORD and one.name != "device"
     }
     found |= SPECIAL.get(label, {})
+    if label in POOLS:
+        found[POOLS[label]] = found["batch_size"]
     if "batch_size_plus_1" in found:
         found["batch_size_plus_1"] = found["batch_size"] + 1
     return found

@@ -40,6 +40,13 @@ def test_an_axis_with_a_limit_keeps_it() -> None:
     assert apis.sizes(made, {"tokens": 4096, "batch": 1}) == {"M": 16}
 
 
+def test_states_that_are_indexed_by_the_sequence_are_as_many_as_sequences() -> None:
+    def init(*, batch_size: int, pool_size: int = 8) -> None: ...
+
+    made = template(init, name_prefix="gdn_mtp")
+    assert apis.sizes(made, {"tokens": 16, "batch": 64}) == {"batch_size": 64, "pool_size": 64}
+
+
 def test_the_reference_gets_its_arguments_by_its_own_names() -> None:
     def reference(
         k_cache: Any, kv_indptr: Any, kv_indices: Any, eps: float = 1e-5, **kw: Any
