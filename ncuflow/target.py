@@ -94,11 +94,14 @@ class Choice:
         return tuple((name, value) for name, value in params.items() if name not in varied)
 
 
-def uneven(target: str) -> tuple[Choice, ...]:
-    """What uneven lengths cost a target whose parameter "lengths" is ``runner.lengths.LENGTHS``."""
+def uneven(target: str, work: str = "") -> tuple[Choice, ...]:
+    """What uneven lengths cost a target whose parameter "lengths" is ``runner.lengths.LENGTHS``.
+
+    work: what they change of its work, where that is not the number of tokens alone.
+    """
     title = "As many tokens in sequences of one length, or "
     return tuple(
-        Choice(f"{target}_{kind}", f"{title}{name} lengths", "lengths", "even", kind)
+        Choice(f"{target}_{kind}", f"{title}{name} lengths{work}", "lengths", "even", kind)
         for kind, name in (("lognormal", "log-normal"), ("zipf", "Zipf"))
     )
 

@@ -387,7 +387,7 @@ TARGET = Target(
     prices=(
         Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3"),
         Choice("prefill_auto", "fa2 or FlashInfer's choice", "backend", "fa2", "auto"),
-        *uneven("prefill"),
+        *uneven("prefill", ", whose squares add up to more work"),
         Choice(  # a ragged KV has no pages
             "layout", "Paged or ragged KV", "layout", "paged", "ragged", ignoring=("page_size",)
         ),
