@@ -151,12 +151,17 @@ def test_a_series_of_seven_versions_says_which_changed_what_and_why(
 ) -> None:
     text = render(seven, [None] * 6, "../figures")
     assert f"| point | {' | '.join(VERSIONS)} | step 1 |" in text
-    steps = re.findall(r"^\| (\d): (\S+) → (\S+) \| (.*?) \| (.*?) \| (.*) \|$", text, re.MULTILINE)
+    row = r"^\| (\d): (\S+) → (\S+) \| (.*?) \| (.*?) \| (.*?) \| (.*) \|$"
+    steps = re.findall(row, text, re.MULTILINE)
+    compared = [
+        f"{sum(p.target == t for p in step.points)}" for step in seven for t in ("decode", "rope")
+    ]
+    assert [n for step in steps for n in re.findall(r"\d+", step[3])] == compared
     assert [step[1:3] for step in steps] == list(itertools.pairwise(VERSIONS))
-    assert [step[3:5] for step in steps] == [
+    assert [step[4:6] for step in steps] == [
         ("decode 1", "–") if step == 3 else ("–", "–") for step in range(6)
     ]
-    assert "(1)" in steps[3][5] and steps[2][5] == "–"
+    assert "(1)" in steps[3][6] and steps[2][6] == "–"
     assert re.findall(r"\]\(\.\./figures/(.*?)\)", text) == ["series-decode.svg", "series-rope.svg"]
 
 
