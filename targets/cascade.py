@@ -77,7 +77,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     return Launch(
         run=run,
         output=lambda: (last["out"],),
-        reference=lambda: (_reference(q, k, v, whole),),
+        reference=lambda: (expected(q, k, v, whole),),
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (last["out"],),
         allocates=True,
@@ -175,7 +175,8 @@ def modules(p: Params) -> list[Any]:
     return [*found, cascade.gen_cascade_module()] if p["variant"] == "cascade" else found
 
 
-def _reference(q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
+def expected(q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> Tensor:
+    """Decode over a table of equally long sequences, in steps that fit into memory."""
     import torch
 
     per_sequence = 4 * table.lengths[0] * k.shape[2] * k.shape[3]

@@ -200,6 +200,7 @@ def test_every_sweep_of_the_configuration_expands(name: str) -> None:
         ("gemm", {"variant": "bmm", "dtype": "fp8", "backend": "cublas", "batch": 3, "m": 64},
          "gemm/bmm_cublas_B3_M64_N4096_K4096_fp8"),
         ("cascade", {}, "cascade/cascade_B64_S8192_L512_H32_K8_D128_P16_f16"),
+        ("pod", {}, "pod/pod_S1024_C1024_B32_L4096_H32_K8_D128_P16_f16"),
         ("rope", {}, "rope/cos_sin_cache_inplace_T4096_H32_K8_D128_f16_neox"),
         ("rope", {"variant": "rope", "inplace": False, "batch": 4, "style": "interleaved"},
          "rope/rope_T4096_B4_H32_K8_D128_f16_interleaved"),
@@ -243,6 +244,9 @@ def test_ids_do_not_change(name: str, changes: dict[str, Any], point: str) -> No
          2 * 4 * 256 * 384, 2 * 4 * 384 + 256 * 384 + 2 * 4 * 256 + 4 * 6),
         # 3 sequences see 16 + 5 tokens each; 16 + 3*5 are kept
         ("cascade", {"batch": 3, "prefix": 16, "kv_len": 5}, 4 * 63 * 32 * 128, 2 * 2 * 128 * (3 * 32 + 31 * 8)),
+        # 3 rows of 7 tokens, of whose 21 pairs a causal mask leaves half a square out, and 2 sequences of 5
+        ("pod", {"chunk": 3, "context": 7, "batch": 2, "kv_len": 5},
+         (4 * (21 - 4.5) + 4 * 10) * 32 * 128, 2 * 2 * 128 * ((3 + 2) * 32 + (7 + 10) * 8)),
         ("rmsnorm", {"rows": 10, "hidden": 64}, 5 * 640, (2 * 640 + 64) * 2),
         ("rmsnorm", {"rows": 10, "hidden": 64, "variant": "fused_add_rmsnorm"}, 6 * 640,
          (4 * 640 + 64) * 2),
@@ -346,6 +350,12 @@ def test_full_prefill_is_274_9_gflop() -> None:
         ("cascade", {"prefix": 100}, H200, "does not fill its pages of 16"),
         ("cascade", {"kv_heads": 5}, H200, "not a multiple of 5"),
         ("cascade", {"variant": "flat"}, A100, None),
+        ("pod", {"chunk": 2048}, H200, "1024 tokens does not hold a chunk of 2048"),
+        ("pod", {"kv_heads": 5}, H200, "not a multiple of 5"),
+        ("pod", {"kv_heads": 1}, H200, "tile has 16 rows, not the 32 query heads"),
+        ("pod", {"kv_heads": 1, "variant": "fa2"}, H200, None),
+        ("pod", {"variant": "fa3"}, A100, "fa3 needs compute capability 9.0"),
+        ("pod", {}, A100, None),
         ("sampling", {}, T4, None),
         ("rope", {"batch": 3}, H200, "do not split into 3"),
         ("rmsnorm", {}, T4, None),
@@ -817,6 +827,31 @@ def test_a_cascade_and_flat_decode_read_the_same_tokens(torch: Any) -> None:
     prefix = shared.gather(cache, 0, 1).expand(3, -1, 1, 1)
     expected = torch.cat([prefix, own.gather(cache, 0, 3)], dim=1)
     assert torch.equal(whole.gather(cache, 0, 3), expected)
+
+
+def test_a_chunks_rows_see_the_context_before_them_and_themselves(torch: Any) -> None:
+    from ncuflow.targets import pod
+
+    k = torch.zeros(5, 1, 4)
+    v = (
+        torch.arange(5.0).view(5, 1, 1).expand(5, 1, 4)
+    )  # with equal scores, the mean of what is seen
+    found = pod.expected_chunk(torch.zeros(2, 1, 4), k, v)
+    assert found[:, 0, 0].tolist() == pytest.approx([1.5, 2.0])
+
+
+def test_pod_is_planned_by_the_prefill_module_that_decodes_run_apart_from_it(
+    torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jit = pytest.importorskip("flashinfer.jit")
+    monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", "9.0a")
+    assert jit.gen_pod_module
+    pod = load("pod")
+    names = {
+        v: [m.name for m in pod.modules(params(pod, variant=v))] for v in ("pod", "fa2", "fa3")
+    }
+    assert names["fa2"] == names["fa3"][:1] == names["pod"][:1]
+    assert names["fa3"][1].endswith("sm90") and names["pod"][1].startswith("pod_with_kv_cache")
 
 
 def test_inputs_depend_on_point_and_seed_alone(torch: Any) -> None:

@@ -1,0 +1,286 @@
+"""Prefill and decode of one step in one launch: blocks of both run on each SM at once (POD attention).
+
+``variant`` fa2 and fa3 are what a server does without: a kernel for the prefill, and after it one for the decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ncuflow.runner import reference
+from ncuflow.runner.kv_pages import PageTable, page_table
+from ncuflow.runner.launch import (
+    ITEMSIZE,
+    TOLERANCE,
+    GpuFacts,
+    Inputs,
+    Launch,
+    Params,
+    Tensor,
+    capability,
+    torch_dtype,
+)
+from ncuflow.runner.planinfo import plan_info
+from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.targets import cascade, prefill
+
+WORKSPACE_BYTES = 128 << 20
+DECODE_ROWS = 16  # of the one tile that the kernel has for a decode, whatever plan() chooses
+
+
+def point_id(p: Params) -> str:
+    """E.g. pod_S1024_C1024_B32_L4096_H32_K8_D128_P16_f16."""
+    heads = f"H{p['qo_heads']}_K{p['kv_heads']}_D{p['head_dim']}"
+    step = f"S{p['chunk']}_C{p['context']}_B{p['batch']}_L{p['kv_len']}"
+    return f"{p['variant']}_{step}_{heads}_P{p['page_size']}_{p['dtype']}"
+
+
+def unable(p: Params, gpu: GpuFacts) -> str | None:
+    """Why this GPU cannot run the point; None if it can."""
+    group, rest = divmod(p["qo_heads"], p["kv_heads"])
+    if rest:
+        return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
+    if p["context"] < p["chunk"]:
+        return f"a context of {p['context']} tokens does not hold a chunk of {p['chunk']}"
+    if p["variant"] == "pod" and group > DECODE_ROWS:
+        return f"a decode's tile has {DECODE_ROWS} rows, not the {group} query heads of a KV head"
+    if p["variant"] == "fa3" and capability(gpu) != (9, 0):
+        return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    return None
+
+
+def work(p: Params) -> Work:
+    """FLOPs: 2*S*(2*C-S)*H*D of the chunk and 4*T*H*D of T decoded tokens. Bytes: all q, o, k and v once."""
+    chunk, context, batch, h, d = p["chunk"], p["context"], p["batch"], p["qo_heads"], p["head_dim"]
+    decoded = batch * p["kv_len"]
+    elements = (chunk + batch) * h + (context + decoded) * p["kv_heads"]
+    return Work(
+        flops=(2 * chunk * (2 * context - chunk) + 4 * decoded) * h * d,
+        bytes=2 * d * elements * ITEMSIZE[p["dtype"]],
+        convention="FlashInfer attention_flops: causal counts half, one query row per decode; q, k, v, o once",
+    )
+
+
+def prepare(p: Params, seed: int = 0) -> Launch:
+    """Inputs of seed and point id, planned. The reference covers both outputs whole."""
+
+    inputs = Inputs(TARGET.point_id(p), seed)
+    dtype = torch_dtype(p["dtype"])
+    heads, kv_heads = (p["qo_heads"], p["head_dim"]), (p["kv_heads"], p["head_dim"])
+    queries = tuple(inputs.normal(rows, *heads, dtype=dtype) for rows in (p["chunk"], p["batch"]))
+    chunk = tuple(inputs.normal(p["context"], *kv_heads, dtype=dtype) for _ in range(2))
+    table = page_table(inputs, p["batch"], p["kv_len"], p["page_size"])
+    shape = (len(table.indices), p["page_size"], *kv_heads)
+    k, v = (inputs.normal(*shape, dtype=dtype) for _ in range(2))
+    make = _together if p["variant"] == "pod" else _apart
+    decode, plan, attend = make(p, queries, chunk, (k, v), table)
+    last: dict[str, tuple[Tensor, ...]] = {}
+
+    def run() -> None:
+        last["out"] = attend()
+
+    plan()
+    return Launch(
+        run=run,
+        output=lambda: last["out"],
+        reference=lambda: (
+            expected_chunk(queries[0], *chunk),
+            cascade.expected(queries[1], k, v, table),
+        ),
+        tolerance=TOLERANCE[p["dtype"]],
+        buffers=lambda: last["out"],
+        allocates=True,
+        plan=plan,
+        info=plan_info(decode),
+    )
+
+
+def expected_chunk(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of a sequence's last tokens: each sees those before it, of the chunk and of the context."""
+    import torch
+
+    before = len(k) - len(q)
+    visible = torch.arange(before + 1, len(k) + 1, device=q.device)
+    return reference.attention(q, k, v, visible)
+
+
+Tensors = tuple[Tensor, ...]
+# (the wrapper of the decodes, plan(), and what returns the outputs of prefill and decodes)
+Planned = tuple[Any, Callable[[], None], Callable[[], Tensors]]
+
+
+def _workspace(q: Tensor) -> Tensor:
+    import torch
+
+    return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+
+
+def _decode_plan(p: Params, wrapper: Any, table: PageTable) -> Callable[[], None]:
+    """plan() of the decodes, which POD's wrapper and that of decode take alike."""
+    dtype = torch_dtype(p["dtype"])
+
+    def plan() -> None:
+        wrapper.plan(
+            table.indptr,
+            table.indices,
+            table.last_page_len,
+            p["qo_heads"],
+            p["kv_heads"],
+            p["head_dim"],
+            p["page_size"],
+            q_data_type=dtype,
+            kv_data_type=dtype,
+        )
+
+    return plan
+
+
+def _together(
+    p: Params, queries: Tensors, chunk: Tensors, cache: Tensors, table: PageTable
+) -> Planned:
+    import flashinfer
+
+    wrapper = flashinfer.PODWithPagedKVCacheWrapper(_workspace(queries[0]), "NHD")
+
+    def attend() -> Tensors:
+        return tuple(wrapper.run(queries[0], *chunk, queries[1], cache, causal_p=True))
+
+    return wrapper, _decode_plan(p, wrapper, table), attend
+
+
+def _apart(
+    p: Params, queries: Tensors, chunk: Tensors, cache: Tensors, table: PageTable
+) -> Planned:
+    import flashinfer
+    import torch
+
+    q = queries[0]
+    first = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(
+        _workspace(q), "NHD", backend=p["variant"]
+    )
+    decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+        _workspace(q), "NHD", use_tensor_cores=True
+    )
+    ends = (torch.tensor([0, n], dtype=torch.int32) for n in (p["chunk"], p["context"]))
+    rows, tokens = (end.to(q.device) for end in ends)
+    plan_decode = _decode_plan(p, decode, table)
+
+    def plan() -> None:
+        first.plan(
+            rows,
+            tokens,
+            p["qo_heads"],
+            p["kv_heads"],
+            p["head_dim"],
+            causal=True,
+            q_data_type=q.dtype,
+            kv_data_type=q.dtype,
+        )
+        plan_decode()
+
+    def attend() -> Tensors:
+        return first.run(q, *chunk), decode.run(queries[1], cache)
+
+    return decode, plan, attend
+
+
+def modules(p: Params) -> list[Any]:
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU.
+
+    The decodes are planned by fa2's prefill module, and apart from the prefill they run it.
+    """
+    from flashinfer.jit import gen_pod_module
+
+    settings = {"dtype": p["dtype"], "head_dim": p["head_dim"]}
+    backends = ("fa2", "fa3") if p["variant"] == "fa3" else ("fa2",)
+    found = [
+        module
+        for backend in backends
+        for module in prefill.modules(prefill.TARGET.parameters | settings | {"backend": backend})
+    ]
+    return [*found, gen_pod_module(*module_arguments(p))] if p["variant"] == "pod" else found
+
+
+def module_arguments(p: Params) -> tuple[Any, ...]:
+    """What FlashInfer's generator and cached getter of POD's module take.
+
+    Types of q, k and o and the dim; of prefill and decode: position encoding, window, soft cap.
+    """
+    import torch
+
+    dtype = torch_dtype(p["dtype"])
+    plain = (0, False, False)
+    return (dtype, dtype, dtype, p["head_dim"], *plain, False, torch.int32, *plain)
+
+
+TARGET = Target(
+    name="pod",
+    title="POD attention",
+    heading="Prefill and Decode in One Kernel",
+    order=13,
+    parameters={
+        "variant": "pod",  # fa2, fa3: a prefill of this backend, and then the decodes on tensor cores
+        "chunk": 1024,  # query tokens of the one sequence that is in its prefill
+        "context": 1024,  # KV tokens of that sequence, the chunk's own among them
+        "batch": 32,  # sequences that are decoded
+        "kv_len": 4096,  # KV tokens of each of them
+        "qo_heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "page_size": 16,  # of the decodes; the prefill's keys and values are contiguous
+        "dtype": "f16",
+    },
+    choices={
+        "variant": ("pod", "fa2", "fa3"),
+        "dtype": tuple(ITEMSIZE),
+        "head_dim": (64, 128),
+    },
+    small={"chunk": 128, "context": 128, "batch": 2, "kv_len": 128},
+    id=point_id,
+    unable=unable,
+    silences=lambda p: bool(p["variant"] == "fa3"),
+    memory=lambda p: work(p).bytes + 2 * WORKSPACE_BYTES,
+    work=work,
+    prepare=prepare,
+    generate=modules,
+    kernels=(
+        Symbol("PODWithKVCacheTensorKernel", "attention/pod.cuh"),
+        Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh"),
+        Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
+        Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+        Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+    ),
+    functions=(Symbol("PODWithKVCacheTensorDispatched", "attention/pod.cuh"),),
+    api={
+        "python": "flashinfer.pod.PODWithPagedKVCacheWrapper",
+        "jit": "flashinfer.jit.attention.modules.gen_pod_module",
+        "binding": "csrc/pod.cu",
+    },
+    sources=("pod.cu", "pod_jit_binding.cu", "pod_kernel_inst.jinja", "pod_customize_config.jinja"),
+    jit=(Jit("pod", "flashinfer.pod:get_pod_module", module_arguments),),
+    prices=(
+        Choice("pod", "fa2's two kernels, or one for both", "variant", "fa2", "pod"),
+        Choice("pod_fa3", "fa3's prefill and a decode, or one kernel", "variant", "fa3", "pod"),
+    ),
+    opportunities=(
+        Opportunity(
+            what="prefill and decodes in one kernel",
+            shown="a prefill, which waits for tensor cores, and {batch} decodes, which wait for memory, follow each other: "
+            "{kernel_count} kernels",
+            where=lambda f: f["variant"] == "fa2",
+            symbol=Symbol("PODWithKVCacheTensorKernel", "attention/pod.cuh"),
+            change="`PODWithPagedKVCacheWrapper`, whose blocks take prefill and decode in turns on each SM",
+            choice="pod",
+        ),
+        Opportunity(
+            what="a prefill by fa3",
+            shown="POD's prefill is fa2's: it runs {tensor_tflops_counted} on the tensor cores",
+            where=lambda f: f["variant"] == "pod",
+            symbol=Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+            change='on compute capability 9.0, two kernels: a prefill of `backend="fa3"`, and the decodes',
+            choice="pod_fa3",
+            turned=True,
+        ),
+    ),
+)
