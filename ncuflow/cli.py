@@ -59,6 +59,7 @@ RULES = {
     "hotlines": ("ncuflow.findings.hotlines", "source lines where kernels wait"),
     "jit-results": ("ncuflow.findings.jit", "what the pages say of compilation"),
     "pages": ("ncuflow.pages.pages", "findings -> Markdown pages and figures"),
+    "machine-page": ("ncuflow.pages.machine_page", "the machine -> a Markdown page"),
     "static-page": ("ncuflow.pages.static_page", "static evidence -> a Markdown page"),
     "predict-page": ("ncuflow.pages.predictions_page", "predictions beside what was measured"),
     "report": ("ncuflow.pages.html", "results of one or more captures -> one HTML file"),

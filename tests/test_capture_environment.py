@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +132,10 @@ def program(folder: Path, name: str, body: str) -> None:
     [
         ({}, True, False, "C"),
         ({"nvidia-smi": "echo No devices found; exit 6"}, True, False, "C"),
-        ({"nvidia-smi": "echo GPU 0: NVIDIA H200", "ncu": "true"}, False, False, "C"),
-        ({"nvidia-smi": "echo GPU 0: NVIDIA H200"}, True, False, "B"),
-        ({"nvidia-smi": "echo GPU 0: NVIDIA H200", "ncu": "true"}, True, True, "B"),
-        ({"nvidia-smi": "echo GPU 0: NVIDIA H200", "ncu": "true"}, True, False, "A"),
+        ({"nvidia-smi": f"echo '{H200.strip()}'", "ncu": "true"}, False, False, "C"),
+        ({"nvidia-smi": f"echo '{H200.strip()}'"}, True, False, "B"),
+        ({"nvidia-smi": f"echo '{H200.strip()}'", "ncu": "true"}, True, True, "B"),
+        ({"nvidia-smi": f"echo '{H200.strip()}'", "ncu": "true"}, True, False, "A"),
     ],
 )
 def test_tier(  # type: ignore[no-untyped-def]
@@ -147,9 +148,10 @@ def test_tier(  # type: ignore[no-untyped-def]
     monkeypatch.delenv("NCUFLOW_NCU", raising=False)
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: packages or None)
     monkeypatch.setattr(machine, "counters_refused", lambda *given: refused)
-    found, why = machine.tier_reason()
+    gpu = machine.parse_gpu(machine.gpu_query())
+    found, why = machine.tier_reason(gpu)
     assert found == tier and why
-    assert machine.tier_reason(counters=False)[0] == ("C" if tier == "C" else "B")
+    assert machine.tier_reason(gpu, counters=False)[0] == ("C" if tier == "C" else "B")
 
 
 def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:
 
 def test_the_tier_needs_no_heavy_import() -> None:
     heavy = {"torch", "flashinfer", "numpy", "pyarrow", "pandas"}
-    code = f"import sys, ncuflow.capture.machine as m; m.tier_reason(); print(sorted({heavy} & {{*sys.modules}}))"
+    code = f"import sys, ncuflow.capture.machine as m; m.tier_reason(None); print(sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -199,7 +201,7 @@ def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def gpu() -> None:
         asked.write_text(asked.read_text() + "measured\n")
 
-    monkeypatch.setattr(machine, "tier_reason", lambda counters: ("A", "as it is"))
+    monkeypatch.setattr(machine, "tier_reason", lambda gpu, counters: ("A", "as it is"))
     monkeypatch.setattr(preflight, "_load_torch", lambda: None)
     monkeypatch.setattr(preflight, "Gpu", gpu)
     monkeypatch.setattr(preflight.ceilings, "measure", lambda device: {"copy_gbs": 1})
@@ -222,8 +224,24 @@ def looked(folder: Path) -> dict[str, Any]:
 def test_the_gpu_is_asked_who_uses_it_before_it_is_measured(one_gpu: Path, tmp_path: Path) -> None:
     assert looked(tmp_path) == {"copy_gbs": 1}
     *asked, last = one_gpu.read_text("utf-8").splitlines()
-    assert last == "measured" and any("compute-apps" in line for line in asked)
+    who, state, users = asked  # each takes up to half a second
+    assert last == "measured"
+    assert "uuid" in who and "compute_cap" in state and "compute-apps" in users
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-aaaa", "the one whose lock is held"
+
+
+def test_torch_begins_to_load_before_anything_is_asked(
+    one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, held = threading.Event(), preflight.gpu_lock
+
+    def after() -> Any:
+        assert begun.wait(10) and not one_gpu.exists()
+        return held()
+
+    monkeypatch.setattr(preflight, "_load_torch", begun.set)
+    monkeypatch.setattr(preflight, "gpu_lock", after)
+    looked(tmp_path)
 
 
 @pytest.mark.parametrize("error", [ImportError("No module named 'torch'"), RuntimeError("lost")])

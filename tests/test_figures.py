@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from results_data import PROVENANCE, entry, kernel, results
 
 from ncuflow.pages import contexts, figures
-from ncuflow.pages.pages import environment
+from ncuflow.pages.rendering import environment
 
 HMMA, HGMMA = 2000.0, 3000.0  # made up: FLOP a cycle and SM
 CLOCK, SMS = 1e9, 100.0

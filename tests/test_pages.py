@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,16 @@ from conftest import DEFAULT, ROOT
 from ncuflow import format as fmt
 from ncuflow.findings.machine import environment_info
 from ncuflow.io import BadInput, write_json
-from ncuflow.pages import contexts, figures, filters, guide_choices, guide_waits, pages, series
+from ncuflow.pages import (
+    contexts,
+    figures,
+    filters,
+    guide_choices,
+    guide_waits,
+    machine_page,
+    pages,
+    series,
+)
 from ncuflow.pages.findings import Findings
 from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target import known
@@ -256,9 +267,19 @@ def test_a_device_is_named_in_one_line_without_markup(tmp_path):
     machine = environment_info(older, older.name)
     machine["provenance"]["gpu"] = "H200\n# Faster|<script>alert(1)</script>"
     write_json(tmp_path / "environment_info.json", machine)
-    text = pages.render("environment", Findings(tmp_path, older))
+    text = machine_page.render(tmp_path / "environment_info.json")
     assert text.count("H200 # Faster\\|&lt;script>alert(1)&lt;/script>") == 2
     assert "<script" not in text and "\n# Faster" not in text
+
+
+def test_the_page_of_a_machine_waits_for_no_statistics():
+    """It is the first page of a newcomer, and scipy takes longer to load than the page to make."""
+    heavy = {"numpy", "scipy", "pandas", "matplotlib"}
+    code = f"import sys, ncuflow.pages.machine_page; print(sorted({heavy} & {{*sys.modules}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_no_page_names_a_device_as_others_wrote_it():
@@ -273,5 +294,5 @@ def test_ceilings_of_an_older_recording_have_no_sustained_rate(tmp_path):
         "sustained" in series for series in machine["ceilings"]["measured"]["series"].values()
     )
     write_json(tmp_path / "environment_info.json", machine)
-    text = pages.render("environment", Findings(tmp_path, older))
+    text = machine_page.render(tmp_path / "environment_info.json")
     assert "| copy | 4 273 GB/s | 4 272 to 4 274 | – | – | – | – |" in text

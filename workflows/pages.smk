@@ -40,21 +40,16 @@ rule environment_page:
     input:
         environment=rules.environment_info.output,
         jit=lambda wc: rules.jit_analysis.output if wc.evidence in WITH_JIT else [],
-        code=closure.of("pages", pages=["environment"]),
+        code=closure.of("machine-page"),
     output:
         paged(f"{OUT}/reports/environment.md", page="environment"),
     log:
         f"{OUT}/logs/page-environment.log",
     params:
-        strict=STRICT,
-        results=made_in("results"),
-        targets=lambda wc: ["jit"] * (wc.evidence in WITH_JIT),
-        out=made_in("reports"),
-        root=root,
+        jit=lambda wc, input: f"--jit {quoted(input.jit[0])}" if input.jit else "",
     run:
         command(
-            "pages environment --results {params.results:q} --targets {params.targets}"
-            " --evidence {params.root:q} {params.strict} --out-dir {params.out:q}",
+            "machine-page --environment {input.environment:q} {params.jit} --out {output:q}",
             log,
         )
 

@@ -126,7 +126,7 @@ rule static_pages:
         beside=str(BESIDE) if BESIDE else [],
         modules=[str(path) for path in _facts.every_recorded()],
         code=closure.of(
-            "static-page", "pages", pages=["static", "environment", "claims"]
+            "static-page", "machine-page", "pages", pages=["static", "claims"]
         ),
     output:
         expand(f"{STATIC}/reports/{{page}}.md", page=["INDEX", "environment", "claims"]),
@@ -141,7 +141,9 @@ rule static_pages:
     shell:
         "(python -m ncuflow static-page --results {params.results:q} --facts {input.facts:q} {params.beside}"
         " --modules {input.modules:q} --measured {params.measured:q} --out {params.out:q}/INDEX.md"
-        " && python -m ncuflow pages environment claims --results {params.results:q} --evidence {params.evidence:q}"
+        " && python -m ncuflow machine-page --environment {params.results:q}/environment_info.json"
+        " --out {params.out:q}/environment.md"
+        " && python -m ncuflow pages claims --results {params.results:q} --evidence {params.evidence:q}"
         " --out-dir {params.out:q}) 2> {log:q}"
 
 

@@ -143,15 +143,14 @@ def installed() -> str:
     return f"{found} {packages} {gpus()} {counters_refused_here()}"
 
 
-def tier_reason(counters: bool = True) -> tuple[str, str]:
+def tier_reason(gpu: Mapping[str, Any] | None, counters: bool = True) -> tuple[str, str]:
     """("A" | "B" | "C", why): live counters, live without counters, or recorded evidence.
 
-    counters: whether the run collects any.
-    Fast where there is no GPU (no process is started), and imports nothing.
+    gpu: what `parse_gpu` knows of it; counters: whether the run collects any. Starts no process and imports nothing.
     """
     if shutil.which("nvidia-smi") is None:
         return "C", "no NVIDIA driver here (nvidia-smi is not on PATH)"
-    if not (output_of(["nvidia-smi", "-L"]) or "").strip().startswith("GPU"):
+    if gpu is None:
         return "C", "nvidia-smi lists no GPU"
     missing = [name for name in ("torch", "flashinfer") if importlib.util.find_spec(name) is None]
     if missing:

@@ -257,10 +257,10 @@ def findings(gpu: dict[str, Any] | None, origin: dict[str, Any]) -> list[Finding
 
 def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[str, Any]:
     """The whole of environment.json."""
-    evidence_tier, why = (
-        ("C", "recorded evidence was asked for") if recorded else machine.tier_reason(counters)
-    )
     gpu = machine.parse_gpu(machine.gpu_query())
+    evidence_tier, why = (
+        ("C", "recorded evidence was asked for") if recorded else machine.tier_reason(gpu, counters)
+    )
     origin = provenance(gpu, evidence_tier, clock_policy)
     return {
         "schema": 1,
@@ -275,11 +275,15 @@ def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[
 
 @contextmanager
 def gpu_held() -> Iterator[bool]:
-    """Hold a visible GPU, and load torch while the preflight asks the tools; False where there is none."""
+    """Hold a visible GPU; False where there is none.
+
+    Loading torch takes longer than all else, so it begins first: it touches no GPU.
+    """
+    if shutil.which("nvidia-smi"):
+        Thread(target=_load_torch, daemon=True).start()
     try:
         with gpu_lock() as held:
             os.environ["CUDA_VISIBLE_DEVICES"] = held.gpu.uuid
-            Thread(target=_load_torch, daemon=True).start()
             yield True
     except NoGpuError:
         yield False

@@ -15,11 +15,12 @@ from statistics import median
 from typing import Any
 
 from ncuflow.findings import noise, statistics
+from ncuflow.findings.noise import CONFIDENCE
 from ncuflow.model import Measurement, NoiseFloor, Point, Results, Turns
 from ncuflow.target import Choice
 
 Fixed = tuple[tuple[str, Any], ...]
-ALPHA, CONFIDENCE = 0.01, 0.95
+ALPHA = 0.01
 FEWEST_SAMPLES = 8  # per side, for the normal approximation
 # column -> the samples in the results file that it is the median of
 SAMPLES = {"time_cold_us": "cold_us", "time_hot_us": "hot_us", "host_launch_us": "host_us"}

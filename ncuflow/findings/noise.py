@@ -18,6 +18,7 @@ from ncuflow.model import Measurement, NoiseFloor
 # differ at about the 95 % level. It needs no assumption on the shape, and launches have a long
 # right tail.
 NOTCH = 1.57
+CONFIDENCE = 0.95  # of the intervals that pages show
 MEASURED = tuple(
     c.name for c in COLUMNS if c.kind == "float" and c.source in ("events", "nsys", "ncu")
 )

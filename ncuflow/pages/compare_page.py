@@ -22,7 +22,7 @@ from ncuflow.findings import limiter
 from ncuflow.format import MISSING, quantity
 from ncuflow.io import write_text
 from ncuflow.pages import Context
-from ncuflow.pages.pages import environment
+from ncuflow.pages.rendering import environment
 
 MOST_CHANGED = 12  # told in full, with a waterfall each
 MOST_ROWS = 60

@@ -30,12 +30,9 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     machine = findings.optional("environment_info")
     context: Context = {
         "provenance": machine["provenance"],
-        "machine": machine,
         "jit": findings.optional("jit_analysis"),
+        "targets": _sections(findings),
     }
-    if page == "environment":
-        return context
-    context["targets"] = _sections(findings)
     measured = together(results["provenance"] for results in findings.targets.values())
     context["provenance"] = measured or machine["provenance"]
     context["stopped"] = [(title(name), reason) for name, reason in findings.stopped.items()]

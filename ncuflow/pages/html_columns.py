@@ -25,7 +25,7 @@ from ncuflow.model import Kernel, Line, Operation, Point, Results
 from ncuflow.pages import contexts
 from ncuflow.pages.filters import Struck
 from ncuflow.pages.findings import Findings
-from ncuflow.pages.pages import environment
+from ncuflow.pages.rendering import environment
 from ncuflow.pages.series import tensor_kinds
 from ncuflow.parsers import listing
 from ncuflow.parsers.breakdown import UNITS

@@ -1,4 +1,4 @@
-"""Render pages: findings and templates in, Markdown out.
+"""Render pages of kernels: findings and templates in, Markdown out.
 
 ncuflow pages PAGE… --results DIR --evidence ROOT --out-dir DIR [--targets NAME…]
 ncuflow pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
@@ -7,40 +7,12 @@ ncuflow pages target --target NAME --results DIR --evidence ROOT --out-dir DIR
 from __future__ import annotations
 
 import argparse
-from functools import cache
 from pathlib import Path
 
-import jinja2
-
-from ncuflow.findings.choices import CONFIDENCE
-from ncuflow.findings.limiter import CEILING, DRAW
-from ncuflow.findings.provenance import TIERS, named, one_line
 from ncuflow.io import write_text
 from ncuflow.pages import contexts
-from ncuflow.pages.filters import FILTERS, cell
 from ncuflow.pages.findings import Findings
-from ncuflow.target import template_folders
-
-
-def environment() -> jinja2.Environment:
-    """Jinja2 with the project's filters; an undefined name is an error, not an empty cell."""
-    return _environment(tuple(template_folders()))
-
-
-@cache
-def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    env.filters.update(FILTERS)
-    env.globals |= {"one_line": lambda p: cell(one_line(p)), "named": named, "TIERS": TIERS}
-    env.globals |= {"CEILING": CEILING, "DRAW": DRAW, "CONFIDENCE": CONFIDENCE}
-    return env
+from ncuflow.pages.rendering import environment
 
 
 def render(page: str, findings: Findings, target: str | None = None) -> str:
@@ -53,9 +25,7 @@ def render(page: str, findings: Findings, target: str | None = None) -> str:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "pages", nargs="+", metavar="page", help="target, jit, environment, INDEX, …"
-    )
+    parser.add_argument("pages", nargs="+", metavar="page", help="target, INDEX, analysis, …")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--evidence", type=Path, required=True)
     parser.add_argument(

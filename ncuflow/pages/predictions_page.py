@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ncuflow.findings import stored
 from ncuflow.io import UsageError, write_text
-from ncuflow.pages.pages import environment
+from ncuflow.pages.rendering import environment
 from ncuflow.static.predict import predictions
 
 

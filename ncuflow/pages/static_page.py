@@ -22,7 +22,7 @@ from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.io import read_json, write_text
 from ncuflow.model import Kernel, Results
 from ncuflow.pages import Context
-from ncuflow.pages.pages import environment
+from ncuflow.pages.rendering import environment
 from ncuflow.static import dsl, sass
 from ncuflow.static.facts import Facts
 from ncuflow.target import load, ordered
