@@ -30,6 +30,7 @@ from ncuflow.runner.launch import (
     capability,
 )
 from ncuflow.target import Target, Work
+from ncuflow.targets.prefill import resolved
 
 DEVICE = "cuda"
 CONVENTION = "ncuflow: the tensors of the template once; FLOPs unknown"
@@ -97,7 +98,7 @@ GENERATORS |= {
     ),
     "layernorm_quant": ("norm.gen_norm_module",),
     "mla_paged_decode": (
-        "attention.gen_batch_mla_module", "fa2", *_BF16, "int32", 512, 64, False
+        "attention.gen_batch_mla_module", "auto", *_BF16, "int32", 512, 64, False
     ),
     "selective_state_update": (
         "mamba.selective_state_update.gen_selective_state_update_sm90_module",
@@ -291,6 +292,8 @@ def modules(p: Params) -> list[Any]:
     dtypes = {"bfloat16": torch.bfloat16, "float32": torch.float32}
     dtypes |= {"int32": torch.int32, "int64": torch.int64}
     try:
+        if "auto" in chosen:
+            dtypes["auto"] = resolved("auto")
         generate = getattr(importlib.import_module(f"flashinfer.jit.{module}"), function)
         return [generate(*(dtypes.get(one, one) for one in chosen[1:]))]
     except (ImportError, AttributeError, TypeError, RuntimeError):

@@ -264,6 +264,20 @@ def test_an_api_is_compiled_ahead_by_its_own_name_or_its_modules(
     assert made == {"append": ["page"], "layernorm_quant": [], "silu_and_mul_of_another_kind": []}
 
 
+@pytest.mark.parametrize(("archs", "backend"), [("8.0", "fa2"), ("9.0a", "fa3")])
+def test_mla_is_compiled_ahead_for_the_backend_that_flashinfer_chooses(
+    archs: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    jit = ModuleType("flashinfer.jit.attention")
+    jit.gen_batch_mla_module = lambda chosen, *rest: chosen  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flashinfer.jit.attention", jit)
+    monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", archs)
+    one = apis.Template("mla_paged_decode", inspect.getdoc, template(1, 1))
+    monkeypatch.setattr(apis, "templates", lambda: {one.api: one})
+    assert apis.modules({"api": one.api}) == [backend]
+
+
 def test_the_list_says_what_runs_here_and_why_the_rest_does_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
