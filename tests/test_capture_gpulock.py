@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from ncuflow.capture import lock
 from ncuflow.capture.lock import VisibleGpu, parse_gpus, select_visible
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.staging import staging
-from ncuflow.runner.job import BEGINS, WAIT, WAITS
+from ncuflow.runner.job import BEGINS, QUIET, WAIT, WAITS
 
 ROOT = Path(__file__).parents[1]
 GPUS = [
@@ -270,3 +272,78 @@ def test_a_program_with_a_seat_measures_when_the_one_before_it_has_ended(
         waiter = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
         assert finish(holder)[0] == 0
         assert waiter.communicate() == ("True\n", f"{WAITS}\n{BEGINS}\n")
+
+
+# --- what is timed ----------------------------------------------------------------------------
+
+TIMED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from ncuflow.runner.run import hold
+hold(os.environ["NCUFLOW_GPU_WAIT"], os.environ["NCUFLOW_HOST_QUIET"])
+print("measures", flush=True)
+sys.stdin.readline()
+"""
+PATIENCE_S = 1.5  # in which a program that nothing holds back would have gone on
+
+
+@pytest.fixture
+def timed(
+    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> Callable[[], subprocess.Popen[str]]:
+    """Begins a timed program with a seat, which says "starts" while it imports torch, and then "measures"."""
+    fake_gpus(1)
+    (tmp_path / "torch.py").write_text('print("starts", flush=True)\n')
+    (tmp_path / "flashinfer.py").write_text("")
+    return lambda: start("--seat", "--", sys.executable, "-c", TIMED, str(tmp_path))
+
+
+def says_nothing(child: subprocess.Popen[str]) -> bool:
+    return not select.select([child.stdout], [], [], PATIENCE_S)[0]
+
+
+def test_what_is_timed_does_not_start_beside_one_that_measures(
+    timed: Callable[[], subprocess.Popen[str]],
+) -> None:
+    with (lock.lock_folder() / "host.quiet").open("a") as measured:
+        fcntl.flock(measured, fcntl.LOCK_EX)
+        child = timed()
+        assert says_nothing(child)
+    assert [first_line(child), first_line(child)] == ["starts", "measures"]
+    assert finish(child)[0] == 0
+
+
+def test_what_is_timed_starts_beside_one_that_starts_and_measures_after_it(
+    timed: Callable[[], subprocess.Popen[str]],
+) -> None:
+    with (lock.lock_folder() / "host.quiet").open("a") as starting:
+        fcntl.flock(starting, fcntl.LOCK_SH)
+        child = timed()
+        assert first_line(child) == "starts" and says_nothing(child)
+    assert first_line(child) == "measures"
+    with (lock.lock_folder() / "host.quiet").open("a") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    assert finish(child)[0] == 0
+
+
+def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]) -> None:
+    fake_gpus(1)
+    begun = threading.Event()
+
+    def profile() -> None:
+        with lock.gpu_seat(10):
+            begun.set()
+
+    with (lock.lock_folder() / "host.quiet").open("a") as measured:
+        fcntl.flock(measured, fcntl.LOCK_EX)
+        profiler = threading.Thread(target=profile)
+        profiler.start()
+        assert not begun.wait(PATIENCE_S)
+        fcntl.flock(measured, fcntl.LOCK_UN)
+        assert begun.wait(10)
+        profiler.join()
+        with lock.gpu_seat(0), lock.gpu_seat(0), pytest.raises(BlockingIOError):
+            fcntl.flock(measured, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with lock.gpu_seat(0, timed=True) as held:
+            assert held.environ[QUIET] == measured.name
+            fcntl.flock(measured, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -178,8 +178,8 @@ def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed)
 def test_leftovers_of_a_killed_holder_do_not_block_the_next(machine, undisturbed):
     locks = machine.folder / "locks"
     locks.mkdir(mode=0o700)
-    (locks / "GPU-aaaa.lock").write_text("")
-    scratch = locks / "tmp-GPU-aaaa"
+    (locks / "GPU-aaaa.lock.seat0").write_text("")
+    scratch = locks / "tmp-GPU-aaaa.seat0"
     scratch.mkdir()
     (scratch / "nsight-compute-lock").write_text("stale")
     completes(machine, undisturbed)

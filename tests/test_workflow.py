@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -159,6 +160,21 @@ def test_numbers_inside_a_setting_of_the_command_line_are_numbers(project):
     assert planned.count("time_again") == 2 * planned.count("time") > 0
     batches = 'sweeps={"compare": {"decode": [{"batch": [3, 5]}]}}'
     assert project.planned("all", "--config", *chosen, batches).count("build") > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "how"),
+    [
+        ([], "ncuflow lock --seat --"),
+        (["--resources", "gpu=8"], "ncuflow lock --"),
+        (['timing={"exclusive_host": true}'], "ncuflow lock --exclusive-host --"),
+    ],
+)
+def test_two_timed_jobs_start_together_where_they_share_a_gpu(project, given, how):
+    chosen = ("--config", "source=live", "machine=a100", "sweep=smoke")
+    done = project.run("-n", "-p", *chosen, *given, "--", "decode")
+    said = re.sub(" +", " ", done.stdout + done.stderr)
+    assert said.count(how) == said.count("ncuflow lock ") > 0
 
 
 def test_a_path_of_the_project_with_a_space_in_it(tmp_path):

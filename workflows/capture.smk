@@ -89,6 +89,13 @@ if LIVE:
             "{params.jit_env} python -m ncuflow build --points {input.points:q} {params.jobs} --out {output:q}"
             " 2> {log:q} || [ $? -eq 3 ]"
 
+    # Two that are timed start together, and measure one after the other; neither where one has all GPUs to itself, nor
+    # where --resources gives each job a GPU of its own.
+    BY_TWOS = (
+        "lane" in workflow.global_resources
+        and not config["timing"]["exclusive_host"]
+    )
+
     # Status 3: some points are wrong or failed, and named; what breaks its process's CUDA context is one of them. Status 4:
     # the GPU was lost in mid-sweep, for every process; the batch is tried once more, and then stands as far as it came.
     rule time:
@@ -104,7 +111,8 @@ if LIVE:
         retries: 1
         resources:
             gpu=1,
-            lane=2,
+            lane=1 if BY_TWOS else 2,
+            seat="--seat" if BY_TWOS else "",
             attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
@@ -113,7 +121,7 @@ if LIVE:
             order=lambda wc: wc.get("run", 0),
             exclusive="--exclusive-host" if config["timing"]["exclusive_host"] else "",
         shell:
-            "{params.jit_env} python -m ncuflow lock {params.exclusive} --"
+            "{params.jit_env} python -m ncuflow lock {params.exclusive} {resources.seat} --"
             " python -m ncuflow launch {wildcards.target} --mode time --repeats {params.repeats}"
             " --rounds {params.rounds} --order {params.order} --points {input.points:q} --out {output:q} 2> {log:q}"
             " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
@@ -139,12 +147,13 @@ if LIVE:
         retries: 1
         resources:
             gpu=1,
-            lane=2,
+            lane=1 if BY_TWOS else 2,
+            seat="--seat" if BY_TWOS else "",
             attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
         shell:
-            "{params.jit_env} python -m ncuflow lock --"
+            "{params.jit_env} python -m ncuflow lock {resources.seat} --"
             " python -m ncuflow launch {wildcards.target} --mode pairs"
             " --points {input.points:q} --out {output:q} 2> {log:q}"
             " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"

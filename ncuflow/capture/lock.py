@@ -1,8 +1,9 @@
 """One job per GPU: a flock per GPU UUID, which the kernel drops when its holder dies.
 
-    ncuflow lock [--exclusive-host] [--timeout S] -- COMMAND...
+    ncuflow lock [--exclusive-host | --seat] [--timeout S] -- COMMAND...
 
-The command sees one GPU (CUDA_VISIBLE_DEVICES=<uuid>) and a private TMPDIR, removed afterwards.
+The command sees one GPU (CUDA_VISIBLE_DEVICES=<uuid>) and a private TMPDIR, removed afterwards. With --seat it locks that GPU
+itself when it has started, as `ncuflow launch` does.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ncuflow.capture.process import CaptureError, minimal_environment, output_of, run_child
 from ncuflow.io import UsageError
-from ncuflow.runner.job import WAIT
+from ncuflow.runner.job import QUIET, WAIT
 
 QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
 HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself
 POLL_S = 0.25
-SEATS = 2  # programs of profilers per GPU: one measures, the next one starts
+SEATS = 2  # programs per GPU: one measures, the next one starts
 
 
 class NoGpuError(CaptureError):
@@ -132,17 +133,32 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
 
 
 @contextmanager
-def gpu_seat(timeout: float | None = None) -> Iterator[Held]:
-    """A visible GPU to start a profiler for, for the length of the block; what it profiles locks the GPU itself.
+def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held]:
+    """A visible GPU to start a program for, for the length of the block; the program locks the GPU itself.
 
     The start of Python, torch and a profiler takes longer than many a batch, and needs no GPU: with a seat it goes on
-    while another program measures. Raises CaptureError if no seat becomes free within `timeout` seconds.
+    while another program is profiled. What is timed is not to be disturbed by a start: two that are timed start
+    together and measure one after the other, and a profiler's program begins when none is timed. Raises CaptureError
+    if no seat becomes free within `timeout` seconds.
     """
     gpus = visible_gpus()
     seats = [(gpu, _lock_file(gpu, f".seat{n}")) for n in range(SEATS) for gpu in _alike(gpus)]
     with _held(gpus, [seats], timeout) as held:
-        wait = {WAIT: str(_lock_file(held.gpu))} if held.locks else {}
-        yield replace(held, environ={**held.environ, **wait})
+        if not held.locks:  # a command around this one holds the GPU
+            yield held
+            return
+        quiet = lock_folder() / "host.quiet"
+        own = {WAIT: str(_lock_file(held.gpu))} | ({QUIET: str(quiet)} if timed else {})
+        with nullcontext() if timed else _shared(quiet):
+            yield replace(held, environ={**held.environ, **own})
+
+
+@contextmanager
+def _shared(path: Path) -> Iterator[None]:
+    """Keep what locks this file alone from it; waits while one does."""
+    with path.open("a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
 
 
 @contextmanager
@@ -222,7 +238,13 @@ def _matches(gpu: VisibleGpu, entry: str) -> bool:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--exclusive-host", action="store_true", help="hold every visible GPU")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--exclusive-host", action="store_true", help="hold every visible GPU")
+    how.add_argument(
+        "--seat",
+        action="store_true",
+        help="the command times, and locks the GPU when it has started",
+    )
     parser.add_argument("--timeout", type=float, help="seconds to wait for a free GPU")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND...")
 
@@ -232,7 +254,8 @@ def run(args: argparse.Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UsageError("no command given after --")
-    with gpu_lock(args.timeout, args.exclusive_host) as held:
+    seat = gpu_seat(args.timeout, timed=True) if args.seat else None
+    with seat or gpu_lock(args.timeout, args.exclusive_host) as held:
         env = {**minimal_environment(), **held.environ}
         outcome = run_child(command, env=env, capture=False, inherited=held.locks)
     return outcome.returncode if outcome.returncode >= 0 else 128 - outcome.returncode

@@ -36,7 +36,7 @@ from typing import Any
 from ncuflow.io import UsageError
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
-from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, SOME_FAILED, WAIT, WAITS, Run
+from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, QUIET, SOME_FAILED, WAIT, WAITS, Run
 from ncuflow.runner.launch import Launch, NotHereError
 from ncuflow.runner.origin import origin
 from ncuflow.runner.progress import Progress
@@ -234,7 +234,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     try:
         from ncuflow.runner.gpu import Gpu
 
-        hold(os.environ.get(WAIT))
+        hold(os.environ.get(WAIT), os.environ.get(QUIET))
         device = Gpu()
     except (ImportError, RuntimeError) as error:
         return _fail(builds.one_line(error), FATAL)
@@ -320,16 +320,28 @@ def run(args: argparse.Namespace) -> int:
     return succeed(ledger, names, lambda: _apart(args))
 
 
-def hold(lock: str | None) -> None:
-    """Import what takes seconds and needs no GPU, and then wait for the lock of this process's GPU, for good."""
+def hold(lock: str | None, quiet: str | None = None) -> None:
+    """Import what takes seconds and needs no GPU, and then wait for the lock of this process's GPU, for good.
+
+    quiet: of a timed run, a file of the host: it starts beside others that start, and never beside one that measures.
+    """
     if lock is None:
         return
+    calm = _opened(quiet) if quiet else None
+    if calm is not None:
+        fcntl.flock(calm, fcntl.LOCK_SH)
     for name in ("torch", "flashinfer"):
         with suppress(ImportError):  # what needs them says so
             importlib.import_module(name)
     print(WAITS, file=sys.stderr, flush=True)
-    fcntl.flock(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
+    if calm is not None:
+        fcntl.flock(calm, fcntl.LOCK_EX)
+    fcntl.flock(_opened(lock), fcntl.LOCK_EX)
     print(BEGINS, file=sys.stderr, flush=True)
+
+
+def _opened(lock: str) -> int:
+    return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _fail(message: str, status: int) -> int:
