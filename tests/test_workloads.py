@@ -98,7 +98,7 @@ def test_the_workloads_of_a_trace(tmp_path: Path) -> None:
         "mla_decode/B1_L640_H16_P64_bf16_auto",
         "rmsnorm/fused_add_R64_D5120_bf16",
         "sampling/top_p_B8_V129280_t90_s3",
-        "apis/silu_and_mul_T77_B64",
+        "activation/silu_T77_D8192_bf16",
     ]
     assert refused == [
         "gqa_paged_prefill_causal_h32_kv8_d128_ps1: its keys are more than its queries, which no target measures",
@@ -163,15 +163,57 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         workloads.read([tmp_path / "a.txt"])
 
 
+def definition(folder: Path, name: str, axes: dict[str, int | None], dtype: str) -> None:
+    """As FlashInfer leaves one: constant axes with their value, where the call told it, and the type of its tensors."""
+    whole = {axis: {"type": "const"} | ({"value": v} if v else {}) for axis, v in axes.items()}
+    inputs = {
+        "q": {"shape": ["rows"], "dtype": dtype},
+        "scale": {"shape": None, "dtype": "float32"},
+    }
+    found = {"name": name, "axes": whole | {"rows": {"type": "var"}}, "inputs": inputs}
+    (folder / f"{name}.json").write_text(json.dumps(found))
+
+
 def test_what_a_server_dumped(tmp_path: Path) -> None:
-    for name in ("gqa_paged_decode_h32_kv8_d128_ps16", "rope_pos_ids_inplace_q32_k8_d128"):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, "axes": {}}))
+    cache = {"num_kv_heads": None, "page_size": None}
+    definition(
+        tmp_path,
+        "gqa_paged_decode_h32_d128",
+        {"num_qo_heads": 32, "head_dim": 128, **cache},
+        "float16",
+    )
+    for page in (16, 32):
+        sizes = {"num_qo_heads": 32, "num_kv_heads": 8, "head_dim": 128, "page_size": page}
+        definition(tmp_path, f"gqa_paged_decode_plan_h32_kv8_d128_ps{page}", sizes, "int32")
+    other = {"num_qo_heads": 64, "num_kv_heads": 64, "head_dim": 128, "page_size": 1}
+    definition(tmp_path, "gqa_paged_decode_plan_h64_kv64_d128_ps1", other, "int32")
+    definition(tmp_path, "silu_and_mul_h28672", {"hidden_size": 28672}, "float16")
+    definition(tmp_path, "rope_pos_ids_inplace_q32_k8_d128", {}, "float16")
+    definition(tmp_path, "rmsnorm_h512", {"hidden_size": 512}, "float8_e4m3fn")
+    definition(tmp_path, "concat_mla_k", {}, "bfloat16")
     blocks, refused, _ = workloads.read([tmp_path])
     assert ids(blocks) == [
-        "decode/B32_L2048_H32_K8_D128_P16_bf16_tc",
-        "apis/rope_pos_ids_inplace_T1024_B64",
+        "apis/concat_mla_k_T1024_B64",
+        "decode/B32_L2048_H32_K8_D128_P16_f16_tc",
+        "decode/B32_L2048_H32_K8_D128_P32_f16_tc",
+        "rope/rope_pos_ids_inplace_T4096_H32_K8_D128_f16_neox",
+        "activation/silu_T4096_D14336_f16",
     ]
-    assert refused == []
+    assert refused == ["rmsnorm_h512: of float8_e4m3fn, which no target measures"]
+
+
+def test_a_dumped_call_without_its_plan_is_refused(tmp_path: Path) -> None:
+    definition(
+        tmp_path, "gqa_paged_decode_h32_d128", {"num_qo_heads": 32, "num_kv_heads": None}, "float16"
+    )
+    definition(tmp_path, "rmsnorm_h512", {"hidden_size": 512}, "float16")
+    _, refused, count = workloads.read([tmp_path])
+    assert (refused, count) == (
+        [
+            "gqa_paged_decode_h32_d128: it does not say how many KV heads, and no definition of its plan() does"
+        ],
+        1,
+    )
 
 
 @pytest.mark.parametrize(

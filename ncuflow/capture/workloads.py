@@ -30,6 +30,10 @@ from ncuflow.target import load
 Block = dict[str, Any]
 Case = tuple[str, Block]  # target, and a block of one point
 DTYPES = {"float16": "f16", "bfloat16": "bf16"}
+# Axes of a definition that stay the same from call to call, as the names of definitions abbreviate them.
+CONSTANTS = {"num_qo_heads": "h", "num_kv_heads": "kv", "head_dim": "d", "page_size": "ps"}
+CONSTANTS |= {"hidden_size": "h", "vocab_size": "v"}
+GATED = {"silu_and_mul": "silu", "gelu_and_mul": "gelu", "gelu_tanh_and_mul": "gelu_tanh"}
 QUANTILES = 16  # of the random lengths of a benchmark: as many as an id can name
 NORMS = (
     "rmsnorm",
@@ -49,6 +53,13 @@ SAMPLERS = {
     "top_p_renorm_probs": "top_p_renorm",
     "softmax": "softmax",
     "top_k": "select",
+}
+DEFINED_ROPES = {
+    "rope": "rope",
+    "rope_pos_ids": "rope_pos_ids",
+    "rope_cos_sin_cache": "cos_sin_cache",
+    "llama31_rope": "llama31",
+    "llama31_rope_pos_ids": "llama31_pos_ids",
 }
 ROPES = {
     "apply_rope": "rope",
@@ -104,19 +115,17 @@ def read(files: list[Path]) -> tuple[dict[str, list[Block]], list[str], int]:
 def cases(path: Path) -> Iterator[Callable[[], Case]]:
     """What each case of a file asks for; calling one raises RefusedError where no target measures it."""
     if path.is_dir():
-        inside = sorted(path.rglob("*.json"))
-        if not inside:
+        found = [_definition_of(one) for one in sorted(path.rglob("*.json"))]
+        if not found:
             raise BadInput(path, "a folder without a definition (*.json)")
-        for one in inside:
-            yield from cases(one)
+        for name, given in _planned(found):
+            yield _named(name, _of_definition, given)
         return
-    sniff(path)  # refuses what is no file, such as a pipe, which would be waited for
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    lines = [clean(line) for line in text.splitlines()]
     if path.suffix == ".json":
-        yield _named(_definition_of(path, "\n".join(lines)), _of_definition, {})
+        name, given = _definition_of(path)
+        yield _named(name, _of_definition, given)
         return
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(path), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
@@ -128,6 +137,12 @@ def cases(path: Path) -> Iterator[Callable[[], Case]]:
             yield _named(f"{path.name} line {number}, {options['routine']}", _of_routine, options)
         else:
             raise BadInput(path, f"line {number} is neither a case of a test list nor a workload")
+
+
+def _lines(path: Path) -> list[str]:
+    sniff(path)  # refuses what is no file, such as a pipe, which would be waited for
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    return [clean(line) for line in text.splitlines()]
 
 
 def _named(
@@ -337,31 +352,78 @@ def _indptr(path: Path, source: Any) -> list[int] | None:
     return values
 
 
-def _definition_of(path: Path, text: str) -> str:
+def _definition_of(path: Path) -> tuple[str, dict[str, Any]]:
+    """(name, {"sizes": constant axes, "dtype": type of the first tensor}) of a definition."""
     try:
-        name = json.loads(text)["name"]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        found = json.loads("\n".join(_lines(path)))
+        axes, inputs = found.get("axes") or {}, (found.get("inputs") or {}).values()
+        values = {axis: one.get("value") for axis, one in axes.items()}
+        dtypes = [one["dtype"] for one in inputs if one.get("shape")]
+        name = str(found["name"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadInput(path, "no definition: a JSON object with a name") from None
-    return str(name)
+    sizes = {CONSTANTS[a]: v for a, v in values.items() if a in CONSTANTS and type(v) is int}
+    return name, {"sizes": sizes, "dtype": dtypes[0] if dtypes else "bfloat16"}
+
+
+def _planned(found: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The calls among the definitions of a folder, each with what the definition of its plan() alone tells: the cache's
+    heads and pages. A call that was planned in several ways is as many cases."""
+    plans = [(name, given["sizes"]) for name, given in found if "_plan" in _parts(name)[0]]
+    for name, given in found:
+        kind, own = _parts(name)[0], given["sizes"]
+        if "_plan" in kind:
+            continue
+        of_it = [
+            sizes
+            for plan, sizes in plans
+            if _parts(plan)[0] == f"{kind}_plan"
+            and all(sizes.get(k, v) == v for k, v in own.items())
+        ]
+        for sizes in of_it or [{}]:
+            yield name, given | {"sizes": {**sizes, **own}}
 
 
 def _of_definition(name: str, axes: Mapping[str, Any]) -> tuple[str, Block]:
     """The target and the point of a definition, by its name, such as gqa_paged_decode_h32_kv8_d128_ps1."""
     kind, sizes = _parts(name)
+    sizes |= axes.get("sizes", {})
     indptr = axes.get("indptr")
     if kind == "gqa_paged_decode":
-        block = {**_heads(sizes), "cores": "tensor", "dtype": "bf16"}
+        if "kv" not in sizes:
+            raise RefusedError(
+                "it does not say how many KV heads, and no definition of its plan() does"
+            )
+        block = {**_heads(sizes), "cores": "tensor", "dtype": _element(axes)}
         return "decode", block | _pages(axes, sizes, indptr, "kv_len")
     if kind == "mla_paged_decode":
-        block = {"heads": sizes["h"], "dtype": "bf16"}
+        block = {"heads": sizes["h"], "dtype": _element(axes)}
         return "mla_decode", block | _pages(axes, sizes, indptr, "kv_len")
     if kind.startswith(("gqa_paged_prefill", "gqa_ragged")):
-        block = {**_heads(sizes), "layout": kind.split("_")[1], "backend": "auto", "dtype": "bf16"}
+        block = {
+            **_heads(sizes),
+            "layout": kind.split("_")[1],
+            "backend": "auto",
+            "dtype": _element(axes),
+        }
         block["causal"] = "prefill" not in kind or "causal" in kind or kind == "gqa_paged_prefill"
         return "prefill", block | _prefill(axes, sizes, indptr)
     if kind in NORMS and "h" in sizes:
         rows = {"rows": axes["batch_size"]} if "batch_size" in axes else {}
-        return "rmsnorm", {"variant": kind, "hidden": sizes["h"], "dtype": "bf16", **rows}
+        return "rmsnorm", {"variant": kind, "hidden": sizes["h"], "dtype": _element(axes), **rows}
+    if kind in GATED and "h" in sizes:  # its input holds both halves
+        rows = {"tokens": axes["num_tokens"]} if "num_tokens" in axes else {}
+        return "activation", {
+            "variant": GATED[kind],
+            "hidden": sizes["h"] // 2,
+            "dtype": _element(axes),
+            **rows,
+        }
+    if (rope := kind.removesuffix("_inplace")) in DEFINED_ROPES and {"q", "k", "d"} <= sizes.keys():
+        heads = {"qo_heads": sizes["q"], "kv_heads": sizes["k"], "head_dim": sizes["d"]}
+        rows = {"tokens": axes["nnz"]} if "nnz" in axes else {}
+        block = {"variant": DEFINED_ROPES[rope], "inplace": rope != kind, "dtype": _element(axes)}
+        return "rope", block | heads | rows
     sampler = SAMPLERS.get(kind) or SAMPLERS.get(f"{kind}_from_probs")
     if sampler and ("v" in sizes or "batch_size" in axes):
         vocab = {"vocab": sizes["v"]} if "v" in sizes else {}
@@ -372,6 +434,14 @@ def _of_definition(name: str, axes: Mapping[str, Any]) -> tuple[str, Block]:
     counts = {"tokens": ("num_tokens", "nnz", "M", "seq_len"), "batch": ("batch_size",)}
     given = {k: axes[a] for k, names in counts.items() for a in names if a in axes}
     return "apis", {"api": kind, **given}
+
+
+def _element(given: Mapping[str, Any]) -> str:
+    """The type of the elements. Raises RefusedError for one that no target has."""
+    found = given.get("dtype", "bfloat16")  # of the definitions that are published
+    if found not in DTYPES:
+        raise RefusedError(f"of {found}, which no target measures")
+    return DTYPES[found]
 
 
 def _parts(name: str) -> tuple[str, dict[str, int]]:
