@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import sys
@@ -11,6 +12,14 @@ import pytest
 
 from ncuflow.capture import process
 from ncuflow.capture.process import CaptureError, minimal_environment, run_child, scrub_command
+
+
+def test_a_child_starts_while_another_thread_holds_the_loader(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def waits(*given: object) -> None:
+        raise RuntimeError("loading torch holds it")
+
+    monkeypatch.setattr(ctypes, "CDLL", waits)
+    assert process.output_of(["echo", "here"]) == "here"
 
 
 def test_minimal_environment_passes_what_a_build_needs_and_no_secret() -> None:

@@ -112,6 +112,10 @@ def succeed(
     return ledger.close(names, rest)
 
 
+# Found beforehand: another thread may be loading torch, and holds what a look-up in the child would wait for.
+_prctl = ctypes.CDLL(None).prctl
+
+
 def die_with_parent() -> None:
     """In a child before its program: if the parent is killed its GPU lock goes, and the child must not use the GPU."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
