@@ -21,7 +21,7 @@ from ncuflow import cli
 
 # Imported in functions, of Snakemake or of commands; what takes long where the words of a command tell that it is used.
 LATE = ("pandas",)
-USED = {"tables": "ncu_report", "--figures": "ncuflow.pages.figures"}
+USED = {"tables": "ncuflow.parsers.nvperf", "--figures": "ncuflow.pages.figures"}
 # A child has the threads' locks but not the threads: a module that was half imported would be so for ever.
 _importing = Lock()
 

@@ -100,6 +100,8 @@ def read_all(requests: Iterable[Request]) -> Iterator[Report]:
 
     Raises BadInput at the first that cannot be used.
     """
+    from ncuflow.parsers import nvperf  # noqa: F401 - for the children to inherit
+
     with contextlib.ExitStack() as unfinished:
         try:
             for part, found in children.each(_read_part, _parts(requests, unfinished)):

@@ -413,6 +413,18 @@ def test_the_reader_works_from_a_folder_whose_name_is_not_ascii(tmp_path):
     assert float(answer[1]) == ncu.read(tmp_path / "x.ncu-rep").kernels[0]["duration_ns"]
 
 
+def test_the_library_of_counters_is_loaded_once_for_all_children(tmp_path):
+    (tmp_path / "x.ncu-rep").write_bytes(smallest())
+    asked = (
+        "from pathlib import Path; from ncuflow.parsers import ncu;"
+        f"ncu.read({str(tmp_path / 'x.ncu-rep')!r});"
+        "print('libnvperf_host' in Path('/proc/self/maps').read_text())"
+    )
+    command = [sys.executable, "-c", asked]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "unit", "why"),
     [
