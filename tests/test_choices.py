@@ -197,8 +197,9 @@ def test_offsets_pair_with_position_ids_of_any_batch():
 
 def test_a_change_whose_interval_holds_no_change_is_within_noise():
     # The launches tell the sides apart, the floor between runs does not.
-    samples = ([99.0, 99.5, 100.0, 100.5, 101.0] * 4, [102.0, 102.5, 103.0, 103.5, 104.0] * 4)
-    found = choices._price("time_cold_us", ("a", "b"), (), (100.0, 103.0), samples, 0.0299)
+    samples = ((99.0, 99.5, 100.0, 100.5, 101.0) * 4, (102.0, 102.5, 103.0, 103.5, 104.0) * 4)
+    price = choices.Price("time_cold_us", "a", "b", (), 100.0, 103.0, 0.03, floor=0.0299)
+    found = choices._judged(price, *choices._tested([samples]))
     assert found.p is not None and found.p < 0.01 and abs(found.change) > 0.0299
     assert found.low is not None and found.high is not None and found.low < 0 < found.high
     assert found.verdict == "within noise"

@@ -8,9 +8,8 @@ itself; else the two points' own series do, held against the noise floor of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from statistics import median
 from typing import Any
 
@@ -20,6 +19,7 @@ from ncuflow.model import Measurement, NoiseFloor, Point, Results, Turns
 from ncuflow.target import Choice
 
 Fixed = tuple[tuple[str, Any], ...]
+Samples = tuple[float, ...]
 ALPHA = 0.01
 FEWEST_SAMPLES = 8  # per side, for the normal approximation
 # column -> the samples in the results file that it is the median of
@@ -43,12 +43,16 @@ class Price:
     base: float
     other: float
     change: float
-    p: float | None
-    floor: float | None
-    verdict: str
+    p: float | None = None
+    floor: float | None = None
+    verdict: str = "not tested"
     low: float | None = None
     high: float | None = None
     in_turns: bool = False
+
+
+Untested = tuple[Price, tuple[Samples, Samples]]
+_TESTS: dict[tuple[Samples, Samples], statistics.Found] = {}
 
 
 def prices(choice: Choice, results: Results) -> list[Price]:
@@ -63,32 +67,31 @@ def prices(choice: Choice, results: Results) -> list[Price]:
         if turned := turns.get((other["point"], base["point"])):
             pair = turned | {"base": base["point"], "other": other["point"], "sides": turned["sides"][::-1]}  # fmt: skip
         for metric in choice.metrics:
-            one = pair and price_in_turns(pair, metric, turns.values(), fixed)
-            found.append(one or price(base, other, metric, results.get("noise") or {}, fixed))
-    return [one for one in found if one]
+            one = pair and _in_turns(pair, metric, turns.values(), fixed)
+            found.append(one or _apart(base, other, metric, results.get("noise") or {}, fixed))
+    known = [one for one in found if one]
+    tests = _tested([samples for _, samples in known])
+    return [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
 
 
-def price(
-    base: Point, other: Point, metric: str, floors: Mapping[str, NoiseFloor], fixed: Fixed = ()
-) -> Price | None:
-    """Compare one metric of two points; None where either lacks it."""
+def _apart(
+    base: Point, other: Point, metric: str, floors: Mapping[str, NoiseFloor], fixed: Fixed
+) -> Untested | None:
+    """One metric of two points that were timed apart; None where either lacks it."""
     a, b = base["measurement"].get(metric), other["measurement"].get(metric)
     if not a or b is None:
         return None
     key = SAMPLES.get(metric)
     floor = _floor(metric, (base["measurement"], other["measurement"]), floors)
-    points = (base["point"], other["point"])
-    samples = (_samples(base, key), _samples(other, key))
-    return _price(metric, points, fixed, (a, b), samples, floor)
+    one = Price(metric, base["point"], other["point"], fixed, a, b, b / a - 1, floor=floor)
+    return one, (_samples(base, key), _samples(other, key))
 
 
-def price_in_turns(
-    pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed = ()
-) -> Price | None:
-    """The price of a pair that was timed in turns; None where it has no times of this metric."""
+def _in_turns(pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed) -> Untested | None:
+    """One metric of a pair that was timed in turns; None where it has no times of it."""
     if metric not in (*SAMPLES, STEP) or not pair["sides"]:
         return None
-    (base_us, base_samples), (other_us, other_samples) = _sides(pair, metric)
+    (a, base_samples), (b, other_samples) = _sides(pair, metric)
     floor = max(
         (
             math.expm1(abs(math.log(other / base)))
@@ -98,52 +101,48 @@ def price_in_turns(
         ),
         default=None,
     )
-    points, samples = (pair["base"], pair["other"]), (base_samples, other_samples)
-    return replace(
-        _price(metric, points, fixed, (base_us, other_us), samples, floor), in_turns=True
-    )
+    one = Price(metric, pair["base"], pair["other"], fixed, a, b, b / a - 1, floor=floor)
+    return replace(one, in_turns=True), (base_samples, other_samples)
 
 
-def _sides(pair: Turns, metric: str) -> list[tuple[float, list[float]]]:
+def _sides(pair: Turns, metric: str) -> list[tuple[float, Samples]]:
     """(median, samples) of the base and of the other."""
     found = []
     for side in pair["sides"]:
         times: dict[str, Any] = dict(side)
         name = SAMPLES.get(metric) or max("host_us", "hot_us", key=lambda key: times[key] or 0)
-        found.append((float(times[name]), list(times[name.replace("_us", "_samples_us")] or ())))
+        found.append((float(times[name]), tuple(times[name.replace("_us", "_samples_us")] or ())))
     return found
 
 
-def _price(
-    metric: str,
-    points: tuple[str, str],
-    fixed: Fixed,
-    medians: tuple[float, float],
-    samples: tuple[list[float], list[float]],
-    floor: float | None,
-) -> Price:
-    base, other = medians
-    change, p, low, high = other / base - 1, None, None, None
-    if min(map(len, samples)) >= FEWEST_SAMPLES:
-        p, below, above = _tested(tuple(samples[0]), tuple(samples[1]))
-        if p is not None and below is not None and above is not None:
-            half = math.hypot((above - below) / 2, math.log1p(floor or 0.0))
-            low, high = (math.expm1(math.log(other / base) + sign * half) for sign in (-1, 1))
-    verdict = _verdict(p, change, floor)
+def _tested(pairs: Sequence[tuple[Samples, Samples]]) -> list[statistics.Found]:
+    """The test of each pair of samples; without one where a side has too few.
+
+    Many are tested at once, since one takes milliseconds, and only what is new: opportunities ask for the pairs
+    that prices have asked for.
+    """
+    enough = [pair for pair in dict.fromkeys(pairs) if min(map(len, pair)) >= FEWEST_SAMPLES]
+    new = [pair for pair in enough if pair not in _TESTS]
+    _TESTS.update(zip(new, statistics.of_launches(new, alpha=1 - CONFIDENCE), strict=True))
+    return [_TESTS.get(pair, (None, None, None)) for pair in pairs]
+
+
+def _judged(one: Price, test: statistics.Found) -> Price:
+    """The price with its test."""
+    p, below, above = test
+    verdict = _verdict(p, one.change, one.floor)
+    if below is None or above is None:
+        return replace(one, verdict=verdict)
+    half = math.hypot((above - below) / 2, math.log1p(one.floor or 0.0))
+    low, high = (math.expm1(math.log(one.other / one.base) + sign * half) for sign in (-1, 1))
     # The interval has the floor in it: where it holds no change, the launches alone told the sides apart.
-    if low is not None and high is not None and low <= 0 <= high:
+    if low <= 0 <= high:
         verdict = "within noise"
-    return Price(metric, *points, fixed, base, other, change, p, floor, verdict, low, high)
+    return replace(one, p=p, low=low, high=high, verdict=verdict)
 
 
-# Opportunities ask for the pairs that prices have asked for, and a test takes milliseconds.
-@cache
-def _tested(base: tuple[float, ...], other: tuple[float, ...]) -> statistics.Found:
-    return statistics.of_launches(base, other, alpha=1 - CONFIDENCE)
-
-
-def _samples(point: Point, key: str | None) -> list[float]:
-    return list((point.get("samples") or {}).get(key) or ()) if key else []
+def _samples(point: Point, key: str | None) -> Samples:
+    return tuple((point.get("samples") or {}).get(key) or ()) if key else ()
 
 
 def _floor(

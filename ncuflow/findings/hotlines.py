@@ -14,6 +14,7 @@ import importlib.util
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -156,11 +157,14 @@ def installed(version: str | None) -> Path | None:
 
 def text_of(root: Path | None, file: str | None, line: int | None) -> str | None:
     """A line of an installed source file, stripped; None where the file is not there."""
-    path = root / file if root and file else None
-    if path is None or not line or not path.is_file():
-        return None
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[line - 1].strip() if line <= len(lines) else None
+    lines = _lines(root / file) if root and file else []
+    return lines[line - 1].strip() if line and line <= len(lines) else None
+
+
+@cache
+def _lines(path: Path) -> list[str]:
+    """The lines of a file; none where it is not there."""
+    return path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -224,12 +224,14 @@ def _launches(base: Floats, head: Floats, alpha: float) -> list[Found]:
     return list(zip(p.tolist(), (change - half).tolist(), (change + half).tolist(), strict=True))
 
 
-def of_launches(base: Sequence[float], head: Sequence[float], alpha: float) -> Found:
-    """(p, low, high) of one pair of sample lists in µs: Mann-Whitney's p, and the interval of the log ratio.
+def of_launches(
+    pairs: Iterable[tuple[Sequence[float], Sequence[float]]], alpha: float
+) -> list[Found]:
+    """(p, low, high) of each pair of sample lists in µs: Mann-Whitney's p, and the interval of the log ratio.
 
     All None where a side has fewer than three samples.
     """
-    return _by_samples([([list(base)], [list(head)])], alpha)[0]
+    return _by_samples([([list(base)], [list(head)]) for base, head in pairs], alpha)
 
 
 # --- the floor --------------------------------------------------------------------------------

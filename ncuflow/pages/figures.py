@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.scale import LogScale
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ncuflow.findings import sanity, stored
+from ncuflow.findings import sanity
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.provenance import one_line
 from ncuflow.io import write_text
@@ -309,9 +309,8 @@ def _possible(results: Results) -> list[Point]:
     return [point for point in results["points"] if point["point"] not in impossible]
 
 
-def draw_all(paths: Sequence[Path], folder: Path, overview: bool) -> None:
+def draw_all(found: Sequence[Results], folder: Path, overview: bool) -> None:
     """The figures of each of the results, or with ``overview`` one roofline of them all."""
-    found = [stored.results(path) for path in paths]
     with mpl.rc_context(STYLE):
         if overview:
             possible = [one | {"points": _possible(one)} for one in found]

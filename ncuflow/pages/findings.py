@@ -42,6 +42,7 @@ class Findings:
         self.folder, self.evidence, self.strict, self.names = results, evidence, strict, names
         self.struck: list[str] = []
         self.stopped: dict[str, str] = {}  # target -> the number for which its results are left out
+        self._read: dict[str, Results] = {}
 
     @cached_property
     def targets(self) -> dict[str, Results]:
@@ -61,17 +62,22 @@ class Findings:
                 self.stopped[name] = error.first
         return found
 
+    def results(self, name: str) -> Results:
+        """One target's results, read once, whatever numbers are in it."""
+        if name not in self._read:
+            self._read[name] = stored.results(self.folder / f"{name}_results.json")
+        return self._read[name]
+
     def target(self, name: str) -> Results:
-        """One target's results, without reading the others.
+        """One target's results, without those of the others.
 
         Raises Impossible for a number that cannot be true; without ``strict`` that number is struck
         through instead, and ``struck`` says why.
         """
-        path = self.folder / f"{name}_results.json"
-        results = stored.results(path)
+        results = self.results(name)
         violations = sanity.check(results)
         if violations and self.strict:
-            raise Impossible(path.name, violations)
+            raise Impossible(f"{name}_results.json", violations)
         self.struck += map(str, violations)
         rows = {point["point"]: point["measurement"] for point in results["points"]}
         for violation in violations:

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         from ncuflow.pages import figures  # with matplotlib, which most pages do without
 
         names = [args.target] if args.target else args.targets or findings.targets
-        paths = [args.results / f"{name}_results.json" for name in names if name != "jit"]
-        figures.draw_all(paths, args.figures, overview=args.target is None)
+        drawn = [findings.results(name) for name in names if name != "jit"]
+        figures.draw_all(drawn, args.figures, overview=args.target is None)
     for page, text in texts.items():
         write_text(args.out_dir / f"{args.target or page}.md", text)
