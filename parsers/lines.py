@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncuflow.model import Row
-from ncuflow.parsers.stalls import STALL_REASONS, StallReason
+from ncuflow.parsers.stalls import STALL_REASONS
 
 Instruction = tuple[str | None, str | None, int | None]  # SASS, source file (relative), line
 # Disassembling an instruction costs a third of a millisecond: it is done for those that hold samples worth
@@ -24,15 +24,14 @@ def of(action: Any, listed: Mapping[int, Instruction] | None = None) -> Iterator
     on, or the last two components; `sass` is None for PCs below SHOWN_SHARE. listed: what is known
     of the instructions by pc; NVIDIA's disassembler is asked for the others.
     """
-    samples = {reason.reason: _by_pc(action, reason.samples) for reason in STALL_REASONS.values()}
-    idle = {
-        reason.reason: _by_pc(action, reason.samples + "_not_issued")
+    samples = [
+        (reason.reason, counts, _by_pc(action, reason.samples + "_not_issued"))
         for reason in STALL_REASONS.values()
-        if samples[reason.reason]
-    }
+        if (counts := _by_pc(action, reason.samples))
+    ]
     totals: Counter[int] = Counter()
-    for counts in samples.values():
-        totals.update(counts or {})
+    for _, counts, _ in samples:
+        totals.update(counts)
     if not totals:
         return
     pcs = sorted(totals)
@@ -41,8 +40,13 @@ def of(action: Any, listed: Mapping[int, Instruction] | None = None) -> Iterator
         shown = totals[pc] >= least
         known = (listed or {}).get(pc - start) or _instruction(action, pc, with_sass=shown)
         place = {"pc": pc - start} | _place(action, known, shown)
-        for reason in STALL_REASONS.values():
-            yield from _row(place, pc, reason, samples, idle)
+        for name, counts, idle in samples:
+            if pc in counts:
+                yield place | {
+                    "reason": name,
+                    "samples": counts[pc],
+                    "samples_not_issued": None if idle is None else idle.get(pc, 0),
+                }
 
 
 def instructions(action: Any) -> dict[int, Instruction]:
@@ -53,31 +57,16 @@ def instructions(action: Any) -> dict[int, Instruction]:
     return {pc - start: _instruction(action, pc) for pc in pcs}
 
 
-def _row(
-    place: Row, pc: int, reason: StallReason, samples: dict[str, Any], idle: dict[str, Any]
-) -> Iterator[Row]:
-    count = (samples[reason.reason] or {}).get(pc)
-    if count:
-        counts = idle[reason.reason]
-        not_issued = None if counts is None else counts.get(pc, 0)
-        yield place | {
-            "reason": reason.reason,
-            "samples": count,
-            "samples_not_issued": not_issued,
-        }
-
-
-def _by_pc(action: Any, name: str) -> dict[int, int] | None:
+def _by_pc(action: Any, name: str) -> Counter[int] | None:
     """Samples by PC of one counter, without the PCs that have none; None where it is absent."""
     metric = action.metric_by_name(name)
     if metric is None or not metric.has_correlation_ids():
         return None
     pcs, get = metric.correlation_ids().as_uint64, metric.as_uint64
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for index in range(metric.num_instances()):
-        count = get(index)
-        if count:
-            counts[pcs(index)] = counts.get(pcs(index), 0) + count
+        if count := get(index):
+            counts[pcs(index)] += count
     return counts
 
 
