@@ -15,8 +15,9 @@ import shutil
 import subprocess
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ncuflow.io import BadInput, opened, scratch, shown, sniff
 from ncuflow.model import Row
@@ -52,8 +53,7 @@ class Trace:
     problems: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A CUDA call on the host; times in ns."""
 
     name: str | None
@@ -141,14 +141,18 @@ def _calls(db: Database) -> dict[Key, Call]:
     calls: dict[Key, Call] = {}
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for start, end, thread, correlation, name in db.rows(RUNTIME, *columns):
-        begins, ends, tid = integer(start), integer(end), integer(thread) or 0
-        if begins is None or ends is None or ends < begins or integer(correlation) is None:
+        begins, ends, tid, number = map(integer, (start, end, thread, correlation))
+        if begins is None or ends is None or ends < begins or number is None:
             continue
-        text = db.string(name)
-        call = Call(_VERSION_SUFFIX.sub("", text) if text else None, begins, ends, tid)
-        for process in (tid, 0):
-            calls.setdefault(_key(process, correlation), call)
+        call = Call(_without_version(db.string(name)), begins, ends, tid or 0)
+        for process in (call.thread & ~nvtx.THREAD, 0):
+            calls.setdefault((process, number), call)
     return calls
+
+
+@cache  # of a few dozen names, each called thousands of times
+def _without_version(name: str | None) -> str | None:
+    return _VERSION_SUFFIX.sub("", name) if name else None
 
 
 def _operations(db: Database, problems: list[str]) -> Iterator[tuple[Row, Key]]:

@@ -44,13 +44,10 @@ def build(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
     Raises ValueError where a value does not fit its column.
     """
-    fields = schema(table)
-    listed = list(rows)
     try:
-        arrays = [pa.array([r.get(f.name) for r in listed], f.type) for f in fields]
+        built = pa.Table.from_pylist(list(rows), schema(table))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise ValueError(f"table {table}: {error}") from None
-    built = pa.Table.from_arrays(arrays, schema=fields)
     check(table, built)
     return built
 
