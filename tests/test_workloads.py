@@ -210,10 +210,55 @@ def test_a_dumped_call_without_its_plan_is_refused(tmp_path: Path) -> None:
     _, refused, count = workloads.read([tmp_path])
     assert (refused, count) == (
         [
-            "gqa_paged_decode_h32_d128: it does not say how many KV heads, and no definition of its plan() does"
+            "gqa_paged_decode_h32_d128: it does not say its kv_heads, and no definition of its plan() does"
         ],
         1,
     )
+
+
+def test_a_plan_is_found_among_files_that_are_named_one_by_one(tmp_path: Path) -> None:
+    cache = {"num_kv_heads": None, "page_size": None}
+    definition(tmp_path, "gqa_paged_decode_h32_d128", cache, "float16")
+    definition(tmp_path, "gqa_paged_decode_plan_h32_kv8_d128_ps16", {}, "int32")
+    definition(tmp_path, "gqa_paged_prefill_plan_h32_kv4_d128_ps16", {}, "int32")  # of another
+    blocks, refused, _ = workloads.read(sorted(tmp_path.iterdir()))
+    assert (ids(blocks), refused) == (["decode/B32_L2048_H32_K8_D128_P16_f16_tc"], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "dtype", "line"),
+    [
+        ("gqa_paged_prefill_h32_d128", {}, "bfloat16", "it does not say its kv_heads"),
+        ("gqa_ragged_kv8", {}, "bfloat16", "it does not say its qo_heads, head_dim"),
+        ("mla_paged_decode_ckv512_kpe64_ps1", {}, "bfloat16", "it does not say its heads"),
+        ("mla_paged_decode_h16_ckv256_kpe64_ps1", {}, "bfloat16", "only heads of 512 and 64"),
+        ("rmsnorm_h8", {}, ["float16"], "of ['float16'], which no target measures"),
+        ("rmsnorm_h8", {}, "\x1b[31m\n", "of ?[31m , which no target measures"),
+        ("rmsnorm", {"hidden_size": -8}, "float16", "'hidden' cannot be -8"),
+        ("rmsnorm", {"hidden_size": 10**30}, "float16", "it is a number from 1 to 2^31 - 1"),
+    ],
+)
+def test_a_definition_that_cannot_be_measured_is_one_line(
+    tmp_path: Path, name: str, axes: dict[str, int | None], dtype: Any, line: str
+) -> None:
+    definition(tmp_path, name, axes, dtype)
+    blocks, (refused,), _ = workloads.read([tmp_path])
+    assert not blocks and refused.startswith(f"{name}: ") and line in refused
+    assert refused.isprintable()
+
+
+@pytest.mark.parametrize("name", [None, ["rmsnorm_h8"], "rmsnorm_h" + "9" * 5000])
+def test_what_names_no_file_is_no_definition(tmp_path: Path, name: Any) -> None:
+    with pytest.raises(BadInput, match="no definition"):
+        read(tmp_path, json.dumps({"name": name}), "a.json")
+    with pytest.raises(BadInput, match="line 1: a definition without a name"):
+        read(tmp_path, workload(name, {"batch_size": 8}), "a.jsonl")
+
+
+def test_an_axis_may_have_any_name(tmp_path: Path) -> None:
+    axes = {"batch_size": 8, "sizes": 3, "dtype": 3, "indptr": 3}
+    blocks, refused, _ = read(tmp_path, workload("rmsnorm_h64", axes), "a.jsonl")
+    assert (ids(blocks), refused) == (["rmsnorm/rmsnorm_R8_D64_bf16"], [])
 
 
 @pytest.mark.parametrize(

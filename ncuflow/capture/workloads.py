@@ -33,6 +33,9 @@ DTYPES = {"float16": "f16", "bfloat16": "bf16"}
 # Axes of a definition that stay the same from call to call, as the names of definitions abbreviate them.
 CONSTANTS = {"num_qo_heads": "h", "num_kv_heads": "kv", "head_dim": "d", "page_size": "ps"}
 CONSTANTS |= {"hidden_size": "h", "vocab_size": "v"}
+HEADS = {"h": "qo_heads", "kv": "kv_heads", "d": "head_dim"}
+PUBLISHED = "bfloat16"  # the type of the definitions that are published, which do not say it
+LONGEST_NAME = 250
 GATED = {"silu_and_mul": "silu", "gelu_and_mul": "gelu", "gelu_tanh_and_mul": "gelu_tanh"}
 QUANTILES = 16  # of the random lengths of a benchmark: as many as an id can name
 NORMS = (
@@ -98,33 +101,39 @@ def read(files: list[Path]) -> tuple[dict[str, list[Block]], list[str], int]:
     blocks: dict[str, list[Block]] = {}
     points: set[str] = set()
     refused = []
-    for path in files:
-        for made in cases(path):
-            try:
-                target, block = made()
-                found = sweep.points(load(target), [block])
-            except ValueError as error:
-                refused.append(str(error))
-                continue
-            if found[0].id not in points:
-                points.add(found[0].id)
-                blocks.setdefault(target, []).append(block)
+    for made in cases(files):
+        try:
+            target, block = made()
+            found = sweep.points(load(target), [block])
+        except ValueError as error:
+            refused.append(str(error))
+            continue
+        if found[0].id not in points:
+            points.add(found[0].id)
+            blocks.setdefault(target, []).append(block)
     return blocks, refused, len(points)
 
 
-def cases(path: Path) -> Iterator[Callable[[], Case]]:
-    """What each case of a file asks for; calling one raises RefusedError where no target measures it."""
-    if path.is_dir():
-        found = [_definition_of(one) for one in sorted(path.rglob("*.json"))]
-        if not found:
-            raise BadInput(path, "a folder without a definition (*.json)")
-        for name, given in _planned(found):
-            yield _named(name, _of_definition, given)
-        return
-    if path.suffix == ".json":
-        name, given = _definition_of(path)
+def cases(files: list[Path]) -> Iterator[Callable[[], Case]]:
+    """What each case of the files asks for; calling one raises RefusedError where no target measures it."""
+    definitions = []
+    for path in files:
+        if path.is_dir() or path.suffix == ".json":
+            definitions += _definitions(path)
+        else:
+            yield from _cases_of_lines(path)
+    for name, given in _planned(definitions):
         yield _named(name, _of_definition, given)
-        return
+
+
+def _definitions(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    found = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    if not found:
+        raise BadInput(path, "a folder without a definition (*.json)")
+    return [_definition_of(one) for one in found]
+
+
+def _cases_of_lines(path: Path) -> Iterator[Callable[[], Case]]:
     for number, line in enumerate(_lines(path), 1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -153,7 +162,8 @@ def _named(
             target, block = read(name, given)
             sweep.points(load(target), [block])
         except ValueError as error:
-            raise RefusedError(f"{name}: {error}") from None
+            line = re.sub(r"\s", " ", clean(f"{name}: {error}"))  # what JSON escapes is among it
+            raise RefusedError(line) from None
         return target, block
 
     return made
@@ -315,7 +325,7 @@ def _uniform(batch: int, longest: int) -> str:
 
 
 def _workload(path: Path, number: int, line: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """(definition, axes, {"lengths": …} where its file of indices is there) of a line."""
+    """(definition, axes, {"sizes" and "dtype" by its name, "indptr" where their file is there}) of a line."""
     try:
         found = json.loads(line)
         workload = found["workload"]
@@ -323,9 +333,17 @@ def _workload(path: Path, number: int, line: str) -> tuple[str, dict[str, Any], 
         whole = all(type(value) is int and value > 0 for value in axes.values())
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadInput(path, f"line {number} is no workload: definition, workload, axes") from None
-    if not isinstance(name, str) or not whole:
+    if not whole:
         raise BadInput(path, f"line {number}: an axis that is no number from 1")
-    return name, axes, {"indptr": _indptr(path, inputs.get("kv_indptr"))}
+    if not _is_name(name):
+        raise BadInput(path, f"line {number}: a definition without a name")
+    given = {"sizes": _parts(name)[1], "dtype": PUBLISHED}
+    return name, axes, given | {"indptr": _indptr(path, inputs.get("kv_indptr"))}
+
+
+def _is_name(found: Any) -> bool:
+    """Whether this is the name of a definition, which is that of a file."""
+    return isinstance(found, str) and len(found) <= LONGEST_NAME
 
 
 def _indptr(path: Path, source: Any) -> list[int] | None:
@@ -358,27 +376,33 @@ def _definition_of(path: Path) -> tuple[str, dict[str, Any]]:
         found = json.loads("\n".join(_lines(path)))
         axes, inputs = found.get("axes") or {}, (found.get("inputs") or {}).values()
         values = {axis: one.get("value") for axis, one in axes.items()}
-        dtypes = [one["dtype"] for one in inputs if one.get("shape")]
-        name = str(found["name"])
+        dtypes = [str(one["dtype"]) for one in inputs if one.get("shape")]
+        name = found["name"]
+        if not _is_name(name):
+            raise ValueError(name)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadInput(path, "no definition: a JSON object with a name") from None
     sizes = {CONSTANTS[a]: v for a, v in values.items() if a in CONSTANTS and type(v) is int}
-    return name, {"sizes": sizes, "dtype": dtypes[0] if dtypes else "bfloat16"}
+    return name, {
+        "sizes": _parts(name)[1] | sizes,
+        "dtype": dtypes[0] if dtypes else PUBLISHED,
+    }
 
 
 def _planned(found: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The calls among the definitions of a folder, each with what the definition of its plan() alone tells: the cache's
     heads and pages. A call that was planned in several ways is as many cases."""
-    plans = [(name, given["sizes"]) for name, given in found if "_plan" in _parts(name)[0]]
+    plans: dict[str, list[dict[str, int]]] = {}
+    for name, given in found:
+        plans.setdefault(_parts(name)[0], []).append(given["sizes"])
     for name, given in found:
         kind, own = _parts(name)[0], given["sizes"]
-        if "_plan" in kind:
+        if kind.endswith("_plan"):
             continue
         of_it = [
             sizes
-            for plan, sizes in plans
-            if _parts(plan)[0] == f"{kind}_plan"
-            and all(sizes.get(k, v) == v for k, v in own.items())
+            for sizes in plans.get(f"{kind}_plan", [])
+            if all(sizes.get(k, v) == v for k, v in own.items())
         ]
         for sizes in of_it or [{}]:
             yield name, given | {"sizes": {**sizes, **own}}
@@ -386,22 +410,19 @@ def _planned(found: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dic
 
 def _of_definition(name: str, axes: Mapping[str, Any]) -> tuple[str, Block]:
     """The target and the point of a definition, by its name, such as gqa_paged_decode_h32_kv8_d128_ps1."""
-    kind, sizes = _parts(name)
-    sizes |= axes.get("sizes", {})
+    kind, sizes = _parts(name)[0], axes["sizes"]
     indptr = axes.get("indptr")
     if kind == "gqa_paged_decode":
-        if "kv" not in sizes:
-            raise RefusedError(
-                "it does not say how many KV heads, and no definition of its plan() does"
-            )
-        block = {**_heads(sizes), "cores": "tensor", "dtype": _element(axes)}
+        block = {**_sized(sizes, HEADS), "cores": "tensor", "dtype": _element(axes)}
         return "decode", block | _pages(axes, sizes, indptr, "kv_len")
     if kind == "mla_paged_decode":
-        block = {"heads": sizes["h"], "dtype": _element(axes)}
+        if (sizes.get("ckv", 512), sizes.get("kpe", 64)) != (512, 64):
+            raise RefusedError("only heads of 512 and 64 are measured")
+        block = {**_sized(sizes, {"h": "heads"}), "dtype": _element(axes)}
         return "mla_decode", block | _pages(axes, sizes, indptr, "kv_len")
     if kind.startswith(("gqa_paged_prefill", "gqa_ragged")):
         block = {
-            **_heads(sizes),
+            **_sized(sizes, HEADS),
             "layout": kind.split("_")[1],
             "backend": "auto",
             "dtype": _element(axes),
@@ -438,7 +459,7 @@ def _of_definition(name: str, axes: Mapping[str, Any]) -> tuple[str, Block]:
 
 def _element(given: Mapping[str, Any]) -> str:
     """The type of the elements. Raises RefusedError for one that no target has."""
-    found = given.get("dtype", "bfloat16")  # of the definitions that are published
+    found = given["dtype"]
     if found not in DTYPES:
         raise RefusedError(f"of {found}, which no target measures")
     return DTYPES[found]
@@ -452,9 +473,12 @@ def _parts(name: str) -> tuple[str, dict[str, int]]:
     return name, sizes
 
 
-def _heads(sizes: Mapping[str, int]) -> Block:
-    names = {"h": "qo_heads", "kv": "kv_heads", "d": "head_dim"}
-    return {ours: sizes[theirs] for theirs, ours in names.items() if theirs in sizes}
+def _sized(sizes: Mapping[str, int], names: Mapping[str, str]) -> Block:
+    """The parameters that are never a target's default here. Raises RefusedError for one that a definition leaves open."""
+    if lacking := [ours for theirs, ours in names.items() if theirs not in sizes]:
+        what = f"it does not say its {', '.join(lacking)}"
+        raise RefusedError(f"{what}, and no definition of its plan() does")
+    return {ours: sizes[theirs] for theirs, ours in names.items()}
 
 
 def _pages(
