@@ -39,7 +39,7 @@ def run(command: str, log: str) -> None:
         used = [module for word, module in USED.items() if word in words]
         for module in (*LATE, *used, cli.COMMANDS[words[0]][0]):
             import_module(module)
-        # What is here is no garbage of a child's: each of its collections would go through all of it, and copy it.
+        # What is here is no garbage: each collection would go through all of it, and copy what a child shares.
         gc.freeze()
         start.start()
         start.join()
@@ -51,4 +51,5 @@ def run(command: str, log: str) -> None:
 def _run(words: Sequence[str], log: str) -> None:
     sys.stderr = Path(log).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     os.dup2(sys.stderr.fileno(), 2)
+    gc.disable()  # it lives for one command; the more points, the longer collections go through their rows for nothing
     cli.main(words)
