@@ -347,3 +347,108 @@ def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]
         with lock.gpu_seat(0, timed=True) as held:
             assert held.environ[QUIET] == measured.name
             fcntl.flock(measured, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def quiet(how: int) -> bool:
+    """Whether the host can be locked this way now."""
+    with (lock.lock_folder() / "host.quiet").open("a") as file:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_a_profiler_waits_no_longer_for_what_is_timed_than_it_may(
+    fake_gpus: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_gpus(1)
+    with (lock.lock_folder() / "host.quiet").open("a") as measured:
+        fcntl.flock(measured, fcntl.LOCK_EX)
+        with pytest.raises(CaptureError, match="no quiet host became free"), lock.gpu_seat(0.01):
+            pass
+        assert "waiting for the host: it is locked by other captures" in capsys.readouterr().err
+        with lock.gpu_seat(0, timed=True), lock.gpu_seat(0, timed=True):  # its seat went back
+            pass
+
+
+def test_one_with_all_gpus_is_not_beside_a_start_on_the_host(
+    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    fake_gpus(2)
+    with lock.gpu_seat(0):
+        status, errors = finish(start("--exclusive-host", "--timeout", "0", "--", "true"))
+        assert (status, errors) == (2, "error: no quiet host became free in time\n")
+    inner = [sys.executable, "-m", "ncuflow", "lock", "--exclusive-host", "--timeout", "0", "--"]
+    exclusive = start("--exclusive-host", "--", *inner, *HOLD)  # nor does it wait for itself
+    first_line(exclusive)
+    assert not quiet(fcntl.LOCK_SH)
+    assert finish(exclusive)[0] == 0 and quiet(fcntl.LOCK_EX)
+
+
+def test_two_that_are_timed_and_killed_leave_the_host_to_a_third(
+    timed: Callable[[], subprocess.Popen[str]],
+) -> None:
+    one = timed()
+    assert [first_line(one), first_line(one)] == ["starts", "measures"]
+    two = timed()
+    assert says_nothing(two) and not quiet(fcntl.LOCK_SH)
+    two.kill()  # while it waits
+    two.wait()
+    one.kill()
+    one.wait()
+    three = timed()
+    assert [first_line(three), first_line(three)] == ["starts", "measures"]
+    assert finish(three)[0] == 0
+
+
+def test_what_outlives_a_timed_run_does_not_keep_the_host(
+    timed: Callable[[], subprocess.Popen[str]],
+    start: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+) -> None:
+    left = 'import subprocess; print(subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL).pid)'
+    child = start("--seat", "--", sys.executable, "-c", f"{TIMED}\n{left}", str(tmp_path))
+    assert [first_line(child), first_line(child)] == ["starts", "measures"]
+    assert child.stdin is not None
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    daemon = int(first_line(child))
+    assert child.wait(60) == 0 and quiet(fcntl.LOCK_EX)
+    os.kill(daemon, signal.SIGKILL)
+
+
+PROFILER = """
+from ncuflow.capture.lock import gpu_seat
+from ncuflow.capture.process import run_child
+with gpu_seat(0) as held:
+    command = ["sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!; wait"]
+    run_child(command, on_line=lambda line: print(line, flush=True), inherited=held.locks)
+"""
+
+
+def test_a_profiled_program_that_outlives_its_profiler_is_not_beside_what_is_timed(
+    fake_gpus: Callable[[int], None],
+) -> None:
+    fake_gpus(1)
+    profiler = subprocess.Popen(
+        [sys.executable, "-c", PROFILER], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    program = int(first_line(profiler))
+    profiler.kill()
+    profiler.communicate()
+    assert not quiet(fcntl.LOCK_EX)
+    pidfd = os.pidfd_open(program)
+    os.kill(program, signal.SIGKILL)
+    assert select.select([pidfd], [], [], 30)[0] and quiet(fcntl.LOCK_EX)
+
+
+def test_a_relative_folder_of_locks_is_one_place_for_what_runs_elsewhere(
+    fake_gpus: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_gpus(1)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", "locks")
+    with lock.gpu_seat(0, timed=True) as held:
+        for name in (WAIT, QUIET, "TMPDIR"):
+            assert Path(held.environ[name]).parent == tmp_path / "locks"

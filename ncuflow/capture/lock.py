@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -42,6 +42,15 @@ class VisibleGpu:
     index: int
     uuid: str
     name: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file to lock, of a GPU or, without one, of the host; alone, or shared with others that do not measure."""
+
+    path: Path
+    gpu: VisibleGpu | None = None
+    how: int = fcntl.LOCK_EX
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ def own_folder(path: str | Path) -> Path:
 
     Raises CaptureError if it is somebody else's, or anybody's.
     """
-    folder = Path(path)
+    folder = Path(path).absolute()  # what it is handed to may run elsewhere, as a compiler does
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -120,15 +129,16 @@ def own_folder(path: str | Path) -> Path:
 def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iterator[Held]:
     """Hold one visible GPU (the first free one), or all of them, for the length of the block.
 
-    Only GPUs of the first visible one's model are taken, because the evidence of a run is filed under that model. Raises
-    CaptureError if none becomes free within `timeout` seconds.
+    Only GPUs of the first visible one's model are taken, because the evidence of a run is filed under that model. With all
+    GPUs goes the host, beside which nothing starts. Raises CaptureError if none becomes free within `timeout` seconds.
     """
     gpus = visible_gpus()
-    # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
-    ordered = [[gpu] for gpu in sorted(gpus, key=lambda gpu: gpu.uuid)]
-    wanted = ordered if exclusive_host else [_alike(gpus)]
-    places = [[(gpu, _lock_file(gpu)) for gpu in any_of] for any_of in wanted]
-    with _held(gpus, places, timeout) as held:
+    wanted = [[Place(_lock_file(gpu), gpu) for gpu in _alike(gpus)]]
+    if exclusive_host:
+        # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
+        ordered = sorted(gpus, key=lambda gpu: gpu.uuid)
+        wanted = [[_quiet(fcntl.LOCK_EX)], *([Place(_lock_file(gpu), gpu)] for gpu in ordered)]
+    with _held(gpus, wanted, timeout) as held:
         yield held
 
 
@@ -142,29 +152,26 @@ def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held
     if no seat becomes free within `timeout` seconds.
     """
     gpus = visible_gpus()
-    seats = [(gpu, _lock_file(gpu, f".seat{n}")) for n in range(SEATS) for gpu in _alike(gpus)]
-    with _held(gpus, [seats], timeout) as held:
+    quiet = _quiet(fcntl.LOCK_SH)
+    seats = [Place(_lock_file(gpu, f".seat{n}"), gpu) for n in range(SEATS) for gpu in _alike(gpus)]
+    # The seat comes first: who waits for one holds up nobody.
+    with _held(gpus, [seats] if timed else [seats, [quiet]], timeout) as held:
         if not held.locks:  # a command around this one holds the GPU
             yield held
             return
-        quiet = lock_folder() / "host.quiet"
-        own = {WAIT: str(_lock_file(held.gpu))} | ({QUIET: str(quiet)} if timed else {})
-        with nullcontext() if timed else _shared(quiet):
-            yield replace(held, environ={**held.environ, **own})
+        own = {WAIT: str(_lock_file(held.gpu))} | ({QUIET: str(quiet.path)} if timed else {})
+        yield replace(held, environ={**held.environ, **own})
 
 
-@contextmanager
-def _shared(path: Path) -> Iterator[None]:
-    """Keep what locks this file alone from it; waits while one does."""
-    with path.open("a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        yield
+def _quiet(how: int) -> Place:
+    """The host: locked alone by what is timed on it, shared by what starts and what is profiled."""
+    return Place(lock_folder() / "host.quiet", how=how)
 
 
 @contextmanager
 def _held(
     gpus: Sequence[VisibleGpu],
-    wanted: Sequence[Sequence[tuple[VisibleGpu, Path]]],
+    wanted: Sequence[Sequence[Place]],
     timeout: float | None,
 ) -> Iterator[Held]:
     """The first free place of each of these lists, or the GPU that a command around this one holds."""
@@ -175,11 +182,12 @@ def _held(
     deadline = None if timeout is None else time.monotonic() + timeout
     with ExitStack() as stack:
         taken = [stack.enter_context(_first_free(places, deadline)) for places in wanted]
-        gpu, path, _ = min(taken, key=lambda place: gpus.index(place[0]))
-        name = f"tmp-{gpu.uuid[-12:]}{path.suffix.removeprefix('.lock')}"
+        places = {place.gpu: place for place, _ in taken}
+        gpu = next(gpu for gpu in gpus if gpu in places)
+        name = f"tmp-{gpu.uuid[-12:]}{places[gpu].path.suffix.removeprefix('.lock')}"
         scratch = str(stack.enter_context(_scratch(name)))
         environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
-        yield Held(gpu, environ, tuple(handle for _, _, handle in taken))
+        yield Held(gpu, environ, tuple(handle for _, handle in taken))
 
 
 def _alike(gpus: Sequence[VisibleGpu]) -> list[VisibleGpu]:
@@ -191,32 +199,36 @@ def _lock_file(gpu: VisibleGpu, part: str = "") -> Path:
 
 
 @contextmanager
-def _first_free(
-    places: Sequence[tuple[VisibleGpu, Path]], deadline: float | None
-) -> Iterator[tuple[VisibleGpu, Path, int]]:
+def _first_free(places: Sequence[Place], deadline: float | None) -> Iterator[tuple[Place, int]]:
+    """The first of these places that is free, and the handle of its file."""
     waiting = False
-    while True:
-        for gpu, path in places:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(handle)
-                continue
-            try:
-                yield gpu, path, handle
-            finally:
-                # Closing would leave it to whoever inherited the file, a profiler's daemon for one.
-                fcntl.flock(handle, fcntl.LOCK_UN)
-                os.close(handle)
-            return
-        count = len({gpu for gpu, _ in places})
+    while not (found := next(filter(None, map(_locked, places)), None)):
+        count = len({place.gpu for place in places})
+        what = f"GPU of {count}" if places[0].gpu else "quiet host"
         if deadline is not None and time.monotonic() >= deadline:
-            raise CaptureError(f"no GPU of {count} became free in time")
+            raise CaptureError(f"no {what} became free in time")
         if not waiting:
-            print(f"waiting for a GPU: all {count} are locked by other captures", file=sys.stderr)
+            whose = f"a GPU: all {count} are" if places[0].gpu else "the host: it is"
+            print(f"waiting for {whose} locked by other captures", file=sys.stderr)
             waiting = True
         time.sleep(POLL_S)
+    try:
+        yield found
+    finally:
+        # Closing would leave it to whoever inherited the file, a profiler's daemon for one.
+        fcntl.flock(found[1], fcntl.LOCK_UN)
+        os.close(found[1])
+
+
+def _locked(place: Place) -> tuple[Place, int] | None:
+    """The place with the handle of its file; None where somebody else has it."""
+    handle = os.open(place.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, place.how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return place, handle
 
 
 @contextmanager
