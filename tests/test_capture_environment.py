@@ -244,7 +244,10 @@ def test_torch_begins_to_load_before_anything_is_asked(
     looked(tmp_path)
 
 
-@pytest.mark.parametrize("error", [ImportError("No module named 'torch'"), RuntimeError("lost")])
+@pytest.mark.parametrize(
+    "error",
+    [ImportError("No module named 'torch'"), RuntimeError("lost"), OSError("libcudart.so.13")],
+)
 def test_what_cannot_be_measured_has_no_ceilings_and_says_why(
     one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -257,6 +260,16 @@ def test_what_cannot_be_measured_has_no_ceilings_and_says_why(
     assert found == {"copy_gbs": None, "read_gbs": None, "matmul_tflops": None}
     last = json.loads((tmp_path / "environment.json").read_text())["findings"][-1]
     assert (last["check"], last["status"]) == ("ceilings", "warn") and str(error) in last["found"]
+
+
+def test_a_torch_that_cannot_be_loaded_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text('raise OSError("libcudart.so.13")')
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    preflight._load_torch()  # whose thread would print a traceback
+    assert preflight.reached()["reason"] == "OSError: libcudart.so.13"
 
 
 def test_without_a_gpu_torch_is_not_even_loaded(
