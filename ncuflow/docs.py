@@ -9,20 +9,27 @@ A part stands behind a line such as `<!-- ncuflow docs: stalls -->`, up to `<!--
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ncuflow.findings.columns import COLUMNS
-from ncuflow.io import write_text
+from ncuflow.format import micro, number
+from ncuflow.io import clean, write_text
 from ncuflow.model import TABLES
+from ncuflow.parsers import timing
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import GROUPS, Metric
 from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS
 
 FOLDER = Path("docs")
+APIS = Path("recordings/apis-flashinfer-0.7.2/apis")
+MOST_REASON = 160  # characters
 _PART = re.compile(r"(<!-- ncuflow docs: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
@@ -83,6 +90,35 @@ def columns() -> str:
     return _rows("column | unit | from | formula", rows)
 
 
+def apis() -> str:
+    """The APIs with a trace template, measured on the recorded GPU or with the reason why not."""
+    found = [point for path in sorted(APIS.rglob("timing.jsonl")) for point in timing.read(path)]
+    measured, others = [], defaultdict(list)
+    for point in sorted(found, key=lambda point: str(point["point"])):
+        api = f"`{json.loads(point['params'])['api']}`"
+        if point["status"] == "ok":
+            rate = point["bytes"] / point["cold_us"] / 1e3
+            measured.append(f"| {api} | {micro(point['cold_us'])} | {number(rate)} GB/s |")
+        else:
+            others[_reason(point)].append(api)
+    why = sorted(others.items(), key=lambda one: (-len(one[1]), one[0]))
+    rows = (f"| {reason} | {len(names)} | {', '.join(names)} |" for reason, names in why)
+    return (
+        f"{len(measured)} of {len(found)} were measured:\n\n"
+        + _rows("API | cold time | bytes of its tensors, each once, over it", measured)
+        + "\n"
+        + _rows("why not | APIs | which", rows)
+    )
+
+
+def _reason(point: dict[str, Any]) -> str:
+    """Why an API was not measured, in one line that a cell holds."""
+    whole = " ".join(clean(str(point["reason"])).split())
+    text = whole if len(whole) <= MOST_REASON else f"{whole[:MOST_REASON]}…"
+    said = {"skipped": "", "wrong": "wrong: "}.get(point["status"], "it fails: ")
+    return said + text.replace("|", "\\|")
+
+
 def _rows(heads: str, rows: Iterable[str]) -> str:
     line = "|---" * (heads.count("|") + 1) + "|"
     return "\n".join([f"| {heads} |", line, *rows]) + "\n"
@@ -94,6 +130,7 @@ PARTS = {
     "stalls": stalls,
     "units": units,
     "columns": columns,
+    "apis": apis,
 }
 
 

@@ -30,6 +30,7 @@ def evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     (batch / "timing.jsonl").write_text('{"point": "decode/B1", "status": "ok"}\n')
     (batch / "trace.sqlite").write_bytes(b"SQLite format 3\0" + bytes(5000))
+    (batch / "sweep.ncu-rep").touch()  # where no point was good
     (batch / "sweep.json").write_text(json.dumps({"command": ["ncu", "--nvtx"], "lost": []}))
     origin = {"tier": "A", "gpu": "NVIDIA H200", "date": "2026-11-20T00:00:00Z", "recording": None}
     origin |= {"driver": "580.1", "flashinfer": "0.7.2"}

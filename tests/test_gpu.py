@@ -39,6 +39,8 @@ SMALL: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
+EXACT = ("kv_append", "sampling")  # copies, and tokens that may be drawn: no rounding
+
 
 def run(folder: Path, name: str, mode: str, fault: str = "") -> tuple[int, list[dict[str, Any]]]:
     """(exit status, records) of the command line on the small points of a target."""
@@ -61,7 +63,9 @@ def test_small_points_agree_with_the_reference(name: str, tmp_path: Path) -> Non
     status, records = run(tmp_path, name, "check")
     reasons = {record["point"]: record["reason"] for record in records if record["reason"]}
     assert (status, reasons) == (0, {})
-    assert all(0 < record["check"]["rel_l2"] < record["check"]["tolerance"] for record in records)
+    assert all(0 <= record["check"]["rel_l2"] < record["check"]["tolerance"] for record in records)
+    if name not in EXACT:
+        assert all(record["check"]["rel_l2"] for record in records)
 
 
 @pytest.mark.parametrize("name", sorted(known()))
@@ -137,7 +141,12 @@ def test_a_replayed_graph_is_cold_after_a_flush_too(device: Any) -> None:
 # launch, which begins beside the one before it, while theirs waits between two.
 TEN: dict[str, list[dict[str, Any]]] = {
     "rmsnorm": [
-        {"variant": ["rmsnorm", "fused_add_rmsnorm"], "rows": [4096, 16384], "pdl": "off"},
+        {
+            "variant": ["rmsnorm", "fused_add_rmsnorm"],
+            "rows": [4096, 16384],
+            "pdl": "off",
+            "norm": "cuda",
+        },
     ],
     "rope": [{"variant": "cos_sin_cache", "tokens": [16384, 65536]}],
     "merge_state": [{"seq_len": [4096, 16384]}],

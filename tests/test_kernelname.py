@@ -137,3 +137,14 @@ def test_the_shipped_templates_are_those_of_the_headers():
             assert parameters in shipped[name], name
     kernels = [kernel for target in known().values() for kernel in target.kernels]
     assert {kernel.name for kernel in kernels if kernel.header} <= set(shipped)
+
+
+def test_a_kernel_of_cute_dsl_has_the_name_of_its_class():
+    layout = "_tensorptrf32gmemalign16o1_CopyAtom_ThrID10_TVLayoutSrc1409601_TVLayoutDst14096_0"
+    module = "kernel_cutlass_kernel_flashinfergdn_kernelsdelta_rule_dsldelta_rule_cp_sm90"
+    found = decode(f"{module}CPDeltaRulePrefillSm90_object_at_{layout}")
+    assert (found.name, found.value("compiled for")) == (
+        "CPDeltaRulePrefillSm90 (CuTe DSL)",
+        layout.strip("_"),
+    )
+    assert decode(f"{module}_cp_object_at_{layout}").arguments == ()

@@ -60,11 +60,14 @@ def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
 
 
 def evidence_files(evidence: Path) -> Iterator[Path]:
-    """Files of an evidence folder, sorted; logs, tables, listings and hidden files are not evidence."""
+    """Files of an evidence folder, sorted; logs, tables, listings and hidden files are not evidence, nor is the empty
+    file in the place of a report where no point of a batch was good: its capture record says so."""
     for path in sorted(evidence.rglob("*")):
         parts = path.relative_to(evidence).parts
         skipped = any(part in SKIPPED or part.startswith(".") for part in parts)
-        if path.is_file() and not skipped and not path.name.endswith(listing.SUFFIX):
+        if not path.is_file() or skipped or path.name.endswith(listing.SUFFIX):
+            continue
+        if path.suffix not in PACKED or path.stat().st_size:
             yield path
 
 
@@ -149,8 +152,8 @@ def add_listing(path: Path, place: Path, known: Any) -> None:
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file is an Nsight Compute report, plain or .xz; that of a batch without a good point is empty."""
-    return path.name.removesuffix(".xz").endswith(".ncu-rep") and path.stat().st_size > 0
+    """Whether a file is an Nsight Compute report, plain or .xz."""
+    return path.name.removesuffix(".xz").endswith(".ncu-rep")
 
 
 def is_packed(path: Path) -> bool:
