@@ -187,7 +187,8 @@ def _held(
         name = f"tmp-{gpu.uuid[-12:]}{places[gpu].path.suffix.removeprefix('.lock')}"
         scratch = str(stack.enter_context(_scratch(name)))
         environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
-        yield Held(gpu, environ, tuple(handle for _, handle in taken))
+        # Not that of the host: a daemon that a killed profiler left would keep from it whatever is timed.
+        yield Held(gpu, environ, tuple(handle for place, handle in taken if place.gpu))
 
 
 def _alike(gpus: Sequence[VisibleGpu]) -> list[VisibleGpu]:
