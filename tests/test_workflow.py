@@ -171,10 +171,11 @@ def test_numbers_inside_a_setting_of_the_command_line_are_numbers(project):
     ],
 )
 def test_two_timed_jobs_start_together_where_they_share_a_gpu(project, given, how):
-    chosen = ("--config", "source=live", "machine=a100", "sweep=smoke")
+    chosen = ("--config", "source=live", "machine=a100")
     done = project.run("-n", "-p", *chosen, *given, "--", "decode")
     said = re.sub(" +", " ", done.stdout + done.stderr)
     assert said.count(how) == said.count("ncuflow lock ") > 0
+    assert "--mode time" in said and "--mode pairs" in said
 
 
 def test_a_path_of_the_project_with_a_space_in_it(tmp_path):

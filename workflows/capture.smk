@@ -91,10 +91,8 @@ if LIVE:
 
     # Two that are timed start together, and measure one after the other; neither where one has all GPUs to itself, nor
     # where --resources gives each job a GPU of its own.
-    BY_TWOS = (
-        "lane" in workflow.global_resources
-        and not config["timing"]["exclusive_host"]
-    )
+    EXCLUSIVE = "--exclusive-host" * config["timing"]["exclusive_host"]
+    BY_TWOS = "lane" in workflow.global_resources and not EXCLUSIVE
 
     # Status 3: some points are wrong or failed, and named; what breaks its process's CUDA context is one of them. Status 4:
     # the GPU was lost in mid-sweep, for every process; the batch is tried once more, and then stands as far as it came.
@@ -119,7 +117,7 @@ if LIVE:
             repeats=config["timing"]["repeats"],
             rounds=config["timing"]["rounds"],
             order=lambda wc: wc.get("run", 0),
-            exclusive="--exclusive-host" if config["timing"]["exclusive_host"] else "",
+            exclusive=EXCLUSIVE,
         shell:
             "{params.jit_env} python -m ncuflow lock {params.exclusive} {resources.seat} --"
             " python -m ncuflow launch {wildcards.target} --mode time --repeats {params.repeats}"
@@ -152,8 +150,9 @@ if LIVE:
             attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
+            exclusive=EXCLUSIVE,
         shell:
-            "{params.jit_env} python -m ncuflow lock {resources.seat} --"
+            "{params.jit_env} python -m ncuflow lock {params.exclusive} {resources.seat} --"
             " python -m ncuflow launch {wildcards.target} --mode pairs"
             " --points {input.points:q} --out {output:q} 2> {log:q}"
             " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
