@@ -248,7 +248,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         output=compared.output,
         reference=compared.reference,
         tolerance=max(PRECISION.get(_name(t), 1e-3) for t in (*_tensors(arguments), *outputs)),
-        buffers=lambda: tuple(t for t in _tensors(last["out"]) if t.is_floating_point() and whole),
+        buffers=lambda: own(last["out"], arguments) if whole else (),
         allocates=last["out"] is not None and not kept,
         plan=plan,
         reset=reset if kept else None,
@@ -536,6 +536,16 @@ def _moved(arguments: Mapping[str, Any], outputs: list[Tensor]) -> int:
     }
     each = {t.data_ptr(): _size(t) for t in (*_tensors(given), *outputs)}
     return sum(each.values())
+
+
+def own(out: Any, arguments: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    """The floats that the call made: one that it was given and hands back is an input, such as a pool of states."""
+    given = {t.untyped_storage().data_ptr() for t in _tensors(arguments)}
+    return tuple(
+        t
+        for t in _tensors(out)
+        if t.is_floating_point() and t.untyped_storage().data_ptr() not in given
+    )
 
 
 def _size(tensor: Tensor) -> int:

@@ -148,6 +148,34 @@ def test_a_call_is_run_checked_and_restored(monkeypatch: pytest.MonkeyPatch) -> 
         apis.prepare({"api": "whole", "tokens": 8, "batch": 1})
 
 
+def test_an_input_that_a_call_hands_back_is_not_overwritten_before_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in GDN's MTP, which returns the pool of states that it reads: NaN there would be its input."""
+    torch = pytest.importorskip("torch")
+
+    def init(*, batch_size: int, device: str) -> dict[str, Any]:
+        return {"q": torch.ones(batch_size, 4), "pool": torch.full((batch_size, 4), 2.0)}
+
+    def step(q: Any, pool: Any) -> Any:
+        return q + pool, pool.view(-1)
+
+    outputs = {"output": SimpleNamespace(param=None), "state": SimpleNamespace(param=None)}
+    made = template(init, step, outputs=outputs)
+    monkeypatch.setattr(apis, "templates", lambda: {"step": apis.Template("step", step, made)})
+    monkeypatch.setattr(apis, "_callable", lambda *a: (step, None))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(apis, "DEVICE", "cpu")
+    launch = apis.prepare({"api": "step", "tokens": 8, "batch": 2})
+    assert launch.reset is None
+    (buffer,) = launch.buffers()
+    assert buffer.shape == (2, 4)
+    for one in launch.buffers():
+        one.fill_(float("nan"))
+    launch.run()
+    assert all(torch.equal(a, e) for a, e in zip(launch.output(), launch.reference(), strict=True))
+
+
 def compared(trace: Any, before: dict[str, Any], now: dict[str, Any], out: Any = None) -> Any:
     one = apis.Template("made", lambda: None, trace)
     return apis.Compared(one, before, now, {"out": out})
