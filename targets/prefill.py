@@ -453,7 +453,8 @@ TARGET = Target(
             "instruction (HMMA) can, "
             "not a warpgroup's; schedulers issue in {issue_active} of the cycles",
             where=lambda f: (
-                f["backend"] == "fa2" and f["split"] == "auto" and not f["merge_pct"] > 0
+                (f["backend"], f["split"], f["kv"]) == ("fa2", "auto", "same")
+                and not f["merge_pct"] > 0
             ),
             symbol=Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
             change='`backend="fa3"`; the default `"auto"` takes it on compute capability 9.0',

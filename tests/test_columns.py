@@ -120,6 +120,7 @@ EXPECTED = {
     "second_stall_share": 0.24, "busiest_unit": "dram", "busiest_pct": 67.3,
     "busiest_counter": "dram__cycles_active", "second_unit": "l2", "second_pct": 64.9, "blocks_pct": 5,
     "tail_pct": 8, "latency_pct": 19.7, "limiter": "dram", "draw": "l2", "verdict": "draw", "merge_pct": 6.25,
+    "others_pct": None,
 }  # fmt: skip
 
 

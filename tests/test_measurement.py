@@ -202,3 +202,12 @@ def test_a_split_point_is_its_attention_kernel_and_the_merge_is_said_beside_it()
     alone = row([merge])
     assert (alone["main_kernel"], alone["merge_pct"]) == (merge["name"], None)
     assert row([attention])["merge_pct"] is None
+
+
+def test_what_runs_beside_the_main_kernel_is_said_and_a_merge_is_not_among_it():
+    """What limits the longer of two kernels is not said of the shorter."""
+    prefill, decode = kernel("Prefill", 20e3), kernel("Decode", 60e3)
+    merge = kernel("PersistentVariableLengthMergeStatesKernel", 20e3)
+    found = row([prefill, decode, merge])
+    assert (found["main_kernel"], found["others_pct"], found["merge_pct"]) == ("Decode", 20.0, 20.0)
+    assert row([decode, merge])["others_pct"] is None

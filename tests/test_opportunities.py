@@ -10,7 +10,7 @@ import pytest
 from conftest import DEFAULT
 
 from ncuflow.findings.opportunities import Facts, found, room
-from ncuflow.pages.opportunities import place, rows
+from ncuflow.pages.opportunities import brought, place, rows
 from ncuflow.target import Choice, Opportunity, Symbol, Target
 
 
@@ -92,6 +92,21 @@ def test_what_saved_most_comes_first_and_what_cost_last() -> None:
     assert [o.price is None for o in found(cost, target(declared(), untried))] == [True, False]
     won = of(point("a", 4.0), point("b", 3.0))
     assert [o.price is None for o in found(won, target(untried, declared()))] == [False, True]
+
+
+def test_a_point_that_could_bring_more_and_was_not_tried_stands_beside_the_trial() -> None:
+    """A trial where little is to be had says nothing of a point with more room."""
+    tried = [point("a", 1.25), point("b", 1.2)]
+    more, less = (
+        point("a", cold) | {"point": f"t/a_{name}", "params": {"side": "a", "size": name}}
+        for name, cold in (("more", 4.0), ("less", 1.1))
+    )
+    (one,) = found(of(*tried, more, less), target(declared()))
+    assert one.point == "t/a" and one.most == pytest.approx(0.2)
+    assert one.untried == ("t/a_more", pytest.approx(0.75))
+    assert brought(one).endswith("; not tried at `a_more`, at most 75 %")
+    (one,) = found(of(*tried, less), target(declared()))
+    assert one.untried is None and "not tried" not in brought(one)
 
 
 def test_a_longer_plan_is_paid_for_by_launches() -> None:

@@ -130,12 +130,46 @@ def test_no_cell_of_a_table_is_longer_than_a_kernel_name():
                 assert len(longest) < 600, f"{page.name}: {longest[:80]}…"
 
 
-def test_a_sweep_of_one_point_has_a_base_without_parentheses(finished):
+def test_a_sweep_along_one_axis_has_a_base_without_parentheses(finished):
     found = Findings(finished.outputs / "results", DEFAULT)
-    found.targets["decode"]["points"] = found.targets["decode"]["points"][:1]
+    first, *rest = found.targets["decode"]["points"]
+    alike = first["params"].items() - {("batch", first["params"]["batch"])}
+    found.targets["decode"]["points"] = [
+        first,
+        next(p for p in rest if alike <= p["params"].items()),
+    ]
     page = pages.render("analysis", found)
     assert "named by what sets it apart from the base, under" in page
     assert "()" not in re.sub(r"`[^`]*`", "", page).replace("plan()", "")
+
+
+def test_a_sweep_without_an_axis_has_no_figure_of_a_rate_over_it(finished):
+    """Points of many APIs at one size, or one point: there is no line to draw."""
+    found = Findings(finished.outputs / "results", DEFAULT)
+    found.targets["decode"]["points"] = found.targets["decode"]["points"][:1]
+    for page in (pages.render("analysis", found), pages.render("target", found, "decode")):
+        assert "decode-sweep.svg" not in page
+        assert "over point" not in page
+
+
+def test_where_nobody_looked_for_a_change_none_is_ruled_out(finished, monkeypatch):
+    found = Findings(finished.outputs / "results", DEFAULT)
+    assert "Nobody looked" not in pages.render("target", found, "rmsnorm")
+    monkeypatch.setattr(known()["rmsnorm"], "opportunities", ())
+    page = pages.render("target", found, "rmsnorm")
+    assert "Nobody looked" in page and "Nothing in this evidence" not in page
+
+
+def test_a_rate_of_a_launch_is_not_said_to_be_a_kernels(finished):
+    """Where half of a cold time is an empty kernel's, the GB/s beside it are not what the kernel moves."""
+    found = Findings(finished.outputs / "results", DEFAULT)
+    points = found.targets["rmsnorm"]["points"]
+    for point in points:
+        point["measurement"]["time_floor_us"] = point["measurement"]["time_cold_us"] / 2
+    assert "the rate there is that of a launch" not in pages.render("target", found, "rmsnorm")
+    points[0]["measurement"]["time_floor_us"] *= 1.01
+    page = pages.render("target", found, "rmsnorm")
+    assert re.search(rf"At 1 of {len(points)} points an empty kernel's [\d.]+ µs is half", page)
 
 
 def test_pages_are_about_the_targets_that_are_named(finished):

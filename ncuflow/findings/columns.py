@@ -338,6 +338,8 @@ COLUMNS = (
              lambda found: found.verdict),
     Column("merge_pct", "float", "%", "of the sum of duration_ns, what kernels take that merge what the main one split",
            lambda j: j.merge_pct, "ncu", keys=("duration_ns",)),
+    Column("others_pct", "float", "%", "of the sum of duration_ns, what kernels take beside the main one that are no merge",
+           lambda j: j.others_pct, "ncu", keys=("duration_ns",)),
 )
 # fmt: on
 BY_NAME = {column.name: column for column in COLUMNS}

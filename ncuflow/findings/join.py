@@ -81,6 +81,13 @@ class Joined:
         return ratio(spent, whole, 100) if self.main not in merges else None
 
     @cached_property
+    def others_pct(self) -> float | None:
+        """Of the kernels' time, per cent in which neither the main kernel runs nor a merge; None without another."""
+        others = [k for k in self.kernels if k is not self.main and not is_merge(k)]
+        spent, whole = (total(k["duration_ns"] for k in some) for some in (others, self.kernels))
+        return ratio(spent, whole, 100) if self.main and others else None
+
+    @cached_property
     def launches(self) -> list[list[Operation]]:
         """What ran on the GPU in each launch of the point that nsys saw, copies aside."""
         found: dict[int | None, list[Operation]] = defaultdict(list)

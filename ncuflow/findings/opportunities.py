@@ -21,6 +21,7 @@ from ncuflow.parsers.registry import METRICS
 from ncuflow.target import Choice, Opportunity, Target, known
 
 LEAST = 0.01  # of the time: what can bring less is no opportunity
+MUCH = 0.1  # of the time: how much more a point without a trial must be able to bring than the tried one
 
 
 class Facts(dict[str, Any]):
@@ -61,7 +62,8 @@ class Found:
 
     points: how many show it; most, room: of 1, of the metric's time; price: of the trial, None where it
     was not tried, and then ``reason`` says why; prices: of all trials; layers: after how many launches a
-    longer plan() is paid for, None where it is not longer or nothing is saved.
+    longer plan() is paid for, None where it is not longer or nothing is saved; untried: beside trials, the point
+    without one that could bring much more than the point here, and what it could, of 1.
     """
 
     opportunity: Opportunity
@@ -74,6 +76,7 @@ class Found:
     prices: tuple[Price, ...]
     reason: str
     layers: int | None
+    untried: tuple[str, float] | None = None
 
     @property
     def saved(self) -> float:
@@ -148,9 +151,11 @@ def _found(
         return max(0.0, min(left, bound)) if math.isfinite(bound) else left
 
     at = price.base_point if price else max(shown, key=most)
+    left = max((point for point in shown if price and point not in after), key=most, default=None)
     return Found(
         one, at, every[at], len(shown), most(at), room(every[at], after.get(at, every[at]), one.metric),
         price, tuple(tried), reason, _layers(price, every),
+        (left, most(left)) if left and most(left) >= most(at) + MUCH else None,
     )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def title(name: str) -> str:
 
 def target_section(results: Results, index: Any = None) -> Context:
     """What pages say of one target; index: of the FlashInfer that was measured."""
-    points = results["points"]
+    points, target = results["points"], known().get(results["target"])
     good = [p for p in points if p["status"] == "ok"]
     axis = axis_of(good)
     top = best(good, axis.rate)
@@ -99,7 +99,13 @@ def target_section(results: Results, index: Any = None) -> Context:
         "sustained": [p for p in shown if p["m"].get("time_sustained_us")],
         "throttled": any(p["measurement"].get("throttle_sustained") for p in good),
         "limiters": _limiters(good),
+        "launches": sum(
+            m["time_cold_us"] < 2 * m["time_floor_us"]
+            for m in (p["measurement"] for p in good)
+            if m["time_cold_us"] and m.get("time_floor_us")
+        ),
         "opportunities": opportunities.rows(results, index),
+        "looked": bool(target and target.opportunities),
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
         "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),
     }

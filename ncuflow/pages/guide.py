@@ -106,6 +106,7 @@ def section(
         ),
         "launches": guide_kernels.launches(points),
         "opportunities": shown["opportunities"],
+        "looked": shown["looked"],
         "choices": (choices := guide_choices.shown_choices(results)),
         "knobs": guide_choices.knobs(results, choices, index),
         "split": guide_splitkv.rows(points, results["provenance"].get("sm_count"), names),

@@ -46,6 +46,8 @@ def brought(one: Found) -> str:
         text += f"; over {len(changes)} pairs {change(min(changes))} to {change(max(changes))}"
     if one.layers:
         text += f"; its plan() takes longer, which {one.layers} {'launch pays' if one.layers == 1 else 'launches pay'} for"
+    if one.untried:
+        text += f"; not tried at `{one.untried[0].split('/', 1)[1]}`, at most {fmt.percent(one.untried[1])}"
     return text
 
 
