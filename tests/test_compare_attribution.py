@@ -137,6 +137,8 @@ def test_another_kernel_in_its_place_is_a_replacement() -> None:
     assert not [fact for fact in cause["facts"] if fact["kind"] == "template"]
     assert (cause["base"], cause["head"]) == (base["name"], head["name"])
     assert unexplained == pytest.approx(0)
+    assert not cause["parts"]  # what warps of one kernel wait for explains no other's time
+    assert "instructions executed" in [fact["what"] for fact in cause["facts"]]
 
 
 @pytest.mark.parametrize(

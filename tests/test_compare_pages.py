@@ -165,6 +165,35 @@ def test_a_series_of_seven_versions_says_which_changed_what_and_why(
     assert re.findall(r"\]\(\.\./figures/(.*?)\)", text) == ["series-decode.svg", "series-rope.svg"]
 
 
+def test_a_series_names_the_kernels_where_another_ran_for_the_same_call(
+    slower: Comparison,
+) -> None:
+    """fa3 was asked for and fa2's kernel ran: the change is none of fa3's."""
+    names = ("BatchPrefillWithPagedKVCacheKernel", "PrefillWithKVCacheKernel")
+    place, moved = next((i, p) for i, p in enumerate(slower.points) if p.changed)
+    other = replace(moved.causes[0], kind="kernel_replaced", base=names[0], head=names[1])
+    points = [*slower.points]
+    points[place] = replace(moved, causes=[other])
+    swapped = replace(slower, points=points)
+    text = render([slower, swapped], [None, None])
+    headers = ("attention/prefill.cuh", "attention/hopper/prefill_sm90.cuh")
+    was, came = (f"`{n}` ({header})" for n, header in zip(names, headers, strict=True))
+    assert f"| `decode/B8` | – | {was} → {came} |" in text
+    assert "The same call" not in render([slower, slower], [None, None])
+
+
+def test_a_cause_of_less_than_half_did_not_take_most_of_a_change(slower: Comparison) -> None:
+    def said(share: float) -> str:
+        points = [
+            replace(p, causes=[replace(p.causes[0], share_of_delta=share)]) if p.changed else p
+            for p in slower.points
+        ]
+        found = series([slower, replace(slower, points=points)])
+        return str(found["told"][1]["causes"])
+
+    assert "unexplained" in said(0.35) and "template arguments" in said(0.65)
+
+
 def test_a_chart_for_each_kernel_goes_over_all_versions(
     seven: list[Comparison], tmp_path: Path
 ) -> None:

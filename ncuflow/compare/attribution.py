@@ -116,7 +116,8 @@ def _of_pair(base: Kernel, head: Kernel, base_side: Profile, head_side: Profile)
     if base["duration_ns"] is None or head["duration_ns"] is None:
         return
     facts = [*facts_of(base, head), *_lines(base, head, base_side, head_side)]
-    parts = decomposition.parts(base, head)
+    # of two kernels that are not one, no share of the time is that of a factor alone: their facts stand beside each other
+    parts = decomposition.parts(base, head) if base["name"] == head["name"] else []
     delta_us = (head["duration_ns"] - base["duration_ns"]) / 1e3
     kind = _kind(base, head, facts, parts)
     what, before, after = _headline(kind, base, head, facts)

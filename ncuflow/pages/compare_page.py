@@ -23,6 +23,7 @@ from ncuflow.format import MISSING, quantity
 from ncuflow.io import write_text
 from ncuflow.pages import Context
 from ncuflow.pages.rendering import environment
+from ncuflow.target import known
 
 MOST_CHANGED = 12  # told in full, with a waterfall each
 MOST_ROWS = 60
@@ -35,6 +36,13 @@ LABELS = {
 }
 # facts that a reader of the page wants first; bytes and rates follow in the order found
 FIRST = ("template", "launch", "code", "smem", "occupancy")
+WORK = (
+    "instructions",
+    "tensor",
+    "dram",
+    "l2",
+)  # of another kernel: the work that it makes of the same call
+MOST = 0.5  # of a change: a cause with less did not take most of it
 MOST_FACTS = 12
 SAID_BY_PARTS = ("instructions executed", "SM clock", "active warps per scheduler")
 
@@ -80,7 +88,7 @@ def _told(point: PointChange) -> tuple[PointChange, str | None, list[tuple[str, 
             parts=[p for p in cause.parts if abs(p.share_of_cause or 0) >= LEAST_SHARE][
                 :MOST_PARTS
             ],
-            facts=[_fact(fact) for fact in _ordered(cause.facts) if not _said(fact, cause)],
+            facts=[_fact(fact) for fact in _ordered(cause) if not _said(fact, cause)],
         )
         for cause in point.causes
         if abs(cause.share_of_delta or 0) >= LEAST_SHARE or cause.delta_us is None
@@ -96,12 +104,13 @@ def _said(fact: Fact, cause: Cause) -> bool:
     return fact.kind == "template" == cause.kind or in_parts
 
 
-def _ordered(facts: Iterable[Fact]) -> list[Fact]:
+def _ordered(cause: Cause) -> list[Fact]:
     """The first kinds, then the rest in the order found, the source lines at the end of all."""
-    rank = {kind: place for place, kind in enumerate(FIRST)}
-    known = sorted(facts, key=lambda fact: rank.get(fact.kind, len(FIRST)))
-    lines = [fact for fact in known if fact.kind == "line"]
-    return [fact for fact in known if fact.kind != "line"][:MOST_FACTS] + lines
+    first = (*WORK, *FIRST) if cause.kind == "kernel_replaced" else FIRST
+    rank = {kind: place for place, kind in enumerate(first)}
+    facts = sorted(cause.facts, key=lambda fact: rank.get(fact.kind, len(first)))
+    lines = [fact for fact in facts if fact.kind == "line"]
+    return [fact for fact in facts if fact.kind != "line"][:MOST_FACTS] + lines
 
 
 def _fact(fact: Fact) -> Fact:
@@ -156,9 +165,11 @@ def series(found: Sequence[Comparison], figures: str | None = None) -> Context:
         for row in rows
         if any(points[row["id"]].changed for points in steps if row["id"] in points)
     ]
+    ran = [(row["id"], _ran([points.get(row["id"]) for points in steps])) for row in moved]
     return {
         "sides": sides,
         "rows": (moved or rows)[:MOST_ROWS],
+        "ran": [(name, kernels) for name, kernels in ran if any(kernels)][:MOST_ROWS],
         "moved": len(moved),
         "points": len(rows),
         "told": [_step(comparison) for comparison in found],
@@ -170,12 +181,37 @@ def series(found: Sequence[Comparison], figures: str | None = None) -> Context:
     }
 
 
+def _ran(steps: Sequence[PointChange | None]) -> list[str]:
+    """What ran for a point, step by step, where another kernel took a place: ``a (its header) → b (its header)``."""
+    return [
+        "; ".join(
+            f"{_from(point.target, cause.base)} → {_from(point.target, cause.head)}"
+            for cause in point.causes
+            if cause.kind == "kernel_replaced"
+        )
+        if point and point.changed
+        else ""
+        for point in steps
+    ]
+
+
+def _from(target: str, kernel: Value) -> str:
+    """A kernel's name with FlashInfer's header that it comes from, where its target knows it, or else another."""
+    own = sorted(known().values(), key=lambda one: one.name != target)
+    symbols = (symbol for one in own for symbol in one.kernels)
+    header = next((symbol.header for symbol in symbols if symbol.name == kernel), None)
+    return f"`{kernel}`" + (f" ({header})" if header else "")
+
+
 def _step(found: Comparison) -> Context:
     """What changed from one side to the next, by target, and the causes that took most of a change most often."""
     leading = Counter(
-        max(point.causes, key=lambda cause: abs(cause.share_of_delta or 0)).what
-        for point in found.changed
-        if point.causes
+        first.what if (first.share_of_delta or 0) >= MOST else "unexplained"
+        for first in (
+            max(point.causes, key=lambda cause: cause.share_of_delta or 0)
+            for point in found.changed
+            if point.causes
+        )
     )
     return {
         "targets": {
