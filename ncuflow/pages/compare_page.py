@@ -165,7 +165,7 @@ def series(found: Sequence[Comparison], figures: str | None = None) -> Context:
         for row in rows
         if any(points[row["id"]].changed for points in steps if row["id"] in points)
     ]
-    ran = [(row["id"], _ran([points.get(row["id"]) for points in steps])) for row in moved]
+    ran = [(name, _ran([points.get(name) for points in steps])) for name in times]
     return {
         "sides": sides,
         "rows": (moved or rows)[:MOST_ROWS],
