@@ -39,7 +39,7 @@ class KernelRow(TypedDict):
     batch: Batch
     point: PointId
     kernel: Index
-    name: Annotated[str, About("function name without template arguments", "", "IAction.name")]
+    name: Annotated[str, About("function name without template arguments; of the CuTe DSL the class", "", "IAction.name")]
     demangled: Annotated[str | None, About("full name with template arguments", "", "IAction.name(DEMANGLED)")]
     nvtx: Annotated[str | None, About("open NVTX ranges, outermost first, joined by /", "", "IAction.nvtx_state")]
     grid: Annotated[str | None, About("grid as x,y,z", "", "launch__grid_dim_*")]

@@ -20,7 +20,7 @@ from typing import Any
 
 from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
-from ncuflow.parsers import breakdown, children, container, lines, listing, reader
+from ncuflow.parsers import breakdown, children, container, cute, lines, listing, reader
 from ncuflow.parsers.registry import METRICS, architecture
 from ncuflow.parsers.sources import Counter, NotANumber
 from ncuflow.parsers.stalls import STALL_REASONS
@@ -340,7 +340,7 @@ def _identity(kernel: Profiled, nvtx: list[str]) -> Row:
     major = kernel.integer("device__attribute_compute_capability_major")
     minor = kernel.integer("device__attribute_compute_capability_minor")
     return {
-        "name": clean(action.name()),
+        "name": cute.called(clean(action.name())),
         "demangled": clean(action.name(action.NameBase_DEMANGLED)) or None,
         "nvtx": "/".join(nvtx) or None,
         "nvtx_ranges": nvtx,

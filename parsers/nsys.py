@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ncuflow.io import BadInput, opened, scratch, shown, sniff
 from ncuflow.model import Row
-from ncuflow.parsers import nvtx
+from ncuflow.parsers import cute, nvtx
 from ncuflow.parsers.nsys_sql import Database, integer
 
 KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME = (
@@ -209,7 +209,8 @@ def _details(db: Database, kind: str, values: tuple[Any, ...]) -> Row:
     if kind == "kernel":
         short, demangled = db.string(values[0]), db.string(values[1])
         grid, block = (_dim3(values[2:5]), _dim3(values[5:8]))
-        return {"name": short or demangled, "demangled": demangled, "grid": grid, "block": block}
+        name = cute.called(short or demangled or "") or None
+        return {"name": name, "demangled": demangled, "grid": grid, "block": block}
     if kind == "memcpy":
         return {"name": COPY_KINDS.get(values[0], "memcpy"), "bytes": integer(values[1])}
     if kind == "memset":

@@ -16,16 +16,13 @@ from functools import cache
 from pathlib import Path
 
 from ncuflow.io import read_yaml
+from ncuflow.parsers import cute
 from ncuflow.target import known
 
 Templates = Mapping[str, Sequence[Sequence[str]]]  # name -> parameters in order, of each overload
 SHIPPED = Path(__file__).with_name("templates.yaml")
 WORDS = read_yaml(Path(__file__).with_name("vocabulary.yaml"))
 _CAST = re.compile(r"^\((?P<type>[\w:\s]+)\)\s*(?P<value>-?\w+)$")
-# CuTe DSL mangles a kernel's module, the class of its object, and the tensors and constants that it was compiled for.
-_CUTE = re.compile(
-    r"kernel_cutlass_[^A-Z]*(?P<kind>[A-Z][A-Za-z0-9]*)_object_at_+(?P<compiled_for>\w+)"
-)
 _OPEN, _CLOSE = "<(", ">)"
 
 
@@ -69,10 +66,9 @@ class Decoder:
 
     def decode(self, demangled: str) -> DecodedName:
         """A name without template arguments has none; never raises."""
-        if cute := _CUTE.fullmatch(demangled):
-            # a class may be called as the CUDA kernel whose work it does
-            name, compiled_for = f"{cute['kind']} (CuTe DSL)", cute["compiled_for"]
-            return DecodedName(name, (Argument("compiled for", compiled_for, None),))
+        if mangled := cute.MANGLED.fullmatch(demangled):
+            compiled_for = Argument("compiled for", mangled["compiled_for"], None)
+            return DecodedName(cute.called(demangled), (compiled_for,))
         if demangled not in self._decoded:
             name, arguments = _split(without_parameters(demangled))
             short = _short(name)
