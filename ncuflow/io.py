@@ -226,15 +226,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
         with contextlib.suppress(OSError), _locked(left):
             left.unlink()
-    handle = os.open(temporary, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    handle = _made_locked(temporary)
     try:
-        with contextlib.suppress(OSError):  # not every file system has locks
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield temporary
         temporary.replace(target)
     finally:
         os.close(handle)
         temporary.unlink(missing_ok=True)
+
+
+def _made_locked(temporary: Path) -> int:
+    """The descriptor of a file that is there and locked. Before it is locked another writer may take it for one that was
+    left, and remove it: then it is made once more."""
+    while True:
+        handle = os.open(temporary, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if temporary.exists():
+            return handle
+        os.close(handle)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

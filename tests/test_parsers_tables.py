@@ -276,6 +276,20 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path):
     assert show.as_csv([{"a": "\t=1"}]) == "a\n'\t=1\n"
 
 
+def test_a_file_that_another_writer_took_for_a_left_one_is_made_once_more(tmp_path, monkeypatch):
+    flock, taken = io.fcntl.flock, []
+
+    def late(handle, how):
+        if not taken:
+            taken.append(next(tmp_path.glob(".x.json.*.tmp")))
+            taken[0].unlink()
+        flock(handle, how)
+
+    monkeypatch.setattr(io.fcntl, "flock", late)
+    with io.replacing(tmp_path / "x.json") as temporary:
+        assert taken == [temporary] and temporary.exists()
+
+
 def test_what_a_killed_writer_left_goes_with_the_next(tmp_path):
     """And what one that lives is at work on stays."""
     path = tmp_path / "x.json"
