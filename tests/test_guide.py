@@ -11,7 +11,7 @@ import pytest
 
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.jit import summary
-from ncuflow.pages import guide_commands
+from ncuflow.pages import guide, guide_commands
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.pages import render
 from ncuflow.parsers.registry import counters
@@ -422,3 +422,14 @@ def test_a_rule_stands_whole_and_its_estimate_is_held_against_the_room(evidence)
         "the same work for DRAM, the most that any change can bring here is 10 %" in line
         for line in rules
     )
+
+
+def test_points_of_different_calls_have_no_row_of_sizes():
+    apis = [
+        {"status": "ok", "params": {"api": name}, "measurement": {"gbs": 1.0}}
+        for name in ("rope", "softmax")
+    ]
+    found = {"measured": True, "points": apis, "rate": "gbs", "name": "apis", "heading": "APIs"}
+    assert guide.performance(found | {"axis": "point"}) is None
+    row = guide.performance(found | {"axis": "api"})
+    assert row and row["best"] == ("rope", {"gbs": 1.0})

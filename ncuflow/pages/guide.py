@@ -170,13 +170,15 @@ def crossings(points: list[Point], axis: str) -> list[Context]:
 
 
 def performance(found: Context) -> Context | None:
-    """One row of the quick reference: the longest line along batch (else the axis), three sizes."""
+    """One row of the quick reference: the longest line along batch (else the axis), three sizes; None where there is none."""
     if not found["measured"]:
         return None
     axis = next(
         (a for a in ("batch", "rows", "tokens") if _line(found["points"], a)), found["axis"]
     )
     line = _line(found["points"], axis) or found["points"][:1]
+    if axis == "point":  # points of different calls have no sizes to go along
+        return None
     usual = [p for p in line if p["params"].get(axis) in USUAL_SIZES]
     shown = usual if len(usual) == len(USUAL_SIZES) else spread(line, len(USUAL_SIZES))
     top = max(line, key=lambda p: p["measurement"][found["rate"]] or 0)
