@@ -112,6 +112,23 @@ def test_the_best_point_is_drawn_even_where_no_other_shares_its_line() -> None:
     assert "bf16" in labels(axes)
 
 
+def test_points_that_differ_in_several_sizes_at_once_have_no_line() -> None:
+    found = results(*(rated(100.0 * size, size, batch=size) for size in (1, 2, 4)))
+    (axes,) = figures.sweep(found).axes
+    assert not axes.lines and "No two points" in axes.get_title()
+    assert "prefill-sweep.svg" not in caption(found)
+
+
+def test_the_axis_is_a_size_that_points_lie_along() -> None:
+    """Of batch, which has more values, no two points differ in it alone."""
+    points = [rated(100.0, 512, batch=1), rated(100.0, 1024, batch=1)]
+    points += [rated(90.0, 512, batch=size, heads=f"h{size}") for size in (2, 3)]
+    found = results(*points)
+    (axes,) = figures.sweep(found).axes
+    assert axes.get_xlabel() == "seq_len"
+    assert "rate over seq_len" in caption(found)
+
+
 @pytest.mark.parametrize(
     ("lines", "said", "legend"),
     [

@@ -424,6 +424,28 @@ def test_a_rule_stands_whole_and_its_estimate_is_held_against_the_room(evidence)
     )
 
 
+def test_a_target_is_read_along_a_size_that_points_lie_along(evidence):
+    """POD's points differ in several sizes at once; GEMM's differ in m alone, and one of them in its batch too."""
+    sizes = [(1, 8), (1, 64), (1, 4096), (16, 512)]
+    gemm = [
+        point("gemm", {"batch": b, "m": m}, cold, "dram")
+        for cold, (b, m) in enumerate(sizes, start=10)
+    ]
+    pod = [
+        point("pod", {"context": n, "batch": n, "kv_len": n}, 10.0 + n, "dram") for n in (1, 2, 4)
+    ]
+    write(evidence / "results", "gemm_results", results("gemm", gemm))
+    write(evidence / "results", "pod_results", results("pod", pod))
+    found = sections(page(evidence))
+    pod_text = next(text for heading, text in found.items() if "Prefill and Decode" in heading)
+    assert "pod-sweep.svg" not in pod_text
+    assert pod_text.count("| `c") >= 3  # every point is in the table of expected behaviour
+    gemm_text = next(text for heading, text in found.items() if "GEMM" in heading)
+    assert "rate over m](../figures/gemm-sweep.svg)" in gemm_text
+    reference = found["Quick Reference"]
+    assert "| m | m 8:" in reference and "Prefill and Decode" not in reference
+
+
 def test_points_of_different_calls_have_no_row_of_sizes():
     apis = [
         {"status": "ok", "params": {"api": name}, "measurement": {"gbs": 1.0}}

@@ -268,9 +268,14 @@ def _slots(point: Point) -> dict[str, float]:
 
 
 def sweep(results: Results) -> Figure:
-    """The rate that limits this target, over its main sweep dimension, with the ceilings."""
+    """The rate that limits this target, over its main sweep dimension, with the ceilings; a word where there is none."""
     points = measured(results)
     axis = axis_of(points)
+    if axis.name == "point":
+        figure, axes = new(height=1.4, top=0.5)
+        axes.set_title("No two points with a rate differ in one size alone.", fontsize=9)
+        axes.set_axis_off()
+        return figure
     figure, axes = new()
     for index, line in enumerate(series_of(points, axis)):
         _line(axes, line, index)

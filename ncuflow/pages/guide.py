@@ -84,14 +84,15 @@ def section(
     if results is None or not points:
         return out
     deep = results["deep"]
-    axis, rate = main_axis(points), axis_of(points).rate
+    axis, swept = main_axis(points), shown["axis"]
     return out | {
         "measured": True,
         "provenance": results["provenance"],
         "good": len(points),
         "axis": axis,
-        "rate": rate,
-        "best": best(points, rate),
+        "swept": swept.name,
+        "rate": swept.rate,
+        "best": best(points, swept.rate),
         "points": points,
         "behaviour": behaviour(points, axis),
         "limiters": limiters(points),
@@ -135,10 +136,11 @@ def prose(target: str) -> list[str]:
 
 
 def main_axis(points: list[Point]) -> str:
-    """The parameter along which a target is read: the first of GROWTH with three values or more."""
+    """The parameter along which a target is read: of GROWTH, where points lie along it, the first of three values or more."""
     found = varying(points)
-    long = [name for name in GROWTH if len(found.get(name, ())) >= crossing.FEWEST]
-    return long[0] if long else next((n for n in GROWTH if n in found), axis_of(points).name)
+    along = [name for name in GROWTH if name in found and _line(points, name)]
+    long = [name for name in along if len(found[name]) >= crossing.FEWEST]
+    return next(iter(long + along), axis_of(points).name)
 
 
 def behaviour(points: list[Point], axis: str) -> list[Point]:

@@ -19,7 +19,7 @@ SAME_PEAK = 1.1
 
 @dataclass(frozen=True)
 class Axis:
-    """name: the parameter along x; rate: the measurement column along y; others: what also varies.
+    """name: the parameter along x, or "point"; rate: the measurement column along y; others: what also varies.
 
     further: how many lines are beyond those that a figure holds.
     """
@@ -52,14 +52,21 @@ def varying(points: list[Point]) -> dict[str, list[Any]]:
 
 
 def axis_of(points: list[Point]) -> Axis:
-    """The numeric parameter with most values is x; a target of high intensity is read in FLOPS."""
+    """Of the numeric parameters along which two points lie, that with most values is x; "point" where there is none.
+
+    A target of high intensity is read in FLOPS.
+    """
     found = varying(points)
     numeric = [n for n, v in found.items() if all(type(x) in (int, float) for x in v)]
-    name = max(numeric, key=lambda n: len(found[n]), default="point")
+    numeric.sort(key=lambda n: -len(found[n]))
     intensities = sorted(p["measurement"]["ai_analytic"] or 0 for p in points) or [0]
     rate = "tflops" if intensities[len(intensities) // 2] > COMPUTE_INTENSITY else "gbs"
-    axis = Axis(name, rate, tuple(n for n in found if n != name))
-    return replace(axis, further=len(_all_lines(points, axis)) - len(_lines(points, axis)))
+    axes = [Axis(name, rate, tuple(n for n in found if n != name)) for name in numeric]
+    for axis in axes:
+        lines = _all_lines(points, axis)
+        if any(len(members) > 1 for _, members in lines):
+            return replace(axis, further=len(lines) - len(_lines(points, axis)))
+    return Axis("point", rate, tuple(found))
 
 
 def series_of(points: list[Point], axis: Axis) -> list[Curve]:
