@@ -11,15 +11,11 @@ import importlib
 import inspect
 import math
 import pkgutil
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import FrameType
 from typing import Any
 
-from ncuflow.runner import reference
 from ncuflow.runner.launch import (
     GpuFacts,
     Launch,
@@ -29,12 +25,13 @@ from ncuflow.runner.launch import (
     Written,
     capability,
 )
+from ncuflow.runner.trace_reference import Compared, cloned, defaults, limited, tensors
 from ncuflow.target import Target, Work
 from ncuflow.targets.prefill import resolved
 
 DEVICE = "cuda"
 CONVENTION = "ncuflow: the tensors of the template once; FLOPs unknown"
-BUILD_S, REFERENCE_S = 120, 20  # that the modules of an API and its reference may take
+BUILD_S = 120  # that the modules of an API may take
 AXES: dict[str, tuple[str, ...]] = {
     "tokens": (
         "num_tokens",
@@ -215,7 +212,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     planned = "run" in made and set(made) <= {"plan", "run"}
     arguments = dict(made["run"] if planned else made)
     arguments |= _dtypes(arguments)
-    before = _cloned({**made.get("plan", {}), **arguments} if planned else arguments)
+    before = cloned({**made.get("plan", {}), **arguments} if planned else arguments)
     call, plan = _callable(template, made.get("plan") if planned else None)
     settings = SETTINGS.get(p["api"], {}) if plan is None else {}
     arguments |= settings
@@ -240,14 +237,15 @@ def prepare(p: Params, seed: int = 0) -> Launch:
             now.copy_(then)
 
     # a mask of minus infinity cannot be told from an output that was not written
-    whole = all(bool(torch.isfinite(t.float()).all()) for t in _tensors(last["out"]))
-    compared = Compared(template, before, arguments, last)
+    whole = all(bool(torch.isfinite(t.float()).all()) for t in tensors(last["out"]))
+    known = defaults(template.function) | before
+    compared = Compared(template.trace, known, arguments, last, CHOSEN.get(template.api))
     outputs = compared.actual()
     return Launch(
         run=run,
         output=compared.output,
         reference=compared.reference,
-        tolerance=max(PRECISION.get(_name(t), 1e-3) for t in (*_tensors(arguments), *outputs)),
+        tolerance=max(PRECISION.get(_name(t), 1e-3) for t in (*tensors(arguments), *outputs)),
         buffers=lambda: own(last["out"], arguments) if whole else (),
         allocates=last["out"] is not None and not kept,
         plan=plan,
@@ -342,145 +340,6 @@ CHOSEN: dict[str, Callable[[Mapping[str, Any], Tensor], Tensor]] = {
 }
 
 
-@contextmanager
-def limited(seconds: int, what: str) -> Iterator[None]:
-    """Raise NotHereError where what is done inside takes longer than ``seconds``."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise NotHereError(f"{what} in {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-class Compared:
-    """What a run gave, against what the template's reference gives for the same inputs."""
-
-    def __init__(
-        self,
-        template: Template,
-        before: dict[str, Any],
-        arguments: dict[str, Any],
-        last: dict[str, Any],
-    ) -> None:
-        self.trace, self.last, self.arguments = template.trace, last, arguments
-        self.chosen = CHOSEN.get(template.api)
-        self.before = defaults(template.function) | before
-        self.expected: list[Tensor] = []
-
-    def actual(self) -> list[Tensor]:
-        """The tensors that the run returned; where it returned none, those that it says it writes."""
-        out = self.last["out"]
-        return _tensors(out) if out is not None else self._written(self.arguments)
-
-    def _written(self, arguments: Mapping[str, Any]) -> list[Tensor]:
-        """The arguments that the outputs are written to; one that no argument is named after takes the place of that
-        whose type it has."""
-        named = [(n, d) for n, d in self.trace.outputs.items() if hasattr(d, "param")]
-        names = [
-            d.param or (n if n in arguments else str(getattr(d, "dtype_from", "")))
-            for n, d in named
-        ]
-        return [t for name in names for t in _tensors(arguments.get(name))]
-
-    def output(self) -> tuple[Tensor, ...]:
-        """What the run gave, in float32; of whole numbers the share that is right.
-
-        Of the tensors that the run wrote, those that the reference gives; of sampled tokens, which are drawn, the share
-        that may be drawn.
-        """
-        import torch
-
-        if "samples" in self.trace.outputs:
-            self.expected = [torch.ones(1)]
-            return (torch.tensor([drawable(self.before, self.actual()[0])]),)
-        inputs = _cloned(self.before)
-        with limited(REFERENCE_S, "its reference does not end"):
-            given = self.trace.reference(**reference_arguments(self.trace, inputs))
-            torch.cuda.synchronize()
-        actual = self.actual()
-        expected = _tensors(given) if given is not None else self._written(inputs)
-        if given is not None and self.last["out"] is None:
-            actual = actual[: len(expected)]
-        if not actual or len(expected) < len(actual):
-            raise NotHereError("its reference gives other outputs than the call")
-        pairs = [(a, e.reshape(a.shape)) for a, e in zip(actual, expected, strict=False)]
-        agreed = self._agreed(expected[: len(actual)], actual)
-        if chosen := self.chosen:
-            pairs = [(chosen(self.before, a), chosen(self.before, e)) for a, e in pairs]
-        found = [_comparable(a, e, agreed) for a, e in pairs]
-        self.expected = [e for _, e in found]
-        return tuple(a for a, _ in found)
-
-    def reference(self) -> tuple[Tensor, ...]:
-        """What ``output`` is held against."""
-        return tuple(self.expected)
-
-    def _agreed(self, expected: list[Tensor], actual: list[Tensor]) -> bool:
-        """Whether the template's own check is satisfied."""
-        single = len(actual) == 1
-        try:
-            return bool(self.trace.check(*((x[0] if single else x) for x in (expected, actual))))
-        except Exception:  # some checks take more than the outputs
-            return False
-
-
-def drawable(given: Mapping[str, Any], samples: Tensor) -> float:
-    """The share of sampled tokens that have a probability above zero after the call's filters."""
-    import torch
-
-    probs = given.get("probs")
-    probs = torch.softmax(given["logits"].float(), dim=-1) if probs is None else probs.float()
-    limits = {"top_k": probs.shape[-1], "top_p": 1.0, "min_p": 0.0}
-    for name in limits.keys() & given.keys():
-        one = given[name]
-        limits[name] = one.reshape(-1, 1) if isinstance(one, torch.Tensor) else one
-    allowed = reference.likely(probs, **limits) & (probs > 0)
-    token = samples.long().reshape(-1, 1)
-    inside = (token >= 0) & (token < probs.shape[-1])
-    found = allowed.gather(1, token.clamp(0, probs.shape[-1] - 1)) & inside
-    return float(found.float().mean())
-
-
-def reference_arguments(trace: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of the template's reference, by its own names. Raises NotHereError for one that nothing names."""
-    named = dict(given)
-    for name, descriptor in trace.inputs.items():
-        value = given.get(getattr(descriptor, "param", None) or name)
-        index = getattr(descriptor, "tuple_idx", None)
-        if value is not None:
-            named[name] = (
-                value[index] if index is not None and isinstance(value, (tuple, list)) else value
-            )
-    found = {}
-    for name, one in inspect.signature(trace.reference).parameters.items():
-        if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
-            continue
-        alias = next(
-            (a for a in (name, name.removeprefix("kv_"), f"paged_{name}") if a in named), None
-        )
-        if alias is not None:
-            found[name] = named[alias]
-        if found.get(name) is None and name in ("sm_scale", "scale") and "q" in named:
-            found[name] = 1 / math.sqrt(
-                named["q"].shape[-1]
-            )  # FlashInfer's own, where none is given
-        elif alias is None and one.default is one.empty:
-            raise NotHereError(f"its reference needs {name}, which its inputs do not name")
-    return found
-
-
-def defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """What a call leaves out: the function's own default values."""
-    parameters = inspect.signature(function).parameters.values()
-    return {one.name: one.default for one in parameters if one.default not in (one.empty, None)}
-
-
 def _callable(
     template: Template, planned: Mapping[str, Any] | None
 ) -> tuple[Callable[..., Any], Callable[[], None] | None]:
@@ -517,33 +376,21 @@ def _dtypes(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: torch.bfloat16 for name in named if isinstance(arguments[name], int)}
 
 
-def _comparable(actual: Tensor, expected: Tensor, agreed: bool) -> tuple[Tensor, Tensor]:
-    """Both in float32; of whole numbers the share that is equal, 1 where the template's check agrees."""
-    import torch
-
-    if not actual.is_floating_point():
-        share = 1.0 if agreed else (actual == expected).float().mean().item()
-        return torch.tensor([share]), torch.ones(1)
-    a, e = actual.float(), expected.float()
-    same = ~torch.isfinite(e) & (a == e)  # a mask of minus infinity
-    return torch.where(same, 0.0, a), torch.where(same, 0.0, e)
-
-
 def _moved(arguments: Mapping[str, Any], outputs: list[Tensor]) -> int:
     """Bytes of all tensors, each once; a workspace is none of the work."""
     given = {
         k: v for k, v in arguments.items() if not any(w in k for w in ("workspace", "semaphore"))
     }
-    each = {t.data_ptr(): _size(t) for t in (*_tensors(given), *outputs)}
+    each = {t.data_ptr(): _size(t) for t in (*tensors(given), *outputs)}
     return sum(each.values())
 
 
 def own(out: Any, arguments: Mapping[str, Any]) -> tuple[Tensor, ...]:
     """The floats that the call made: one that it was given and hands back is an input, such as a pool of states."""
-    given = {t.untyped_storage().data_ptr() for t in _tensors(arguments)}
+    given = {t.untyped_storage().data_ptr() for t in tensors(arguments)}
     return tuple(
         t
-        for t in _tensors(out)
+        for t in tensors(out)
         if t.is_floating_point() and t.untyped_storage().data_ptr() not in given
     )
 
@@ -555,37 +402,13 @@ def _size(tensor: Tensor) -> int:
     return size
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    """The tensors in nested lists, tuples and dicts."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    inner = value.values() if isinstance(value, Mapping) else value
-    return (
-        [t for one in inner for t in _tensors(one)]
-        if isinstance(value, (list, tuple, Mapping))
-        else []
-    )
-
-
-def _cloned(value: Any) -> Any:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: _cloned(one) for key, one in value.items()}
-    return type(value)(_cloned(one) for one in value) if type(value) in (list, tuple) else value
-
-
 def _pairs(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[tuple[Tensor, Tensor]]:
     """The tensors of a call beside their copies from before it."""
     return [
         pair
         for name, value in now.items()
         if name in then
-        for pair in zip(_tensors(value), _tensors(then[name]), strict=True)
+        for pair in zip(tensors(value), tensors(then[name]), strict=True)
     ]
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from ncuflow.cli import dispatch
 from ncuflow.io import write_json
-from ncuflow.runner import listing, sweep
+from ncuflow.runner import listing, sweep, trace_reference
+from ncuflow.runner.launch import NotHereError
 from ncuflow.target import load
 from ncuflow.targets import apis
 
@@ -55,25 +56,25 @@ def test_the_reference_gets_its_arguments_by_its_own_names() -> None:
     cache = SimpleNamespace(param="paged_kv_cache", tuple_idx=0)
     made = template(reference=reference, inputs={"k_cache": cache})
     given = {"paged_kv_cache": ("K", "V"), "indptr": "P", "paged_kv_indices": "I", "other": 1}
-    assert apis.reference_arguments(made, given) == {
+    assert trace_reference.reference_arguments(made, given) == {
         "k_cache": "K",
         "kv_indptr": "P",
         "kv_indices": "I",
     }
-    assert apis.reference_arguments(made, given | {"eps": 1e-6})["eps"] == 1e-6
+    assert trace_reference.reference_arguments(made, given | {"eps": 1e-6})["eps"] == 1e-6
 
 
 def test_a_reference_that_needs_what_no_input_names_says_what() -> None:
     def reference(x: Any, strange: Any) -> None: ...
 
-    with pytest.raises(apis.NotHereError, match="its reference needs strange, which"):
-        apis.reference_arguments(template(reference=reference), {"x": 1})
+    with pytest.raises(NotHereError, match="its reference needs strange, which"):
+        trace_reference.reference_arguments(template(reference=reference), {"x": 1})
 
 
 def test_the_scale_of_attention_is_flashinfers_where_none_is_given() -> None:
     def reference(q: Any, sm_scale: float) -> None: ...
 
-    found = apis.reference_arguments(
+    found = trace_reference.reference_arguments(
         template(reference=reference), {"q": SimpleNamespace(shape=(1, 64))}
     )
     assert found["sm_scale"] == 0.125
@@ -102,8 +103,8 @@ def test_a_cap_ends_what_takes_too_long_and_puts_the_handler_back() -> None:
 
     before = signal.getsignal(signal.SIGALRM)
     with (
-        pytest.raises(apis.NotHereError, match="its reference does not end in 1 s"),
-        apis.limited(1, "its reference does not end"),
+        pytest.raises(NotHereError, match="its reference does not end in 1 s"),
+        trace_reference.limited(1, "its reference does not end"),
     ):
         signal.raise_signal(signal.SIGALRM)
     assert signal.getsignal(signal.SIGALRM) is before and signal.alarm(0) == 0
@@ -144,7 +145,7 @@ def test_a_call_is_run_checked_and_restored(monkeypatch: pytest.MonkeyPatch) -> 
     launch.run()
     (found,), (expected,) = launch.output(), launch.reference()
     assert torch.equal(found, expected) and found[0, 0] == 0.5
-    with pytest.raises(apis.NotHereError, match="no template of that name"):
+    with pytest.raises(NotHereError, match="no template of that name"):
         apis.prepare({"api": "whole", "tokens": 8, "batch": 1})
 
 
@@ -177,8 +178,7 @@ def test_an_input_that_a_call_hands_back_is_not_overwritten_before_a_run(
 
 
 def compared(trace: Any, before: dict[str, Any], now: dict[str, Any], out: Any = None) -> Any:
-    one = apis.Template("made", lambda: None, trace)
-    return apis.Compared(one, before, now, {"out": out})
+    return trace_reference.Compared(trace, before, now, {"out": out})
 
 
 def test_an_output_that_no_argument_is_named_after_took_the_place_of_the_input(
@@ -237,7 +237,13 @@ def test_places_that_are_selected_are_right_in_any_order_and_of_equal_values_eit
     given = one.trace.reference(**made)  # an input for each row, or this ends in an IndexError
 
     def error(places: Any) -> float:
-        found = apis.Compared(one, made, made, {"out": places})
+        found = trace_reference.Compared(
+            one.trace,
+            trace_reference.defaults(one.function) | made,
+            made,
+            {"out": places},
+            apis.CHOSEN[api],
+        )
         [actual], [expected] = found.output(), found.reference()
         return float((actual - expected).norm() / expected.norm())
 

@@ -16,7 +16,8 @@ FLOORS = (
     {
         "reports": ("parsers",),
         # Of the runner, what a target is made of.
-        "launch": ("runner.launch", "runner.lengths", "runner.reference", "runner.kv_pages", "runner.planinfo"),
+        "launch": ("runner.launch", "runner.lengths", "runner.reference", "runner.kv_pages", "runner.planinfo",
+                   "runner.trace_reference"),
     },
     {"a target": ("target",)},
     {"targets": ("targets",)},
