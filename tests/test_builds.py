@@ -88,8 +88,11 @@ class NinjaSpec:
     """A module as FlashInfer compiles one: rules with absolute outputs, run in the module's own folder when it is
     loaded. Its compiler notes each file that it compiles."""
 
-    def __init__(self, folder: Path, name: str, command: str = "cp $in $out") -> None:
+    def __init__(
+        self, folder: Path, name: str, command: str = "cp $in $out", files: int = 2
+    ) -> None:
         self.name, self.folder, self.command = name, folder / name, command
+        self.sources = [folder / f"{name}{n}.cu" for n in range(files)]
         self.ninja_path = self.folder / "build.ninja"
         self.jit_library_path = self.folder / f"{name}.so"
         self.source = folder / f"{name}.cu"
@@ -136,11 +139,12 @@ def test_modules_of_one_graph_are_up_to_date_where_flashinfer_loads_them(tmp_pat
 
 @needs_ninja
 def test_what_compiles_longest_is_begun_first(tmp_path: Path) -> None:
-    specs = [NinjaSpec(tmp_path, name) for name in ("norm", "prefill_sm90", "rope", "mla_sm90")]
+    files = {"decode": 3, "prefill": 10, "norm": 2, "mla_sm90": 3, "prefill_sm90": 10, "rope": 2}
+    specs = [NinjaSpec(tmp_path, name, files=count) for name, count in files.items()]
     found = builds.build(specs, 1, lambda line: None)
     order = (tmp_path / "compiled").read_text().split()
-    assert order == ["prefill_sm90", "mla_sm90", "norm", "rope"]
-    assert [module["name"] for module in found] == ["norm", "prefill_sm90", "rope", "mla_sm90"]
+    assert order == ["prefill_sm90", "mla_sm90", "norm", "rope", "prefill", "decode"]
+    assert [module["name"] for module in found] == list(files)
 
 
 @needs_ninja

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -227,12 +228,13 @@ def test_another_model_is_not_taken_for_the_first(
     assert finish(start("--timeout", "0", "--", "true"))[0] != 0
 
 
-def test_a_gpu_has_two_seats_and_each_a_temporary_folder(fake_gpus: Callable[[int], None]) -> None:
+def test_a_gpu_has_seats_and_each_a_temporary_folder(fake_gpus: Callable[[int], None]) -> None:
     fake_gpus(1)
-    with lock.gpu_seat(0) as one, lock.gpu_seat(0) as two:
-        assert one.gpu == two.gpu
-        assert one.environ["TMPDIR"] != two.environ["TMPDIR"]
-        assert one.environ[WAIT] == two.environ[WAIT]
+    with ExitStack() as stack:
+        seats = [stack.enter_context(lock.gpu_seat(0)) for _ in range(lock.SEATS)]
+        assert len({seat.gpu for seat in seats}) == 1
+        assert len({seat.environ["TMPDIR"] for seat in seats}) == lock.SEATS
+        assert len({seat.environ[WAIT] for seat in seats}) == 1
         with pytest.raises(CaptureError, match="no GPU of 1 became free in time"), lock.gpu_seat(0):
             pass
         with lock.gpu_lock(0):  # a seat does not keep the GPU from what measures now
@@ -349,6 +351,20 @@ def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]
             fcntl.flock(measured, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_a_profiler_does_not_come_before_what_waits_to_be_timed(
+    timed: Callable[[], subprocess.Popen[str]],
+) -> None:
+    with lock.gpu_seat(0):
+        child = timed()
+        assert first_line(child) == "starts"  # and waits until that profiler has ended
+        with pytest.raises(CaptureError, match="no quiet host became free"), lock.gpu_seat(0):
+            pass
+    assert first_line(child) == "measures"
+    assert finish(child)[0] == 0
+    with lock.gpu_seat(0):
+        pass
+
+
 def quiet(how: int) -> bool:
     """Whether the host can be locked this way now."""
     with (lock.lock_folder() / "host.quiet").open("a") as file:
@@ -438,8 +454,11 @@ def test_what_a_killed_profiler_leaves_keeps_its_seat_and_not_the_host(
     profiler.kill()
     profiler.communicate()
     assert quiet(fcntl.LOCK_EX)
-    with lock.gpu_seat(0), pytest.raises(CaptureError), lock.gpu_seat(0):  # the other of two
-        pass
+    with ExitStack() as stack:
+        for _ in range(lock.SEATS - 1):
+            stack.enter_context(lock.gpu_seat(0))
+        with pytest.raises(CaptureError), lock.gpu_seat(0):
+            pass
     os.kill(program, signal.SIGKILL)
 
 

@@ -8,6 +8,14 @@ CAPTURES = f"{OUT}/captures"
 _jit_cache = config["build"]["folder"] or "${XDG_CACHE_HOME:-$HOME/.cache}/ncuflow"
 JIT_ENV = f'FLASHINFER_WORKSPACE_BASE="{_jit_cache}" FLASHINFER_JIT_LINEINFO=1'
 
+# The lanes of a GPU: what has it to itself from its start on takes all of them. Where --resources gives each job a GPU of
+# its own there are none.
+LANES = (
+    workflow.global_resources["lane"].value
+    if "lane" in workflow.global_resources
+    else 0
+)
+
 
 # One process, since what asks the tools waits for them, and what measures for torch.
 rule preflight:
@@ -20,7 +28,7 @@ rule preflight:
         f"{OUT}/logs/preflight.log",
     resources:
         gpu=1,
-        lane=2,
+        lane=LANES,
     params:
         jit_env=JIT_ENV,
         clocks=config["ncu"]["clock_control"],
@@ -89,10 +97,10 @@ if LIVE:
             "{params.jit_env} python -m ncuflow build --points {input.points:q} {params.jobs} --out {output:q}"
             " 2> {log:q} || [ $? -eq 3 ]"
 
-    # Two that are timed start together, and measure one after the other; neither where one has all GPUs to itself, nor
-    # where --resources gives each job a GPU of its own.
+    # Those that are timed start together, and measure one after the other; neither where one has all GPUs to itself, nor
+    # where each has a GPU of its own.
     EXCLUSIVE = "--exclusive-host" * config["timing"]["exclusive_host"]
-    BY_TWOS = "lane" in workflow.global_resources and not EXCLUSIVE
+    TOGETHER = LANES and not EXCLUSIVE
 
     # Status 3: some points are wrong or failed, and named; what breaks its process's CUDA context is one of them. Status 4:
     # the GPU was lost in mid-sweep, for every process; the batch is tried once more, and then stands as far as it came.
@@ -109,8 +117,8 @@ if LIVE:
         retries: 1
         resources:
             gpu=1,
-            lane=1 if BY_TWOS else 2,
-            seat="--seat" if BY_TWOS else "",
+            lane=1 if TOGETHER else LANES,
+            seat="--seat" if TOGETHER else "",
             attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
@@ -145,8 +153,8 @@ if LIVE:
         retries: 1
         resources:
             gpu=1,
-            lane=1 if BY_TWOS else 2,
-            seat="--seat" if BY_TWOS else "",
+            lane=1 if TOGETHER else LANES,
+            seat="--seat" if TOGETHER else "",
             attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
@@ -241,7 +249,7 @@ if LIVE:
             f"{OUT}/logs/jit.log",
         resources:
             gpu=1,
-            lane=2,
+            lane=LANES,
         params:
             modules=",".join(config["jit"]),
         shell:

@@ -28,7 +28,7 @@ from ncuflow.runner.job import QUIET, WAIT
 QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
 HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself
 POLL_S = 0.25
-SEATS = 2  # programs per GPU: one measures, the next one starts
+SEATS = 4  # programs per GPU: one measures, the next ones start
 
 
 class NoGpuError(CaptureError):
@@ -46,11 +46,15 @@ class VisibleGpu:
 
 @dataclass(frozen=True)
 class Place:
-    """A file to lock, of a GPU or, without one, of the host; alone, or shared with others that do not measure."""
+    """A file to lock, of a GPU or, without one, of the host; alone, or shared with others that do not measure.
+
+    kept: not given back as soon as it was had.
+    """
 
     path: Path
     gpu: VisibleGpu | None = None
     how: int = fcntl.LOCK_EX
+    kept: bool = True
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,8 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
     if exclusive_host:
         # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
         ordered = sorted(gpus, key=lambda gpu: gpu.uuid)
-        wanted = [[_quiet(fcntl.LOCK_EX)], *([Place(_lock_file(gpu), gpu)] for gpu in ordered)]
+        each = [[Place(_lock_file(gpu), gpu)] for gpu in ordered]
+        wanted = [[_timed(fcntl.LOCK_SH)], [_quiet(fcntl.LOCK_EX)], *each]
     with _held(gpus, wanted, timeout) as held:
         yield held
 
@@ -147,15 +152,18 @@ def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held
     """A visible GPU to start a program for, for the length of the block; the program locks the GPU itself.
 
     The start of Python, torch and a profiler takes longer than many a batch, and needs no GPU: with a seat it goes on
-    while another program is profiled. What is timed is not to be disturbed by a start: two that are timed start
-    together and measure one after the other, and a profiler's program begins when none is timed. Raises CaptureError
-    if no seat becomes free within `timeout` seconds.
+    while another program is profiled. What is timed is not to be disturbed by a start: those that are timed start
+    together and measure one after the other, and a profiler's program begins when none is timed or about to be. Raises
+    CaptureError if no seat becomes free within `timeout` seconds.
     """
     gpus = visible_gpus()
     quiet = _quiet(fcntl.LOCK_SH)
     seats = [Place(_lock_file(gpu, f".seat{n}"), gpu) for n in range(SEATS) for gpu in _alike(gpus)]
     # The seat comes first: who waits for one holds up nobody.
-    with _held(gpus, [seats] if timed else [seats, [quiet]], timeout) as held:
+    wanted = [seats, [_timed(fcntl.LOCK_SH)]]
+    if not timed:
+        wanted = [seats, [replace(_timed(fcntl.LOCK_EX), kept=False)], [quiet]]
+    with _held(gpus, wanted, timeout) as held:
         if not held.locks:  # a command around this one holds the GPU
             yield held
             return
@@ -166,6 +174,11 @@ def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held
 def _quiet(how: int) -> Place:
     """The host: locked alone by what is timed on it, shared by what starts and what is profiled."""
     return Place(lock_folder() / "host.quiet", how=how)
+
+
+def _timed(how: int) -> Place:
+    """What is timed on this host, or waits for it, shares this one: profilers that came one by one would keep it waiting."""
+    return Place(lock_folder() / "host.timed", how=how)
 
 
 @contextmanager
@@ -181,7 +194,12 @@ def _held(
         return
     deadline = None if timeout is None else time.monotonic() + timeout
     with ExitStack() as stack:
-        taken = [stack.enter_context(_first_free(places, deadline)) for places in wanted]
+        taken = []
+        for choice in wanted:
+            with ExitStack() as had:
+                taken.append(had.enter_context(_first_free(choice, deadline)))
+                if choice[0].kept:
+                    stack.enter_context(had.pop_all())
         places = {place.gpu: place for place, _ in taken}
         gpu = next(gpu for gpu in gpus if gpu in places)
         name = f"tmp-{gpu.uuid[-12:]}{places[gpu].path.suffix.removeprefix('.lock')}"
