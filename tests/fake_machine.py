@@ -131,14 +131,12 @@ class Gpu:
         yield
 """
 
-# In place of the device that the ceilings are measured on, and of the torch that sees it.
+# In place of the device that the ceilings are measured on, and of the question whether torch sees it.
 DRIVER = """
 from contextlib import nullcontext as Driver
 """
-TORCH = """
-from types import SimpleNamespace
-
-version, cuda = SimpleNamespace(cuda="13.0"), SimpleNamespace(is_available=lambda: True)
+ASK = """
+ASK = "print('torch is {\\"gpu\\": true, \\"cuda\\": null}')"
 """
 
 # Two GPUs, other ones on each node of a cluster.
@@ -282,7 +280,8 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
         device.write(DEVICE)  # in place of the real one
     with (project.folder / "ncuflow/runner/driver.py").open("a") as device:
         device.write(DRIVER)
-    (project.folder / "torch.py").write_text(TORCH)
+    with (project.folder / "ncuflow/capture/torch_check.py").open("a") as question:
+        question.write(ASK)
     ceilings = json.loads((ROOT / "recordings/h200/ceilings.json").read_text())
     with (project.folder / "ncuflow/runner/ceilings.py").open("a") as measuring:
         measuring.write(f"\n\ndef measure(device):\n    return {ceilings!r}\n")
