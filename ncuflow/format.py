@@ -17,6 +17,7 @@ PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 PREFIXED = {
     "byte": "B", "byte/s": "B/s", "hz": "Hz", "FLOP": "FLOP", "FLOP/s": "FLOP/s", "op": "op", "op/s": "op/s",
 }  # fmt: skip
+COUNTED = re.compile("[a-z ]{3,}s")  # units that are words in the plural; ms and TFLOPS are none
 LARGE = 1e5  # from here on a count reads better with a prefix
 
 
@@ -37,8 +38,11 @@ def number(value: float | str | None, digits: int = 3) -> str:
 
 
 def with_unit(value: float | None, unit: str, digits: int = 3) -> str:
-    """``number`` and its unit; the dash stands alone."""
-    return MISSING if value is None else f"{number(value, digits)} {unit}".rstrip()
+    """``number`` and its unit, of which "1 chunks" is "1 chunk"; the dash stands alone."""
+    if value is None:
+        return MISSING
+    text = number(value, digits)
+    return f"{text} {unit[:-1] if text == '1' and COUNTED.fullmatch(unit) else unit}".rstrip()
 
 
 def si(value: float | None, unit: str, digits: int = 3) -> str:

@@ -131,6 +131,14 @@ class Gpu:
         yield
 """
 
+# In place of the device that the ceilings are measured on, and of the question whether torch sees it.
+DRIVER = """
+from contextlib import nullcontext as Driver
+"""
+ASK = """
+ASK = "print('torch is {\\"gpu\\": true, \\"cuda\\": null}')"
+"""
+
 # Two GPUs, other ones on each node of a cluster.
 SMI = """#!/bin/bash
 uuid=GPU-${SLURMD_NODENAME:-}
@@ -270,6 +278,10 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
     (project.folder / "targets/plans.py").write_text(PLANS.lstrip())
     with (project.folder / "ncuflow/runner/gpu.py").open("a") as device:
         device.write(DEVICE)  # in place of the real one
+    with (project.folder / "ncuflow/runner/driver.py").open("a") as device:
+        device.write(DRIVER)
+    with (project.folder / "ncuflow/capture/torch_check.py").open("a") as question:
+        question.write(ASK)
     ceilings = json.loads((ROOT / "recordings/h200/ceilings.json").read_text())
     with (project.folder / "ncuflow/runner/ceilings.py").open("a") as measuring:
         measuring.write(f"\n\ndef measure(device):\n    return {ceilings!r}\n")

@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ncuflow import cli
-from ncuflow.capture import lock, machine, preflight
+from ncuflow.capture import lock, machine, preflight, torch_check
 
 ROOT = Path(__file__).parents[1]
 H200 = (
@@ -190,6 +191,16 @@ esac
 """
 
 
+TORCH = """
+from types import SimpleNamespace
+GPU, CUDA = True, "13.0"
+def __getattr__(name):
+    return SimpleNamespace(is_available=lambda: GPU) if name == "cuda" else SimpleNamespace(cuda=CUDA)
+"""
+ASK = torch_check.ASK
+SEES = """print('torch is {"gpu": true, "cuda": "13.0"}')"""
+
+
 @pytest.fixture
 def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A GPU that nvidia-smi lists; the file has what was asked of it and of the measurement, in order."""
@@ -198,13 +209,15 @@ def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     smi.chmod(0o755)
     asked = tmp_path / "nvidia-smi.asked"
 
-    def gpu() -> None:
+    def measure(device: None) -> dict[str, Any]:
         asked.write_text(asked.read_text() + "measured\n")
+        return {"copy_gbs": 1}
 
     monkeypatch.setattr(machine, "tier_reason", lambda gpu, counters: ("A", "as it is"))
-    monkeypatch.setattr(preflight, "_load_torch", lambda: None)
-    monkeypatch.setattr(preflight, "Gpu", gpu)
-    monkeypatch.setattr(preflight.ceilings, "measure", lambda device: {"copy_gbs": 1})
+    monkeypatch.setattr(preflight, "package_version", lambda *names: "2.15.0")
+    monkeypatch.setattr(torch_check, "ASK", SEES)
+    monkeypatch.setattr(preflight, "Driver", nullcontext)
+    monkeypatch.setattr(preflight.ceilings, "measure", measure)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -230,23 +243,62 @@ def test_the_gpu_is_asked_who_uses_it_before_it_is_measured(one_gpu: Path, tmp_p
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-aaaa", "the one whose lock is held"
 
 
-def test_torch_begins_to_load_before_anything_is_asked(
+def found_of_torch(folder: Path) -> tuple[str, str]:
+    """Status and words of the preflight's row about torch."""
+    looked(folder)
+    rows = json.loads((folder / "environment.json").read_text())["findings"]
+    (row,) = [row for row in rows if row["check"] == "torch"]
+    assert (row["remedy"] is None) == (row["status"] == "ok")
+    return row["status"], row["found"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "status", "words"),
+    [
+        ("", "ok", "2.15.0"),
+        ("GPU = False", "fail", "2.15.0, sees no GPU: built for CUDA 13.0, driver too old?"),
+        ("GPU, CUDA = False, None", "fail", "2.15.0, sees no GPU: built without CUDA"),
+        ("raise OSError('libcudart.so.13\\nadvice')", "fail", "2.15.0, cannot be loaded: OSError: libcudart.so.13"),
+        ("import os; print('bye'); os._exit(3)", "fail", "2.15.0, cannot be loaded: its process ended with status 3"),
+        ("import time; time.sleep(60)", "warn", "2.15.0, not loaded within 1 s"),
+    ],
+)  # fmt: skip
+def test_whether_torch_loads_and_sees_the_gpu_is_found(
+    one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, status: str, words: str
+) -> None:  # fmt: skip
+    package = tmp_path / "modules/torch.py"
+    package.parent.mkdir()
+    package.write_text(f"{TORCH}{torch}")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.chdir(package.parent)
+    monkeypatch.setattr(torch_check, "ASK", ASK)
+    if status == "warn":
+        monkeypatch.setattr(torch_check, "LIMIT_S", 1.0)
+        monkeypatch.setattr(preflight, "LIMIT_S", 1.0)
+    assert found_of_torch(tmp_path) == (status, words)
+
+
+def test_torch_is_asked_while_the_gpu_is_measured(
     one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, held = threading.Event(), preflight.gpu_lock
+    begun = tmp_path / "begun"
+    ask = f"from pathlib import Path\nPath({str(begun)!r}).touch()\n{SEES}"
 
-    def after() -> Any:
-        assert begun.wait(10) and not one_gpu.exists()
-        return held()
+    def measure(device: None) -> dict[str, Any]:
+        until = time.monotonic() + 10
+        while not begun.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert begun.exists()
+        return {"copy_gbs": 1}
 
-    monkeypatch.setattr(preflight, "_load_torch", begun.set)
-    monkeypatch.setattr(preflight, "gpu_lock", after)
-    looked(tmp_path)
+    monkeypatch.setattr(torch_check, "ASK", ask)
+    monkeypatch.setattr(preflight.ceilings, "measure", measure)
+    assert found_of_torch(tmp_path) == ("ok", "2.15.0")
 
 
 @pytest.mark.parametrize(
     "error",
-    [ImportError("No module named 'torch'"), RuntimeError("lost"), OSError("libcudart.so.13")],
+    [ImportError("No module named 'cuda'"), RuntimeError("lost"), OSError("libnvrtc.so.13")],
 )
 def test_what_cannot_be_measured_has_no_ceilings_and_says_why(
     one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -254,7 +306,7 @@ def test_what_cannot_be_measured_has_no_ceilings_and_says_why(
     def fails() -> None:
         raise error
 
-    monkeypatch.setattr(preflight, "Gpu", fails)
+    monkeypatch.setattr(preflight, "Driver", fails)
     found = looked(tmp_path)
     assert found.pop("reason") == f"{type(error).__name__}: {error}"
     assert found == {"copy_gbs": None, "read_gbs": None, "matmul_tflops": None}
@@ -262,21 +314,12 @@ def test_what_cannot_be_measured_has_no_ceilings_and_says_why(
     assert (last["check"], last["status"]) == ("ceilings", "warn") and str(error) in last["found"]
 
 
-def test_a_torch_that_cannot_be_loaded_is_told_of_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "torch.py").write_text('raise OSError("libcudart.so.13")')
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    preflight._load_torch()  # whose thread would print a traceback
-    assert preflight.reached()["reason"] == "OSError: libcudart.so.13"
-
-
 def test_without_a_gpu_torch_is_not_even_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "output_of", lambda command: None)
-    monkeypatch.setattr(preflight, "Gpu", lambda: pytest.fail("torch is asked"))
+    monkeypatch.setattr(preflight, "TorchCheck", lambda: pytest.fail("torch is asked"))
+    monkeypatch.setattr(preflight, "Driver", lambda: pytest.fail("a GPU is asked for"))
     assert looked(tmp_path)["reason"] == "no GPU is visible"
     rows = json.loads((tmp_path / "environment.json").read_text())["findings"]
     assert "ceilings" not in {row["check"] for row in rows}, "the missing GPU is a row of its own"

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,7 +17,8 @@ import pytest
 from ncuflow.capture.machine import tool
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.parsers import nsys
-from ncuflow.runner import ceilings, sweep
+from ncuflow.runner import ceilings, sweep, timing
+from ncuflow.runner.driver import Driver
 from ncuflow.target import known, load
 
 pytestmark = pytest.mark.gpu
@@ -212,12 +215,50 @@ def test_a_host_that_falls_behind_is_told(device: Any) -> None:
     assert not device.cold(lambda: sum(range(2_000_000)) and value.add_(1), 5).queued
 
 
-def test_ceilings_lie_below_the_datasheet_and_not_far(device: Any) -> None:
-    published = datasheet(device.facts()["name"])
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    with Driver() as found:
+        yield found
+
+
+def test_ceilings_lie_below_the_datasheet_and_not_far(driver: Driver) -> None:
+    published = datasheet(driver.facts()["name"])
     if published is None:
         pytest.skip("no datasheet of this GPU")
-    measured = ceilings.measure(device, 10)
+    measured = ceilings.measure(driver, 10)
     assert 0.6 < measured["copy_gbs"]["value"] / published["dram_gbs"] < 1.02
     for dtype in ("f16", "bf16"):
         reached = measured["matmul_tflops"][dtype]["value"] / published["tensor_tflops"]
         assert 0.5 < reached < 1.02
+
+
+def test_what_the_driver_reaches_torch_reaches_too(device: Any, driver: Driver) -> None:
+    """A copy, a read and products by torch, each timed right after ours: the rates do not hang on who asks for them."""
+    torch = device.torch
+    size = min(ceilings.BYTES, driver.facts()["memory_bytes"] // 8)
+    source = torch.ones(size // 4, device="cuda")
+    copy, total = source.clone(), torch.empty((), device="cuda")
+    theirs = {
+        "copy": lambda: copy.copy_(source),
+        "read": lambda: torch.sum(source, dim=0, out=total),
+    }
+    for name, dtype in (("f16", torch.float16), ("bf16", torch.bfloat16)):
+        a, b = (torch.randn(2 * [ceilings.SIZE], device="cuda").to(dtype) for _ in range(2))
+        theirs[name] = partial(torch.mm, a, b, out=torch.empty_like(a))
+    ours = {**dict(ceilings._transfers(driver)), **ceilings._products(driver)}
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        mine, other = (
+            timing.bursts(clock, run, 15, 3)[0]["median"]
+            for clock, run in ((driver, ours[name].run), (device, theirs[name]))
+        )
+        print(f"{name}: driver {mine:.1f} µs, torch {other:.1f} µs")
+        assert mine == pytest.approx(other, rel=0.03), name
+
+
+def test_a_closed_driver_gives_its_memory_back(device: Any) -> None:
+    before, _ = device.torch.cuda.mem_get_info()
+    with Driver() as driver:
+        driver.allocate(1 << 30)
+        assert device.torch.cuda.mem_get_info()[0] <= before - (1 << 30)
+    assert device.torch.cuda.mem_get_info()[0] > before - (1 << 28)

@@ -67,6 +67,8 @@ def test_an_a100_splits_for_its_own_sms():
     assert split.grid == (13, 32, 1)
     assert split.note == "KV cache in 13 chunks of 160 tokens"
     assert merge.grid == (108, 1, 1)
+    whole, _ = said("decode", batch=1, kv_len=64, launch="graph")
+    assert whole.note.startswith("KV cache in 1 chunk of ")
 
 
 def test_fa2_keeps_two_blocks_on_an_sm():

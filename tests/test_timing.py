@@ -7,7 +7,7 @@ from fake_device import Device, fake_target, ran
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncuflow.runner import ceilings, gpu, timing
+from ncuflow.runner import ceilings, nvml, timing
 
 
 def test_a_summary_has_quartiles_and_says_how_many() -> None:
@@ -141,9 +141,9 @@ def test_a_pair_is_timed_in_turns_and_each_goes_first_as_often() -> None:
 
 
 def test_throttle_reasons_are_named_and_unknown_bits_kept() -> None:
-    assert gpu.throttle_reasons(0) == []
-    assert gpu.throttle_reasons(0x24) == ["sw_power_cap", "sw_thermal_slowdown"]
-    assert gpu.throttle_reasons(0x400) == ["reason_0x400"]
+    assert nvml.throttle_reasons(0) == []
+    assert nvml.throttle_reasons(0x24) == ["sw_power_cap", "sw_thermal_slowdown"]
+    assert nvml.throttle_reasons(0x400) == ["reason_0x400"]
 
 
 def test_a_rate_has_its_quartiles_the_right_way_round() -> None:
@@ -165,11 +165,28 @@ def test_the_bursts_of_every_ceiling_come_before_anything_runs_hot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = Device()
-    loads = [(name, ceilings.Load(lambda: None, 1e-3, name)) for name in ("copy", "read", "f16")]
-    monkeypatch.setattr(ceilings, "_loads", lambda device: loads)
+    loads = {name: ceilings.Load(lambda: None, 1e-3, name) for name in ("copy", "read", "f16")}
+    products = {"f16": loads.pop("f16")}
+    monkeypatch.setattr(ceilings, "_transfers", lambda device: loads.items())
+    monkeypatch.setattr(ceilings, "_products", lambda device: products)
     found = ceilings.measure(device)  # type: ignore[arg-type]
     kinds = [entry.split()[0] for entry in device.log if entry.startswith(("hot", "steady"))]
     assert kinds == sorted(kinds) and kinds.count("hot") == 9 and kinds.count("steady") == 3
     assert found["copy_gbs"]["value"] == found["matmul_tflops"]["f16"]["value"] == 200.0
     assert found["read_gbs"]["method"] == "read"
     assert found["read_gbs"]["sustained"]["value"] < found["read_gbs"]["value"]
+
+
+def test_without_cublas_the_matrix_figures_alone_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_library(device: Device) -> None:
+        raise OSError("libcublas.so.13: cannot open shared object file")
+
+    loads = [(name, ceilings.Load(lambda: None, 1e-3, name)) for name in ("copy", "read")]
+    monkeypatch.setattr(ceilings, "_transfers", lambda device: loads)
+    monkeypatch.setattr(ceilings, "_products", no_library)
+    found = ceilings.measure(Device())  # type: ignore[arg-type]
+    assert found["copy_gbs"]["value"] == found["read_gbs"]["value"] == 200.0
+    assert found["matmul_tflops"] is None
+    assert found["reason"].startswith("no matrix product: OSError: libcublas.so.13")

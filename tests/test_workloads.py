@@ -202,6 +202,28 @@ def test_what_a_server_dumped(tmp_path: Path) -> None:
     assert refused == ["rmsnorm_h512: of float8_e4m3fn, which no target measures"]
 
 
+def test_a_definition_that_was_cut_off_does_not_take_the_others_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A killed server leaves one half-written."""
+    dump, out = tmp_path / "dump", tmp_path / "mine.json"
+    dump.mkdir()
+    for hidden in (512, 4096, 8192):
+        definition(dump, f"rmsnorm_h{hidden}", {"hidden_size": hidden}, "float16")
+    cut = dump / "rmsnorm_h4096.json"
+    cut.write_text(cut.read_text()[:30])
+    assert dispatch(["workload", str(dump), "--out", str(out)]) == 0
+    told = capsys.readouterr()
+    assert "2 points of rmsnorm; 1 refused" in told.out
+    assert told.err == f"refused: {cut}: no definition: a JSON object with a name\n"
+    with pytest.raises(BadInput, match="no definition"):  # asked for by its own name
+        dispatch(["workload", str(cut), "--out", str(out)])
+    for other in dump.glob("*.json"):
+        other.write_text("")
+    with pytest.raises(BadInput, match="holds no case that can be measured"):
+        dispatch(["workload", str(dump), "--out", str(out)])
+
+
 def test_a_dumped_call_without_its_plan_is_refused(tmp_path: Path) -> None:
     definition(
         tmp_path, "gqa_paged_decode_h32_d128", {"num_qo_heads": 32, "num_kv_heads": None}, "float16"

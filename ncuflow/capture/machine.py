@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.process import output_of
-from ncuflow.runner.gpu import IDLE, throttle_reasons
+from ncuflow.runner.nvml import IDLE, throttle_reasons
 from ncuflow.runner.origin import package_version
 
 GPU_FIELDS = {

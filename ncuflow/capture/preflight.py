@@ -3,31 +3,31 @@
     ncuflow preflight --out environment.json [--ceilings ceilings.json] [--recorded]
 
 Works on any machine, exit status 0. A finding that is not "ok" carries a remedy. With --ceilings it measures, too, what
-the GPU reaches, and holds its lock meanwhile; where that cannot be measured every figure is null, with the reason.
+the GPU reaches, holds its lock meanwhile, and asks whether torch sees the GPU; where that cannot be measured every figure
+is null, with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from ncuflow.capture import machine
 from ncuflow.capture.lock import NoGpuError, gpu_lock
 from ncuflow.capture.ncu import REMEDY, parse_version
 from ncuflow.capture.process import output_of
+from ncuflow.capture.torch_check import LIMIT_S, TorchCheck
 from ncuflow.io import write_json
 from ncuflow.runner import ceilings
 from ncuflow.runner.builds import one_line
-from ncuflow.runner.gpu import Gpu
+from ncuflow.runner.driver import Driver
 from ncuflow.runner.origin import origin, package_version
 
 Finding = dict[str, Any]
@@ -88,6 +88,22 @@ def package_finding(check: str, version: str | None, remedy: str) -> Finding:
     return (
         finding(check, "ok", version) if version else finding(check, "missing", "not found", remedy)
     )
+
+
+def torch_finding(version: str, found: dict[str, Any]) -> Finding:
+    """An installed torch, and what `TorchCheck.answer` says of it."""
+    if found.get("timed_out"):
+        words = f"{version}, not loaded within {LIMIT_S:.0f} s"
+        remedy = "from a slow disk it takes long once: load it by hand, python -c 'import torch'"
+        return finding("torch", "warn", words, remedy)
+    if found.get("error"):
+        words = f"{version}, cannot be loaded: {found['error']}"
+        return finding("torch", "fail", words, "install what is missing, or torch anew")
+    if found["gpu"]:
+        return finding("torch", "ok", version)
+    built = f"for CUDA {found['cuda']}, driver too old?" if found["cuda"] else "without CUDA"
+    remedy = "install a torch that is built for the driver's CUDA, which nvidia-smi shows"
+    return finding("torch", "fail", f"{version}, sees no GPU: built {built}", remedy)
 
 
 def counter_finding(refused: bool | None) -> Finding:
@@ -275,12 +291,7 @@ def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[
 
 @contextmanager
 def gpu_held() -> Iterator[bool]:
-    """Hold a visible GPU; False where there is none.
-
-    Loading torch takes longer than all else, so it begins first: it touches no GPU.
-    """
-    if shutil.which("nvidia-smi"):
-        Thread(target=_load_torch, daemon=True).start()
+    """Hold a visible GPU; False where there is none."""
     try:
         with gpu_lock() as held:
             os.environ["CUDA_VISIBLE_DEVICES"] = held.gpu.uuid
@@ -289,15 +300,11 @@ def gpu_held() -> Iterator[bool]:
         yield False
 
 
-def _load_torch() -> None:
-    with suppress(Exception):  # the measurement says so
-        importlib.import_module("torch")
-
-
 def reached() -> dict[str, Any]:
-    """ceilings.json of the GPU that is held. A torch that is broken fails with whatever it likes, a missing library for one."""
+    """ceilings.json of the GPU that is held. What is broken fails with whatever it likes, a missing library for one."""
     try:
-        return ceilings.measure(Gpu())
+        with Driver() as device:
+            return ceilings.measure(device)
     except Exception as error:
         return ceilings.unmeasured(one_line(error))
 
@@ -316,11 +323,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with gpu_held() if args.ceilings else nullcontext(False) as held:
+        version = package_version("torch") if held else None
+        check = TorchCheck() if version else None  # lasts as long as all that follows
         result = preflight(args.recorded, args.clock_policy, not args.no_counters)
         if args.ceilings:  # after it: the measurement is a program at the GPU
             found = reached() if held else ceilings.unmeasured("no GPU is visible")
             result["findings"] += ceiling_findings(found) if held else []
             write_json(args.ceilings, found)
+        if check and version:
+            rows, row = result["findings"], torch_finding(version, check.answer())
+            result["findings"] = [row if r["check"] == "torch" else r for r in rows]
     write_json(args.out, result)
     print(f"tier {result['tier']}: {result['tier_reason']}")
     for row in result["findings"]:

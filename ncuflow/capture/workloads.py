@@ -7,7 +7,8 @@ FILE is one of:
   a workload file of FlashInfer-Trace       JSON lines of {"definition", "workload": {"uuid", "axes", "inputs"}}
   a folder that FLASHINFER_TRACE_DUMP=1 left, or a definition of it
 
-What no target measures is refused by name, on stderr; what is left is written. Exit status 2 where nothing is.
+What no target measures is refused by name, on stderr, as is a file of a folder that is no definition, such as one that
+a killed server left half-written; what is left is written. Exit status 2 where nothing is.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import shlex
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ncuflow.io import BadInput, UsageError, clean, sniff, write_json
 from ncuflow.runner import sweep
@@ -118,19 +120,25 @@ def cases(files: list[Path]) -> Iterator[Callable[[], Case]]:
     """What each case of the files asks for; calling one raises RefusedError where no target measures it."""
     definitions = []
     for path in files:
-        if path.is_dir() or path.suffix == ".json":
-            definitions += _definitions(path)
+        if path.is_dir():
+            for one in _definitions(path):
+                try:
+                    definitions.append(_definition_of(one))
+                except BadInput as error:
+                    yield partial(_refuse, str(error))
+        elif path.suffix == ".json":
+            definitions.append(_definition_of(path))
         else:
             yield from _cases_of_lines(path)
     for name, given in _planned(definitions):
         yield _named(name, _of_definition, given)
 
 
-def _definitions(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    found = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+def _definitions(folder: Path) -> list[Path]:
+    found = sorted(folder.rglob("*.json"))
     if not found:
-        raise BadInput(path, "a folder without a definition (*.json)")
-    return [_definition_of(one) for one in found]
+        raise BadInput(folder, "a folder without a definition (*.json)")
+    return found
 
 
 def _cases_of_lines(path: Path) -> Iterator[Callable[[], Case]]:
@@ -162,11 +170,14 @@ def _named(
             target, block = read(name, given)
             sweep.points(load(target), [block])
         except ValueError as error:
-            line = re.sub(r"\s", " ", clean(f"{name}: {error}"))  # what JSON escapes is among it
-            raise RefusedError(line) from None
+            _refuse(f"{name}: {error}")
         return target, block
 
     return made
+
+
+def _refuse(why: str) -> NoReturn:
+    raise RefusedError(re.sub(r"\s", " ", clean(why))) from None  # what JSON escapes is among it
 
 
 # --- a benchmark's command line ----------------------------------------------------------------

@@ -34,6 +34,7 @@ from ncuflow.claims.record import (
 )
 from ncuflow.claims.scope import Scope
 from ncuflow.findings.join import architecture
+from ncuflow.format import with_unit
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import Provenance
 
@@ -104,7 +105,7 @@ def _inside_noise(found: Outcome) -> str:
     if found.margin is None or found.noise is None:
         return "Inside the noise floor: an input that is moved by its floor turns the answer."
     unit = found.expected.unit
-    distance, floor = (f"{size:.3g} {unit}".strip() for size in (found.margin, found.noise))
+    distance, floor = (with_unit(size, unit) for size in (found.margin, found.noise))
     return f"The distance to the limit ({distance}) is smaller than the noise floor ({floor})."
 
 
@@ -164,7 +165,7 @@ def _plain(found: Outcome, provenance: Provenance | None) -> str:
     static = provenance is not None and provenance["tier"] == "S"
     run = found.decide.over != "arithmetic" and not static
     inside = "within" if found.holds else "outside"
-    value = f"{found.measured:.4g} {found.expected.unit}".strip()
+    value = with_unit(found.measured, found.expected.unit, 4)
     return f"{'Measured' if run else 'Computed'} {value}: {inside} what the claim allows."
 
 

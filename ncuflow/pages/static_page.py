@@ -74,8 +74,10 @@ def _chapter(found: Results, predicted: Mapping[str, Any], decoder: Decoder) -> 
     for point in found["points"]:
         for kernel in point["kernels"]:
             name = kernel["demangled"] or kernel["name"]
-            decoded[name] = decoder.decode(name)
-            shown = dsl.described(name) or decoded[name].name
+            shown = dsl.described(name)
+            if shown is None:  # CuTe DSL's have no template arguments
+                decoded[name] = decoder.decode(name)
+                shown = decoded[name].name
             limit = occupancy_limit(kernel["metrics"])
             rows.append({**kernel, "point": point["point"], "shown": shown, "limit": limit})
     why: dict[str, list[str]] = {}

@@ -55,11 +55,16 @@ def one_line(error: Exception) -> str:
 
     The rest is advice on debugging, or the command line of a compiler.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return shown(type(error).__name__, str(error))
+
+
+def shown(kind: str, message: str) -> str:
+    """As `one_line`, of an error of another process."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     if not lines:
-        return type(error).__name__
+        return kind
     complaint = next((line for line in lines[1:] if _COMPLAINT.search(line)), None)
-    text = f"{type(error).__name__}: {lines[0]}" + (f" {complaint}" if complaint else "")
+    text = f"{kind}: {lines[0]}" + (f" {complaint}" if complaint else "")
     return _FOLDERS.sub("", masked(text))
 
 

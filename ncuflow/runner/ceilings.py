@@ -12,12 +12,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ncuflow.runner import timing
-from ncuflow.runner.gpu import Gpu
-from ncuflow.runner.launch import torch_dtype
+from ncuflow.runner.builds import one_line
+from ncuflow.runner.cublas import TYPES, Cublas
+from ncuflow.runner.driver import Driver
 from ncuflow.runner.timing import significant
 
 BYTES = 4 << 30  # of one buffer: many times any L2 cache
 SIZE = 8192  # of the square matrices
+VALUES = (
+    2_000_003  # drawn for a matrix, which repeats them: odd, so that no two of its rows are alike
+)
 # Samples and bursts of a figure. With 30 samples the quartiles lay within 0.4 % of the median (H100, H200), so half as
 # many tell it as well; in one burst alone the first launches would be a third of them.
 REPEATS, BURSTS = 15, 3
@@ -33,9 +37,16 @@ class Load:
     method: str
 
 
-def measure(device: Gpu, repeats: int = REPEATS) -> dict[str, Any]:
-    """ceilings.json: medians with quartiles of a large copy and read (GB/s) and matmuls (TFLOPS)."""
-    loads = dict(_loads(device))
+def measure(device: Driver, repeats: int = REPEATS) -> dict[str, Any]:
+    """ceilings.json: medians with quartiles of a large copy and read (GB/s) and matmuls (TFLOPS).
+
+    Without cuBLAS the matmuls are null, with the reason.
+    """
+    loads, reason = dict(_transfers(device)), {}
+    try:
+        loads |= _products(device)
+    except (ImportError, OSError, RuntimeError) as error:
+        reason = {"reason": f"no matrix product: {one_line(error)}"}
     bursts = {
         name: timing.bursts(device, load.run, repeats, BURSTS) for name, load in loads.items()
     }
@@ -50,11 +61,11 @@ def measure(device: Gpu, repeats: int = REPEATS) -> dict[str, Any]:
     return {
         "copy_gbs": found.pop("copy"),
         "read_gbs": found.pop("read"),
-        "matmul_tflops": found,
+        "matmul_tflops": found or None,
         "gpu": device.facts()["name"],
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "clocks": device.clocks(),
-    }
+    } | reason
 
 
 def unmeasured(reason: str) -> dict[str, Any]:
@@ -62,29 +73,36 @@ def unmeasured(reason: str) -> dict[str, Any]:
     return dict.fromkeys(RATES, None) | {"reason": reason}
 
 
-def _loads(device: Gpu) -> Iterator[tuple[str, Load]]:
-    import torch
-
-    device.release()
-    size = min(BYTES, device.facts()["memory_bytes"] // 8)
-    source = torch.ones(size // 4, dtype=torch.float32, device="cuda")
-    copy, total = source.clone(), torch.empty((), dtype=source.dtype, device=source.device)
-    gib = f"{source.nbytes / 2**30:.3g} GiB"
-    method = f"device-to-device copy of {gib}, bytes read and written"
-    yield "copy", Load(lambda: copy.copy_(source), 2 * source.nbytes / 1e9, method)
-    method = f"torch.sum of {gib} of float32, bytes read"
-    yield "read", Load(lambda: torch.sum(source, dim=0, out=total), source.nbytes / 1e9, method)
-    for dtype in ("f16", "bf16"):
-        yield dtype, _matmul(dtype)
+def _transfers(device: Driver) -> Iterator[tuple[str, Load]]:
+    size = min(BYTES, device.facts()["memory_bytes"] // 8) // 16 * 16
+    source, target = device.filled(1.0, size), device.allocate(size)
+    gib = f"{size / 2**30:.3g} GiB"
+    method = f"device-to-device copy of {gib} by the driver, bytes read and written"
+    yield "copy", Load(lambda: device.copy(target, source, size), 2 * size / 1e9, method)
+    method = f"read of {gib} of float32 by a kernel of its own, bytes read"
+    yield "read", Load(lambda: device.read(source, size), size / 1e9, method)
 
 
-def _matmul(dtype: str) -> Load:
-    import torch
+def _products(device: Driver) -> dict[str, Load]:
+    blas = device.stack.enter_context(Cublas())
+    method = f"cuBLAS of {SIZE}^3, normal random values"
+    found = {}
+    for dtype in TYPES:
+        a, b = (device.tiled(_normal(dtype, seed), 2 * SIZE**2) for seed in range(2))
+        run = blas.product(a, b, device.allocate(2 * SIZE**2), SIZE, dtype)
+        run()  # what cuBLAS cannot do it refuses here
+        found[dtype] = Load(run, 2 * SIZE**3 / 1e12, method)
+    return found
 
-    a, b = (torch.randn(SIZE, SIZE, device="cuda").to(torch_dtype(dtype)) for _ in range(2))
-    out = torch.empty_like(a)
-    method = f"torch.mm of {SIZE}^3, normal random values"
-    return Load(lambda: torch.mm(a, b, out=out), 2 * SIZE**3 / 1e12, method)
+
+def _normal(dtype: str, seed: int) -> Any:
+    """VALUES normal random numbers; bf16, which numpy has not, as its 16 bits."""
+    import numpy as np
+
+    values = np.random.default_rng(seed).standard_normal(VALUES, dtype=np.float32)
+    if dtype == "f16":
+        return values.astype(np.float16)
+    return ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
 
 
 def rate(times: dict[str, Any], amount: float) -> dict[str, Any]:

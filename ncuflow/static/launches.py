@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil, gcd
 
+from ncuflow.format import with_unit
 from ncuflow.model import Params
 from ncuflow.runner.launch import ITEMSIZE
 from ncuflow.static import dsl
@@ -110,7 +111,7 @@ def _decode(p: Params, host: Host) -> Iterator[Launch]:
         split = graph or blocks != p["batch"]
         blocks = slots // p["kv_heads"] if graph else blocks
         if split:
-            note = f"KV cache in {chunks} chunks of {low * p['page_size']} tokens"
+            note = f"KV cache in {with_unit(chunks, 'chunks')} of {low * p['page_size']} tokens"
     yield Launch(name, (blocks, p["kv_heads"], 1), (bdx, group, bdz), shared, note)
     if split:
         yield _merge(p, p["batch"], host)

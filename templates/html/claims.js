@@ -2,7 +2,7 @@
 
 import { block, has } from "./block.js";
 import { fill, h, picker, table } from "./dom.js";
-import { number, percent } from "./format.js";
+import { number, percent, unit } from "./format.js";
 import { href, keep } from "./state.js";
 
 const SHAPES = { confirmed: "✓", refuted: "✗", "differs by architecture": "≠", "not testable here": "?" };
@@ -131,7 +131,7 @@ function claimOf(evidence, side, claim) {
 
 /** The evidence of a claim: made when it is opened. */
 function proof(evidence, side, claim) {
-  const value = (found) => (found?.value === null || found?.value === undefined ? null : `${number(found.value)} ${found.unit ?? ""}`);
+  const value = (found) => (found?.value === null || found?.value === undefined ? null : unit(found.value, found.unit ?? ""));
   const facts = [
     ["why", claim.reason],
     ["needs", claim.needs],

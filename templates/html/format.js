@@ -49,9 +49,11 @@ export function number(value, digits = 3) {
   return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
 
-/** `number` and its unit; the dash stands alone. */
+/** `number` and its unit, of which "1 chunks" is "1 chunk"; the dash stands alone. */
 export function unit(value, name, digits = 3) {
-  return value === null || value === undefined ? DASH : `${number(value, digits)}\u00a0${name}`.trimEnd();
+  if (value === null || value === undefined) return DASH;
+  const text = number(value, digits);
+  return `${text}\u00a0${text === "1" ? name.replace(/^([a-z ]{3,})s$/, "$1") : name}`.trimEnd();
 }
 
 /** With a decimal prefix: 146.2e9 FLOP is 146 GFLOP. */

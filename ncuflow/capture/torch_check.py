@@ -1,0 +1,53 @@
+"""Whether torch loads and sees the GPU, asked of a process of its own: the import takes seconds, and others measure meanwhile."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from threading import Thread
+from typing import Any
+
+from ncuflow.capture.process import CaptureError, Outcome, minimal_environment, run_child
+from ncuflow.runner.builds import shown
+
+LIMIT_S = 60.0
+MARK = "torch is "
+ASK = f"""
+import json
+try:
+    import torch
+    found = {{"gpu": torch.cuda.is_available(), "cuda": torch.version.cuda}}
+except Exception as error:
+    found = {{"kind": type(error).__name__, "message": str(error)}}
+print({MARK!r} + json.dumps(found), flush=True)
+"""
+
+
+class TorchCheck:
+    """The question, on its way since this was made."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._outcome: Outcome | None = None
+        self._thread = Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        command, environment = [sys.executable, "-c", ASK], minimal_environment()
+        with suppress(CaptureError):
+            self._outcome = run_child(
+                command, env=environment, timeout=LIMIT_S, on_line=self._lines.append
+            )
+
+    def answer(self) -> dict[str, Any]:
+        """{"gpu": whether it sees one, "cuda": what it is built for, None without}, {"error": line}, or {"timed_out": True}."""
+        self._thread.join()
+        if self._outcome and self._outcome.timed_out:
+            return {"timed_out": True}
+        told = [line.removeprefix(MARK) for line in self._lines if line.startswith(MARK)]
+        if told:
+            found: dict[str, Any] = json.loads(told[-1])
+            return {"error": shown(**found)} if "kind" in found else found
+        status = self._outcome.returncode if self._outcome else None
+        return {"error": f"its process ended with status {status}"}
