@@ -285,6 +285,9 @@ TARGET = Target(
     },
     sources=("pod.cu", "pod_jit_binding.cu", "pod_kernel_inst.jinja", "pod_customize_config.jinja"),
     jit=(Jit("pod", "flashinfer.pod:get_pod_module", module_arguments),),
+    meanings={
+        "PartitionKV_P": "KV of the prefill split over blocks (…_P: of the prefill, …_D: of the decodes)",
+    },
     prices=(
         Choice("pod", "fa2's two kernels, or one for both", "variant", "fa2", "pod"),
         Choice("pod_fa3", "fa3's prefill and a decode, or one kernel", "variant", "fa3", "pod"),

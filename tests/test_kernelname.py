@@ -56,6 +56,17 @@ def test_prefill_traits_are_opened_and_enumerations_read():
     assert found["AttentionVariant"] == "DefaultAttention (sliding_window)"
 
 
+def test_a_kernel_of_prefill_and_decodes_has_the_arguments_of_both():
+    of_decodes = TRAITS.replace("MaskMode)1, (unsigned int)128", "MaskMode)0, (unsigned int)16")
+    both = f"{TRAITS}, {of_decodes}, (bool)0, flashinfer::SinglePrefillParams<int>, flashinfer::PagedParams<int>"
+    found = values(f"void flashinfer::PODWithKVCacheTensorKernel<{both}>(T4, T5)")
+    assert (found["MASK_MODE_P"], found["MASK_MODE_D"]) == ("causal", "none")
+    assert (found["CTA_TILE_Q_P"], found["CTA_TILE_Q_D"]) == ("128", "16")
+    assert found["CTA_TILE_KV_P"] == found["CTA_TILE_KV_D"] == "64"
+    assert found["PartitionKV_P"] == "false"
+    assert not {"CTA_TILE_Q", "CTA_TILE_KV", "PrefillParams", "DecodeParams"} & found.keys()
+
+
 def test_hopper_prefill_says_that_paged_kv_is_not_loaded_by_tma():
     found = values(FA3)
     assert found["CollectiveMainloop"] == "SparseCollectiveMainloop"

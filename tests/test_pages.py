@@ -7,10 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
 from conftest import DEFAULT, ROOT
+from markdown_it import MarkdownIt
 
 from ncuflow import format as fmt
 from ncuflow.findings.machine import environment_info
@@ -131,6 +133,16 @@ def test_no_cell_of_a_table_is_longer_than_a_kernel_name():
             if line.startswith("|"):
                 longest = max(re.split(r"(?<!\\)\|", line), key=len)
                 assert len(longest) < 600, f"{page.name}: {longest[:80]}…"
+
+
+def test_a_claim_is_shown_as_it_is_stated(finished):
+    """A pattern's asterisks are no emphasis."""
+    page = (finished.outputs / "reports/claims.md").read_text()
+    shown = unescape(MarkdownIt().enable("table").render(page))
+    stated = json.loads((finished.outputs / "results/claims.json").read_text())
+    assert any("*" in claim["statement"] for claim in stated)
+    for claim in stated:
+        assert claim["statement"] in shown, claim["id"]
 
 
 def test_a_sweep_along_one_axis_has_a_base_without_parentheses(finished):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 
 from ncuflow.findings.noise import MEASURED, RATES, TIMED, launch_floor
+from ncuflow.format import with_unit
 from ncuflow.model import Measurement, NoiseFloor, Point
 
 # The floor covers all but this fraction of what repeats showed; with fewer than 20 values it is the
@@ -47,7 +48,7 @@ def launch_floors(rows: Sequence[Measurement]) -> dict[str, NoiseFloor]:
 
 
 def _floor(known: list[float], n: int, how: str) -> NoiseFloor:
-    words = f"{how}, over {len(known)} point(s) ({COVERED:.0%} quantile)"
+    words = f"{how}, over {with_unit(len(known), 'points')} ({COVERED:.0%} quantile)"
     return {"floor": _quantile(known, COVERED), "n": n, "points": len(known), "how": words}
 
 

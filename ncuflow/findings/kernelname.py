@@ -24,6 +24,7 @@ SHIPPED = Path(__file__).with_name("templates.yaml")
 WORDS = read_yaml(Path(__file__).with_name("vocabulary.yaml"))
 _CAST = re.compile(r"^\((?P<type>[\w:\s]+)\)\s*(?P<value>-?\w+)$")
 _OPEN, _CLOSE = "<(", ">)"
+TRAITS = ("_P", "_D")  # of POD's kernel: the prefill's, and the decodes'
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,11 @@ class Decoder:
             self._decoded[demangled] = DecodedName(short, decoded, tuple(_computed(decoded)))
         return self._decoded[demangled]
 
-    def _named(self, template: str, arguments: list[str]) -> list[Argument]:
-        """Arguments under their parameters' names; traits classes are opened in place."""
+    def _named(self, template: str, arguments: list[str], suffix: str = "") -> list[Argument]:
+        """Arguments under their parameters' names; traits classes are opened in place.
+
+        Of a kernel of two traits, ``KTraits_P`` and ``KTraits_D``, each name has the suffix of its own.
+        """
         overloads = self.templates.get(template, ())
         # another number of arguments is another version's template: names would be shifted
         names = next((names for names in overloads if len(names) == len(arguments)), None)
@@ -86,10 +90,11 @@ class Decoder:
             parameter = names[index] if names else f"#{index + 1}"
             inner, nested = _split(text)
             if nested and _short(inner).endswith("KernelTraits"):
-                out += self._named(_short(inner), nested)
-            elif parameter not in ("Params", "CollectiveEpilogue"):
+                of = parameter.removeprefix("KTraits")
+                out += self._named(_short(inner), nested, of if of in TRAITS else "")
+            elif not parameter.endswith("Params") and parameter != "CollectiveEpilogue":
                 meaning = self.meanings.get(f"{template}.{parameter}", self.meanings.get(parameter))
-                out.append(Argument(parameter, self._value(text), meaning))
+                out.append(Argument(parameter + suffix, self._value(text), meaning))
         return out
 
     def _value(self, text: str) -> str:
@@ -176,8 +181,13 @@ def _of_cast(kind: str, value: str) -> str:
 
 def _computed(arguments: Sequence[Argument]) -> Iterator[Argument]:
     """What the targets' headers compute of these arguments."""
-    number = {a.parameter: int(a.value) for a in arguments if a.value.isdigit()}
-    for target in known().values():
-        for name, (meaning, compute) in target.computed.items():
-            with suppress(KeyError):
-                yield Argument(name, str(compute(number)), meaning)
+    for suffix in ("", *TRAITS):
+        number = {
+            a.parameter.removesuffix(suffix): int(a.value)
+            for a in arguments
+            if a.value.isdigit() and a.parameter.endswith(suffix)
+        }
+        for target in known().values():
+            for name, (meaning, compute) in target.computed.items():
+                with suppress(KeyError):
+                    yield Argument(name + suffix, str(compute(number)), meaning)
