@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -276,6 +277,28 @@ def test_whether_torch_loads_and_sees_the_gpu_is_found(
         monkeypatch.setattr(torch_check, "LIMIT_S", 1.0)
         monkeypatch.setattr(preflight, "LIMIT_S", 1.0)
     assert found_of_torch(tmp_path) == (status, words)
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+@pytest.mark.parametrize(("driver", "asked"), [(13020, False), (12080, True), (None, True)])
+def test_torch_is_imported_only_where_its_libraries_tell_nothing_good(
+    one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: int | None, asked: bool
+) -> None:
+    package = tmp_path / "modules/torch"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise OSError('imported')")
+    (package / "version.py").write_text("cuda = '13.0'")
+    code = f"int cuDriverGetVersion(int *version) {{ *version = {driver or 13000}; return 0; }}"
+    libraries = [tmp_path / "libcuda.so.1"] + [package / "lib/libtorch_python.so"] * bool(driver)
+    for library in libraries:
+        command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+        subprocess.run(command, input=code, text=True, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.chdir(package.parent)
+    monkeypatch.setattr(torch_check, "ASK", ASK)
+    failed = ("fail", "2.15.0, cannot be loaded: OSError: imported")
+    assert found_of_torch(tmp_path) == (failed if asked else ("ok", "2.15.0"))
 
 
 def test_torch_is_asked_while_the_gpu_is_measured(

