@@ -20,9 +20,8 @@ from ncuflow.runner.timing import significant
 
 BYTES = 4 << 30  # of one buffer: many times any L2 cache
 SIZE = 8192  # of the square matrices
-VALUES = (
-    2_000_003  # drawn for a matrix, which repeats them: odd, so that no two of its rows are alike
-)
+# Drawn for a matrix, which repeats them: odd, so that no two of its rows are alike.
+VALUES = 2_000_003
 # Samples and bursts of a figure. With 30 samples the quartiles lay within 0.4 % of the median (H100, H200), so half as
 # many tell it as well; in one burst alone the first launches would be a third of them.
 REPEATS, BURSTS = 15, 3
