@@ -9,7 +9,7 @@ from typing import Any
 # cublas_api.h and library_types.h
 TYPES = {"f16": 2, "bf16": 14}  # CUDA_R_16F, CUDA_R_16BF
 OP_N, COMPUTE_32F, GEMM_DEFAULT = 0, 68, -1
-GEMM = [
+GEMM: list[Any] = [
     c_void_p, c_int, c_int, c_int, c_int, c_int,  # handle, both operations, m, n, k
     c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int,  # alpha; A and B with type and leading dimension
     c_void_p, c_void_p, c_int, c_int, c_int, c_int,  # beta; C likewise; compute type, algorithm
