@@ -281,7 +281,7 @@ class Origin(TypedDict):
     cuda: Annotated[str | None, About("CUDA version of torch")]
     torch: Annotated[str | None, About("version of torch")]
     flashinfer: Annotated[str | None, About("version of FlashInfer")]
-    cutlass_dsl: Annotated[str | None, About("version of the CuTe DSL; null where it is not installed")]
+    cutlass_dsl: Annotated[str | None, About("version of the CuTe DSL; null where FlashInfer does not find it")]
     ncu: Annotated[str | None, About("version of ncu, where it made the capture")]
     nsys: Annotated[str | None, About("version of nsys, where it made the capture")]
     python: Annotated[str | None, About("version of Python")]

@@ -23,8 +23,7 @@ def origin(gpu: str | None, driver: str | None, **tools: str | None) -> Origin:
         "cuda": torch_cuda(),
         "torch": package_version("torch"),
         "flashinfer": flashinfer_version(),
-        # with it FlashInfer takes other kernels
-        "cutlass_dsl": package_version("nvidia-cutlass-dsl"),
+        "cutlass_dsl": cutlass_dsl(),
         "ncu": tools.get("ncu"),
         "nsys": tools.get("nsys"),
         "python": platform.python_version(),
@@ -45,6 +44,11 @@ def package_version(*names: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def cutlass_dsl() -> str | None:
+    """Version of the CuTe DSL, with which FlashInfer takes other kernels; None where its module is not found."""
+    return package_version("nvidia-cutlass-dsl") if importlib.util.find_spec("cutlass") else None
 
 
 def flashinfer_version() -> str | None:
