@@ -60,6 +60,7 @@ ECHOES = ("RuleException", "Exiting because a job execution failed", "WorkflowEr
 REMEDIES = {
     "No space left": "make room, then run the same command again",
     "no GPU": "free a GPU (or name another with CUDA_VISIBLE_DEVICES), then run the same command again",
+    "needs --config": "add that to the same command",
     "ERR_NVGPUCTRPERM": "as it says; or without counters: --config ncu='{\"enabled\": false}'",
 }
 AGAIN = "run the same command again: what is finished is kept (-p shows Snakemake's own report)"
@@ -189,10 +190,13 @@ class Display(logging.Handler):
         if self.started is None or self.ended:
             return
         for job in {} if self.stopped else self.failed.values():
+            if not job.log:  # what it says, it has said here: a gate its points, for one
+                self._say(f"failed: {job.name}, as it says above")
+                continue
             why = cause(job.log)
             remedy = next((text for sign, text in REMEDIES.items() if sign in why), AGAIN)
             self._say(f"failed: {job.name}: {why}")
-            self._say(f"  log: {' '.join(job.log) or 'none'}\n  do: {remedy}")
+            self._say(f"  log: {' '.join(job.log)}\n  do: {remedy}")
         if self.finished:
             shown = [path for path in self.pages if path.endswith(("INDEX.md", "report.html"))]
             what = f"{self.finished} of {self.total} steps" if self.failed else "done"

@@ -35,4 +35,5 @@ def arguments(words: list[str]) -> list[str]:
     """Snakemake's arguments: options first, then targets, which no option takes for its values."""
     targets = list(takewhile(lambda word: not word.startswith("-"), words))
     options = words[len(targets) :]
-    return [*options[options[:1] == ["--"] :], "--", *targets] if targets else options
+    options = options[options[:1] == ["--"] :]
+    return [*options, "--", *targets] if targets else options

@@ -12,9 +12,24 @@ from typing import Any
 import pytest
 from conftest import run_python
 
+from ncuflow import workflow
 from ncuflow.cli import COMMANDS, RULES, USER, dispatch
 
 ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("all", "-- all"),
+        ("decode rope -- -j2 --config a=b", "-j2 --config a=b -- decode rope"),
+        ("-- --list-target-rules", "--list-target-rules"),
+        ("-- -j2 -- all", "-j2 -- all"),
+        ("", ""),
+    ],
+)
+def test_what_follows_the_dashes_is_an_option_of_snakemake(words: str, expected: str) -> None:
+    assert workflow.arguments(words.split()) == expected.split()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -120,6 +120,15 @@ def test_a_failure_ends_the_run_with_cause_log_and_what_to_do(tmp_path: Path) ->
     assert run.others.said == []
 
 
+def test_a_step_without_a_log_has_said_itself_why_it_failed() -> None:
+    run = Run({1: 1.0})
+    run.tell(event="workflow_started")
+    what = {"jobid": 1, "rule_name": "compare_gate", "wildcards": {}, "output": [], "log": []}
+    run.tell("Error in rule", logging.ERROR, "job_error", **what)
+    run.display.end()
+    assert run.lines == ["failed: compare_gate, as it says above"]
+
+
 def test_a_second_try_is_told_and_is_no_failure(tmp_path: Path) -> None:
     run, log = Run({1: 13.0}), tmp_path / "log"
     log.write_text("error: the GPU was lost\n")
