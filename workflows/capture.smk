@@ -17,7 +17,7 @@ LANES = (
 )
 
 
-# One process, since what asks the tools waits for them, and what measures for torch.
+# One process, which loads what it measures with while it waits for the tools.
 rule preflight:
     input:
         code=closure.of("preflight"),

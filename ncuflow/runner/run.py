@@ -1,15 +1,16 @@
 """A run: one process, many points of one kernel target.
 
-    ncuflow launch TARGET --mode check|time|trace --points points.json --out out.jsonl
+    ncuflow launch TARGET --mode check|time|pairs|trace --points points.json --out out.jsonl
 
 check  compare each point with its float32 reference
 time   check, then time it (``ncuflow/runner/timing.py``)
+pairs  check, then time two points in turns, pair by pair
 trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each point, an NVTX range
        named exactly as the point around each launch, "plan:<id>" around one plan() before them;
        --unchecked leaves out the check, for points that an earlier run found right
 
 A wrong result is never timed or traced. Records go to OUT.partial, one per point, flushed as they
-come; OUT appears when all are there. Hold the GPU's lock while this runs.
+come; OUT appears when all are there. Run it under `ncuflow lock`, so that nobody else measures meanwhile.
 
 A point that breaks the CUDA context of its process is an error, and a fresh process goes on with the others
 (``ncuflow/runner/succession.py``). A trace stays in one process, the profiler's: there the others are lost.
