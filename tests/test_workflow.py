@@ -178,6 +178,17 @@ def test_two_timed_jobs_start_together_where_they_share_a_gpu(project, given, ho
     assert "--mode time" in said and "--mode pairs" in said
 
 
+def test_lanes_of_a_snakemake_whose_resources_are_plain_numbers(project):
+    (project.folder / "older").write_text(
+        'kept, workflow.global_resources = workflow.global_resources, {"lane": 4}\n'
+        'include: "Snakefile"\n'
+        "workflow.global_resources = kept\n"
+    )
+    chosen = ("--config", "source=live", "machine=a100")
+    done = project.run("-s", "older", "-n", "-p", *chosen, "--", "decode")
+    assert "ncuflow lock --seat --" in re.sub(" +", " ", done.stdout + done.stderr)
+
+
 def test_a_path_of_the_project_with_a_space_in_it(tmp_path):
     (tmp_path / "a b").mkdir()
     spaced = copy_project(tmp_path / "a b")

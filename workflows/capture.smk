@@ -10,11 +10,9 @@ JIT_ENV = f'FLASHINFER_WORKSPACE_BASE="{_jit_cache}" FLASHINFER_JIT_LINEINFO=1'
 
 # The lanes of a GPU: what has it to itself from its start on takes all of them. Where --resources gives each job a GPU of
 # its own there are none.
-LANES = (
-    workflow.global_resources["lane"].value
-    if "lane" in workflow.global_resources
-    else 0
-)
+_known = workflow.global_resources
+_lanes = _known["lane"] if "lane" in _known else 0
+LANES = getattr(_lanes, "value", _lanes)  # a plain number before Snakemake 9.17
 
 
 # One process, which loads what it measures with while it waits for the tools.
