@@ -48,7 +48,11 @@ ninja: build stopped: subcommand failed."""
         (NINJA, "RuntimeError: Ninja build failed. Ninja output: "
          'norm.cuh(7): error: identifier "x" is undefined'),
         ("cannot read /root/a/b.so", "RuntimeError: cannot read b.so"),
-        ("9 / 2 and/or x", "RuntimeError: 9 / 2 and/or x"),
+        ("No such file: '/root/a/b.so'", "RuntimeError: No such file: 'b.so'"),
+        ("cannot import name 'a' from 'b' (/root/a/b.py)", "RuntimeError: cannot import name 'a' from 'b' (b.py)"),
+        ("LIBRARIES=/root/a:/root/b,/root/c", "RuntimeError: LIBRARIES=a:b,c"),
+        ("see https://root.org/a/b", "RuntimeError: see https://root.org/a/b"),
+        ("9 / 2 and/or x '/'", "RuntimeError: 9 / 2 and/or x '/'"),
     ],
 )  # fmt: skip
 def test_the_reason_of_an_error_is_one_line_without_folders(text: str, line: str) -> None:

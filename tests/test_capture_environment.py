@@ -257,6 +257,7 @@ def found_of_torch(folder: Path) -> tuple[str, str]:
     ("torch", "status", "words"),
     [
         ("", "ok", "2.15.0"),
+        ("print('a line without an end', end='')", "ok", "2.15.0"),
         ("GPU = False", "fail", "2.15.0, sees no GPU: built for CUDA 13.0, driver too old?"),
         ("GPU, CUDA = False, None", "fail", "2.15.0, sees no GPU: built without CUDA"),
         ("raise OSError('libcudart.so.13\\nadvice')", "fail", "2.15.0, cannot be loaded: OSError: libcudart.so.13"),

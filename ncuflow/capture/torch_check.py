@@ -40,7 +40,7 @@ except Exception:
         found = by_itself()
     except Exception as error:
         found = {{"kind": type(error).__name__, "message": str(error)}}
-print({MARK!r} + json.dumps(found), flush=True)
+print("\\n" + {MARK!r} + json.dumps(found), flush=True)
 """
 
 

@@ -31,7 +31,7 @@ from ncuflow.target import Target, load
 COMPILERS = frozenset({"ninja", "nvcc"})
 ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"
 _COMPLAINT = re.compile(r"\b(error|fatal)\b.*:|: (error|fatal)|not found", re.IGNORECASE)
-_FOLDERS = re.compile(r"(?<!\S)(/[^\s/:]+)*/(?=[^\s/])")
+_FOLDERS = re.compile(r"""(?<![^\s'"`(\[=:,])(/[^\s/:,'"]+)*/(?=[\w.])""")
 
 
 class CompilerWatch:
