@@ -36,15 +36,26 @@ def nvrtc() -> None:
         pytest.skip("no NVRTC")
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_the_kernels_compile_for_a_gpu_that_is_not_there(nvrtc: None, architecture: str) -> None:
-    code = driver.compiled(driver.KERNELS, architecture)
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernels_compile_for_a_gpu_that_is_not_there(nvrtc: None, capability: int) -> None:
+    code = driver.compiled(driver.KERNELS, capability)
     assert code.startswith(b"\x7fELF") and b".text.spin" in code and b".text.read" in code
+
+
+def test_the_kernels_are_ptx_for_a_gpu_that_the_compiler_does_not_know(
+    nvrtc: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = lambda: (Status.CUDA_SUCCESS, [75, 80, 90, 120])  # noqa: E731
+    monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcGetSupportedArchs", older)
+    code = driver.compiled(driver.KERNELS, 103)
+    assert b".target sm_90\n" in code and b".entry spin(" in code and b".entry read(" in code
+    with pytest.raises(RuntimeError, match="invalid value for --gpu-architecture"):
+        driver.compiled(driver.KERNELS, 10)
 
 
 def test_what_the_compiler_complains_of_is_one_line(nvrtc: None) -> None:
     with pytest.raises(RuntimeError) as failed:
-        driver.compiled("__global__ void read() { nonsense; }", "sm_90")
+        driver.compiled("__global__ void read() { nonsense; }", 90)
     line = builds.one_line(failed.value)
     assert "NVRTC_ERROR_COMPILATION" in line and '"nonsense" is undefined' in line
 

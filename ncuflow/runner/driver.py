@@ -77,7 +77,7 @@ class Driver(Stopwatch):
         self.stack.callback(cuda.cuDevicePrimaryCtxRelease, self.device)
         called(cuda.cuCtxPushCurrent, context)
         self.stack.callback(cuda.cuCtxPopCurrent)
-        code = compiled(KERNELS, f"sm_{self.facts()['compute_capability'].replace('.', '')}")
+        code = compiled(KERNELS, int(self.facts()["compute_capability"].replace(".", "")))
         module = called(cuda.cuModuleLoadData, code)
         self.stack.callback(cuda.cuModuleUnload, module)
         self._spin = called(cuda.cuModuleGetFunction, module, b"spin")
@@ -188,13 +188,17 @@ class _Event:
         return float(called(self.cuda.cuEventElapsedTime, self.event, end.event))
 
 
-def compiled(source: str, architecture: str) -> bytes:
-    """Machine code of CUDA C for an architecture such as sm_90, by NVRTC.
+def compiled(source: str, capability: int) -> bytes:
+    """CUDA C by NVRTC as machine code for a compute capability, 90 for 9.0.
 
-    Raises RuntimeError with what the compiler complains of.
+    For a GPU that is newer than NVRTC it is PTX, which the GPU's driver compiles. Raises RuntimeError with what the
+    compiler complains of.
     """
     from cuda.bindings import nvrtc
 
+    known = [one for one in called(nvrtc.nvrtcGetSupportedArchs) if one <= capability]
+    newest, kind = max(known, default=capability), "CUBIN" if capability in known else "PTX"
+    architecture = f"{'sm' if kind == 'CUBIN' else 'compute'}_{newest}"
     program = called(nvrtc.nvrtcCreateProgram, source.encode(), b"kernels.cu", 0, [], [])
     options = [
         f"--gpu-architecture={architecture}".encode(),
@@ -205,8 +209,8 @@ def compiled(source: str, architecture: str) -> bytes:
         log = bytes(called(nvrtc.nvrtcGetProgramLogSize, program))
         called(nvrtc.nvrtcGetProgramLog, program, log)
         raise RuntimeError(f"{status.name}: {log.decode().strip(chr(0))}")
-    code = bytes(called(nvrtc.nvrtcGetCUBINSize, program))
-    called(nvrtc.nvrtcGetCUBIN, program, code)
+    code = bytes(called(getattr(nvrtc, f"nvrtcGet{kind}Size"), program))
+    called(getattr(nvrtc, f"nvrtcGet{kind}"), program, code)
     called(nvrtc.nvrtcDestroyProgram, program)
     return code
 
