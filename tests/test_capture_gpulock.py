@@ -249,6 +249,18 @@ def test_seats_are_spread_over_the_gpus(fake_gpus: Callable[[int], None]) -> Non
         assert {one.gpu, two.gpu} == set(GPUS) and three.gpu in GPUS
 
 
+def test_a_gpu_that_nobody_has_comes_before_one_that_is_held_or_waited_for(
+    fake_gpus: Callable[[int], None],
+) -> None:
+    fake_gpus(2)
+    with lock.gpu_lock(0) as held, lock.gpu_seat(0) as seat:
+        assert {held.gpu, seat.gpu} == set(GPUS)
+    with lock.gpu_seat(0) as seat, lock.gpu_lock(0) as held:
+        assert {held.gpu, seat.gpu} == set(GPUS)
+        with lock.gpu_lock(0) as last:  # whose program may not have begun
+            assert last.gpu == seat.gpu
+
+
 def test_a_seat_under_the_lock_does_not_wait_for_it(
     fake_gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,7 +131,7 @@ def own_folder(path: str | Path) -> Path:
 
 @contextmanager
 def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iterator[Held]:
-    """Hold one visible GPU (the first free one), or all of them, for the length of the block.
+    """Hold one visible GPU (the first free one, at which no other program waits), or all of them, for the length of the block.
 
     Only GPUs of the first visible one's model are taken, because the evidence of a run is filed under that model. With all
     GPUs goes the host, beside which nothing starts. Raises CaptureError if none becomes free within `timeout` seconds.
@@ -158,7 +158,8 @@ def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held
     """
     gpus = visible_gpus()
     quiet = _quiet(fcntl.LOCK_SH)
-    seats = [Place(_lock_file(gpu, f".seat{n}"), gpu) for n in range(SEATS) for gpu in _alike(gpus)]
+    alike = _alike(gpus)
+    seats = [Place(_lock_file(gpu, f".seat{n}"), gpu) for n in range(SEATS) for gpu in alike]
     # The seat comes first: who waits for one holds up nobody.
     wanted = [seats, [_timed(fcntl.LOCK_SH)]]
     if not timed:
@@ -210,7 +211,17 @@ def _held(
 
 
 def _alike(gpus: Sequence[VisibleGpu]) -> list[VisibleGpu]:
-    return [gpu for gpu in gpus if gpu.name == gpus[0].name]
+    """The GPUs of the first one's model; first those that the fewest programs hold, or have a seat at."""
+    return sorted((gpu for gpu in gpus if gpu.name == gpus[0].name), key=_taken)
+
+
+def _taken(gpu: VisibleGpu) -> int:
+    """How many locks of a GPU, its seats among them, somebody has."""
+    parts = ["", *map(".seat{}".format, range(SEATS))]
+    found = [_locked(Place(_lock_file(gpu, part), gpu, fcntl.LOCK_SH)) for part in parts]
+    for _, handle in filter(None, found):
+        os.close(handle)
+    return found.count(None)
 
 
 def _lock_file(gpu: VisibleGpu, part: str = "") -> Path:
