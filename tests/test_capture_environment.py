@@ -281,15 +281,19 @@ def test_whether_torch_loads_and_sees_the_gpu_is_found(
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
-@pytest.mark.parametrize(("driver", "asked"), [(13020, False), (12080, True), (None, True)])
+@pytest.mark.parametrize(
+    ("driver", "starts", "asked"),
+    [(13020, 0, False), (12080, 0, True), (13020, 803, True), (None, 0, True)],
+)
 def test_torch_is_imported_only_where_its_libraries_tell_nothing_good(
-    one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: int | None, asked: bool
-) -> None:
+    one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: int | None, starts: int, asked: bool
+) -> None:  # fmt: skip
     package = tmp_path / "modules/torch"
     (package / "lib").mkdir(parents=True)
     (package / "__init__.py").write_text("raise OSError('imported')")
     (package / "version.py").write_text("cuda = '13.0'")
     code = f"int cuDriverGetVersion(int *version) {{ *version = {driver or 13000}; return 0; }}"
+    code += f"int cuInit(unsigned flags) {{ return {starts}; }}"
     libraries = [tmp_path / "libcuda.so.1"] + [package / "lib/libtorch_python.so"] * bool(driver)
     for library in libraries:
         command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]

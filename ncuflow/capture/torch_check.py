@@ -14,7 +14,8 @@ from ncuflow.runner.builds import shown
 LIMIT_S = 60.0
 MARK = "torch is "
 # Its libraries load in a third of the time of its import, and what keeps torch from a GPU shows there: a library that is
-# not found, a CUDA newer than the driver's. Where they do not load, the import has the last word, which may know other places.
+# not found, a CUDA newer than the driver's, a driver that does not start. Where they do not load, the import has the last
+# word, which may know other places.
 ASK = f"""
 import json
 
@@ -22,10 +23,10 @@ def by_its_libraries():
     import ctypes, importlib.util, runpy
     folder = importlib.util.find_spec("torch").submodule_search_locations[0]
     cuda = runpy.run_path(folder + "/version.py")["cuda"]
-    driver = ctypes.c_int()
-    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(driver))
-    if int(cuda.split(".")[0]) > driver.value // 1000:
-        raise RuntimeError("the driver is older")
+    driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    if int(cuda.split(".")[0]) > version.value // 1000 or driver.cuInit(0):
+        raise RuntimeError("the driver is older, or does not work")
     ctypes.CDLL(folder + "/lib/libtorch_python.so")
     return {{"gpu": True, "cuda": cuda}}
 
