@@ -174,6 +174,24 @@ def test_preflight_anywhere_names_no_machine(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("base", "shown"),
+    [
+        (None, "~/.cache/flashinfer"),
+        ("{home}/.cache/ncuflow", "~/.cache/ncuflow/.cache/flashinfer"),
+        ("/scratch/alice", "$FLASHINFER_WORKSPACE_BASE/.cache/flashinfer"),
+    ],
+)
+def test_the_jit_cache_is_named_as_its_owner_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str | None, shown: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("FLASHINFER_WORKSPACE_BASE", raising=False)
+    if base:
+        monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", base.format(home=tmp_path))
+    assert preflight.cache_place()[1] == shown
+
+
 def test_the_tier_needs_no_heavy_import() -> None:
     heavy = {"torch", "flashinfer", "numpy", "pyarrow", "pandas"}
     code = f"import sys, ncuflow.capture.machine as m; m.tier_reason(None); print(sorted({heavy} & {{*sys.modules}}))"

@@ -211,11 +211,18 @@ def test_a_manifest_that_is_none_is_named(tmp_path, text):
         recorded(tmp_path)
 
 
-@pytest.mark.parametrize("rule", ["compare", "compare_gate"])
+@pytest.mark.parametrize("rule", ["compare", "compare_gate", "predict"])
 def test_a_comparison_without_its_sides_says_so(project, rule):
     done = project.run(rule, "--config", "base=recordings/flashinfer-0.6.18", check=False)
     assert done.returncode != 0
     assert f"error: {rule} needs --config base=recordings/A head=recordings/B" in done.stderr
+
+
+@pytest.mark.parametrize("rule", ["jit", "build_all"])
+def test_what_only_a_gpu_makes_says_so_where_evidence_is_recorded(project, rule):
+    done = project.run(rule, "--config", "source=recorded", check=False)
+    assert done.returncode != 0
+    assert f"error: {rule} needs --config source=live" in done.stderr
 
 
 def test_live_without_a_gpu_is_one_clear_line(project):

@@ -13,7 +13,7 @@ PAIRS = {
 
 if not PAIRS:
     # So that a side that was forgotten is said, and not that there is no such rule.
-    for _name in ("compare", "compare_gate"):
+    for _name in ("compare", "compare_gate", "predict"):
 
         rule:
             name:

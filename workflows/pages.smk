@@ -118,6 +118,17 @@ if LIVE or HAS_JIT:
             of_run(rules.jit_page.output),
         localrule: True
 
+else:
+
+    rule jit:
+        log:
+            of_run(f"{OUT}/logs/jit.log"),
+        localrule: True
+        params:
+            says="error: jit needs --config source=live",
+        shell:
+            "echo {params.says:q} | tee {log:q} >&2; exit 1"
+
 
 # Everything in one file, to open from a disk.
 rule html:

@@ -204,11 +204,11 @@ def disk_finding(free_bytes: int) -> Finding:
 
 def cache_place() -> tuple[Path, str]:
     """FlashInfer's cache folder, and how to write it without a machine's paths."""
-    base = os.environ.get("FLASHINFER_WORKSPACE_BASE")
+    base = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home())
     tail = Path(".cache") / "flashinfer"
-    if base:
-        return Path(base) / tail, f"$FLASHINFER_WORKSPACE_BASE/{tail}"
-    return Path.home() / tail, f"~/{tail}"
+    if base.is_relative_to(Path.home()):
+        return base / tail, f"~/{(base / tail).relative_to(Path.home())}"
+    return base / tail, f"$FLASHINFER_WORKSPACE_BASE/{tail}"
 
 
 def tool_versions() -> dict[str, str | None]:
