@@ -122,6 +122,20 @@ def recording(tmp_path: Path) -> Path:
     return manifest(tmp_path, "x", {"decode": {"b0a1b2c3d": ["p"]}})
 
 
+def test_a_gpu_that_is_passed_over_is_named_with_what_is_missing(
+    config: dict[str, Any], recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "find_spec", lambda name: None if name == "flashinfer" else name)
+    config |= {"source": "auto", "recording": str(recording)}
+    shown = evidence.resolve(config, ["decode"])
+    why = "NVIDIA H200 is not measured, for want of flashinfer; pages are of x"
+    assert evidence.passed_over(config, shown) == why
+    assert evidence.passed_over({**config, "source": "recorded"}, shown) is None
+    assert evidence.passed_over(config, evidence.live(config, NAMES)) is None
+    monkeypatch.setattr(evidence, "gpu_names", list)
+    assert evidence.passed_over(config, shown) is None
+
+
 def edit(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 

@@ -53,6 +53,9 @@ except OSError as error:
 OUT = f"{config['outputs']}/{{evidence}}"
 RUN = RUNNING.folder
 LIVE = RUNNING.recording is None
+_note = _evidence.passed_over(config, RUNNING)
+if _note and workflow.is_main_process:
+    print(f"note: {_note}", file=sys.stderr)
 # --config strict=false arrives as text or as a boolean, depending on how it was given.
 STRICT = "" if str(config["strict"]).lower() == "true" else "--no-strict"
 # The environment that Snakemake runs in is the one that its jobs run in, also where nobody activated it.

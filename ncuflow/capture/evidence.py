@@ -170,7 +170,20 @@ def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
 
 def can_capture() -> bool:
     """A GPU is visible and the packages of the extra ``capture`` are installed."""
-    return bool(gpu_names()) and all(find_spec(name) for name in ("torch", "flashinfer"))
+    return bool(gpu_names()) and not _missing()
+
+
+def passed_over(config: dict[str, Any], running: Evidence) -> str | None:
+    """That a GPU is here and a recording is shown, and why; None where nobody would expect otherwise."""
+    gpus, missing = gpu_names(), _missing()
+    if config["source"] != "auto" or running.recording is None or not gpus:
+        return None
+    lacks = " and ".join(missing)
+    return f"{gpus[0]} is not measured, for want of {lacks}; pages are of {running.recording}"
+
+
+def _missing() -> list[str]:
+    return [name for name in ("torch", "flashinfer") if find_spec(name) is None]
 
 
 def live_tools(config: dict[str, Any]) -> frozenset[str]:

@@ -58,7 +58,12 @@ def measure(device: Driver, repeats: int = REPEATS) -> dict[str, Any]:
     loads, reason = dict(_transfers(device)), {}
     try:
         loads |= _products(device)
-    except (ImportError, OSError, RuntimeError) as error:
+    except (
+        AttributeError,
+        ImportError,
+        OSError,
+        RuntimeError,
+    ) as error:  # the first: an old cuBLAS
         reason = {"reason": f"no matrix product: {one_line(error)}"}
     bursts = {
         name: timing.bursts(device, load.run, repeats, BURSTS) for name, load in loads.items()
