@@ -58,12 +58,8 @@ def measure(device: Driver, repeats: int = REPEATS) -> dict[str, Any]:
     loads, reason = dict(_transfers(device)), {}
     try:
         loads |= _products(device)
-    except (
-        AttributeError,
-        ImportError,
-        OSError,
-        RuntimeError,
-    ) as error:  # the first: an old cuBLAS
+    # The first is that of a cuBLAS without one of these functions.
+    except (AttributeError, ImportError, OSError, RuntimeError) as error:
         reason = {"reason": f"no matrix product: {one_line(error)}"}
     bursts = {
         name: timing.bursts(device, load.run, repeats, BURSTS) for name, load in loads.items()
