@@ -109,7 +109,7 @@ def test_the_line_of_the_best_point_is_always_drawn(best: int) -> None:
 def test_the_best_point_is_drawn_even_where_no_other_shares_its_line() -> None:
     points = [rated(100.0, 512), rated(100.0, 1024), rated(500.0, 2048, dtype="bf16")]
     (axes,) = figures.sweep(results(*points)).axes
-    assert "bf16" in labels(axes)
+    assert "dtype bf16" in labels(axes)
 
 
 def test_points_that_differ_in_several_sizes_at_once_have_no_line() -> None:

@@ -130,7 +130,7 @@ def _label(key: tuple[Any, ...], base: list[Any], names: tuple[str, ...]) -> str
 def _setting(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return name if value else f"not {name}"
-    return value if isinstance(value, str) else f"{name} {value}"
+    return f"{name} {value}"  # a word alone, such as "off", may be a value of several parameters
 
 
 def _series(label: str, members: list[Point], axis: Axis) -> Curve:
