@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,15 @@ RUNS = {
 PARTS = ("preflight", "build", "time", "pairs", "trace", "profile", "profile_deep")
 
 
-def jobs(folder: Path) -> set[tuple[str, float, float]]:
-    """(rule, start, end) of all that Snakemake has noted of jobs in this folder; one that makes two files is one."""
-    found = set()
+def jobs(folder: Path) -> dict[tuple[str, str], tuple[float, float]]:
+    """(rule, command) -> (start, end) of all that Snakemake has noted of jobs in this folder."""
+    found = {}
     for path in (folder / ".snakemake/metadata").glob("**/*"):
         if path.is_file() and _is_output(path.name):
             noted = json.loads(path.read_text("utf-8"))
-            if noted.get("starttime"):
-                found.add((noted["rule"], round(noted["starttime"], 1), round(noted["endtime"], 1)))
+            if noted.get("starttime"):  # noted once per file that the job made
+                span = noted["starttime"], noted["endtime"]
+                found[noted["rule"], str(noted["shellcmd"])] = span
     return found
 
 
@@ -73,9 +74,10 @@ def run(words: list[str], settings: list[str], folder: Path) -> dict[str, Any]:
     started = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     wall = time.perf_counter() - started
-    parts: Counter[str] = Counter()
-    for rule, start, end in jobs(folder) - before:
-        parts[rule if rule in PARTS else "the rest"] += end - start
+    parts: defaultdict[str, float] = defaultdict(float)
+    for job, (start, end) in jobs(folder).items():
+        if before.get(job, (0.0, 0.0))[0] < start:
+            parts[job[0] if job[0] in PARTS else "the rest"] += end - start
     return {
         "wall_s": round(wall, 1),
         "parts_s": {rule: round(seconds, 1) for rule, seconds in parts.items()},
@@ -107,7 +109,7 @@ def main() -> None:
     found["page_cache_dropped"] = drop_page_cache()
     with tempfile.TemporaryDirectory(prefix="first-run-") as name:
         for label in args.runs.split(","):
-            found["runs"][label] = run(RUNS[label], Path(name))
+            found["runs"][label] = run(*RUNS[label], Path(name))
             print(
                 label,
                 found["runs"][label]["wall_s"],

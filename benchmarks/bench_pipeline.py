@@ -63,7 +63,11 @@ def run_size(recording: Path, points: int, jobs: int, folder: Path) -> Figures:
     command = [sys.executable, "-m", "snakemake", f"-j{jobs}", "all", "--config", "source=recorded"]
     command += [f"recording={recording}"]
     env = os.environ | {"XDG_CACHE_HOME": str(project / "cache")}
-    found = {"points": points or own_points(recording), "synthetic": bool(points), "jobs": jobs}
+    found: Figures = {
+        "points": points or own_points(recording),
+        "synthetic": bool(points),
+        "jobs": jobs,
+    }
     imports = [sys.executable, "-c", LIBRARIES]
     measure(imports, cwd=project, env=env)  # fills the file cache; not counted
     for name, words in (

@@ -105,7 +105,7 @@ def description() -> dict[str, Any]:
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         if line.startswith("model name")
     ]
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)

@@ -62,7 +62,7 @@ def in_block(part: str) -> Callable[[bytes, Blocks, random.Random], bytes]:
     return mutate
 
 
-def of_blocks(change: Callable[[list[bytes], random.Random], None]) -> Callable[..., bytes]:
+def of_blocks(change: Callable[[list[bytes], random.Random], object]) -> Callable[..., bytes]:
     """Whole blocks lost, doubled or in another order."""
 
     def mutate(data: bytes, blocks: Blocks, chance: random.Random) -> bytes:
@@ -93,7 +93,7 @@ KINDS: dict[str, Callable[[bytes, Blocks, random.Random], bytes]] = {
     "64 zeros": lambda d, b, c: changed(d, anywhere(d, c), bytes(64)),
     "bytes added": lambda d, b, c: changed(d, anywhere(d, c), c.randbytes(c.randint(1, 8)), 0),
     "bytes lost": lambda d, b, c: changed(d, anywhere(d, c), b"", c.randint(1, 8)),
-    "block lost": of_blocks(lambda parts, c: parts.pop(c.randrange(len(parts))) and None),
+    "block lost": of_blocks(lambda parts, c: parts.pop(c.randrange(len(parts)))),
     "block twice": of_blocks(lambda parts, c: parts.append(c.choice(parts))),
     "blocks swapped": of_blocks(swap),
     "tail of another": lambda d, b, c: d + d[-c.randint(1, 5000) :],

@@ -103,8 +103,12 @@ def of_points(report: Path, points: Sequence[str]) -> bytes:
     rest = [block for block in blocks if not integers(block.header).get(RESULTS)]
     texts = next(b for b in blocks if integers(b.header).get(RESULTS) and not b.is_kernel)
     chosen = [texts, *(plain[index % len(plain)] for index in range(len(points) - 1))]
-    named = (b.renamed(lambda _, n=n: n) for b, n in zip(chosen, points, strict=False))
+    named = [_under(name, block) for block, name in zip(chosen, points, strict=False)]
     return head + b"".join(block.bytes() for block in (*rest, *named))
+
+
+def _under(name: str, block: Block) -> Block:
+    return block.renamed(lambda _: name)
 
 
 # --- protobuf ---------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def multiply(source: Path, points: int, out: Path) -> dict[str, Any]:
     Whole batches are copied until there are at least `points` points, so there may be a few more.
     The deep batches are left out: their number does not grow with a sweep.
     """
-    manifest = json.loads((source / "manifest.json").read_text("utf-8"))
+    manifest: dict[str, Any] = json.loads((source / "manifest.json").read_text("utf-8"))
     out.mkdir(parents=True)
     for path in source.glob("*.json"):
         shutil.copy(path, out / path.name)
