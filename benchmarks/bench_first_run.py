@@ -81,7 +81,7 @@ def run(words: list[str], settings: list[str], folder: Path) -> dict[str, Any]:
     return {
         "wall_s": round(wall, 1),
         "parts_s": {rule: round(seconds, 1) for rule, seconds in parts.items()},
-        "said": done.stderr.splitlines(),
+        "said": done.stderr.replace(f"{ROOT}/", "").splitlines(),
     }
 
 
