@@ -133,7 +133,7 @@ def test_a_call_that_outlasts_its_kernels_is_told_where_runs_are_too_few_to_judg
     document = compare(*pair(points, head, count=1), LIMITS)
     assert changed(document) == {}
     (note,) = [n for n in document["statistics"]["notes"] if "host's pace" in n]
-    assert note.startswith("At 1 point(s)") and "`gdn/a`" in note and "gdn/b" not in note
+    assert note.startswith("At 1 point the") and "`gdn/a`" in note and "gdn/b" not in note
     same = compare(*pair(points, points, count=1), LIMITS)
     assert not [n for n in same["statistics"]["notes"] if "host's pace" in n]
 
@@ -275,7 +275,7 @@ def test_the_gate_says_what_it_did_not_cover(tmp_path: Path) -> None:
     write_json(out, compare(base, head, LIMITS))
     done = run("gate", out)
     assert done.returncode == 0
-    assert "1 point(s) in the base only" in done.stderr and "run(s) per side" in done.stderr
+    assert "1 point in the base only" in done.stderr and "runs per side" in done.stderr
 
 
 def _errors(found: Side) -> None:
@@ -400,4 +400,4 @@ def test_points_with_fewer_runs_than_others_are_said_as_a_range() -> None:
     base, head = pair(sweep(), count=3)
     base.points["decode/B1"]["runs"]["cold_us"] = base.points["decode/B1"]["runs"]["cold_us"][:1]
     (note,) = compare(base, head, LIMITS)["statistics"]["notes"]
-    assert note.startswith("1 to 3 and 3 run(s) per side, fewer than 5")
+    assert note.startswith("1 to 3 and 3 runs per side, fewer than 5")

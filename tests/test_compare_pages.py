@@ -76,7 +76,7 @@ def test_nothing_changed_is_said_plainly() -> None:
 
 
 def test_one_run_a_side_is_a_note_on_the_page() -> None:
-    assert "- 1 and 1 run(s) per side, fewer than 5" in render([document(count=1)], [None])
+    assert "- 1 and 1 runs per side, fewer than 5" in render([document(count=1)], [None])
 
 
 def test_tables_are_whole_and_have_at_most_eight_columns(slower: Comparison) -> None:
@@ -91,7 +91,7 @@ def test_points_of_one_side_and_broken_points_are_on_the_page() -> None:
     del head.points["decode/B1"]
     head.points["decode/B2"] |= {"status": "wrong", "reason": "off by 3 %"}
     text = render([compare(base, head, Settings())], [None])
-    assert "1 point(s) only in the base: `decode/B1`." in text
+    assert "1 point only in the base: `decode/B1`." in text
     assert "| `decode/B2` | ok | wrong: off by 3 % |" in text
 
 

@@ -72,7 +72,7 @@ def test_one_sample_a_side_has_no_verdict_and_says_so(reports: dict) -> None:
     assert (found.verdict, found.interval, found.p) == ("too noisy to tell", None, None)
     assert found.relative == pytest.approx(1.0) and found.causes
     notes = document.statistics.notes
-    assert notes == ["1 of 1 kernel(s) have one sample per side: no statistics."]
+    assert notes == ["1 of 1 kernel with one sample per side: no statistics."]
     assert "[one sample per side: no statistics]" in table(document)
 
 
@@ -121,7 +121,7 @@ def test_a_kernel_that_was_not_timed_is_counted(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(compare_reports, "ncu", SimpleNamespace(read=failing))
     text = table(compare(REPORTS[0], REPORTS[0], Settings()))
-    assert "1 and 1 kernel(s) have no duration and are left out" in text
+    assert "1 and 1 kernels without a duration are left out" in text
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b,c\n1,2,3\n", b"NVR\0cut short"])

@@ -119,7 +119,7 @@ def test_a_side_without_a_trace_has_no_known_copies(without: str, tmp_path: Path
     assert (row["verdict"], row["causes"]) == ("slower", [])
     assert row["unexplained"] == delta(row)
     (note,) = [n for n in document["statistics"]["notes"] if "nsys" in n]
-    assert note.startswith("1 point(s)")
+    assert note.startswith("1 point changed")
 
 
 def test_a_slower_call_does_not_count_copies_that_one_side_cannot_know(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from ncuflow.compare import records
 from ncuflow.compare.records import Change, Comparison
 from ncuflow.findings.statistics import SLOWER
+from ncuflow.format import with_unit
 
 THRESHOLD = 0.05
 NOTHING_TESTED = 3
@@ -55,9 +56,9 @@ def weaknesses(found: Comparison) -> Iterator[str]:
     if found.mixed_causes:
         yield f"several things differ at once: {', '.join(found.causes)}."
     if found.only_base:
-        yield f"{len(found.only_base)} point(s) in the base only."
+        yield f"{with_unit(len(found.only_base), 'points')} in the base only."
     if found.not_compared:
-        yield f"{len(found.not_compared)} point(s) not right or not timed on a side."
+        yield f"{with_unit(len(found.not_compared), 'points')} not right or not timed on a side."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if not found.statistics.tests:
         print("compare_gate: nothing was tested, so nothing passes")
         return NOTHING_TESTED
-    verdict = f"{len(slow)} slow-down(s)" if slow else "no slow-down"
-    beyond = f"beyond {100 * args.threshold:g} % on {len(found.points)} point(s)"
+    verdict = with_unit(len(slow), "slow-downs") if slow else "no slow-down"
+    beyond = f"beyond {100 * args.threshold:g} % on {with_unit(len(found.points), 'points')}"
     print(f"compare_gate: {verdict} {beyond}")
     return 1 if slow else 0

@@ -24,7 +24,7 @@ from ncuflow.compare.records import (
     Value,
 )
 from ncuflow.findings import statistics
-from ncuflow.format import micro, quantity
+from ncuflow.format import micro, quantity, with_unit
 from ncuflow.model import Kernel
 from ncuflow.parsers import ncu
 
@@ -151,14 +151,14 @@ def _notes(
 ) -> Iterator[str]:
     single = sum(point.interval is None for point in points)
     if single:
-        yield f"{single} of {len(points)} kernel(s) have {ONE_SAMPLE}."
+        yield f"{single} of {with_unit(len(points), 'kernels')} with {ONE_SAMPLE}."
     if single < len(points):
         yield (
             "One run per side: how far two runs differ is not known, so only changes beyond "
             f"{100 * floor.value:.0f} % count ({floor.source})."
         )
     if any(untimed):
-        yield f"{untimed[0]} and {untimed[1]} kernel(s) have no duration and are left out."
+        yield f"{untimed[0]} and {untimed[1]} kernels without a duration are left out."
 
 
 # --- as text ----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from ncuflow.compare.records import (
 from ncuflow.findings import statistics, stored
 from ncuflow.findings.provenance import VERSIONS
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
+from ncuflow.format import with_unit
 from ncuflow.io import BadInput, UsageError, dump_json, emit
 from ncuflow.model import Kernel, Point, Results
 
@@ -237,13 +238,13 @@ def notes(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterato
         short = floors.get("cold_us_short")
         of_short = f", {100 * short.value:.1f} % below {SHORT_US:.0f} µs," if short else ""
         yield (
-            f"{counts[0]} and {counts[1]} run(s) per side, fewer than {ENOUGH_RUNS}: only changes "
+            f"{counts[0]} and {counts[1]} runs per side, fewer than {ENOUGH_RUNS}: only changes "
             f"beyond the A/A floor of {100 * floor.value:.1f} %{of_short} count "
             f"({_FLOOR_SOURCE[floor.source]})."
         )
     untested = sum(point.basis == "none" for point in points)
     if untested:
-        yield f"{untested} point(s) have one value per side: no statistics, so no verdict."
+        yield f"{with_unit(untested, 'points')} with one value per side: no statistics, so no verdict."
 
 
 def _paced_by_host(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterator[str]:
@@ -264,7 +265,7 @@ def _paced_by_host(points: Sequence[PointChange], floors: Mapping[str, Floor]) -
             f"`{name}` {host.base:.0f} → {host.head:.0f} µs" for _, name, host in nlargest(3, moved)
         )
         yield (
-            f"At {len(moved)} point(s) the call takes the host longer than its kernels take the GPU, and took "
+            f"At {with_unit(len(moved), 'points')} the call takes the host longer than its kernels take the GPU, and took "
             f"it another time on each side ({told}). Launched one by one these run at the host's pace. No verdict: "
             "one process may be slow at every point."
         )
@@ -276,7 +277,7 @@ def _unseen(base: Side, head: Side, points: Sequence[PointChange]) -> Iterator[s
     untraced = [p for p in changed if not (p in base.traced and p in head.traced)]
     if untraced:
         yield (
-            f"{len(untraced)} point(s) changed that nsys did not trace on both sides: a copy or a fill"
+            f"{with_unit(len(untraced), 'points')} changed that nsys did not trace on both sides: a copy or a fill"
             " that came or went there would stay unexplained."
         )
     sides = base.points, head.points
@@ -284,7 +285,7 @@ def _unseen(base: Side, head: Side, points: Sequence[PointChange]) -> Iterator[s
     if uncounted:
         some = ", ".join(f"`{name}`" for name in uncounted[:3])
         yield (
-            f"{len(uncounted)} point(s) changed that ncu did not profile on both sides ({some}): which"
+            f"{with_unit(len(uncounted), 'points')} changed that ncu did not profile on both sides ({some}): which"
             " kernels came, went or took another time there stays unexplained."
         )
 

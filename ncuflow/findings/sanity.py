@@ -20,6 +20,7 @@ from typing import Any
 from ncuflow.findings import stored
 from ncuflow.findings.columns import COLUMNS, above
 from ncuflow.findings.join import ratio
+from ncuflow.format import with_unit
 from ncuflow.model import Kernel, Measurement, Params, Stall
 
 # --- tolerances, each with the reason for its size ------------------------------------------------
@@ -347,6 +348,6 @@ def run(args: argparse.Namespace) -> int:
     for violation in violations:
         print(violation)
     if violations and not args.no_strict:
-        print(f"{len(violations)} impossible number(s)", file=sys.stderr)
+        print(with_unit(len(violations), "impossible numbers"), file=sys.stderr)
         return 3
     return 0
