@@ -205,6 +205,7 @@ class Times(TypedDict):
     sustained_samples_us: Annotated[list[float] | None, About("every group", "µs")]
     host_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
     plan_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
+    hot_group: Annotated[int | None, About("launches of a repetition, between two events; null: not recorded")]
     cold_floor_us: Annotated[float | None, About("cold time of an empty kernel", "µs")]
     cold_left_out_us: Annotated[list[float] | None, About("samples under a throttle reason that do not count", "µs")]
     hot_left_out_us: Annotated[list[float] | None, About("samples under a throttle reason that do not count", "µs")]

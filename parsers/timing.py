@@ -44,6 +44,7 @@ class Times(_Strict):
     throttle: list[str] = []
     left_out: list[Microseconds] | None = None
     floor_us: Microseconds | None = None
+    group: Annotated[Count, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _agree(self) -> Times:
@@ -266,7 +267,8 @@ def _times(kind: str, times: Times | None) -> Row:
         row[f"{kind}_sm_mhz"] = times.sm_mhz
         row[f"{kind}_throttle"] = "; ".join(times.throttle) or None
         row[f"{kind}_left_out_us"] = times.left_out
-    return row | ({"cold_floor_us": times.floor_us} if kind == "cold" else {})
+    own: dict[str, Row] = {"cold": {"cold_floor_us": times.floor_us}, "hot": {"hot_group": times.group}}
+    return row | own.get(kind, {})
 
 
 def _clocks(clocks: Clocks | None) -> Row:

@@ -125,6 +125,24 @@ def test_a_pair_that_could_not_be_timed_leaves_the_points_own_series():
     assert (found.base, found.in_turns) == (100.0, False)
 
 
+@pytest.mark.parametrize(("group", "in_turns", "base"), [(None, False, 3.0), (8, True, 2.0)])
+def test_a_pair_whose_hot_launches_were_timed_one_by_one_prices_no_hot_time(group, in_turns, base):
+    pdl = Choice("pdl", "", "pdl", "auto", "off", metrics=("time_hot_us",))
+    points = [
+        point({"pdl": value}, 9.0, time_hot_us=hot, time_hot_n=None)
+        for value, hot in (("auto", 3.0), ("off", 4.0))
+    ]
+    side = {"hot_us": 2.0, "hot_samples_us": [2.0] * 30, "hot_group": group}
+    pair = {
+        "base": "decode/auto",
+        "other": "decode/off",
+        "status": "ok",
+        "sides": [side, side | {"hot_us": 2.1}],
+    }
+    (found,) = prices(pdl, {"points": points, "pairs": [pair]})
+    assert (found.in_turns, found.base) == (in_turns, base)
+
+
 def test_few_samples_are_no_test():
     points = [
         point({"cores": "cuda"}, 100.0, [100.0] * 7),

@@ -140,6 +140,30 @@ def test_a_pair_is_timed_in_turns_and_each_goes_first_as_often() -> None:
     assert sum(len(b.times) for b in base.cold) == sum(len(b.times) for b in other.cold) == 8
 
 
+def test_hot_launches_of_a_pair_are_grouped_as_those_of_a_point_are() -> None:
+    device = Device()
+    launch = fake_target(device).prepare({"n": 1})
+    series = timing.Series()
+    timing.visit(device, launch, series)
+    of_a_point = series.timing()["hot"]["group"]
+    device.log.clear()
+    base, other = timing.pair(device, (launch, launch), rounds=2, each_n=5)
+    assert [side.timing()["hot"]["group"] for side in (base, other)] == [of_a_point] * 2
+    assert {e for e in device.log if e.startswith("hot")} == {f"hot 5 x {of_a_point}"}
+
+
+def test_the_longer_launch_of_a_pair_sizes_the_groups_of_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Device()
+    short, long = (fake_target(device).prepare({"n": 1}) for _ in "ab")
+    long.run = lambda: None
+    times = {short.run: 10.0, long.run: 2000.0}
+    monkeypatch.setattr(device, "cold", lambda run, n: timing.Burst([times[run]] * n))
+    base, other = timing.pair(device, (short, long), rounds=1, each_n=5)
+    assert (base.group, other.group) == (2, 2)  # five of them in a burst
+
+
 def test_throttle_reasons_are_named_and_unknown_bits_kept() -> None:
     assert nvml.throttle_reasons(0) == []
     assert nvml.throttle_reasons(0x24) == ["sw_power_cap", "sw_thermal_slowdown"]

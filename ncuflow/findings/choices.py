@@ -91,6 +91,9 @@ def _in_turns(pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed) -
     """One metric of a pair that was timed in turns; None where it has no times of it."""
     if metric not in (*SAMPLES, STEP) or not pair["sides"]:
         return None
+    # Hot launches one by one between events are not what a point's hot time is: recordings of before have those.
+    if metric == "time_hot_us" and any(side.get("hot_group") is None for side in pair["sides"]):
+        return None
     (a, base_samples), (b, other_samples) = _sides(pair, metric)
     floor = max(
         (

@@ -76,6 +76,7 @@ class Series:
 
     cold: list[Burst] = field(default_factory=list)
     hot: list[Burst] = field(default_factory=list)
+    group: int | None = None  # launches of a hot sample
     sustained: Burst | None = None
     host: list[float] = field(default_factory=list)
     plan: list[float] = field(default_factory=list)
@@ -89,7 +90,7 @@ class Series:
         """``timing`` of the record: a summary per kind; None for a kind that does not exist here."""
         return {
             "cold": of_bursts(self.cold) | {"floor_us": self.floor_us},
-            "hot": of_bursts(self.hot),
+            "hot": of_bursts(self.hot) | {"group": self.group},
             "sustained": None if self.sustained is None else of_bursts([self.sustained]),
             "host": summary(self.host),
             "plan": summary(self.plan) if self.plan else None,
@@ -118,7 +119,7 @@ def visit(
     series.floor_us = significant(device.floor_us())
     _reset(launch)
     each = max(min(device.cold(launch.run, 3).times), 1.0)
-    group = repetitions(GROUP, share / least, each, least=1)
+    group = series.group = repetitions(GROUP, share / least, each, least=1)
     _bursts(
         device,
         launch,
@@ -211,20 +212,33 @@ def _call(run: Callable[[], Any]) -> Launch:
 def pair(
     device: Clock, launches: tuple[Launch, Launch], rounds: int, each_n: int
 ) -> tuple[Series, Series]:
-    """Two launches timed as a pair: A, B, then B, A, and so on, each burst from settled clocks."""
+    """Two launches timed as a pair: A, B, then B, A, and so on, each burst from settled clocks.
+
+    Hot launches are timed in groups, as those of a point are, and in the same ones on both sides: an event between
+    two launches keeps the second from beginning beside the first, which programmatic dependent launch is for.
+    """
     found = (Series(), Series())
     for series in found:
         series.floor_us = significant(device.floor_us())
     sides = list(zip(launches, found, strict=True))
     shortest = [max(min(device.cold(launch.run, 3).times), 1.0) for launch in launches]
+    group = repetitions(GROUP, BURST_US / each_n, max(shortest), least=1)
     for number in range(rounds):
         order = sides if number % 2 == 0 else sides[::-1]
         for launch, series in order:
             each = shortest[0] if series is found[0] else shortest[1]
+            series.group = group
             n = repetitions(each_n, BURST_US, each, least=1)
             _bursts(device, launch, series, series.cold, n, each, device.cold)
+            n = repetitions(each_n, BURST_US, each * group, least=1)
             _bursts(
-                device, launch, series, series.hot, n, each, lambda run, n: device.hot(run, n, 1)
+                device,
+                launch,
+                series,
+                series.hot,
+                n,
+                each * group,
+                lambda run, n: device.hot(run, n, group),
             )
             _reset(launch)
             series.host += _host(device, launch.run, each_n)
