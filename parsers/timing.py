@@ -267,7 +267,10 @@ def _times(kind: str, times: Times | None) -> Row:
         row[f"{kind}_sm_mhz"] = times.sm_mhz
         row[f"{kind}_throttle"] = "; ".join(times.throttle) or None
         row[f"{kind}_left_out_us"] = times.left_out
-    own: dict[str, Row] = {"cold": {"cold_floor_us": times.floor_us}, "hot": {"hot_group": times.group}}
+    own: dict[str, Row] = {
+        "cold": {"cold_floor_us": times.floor_us},
+        "hot": {"hot_group": times.group},
+    }
     return row | own.get(kind, {})
 
 
