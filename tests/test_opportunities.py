@@ -48,6 +48,25 @@ def of(*points: dict[str, Any], noise: float = 0.001) -> Any:
     return {"target": "t", "provenance": {}, "points": list(points), "pairs": [], "noise": floors}
 
 
+def turns(
+    *colds: float,
+    plans: tuple[float, float] = (1.0, 1.0),
+    hosts: tuple[float, float] = (1.0, 1.0),
+    hots: tuple[float, float] = (1.0, 1.0),
+    spread: float = 0.001,
+) -> dict[str, Any]:
+    """The pair of a and b, timed in turns."""
+    sides = []
+    for cold, plan, host, hot in zip(colds, plans, hosts, hots, strict=True):
+        side: dict[str, Any] = {"hot_group": 8}
+        for name, time in (("cold", cold), ("plan", plan), ("host", host), ("hot", hot)):
+            side[f"{name}_us"] = time
+            wide = spread if name == "plan" else 0.001
+            side[f"{name}_samples_us"] = [time * (1 + wide * (n % 5 - 2)) for n in range(30)]
+        sides.append(side)
+    return {"base": "t/a", "other": "t/b", "status": "ok", "reason": None, "sides": sides}
+
+
 def test_what_a_trial_brought_stands_beside_its_bound() -> None:
     (one,) = found(of(point("a", 4.0), point("b", 2.0)), target(declared(bound=lambda f: 0.7)))
     assert one.price and one.price.change == pytest.approx(-0.5) and one.saved == pytest.approx(0.5)
@@ -110,10 +129,25 @@ def test_a_point_that_could_bring_more_and_was_not_tried_stands_beside_the_trial
 
 
 def test_a_longer_plan_is_paid_for_by_launches() -> None:
-    (one,) = found(of(point("a", 4.0), point("b", 2.0, plan_us=15.0)), target(declared()))
-    assert one.layers == 3  # 5 µs longer, 2 µs saved by each
-    (one,) = found(of(point("a", 4.0), point("b", 2.0, plan_us=5.0)), target(declared()))
-    assert one.layers is None
+    evidence = of(point("a", 4.0), point("b", 2.0, plan_us=99.0))
+    (one,) = found(evidence, target(declared()))
+    assert one.layers is None  # plans that were timed apart say nothing of each other
+    for plan, spread, layers in ((15.0, 0.001, 3), (15.0, 0.3, None), (5.0, 0.001, None)):
+        (one,) = found(
+            evidence | {"pairs": [turns(4.0, 2.0, plans=(10.0, plan), spread=spread)]},
+            target(declared()),
+        )
+        assert one.layers == layers  # 5 µs longer, 2 µs saved by each
+
+
+def test_the_room_of_a_step_is_that_of_the_process_that_timed_it() -> None:
+    """Another process's host took 5 µs for the call, and from that 3 µs could not be half."""
+    points = point("a", 4.0, time_hot_us=3.0, host_launch_us=5.0), point("b", 4.0)
+    pair = turns(4.0, 4.0, hosts=(12.0, 1.0), hots=(3.0, 4.0))
+    (one,) = found(of(*points) | {"pairs": [pair]}, target(declared(metric="step_us")))
+    assert one.price and one.price.change == pytest.approx(4 / 12 - 1)
+    assert one.room == pytest.approx(0.75)
+    assert one.facts["host_launch_us"] == 12.0
 
 
 def test_what_is_not_known_meets_no_condition() -> None:

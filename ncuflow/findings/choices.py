@@ -23,7 +23,12 @@ Samples = tuple[float, ...]
 ALPHA = 0.01
 FEWEST_SAMPLES = 8  # per side, for the normal approximation
 # column -> the samples in the results file that it is the median of
-SAMPLES = {"time_cold_us": "cold_us", "time_hot_us": "hot_us", "host_launch_us": "host_us"}
+SAMPLES = {
+    "time_cold_us": "cold_us",
+    "time_hot_us": "hot_us",
+    "host_launch_us": "host_us",
+    "plan_us": "plan_us",
+}
 STEP = "step_us"  # of a launch among many: what the host takes, or the GPU, whichever is longer
 
 
@@ -94,6 +99,8 @@ def _in_turns(pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed) -
     # Hot launches one by one between events are not what a point's hot time is: recordings of before have those.
     if metric == "time_hot_us" and any(side.get("hot_group") is None for side in pair["sides"]):
         return None
+    if any(side[_timed(side, metric)] is None for side in pair["sides"]):  # type: ignore[literal-required]
+        return None
     (a, base_samples), (b, other_samples) = _sides(pair, metric)
     floor = max(
         (
@@ -113,9 +120,14 @@ def _sides(pair: Turns, metric: str) -> list[tuple[float, Samples]]:
     found = []
     for side in pair["sides"]:
         times: dict[str, Any] = dict(side)
-        name = SAMPLES.get(metric) or max("host_us", "hot_us", key=lambda key: times[key] or 0)
+        name = _timed(times, metric)
         found.append((float(times[name]), tuple(times[name.replace("_us", "_samples_us")] or ())))
     return found
+
+
+def _timed(times: Mapping[str, Any], metric: str) -> str:
+    """The column of a side's times that a metric is; of a step the longer one."""
+    return SAMPLES.get(metric) or max("host_us", "hot_us", key=lambda key: times[key] or 0)
 
 
 def _tested(pairs: Sequence[tuple[Samples, Samples]]) -> list[statistics.Found]:

@@ -7,7 +7,7 @@ for the work that is left after the change. A trial is a price, which a target d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,7 +62,7 @@ class Found:
 
     points: how many show it; most, room: of 1, of the metric's time; price: of the trial, None where it
     was not tried, and then ``reason`` says why; prices: of all trials; layers: after how many launches a
-    longer plan() is paid for, None where it is not longer or nothing is saved; untried: beside trials, the point
+    longer plan() is paid for, None where in turns it was not longer or nothing is saved; untried: beside trials, the point
     without one that could bring much more than the point here, and what it could, of 1.
     """
 
@@ -142,6 +142,7 @@ def _found(
     if choice and one.turned:
         choice = replace(choice, base=choice.other, other=choice.base)
     tried, reason = _trials(one, choice, results, set(shown))
+    every = {**every, **_timed_in_turns(tried, results, every)}
     price = min(tried, key=lambda price: price.change, default=None)
     after = {price.base_point: every[price.other_point] for price in tried}
 
@@ -154,7 +155,7 @@ def _found(
     left = max((point for point in shown if price and point not in after), key=most, default=None)
     return Found(
         one, at, every[at], len(shown), most(at), room(every[at], after.get(at, every[at]), one.metric),
-        price, tuple(tried), reason, _layers(price, every),
+        price, tuple(tried), reason, _layers(choice, price, results),
         (left, most(left)) if left and most(left) >= most(at) + MUCH else None,
     )  # fmt: skip
 
@@ -184,12 +185,47 @@ def _trials(
     return tried, next((str(p["reason"]) for p in failed), untried)
 
 
+def _timed_in_turns(
+    tried: Sequence[Price], results: Results, every: Mapping[str, Facts]
+) -> dict[str, Facts]:
+    """The facts of what a step was timed for in turns, with the times of that pair.
+
+    What the host takes for a call moves between processes and hosts: a bound from another process's time is none.
+    """
+    timed = {}
+    for price in tried:
+        for pair in results.get("pairs") or ():
+            points = (pair["base"], pair["other"])
+            if (
+                price.metric == STEP
+                and price.in_turns
+                and set(points) == {price.base_point, price.other_point}
+            ):
+                side = pair["sides"][points.index(price.base_point)]
+                own = {
+                    "host_launch_us": side["host_us"],
+                    "time_hot_us": side["hot_us"],
+                    STEP: price.base,
+                }
+                timed[price.base_point] = Facts(every[price.base_point] | own)
+    return timed
+
+
 def _launched(point: Point) -> list[tuple[str | None, str | None]]:
     return [(kernel["demangled"], kernel["grid"]) for kernel in point["kernels"]]
 
 
-def _layers(price: Price | None, every: Mapping[str, Facts]) -> int | None:
-    if price is None or price.metric == STEP or price.change >= 0:
+def _layers(choice: Choice | None, price: Price | None, results: Results) -> int | None:
+    """How many launches it takes to save what a longer plan() costs, where the pair's own timing tells the two plans apart.
+
+    Timed apart, plan() moves more between two runs of one point than choices move it.
+    """
+    if choice is None or price is None or price.metric == STEP or price.change >= 0:
         return None
-    longer = every[price.other_point]["plan_us"] - every[price.base_point]["plan_us"]
-    return math.ceil(longer / (price.base - price.other)) if longer > 0 else None
+    plans = choices.prices(replace(choice, metrics=("plan_us",)), results)
+    mine = (price.base_point, price.other_point)
+    for plan in plans:
+        told = plan.in_turns and plan.verdict == "differs" and plan.change > 0
+        if told and (plan.base_point, plan.other_point) == mine:
+            return math.ceil((plan.other - plan.base) / (price.base - price.other))
+    return None
