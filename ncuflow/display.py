@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from ncuflow import format as form
 from ncuflow.capture.evidence import DEEP, PAIRS
 from ncuflow.findings import limiter
+from ncuflow.findings.join import led_by_torch
 from ncuflow.io import BadInput, read_json
 
 Plans = Mapping[
@@ -298,11 +299,12 @@ def headlines(rule: str, output: list[str]) -> Iterator[str]:
 def target_headline(page: Path, results: Mapping[str, Any]) -> str:
     """`decode: 37 of 37 points, up to 4 460 GB/s (104 % of the measured ceiling), limited by DRAM: outputs/…/decode.md`."""
     points = results["points"]
-    good = [point["measurement"] for point in points if point["status"] == "ok"]
+    good = [point for point in points if point["status"] == "ok"]
     text = f"{results['target']}: {len(good)} of {len(points)} points"
+    own = [p["measurement"] for p in good if not led_by_torch(p.get("kernels") or ())]
     rates = (("tflops", "TFLOPS"), ("gbs", "GB/s"))
     best = max(
-        ((m.get(f"{rate}_fraction_measured") or 0, m[rate], unit, m) for m in good for rate, unit in rates if m.get(rate)),
+        ((m.get(f"{rate}_fraction_measured") or 0, m[rate], unit, m) for m in own for rate, unit in rates if m.get(rate)),
         key=lambda found: found[:2],
         default=None,
     )  # fmt: skip

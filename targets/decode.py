@@ -299,7 +299,15 @@ TARGET = Target(
         Choice("decode_kv", "KV cache of 16 bits or of 8 (fp8)", "kv", "same", FP8),
         Choice("decode_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30),
         Choice("decode_window", "All tokens or a window of 1024", "window", 0, 1024),
-        Choice("decode_split", "KV cache split over blocks or not", "split", "auto", "off"),
+        # CUDA-core decode ignores the flag.
+        Choice(
+            "decode_split",
+            "KV cache split over blocks or not, on tensor cores",
+            "split",
+            "auto",
+            "off",
+            where=lambda p: p["cores"] == "tensor",
+        ),
         Choice(
             "decode_pdl",
             "Programmatic dependent launch or not",
@@ -410,6 +418,7 @@ TARGET = Target(
             shown="the merge takes {merge_pct} of the kernels' time",
             where=lambda f: (
                 f["merge_pct"] > 0
+                and f["cores"] == "tensor"
                 and f["split"] == "auto"
                 and f["launch"] == "eager"
                 and f["pdl"] == "auto"
@@ -418,7 +427,7 @@ TARGET = Target(
             symbol=Symbol(
                 "BatchDecodeWithPagedKVCacheWorkEstimationDispatched", "attention/scheduler.cuh"
             ),
-            change="`plan(disable_split_kv=True)`, which CUDA-core decode ignores",
+            change="`plan(disable_split_kv=True)`",
             choice="decode_split",
             relaunches=True,
         ),

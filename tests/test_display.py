@@ -169,6 +169,11 @@ def test_a_finished_target_says_what_it_comes_to(tmp_path: Path) -> None:
         {"status": "ok", "measurement": {**rates, "limiter": "dram"}},
         {"status": "ok", "measurement": {**rates, "gbs_fraction_measured": 0.5, "limiter": "l2"}},
         {"status": "wrong", "measurement": dict.fromkeys(rates)},
+        {
+            "status": "ok",
+            "measurement": {**rates, "gbs": 9999.0, "gbs_fraction_measured": 2.0},
+            "kernels": [{"name": "k", "demangled": "void at::native::k", "duration_ns": 1.0}],
+        },
     ]
     (tmp_path / "results").mkdir()
     found = tmp_path / "results/decode_results.json"
@@ -176,7 +181,7 @@ def test_a_finished_target_says_what_it_comes_to(tmp_path: Path) -> None:
     page = tmp_path / "reports/decode.md"
     (line,) = display.headlines("target_page", [str(page)])
     said = (
-        "decode: 2 of 3 points, up to 4 460 GB/s (104 % of the measured ceiling), limited by DRAM"
+        "decode: 3 of 4 points, up to 4 460 GB/s (104 % of the measured ceiling), limited by DRAM"
     )
     assert line == f"  → {said}: {page}".replace("4 460", display.form.number(4460.0))
 

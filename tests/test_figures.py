@@ -15,6 +15,7 @@ from results_data import PROVENANCE, entry, kernel, results
 
 from ncuflow.pages import contexts, figures
 from ncuflow.pages.rendering import environment
+from ncuflow.pages.series import best
 
 HMMA, HGMMA = 2000.0, 3000.0  # made up: FLOP a cycle and SM
 CLOCK, SMS = 1e9, 100.0
@@ -110,6 +111,14 @@ def test_the_best_point_is_drawn_even_where_no_other_shares_its_line() -> None:
     points = [rated(100.0, 512), rated(100.0, 1024), rated(500.0, 2048, dtype="bf16")]
     (axes,) = figures.sweep(results(*points)).axes
     assert "dtype bf16" in labels(axes)
+
+
+def test_a_point_led_by_a_kernel_of_torch_is_best_only_where_there_is_no_other() -> None:
+    own, torchs = rated(400.0, 512), rated(500.0, 2048)
+    add = "void at::native::vectorized_elementwise_kernel<4>(int)"
+    torchs["kernels"] = [kernel() | {"demangled": add}]
+    assert best([own, torchs], "tflops") is own
+    assert best([torchs], "tflops") is torchs
 
 
 def test_points_that_differ_in_several_sizes_at_once_have_no_line() -> None:

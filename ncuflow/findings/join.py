@@ -25,6 +25,7 @@ from ncuflow.model import (
 )
 
 MERGE = "PersistentVariableLengthMergeStates"
+TORCH = "at::native::"
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,17 @@ def main_kernel(kernels: Sequence[Kernel]) -> Kernel | None:
 def is_merge(kernel: Kernel) -> bool:
     """Whether a kernel merges what a split over the KV cache left."""
     return kernel["name"].startswith(MERGE)
+
+
+def is_torchs(kernel: Kernel) -> bool:
+    """Whether a kernel is PyTorch's own: the add of a separate add and norm, a fill. Not FlashInfer's to change."""
+    return TORCH in (kernel["demangled"] or "")
+
+
+def led_by_torch(kernels: Sequence[Kernel]) -> bool:
+    """Whether the main kernel of a point is PyTorch's, so that its rate and limiter say nothing of FlashInfer's."""
+    main = main_kernel(kernels)
+    return main is not None and is_torchs(main)
 
 
 def idle_us(spans: Iterable[tuple[int, int]]) -> float:

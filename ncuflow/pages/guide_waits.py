@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from ncuflow.findings import hotlines, limiter, stalltree
-from ncuflow.findings.join import main_kernel
+from ncuflow.findings.join import is_torchs, main_kernel
 from ncuflow.findings.kernelname import decode
 from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point
@@ -14,7 +14,6 @@ from ncuflow.pages import Context
 from ncuflow.target import known
 
 MOST_TREES = 4
-TORCH = "at::native::"  # the add of a separate add and norm, a fill: not FlashInfer's to change
 REMEDIES: dict[str, str] = read_yaml(resource("templates/guide/remedies.yaml"))
 LEAST_SHOWN = 0.005  # of all cycles: a smaller reason is not drawn
 
@@ -27,19 +26,15 @@ def trees(points: list[Point], deep: list[Kernel]) -> list[Context]:
     """
     chosen: dict[str, tuple[str | None, Kernel, bool]] = {}
     for kernel in deep:
-        if not _of_torch(kernel):
+        if not is_torchs(kernel):
             chosen.setdefault(_kind(kernel), (kernel["point"], kernel, True))
     longest = sorted(points, key=lambda p: -(p["measurement"]["time_ncu_us"] or 0))
     for point in longest:
         main = main_kernel(point["kernels"])
-        if main is not None and not _of_torch(main):
+        if main is not None and not is_torchs(main):
             chosen.setdefault(_kind(main), (point["point"], main, False))
     found = (_shown(*kernel) for kernel in chosen.values())
     return [shown for shown in found if shown][:MOST_TREES]
-
-
-def _of_torch(kernel: Kernel) -> bool:
-    return TORCH in (kernel["demangled"] or "")
 
 
 def _kind(kernel: Kernel) -> str:
@@ -116,7 +111,7 @@ def hot_kernels(deep: list[Kernel], index: Any, version: str | None) -> list[Con
     out = []
     for kernel in deep:
         lines = hotlines.hottest(kernel, index, version)
-        if lines and not _of_torch(kernel):
+        if lines and not is_torchs(kernel):
             out.append(
                 {
                     "point": kernel["point"],

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import mode
 from typing import Any
 
+from ncuflow.findings.join import led_by_torch
 from ncuflow.model import Kernel, Point, Results
 
 Line = tuple[tuple[Any, ...], list[Point]]
@@ -112,9 +113,10 @@ def _all_lines(points: list[Point], axis: Axis) -> list[Line]:
 
 
 def best(points: list[Point], rate: str) -> Point | None:
-    """The point of the highest rate; None where none has one."""
+    """The point of the highest rate, of those whose main kernel is FlashInfer's if there are any; None where none has one."""
     rated = [p for p in points if p["measurement"][rate] is not None]
-    return max(rated, key=lambda p: float(p["measurement"][rate]), default=None)
+    own = [p for p in rated if not led_by_torch(p["kernels"])]
+    return max(own or rated, key=lambda p: float(p["measurement"][rate]), default=None)
 
 
 def _label(key: tuple[Any, ...], base: list[Any], names: tuple[str, ...]) -> str:
