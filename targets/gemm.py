@@ -304,7 +304,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="a weight of 8 bits",
-            shown="DRAM works {sol_dram_pct}, the tensor pipe {tensor_pipe_pct}; of {bytes_analytic} the weight is most",
+            shown="DRAM works {sol_dram_pct}, the tensor pipe {tensor_pipe_elapsed_pct}; of {bytes_analytic} the weight is most",
             where=lambda f: f["backend"] == "cublaslt" and f["sol_dram_pct"] > 50,
             symbol=Symbol("bmm_fp8", "gemm/gemm_base.py"),
             change="`bmm_fp8` with a scale per tensor, at the price of precision",

@@ -199,7 +199,7 @@ TARGET = Target(
         Opportunity(
             what="fewer tensor-parallel ranks",
             shown="with {heads} heads the cache is read for little work: DRAM works {sol_dram_pct}, the tensor pipe "
-            "{tensor_pipe_pct}",
+            "{tensor_pipe_elapsed_pct}",
             where=lambda f: f["heads"] <= 16 and f["sol_dram_pct"] > 50,
             symbol=Symbol("MLAPlan", "attention/scheduler.cuh"),
             change="share out sequences over the ranks instead of heads: a rank reads its own sequences' cache, for all heads",

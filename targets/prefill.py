@@ -462,7 +462,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="queries, keys and values of 8 bits",
-            shown="the tensor pipe works {tensor_pipe_pct}, at half the rate that it has for 8 bits",
+            shown="the tensor pipe works {tensor_pipe_elapsed_pct}, at half the rate that it has for 8 bits",
             where=lambda f: (
                 f["backend"] == "fa3"
                 and f["dtype"] == "f16"
@@ -516,7 +516,7 @@ TARGET = Target(
             what="contiguous K and V instead of pages",
             shown="pages are gathered by a producer warpgroup with cp.async, with no TMA, and CTA_KV is smaller: "
             "issue active is {issue_active}, "
-            "the tensor pipe works {tensor_pipe_pct}",
+            "the tensor pipe works {tensor_pipe_elapsed_pct}",
             where=lambda f: f["backend"] == "fa3" and f["layout"] == "paged",
             bound=lambda f: f["latency_pct"] / 100,
             symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
@@ -525,7 +525,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="TMA for pages",
-            shown="the tensor pipe works {tensor_pipe_pct}, latency takes {latency_pct} of the time, issue active is "
+            shown="the tensor pipe works {tensor_pipe_elapsed_pct}, latency takes {latency_pct} of the time, issue active is "
             "{issue_active}",
             where=lambda f: (
                 f["backend"] == "fa3" and f["layout"] == "paged" and f["page_size"] >= 16
