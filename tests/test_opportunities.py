@@ -10,7 +10,7 @@ import pytest
 from conftest import DEFAULT
 
 from ncuflow.findings.opportunities import Facts, found, room
-from ncuflow.pages.opportunities import brought, place, rows
+from ncuflow.pages.opportunities import _row, brought, place, rows
 from ncuflow.target import Choice, Opportunity, Symbol, Target
 
 
@@ -148,6 +148,9 @@ def test_the_room_of_a_step_is_that_of_the_process_that_timed_it() -> None:
     assert one.price and one.price.change == pytest.approx(4 / 12 - 1)
     assert one.room == pytest.approx(0.75)
     assert one.facts["host_launch_us"] == 12.0
+    assert _row(one, "t", None)["shown"].endswith(" (times of the pair)")
+    (apart,) = found(of(*points), target(declared(metric="step_us")))
+    assert "pair" not in _row(apart, "t", None)["shown"]
 
 
 def test_what_is_not_known_meets_no_condition() -> None:

@@ -19,10 +19,11 @@ def rows(results: Results, index: Any) -> list[Context]:
 
 def _row(one: Found, target: str, index: Any) -> Context:
     declared = one.opportunity
+    of_pair = declared.metric == STEP and one.price is not None and one.price.in_turns
     return {
         "what": declared.what,
         "at": one.point.split("/", 1)[1],
-        "shown": one.facts.said(declared.shown),
+        "shown": one.facts.said(declared.shown) + " (times of the pair)" * of_pair,
         "more": one.points - 1,
         "source": place(declared.symbol, target, index),
         "change": declared.change,
