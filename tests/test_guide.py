@@ -11,9 +11,11 @@ import pytest
 
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.jit import summary
+from ncuflow.findings.choices import Price
 from ncuflow.pages import guide, guide_commands
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.pages import render
+from ncuflow.pages.rendering import environment
 from ncuflow.parsers.registry import counters
 from ncuflow.target import known
 
@@ -455,3 +457,55 @@ def test_points_of_different_calls_have_no_row_of_sizes():
     assert guide.performance(found | {"axis": "point"}) is None
     row = guide.performance(found | {"axis": "api"})
     assert row and row["best"] == ("rope", {"gbs": 1.0})
+
+
+ROPE_GRIDS = {
+    ("RopeGridSplit",): ("few sequences can fill the GPU too", "or along a part of"),
+    ("BatchQKApplyRotary",): ("few sequences leave most of the GPU idle", "however many there are"),
+}
+
+
+@pytest.mark.parametrize("functions", ROPE_GRIDS, ids=lambda names: names[0])
+def test_the_blocks_of_rope_by_offsets_are_those_of_the_source_and_of_the_launches(
+    evidence, functions
+):
+    rope = [
+        point("rope", {"variant": v, "tokens": 4096, "batch": b}, 30.0, "dram")
+        for v, b in (("rope_pos_ids", 1), ("rope", 4))
+    ]
+    for one, waves in zip(rope, (12.9, 0.97), strict=True):
+        one["measurement"] |= {"grid_size": round(1000 * waves), "waves": waves}
+    write(evidence / "results", "rope_results", results("rope", rope))
+    index = {
+        "version": "0", "scheduler": {}, "environment": {}, "targets": {name: {"api": {}, "files": {}, "templates": [], "kernels": []} for name in known()},
+        "functions": {"data/include/flashinfer/pos_enc.cuh": [[1, 2, name] for name in functions]},
+    }  # fmt: skip
+    write(evidence / "evidence", "source_index", index)
+    text = sections(page(evidence))["4. RoPE Kernel"]
+    for found, phrases in ROPE_GRIDS.items():
+        assert all((phrase in text) == (found == functions) for phrase in phrases)
+    assert (
+        "- 4 096 tokens: 12 900 blocks, 12.9 waves, by position ids;"
+        " 970 blocks, 0.97 waves, by offsets of 4 sequences." in text
+    )
+
+
+def test_a_choice_that_depends_on_the_size_says_where_it_saves_and_where_it_costs():
+    where = environment().get_template("guide/_section.md.j2").make_module({}).where
+    verdicts = [
+        (512, -0.2, "differs"), (1024, -0.1, "differs"), (512, -0.1, "differs"), (2048, 0.01, "within noise"),
+        (65536, 0.1, "differs"), (65536, 0.1, "not tested"),
+    ]  # fmt: skip
+    pairs = [
+        {
+            "params": {"tokens": tokens},
+            "price": Price("time_cold_us", "a", "b", (), 1.0, 1 + change, change, verdict=verdict),
+        }
+        for tokens, change, verdict in verdicts
+    ]
+    said = where({"summary": {}, "pairs": pairs}, "tokens")
+    assert said == (
+        "less time in 3 of 6 pairs (tokens 512, 1 024) and more time in 1 of 6 pairs (tokens 65 536) beyond noise"
+    )
+    assert where({"summary": {}, "pairs": pairs[3:4]}, "tokens") == "no difference beyond noise"
+    assert where({"summary": None, "pairs": []}, "tokens") == "not measured here"

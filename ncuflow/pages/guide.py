@@ -52,6 +52,7 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
         "guide": {
             "sections": sections,
             "version": (index or {}).get("version"),
+            "functions": guide_source.functions(index),
             "environment": guide_source.environment(index),
             "other_variables": guide_source.other_variables(index),
             "scheduler": (index or {}).get("scheduler") or {},
