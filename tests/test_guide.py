@@ -445,18 +445,35 @@ def test_a_target_is_read_along_a_size_that_points_lie_along(evidence):
     gemm_text = next(text for heading, text in found.items() if "GEMM" in heading)
     assert "rate over m](../figures/gemm-sweep.svg)" in gemm_text
     reference = found["Quick Reference"]
-    assert "| m | m 8:" in reference and "Prefill and Decode" not in reference
+    assert "| m | 8: 3 000 GB/s, 75 % |" in reference and "Prefill and Decode" not in reference
+
+
+def sized(size, rate, **params):
+    return {
+        "point": f"x/{size}_{rate}", "status": "ok", "params": {"size": size} | params, "measurement": {"gbs": rate},
+    }  # fmt: skip
+
+
+def performance(points, axis="size"):
+    found = {"measured": True, "points": points, "rate": "gbs", "name": "x", "heading": "X"}
+    return guide.performance(found | {"swept": axis, "best": guide.best(points, "gbs")})
 
 
 def test_points_of_different_calls_have_no_row_of_sizes():
-    apis = [
-        {"status": "ok", "params": {"api": name}, "measurement": {"gbs": 1.0}}
-        for name in ("rope", "softmax")
-    ]
-    found = {"measured": True, "points": apis, "rate": "gbs", "name": "apis", "heading": "APIs"}
-    assert guide.performance(found | {"axis": "point"}) is None
-    row = guide.performance(found | {"axis": "api"})
-    assert row and row["best"] == ("rope", {"gbs": 1.0})
+    assert performance([sized(1, 1.0), sized(2, 1.0)], "point") is None
+
+
+def test_expected_performance_goes_to_the_largest_size_and_names_the_highest_rate_of_all():
+    sizes = (1, 32, 128, 4096, 16384)
+    slow, fast = (
+        [sized(size, rate * size, backend=name) for size in sizes]
+        for name, rate in (("a", 1.0), ("b", 2.0))
+    )
+    other = [sized(1, 1e6, backend="c"), sized(16384, 1e6 + 1, backend="c")]
+    row = performance([*slow, *other, *fast])
+    assert [p["params"]["size"] for p in row["cells"]] == [1, 128, 16384]
+    assert row["fixed"] == {"backend": "b"} and row["best"] is other[1]
+    assert performance(other)["cells"] == [other[0], None, other[1]]
 
 
 ROPE_GRIDS = {
