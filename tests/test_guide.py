@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ncuflow.findings.choices import Price
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.jit import summary
-from ncuflow.findings.choices import Price
 from ncuflow.pages import guide, guide_commands
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.pages import render
@@ -493,8 +493,9 @@ def test_the_blocks_of_rope_by_offsets_are_those_of_the_source_and_of_the_launch
     for one, waves in zip(rope, (12.9, 0.97), strict=True):
         one["measurement"] |= {"grid_size": round(1000 * waves), "waves": waves}
     write(evidence / "results", "rope_results", results("rope", rope))
+    code = {"api": {}, "files": {}, "templates": [], "kernels": []}
     index = {
-        "version": "0", "scheduler": {}, "environment": {}, "targets": {name: {"api": {}, "files": {}, "templates": [], "kernels": []} for name in known()},
+        "version": "0", "scheduler": {}, "environment": {}, "targets": dict.fromkeys(known(), code),
         "functions": {"data/include/flashinfer/pos_enc.cuh": [[1, 2, name] for name in functions]},
     }  # fmt: skip
     write(evidence / "evidence", "source_index", index)

@@ -36,7 +36,7 @@ FACTS = [
     ("rope: plain RoPE is the same kernel with smooth_a and smooth_b of 0", f"{INCLUDE}/pos_enc.cuh",
      r"cudaError_t BatchQKApplyRotaryPosIds\((?:(?!\n\}).)*float smooth_a = 0\.f;\s*float smooth_b = 0\.f;"),
     ("rope: Llama 3.1 by position ids never takes the HeadParallelism kernel", f"{INCLUDE}/pos_enc.cuh",
-     r"cudaError_t BatchQKApplyLlama31RotaryPosIds\((?:(?!HeadParallelism|\n\}).)*cudaLaunchKernel(?:(?!HeadParallelism).)*?\n\}"),
+     r"cudaError_t BatchQKApplyLlama31RotaryPosIds\((?:(?!HeadParallelism|\n\}).)*RopeHeadSplit(?:(?!HeadParallelism).)*?\n\}"),
     ("rope: by offsets a sequence's tokens are divided among blocks", f"{INCLUDE}/pos_enc.cuh",
      r"split = RopeGridSplit\(nblks_x, num_ctas, mean_iters,"),
     ("rope: by offsets the frequencies come before the walk along the tokens", f"{INCLUDE}/pos_enc.cuh",
