@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -527,3 +528,35 @@ def test_a_choice_that_depends_on_the_size_says_where_it_saves_and_where_it_cost
     )
     assert where({"summary": {}, "pairs": pairs[3:4]}, "tokens") == "no difference beyond noise"
     assert where({"summary": None, "pairs": []}, "tokens") == "not measured here"
+
+
+def test_a_pair_that_the_floor_decides_has_no_p_beside_its_verdict():
+    """The p is of the launches alone: beside an interval that holds no change it would say the opposite."""
+    macro = environment().get_template("guide/_section.md.j2").make_module({}).choice
+    known = {"low": -0.01, "high": 0.03, "in_turns": True}
+    floor = Price(
+        "time_cold_us", "a", "b", (), 1.0, 1.01, 0.01, 1e-5, 0.02, "within noise", **known
+    )
+    summary = {
+        "pairs": 1, "differs": 0, "within": 1, "untested": 0, "in_turns": 1, "confidence": 0.95, "least": 0.01,
+        "median": 0.01, "most": 0.01,
+    }  # fmt: skip
+
+    def said(price):
+        rows = [{"label": "base", "metric": "cold time", "price": price}]
+        c = {
+            "summary": summary,
+            "metric": "cold time",
+            "base": "",
+            "rows": rows,
+            "more": 0,
+            "several": False,
+        }
+        return " ".join(macro(c, "a", "b").split())
+
+    text = said(floor)
+    assert "| +1.0 % (-1.0 % to +3.0 %) | within noise, by the floor |" in text
+    assert "p < 0.001" not in text
+    assert "interval, which includes the noise floor. By the floor: the launches alone" in text
+    text = said(replace(floor, p=0.3))
+    assert "| within noise, p 0.3 |" in text and "By the floor" not in text
