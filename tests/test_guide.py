@@ -560,3 +560,40 @@ def test_a_pair_that_the_floor_decides_has_no_p_beside_its_verdict():
     assert "interval, which includes the noise floor. By the floor: the launches alone" in text
     text = said(replace(floor, p=0.3))
     assert "| within noise, p 0.3 |" in text and "By the floor" not in text
+
+
+def test_key_parameters_say_what_the_module_has_and_not_what_another_has(evidence):
+    found = sections(page(evidence))
+    assert "`bdy` by the query heads of a KV head" in found["2. Decode Attention Kernel"]
+    norm = found["3. RMSNorm Kernel"]
+    assert "`VEC_SIZE` by the hidden size" in norm
+    for other in ("CTA_TILE_Q", "NUM_MMA_KV", "MASK_MODE", "the variant are fixed"):
+        assert other not in norm
+    assert "further instance" not in norm
+
+
+def test_a_mangled_kernel_has_no_table_of_what_nobody_can_read(evidence):
+    path = evidence / "results" / "rmsnorm_results.json"
+    content = json.loads(path.read_text())
+    for number, one in enumerate(content["points"]):
+        (main,) = one["kernels"]
+        main["demangled"] = (
+            f"kernel_cutlass_kernel_flashinfernormkernelsrmsnormRMSNormKernel_object_at__t{number}"
+        )
+    path.write_text(json.dumps(content))
+    norm = sections(page(evidence))["3. RMSNorm Kernel"]
+    assert "compiled for |" not in norm and "object_at" not in norm
+    assert (
+        "**`RMSNormKernel (CuTe DSL)`** (2 further instances in the results JSON): compiled for"
+        in norm
+    )
+    content["points"] = content["points"][:5]
+    path.write_text(json.dumps(content))
+    assert "(1 further instance in the results JSON)" in page(evidence)
+
+
+def test_a_kernel_without_generated_source_is_not_said_to_be_made_from_any():
+    code = environment().get_template("guide/_section.md.j2").make_module({}).code
+    of = {"steps": [], "uris": [], "kernels": [], "templates": []}
+    assert "made from" not in code({"code": of}, "0")
+    assert "made from `a`, `b`." in code({"code": of | {"templates": ["a", "b"]}}, "0")
