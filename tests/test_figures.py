@@ -316,4 +316,4 @@ def test_pages_read_the_same_figure_the_same_way() -> None:
         point["measurement"]["time_ncu_us"] = 10.0
     page = " ".join(caption(found).split())
     assert "flattens well below, something else does: the table names it.*" in page
-    assert "one well below both waits for something else.*" in page
+    assert "one well below both by something else: another unit, or waits.*" in page
