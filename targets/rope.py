@@ -290,5 +290,7 @@ TARGET = Target(
     meanings={
         "interleave": "pairs (0, 1), (2, 3)…; false: NeoX halves",
         "head_dim": "head dimension",
+        "heads_per_step": "heads whose loads are issued before the first of them is stored",
+        "split_heads": "blocks share the heads of a token; false: one block goes through all of them",
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -220,4 +221,9 @@ def test_a_change_whose_interval_holds_no_change_is_within_noise():
     found = choices._judged(price, *choices._tested([samples]))
     assert found.p is not None and found.p < 0.01 and abs(found.change) > 0.0299
     assert found.low is not None and found.high is not None and found.low < 0 < found.high
-    assert found.verdict == "within noise"
+    assert found.verdict == "within noise" and found.by_floor
+    assert not choices._judged(
+        replace(price, floor=0.01), *choices._tested([samples])
+    ).by_floor  # differs
+    alike = choices._judged(replace(price, floor=None), (0.3, -0.1, 0.1))
+    assert alike.verdict == "within noise" and not alike.by_floor

@@ -54,6 +54,22 @@ def test_reasons_that_miss_some_of_the_latency_leave_the_rest_named() -> None:
     assert found.what == "not attributed to a reason"
 
 
+def test_reasons_that_count_more_than_the_latency_are_passes_that_disagree_and_no_cause() -> None:
+    """The total is counted in another replay pass: what is left of it may be below zero, and no wait is."""
+    base, head = kernel(), kernel(instructions=154e6)
+    head["metrics"]["warp_latency_per_issue"] *= 0.9
+    head["duration_ns"] *= 0.9
+    parts = decomposition.parts(base, head)
+    found = {p.kind: p for p in parts}
+    assert "not attributed to a reason" not in {p.what for p in parts}
+    assert found["passes"].delta_us < 0 and found["passes"].base is found["passes"].head is None
+    assert sum(p.delta_us for p in parts) == pytest.approx(
+        (head["duration_ns"] - base["duration_ns"]) / 1e3
+    )
+    assert [p.kind for p in decomposition.causes(parts, 0.05)] == ["instructions"]
+    assert decomposition.causes(parts, 1.5) == []
+
+
 def test_without_stalls_the_waiting_is_one_part() -> None:
     base, head = kernel(), kernel(long_scoreboard=18.2)
     head["stalls"] = []

@@ -232,6 +232,23 @@ def test_a_sweep_has_a_counter_ceiling_for_each_instruction() -> None:
     (axes,) = figures.sweep(found).axes
     found_heights = sorted(h for label, h in flat(axes).items() if "counter" in label)
     assert found_heights == pytest.approx([202.0, 300.0])
+    looks = [(line.get_color(), line.get_linestyle()) for line in axes.lines if "ceiling" in str(line.get_label())]  # fmt: skip
+    assert len(set(looks)) == len(looks) == 3
+
+
+def test_an_instruction_has_the_same_ceiling_on_the_sweep_and_on_the_roofline() -> None:
+    """Its highest clock may be that of a point that has no line."""
+    found = two_kinds()
+    alone = profiled("alone", HMMA, 1.1 * CLOCK)
+    alone["params"] = {"seq_len": 7, "backend": "other"}
+    for index, point in enumerate(found["points"]):
+        point["params"] |= {"seq_len": index % 2, "backend": f"fa{2 + index // 2}"}
+    found["points"].append(alone)
+    for rate, point in zip((100.0, 100.0, 100.0, 100.0, 90.0), found["points"], strict=True):
+        point["measurement"] |= {"tflops": rate, "time_cold_us": 10.0, "ai_analytic": 200.0}
+    (sweep,), (roofs,) = figures.sweep(found).axes, figures.roofline([found], levels=False).axes
+    heights = [sorted(h for label, h in flat(axes).items() if "counter" in label) for axes in (sweep, roofs)]  # fmt: skip
+    assert heights[0] == heights[1] == pytest.approx([220.0, 300.0])
 
 
 def test_labels_neither_overlap_nor_leave_the_figure() -> None:
@@ -294,3 +311,18 @@ def test_no_shipped_figure_shows_the_source_of_a_formula():
     figures_of_the_sample = list((Path(__file__).parents[1] / "docs/sample").rglob("*.svg"))
     assert figures_of_the_sample
     assert not [f for f in figures_of_the_sample if "mathdefault" in f.read_text("utf-8")]
+
+
+def test_pages_read_the_same_figure_the_same_way() -> None:
+    """What a line under a ceiling and a mark under a roof mean is said in the macros alone."""
+    templates = Path(figures.__file__).parents[2] / "templates"
+    said = {p.name: p.read_text() for p in templates.rglob("*.md.j2")}
+    assert not [name for name, text in said.items() if "flattens" in text or "knee" in text]
+    users = {name for name, text in said.items() if "{{ reads_" in text}
+    assert users == {"target.md.j2", "analysis.md.j2", "final-report.md.j2", "_section.md.j2"}
+    found = results(rated(100.0), rated(200.0, 1024))
+    for point in found["points"]:
+        point["measurement"]["time_ncu_us"] = 10.0
+    page = " ".join(caption(found).split())
+    assert "flattens well below, something else does: the table names it.*" in page
+    assert "one well below both by something else: another unit, or waits.*" in page

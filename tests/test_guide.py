@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from ncuflow.findings.choices import Price
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.jit import summary
 from ncuflow.pages import guide, guide_commands
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.pages import render
+from ncuflow.pages.rendering import environment
 from ncuflow.parsers.registry import counters
 from ncuflow.target import known
 
@@ -443,15 +446,154 @@ def test_a_target_is_read_along_a_size_that_points_lie_along(evidence):
     gemm_text = next(text for heading, text in found.items() if "GEMM" in heading)
     assert "rate over m](../figures/gemm-sweep.svg)" in gemm_text
     reference = found["Quick Reference"]
-    assert "| m | m 8:" in reference and "Prefill and Decode" not in reference
+    assert "| m | 8: 3 000 GB/s, 75 % |" in reference and "Prefill and Decode" not in reference
+
+
+def sized(size, rate, **params):
+    return {
+        "point": f"x/{size}_{rate}", "status": "ok", "params": {"size": size} | params, "measurement": {"gbs": rate},
+    }  # fmt: skip
+
+
+def performance(points, axis="size"):
+    found = {"measured": True, "points": points, "rate": "gbs", "name": "x", "heading": "X"}
+    return guide.performance(found | {"swept": axis, "best": guide.best(points, "gbs")})
 
 
 def test_points_of_different_calls_have_no_row_of_sizes():
-    apis = [
-        {"status": "ok", "params": {"api": name}, "measurement": {"gbs": 1.0}}
-        for name in ("rope", "softmax")
+    assert performance([sized(1, 1.0), sized(2, 1.0)], "point") is None
+
+
+def test_expected_performance_goes_to_the_largest_size_and_names_the_highest_rate_of_all():
+    sizes = (1, 32, 128, 4096, 16384)
+    slow, fast = (
+        [sized(size, rate * size, backend=name) for size in sizes]
+        for name, rate in (("a", 1.0), ("b", 2.0))
+    )
+    other = [sized(1, 1e6, backend="c"), sized(16384, 1e6 + 1, backend="c")]
+    row = performance([*slow, *other, *fast])
+    assert [p["params"]["size"] for p in row["cells"]] == [1, 128, 16384]
+    assert row["fixed"] == {"backend": "b"} and row["best"] is other[1]
+    assert performance(other)["cells"] == [other[0], None, other[1]]
+
+
+ROPE_GRIDS = {
+    ("RopeGridSplit",): ("few sequences can fill the GPU too", "or along a part of"),
+    ("BatchQKApplyRotary",): ("few sequences leave most of the GPU idle", "however many there are"),
+}
+
+
+@pytest.mark.parametrize("functions", ROPE_GRIDS, ids=lambda names: names[0])
+def test_the_blocks_of_rope_by_offsets_are_those_of_the_source_and_of_the_launches(
+    evidence, functions
+):
+    rope = [
+        point("rope", {"variant": v, "tokens": 4096, "batch": b}, 30.0, "dram")
+        for v, b in (("rope_pos_ids", 1), ("rope", 4))
     ]
-    found = {"measured": True, "points": apis, "rate": "gbs", "name": "apis", "heading": "APIs"}
-    assert guide.performance(found | {"axis": "point"}) is None
-    row = guide.performance(found | {"axis": "api"})
-    assert row and row["best"] == ("rope", {"gbs": 1.0})
+    for one, waves in zip(rope, (12.9, 0.97), strict=True):
+        one["measurement"] |= {"grid_size": round(1000 * waves), "waves": waves}
+    write(evidence / "results", "rope_results", results("rope", rope))
+    code = {"api": {}, "files": {}, "templates": [], "kernels": []}
+    index = {
+        "version": "0", "scheduler": {}, "environment": {}, "targets": dict.fromkeys(known(), code),
+        "functions": {"data/include/flashinfer/pos_enc.cuh": [[1, 2, name] for name in functions]},
+    }  # fmt: skip
+    write(evidence / "evidence", "source_index", index)
+    text = sections(page(evidence))["4. RoPE Kernel"]
+    for found, phrases in ROPE_GRIDS.items():
+        assert all((phrase in text) == (found == functions) for phrase in phrases)
+    assert (
+        "- 4 096 tokens: 12 900 blocks, 12.9 waves, by position ids;"
+        " 970 blocks, 0.97 waves, by offsets of 4 sequences." in text
+    )
+
+
+def test_a_choice_that_depends_on_the_size_says_where_it_saves_and_where_it_costs():
+    where = environment().get_template("guide/_section.md.j2").make_module({}).where
+    verdicts = [
+        (512, -0.2, "differs"), (1024, -0.1, "differs"), (512, -0.1, "differs"), (2048, 0.01, "within noise"),
+        (65536, 0.1, "differs"), (65536, 0.1, "not tested"),
+    ]  # fmt: skip
+    pairs = [
+        {
+            "params": {"tokens": tokens},
+            "price": Price("time_cold_us", "a", "b", (), 1.0, 1 + change, change, verdict=verdict),
+        }
+        for tokens, change, verdict in verdicts
+    ]
+    said = where({"summary": {}, "pairs": pairs}, "tokens")
+    assert said == (
+        "less time in 3 of 6 pairs (tokens 512, 1 024) and more time in 1 of 6 pairs (tokens 65 536) beyond noise"
+    )
+    assert where({"summary": {}, "pairs": pairs[3:4]}, "tokens") == "no difference beyond noise"
+    assert where({"summary": None, "pairs": []}, "tokens") == "not measured here"
+
+
+def test_a_pair_that_the_floor_decides_has_no_p_beside_its_verdict():
+    """The p is of the launches alone: beside an interval that holds no change it would say the opposite."""
+    macro = environment().get_template("guide/_section.md.j2").make_module({}).choice
+    known = {"low": -0.01, "high": 0.03, "in_turns": True}
+    floor = Price(
+        "time_cold_us", "a", "b", (), 1.0, 1.01, 0.01, 1e-5, 0.02, "within noise", **known
+    )
+    summary = {
+        "pairs": 1, "differs": 0, "within": 1, "untested": 0, "in_turns": 1, "confidence": 0.95, "least": 0.01,
+        "median": 0.01, "most": 0.01,
+    }  # fmt: skip
+
+    def said(price):
+        rows = [{"label": "base", "metric": "cold time", "price": price}]
+        c = {
+            "summary": summary,
+            "metric": "cold time",
+            "base": "",
+            "rows": rows,
+            "more": 0,
+            "several": False,
+        }
+        return " ".join(macro(c, "a", "b").split())
+
+    text = said(floor)
+    assert "| +1.0 % (-1.0 % to +3.0 %) | within noise, by the floor |" in text
+    assert "p < 0.001" not in text
+    assert "interval, which includes the noise floor. By the floor: the launches alone" in text
+    text = said(replace(floor, p=0.3))
+    assert "| within noise, p 0.3 |" in text and "By the floor" not in text
+
+
+def test_key_parameters_say_what_the_module_has_and_not_what_another_has(evidence):
+    found = sections(page(evidence))
+    assert "`bdy` by the query heads of a KV head" in found["2. Decode Attention Kernel"]
+    norm = found["3. RMSNorm Kernel"]
+    assert "`VEC_SIZE` by the hidden size" in norm
+    for other in ("CTA_TILE_Q", "NUM_MMA_KV", "MASK_MODE", "the variant are fixed"):
+        assert other not in norm
+    assert "further instance" not in norm
+
+
+def test_a_mangled_kernel_has_no_table_of_what_nobody_can_read(evidence):
+    path = evidence / "results" / "rmsnorm_results.json"
+    content = json.loads(path.read_text())
+    for number, one in enumerate(content["points"]):
+        (main,) = one["kernels"]
+        main["demangled"] = (
+            f"kernel_cutlass_kernel_flashinfernormkernelsrmsnormRMSNormKernel_object_at__t{number}"
+        )
+    path.write_text(json.dumps(content))
+    norm = sections(page(evidence))["3. RMSNorm Kernel"]
+    assert "compiled for |" not in norm and "object_at" not in norm
+    assert (
+        "**`RMSNormKernel (CuTe DSL)`** (2 further instances in the results JSON): compiled for"
+        in norm
+    )
+    content["points"] = content["points"][:5]
+    path.write_text(json.dumps(content))
+    assert "(1 further instance in the results JSON)" in page(evidence)
+
+
+def test_a_kernel_without_generated_source_is_not_said_to_be_made_from_any():
+    code = environment().get_template("guide/_section.md.j2").make_module({}).code
+    of = {"steps": [], "uris": [], "kernels": [], "templates": []}
+    assert "made from" not in code({"code": of}, "0")
+    assert "made from `a`, `b`." in code({"code": of | {"templates": ["a", "b"]}}, "0")

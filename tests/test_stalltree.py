@@ -45,6 +45,17 @@ def test_every_reason_of_the_registry_has_its_group():
     assert grouped <= set(REASONS)
 
 
+def test_an_immediate_constant_waits_for_its_cache_and_not_for_memory():
+    tree = stalltree.stall_tree(
+        kernel(0.5, [stall("imc_miss", 1.0), stall("long_scoreboard", 3.0)])
+    )
+    groups = {g.name: [r.reason for r in g.reasons] for g in tree.groups}
+    assert groups == {
+        "memory (L1TEX, L2, DRAM)": ["long_scoreboard"],
+        "constant cache": ["imc_miss"],
+    }
+
+
 def test_ready_warps_are_not_charged():
     stalls = [
         stall("wait", 3.0),

@@ -27,6 +27,7 @@ FACTORS = {
     "SMs": ("sm_count", -1),
 }
 ROUNDING = 1e-9  # of the duration
+PASSES = "passes"  # a kind of part: what counters of different replay passes disagree by, which no change caused
 OPTIONAL = ("SMs",)  # equal on one GPU; old reports do not say
 
 
@@ -69,6 +70,11 @@ def parts(base: Kernel, head: Kernel) -> list[Part]:
     ]
 
 
+def causes(found: Iterable[Part], least: float) -> list[Part]:
+    """Of the parts those that a page names: at least ``least`` of the change, and not what passes disagree by."""
+    return [p for p in found if p.kind != PASSES and abs(p.share_of_cause or 0) >= least]
+
+
 def _both(base: Kernel, head: Kernel, key: str) -> Pair | None:
     """A factor on both sides; a factor has no logarithm unless it is positive."""
     a, b = base["metrics"].get(key), head["metrics"].get(key)
@@ -78,7 +84,7 @@ def _both(base: Kernel, head: Kernel, key: str) -> Pair | None:
 def _latency(
     base: Iterable[Stall], head: Iterable[Stall], total: Pair, scale: float
 ) -> Iterator[Part]:
-    """Cycles per issued instruction by reason; what the reasons miss is one more part."""
+    """Cycles per issued instruction by reason; what the reasons miss is one more part, whatever they count too much too."""
     before, after = _ratios(base), _ratios(head)
     each = scale / logarithmic_mean(*total)
     unit = "cycles per instruction"
@@ -90,6 +96,10 @@ def _latency(
         kind = "scheduler" if reason in ("selected", "not_selected") else "stall"
         yield Part(kind, reason, a, b, unit, each * (b - a))
     a, b = total[0] - sum(before.values()), total[1] - sum(after.values())
+    if min(a, b) < -ROUNDING * max(total):
+        # The total is counted in another replay pass than the reasons: no wait is negative, so this is none.
+        yield Part(PASSES, "replay passes that disagree", None, None, unit, each * (b - a))
+        return
     yield Part("stall", "not attributed to a reason", a, b, unit, each * (b - a))
 
 

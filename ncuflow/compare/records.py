@@ -40,7 +40,8 @@ class Fact:
 class Part:
     """One term of a kernel's change: both values in ``unit``, and what it did to the duration.
 
-    kind: instructions | stall | scheduler | active warps | SM clock | SMs | idle SMs
+    kind: instructions | stall | scheduler | active warps | SM clock | SMs | idle SMs | passes (the counters of different
+    replay passes disagree by this: a term of the sum, and no cause)
     """
 
     kind: str

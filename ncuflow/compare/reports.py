@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from ncuflow.compare import attribution, differences
+from ncuflow.compare import attribution, decomposition, differences
 from ncuflow.compare.records import (
     Cause,
     Change,
@@ -190,8 +190,7 @@ def table(found: Comparison) -> str:
 
 def _why(cause: Cause) -> Iterator[str]:
     yield f"{cause.what}: {_value(cause.base, '')} → {_value(cause.head, '')}"
-    large = [p for p in cause.parts if abs(p.share_of_cause or 0) >= LEAST_SHARE]
-    for p in large[:MOST_PARTS]:
+    for p in decomposition.causes(cause.parts, LEAST_SHARE)[:MOST_PARTS]:
         if p.base is not None:
             yield f"  {p.delta_us:+.3g} µs {p.what} ({p.base:.3g} → {p.head:.3g} {p.unit})"
     for f in cause.facts:

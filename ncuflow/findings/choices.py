@@ -36,8 +36,8 @@ STEP = "step_us"  # of a launch among many: what the host takes, or the GPU, whi
 class Price:
     """One pair. change: other / base − 1; floor: relative noise floor of that, or None.
 
-    low, high: 95 % interval of the change, the floor included; p: of the two-sided test, None where it
-    was not made; verdict: differs | within noise | not tested (this evidence keeps no spread);
+    low, high: 95 % interval of the change, the floor included; p: of the two-sided test of the launches alone,
+    without the floor, None where it was not made; verdict: differs | within noise | not tested (this evidence keeps no spread);
     in_turns: the two were timed as a pair.
     """
 
@@ -54,6 +54,11 @@ class Price:
     low: float | None = None
     high: float | None = None
     in_turns: bool = False
+
+    @property
+    def by_floor(self) -> bool:
+        """The launches tell the two apart, but by no more than the floor and their spread leave open."""
+        return self.verdict == "within noise" and self.p is not None and self.p < ALPHA
 
 
 Untested = tuple[Price, tuple[Samples, Samples]]

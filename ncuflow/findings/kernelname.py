@@ -24,6 +24,7 @@ SHIPPED = Path(__file__).with_name("templates.yaml")
 WORDS = read_yaml(Path(__file__).with_name("vocabulary.yaml"))
 _CAST = re.compile(r"^\((?P<type>[\w:\s]+)\)\s*(?P<value>-?\w+)$")
 _OPEN, _CLOSE = "<(", ">)"
+COMPILED_FOR = "compiled for"  # the one argument of a mangled name: types, layouts and constants, as they were mangled
 TRAITS = ("_P", "_D")  # of POD's kernel: the prefill's, and the decodes'
 
 
@@ -68,7 +69,7 @@ class Decoder:
     def decode(self, demangled: str) -> DecodedName:
         """A name without template arguments has none; never raises."""
         if mangled := cute.MANGLED.fullmatch(demangled):
-            compiled_for = Argument("compiled for", mangled["compiled_for"], None)
+            compiled_for = Argument(COMPILED_FOR, mangled["compiled_for"], None)
             return DecodedName(cute.called(demangled), (compiled_for,))
         if demangled not in self._decoded:
             name, arguments = _split(without_parameters(demangled))

@@ -5,7 +5,7 @@
     └─ nothing issued            1 − issue_active
        ├─ memory                 attributed: (1 − issue_active) × share of the stalls
        │  └─ long_scoreboard …
-       └─ execution, shared memory, synchronisation, front end …
+       └─ execution, shared memory, constant cache, synchronisation, front end …
 
 The first split is counted, the second is an attribution. In a cycle in which nothing issues several
 warps wait, each for its own reason, and the hardware names none of them as the cause. The cycle is
@@ -24,8 +24,9 @@ from ncuflow.parsers.stalls import STALL_REASONS
 
 GROUPS = {
     "memory (L1TEX, L2, DRAM)": (
-        "long_scoreboard", "lg_throttle", "tex_throttle", "drain", "imc_miss",
+        "long_scoreboard", "lg_throttle", "tex_throttle", "drain",
     ),
+    "constant cache": ("imc_miss",),  # of immediate constants: no load through L1TEX waits for it
     "shared memory and special functions": ("short_scoreboard", "mio_throttle"),
     "execution": ("math_pipe_throttle", "gmma", "wait", "dispatch_stall"),
     "synchronisation": ("barrier", "membar", "sleeping"),

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ncuflow.compare import records
+from ncuflow.compare import decomposition, records
 from ncuflow.compare.records import Cause, Change, Comparison, Fact, PointChange, Value
 from ncuflow.findings import limiter
 from ncuflow.format import MISSING, quantity
@@ -85,9 +85,7 @@ def _told(point: PointChange) -> tuple[PointChange, str | None, list[tuple[str, 
     causes = [
         replace(
             cause,
-            parts=[p for p in cause.parts if abs(p.share_of_cause or 0) >= LEAST_SHARE][
-                :MOST_PARTS
-            ],
+            parts=decomposition.causes(cause.parts, LEAST_SHARE)[:MOST_PARTS],
             facts=[_fact(fact) for fact in _ordered(cause) if not _said(fact, cause)],
         )
         for cause in point.causes

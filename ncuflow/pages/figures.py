@@ -191,10 +191,8 @@ def _roofs(
         return
     low, high = min(xs) / 2, max(xs) * 2
     flat: dict[str, float] = {}
-    further = iter(FURTHER_INSTRUCTIONS)
     slopes = {source: top / 1e3 for source, _, top in memory["DRAM"]}
-    for source, label, top in tensor:
-        colour = next(further, "#555555") if source in flat else SOURCE_COLOURS[source]
+    for (source, label, top), colour in zip(tensor, _colours(tensor), strict=True):
         flat.setdefault(source, top)
         knee = top / slopes[source] if source in slopes else high
         if knee < high:
@@ -207,6 +205,15 @@ def _roofs(
             if end > low:
                 ends = [(low, low * slope), (end, end * slope)]
                 _roof(axes, source, colour, f"{level}, {label}: {top:,.0f} GB/s", ends)
+
+
+def _colours(ceilings: Sequence[Ceiling]) -> list[str]:
+    """A colour for each: that of its source, but of several of one source the further ones differ."""
+    further, seen, out = iter(FURTHER_INSTRUCTIONS), set[str](), list[str]()
+    for source, _, _ in ceilings:
+        out.append(next(further, "#555555") if source in seen else SOURCE_COLOURS[source])
+        seen.add(source)
+    return out
 
 
 def _roof(
@@ -281,10 +288,14 @@ def sweep(results: Results) -> Figure:
         _line(axes, line, index)
     if axis.further:
         axes.plot([], [], " ", label=f"({axis.further} more in the CSV)")
-    stem = TENSOR if axis.rate == "tflops" else DRAM
-    for source, label, top in _ceilings(drawn(points, axis), stem, tensor_kinds([results])):
-        axes.axhline(top, ls=CEILING_STYLE[source], color="#555555", lw=1,
-                     label=f"{label} ceiling: {top:,.0f}")  # fmt: skip
+    stem, kinds = (TENSOR if axis.rate == "tflops" else DRAM), tensor_kinds([results])
+    # At the highest clock of all launches, drawn or not, as on the roofline: one instruction has one ceiling.
+    highest = {label: top for source, label, top in _ceilings(points, stem, kinds) if source == "counter"}  # fmt: skip
+    ceilings = _ceilings(drawn(points, axis), stem, kinds)
+    for (source, label, top), colour in zip(ceilings, _colours(ceilings), strict=True):
+        height = highest.get(label, top)
+        axes.axhline(height, ls=CEILING_STYLE[source], color=colour, lw=1,
+                     label=f"{label} ceiling: {height:,.0f}")  # fmt: skip
     unit = {"tflops": "TFLOPS", "gbs": "GB/s"}[axis.rate]
     axes.set(xlabel=axis.name, ylabel=f"{unit} (analytic work / cold event time)", ylim=(0, None))
     _plain_log(axes.xaxis, base=2)

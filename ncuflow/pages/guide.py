@@ -31,7 +31,6 @@ MOST_ROWS = 10  # of the behaviour table
 MOST_LINES = 4  # crossings per target that are spelt out
 # Parameters by which a sweep grows, the first that a target varies is the one that is read.
 GROWTH = ("seq_len", "batch", "rows", "tokens", "kv_len")
-USUAL_SIZES = (1, 32, 128)
 
 
 def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
@@ -52,6 +51,7 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
         "guide": {
             "sections": sections,
             "version": (index or {}).get("version"),
+            "functions": guide_source.functions(index),
             "environment": guide_source.environment(index),
             "other_variables": guide_source.other_variables(index),
             "scheduler": (index or {}).get("scheduler") or {},
@@ -172,27 +172,25 @@ def crossings(points: list[Point], axis: str) -> list[Context]:
 
 
 def performance(found: Context) -> Context | None:
-    """One row of the quick reference: the longest line along batch (else the axis), three sizes; None where there is none."""
-    if not found["measured"]:
+    """One row of the quick reference, along the axis of the sweep figure; None where no two points lie along one.
+
+    Of the longest lines that with the highest rate: its smallest, middle and largest point; best: that of all points.
+    """
+    if not found["measured"] or found["swept"] == "point":
         return None
-    axis = next(
-        (a for a in ("batch", "rows", "tokens") if _line(found["points"], a)), found["axis"]
-    )
-    line = _line(found["points"], axis) or found["points"][:1]
-    if axis == "point":  # points of different calls have no sizes to go along
-        return None
-    usual = [p for p in line if p["params"].get(axis) in USUAL_SIZES]
-    shown = usual if len(usual) == len(USUAL_SIZES) else spread(line, len(USUAL_SIZES))
-    top = max(line, key=lambda p: p["measurement"][found["rate"]] or 0)
-    labels = {k: v for k, v in line[0]["params"].items() if k != axis}
+    axis, rate = found["swept"], found["rate"]
+    rated = [p for p in found["points"] if p["measurement"][rate] is not None]
+    lines = crossing.lines(rated, axis)
+    line = max(lines, key=lambda line: (len(line), max(p["measurement"][rate] for p in line)))
+    middle = line[len(line) // 2] if len(line) > 2 else None
     return {
         "name": found["name"],
         "heading": found["heading"],
         "axis": axis,
-        "fixed": labels,
-        "rate": found["rate"],
-        "cells": [(p["params"].get(axis), p["measurement"]) for p in shown],
-        "best": (top["params"].get(axis), top["measurement"]),
+        "fixed": {k: v for k, v in line[0]["params"].items() if k != axis},
+        "rate": rate,
+        "cells": [line[0], middle, line[-1]],
+        "best": found["best"],
     }
 
 

@@ -64,11 +64,13 @@ def _shown(choice: Choice, results: Results) -> Context:
 
 
 def _pairs(found: list[Price], points: list[Point]) -> list[Context]:
-    """The two points of each price: {params (of the base), base, other (their measurements)}."""
+    """The two points of each price: {price, params (of the base), other_params, base, other (their measurements)}."""
     by_id = {point["point"]: point for point in points}
     return [
         {
+            "price": p,
             "params": by_id[p.base_point]["params"],
+            "other_params": by_id[p.other_point]["params"],
             "base": by_id[p.base_point]["measurement"],
             "other": by_id[p.other_point]["measurement"],
         }

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ncuflow.findings.join import main_kernel
-from ncuflow.findings.kernelname import Decoder
+from ncuflow.findings.kernelname import COMPILED_FOR, Decoder
 from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.model import Point
 from ncuflow.pages import Context
@@ -19,7 +19,8 @@ def parameter_tables(points: list[Point], names: Decoder, own: Collection[str]) 
     """A table per kernel: {kernel, instances (example points), rows (parameter, meaning, values)}.
 
     An instance is one set of template arguments; all that the sweep launched are counted, the
-    first four of a kernel are columns. Kernels of FlashInfer, and those of the target's ``own``.
+    first four of a kernel are columns. A mangled name has no parameter to read, and no rows.
+    Kernels of FlashInfer, and those of the target's ``own``.
     """
     found: dict[str, dict[tuple[str, ...], Context]] = {}
     for point in points:
@@ -39,7 +40,10 @@ def parameter_tables(points: list[Point], names: Decoder, own: Collection[str]) 
 def _table(name: str, instances: list[Context]) -> Context:
     shown = instances[:MOST_INSTANCES]
     decoded = [i["decoded"] for i in shown]
-    columns = [{a.parameter: a for a in (*d.arguments, *d.derived)} for d in decoded]
+    columns = [
+        {a.parameter: a for a in (*d.arguments, *d.derived) if a.parameter != COMPILED_FOR}
+        for d in decoded
+    ]
     first = list(dict.fromkeys(p for column in columns for p in column))
     rows = []
     for parameter in first:

@@ -66,6 +66,11 @@ def uris(target: str, jit: Any) -> list[str]:
     return [c["uri"] for c in cold if c.get("uri")]
 
 
+def functions(index: Any) -> set[str]:
+    """Names of the C++ functions of the FlashInfer that was measured: a version may lack one; empty without an index."""
+    return {name for found in ((index or {}).get("functions") or {}).values() for *_, name in found}
+
+
 def environment(index: Any) -> list[Context]:
     """Variables that matter to a kernel developer: {name, purpose, place, default}."""
     reads = (index or {}).get("environment") or {}

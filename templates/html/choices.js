@@ -60,7 +60,16 @@ function choiceOf(evidence, side, choice) {
       null,
       h("summary", null, "As a table"),
       table(
-        ["pair", [choice.called[0]], [choice.called[1]], ["change"], ["interval"], ["noise floor"], ["p"], "verdict"],
+        [
+          "pair",
+          [choice.called[0]],
+          [choice.called[1]],
+          ["change"],
+          ["interval, with the floor"],
+          ["noise floor"],
+          ["p, of the launches alone"],
+          "verdict",
+        ],
         cells,
         choice.title,
       ),
