@@ -180,6 +180,76 @@ def test_a_host_time_has_the_spread_of_its_samples_for_a_floor(tmp_path):
     assert found["verdict"] == "not testable here" and "noise floor" in found["reason"]
 
 
+SERIES = {
+    "copy": {"value": 4276.0, "q25": 4274.0, "q75": 4276.0, "n": 30, "method": "a copy"},
+    "matrix product, f16": {
+        "value": 761.0, "q25": 760.0, "q75": 762.0, "n": 30, "method": "a product",
+        "sustained": {"value": 658.0, "q25": 656.4, "q75": 658.8, "n": 21},
+    },
+}  # fmt: skip
+
+
+def ceilings(**series):
+    sheet = {"dram_gbs": 4800.0, "tensor_tflops": 990.0, "source": "a sheet"}
+    measured = {"dram_gbs": 4276.0, "read_gbs": None, "series": series, "tensor_tflops": {}, "source": "a copy"}  # fmt: skip
+    return Grounds({"decode": results(*POINTS) | {"ceilings": {"datasheet": sheet, "measured": measured}}})  # fmt: skip
+
+
+def test_what_is_of_the_machine_is_decided_by_its_ceilings_and_names_no_point(tmp_path):
+    usable = {
+        "published": {"value": 265, "unit": "TFLOPS", "ceiling": 312, **A100},
+        "decide": {
+            "over": "machine", "value": "matmul_tflops_f16_sustained / tensor_tflops_datasheet",
+            "compare": "within", "tolerance": {"relative": 0.1},
+        },
+    }  # fmt: skip
+    found = judged(tmp_path, evidence=ceilings(**SERIES), **usable)
+    assert found["measured"]["value"] == pytest.approx(658 / 990)
+    assert found["measured"]["point"] is None and found["measured"]["points"] == 1
+    assert found["verdict"] == "differs by architecture"
+    assert found["another_gpu"] == "NVIDIA A100 80GB"
+    assert found["noise_floor"] == pytest.approx(658 / 990 * 1.57 * 2.4 / 21**0.5 / 658)
+    whole, product, sheet = found["evidence"]
+    assert whole["report"] == product["report"] == "ceilings.json" and sheet["report"] is None
+    assert (product["formula"], sheet["formula"]) == ("a product", "a sheet")
+    burst = usable | {"decide": usable["decide"] | {"value": "matmul_tflops_f16 / 990"}}
+    assert judged(tmp_path, evidence=ceilings(**SERIES), **burst)["verdict"] == "confirmed"
+    copied = usable | {"decide": usable["decide"] | {"value": "copy_gbs / dram_gbs_datasheet"}}
+    assert judged(tmp_path, evidence=ceilings(**SERIES), **copied)["measured"][
+        "value"
+    ] == pytest.approx(4276 / 4800)
+
+
+def test_a_ceiling_that_an_earlier_recording_lacks_decides_nothing(tmp_path):
+    over = {
+        "over": "machine",
+        "value": "matmul_tflops_f16_sustained",
+        "compare": "at least",
+        "limit": 1,
+    }
+    for evidence, why in (
+        (ceilings(copy=SERIES["copy"]), "The evidence lacks matmul_tflops_f16_sustained."),
+        (Grounds({"decode": results(*POINTS)}), "The evidence has no ceilings of its machine."),
+    ):
+        found = judged(tmp_path, evidence=evidence, decide=over)
+        assert (found["verdict"], found["reason"]) == ("not testable here", why)
+
+
+@pytest.mark.parametrize(
+    ("limits", "draw", "said"),
+    [
+        ("tail", None, "launch and tail"),
+        ("latency", "tail", "latency and launch and tail, a draw"),
+        ("unknown", None, None),
+    ],
+)
+def test_a_reason_names_what_limits_the_point_as_pages_do(limits, draw, said, tmp_path):
+    point = entry("decode/B1", {}, gbs=4000.0, limiter=limits, draw=draw)
+    reasons = [{"when": "known(limited_by)", "say": "It is limited by {limited_by}."}]
+    found = judged(tmp_path, point, reasons=reasons)
+    assert (f"limited by {said}." in found["reason"]) == (said is not None)
+
+
 def test_source_facts_answer_or_say_that_they_cannot():
     facts = SourceFacts({
         "functions": {"data/include/flashinfer/norm.cuh": [[1, 9, "RMSNormKernel"]]},
@@ -327,6 +397,20 @@ def test_named_claims_get_a_verdict_with_a_traced_number(recorded, name):
     assert found["verdict"] in ("confirmed", "refuted", "differs by architecture"), found["reason"]
     assert isinstance(found["measured"]["value"], int | float)
     assert found["evidence"][0]["report"] and found["evidence"][0]["formula"]
+
+
+def test_the_usable_peak_is_the_sustained_one_and_of_no_point(recorded):
+    found = recorded["public-a100-usable-peak"]
+    assert found["verdict"] == "differs by architecture" and found["measured"]["point"] is None
+    assert found["reason"].startswith("Here a large matrix product sustains 658 of 990 TFLOPS")
+
+
+def test_the_least_busy_prefill_is_limited_by_what_its_page_says(recorded, finished):
+    found = recorded["prefill-compute-bound"]
+    label = found["measured"]["point"].split("/")[1]
+    page = (finished.outputs / "reports/prefill.md").read_text()
+    (limits,) = re.findall(rf"^\| `{re.escape(label)}` \|(?: [^|]* \|){{3}} ([^;|,]+);", page, re.M)
+    assert f"It is limited by {limits}: " in found["reason"] and limits != "latency"
 
 
 def test_every_recorded_claim_that_is_decided_has_evidence(recorded):

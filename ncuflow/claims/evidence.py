@@ -1,4 +1,4 @@
-"""Claim evidence: the points, JIT modules and source facts that a claim can be decided over."""
+"""Claim evidence: the points, JIT modules, ceilings and source facts that a claim can be decided over."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from typing import Any, cast
 
 from ncuflow.claims.expression import Functions, evaluate
 from ncuflow.claims.model import Claim, Decision, Selection
-from ncuflow.claims.scope import Origin, Scope, paired, point_scope, possible_names
+from ncuflow.claims.scope import (
+    Origin,
+    Scope,
+    machine_scope,
+    paired,
+    point_scope,
+    possible_names,
+)
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.findings import sanity, stored
-from ncuflow.model import Provenance, Results
+from ncuflow.model import Ceilings, Provenance, Results
 
 Jit = dict[str, Any]  # what was measured of the JIT, by module
 
@@ -50,6 +57,11 @@ class Grounds:
         if target == "jit" and self.jit and self.jit.get("provenance"):
             return cast(Provenance, self.jit["provenance"])
         return self.machine or next((r["provenance"] for r in self.results.values()), None)
+
+    def ceilings(self, target: str) -> Ceilings | None:
+        """Ceilings of the machine, as the target's results have them, or those of another target; None without any."""
+        of = [self.results.get(target), *self.results.values()]
+        return next((found["ceilings"] for found in of if found and found["ceilings"]), None)
 
     def functions(self, over: str) -> Functions:
         """The calls that a decision over this may use, beside those of every expression."""
@@ -115,6 +127,11 @@ def select(
                 "the evidence has no source_index.json of the FlashInfer that was measured"
             )
         return [Scope({})]
+    if decide.over == "machine":
+        ceilings = evidence.ceilings(claim.applies.target)
+        if ceilings is None:
+            raise Unanswered("the evidence has no ceilings of its machine")
+        return [machine_scope(ceilings)]
     narrowed = (claim.applies, decide.select)
     if decide.over == "jit":
         if not evidence.jit_scopes:

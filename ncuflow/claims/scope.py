@@ -3,7 +3,7 @@
 A point's scope holds its parameters, its measurement columns, the main kernel's metrics by registry
 key, ``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info_<key>``), the GPU
 (``gpu_sm_count``, ``gpu_l2_bytes``, …) and lists over its kernels (``kernel_names``,
-``kernel_grids``, …). docs/claims.md has the table.
+``kernel_grids``, …). The machine's scope holds its ceilings. docs/claims.md has the tables.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from ncuflow.findings import noise
+from ncuflow.findings import limiter, noise
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
-from ncuflow.model import Kernel, Point, Results, Stall
+from ncuflow.model import Ceilings, Kernel, Point, Results, Stall
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target import known
@@ -34,7 +34,15 @@ KERNEL_LISTS = {
     "kernel_durations_ns": "duration_ns",
 }
 ITEMSIZE = {"f32": 4, "f16": 2, "bf16": 2, "f8": 1}
-FIXED = {"itemsize", "main_template", "published", "ceiling", *KERNEL_LISTS, *GPU}
+# What the machine reached in ceilings.json, each in bursts and, with _sustained behind it, sustained.
+REACHED = ("copy_gbs", "read_gbs", "matmul_tflops_f16", "matmul_tflops_bf16")
+MACHINE = {
+    "dram_gbs_datasheet",
+    "tensor_tflops_datasheet",
+    *REACHED,
+    *(f"{r}_sustained" for r in REACHED),
+}
+FIXED = {"itemsize", "limited_by", "main_template", "published", "ceiling", *KERNEL_LISTS, *GPU}
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,7 @@ def point_scope(
     values |= _of_kernels(entry["kernels"], main)
     values |= {name: value for name, value in row.items() if name != "params"} | params
     values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
+    values["limited_by"] = limiter.words(row["limiter"], row["draw"])
     values |= dict.fromkeys(struck)
     floors = results["noise"]
     return Scope(
@@ -123,6 +132,31 @@ def point_scope(
         lambda name: _origin(name, entry, main) if name in values else None,
         lambda name: noise.floor_at(name, row, floors) if name in values else None,
     )
+
+
+def machine_scope(ceilings: Ceilings) -> Scope:
+    """The scope of the machine, which is no point: what it reached, and what its datasheet promises."""
+    sheet, measured = ceilings["datasheet"], ceilings["measured"]
+    figures: dict[str, Mapping[str, Any]] = {}
+    for name, series in measured["series"].items():
+        kind, _, dtype = name.partition(", ")
+        key = f"matmul_tflops_{dtype}" if dtype else f"{kind}_gbs"
+        figures |= {key: series, f"{key}_sustained": series.get("sustained") or {}}
+    published = {
+        "dram_gbs_datasheet": sheet["dram_gbs"],
+        "tensor_tflops_datasheet": sheet["tensor_tflops"],
+    }
+
+    def origin(name: str) -> Origin:
+        method = figures.get(name.removesuffix("_sustained"), {}).get("method", sheet["source"])
+        return Origin("ceilings.json" if name in figures else None, None, None, name, method)
+
+    def spread(name: str) -> float | None:
+        found = figures.get(name, {})
+        return noise.half_width(*map(found.get, ("q25", "q75", "n", "value")))
+
+    reached = {name: figure.get("value") for name, figure in figures.items()}
+    return Scope(reached | published, frozenset(MACHINE), None, origin, spread)
 
 
 def _of_kernels(kernels: Sequence[Kernel], main: Kernel | None) -> Values:
