@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -178,6 +179,67 @@ def test_a_host_time_has_the_spread_of_its_samples_for_a_floor(tmp_path):
     )  # fmt: skip
     assert found["noise_floor"] == pytest.approx(0.5)
     assert found["verdict"] == "not testable here" and "noise floor" in found["reason"]
+
+
+def side(us, seed):
+    samples = [us * (1 + 0.001 * ((seed + 3 * i) % 7 - 3)) for i in range(20)]
+    times = {"us": us, "samples_us": samples}
+    return {f"{kind}_{of}": v for kind in ("cold", "hot", "host") for of, v in times.items()}
+
+
+def compared(*pairs, fused=100.0, apart=115.0):
+    """Two points far apart in noise, and pairs of them (or of one with itself) that were timed in turns."""
+    noisy = {"time_cold_q25_us": 80.0, "time_cold_q75_us": 120.0, "time_cold_n": 9}
+    points = [
+        entry(f"decode/{variant}", {"variant": variant}, time_cold_us=us, **noisy)
+        for variant, us in (("fused", fused), ("apart", apart))
+    ]
+    turns = [
+        {"base": f"decode/{a}", "other": f"decode/{b}", "status": "ok", "reason": None,
+         "sides": [side(us, n) for n, us in enumerate(times)]}
+        for a, b, times in pairs
+    ]  # fmt: skip
+    return Grounds({"decode": results(*points) | {"pairs": turns}})
+
+
+FASTER = {
+    "published": {"value": 1.1, "unit": "×"},
+    "decide": {
+        "samples": {"a": {"where": 'variant == "apart"'}, "f": {"where": 'variant == "fused"'}},
+        "differ": ["variant"], "value": "a_time_cold_us / f_time_cold_us", "compare": "at least",
+    },
+    "reasons": [
+        {"when": "in_turns", "say": "In turns {f_time_cold_us:.0f} and {a_time_cold_us:.0f} µs."},
+        {"when": "not in_turns", "say": "Timed apart."},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [("apart", "fused", (120.0, 100.0)), ("fused", "apart", (100.0, 120.0))])  # fmt: skip
+def test_two_points_that_were_timed_in_turns_are_compared_by_those_times(order, tmp_path):
+    found = judged(tmp_path, evidence=compared(order), **FASTER)
+    assert found["measured"]["value"] == pytest.approx(1.2)
+    assert (found["verdict"], found["reason"]) == ("confirmed", "In turns 100 and 120 µs.")
+    assert found["noise_floor"] < 0.01
+    assert {row["report"] for row in found["evidence"]} == {"decode/pairs.jsonl"}
+    assert found["evidence"][1]["formula"].endswith(", timed in turns")
+
+
+def test_the_floor_of_a_pair_is_what_pairs_of_a_point_with_itself_differ_by(tmp_path):
+    itself = ("fused", "fused", (100.0, 115.0))
+    evidence = compared(("apart", "fused", (120.0, 100.0)), itself)
+    found = judged(tmp_path, evidence=evidence, **FASTER)
+    assert found["verdict"] == "not testable here"
+    assert found["noise_floor"] == pytest.approx(1.2 * math.log(1.15), rel=0.05)
+
+
+@pytest.mark.parametrize("pairs", [(), [("fused", "fused", (100.0, 100.1))]])
+def test_points_that_were_timed_apart_have_their_own_times_and_noise(pairs, tmp_path):
+    found = judged(tmp_path, evidence=compared(*pairs), **FASTER)
+    assert found["measured"]["value"] == pytest.approx(1.15)
+    assert (found["verdict"], found["measured"]["known"]) == ("not testable here", 1)
+    assert found["noise_floor"] > 0.2 and "Timed apart." in found["reason"]
+    assert found["evidence"][0]["report"] == "decode/timing.jsonl"
 
 
 SERIES = {
@@ -397,6 +459,13 @@ def test_named_claims_get_a_verdict_with_a_traced_number(recorded, name):
     assert found["verdict"] in ("confirmed", "refuted", "differs by architecture"), found["reason"]
     assert isinstance(found["measured"]["value"], int | float)
     assert found["evidence"][0]["report"] and found["evidence"][0]["formula"]
+
+
+def test_the_benefit_of_fusing_is_decided_by_points_timed_in_turns(recorded):
+    found = recorded["fused-add-faster"]
+    assert found["verdict"] == "confirmed" and found["noise_floor"] < 0.03
+    assert found["evidence"][0]["report"].endswith("/pairs.jsonl")
+    assert found["reason"].startswith("Timed in turns at 16384 rows of 4096")
 
 
 def test_the_usable_peak_is_the_sustained_one_and_of_no_point(recorded):

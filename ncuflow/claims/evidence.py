@@ -14,10 +14,12 @@ from ncuflow.claims.model import Claim, Decision, Selection
 from ncuflow.claims.scope import (
     Origin,
     Scope,
+    Turned,
     machine_scope,
     paired,
     point_scope,
     possible_names,
+    turned,
 )
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.findings import sanity, stored
@@ -49,6 +51,7 @@ class Grounds:
     machine: Provenance | None = None
     checked: bool = True  # numbers that cannot be are struck
     _scopes: dict[str, list[Scope]] = field(default_factory=dict)
+    _turned: dict[str, Turned] = field(default_factory=dict)
 
     def provenance(self, target: str) -> Provenance | None:
         """Provenance of a target's results; the machine's where the target was not measured."""
@@ -78,6 +81,12 @@ class Grounds:
                 if entry["status"] == "ok"
             ]
         return self._scopes.get(target, [])
+
+    def turned(self, targets: set[str]) -> Turned:
+        """The times of the targets' points that were timed in turns."""
+        for target in targets & self.results.keys() - self._turned.keys():
+            self._turned[target] = turned(self.results[target])
+        return {pair: of for target in targets for pair, of in self._turned.get(target, {}).items()}
 
     def parameters(self, targets: set[str]) -> set[str]:
         """Names of the points' parameters."""
@@ -142,8 +151,8 @@ def select(
     samples = {name: (*narrowed, sample) for name, sample in decide.samples.items()}
     of = others or {}
     scopes = {name: _points(chosen, of.get(name, evidence)) for name, chosen in samples.items()}
-    params = evidence.parameters({_last("target", s) for s in samples.values()})
-    found = paired(scopes, decide.differ, params)
+    targets = {_last("target", s) for s in samples.values()}
+    found = paired(scopes, decide.differ, evidence.parameters(targets), evidence.turned(targets))
     if not found:
         raise Unanswered(f"no points of {' and '.join(scopes)} that agree in every other parameter")
     return found
