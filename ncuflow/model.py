@@ -209,9 +209,12 @@ class Times(TypedDict):
     cold_floor_us: Annotated[float | None, About("cold time of an empty kernel", "µs")]
     cold_left_out_us: Annotated[list[float] | None, About("samples under a throttle reason that do not count", "µs")]
     hot_left_out_us: Annotated[list[float] | None, About("samples under a throttle reason that do not count", "µs")]
-    cold_sm_mhz: Annotated[float | None, About("SM clock after the bursts, read by a kernel that spins, median", "MHz")]
+    cold_sm_mhz: Annotated[float | None,
+        About("SM clock right after the bursts, read by a kernel that spins, median; lower while they ran where power "
+              "held it down", "MHz")
+    ]
     hot_sm_mhz: Annotated[float | None, About("the same", "MHz")]
-    sustained_sm_mhz: Annotated[float | None, About("SM clock at the end", "MHz")]
+    sustained_sm_mhz: Annotated[float | None, About("the same right after the last launch", "MHz")]
     cold_throttle: Annotated[str | None, About("throttle reasons among the samples that count, joined by ; ")]
     hot_throttle: Annotated[str | None, About("the same")]
     sustained_throttle: Annotated[str | None, About("the same")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -234,8 +234,10 @@ def flatten(content: Any) -> Row:
         "peak_memory_bytes": record.peak_memory_bytes,
         "origin": record.origin,
     }
+    series = record.timing or {}
     for kind in KINDS:
-        row |= _times(kind, (record.timing or {}).get(kind))
+        if kind != "sustained" or not _starved(series):
+            row |= _times(kind, series.get(kind))
     row |= {f"check_{name}": value for name, value in (record.check or Check())}
     return row | dict(record.work or Work()) | _clocks(record.clocks)
 
@@ -251,6 +253,13 @@ def sides(content: Any) -> list[Row]:
             row |= _times(kind, times)
         rows.append(row)
     return rows
+
+
+def _starved(series: Mapping[str, Times | None]) -> bool:
+    """Whether the GPU waits for the host between launches back to back. Their time is the host's then, which
+    early records hold as the sustained one."""
+    hot, host = series.get("hot"), series.get("host")
+    return hot is not None and host is not None and host.median >= hot.median
 
 
 def _times(kind: str, times: Times | None) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -180,6 +181,137 @@ def test_a_host_time_has_the_spread_of_its_samples_for_a_floor(tmp_path):
     assert found["verdict"] == "not testable here" and "noise floor" in found["reason"]
 
 
+def side(us, seed):
+    samples = [us * (1 + 0.001 * ((seed + 3 * i) % 7 - 3)) for i in range(20)]
+    times = {"us": us, "samples_us": samples}
+    return {f"{kind}_{of}": v for kind in ("cold", "hot", "host") for of, v in times.items()}
+
+
+def compared(*pairs, fused=100.0, apart=115.0):
+    """Two points far apart in noise, and pairs of them (or of one with itself) that were timed in turns."""
+    noisy = {"time_cold_q25_us": 80.0, "time_cold_q75_us": 120.0, "time_cold_n": 9}
+    points = [
+        entry(f"decode/{variant}", {"variant": variant}, time_cold_us=us, **noisy)
+        for variant, us in (("fused", fused), ("apart", apart))
+    ]
+    turns = [
+        {"base": f"decode/{a}", "other": f"decode/{b}", "status": "ok", "reason": None,
+         "sides": [side(us, n) for n, us in enumerate(times)]}
+        for a, b, times in pairs
+    ]  # fmt: skip
+    return Grounds({"decode": results(*points) | {"pairs": turns}})
+
+
+FASTER = {
+    "published": {"value": 1.1, "unit": "×"},
+    "decide": {
+        "samples": {"a": {"where": 'variant == "apart"'}, "f": {"where": 'variant == "fused"'}},
+        "differ": ["variant"], "value": "a_time_cold_us / f_time_cold_us", "compare": "at least",
+    },
+    "reasons": [
+        {"when": "in_turns", "say": "In turns {f_time_cold_us:.0f} and {a_time_cold_us:.0f} µs."},
+        {"when": "not in_turns", "say": "Timed apart."},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [("apart", "fused", (120.0, 100.0)), ("fused", "apart", (100.0, 120.0))])  # fmt: skip
+def test_two_points_that_were_timed_in_turns_are_compared_by_those_times(order, tmp_path):
+    found = judged(tmp_path, evidence=compared(order), **FASTER)
+    assert found["measured"]["value"] == pytest.approx(1.2)
+    assert (found["verdict"], found["reason"]) == ("confirmed", "In turns 100 and 120 µs.")
+    assert found["noise_floor"] < 0.01
+    assert {row["report"] for row in found["evidence"]} == {"decode/pairs.jsonl"}
+    assert found["evidence"][1]["formula"].endswith(", timed in turns")
+
+
+def test_the_floor_of_a_pair_is_what_pairs_of_a_point_with_itself_differ_by(tmp_path):
+    itself = ("fused", "fused", (100.0, 115.0))
+    evidence = compared(("apart", "fused", (120.0, 100.0)), itself)
+    found = judged(tmp_path, evidence=evidence, **FASTER)
+    assert found["verdict"] == "not testable here"
+    assert found["noise_floor"] == pytest.approx(1.2 * math.log(1.15), rel=0.05)
+
+
+@pytest.mark.parametrize("pairs", [(), [("fused", "fused", (100.0, 100.1))]])
+def test_points_that_were_timed_apart_have_their_own_times_and_noise(pairs, tmp_path):
+    found = judged(tmp_path, evidence=compared(*pairs), **FASTER)
+    assert found["measured"]["value"] == pytest.approx(1.15)
+    assert (found["verdict"], found["measured"]["known"]) == ("not testable here", 1)
+    assert found["noise_floor"] > 0.2 and "Timed apart." in found["reason"]
+    assert found["evidence"][0]["report"] == "decode/timing.jsonl"
+
+
+SERIES = {
+    "copy": {"value": 4276.0, "q25": 4274.0, "q75": 4276.0, "n": 30, "method": "a copy"},
+    "matrix product, f16": {
+        "value": 761.0, "q25": 760.0, "q75": 762.0, "n": 30, "method": "a product",
+        "sustained": {"value": 658.0, "q25": 656.4, "q75": 658.8, "n": 21},
+    },
+}  # fmt: skip
+
+
+def ceilings(**series):
+    sheet = {"dram_gbs": 4800.0, "tensor_tflops": 990.0, "source": "a sheet"}
+    measured = {"dram_gbs": 4276.0, "read_gbs": None, "series": series, "tensor_tflops": {}, "source": "a copy"}  # fmt: skip
+    return Grounds({"decode": results(*POINTS) | {"ceilings": {"datasheet": sheet, "measured": measured}}})  # fmt: skip
+
+
+def test_what_is_of_the_machine_is_decided_by_its_ceilings_and_names_no_point(tmp_path):
+    usable = {
+        "published": {"value": 265, "unit": "TFLOPS", "ceiling": 312, **A100},
+        "decide": {
+            "over": "machine", "value": "matmul_tflops_f16_sustained / tensor_tflops_datasheet",
+            "compare": "within", "tolerance": {"relative": 0.1},
+        },
+    }  # fmt: skip
+    found = judged(tmp_path, evidence=ceilings(**SERIES), **usable)
+    assert found["measured"]["value"] == pytest.approx(658 / 990)
+    assert found["measured"]["point"] is None and found["measured"]["points"] == 1
+    assert found["verdict"] == "differs by architecture"
+    assert found["another_gpu"] == "NVIDIA A100 80GB"
+    assert found["noise_floor"] == pytest.approx(658 / 990 * 1.57 * 2.4 / 21**0.5 / 658)
+    whole, product, sheet = found["evidence"]
+    assert whole["report"] == product["report"] == "ceilings.json" and sheet["report"] is None
+    assert (product["formula"], sheet["formula"]) == ("a product", "a sheet")
+    burst = usable | {"decide": usable["decide"] | {"value": "matmul_tflops_f16 / 990"}}
+    assert judged(tmp_path, evidence=ceilings(**SERIES), **burst)["verdict"] == "confirmed"
+    copied = usable | {"decide": usable["decide"] | {"value": "copy_gbs / dram_gbs_datasheet"}}
+    assert judged(tmp_path, evidence=ceilings(**SERIES), **copied)["measured"][
+        "value"
+    ] == pytest.approx(4276 / 4800)
+
+
+def test_a_ceiling_that_an_earlier_recording_lacks_decides_nothing(tmp_path):
+    over = {
+        "over": "machine",
+        "value": "matmul_tflops_f16_sustained",
+        "compare": "at least",
+        "limit": 1,
+    }
+    for evidence, why in (
+        (ceilings(copy=SERIES["copy"]), "The evidence lacks matmul_tflops_f16_sustained."),
+        (Grounds({"decode": results(*POINTS)}), "The evidence has no ceilings of its machine."),
+    ):
+        found = judged(tmp_path, evidence=evidence, decide=over)
+        assert (found["verdict"], found["reason"]) == ("not testable here", why)
+
+
+@pytest.mark.parametrize(
+    ("limits", "draw", "said"),
+    [
+        ("tail", None, "launch and tail"),
+        ("latency", "tail", "latency and launch and tail, a draw"),
+        ("unknown", None, None),
+    ],
+)
+def test_a_reason_names_what_limits_the_point_as_pages_do(limits, draw, said, tmp_path):
+    point = entry("decode/B1", {}, gbs=4000.0, limiter=limits, draw=draw)
+    reasons = [{"when": "known(limited_by)", "say": "It is limited by {limited_by}."}]
+    found = judged(tmp_path, point, reasons=reasons)
+    assert (f"limited by {said}." in found["reason"]) == (said is not None)
+
+
 def test_source_facts_answer_or_say_that_they_cannot():
     facts = SourceFacts({
         "functions": {"data/include/flashinfer/norm.cuh": [[1, 9, "RMSNormKernel"]]},
@@ -327,6 +459,27 @@ def test_named_claims_get_a_verdict_with_a_traced_number(recorded, name):
     assert found["verdict"] in ("confirmed", "refuted", "differs by architecture"), found["reason"]
     assert isinstance(found["measured"]["value"], int | float)
     assert found["evidence"][0]["report"] and found["evidence"][0]["formula"]
+
+
+def test_the_benefit_of_fusing_is_decided_by_points_timed_in_turns(recorded):
+    found = recorded["fused-add-faster"]
+    assert found["verdict"] == "confirmed" and found["noise_floor"] < 0.03
+    assert found["evidence"][0]["report"].endswith("/pairs.jsonl")
+    assert found["reason"].startswith("Timed in turns at 16384 rows of 4096")
+
+
+def test_the_usable_peak_is_the_sustained_one_and_of_no_point(recorded):
+    found = recorded["public-a100-usable-peak"]
+    assert found["verdict"] == "differs by architecture" and found["measured"]["point"] is None
+    assert found["reason"].startswith("Here a large matrix product sustains 658 of 990 TFLOPS")
+
+
+def test_the_least_busy_prefill_is_limited_by_what_its_page_says(recorded, finished):
+    found = recorded["prefill-compute-bound"]
+    label = found["measured"]["point"].split("/")[1]
+    page = (finished.outputs / "reports/prefill.md").read_text()
+    (limits,) = re.findall(rf"^\| `{re.escape(label)}` \|(?: [^|]* \|){{3}} ([^;|,]+);", page, re.M)
+    assert f"It is limited by {limits}: " in found["reason"] and limits != "latency"
 
 
 def test_every_recorded_claim_that_is_decided_has_evidence(recorded):

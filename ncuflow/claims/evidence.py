@@ -1,4 +1,4 @@
-"""Claim evidence: the points, JIT modules and source facts that a claim can be decided over."""
+"""Claim evidence: the points, JIT modules, ceilings and source facts that a claim can be decided over."""
 
 from __future__ import annotations
 
@@ -11,10 +11,19 @@ from typing import Any, cast
 
 from ncuflow.claims.expression import Functions, evaluate
 from ncuflow.claims.model import Claim, Decision, Selection
-from ncuflow.claims.scope import Origin, Scope, paired, point_scope, possible_names
+from ncuflow.claims.scope import (
+    Origin,
+    Scope,
+    Turned,
+    machine_scope,
+    paired,
+    point_scope,
+    possible_names,
+    turned,
+)
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.findings import sanity, stored
-from ncuflow.model import Provenance, Results
+from ncuflow.model import Ceilings, Provenance, Results
 
 Jit = dict[str, Any]  # what was measured of the JIT, by module
 
@@ -42,6 +51,7 @@ class Grounds:
     machine: Provenance | None = None
     checked: bool = True  # numbers that cannot be are struck
     _scopes: dict[str, list[Scope]] = field(default_factory=dict)
+    _turned: dict[str, Turned] = field(default_factory=dict)
 
     def provenance(self, target: str) -> Provenance | None:
         """Provenance of a target's results; the machine's where the target was not measured."""
@@ -50,6 +60,11 @@ class Grounds:
         if target == "jit" and self.jit and self.jit.get("provenance"):
             return cast(Provenance, self.jit["provenance"])
         return self.machine or next((r["provenance"] for r in self.results.values()), None)
+
+    def ceilings(self, target: str) -> Ceilings | None:
+        """Ceilings of the machine, as the target's results have them, or those of another target; None without any."""
+        of = [self.results.get(target), *self.results.values()]
+        return next((found["ceilings"] for found in of if found and found["ceilings"]), None)
 
     def functions(self, over: str) -> Functions:
         """The calls that a decision over this may use, beside those of every expression."""
@@ -66,6 +81,12 @@ class Grounds:
                 if entry["status"] == "ok"
             ]
         return self._scopes.get(target, [])
+
+    def turned(self, targets: set[str]) -> Turned:
+        """The times of the targets' points that were timed in turns."""
+        for target in targets & self.results.keys() - self._turned.keys():
+            self._turned[target] = turned(self.results[target])
+        return {pair: of for target in targets for pair, of in self._turned.get(target, {}).items()}
 
     def parameters(self, targets: set[str]) -> set[str]:
         """Names of the points' parameters."""
@@ -115,6 +136,11 @@ def select(
                 "the evidence has no source_index.json of the FlashInfer that was measured"
             )
         return [Scope({})]
+    if decide.over == "machine":
+        ceilings = evidence.ceilings(claim.applies.target)
+        if ceilings is None:
+            raise Unanswered("the evidence has no ceilings of its machine")
+        return [machine_scope(ceilings)]
     narrowed = (claim.applies, decide.select)
     if decide.over == "jit":
         if not evidence.jit_scopes:
@@ -125,8 +151,8 @@ def select(
     samples = {name: (*narrowed, sample) for name, sample in decide.samples.items()}
     of = others or {}
     scopes = {name: _points(chosen, of.get(name, evidence)) for name, chosen in samples.items()}
-    params = evidence.parameters({_last("target", s) for s in samples.values()})
-    found = paired(scopes, decide.differ, params)
+    targets = {_last("target", s) for s in samples.values()}
+    found = paired(scopes, decide.differ, evidence.parameters(targets), evidence.turned(targets))
     if not found:
         raise Unanswered(f"no points of {' and '.join(scopes)} that agree in every other parameter")
     return found

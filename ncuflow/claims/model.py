@@ -148,7 +148,7 @@ class Decision(Strict):
 
     value: Expression
     compare: Literal["within", "at least", "at most", "between", "holds"]
-    over: Literal["points", "jit", "source", "arithmetic"] = "points"
+    over: Literal["points", "jit", "machine", "source", "arithmetic"] = "points"
     select: Selection = Selection()
     samples: Annotated[dict[SampleName, Selection], Field(min_length=2)] | None = None
     differ: list[Text] = []

@@ -53,7 +53,7 @@ class Record:
         wanted = found.expected if found else expected(claim, None)
         decide = found.decide if found else None
         stated = claim.published.gpu
-        on_gpu = decide is not None and decide.over in ("points", "jit")
+        on_gpu = decide is not None and decide.over in ("points", "jit", "machine")
         return {
             "id": claim.id,
             "file": claim.path.name,

@@ -3,24 +3,28 @@
 A point's scope holds its parameters, its measurement columns, the main kernel's metrics by registry
 key, ``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info_<key>``), the GPU
 (``gpu_sm_count``, ``gpu_l2_bytes``, …) and lists over its kernels (``kernel_names``,
-``kernel_grids``, …). docs/claims.md has the table.
+``kernel_grids``, …). The machine's scope holds its ceilings. docs/claims.md has the tables.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log1p, sqrt
 from pathlib import PurePosixPath
 from typing import Any
 
-from ncuflow.findings import noise
+from ncuflow.findings import limiter, noise
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
-from ncuflow.model import Kernel, Point, Results, Stall
+from ncuflow.model import Ceilings, Kernel, Point, Results, Stall
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target import known
 
+# (point, other point) -> column -> its value at each of them, and the half width of the interval of their log ratio
+Turned = Mapping[tuple[str, str], Mapping[str, tuple[float, float, float]]]
 # What an expression reads: a number, a text, a yes or no, a list of these, or None where unknown.
 Value = Any
 Values = dict[str, Value]
@@ -34,7 +38,15 @@ KERNEL_LISTS = {
     "kernel_durations_ns": "duration_ns",
 }
 ITEMSIZE = {"f32": 4, "f16": 2, "bf16": 2, "f8": 1}
-FIXED = {"itemsize", "main_template", "published", "ceiling", *KERNEL_LISTS, *GPU}
+# What the machine reached in ceilings.json, each in bursts and, with _sustained behind it, sustained.
+REACHED = ("copy_gbs", "read_gbs", "matmul_tflops_f16", "matmul_tflops_bf16")
+MACHINE = {
+    "dram_gbs_datasheet",
+    "tensor_tflops_datasheet",
+    *REACHED,
+    *(f"{r}_sustained" for r in REACHED),
+}
+FIXED = {"itemsize", "limited_by", "main_template", "published", "ceiling", *KERNEL_LISTS, *GPU}
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,7 @@ def point_scope(
     values |= _of_kernels(entry["kernels"], main)
     values |= {name: value for name, value in row.items() if name != "params"} | params
     values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
+    values["limited_by"] = limiter.words(row["limiter"], row["draw"])
     values |= dict.fromkeys(struck)
     floors = results["noise"]
     return Scope(
@@ -123,6 +136,31 @@ def point_scope(
         lambda name: _origin(name, entry, main) if name in values else None,
         lambda name: noise.floor_at(name, row, floors) if name in values else None,
     )
+
+
+def machine_scope(ceilings: Ceilings) -> Scope:
+    """The scope of the machine, which is no point: what it reached, and what its datasheet promises."""
+    sheet, measured = ceilings["datasheet"], ceilings["measured"]
+    figures: dict[str, Mapping[str, Any]] = {}
+    for name, series in measured["series"].items():
+        kind, _, dtype = name.partition(", ")
+        key = f"matmul_tflops_{dtype}" if dtype else f"{kind}_gbs"
+        figures |= {key: series, f"{key}_sustained": series.get("sustained") or {}}
+    published = {
+        "dram_gbs_datasheet": sheet["dram_gbs"],
+        "tensor_tflops_datasheet": sheet["tensor_tflops"],
+    }
+
+    def origin(name: str) -> Origin:
+        method = figures.get(name.removesuffix("_sustained"), {}).get("method", sheet["source"])
+        return Origin("ceilings.json" if name in figures else None, None, None, name, method)
+
+    def spread(name: str) -> float | None:
+        found = figures.get(name, {})
+        return noise.half_width(*map(found.get, ("q25", "q75", "n", "value")))
+
+    reached = {name: figure.get("value") for name, figure in figures.items()}
+    return Scope(reached | published, frozenset(MACHINE), None, origin, spread)
 
 
 def _of_kernels(kernels: Sequence[Kernel], main: Kernel | None) -> Values:
@@ -173,13 +211,33 @@ def _stall_formula(name: str) -> str | None:
     }.get(kind)
 
 
+def turned(results: Results) -> Turned:
+    """The times of all points that were timed in turns, by both orders of each two."""
+    if not results.get("pairs"):
+        return {}
+    # scipy takes a second to import, and few claims compare points.
+    from ncuflow.findings import choices
+
+    found: dict[tuple[str, str], dict[str, tuple[float, float, float]]] = defaultdict(dict)
+    for one in choices.in_turns(results):
+        if one.low is not None and one.high is not None:
+            a, b, half = one.base, one.other, (log1p(one.high) - log1p(one.low)) / 2
+            found[one.base_point, one.other_point][one.metric] = a, b, half
+            found[one.other_point, one.base_point][one.metric] = b, a, half
+    return found
+
+
 def paired(
-    scopes: dict[str, list[Scope]], differ: Iterable[str], params: Iterable[str]
+    scopes: dict[str, list[Scope]],
+    differ: Iterable[str],
+    params: Iterable[str],
+    turns: Turned | None = None,
 ) -> list[Scope]:
     """Points of several samples joined where all parameters but ``differ`` agree.
 
     The joined scope has every name with its sample's name before it (``fused_time_cold_us``), and
-    the parameters that agree plainly. Points without a partner in every sample are left out.
+    the parameters that agree plainly. Points without a partner in every sample are left out. Of two
+    that were timed in turns (``turns``) the times are those, and ``in_turns`` is true.
     """
     names = sorted(set(params) - set(differ))
     first, *others = scopes
@@ -193,7 +251,7 @@ def paired(
             if partners:
                 group[other] = partners[0]
         if len(group) == len(scopes):
-            out.append(_joined(group, names))
+            out.append(_in_turns(_joined(group, names), group, turns or {}))
     return out
 
 
@@ -209,3 +267,35 @@ def _joined(group: dict[str, Scope], shared: list[str]) -> Scope:
     joined.origin = lambda name: owners[name][0].origin(owners[name][1]) if name in owners else None
     joined.noise = lambda name: owners[name][0].noise(owners[name][1]) if name in owners else None
     return joined
+
+
+def _in_turns(joined: Scope, group: Mapping[str, Scope], turns: Turned) -> Scope:
+    """The joined scope with the times that its points have in turns, where both have one of their own.
+
+    Each side has its part of the noise of the pair: together they are the half width of its interval.
+    """
+    points = [str(scope.point) for scope in group.values()]
+    times = turns.get((points[0], points[1]), {}) if len(points) == 2 else {}
+    known = joined.known
+    values: Values = {}
+    floors: dict[str, float] = {}
+    for column, (*sides, half) in times.items():
+        names = [f"{sample}_{column}" for sample in group]
+        if all(known.get(name) is not None for name in names):
+            values |= dict(zip(names, sides, strict=True))
+            floors |= dict.fromkeys(names, half / sqrt(2))
+    before, spread = joined.origin, joined.noise
+
+    def origin(name: str) -> Origin | None:
+        found = before(name)
+        if found is None or name not in values:
+            return found
+        report = str(PurePosixPath(found.report or "timing.jsonl").with_name("pairs.jsonl"))
+        return replace(found, report=report, formula=f"{found.formula}, timed in turns")
+
+    return replace(
+        joined,
+        known=known | values | {"in_turns": bool(values)},
+        origin=origin,
+        noise=lambda name: floors[name] if name in floors else spread(name),
+    )

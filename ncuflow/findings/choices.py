@@ -84,6 +84,16 @@ def prices(choice: Choice, results: Results) -> list[Price]:
     return [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
 
 
+def in_turns(results: Results) -> list[Price]:
+    """The price of every two points that were timed in turns, whatever choice tells them apart."""
+    turns = results.get("pairs") or []
+    pairs = [pair for pair in turns if pair["base"] != pair["other"]]
+    found = [_in_turns(pair, metric, turns, ()) for pair in pairs for metric in SAMPLES]
+    known = [one for one in found if one]
+    tests = _tested([samples for _, samples in known])
+    return [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
+
+
 def _apart(
     base: Point, other: Point, metric: str, floors: Mapping[str, NoiseFloor], fixed: Fixed
 ) -> Untested | None:

@@ -208,6 +208,7 @@ def _version(key: str) -> Column:
 
 
 WORK = "the target's count, convention beside it"
+RIGHT_AFTER = "right after the {} launches; lower while they ran where power held it down"
 # fmt: off
 COLUMNS = (
     Column("point", "text", "", "identity, also the NVTX range", lambda j: j.timing["point"], "point"),
@@ -232,12 +233,12 @@ COLUMNS = (
     _timed("time_hot_n", "hot_n", "repetitions in that median"),
     _timed("time_floor_us", "cold_floor_us", "cold time of an empty kernel: what the events themselves cost"),
     _timed("time_sustained_us", "sustained_us",
-           "median event time per launch back to back, clocks and power settled"),
+           "median event time per launch back to back, clocks and power settled; none where the host sets the pace"),
     _timed("time_sustained_q25_us", "sustained_q25_us", "first quartile of the same"),
     _timed("time_sustained_q75_us", "sustained_q75_us", "third quartile of the same"),
-    _timed("clock_cold_mhz", "cold_sm_mhz", "SM clock after the cold launches"),
-    _timed("clock_hot_mhz", "hot_sm_mhz", "SM clock after the hot launches"),
-    _timed("clock_sustained_mhz", "sustained_sm_mhz", "SM clock at the end of the sustained launches"),
+    _timed("clock_cold_mhz", "cold_sm_mhz", f"SM clock {RIGHT_AFTER.format('cold')}"),
+    _timed("clock_hot_mhz", "hot_sm_mhz", f"SM clock {RIGHT_AFTER.format('hot')}"),
+    _timed("clock_sustained_mhz", "sustained_sm_mhz", f"SM clock {RIGHT_AFTER.format('sustained')}"),
     _timed("throttle_cold", "cold_throttle", "why the clocks were held down in the cold launches that count"),
     _timed("throttle_sustained", "sustained_throttle", "why the clocks were held down in the sustained launches"),
     _timed("host_launch_us", "host_us", "median host time of the call that launches"),
@@ -270,7 +271,7 @@ COLUMNS = (
     _quotient("gbs", "GB/s", "bytes_analytic", "time_cold_us", 1e-3),
     _quotient("gbs_hot", "GB/s", "bytes_analytic", "time_hot_us", 1e-3, " (L2 warm: not an HBM rate)"),
     _quotient("tflops_sustained", "TFLOPS", "flops_analytic", "time_sustained_us", 1e-6),
-    _quotient("gbs_sustained", "GB/s", "bytes_analytic", "time_sustained_us", 1e-3),
+    _quotient("gbs_sustained", "GB/s", "bytes_analytic", "time_sustained_us", 1e-3, " (L2 warm: not an HBM rate)"),
     _quotient("tensor_tflops_counted", "TFLOPS", "flops_tensor_counted", "time_ncu_us", 1e-6),
     _quotient("dram_gbs_counted", "GB/s", "bytes_dram_counted", "time_ncu_us", 1e-3),
     _peak("ceiling_dram_gbs_datasheet", "GB/s", "published peak of the part",

@@ -117,3 +117,10 @@ def _waits(left: float, metrics: Mapping[str, float | None]) -> list[Share]:
 def label(name: str) -> str:
     """The name of a limiter on pages."""
     return UNITS[name].label if name in UNITS else WAITS.get(name, "not known")
+
+
+def words(name: str | None, draw: str | None) -> str | None:
+    """What limits a launch, as pages name it; None where nothing is known."""
+    if name is None or name == UNKNOWN:
+        return None
+    return f"{label(name)} and {label(draw)}, a draw" if draw else label(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ncuflow.findings import noise
 from ncuflow.findings.provenance import together
-from ncuflow.model import Point, Results
+from ncuflow.model import Measurement, Point, Results
 from ncuflow.pages import Context, guide, guide_choices, opportunities
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.series import axis_of, best, spread, usual
@@ -97,7 +97,12 @@ def target_section(results: Results, index: Any = None) -> Context:
         "best": top and _shown(top),
         "floor": median(floors) if floors else None,
         "sustained": [p for p in shown if p["m"].get("time_sustained_us")],
-        "throttled": any(p["measurement"].get("throttle_sustained") for p in good),
+        "throttled": any(
+            p["measurement"].get(name)
+            for p in good
+            for name in ("throttle_cold", "throttle_sustained")
+        ),
+        "paced": any(_paced(p["measurement"]) for p in good),
         "limiters": _limiters(good),
         "launches": sum(
             m["time_cold_us"] < 2 * m["time_floor_us"]
@@ -109,6 +114,12 @@ def target_section(results: Results, index: Any = None) -> Context:
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
         "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),
     }
+
+
+def _paced(m: Measurement) -> bool:
+    """Whether the GPU runs a launch at least as fast as the host makes one."""
+    host, hot = m["host_launch_us"], m["time_hot_us"]
+    return host is not None and hot is not None and host >= hot
 
 
 def _shown(point: Point) -> Context:

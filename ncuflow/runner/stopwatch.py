@@ -108,7 +108,8 @@ class Stopwatch(ABC):
 
     def _burst(self, run: Run, n: int, group: int, before: Run | None, spin_us: float) -> Burst:
         """Enqueue behind a spin of ``spin_us``, watch the throttle reasons while it runs, and read the
-        SM clock at its end."""
+        SM clock right after it. A kernel that only spins reads it, for which the clock rises at once where
+        the power of what ran had lowered it."""
         events = [(self.event(), self.event()) for _ in range(n)]
         spun, done = self.event(), self.event()
         if spin_us:

@@ -46,7 +46,8 @@ RETAKES, MOST_RETAKES = 3, 9  # of a throttled burst, and of a point
 @dataclass(frozen=True)
 class Burst:
     """Launches queued behind each other. times: µs each; queued: the host stayed ahead of the GPU;
-    sm_mhz: SM clock right after them, None if unknown; throttle: reasons seen while they ran."""
+    sm_mhz: SM clock right after them, lower while they ran if power held it down, None if unknown;
+    throttle: reasons seen while they ran."""
 
     times: list[float]
     queued: bool = True
@@ -140,17 +141,20 @@ def visit(
         lambda run, n: device.hot(run, n, group),
     )
     _reset(launch)
-    host = _host(device, launch.run, repetitions(wanted, share, each, least))
-    series.host += host
+    series.host += _host(device, launch.run, repetitions(wanted, share, each, least))
     _reset(launch)
-    if (
-        last and statistics.median(host) < each
-    ):  # else the host sets the rate and nothing is sustained
+    if last and _ahead(series):
         series.sustained = _sustained(device, launch, each)
         _reset(launch)
     if launch.plan is not None:
         series.plan += _plan(device, launch.plan, -(-PLANS // rounds))
     _note_clocks(device, series)
+
+
+def _ahead(series: Series) -> bool:
+    """Whether the host enqueues faster than the GPU runs launches that follow each other. Else it is the host
+    that sets their pace, and nothing of the GPU is sustained."""
+    return bool(statistics.median(series.host) < of_bursts(series.hot)["median"])
 
 
 def _note_clocks(device: Clock, series: Series) -> None:
