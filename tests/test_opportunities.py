@@ -149,6 +149,7 @@ def test_the_room_of_a_step_is_that_of_the_process_that_timed_it() -> None:
     assert one.room == pytest.approx(0.75)
     assert one.facts["host_launch_us"] == 12.0
     assert _row(one, "t", None)["shown"].endswith(" (times of the pair)")
+    assert "on the pair's host" in brought(one)
     (apart,) = found(of(*points), target(declared(metric="step_us")))
     assert "pair" not in _row(apart, "t", None)["shown"]
 

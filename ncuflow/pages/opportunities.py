@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ncuflow import format as fmt
-from ncuflow.findings.choices import STEP
+from ncuflow.findings.choices import STEP, Price
 from ncuflow.findings.opportunities import Found, found
 from ncuflow.model import Results
 from ncuflow.pages import Context
@@ -19,11 +19,10 @@ def rows(results: Results, index: Any) -> list[Context]:
 
 def _row(one: Found, target: str, index: Any) -> Context:
     declared = one.opportunity
-    of_pair = declared.metric == STEP and one.price is not None and one.price.in_turns
     return {
         "what": declared.what,
         "at": one.point.split("/", 1)[1],
-        "shown": one.facts.said(declared.shown) + " (times of the pair)" * of_pair,
+        "shown": one.facts.said(declared.shown) + " (times of the pair)" * _on_its_host(one.price),
         "more": one.points - 1,
         "source": place(declared.symbol, target, index),
         "change": declared.change,
@@ -42,6 +41,7 @@ def brought(one: Found) -> str:
         text += f" ({change(price.low)} to {change(price.high)})"
     text += ", within noise" if price.verdict == "within noise" else ""
     text += "" if price.in_turns else ", not timed in turns"
+    text += " on the pair's host" * _on_its_host(price)
     changes = [price.change for price in one.prices]
     if len(changes) > 1:
         text += f"; over {len(changes)} pairs {change(min(changes))} to {change(max(changes))}"
@@ -50,6 +50,11 @@ def brought(one: Found) -> str:
     if one.untried:
         text += f"; not tried at `{one.untried[0].split('/', 1)[1]}`, at most {fmt.percent(one.untried[1])}"
     return text
+
+
+def _on_its_host(price: Price | None) -> bool:
+    """Whether a price is that of a step timed in turns: what a host takes for a call is the host's own."""
+    return price is not None and price.in_turns and price.metric == STEP
 
 
 def change(value: float) -> str:
