@@ -29,7 +29,9 @@ _NAME = re.compile(r"([\w.]+)(?: as \w+)?")
 _STARTED = re.compile(r'"-m",\s*"ncuflow",\s*"([\w-]+)"')
 _DATA = re.compile(r'resource\("([^"]+)"\)')
 _TEMPLATE = re.compile(r'get_template\("([^"]+)"\)')
-_INCLUDED = re.compile(r"\{%-? *(?:include|import|from|extends) +(.+?)(?: import .+)? *-?%\}")
+_INCLUDED = re.compile(
+    r"\{%-? *(?:include|import|from|extends) +(.+?)(?: import .+| ignore missing)? *-?%\}"
+)
 _BESIDE = re.compile(r'Path\(__file__\)\.with_name\("([^"]+)"\)')
 
 

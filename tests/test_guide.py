@@ -452,6 +452,7 @@ def test_a_target_is_read_along_a_size_that_points_lie_along(evidence):
 def sized(size, rate, **params):
     return {
         "point": f"x/{size}_{rate}", "status": "ok", "params": {"size": size} | params, "measurement": {"gbs": rate},
+        "kernels": [],
     }  # fmt: skip
 
 

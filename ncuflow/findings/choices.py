@@ -114,7 +114,7 @@ def _in_turns(pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed) -
     # Hot launches one by one between events are not what a point's hot time is: recordings of before have those.
     if metric == "time_hot_us" and any(side.get("hot_group") is None for side in pair["sides"]):
         return None
-    if any(side[_timed(side, metric)] is None for side in pair["sides"]):  # type: ignore[literal-required]
+    if any(dict(side).get(_timed(side, metric)) is None for side in pair["sides"]):
         return None
     (a, base_samples), (b, other_samples) = _sides(pair, metric)
     floor = max(
