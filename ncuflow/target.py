@@ -128,7 +128,8 @@ class Opportunity:
     where FlashInfer's source decides it; change: what to do; bound: the share of the time, of 1, that
     it can save there at most, where that is less than the room under the roofs; choice: the key of
     the price that tries it, ``turned`` where its base is what is advised; relaunches: it is
-    tried only where other kernels or grids ran; how: to try it where no price does; metric: the time that it saves.
+    tried only where other kernels or grids ran; other_work: it does other work than the launch here, whose roofs
+    bound nothing then; how: to try it where no price does; metric: the time that it saves.
     """
 
     what: str
@@ -140,6 +141,7 @@ class Opportunity:
     choice: str = ""
     turned: bool = False
     relaunches: bool = False
+    other_work: bool = False
     how: str = ""
     metric: str = "time_cold_us"
 

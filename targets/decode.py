@@ -381,7 +381,7 @@ TARGET = Target(
         Opportunity(
             what="a KV cache of 8 bits",
             shown="DRAM works {sol_dram_pct}: the cache's bytes take the time",
-            where=lambda f: f["kv"] == "same" and f["sol_dram_pct"] > 50,
+            where=lambda f: f["kv"] == "same" and f["backend"] != "fa3" and f["limiter"] == "dram",
             bound=lambda f: 0.5,
             symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
             change="`plan(kv_data_type=torch.float8_e4m3fn)`, at the price of precision",
@@ -419,6 +419,8 @@ TARGET = Target(
             where=lambda f: (
                 f["merge_pct"] > 0
                 and f["cores"] == "tensor"
+                and f["batch"] * f["kv_heads"]
+                >= 0.9 * f["sm_count"]  # else unsplit blocks are too few
                 and f["split"] == "auto"
                 and f["launch"] == "eager"
                 and f["pdl"] == "auto"

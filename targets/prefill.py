@@ -532,7 +532,7 @@ TARGET = Target(
             ),
             bound=lambda f: f["latency_pct"] / 100,
             symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
-            change="load whole pages by TMA, which frees the producer's registers for CTA_KV 128",
+            change="load whole pages by TMA, which frees registers of the producer",
             how="a collective main loop with a TMA descriptor over pages; what contiguous K and V bring is what to "
             "expect of it",
         ),

@@ -88,6 +88,14 @@ def test_the_room_is_for_the_work_that_is_left() -> None:
     assert room(Facts(step), less, "step_us") == pytest.approx(0.25)
 
 
+def test_the_roofs_of_a_launch_bound_no_change_that_does_other_work() -> None:
+    """Of 2 µs for a megabyte at 1 000 GB/s half is left, but not where the megabyte is not moved."""
+    (one,) = found(of(point("a", 2.0)), target(declared(other_work=True)))
+    assert one.most == one.room == 1.0
+    (one,) = found(of(point("a", 2.0)), target(declared(other_work=True, bound=lambda f: 0.9)))
+    assert one.most == 0.9
+
+
 def test_what_changes_no_launch_was_not_tried() -> None:
     same = of(point("a", 4.0), point("b", 2.0))
     (one,) = found(same, target(declared(relaunches=True)))

@@ -146,15 +146,20 @@ def _found(
     price = min(tried, key=lambda price: price.change, default=None)
     after = {price.base_point: every[price.other_point] for price in tried}
 
+    def under_roofs(point: str) -> float:
+        if one.other_work and point not in after:
+            return 1.0
+        return room(every[point], after.get(point, every[point]), one.metric)
+
     def most(point: str) -> float:
-        left = room(every[point], after.get(point, every[point]), one.metric)
+        left = under_roofs(point)
         bound = one.bound(every[point])
         return max(0.0, min(left, bound)) if math.isfinite(bound) else left
 
     at = price.base_point if price else max(shown, key=most)
     left = max((point for point in shown if price and point not in after), key=most, default=None)
     return Found(
-        one, at, every[at], len(shown), most(at), room(every[at], after.get(at, every[at]), one.metric),
+        one, at, every[at], len(shown), most(at), under_roofs(at),
         price, tuple(tried), reason, _layers(choice, price, results),
         (left, most(left)) if left and most(left) >= most(at) + MUCH else None,
     )  # fmt: skip
