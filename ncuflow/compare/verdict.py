@@ -187,14 +187,19 @@ def _by_length(
 ) -> dict[str, dict[str, tuple[Runs, Runs]]]:
     """Points whose noise is judged together: a launch of few µs moves by more of itself than a long one.
 
-    Label of the floor -> points. One group where either would be too small to know its own noise.
+    Label of the floor -> points; short on one side is short. One group where either would be too
+    small to know its own noise.
     """
     cold = metric == "cold_us"
-    short = {p: pair for p, pair in sides.items() if cold and median(pair[0][0]) < SHORT_US}
+    short = {p: pair for p, pair in sides.items() if cold and min(map(_middle, pair)) < SHORT_US}
     long = {p: pair for p, pair in sides.items() if p not in short}
     if min(len(short), len(long)) < FEWEST_POINTS:
         return {metric: sides}
     return {metric: long, f"{metric}_short": short}
+
+
+def _middle(runs: Runs) -> float:
+    return median(median(run) for run in runs)
 
 
 def _ok(point: Point) -> bool:
@@ -223,7 +228,7 @@ def _point(base: Side, head: Side, name: str, estimates: Mapping[str, Estimate])
 
 
 _FLOOR_SOURCE = {
-    "repeats": "the largest difference between two runs of one side",
+    "repeats": "at least 99 % of the pairs of two runs of one side lie no further apart",
     "configured": "configured",
     "assumed": "assumed: without a repeat nobody knows how far two runs of one binary differ here",
 }
@@ -236,7 +241,11 @@ def notes(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterato
         counts = [f"{own[0]} to {own[-1]}" if own[0] < own[-1] else f"{own[0]}" for own in runs]
         floor = next(iter(floors.values()))
         short = floors.get("cold_us_short")
-        of_short = f", {100 * short.value:.1f} % below {SHORT_US:.0f} µs," if short else ""
+        of_short = (
+            f", {100 * short.value:.1f} % where a side takes less than {SHORT_US:.0f} µs,"
+            if short
+            else ""
+        )
         yield (
             f"{counts[0]} and {counts[1]} runs per side, fewer than {ENOUGH_RUNS}: only changes "
             f"beyond the A/A floor of {100 * floor.value:.1f} %{of_short} count "
@@ -258,8 +267,8 @@ def _paced_by_host(points: Sequence[PointChange], floors: Mapping[str, Floor]) -
         if host is None or cold is None or host.changed:
             continue
         slower_host = host.base > cold.base or host.head > cold.head
-        if slower_host and abs(host.relative) > floors["host_us"].value:
-            moved.append((abs(host.relative), point.id, host))
+        if slower_host and statistics.beyond(host.relative, floors["host_us"].value):
+            moved.append((abs(math.log1p(host.relative)), point.id, host))
     if moved:
         told = "; ".join(
             f"`{name}` {host.base:.0f} → {host.head:.0f} µs" for _, name, host in nlargest(3, moved)
