@@ -236,6 +236,14 @@ def test_a_clock_that_moved_is_a_difference() -> None:
     assert (found["base"], found["head"]) == ("1.900 GHz", "1.700 GHz")
 
 
+def test_a_clock_under_other_kernels_is_no_difference_of_the_sides() -> None:
+    base, head = pair(sweep(8))
+    for row in head.points.values():
+        row["measurement"]["sm_clock_ghz"] = 1.7
+        row["kernels"] = [kernel("another")]
+    assert compare(base, head, LIMITS)["differences"] == []
+
+
 def test_points_of_one_side_and_broken_points_are_listed_not_compared() -> None:
     base, head = pair(sweep(8))
     del head.points["decode/B1"]

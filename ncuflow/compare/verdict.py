@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from heapq import nlargest
@@ -32,7 +32,7 @@ from ncuflow.findings.provenance import VERSIONS
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, UsageError, dump_json, emit
-from ncuflow.model import Kernel, Point, Results
+from ncuflow.model import Kernel, Measurement, Point, Results
 
 # metric -> column of the measurement; of several that changed at a point, its page begins with the first
 METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "plan_us"}
@@ -127,11 +127,12 @@ def compare(base: Side, head: Side, settings: Settings) -> Comparison:
         raise BadInput(head.name, what)
     estimates, floors = _estimates(base, head, common, settings)
     points = [_point(base, head, name, found) for name, found in estimates.items()]
-    pairs = [(base.points[p]["measurement"], head.points[p]["measurement"]) for p in estimates]
+    pairs = _measured(base, head, estimates)
+    alike = _measured(base, head, [name for name in estimates if _same_kernels(base, head, name)])
     return Comparison(
         base=Named(base.name, base.provenance),
         head=Named(head.name, head.provenance),
-        differences=differences.of_sides(base.provenance, head.provenance, pairs),
+        differences=differences.of_sides(base.provenance, head.provenance, alike),
         settings=settings,
         points=points,
         statistics=Statistics(
@@ -152,6 +153,20 @@ def compare(base: Side, head: Side, settings: Settings) -> Comparison:
         ],
         gpus=gpus.of_sides(base.provenance, head.provenance, pairs),
     )
+
+
+def _measured(
+    base: Side, head: Side, names: Iterable[str]
+) -> list[tuple[Measurement, Measurement]]:
+    return [(base.points[name]["measurement"], head.points[name]["measurement"]) for name in names]
+
+
+def _same_kernels(base: Side, head: Side, name: str) -> bool:
+    """Whether ncu saw kernels of the same names at a point: others run at a clock of their own."""
+    before, after = (
+        [kernel["name"] for kernel in side.points[name]["kernels"]] for side in (base, head)
+    )
+    return before == after
 
 
 def _estimates(
