@@ -134,6 +134,8 @@ def test_a_call_that_outlasts_its_kernels_is_told_where_runs_are_too_few_to_judg
     assert changed(document) == {}
     (note,) = [n for n in document["statistics"]["notes"] if "host's pace" in n]
     assert note.startswith("At 1 point the") and "`gdn/a`" in note and "gdn/b" not in note
+    turned = compare(*pair(head, points, count=1), LIMITS)
+    assert [n for n in turned["statistics"]["notes"] if "`gdn/a` 1" in n]
     same = compare(*pair(points, points, count=1), LIMITS)
     assert not [n for n in same["statistics"]["notes"] if "host's pace" in n]
 
@@ -159,6 +161,42 @@ def test_a_change_of_a_point_that_one_side_did_not_profile_says_so() -> None:
     base.points["decode/B8"]["kernels"] = []
     base.points["decode/B3"]["kernels"] = []  # unchanged: nothing to explain
     assert [n for n in compare(base, head, LIMITS)["statistics"]["notes"] if said in n]
+
+
+def test_a_call_that_halved_within_a_floor_of_more_than_double_is_not_told() -> None:
+    points = [point("gdn/a", 68.0, host=1000.0), point("gdn/b", 300.0, host=48.0)]
+    head = [point("gdn/a", 68.0, host=480.0), point("gdn/b", 300.0, host=48.0)]
+    told = [
+        [
+            n
+            for n in compare(*pair(points, head, count=1), limits)["statistics"]["notes"]
+            if "pace" in n
+        ]
+        for limits in (Settings(floor=0.9), Settings(floor=1.3))
+    ]
+    assert told[0] and not told[1]
+
+
+def test_a_launch_that_is_short_on_one_side_is_held_against_the_floor_of_the_short_ones() -> None:
+    """Runs of 14 µs differ by more of themselves than those of 400 µs."""
+    times = [14.0, 15.0, 14.5, 36.0] + [400.0] * 6
+    head = [14.0, 15.0, 36.0, 14.0] + [400.0] * 6
+    sides = []
+    for seed, side_times in enumerate((times, head)):
+        rng = random.Random(seed)
+        rows = [point(f"decode/B{i}", us) for i, us in enumerate(side_times)]
+        noisy = [0.03 if us < 100 else 0.001 for us in side_times]
+        rows = [with_runs(rng, row, 3, own) for row, own in zip(rows, noisy, strict=True)]
+        sides.append(side(("base", "head")[seed], rows))
+    for pair_of in (sides, sides[::-1]):
+        document = compare(*pair_of, LIMITS)
+        floors = document["statistics"]["floors"]
+        assert floors["cold_us_short"]["pairs"] == 4 * 2 * 3
+        assert floors["cold_us"]["value"] < 0.01 < 0.02 < floors["cold_us_short"]["value"]
+        assert of(document, "decode/B0")["metrics"]["cold_us"]["floor"] > 0.02
+        (note,) = [n for n in document["statistics"]["notes"] if "fewer than" in n]
+        assert "where a side takes less than 20 µs" in note
+        assert "at least 99 % of the pairs of two runs of one side lie no further apart" in note
 
 
 def test_noise_is_admitted() -> None:
@@ -196,6 +234,14 @@ def test_a_clock_that_moved_is_a_difference() -> None:
         row["measurement"]["sm_clock_ghz"] = 1.7
     (found,) = compare(base, head, LIMITS)["differences"]
     assert (found["base"], found["head"]) == ("1.900 GHz", "1.700 GHz")
+
+
+def test_a_clock_under_other_kernels_is_no_difference_of_the_sides() -> None:
+    base, head = pair(sweep(8))
+    for row in head.points.values():
+        row["measurement"]["sm_clock_ghz"] = 1.7
+        row["kernels"] = [kernel("another")]
+    assert compare(base, head, LIMITS)["differences"] == []
 
 
 def test_points_of_one_side_and_broken_points_are_listed_not_compared() -> None:

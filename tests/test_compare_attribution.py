@@ -11,6 +11,7 @@ from compare_data import explain, kernel, point
 
 from ncuflow.compare import attribution, decomposition
 from ncuflow.compare.attribution import match
+from ncuflow.compare.records import Fact
 from ncuflow.compare.reports import _kernels
 from ncuflow.compare.traces import Copies, Traced, of_timeline
 
@@ -110,18 +111,47 @@ def names(kernels: list[dict]) -> list[str]:
     return [k["name"] for k in kernels]
 
 
-def test_kernels_pair_by_name_in_order_and_leftovers_by_time() -> None:
+def test_kernels_pair_by_name_in_order_and_as_many_leftovers_by_time() -> None:
     def timed(name: str, ns: float) -> dict:
         return {"name": name, "duration_ns": ns}
 
     base = [timed("fill", 1), timed("main", 9), timed("main", 8)]
-    head = [timed("main", 7), timed("main", 6), timed("long", 5), timed("short", 2)]
+    head = [timed("main", 7), timed("main", 6), timed("long", 5)]
     pairs, removed, added = match(base, head)
     assert [(a["duration_ns"], b["duration_ns"]) for a, b in pairs] == [(9, 7), (8, 6), (1, 5)]
-    assert removed == [] and names(added) == ["short"]
-    pairs, removed, _ = match([timed("a", 1), timed("b", 9)], [timed("c", 8)])
-    assert [(a["name"], b["name"]) for a, b in pairs] == [("b", "c")]
-    assert names(removed) == ["a"]
+    assert removed == added == []
+    pairs, _, _ = match([timed("a", 1), timed("b", 9)], [timed("c", 8), timed("d", 2)])
+    assert [(a["name"], b["name"]) for a, b in pairs] == [("b", "c"), ("a", "d")]
+    pairs, removed, added = match(base, [*head, timed("short", 2)])
+    assert len(pairs) == 2 and names(removed) == ["fill"] and names(added) == ["long", "short"]
+
+
+def test_kernels_of_other_names_and_number_are_one_cause() -> None:
+    one = kernel("device_kernel") | {"duration_ns": 31_800.0}
+    several = [
+        kernel(name) | {"duration_ns": ns, "kernel": at}
+        for at, (name, ns) in enumerate((("T", 6_600.0), ("MN", 28_400.0), ("Fixup", 30_600.0)))
+    ]
+    main = kernel()
+    for kernels, turn in (([one], 1), (several, -1)):
+        others = several if turn > 0 else [one]
+        (cause,), unexplained = explain(
+            point("d/x", 1, [main, *kernels]),
+            point("d/x", 2, [*others, main]),
+            "cold_us",
+            34 * turn,
+        )
+        assert cause["kind"] == "kernel_replaced"
+        assert cause["base" if turn > 0 else "head"] == ["device_kernel"]
+        assert cause["head" if turn > 0 else "base"] == ["T", "MN", "Fixup"]
+        assert cause["delta_us"] == pytest.approx(33.8 * turn)
+        assert unexplained == pytest.approx(0.2 * turn)
+    assert cause["what"] == "3 kernels → 1 kernel of other names"
+    (work,) = [fact for fact in cause["facts"] if fact["what"] == "instructions executed"]
+    assert (work["base"], work["head"]) == (3 * 77e6, 77e6)
+    several[0]["metrics"]["inst_executed"] = several[1]["duration_ns"] = None
+    causes, _ = explain(point("d/x", 1, [one]), point("d/x", 2, several), "cold_us", 5.0)
+    assert {c["kind"] for c in causes} == {"kernel_added", "kernel_removed"}
 
 
 def test_a_kernel_that_went_explains_time_that_went() -> None:
@@ -185,6 +215,28 @@ PREFILL = (
 )
 
 
+def test_a_template_parameter_that_one_side_lacks_is_a_mark_of_other_code() -> None:
+    base, head = kernel(), kernel(warps=4.0)
+    plain = {"first": "", "tile": "(int)128", "last": ""}
+    base["demangled"] = PREFILL.format(**plain)
+    for other, said in (({"last": ", (bool)0"}, "other code"), ({"tile": "(int)64"}, "arguments")):
+        head["demangled"] = PREFILL.format(**plain | other)
+        (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+        assert cause["kind"] == "template" and said in cause["what"]
+        assert ("that one side does not have" in cause["what"]) == (said == "other code")
+
+
+def test_a_named_template_parameter_that_one_side_lacks_is_a_mark_of_other_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    base, head = kernel(), kernel(warps=4.0)
+    fact = Fact("template", "SAME_KV_STRIDES", None, "true")
+    monkeypatch.setattr(attribution, "_template", lambda *_: [fact])
+    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+    assert cause["what"].endswith("other code (template parameters that one side does not have)")
+    assert (cause["base"], cause["head"]) == ("SAME_KV_STRIDES absent", "SAME_KV_STRIDES true")
+
+
 @pytest.mark.parametrize(
     ("other", "only"),
     [
@@ -242,7 +294,8 @@ def test_a_kernel_without_a_duration_explains_nothing() -> None:
     assert causes == [] and unexplained == 5.0
 
 
-def test_source_lines_that_gained_are_named_in_time() -> None:
+@pytest.mark.parametrize("faster", [False, True])
+def test_source_lines_that_moved_as_the_kernel_did_are_named_in_time(faster: bool) -> None:
     def deep(lines: dict[int, int], ns: float) -> dict:
         rows = [
             {"file": "norm.cuh", "line": line, "opcode": "LDG", "samples": n}
@@ -250,12 +303,15 @@ def test_source_lines_that_gained_are_named_in_time() -> None:
         ]
         return kernel() | {"duration_ns": ns, "lines": rows}
 
-    base = point("d/x", 1, [kernel()]) | {"deep": [deep({10: 50, 20: 50}, 100_000)]}
-    slow = kernel(long_scoreboard=8.0)
-    head = point("d/x", 2, [slow]) | {"deep": [deep({10: 50, 20: 150}, 200_000)]}
-    (cause,), _ = explain(base, head, "cold_us", 100.0)
+    quick = kernel() | {"duration_ns": 100_000}
+    base = point("d/x", 1, [quick]) | {"deep": [deep({10: 50, 20: 49, 30: 1, 40: 0}, 100_000)]}
+    slow = kernel(long_scoreboard=8.0) | {"duration_ns": 200_000}
+    head = point("d/x", 2, [slow]) | {"deep": [deep({10: 46, 20: 151, 30: 0, 40: 2}, 199_000)]}
+    sides = (head, base) if faster else (base, head)
+    (cause,), _ = explain(*sides, "cold_us", -100.0 if faster else 100.0)
     lines = [(f["what"], f["base"], f["head"]) for f in cause["facts"] if f["kind"] == "line"]
-    assert lines == [("norm.cuh:20", 50.0, 150.0)]
+    # 10 and 30 went the other way, 40 by 2 % of the change
+    assert lines == [("norm.cuh:20", *((151.0, 49.0) if faster else (49.0, 151.0)))]
 
 
 # --- copies, gaps, host -----------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from compare_data import kernel, pair, point, sweep
 from conftest import Pipeline
 
-from ncuflow.compare.records import Cause, Comparison, Part, Settings
+from ncuflow.compare.records import Cause, Comparison, Fact, Part, PointChange, Settings
 from ncuflow.compare.verdict import compare
 from ncuflow.pages import compare_figures, compare_page
 from ncuflow.pages.compare_page import context, figure_name, render, series, value
@@ -58,6 +58,47 @@ def test_the_page_tells_the_cause_its_parts_and_what_stays_unexplained(slower: C
     assert "long_scoreboard: 5 → 6.5 cycles per instruction" in told
     assert "registers 70 → 110" in told and "Unexplained: " in told
     assert f"(../figures/{figure_name(slower.points[7])})" in told
+
+
+def test_causes_on_the_page_add_up(slower: Comparison) -> None:
+    """A small cause that another binary explains is told; small times of what is alike are one line."""
+
+    def page(*others: tuple[str, float]) -> str:
+        points = [
+            replace(p, causes=[*p.causes, *(small(p, *other) for other in others)])
+            if p.changed
+            else p
+            for p in slower.points
+        ]
+        return render([replace(slower, points=points)], [None])
+
+    def small(p: PointChange, kind: str, us: float) -> Cause:
+        return Cause(kind, f"a {kind}", "x", "y", us, "ncu", us / p.delta)
+
+    for kind in ("template", "code", "launch_shape", "kernel_added", "copy_added"):
+        text = page((kind, 0.1))
+        assert f"**a {kind}**: x → y. +0.1 µs" in text and "Smaller" not in text
+    text = page(("gap", 0.25), ("clock", -0.05))
+    assert "a gap" not in text and "\n\nSmaller causes: +0.2 µs in all.\n\nUnexplained" in text
+    assert "\n\nSmaller causes: +0.25 µs.\n\n" in page(("gap", 0.25))
+    large = page(("gap", 5.0))
+    assert "**a gap**" in large and "Smaller" not in large
+
+
+def test_source_lines_are_introduced_as_sampled_time(slower: Comparison) -> None:
+    line = Fact("line", "norm.cuh:20", 5.0, 15.0, "µs")
+    points = [
+        replace(p, causes=[replace(p.causes[0], facts=[*p.causes[0].facts, line])])
+        if p.changed
+        else p
+        for p in slower.points
+    ]
+    text = render([replace(slower, points=points)], [None])
+    assert re.search(r"^   - .*registers 70 → 110", text, re.M)
+    assert (
+        "\n   - sampled time of source lines, or of opcodes where no line is known: norm.cuh:20 5 µs → 15 µs\n"
+        in text
+    )
 
 
 def test_slow_downs_come_before_larger_speed_ups() -> None:
@@ -179,6 +220,10 @@ def test_a_series_names_the_kernels_where_another_ran_for_the_same_call(
     headers = ("attention/prefill.cuh", "attention/hopper/prefill_sm90.cuh")
     was, came = (f"`{n}` ({header})" for n, header in zip(names, headers, strict=True))
     assert f"| `decode/B8` | – | {was} → {came} |" in text
+    points[place] = replace(moved, causes=[replace(other, base=[names[0]], head=[*names])])
+    text = render([slower, replace(slower, points=points)], [None, None])
+    assert f"| `decode/B8` | – | {was} → {was}, {came} |" in text
+    assert f": {names[0]} → {names[0]}, {names[1]}. " in text
     assert "The same call" not in render([slower, slower], [None, None])
 
 

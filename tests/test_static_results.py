@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 import pytest
@@ -191,6 +192,17 @@ def test_two_measured_gpus_validate_each_other(rmsnorm):
     assert found["crossed"]["n"] == len(found["points"]) > 20
     assert found["crossed"]["median_error"] < 0.02
     assert predict.predictions([here], [rmsnorm])["crossed"] is None
+
+
+@pytest.mark.parametrize("slower", [2.0, 0.5])
+def test_the_bias_of_predictions_has_the_sign_of_what_they_are_off(rmsnorm, slower):
+    here, there = (timed(rmsnorm, "NVIDIA H200", 1 / 4.8) for _ in range(2))
+    for point in there["points"]:
+        point["measurement"]["time_cold_us"] *= slower
+    crossed = predict.predictions([here], [there])["crossed"]
+    off = [p["us"] / p["measured_us"] - 1 for p in crossed["points"]]
+    assert crossed["bias"] == pytest.approx(median(off), rel=0.1)
+    assert crossed["bias"] == pytest.approx(1 / slower - 1, rel=0.1)
 
 
 def test_the_page_of_two_measured_gpus_has_every_point_beside_its_prediction(rmsnorm, tmp_path):

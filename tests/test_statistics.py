@@ -111,6 +111,17 @@ def test_few_runs_are_held_against_the_floor_and_enough_are_not() -> None:
     assert {e.floor for e in few} == {floor.value} and floor.pairs == 30 * 2 * 3
 
 
+@pytest.mark.parametrize("floor", [0.5, 1.0, 1.2])
+def test_a_floor_holds_for_falls_as_it_does_for_rises(floor: float) -> None:
+    def changed(ratio: float) -> str:
+        known = Estimate(100, 100 * ratio, ratio - 1, -1, 1, 1e-9, floor, "runs", (3, 3), (30, 30))
+        return decide([known], 0.05, 0.03)[0].verdict
+
+    beyond, within = 1.05 * (1 + floor), 0.95 * (1 + floor)
+    assert (changed(beyond), changed(1 / beyond)) == (statistics.SLOWER, statistics.FASTER)
+    assert changed(within) == changed(1 / within) == statistics.NOISY
+
+
 def test_a_point_measured_once_borrows_the_variance_of_the_others() -> None:
     sides = many(6, 4)
     sides[0] = tuple(side[:1] for side in sides[0])

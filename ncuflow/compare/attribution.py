@@ -8,6 +8,7 @@ parts moved.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,12 +21,15 @@ from ncuflow.compare.records import Cause, Fact, Part, Value
 from ncuflow.compare.traces import Copies, Traced
 from ncuflow.findings import kernelname
 from ncuflow.findings.occupancy import occupancy_limit
+from ncuflow.format import with_unit
 from ncuflow.model import Kernel
 
 MOST_LINES = 5
 CLOCK_DECIDES = 0.5  # of a kernel's change
 SAME_INSTRUCTIONS = 0.02
+LEAST_LINE = 0.03  # of a kernel's change: a source line that moved by less is left out
 SHOWN = 40  # characters of names that are not decoded
+NOTHING = "–"  # where a side has no arguments of its own
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,7 @@ def _share(part: float | None, whole: float) -> float | None:
 def _of_device(base: Profile, head: Profile) -> list[Cause]:
     pairs, removed, added = match(*_kernels_of(base, head))
     found = [cause for a, b in pairs for cause in _of_pair(a, b, base, head)]
-    found += [_alone(kernel, "kernel_removed", -1) for kernel in removed]
-    found += [_alone(kernel, "kernel_added", 1) for kernel in added]
+    found += _of_rest(removed, added)
     found += [*_of_copies(base.traced, head.traced), *_of_gaps(base, head)]
     return [cause for cause in found if cause.delta_us or cause.facts]
 
@@ -82,7 +85,10 @@ def _kernels_of(base: Profile, head: Profile) -> tuple[Sequence[Kernel], Sequenc
 def match(
     base: Iterable[Kernel], head: Iterable[Kernel]
 ) -> tuple[list[tuple[Kernel, Kernel]], list[Kernel], list[Kernel]]:
-    """(pairs, only in base, only in head): by short name in launch order, leftovers by time."""
+    """(pairs, only in base, only in head): by short name in launch order, as many leftovers by time.
+
+    Of one kernel and four others nothing says which of the four took its place: they are no pair.
+    """
     waiting: dict[str, list[Kernel]] = defaultdict(list)
     for kernel in base:
         waiting[kernel["name"]].append(kernel)
@@ -93,10 +99,42 @@ def match(
         else:
             added.append(kernel)
     removed = [kernel for kernels in waiting.values() for kernel in kernels]
+    if len(removed) != len(added):
+        return pairs, removed, added
     for kernels in (removed, added):
         kernels.sort(key=lambda kernel: -(kernel["duration_ns"] or 0))
-    replaced = list(zip(removed, added, strict=False))
-    return pairs + replaced, removed[len(replaced) :], added[len(replaced) :]
+    return pairs + list(zip(removed, added, strict=True)), [], []
+
+
+def _of_rest(removed: Sequence[Kernel], added: Sequence[Kernel]) -> list[Cause]:
+    """Kernels without a counterpart: one cause for all where both sides have some, or else one each."""
+    times = [
+        sum((kernel["duration_ns"] or 0) / 1e3 for kernel in kernels)
+        for kernels in (removed, added)
+    ]
+    timed = all(kernel["duration_ns"] is not None for kernel in (*removed, *added))
+    if not (removed and added and timed):
+        alone = [_alone(kernel, "kernel_removed", -1) for kernel in removed]
+        return alone + [_alone(kernel, "kernel_added", 1) for kernel in added]
+    before, after = (with_unit(len(kernels), "kernels") for kernels in (removed, added))
+    what = f"{before} → {after} of other names"
+    gone, came = ([kernel["name"] for kernel in kernels] for kernels in (removed, added))
+    evidence = f"ncu: {times[0]:.4g} → {times[1]:.4g} µs in all, {_place(*added)}"
+    delta_us, facts = times[1] - times[0], list(_work_of(removed, added))
+    return [Cause("kernel_replaced", what, gone, came, delta_us, evidence, facts=facts)]
+
+
+def _work_of(removed: Sequence[Kernel], added: Sequence[Kernel]) -> Iterator[Fact]:
+    """What the kernels of each side execute and move together, where that is known of all."""
+    for row in COUNTERS:
+        if row[2] in ADD_UP:
+            yield from _counted(row, *(_sum(row[2], kernels) for kernels in (removed, added)))
+
+
+def _sum(key: str, kernels: Sequence[Kernel]) -> float | None:
+    values = [kernel["metrics"].get(key) for kernel in kernels]
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _alone(kernel: Kernel, kind: str, sign: int) -> Cause:
@@ -107,8 +145,11 @@ def _alone(kernel: Kernel, kind: str, sign: int) -> Cause:
     return Cause(kind, what, base, head, delta_us, f"ncu: {_place(kernel)}")
 
 
-def _place(kernel: Kernel) -> str:
-    return f"{kernel['report']} kernel {kernel['kernel']}" if kernel.get("report") else "report"
+def _place(*kernels: Kernel) -> str:
+    report = kernels[0].get("report")
+    if len(kernels) == 1 or not report:
+        return f"{report} kernel {kernels[0]['kernel']}" if report else "report"
+    return f"{report} kernels {', '.join(str(kernel['kernel']) for kernel in kernels)}"
 
 
 def _of_pair(base: Kernel, head: Kernel, base_side: Profile, head_side: Profile) -> Iterator[Cause]:
@@ -169,6 +210,9 @@ def _headline(
     if kind == "execution" and any(fact.kind == "instructions" for fact in facts):
         what = f"{head['name']}: same registers and launch, other instructions"
     named = [fact for fact in facts if fact.kind == kind.removesuffix("_shape")]
+    if kind == "template" and any({fact.base, fact.head} & {None, NOTHING} for fact in named):
+        # a parameter that came is a mark of other code, not what moved the time
+        what = f"{head['name']}: other code (template parameters that one side does not have)"
     if not named:
         return what, (base["duration_ns"] or 0) / 1e3, (head["duration_ns"] or 0) / 1e3
     sides = [[(f.what, f.base) for f in named], [(f.what, f.head) for f in named]]
@@ -182,7 +226,8 @@ def _headline(
 # --- facts ------------------------------------------------------------------------------------
 
 # (kind, label, registry key, unit, least relative change, least absolute change)
-COUNTERS = (
+Counted = tuple[str, str, str, str, float, float]
+COUNTERS: tuple[Counted, ...] = (
     ("instructions", "instructions executed", "inst_executed", "", SAME_INSTRUCTIONS, 0.0),
     ("clock", "SM clock", "sm_clock_hz", "hz", 0.02, 0.0),
     ("dram", "DRAM bytes read", "dram_bytes_read", "byte", 0.05, 1e5),
@@ -198,6 +243,11 @@ COUNTERS = (
     ("occupancy", "theoretical occupancy", "theoretical_occupancy_pct", "%", 0.0, 0.5),
     ("waves", "waves", "waves", "", 0.05, 0.0),
 )  # fmt: skip
+# of these, what several kernels do together
+ADD_UP = {
+    "inst_executed", "dram_bytes_read", "dram_bytes_write", "l2_bytes_l1", "spill_bytes",
+    "smem_bank_conflicts", "tensor_flops",
+}  # fmt: skip
 
 
 def facts_of(base: Kernel, head: Kernel) -> Iterator[Fact]:
@@ -213,12 +263,17 @@ def facts_of(base: Kernel, head: Kernel) -> Iterator[Fact]:
         ("occupancy", "blocks that an SM can hold", _limit(base), _limit(head)),
     )
     yield from (Fact(*row) for row in shape if None not in row and row[2] != row[3])
-    for kind, what, key, unit, relative, absolute in COUNTERS:
-        a, b = base["metrics"].get(key), head["metrics"].get(key)
-        if a is not None and b is not None:
-            least = max(relative * max(abs(a), abs(b)), absolute)
-            if abs(b - a) > least:
-                yield Fact(kind, what, a, b, unit)
+    for row in COUNTERS:
+        yield from _counted(row, base["metrics"].get(row[2]), head["metrics"].get(row[2]))
+
+
+def _counted(row: Counted, a: float | None, b: float | None) -> Iterator[Fact]:
+    """A counter of both sides, where it differs beyond its noise."""
+    kind, what, _, unit, relative, absolute = row
+    if a is not None and b is not None:
+        least = max(relative * max(abs(a), abs(b)), absolute)
+        if abs(b - a) > least:
+            yield Fact(kind, what, a, b, unit)
 
 
 def _limit(kernel: Kernel) -> str | None:
@@ -251,7 +306,7 @@ def _unnamed(base: str, head: str) -> Iterator[Fact]:
             only[0].extend(before[i:j])
             only[1].extend(after[k:m])
     if any(only):
-        gone, came = (", ".join(texts) or "–" for texts in only)
+        gone, came = (", ".join(texts) or NOTHING for texts in only)
         yield Fact("template", "only here:", gone, came)
 
 
@@ -270,12 +325,17 @@ def _first_difference(base: str, head: str) -> tuple[str, str]:
 
 
 def _lines(base: Kernel, head: Kernel, base_side: Profile, head_side: Profile) -> list[Fact]:
-    """Source lines that gained most: their share of the samples × the deep-profiled duration."""
+    """Source lines that moved most in the kernel's direction: their share of the samples × the deep-profiled duration."""
     before, after = _by_line(base, base_side), _by_line(head, head_side)
+    if not (before and after):
+        return []
+    change = ((head["duration_ns"] or 0) - (base["duration_ns"] or 0)) / 1e3
+    along = math.copysign(1.0, change)
     both = {line: (before.get(line, 0.0), after.get(line, 0.0)) for line in before | after}
-    top = sorted(both, key=lambda line: both[line][0] - both[line][1])[:MOST_LINES]
-    gained = [line for line in top if both[line][1] > both[line][0]]
-    return [Fact("line", line, *both[line], "µs") for line in gained if before and after]
+    moved = {line: along * (b - a) for line, (a, b) in both.items()}
+    top = sorted(moved, key=lambda line: -moved[line])[:MOST_LINES]
+    least = LEAST_LINE * abs(change)
+    return [Fact("line", line, *both[line], "µs") for line in top if moved[line] > least]
 
 
 def _by_line(kernel: Kernel, side: Profile) -> dict[str, float]:

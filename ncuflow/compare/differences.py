@@ -42,7 +42,7 @@ def of_sides(
 ) -> list[Difference]:
     """Differences of two provenances, then of the SM clock that the points of both ran at.
 
-    pairs: measurement rows of the same point. An axis that one side does not know is a difference
+    pairs: measurement rows of points that ran the same kernels on both. An axis that one side does not know is a difference
     only where the other side knows it.
     """
     axes = [

@@ -195,8 +195,11 @@ def _why(cause: Cause) -> Iterator[str]:
             yield f"  {p.delta_us:+.3g} µs {p.what} ({p.base:.3g} → {p.head:.3g} {p.unit})"
     for f in cause.facts:
         if f.kind != "template":
-            yield f"  {f.what}: {_value(f.base, f.unit)} → {_value(f.head, f.unit)}"
+            what = f"sampled time of {f.what}" if f.kind == "line" else f.what
+            yield f"  {what}: {_value(f.base, f.unit)} → {_value(f.head, f.unit)}"
 
 
 def _value(value: Value, unit: str) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return quantity(value, unit) if isinstance(value, float) else str(value)

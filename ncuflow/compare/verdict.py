@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from heapq import nlargest
@@ -32,7 +32,7 @@ from ncuflow.findings.provenance import VERSIONS
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, UsageError, dump_json, emit
-from ncuflow.model import Kernel, Point, Results
+from ncuflow.model import Kernel, Measurement, Point, Results
 
 # metric -> column of the measurement; of several that changed at a point, its page begins with the first
 METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "plan_us"}
@@ -127,11 +127,12 @@ def compare(base: Side, head: Side, settings: Settings) -> Comparison:
         raise BadInput(head.name, what)
     estimates, floors = _estimates(base, head, common, settings)
     points = [_point(base, head, name, found) for name, found in estimates.items()]
-    pairs = [(base.points[p]["measurement"], head.points[p]["measurement"]) for p in estimates]
+    pairs = _measured(base, head, estimates)
+    alike = _measured(base, head, [name for name in estimates if _same_kernels(base, head, name)])
     return Comparison(
         base=Named(base.name, base.provenance),
         head=Named(head.name, head.provenance),
-        differences=differences.of_sides(base.provenance, head.provenance, pairs),
+        differences=differences.of_sides(base.provenance, head.provenance, alike),
         settings=settings,
         points=points,
         statistics=Statistics(
@@ -152,6 +153,20 @@ def compare(base: Side, head: Side, settings: Settings) -> Comparison:
         ],
         gpus=gpus.of_sides(base.provenance, head.provenance, pairs),
     )
+
+
+def _measured(
+    base: Side, head: Side, names: Iterable[str]
+) -> list[tuple[Measurement, Measurement]]:
+    return [(base.points[name]["measurement"], head.points[name]["measurement"]) for name in names]
+
+
+def _same_kernels(base: Side, head: Side, name: str) -> bool:
+    """Whether ncu saw kernels of the same names at a point: others run at a clock of their own."""
+    before, after = (
+        [kernel["name"] for kernel in side.points[name]["kernels"]] for side in (base, head)
+    )
+    return before == after
 
 
 def _estimates(
@@ -187,14 +202,19 @@ def _by_length(
 ) -> dict[str, dict[str, tuple[Runs, Runs]]]:
     """Points whose noise is judged together: a launch of few µs moves by more of itself than a long one.
 
-    Label of the floor -> points. One group where either would be too small to know its own noise.
+    Label of the floor -> points; short on one side is short. One group where either would be too
+    small to know its own noise.
     """
     cold = metric == "cold_us"
-    short = {p: pair for p, pair in sides.items() if cold and median(pair[0][0]) < SHORT_US}
+    short = {p: pair for p, pair in sides.items() if cold and min(map(_middle, pair)) < SHORT_US}
     long = {p: pair for p, pair in sides.items() if p not in short}
     if min(len(short), len(long)) < FEWEST_POINTS:
         return {metric: sides}
     return {metric: long, f"{metric}_short": short}
+
+
+def _middle(runs: Runs) -> float:
+    return median(median(run) for run in runs)
 
 
 def _ok(point: Point) -> bool:
@@ -223,7 +243,7 @@ def _point(base: Side, head: Side, name: str, estimates: Mapping[str, Estimate])
 
 
 _FLOOR_SOURCE = {
-    "repeats": "the largest difference between two runs of one side",
+    "repeats": "at least 99 % of the pairs of two runs of one side lie no further apart",
     "configured": "configured",
     "assumed": "assumed: without a repeat nobody knows how far two runs of one binary differ here",
 }
@@ -236,7 +256,11 @@ def notes(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterato
         counts = [f"{own[0]} to {own[-1]}" if own[0] < own[-1] else f"{own[0]}" for own in runs]
         floor = next(iter(floors.values()))
         short = floors.get("cold_us_short")
-        of_short = f", {100 * short.value:.1f} % below {SHORT_US:.0f} µs," if short else ""
+        of_short = (
+            f", {100 * short.value:.1f} % where a side takes less than {SHORT_US:.0f} µs,"
+            if short
+            else ""
+        )
         yield (
             f"{counts[0]} and {counts[1]} runs per side, fewer than {ENOUGH_RUNS}: only changes "
             f"beyond the A/A floor of {100 * floor.value:.1f} %{of_short} count "
@@ -258,8 +282,8 @@ def _paced_by_host(points: Sequence[PointChange], floors: Mapping[str, Floor]) -
         if host is None or cold is None or host.changed:
             continue
         slower_host = host.base > cold.base or host.head > cold.head
-        if slower_host and abs(host.relative) > floors["host_us"].value:
-            moved.append((abs(host.relative), point.id, host))
+        if slower_host and statistics.beyond(host.relative, floors["host_us"].value):
+            moved.append((abs(math.log1p(host.relative)), point.id, host))
     if moved:
         told = "; ".join(
             f"`{name}` {host.base:.0f} → {host.head:.0f} µs" for _, name, host in nlargest(3, moved)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import exp, expm1, log
+from math import exp, expm1, log, log1p
 from statistics import median
 from typing import Any
 
@@ -63,7 +63,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Floor:
-    """The A/A floor of a metric: how far two runs of one side lie apart, and what it rests on."""
+    """The A/A floor of a metric: how far two runs of one side lie apart, and what it rests on.
+
+    value: the longer of two times over the shorter, − 1.
+    """
 
     value: float
     pairs: int
@@ -114,7 +117,7 @@ def _held(e: Estimate, floor: Floor, enough_runs: float) -> Estimate:
 def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Estimate]:
     """The same with q values (Benjamini-Hochberg over all that were tested) and verdicts.
 
-    slower, faster: significant, beyond the threshold and beyond the floor that applies;
+    slower, faster: significant, beyond ± threshold and beyond the floor that applies, as ratios;
     same: the interval lies within ± threshold; too noisy to tell: everything else.
     """
     tested = [i for i, e in enumerate(found) if e.p is not None]
@@ -130,9 +133,14 @@ def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Es
 def _verdict(e: Estimate, q: float | None, alpha: float, threshold: float) -> str:
     if q is None or e.low is None or e.high is None:
         return NOISY
-    if q <= alpha and abs(e.relative) > max(threshold, e.floor or 0.0):
+    if q <= alpha and abs(e.relative) > threshold and beyond(e.relative, e.floor or 0.0):
         return SLOWER if e.relative > 0 else FASTER
     return SAME if max(abs(e.low), abs(e.high)) <= threshold else NOISY
+
+
+def beyond(relative: float, floor: float) -> bool:
+    """Whether a change exceeds a floor in its direction: beyond 1 lie what more than doubled and what more than halved."""
+    return abs(log1p(relative)) > log1p(floor)
 
 
 # --- the run as the unit ----------------------------------------------------------------------
@@ -238,7 +246,7 @@ def of_launches(
 
 
 def _floor(sides: Iterable[list[float]], configured: float | None) -> Floor:
-    """99 % of the A/A pairs (two runs of one side, one point) lie closer together than this."""
+    """At least 99 % of the A/A pairs (two runs of one side, one point) lie no further apart than this."""
     pairs = [abs(a - b) for side in sides for a, b in combinations(side, 2)]
     if pairs:
         furthest = float(np.quantile(pairs, AA_QUANTILE, method="higher"))

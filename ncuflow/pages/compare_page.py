@@ -44,6 +44,8 @@ WORK = (
 )  # of another kernel: the work that it makes of the same call
 MOST = 0.5  # of a change: a cause with less did not take most of it
 MOST_FACTS = 12
+# causes that are another time of what both sides did alike
+TIMES_ONLY = ("clock", "execution", "copy_changed", "gap")
 SAID_BY_PARTS = ("instructions executed", "SM clock", "active warps per scheduler")
 
 
@@ -80,8 +82,10 @@ def _counts(points: Iterable[PointChange]) -> dict[str, Counter[str]]:
     return dict(sorted(out.items()))
 
 
-def _told(point: PointChange) -> tuple[PointChange, str | None, list[tuple[str, Change]]]:
-    """(the point with what is worth a line of its causes, its figure, its other times that changed)."""
+def _told(
+    point: PointChange,
+) -> tuple[PointChange, str | None, list[tuple[str, Change]], list[float]]:
+    """(the point with what is worth a line of its causes, its figure, its other times that changed, µs of the other causes)."""
     causes = [
         replace(
             cause,
@@ -89,11 +93,18 @@ def _told(point: PointChange) -> tuple[PointChange, str | None, list[tuple[str, 
             facts=[_fact(fact) for fact in _ordered(cause) if not _said(fact, cause)],
         )
         for cause in point.causes
-        if abs(cause.share_of_delta or 0) >= LEAST_SHARE or cause.delta_us is None
+        if _worth_a_line(cause)
     ]
+    smaller = [cause.delta_us or 0.0 for cause in point.causes if not _worth_a_line(cause)]
     others = [(metric, row) for metric, row in point.metrics.items() if metric != point.metric]
     also = [(metric, row) for metric, row in others if row.changed]
-    return replace(point, causes=causes), figure_name(point), also
+    return replace(point, causes=causes), figure_name(point), also, smaller
+
+
+def _worth_a_line(cause: Cause) -> bool:
+    """Large enough, or something that another binary or another call did: of those none is left out."""
+    small = cause.delta_us is not None and abs(cause.share_of_delta or 0) < LEAST_SHARE
+    return not small or cause.kind not in TIMES_ONLY
 
 
 def _said(fact: Fact, cause: Cause) -> bool:
@@ -183,7 +194,10 @@ def _ran(steps: Sequence[PointChange | None]) -> list[str]:
     """What ran for a point, step by step, where another kernel took a place: ``a (its header) → b (its header)``."""
     return [
         "; ".join(
-            f"{_from(point.target, cause.base)} → {_from(point.target, cause.head)}"
+            " → ".join(
+                ", ".join(_from(point.target, kernel) for kernel in _names(side))
+                for side in (cause.base, cause.head)
+            )
             for cause in point.causes
             if cause.kind == "kernel_replaced"
         )
@@ -191,6 +205,11 @@ def _ran(steps: Sequence[PointChange | None]) -> list[str]:
         else ""
         for point in steps
     ]
+
+
+def _names(kernels: Value) -> list[Value]:
+    """One kernel, or several that stand for one another as a whole."""
+    return kernels if isinstance(kernels, list) else [kernels]
 
 
 def _from(target: str, kernel: Value) -> str:

@@ -95,7 +95,8 @@ def _errors(residuals: Sequence[Residual], points: Sequence[Prediction]) -> dict
     return {
         "n": len(residuals),
         "median_error": exp(median(abs(r.off) for r in residuals)) - 1,
-        "bias": exp(median(r.off for r in residuals)) - 1,
+        # of the predictions, as the page's column "off" has it; a residual is measured over predicted
+        "bias": exp(-median(r.off for r in residuals)) - 1,
         "factors": {name: exp(width_of(residuals, kind)) for name, kind in kinds.items()},
         "of_kind": {
             name: sum(r.bounded == kind for r in residuals) for name, kind in kinds.items()
