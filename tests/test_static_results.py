@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT
 
 from ncuflow.cli import dispatch
+from ncuflow.findings.ceilings import datasheet
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.io import read_json, write_json
 from ncuflow.static import dsl, predict
@@ -164,6 +165,27 @@ def test_no_launch_is_shorter_than_its_bounds_allow():
     )
     assert free.low < 0.1 * free.us
     assert held.low == pytest.approx(0.9 * held.us)
+
+
+def test_what_a_launch_reads_passes_dram_whatever_l2_holds(rmsnorm):
+    """A launch is timed after a flush: L2 may keep what is written, and no input."""
+    gbs, l2 = datasheet(A100.gpu)["dram_gbs"], A100.l2_bytes
+    decode = results(load("decode"), [{}, {"batch": [1]}], stored("8.0"), A100)
+    found = {c.point: c for c in predict.cases([decode, rmsnorm], 3.0)}
+    for batch in (1, 32):  # one tensor fits into L2 altogether
+        read = (1 + 2 * 2048) * batch * 32 * 128 * 2
+        one = found[f"decode/B{batch}_L2048_H32_K32_D128_P16_f16_cc"]
+        assert one.least_us == pytest.approx(read / gbs / 1e3)
+    norms = {r: found[f"rmsnorm/rmsnorm_R{r}_D4096_f16"] for r in (512, 16384)}
+    small, large = (norms[r].least_us * gbs * 1e3 for r in norms)
+    assert small == pytest.approx((512 + 1) * 4096 * 2)
+    assert large == pytest.approx((2 * 16384 + 1) * 4096 * 2 - l2)
+    # nothing is known of a target that does not say what it writes
+    unknown = {**decode, "target": "none of these"}
+    assert predict.cases([unknown], 3.0)[0].least_us < one.least_us
+    # parameters that a recording lacks had their defaults
+    older = [{**p, "params": {"batch": 32, "kv_len": 2048}} for p in decode["points"][:1]]
+    assert predict.cases([{**decode, "points": older}], 3.0)[0].least_us == one.least_us
 
 
 def test_the_width_of_an_interval_is_never_less_than_what_was_seen():
