@@ -391,8 +391,13 @@ def test_shipped_claims_are_valid_and_worded_out():
 
 
 def test_page_shows_every_claim(tmp_path):
+    expected = {"value": 4000, "unit": "GB/s", "gpu": "a GPU", "expected": True}
     loaded = files.load(
-        write(tmp_path / "claims", claim(), claim(id="y", applies={"target": "rope"}))
+        write(
+            tmp_path / "claims",
+            claim(),
+            claim(id="y", applies={"target": "rope"}, published=expected),
+        )
     )
     evidence = Grounds({"decode": results(*POINTS)})
     records = [audit.judge(one, evidence).as_json() for one in loaded]
@@ -408,6 +413,7 @@ def test_page_shows_every_claim(tmp_path):
         assert record["statement"] in row and record["reason"] in row
     (confirmed,) = [row for row in rows if "(`x`)" in row]
     assert "| 4 000 GB/s; allowed: within, tolerance 10 % |" in confirmed
+    assert "| 4 000 GB/s, expected of a GPU, not measured" in page
     assert (
         "| **4 000 GB/s**, difference 0 GB/s; `decode/B128`, the highest of 3 points |" in confirmed
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -246,19 +247,32 @@ def test_a_gpu_without_a_datasheet_is_refused(rmsnorm):
         predict.predictions([timed(rmsnorm, "NVIDIA Nothing", 1)], [rmsnorm])
 
 
+MEASURED = """
+claims:
+  - id: somebodys
+    statement: A norm of somebody's reaches 4.4 % of the bandwidth.
+    source: {document: a page, section: a table}
+    published: {value: 4.4, unit: "% of peak", gpu: NVIDIA A100, architecture: sm_80, convention: x and y once}
+    applies: {target: rmsnorm, where: variant == "rmsnorm" and rows == 32 and hidden == 4096}
+    decide: {value: 100 * gbs_fraction_datasheet, aggregate: max, compare: within, tolerance: {relative: 0.1}}
+"""
+
+
 def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
+    files = str(shutil.copytree(ROOT / "claims", tmp_path / "claims"))
+    (tmp_path / "claims/measured.yaml").write_text(MEASURED, encoding="utf-8")
     sides = {"here": timed(rmsnorm, "NVIDIA H200", 1 / 4.8), "there": rmsnorm}
     for name, found in sides.items():
         write_json(tmp_path / name / "rmsnorm_results.json", found)
         folder = ["--results", str(tmp_path / name)]
-        claims = ["--claims", str(ROOT / "claims"), "--out", str(tmp_path / name / "claims.json")]
+        claims = ["--claims", files, "--out", str(tmp_path / name / "claims.json")]
         assert dispatch(["claims", *folder, *claims]) == 0
     here, there = str(tmp_path / "here"), str(tmp_path / "there")
     predictions = str(tmp_path / "there/predictions.json")
     assert dispatch(["predict", "--measured", here, "--on", there, "--out", predictions]) == 0
     claims = [
         "--claims",
-        str(ROOT / "claims"),
+        files,
         "--out",
         str(tmp_path / "there/claims_predicted.json"),
     ]
@@ -274,12 +288,19 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
     assert "| point | predicted, not measured | interval |" in text
     assert "is not known before one of them is measured" in text
     assert "| `cascade` | 20, 29 to 56 |" in text
-    # a figure of somebody's A100 beside what is predicted for it, and no verdict of it
-    row = next(
-        line for line in text.splitlines() if line.startswith("| RMSNorm at batch 1 reaches 5")
-    )
-    assert "predicted" not in row
-    assert re.search(r"\| 5 % of peak \| 0\.\d+ \(0\.\d+ to 0\.\d+\) % of peak \| \*\*no\*\*", text)
+    # a figure of somebody's A100 beside what is predicted for it and how it counts, and no verdict of it
+    interval = r"4.\d+ \(\d.\d+ to \d+(\.\d+)?\) % of peak; x and y once"
+    start = r"\| A norm of somebody's reaches 4.4 % of the bandwidth. \|"
+    assert re.search(rf"{start} a measured time \| {interval} \|\n", text)
+    assert re.search(rf"{start} 4.4 % of peak \| {interval} \| yes \|\n", text)
+    assert "held against: 1 of 1 lie inside the interval" in text
+    # what somebody only expected tests no prediction, which may speak against it
+    expected = text[text.index("## What was expected") :]
+    assert "0 of 3 lie inside the interval" in expected
+    start = r"\| RMSNorm at batch 1 reaches 5 % of the bandwidth. \|"
+    interval = r"0\.\d+ \(0\.\d+ to 0\.\d+\) % of peak"
+    assert re.search(rf"{start} predicted not to hold \| {interval} \|", text)
+    assert re.search(rf"{start} 5 % of peak \| {interval} \| \*\*no\*\* \|", expected)
     fused = next(
         line
         for line in text.splitlines()
