@@ -480,6 +480,18 @@ def test_the_usable_peak_is_the_sustained_one_and_of_no_point(recorded):
     assert found["reason"].startswith("Here a large matrix product sustains 658 of 990 TFLOPS")
 
 
+def test_a_rate_of_analytic_bytes_is_called_one_and_what_l2_kept_is_said(recorded):
+    few = recorded["expectation-rmsnorm-b128"]["reason"]  # what it writes stays in L2
+    assert re.fullmatch(
+        r"Here \d+ GB/s of analytic bytes\. "
+        r"Under ncu 1\.1 MB of these 2\.1 MB passed DRAM within the launch; the rest did not\.",
+        few,
+    )
+    many = recorded["rmsnorm-peaks-at-26-percent"]["reason"]
+    assert re.match(r"The peak measured is \d+ GB/s of analytic bytes, 85 % of the datasheet", many)
+    assert "passed DRAM" not in many
+
+
 def test_the_least_busy_prefill_is_limited_by_what_its_page_says(recorded, finished):
     found = recorded["prefill-compute-bound"]
     label = found["measured"]["point"].split("/")[1]
