@@ -155,6 +155,7 @@ class Target:
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
     silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others
     memory     bytes that a point takes on the GPU; its work's unless given
+    written    of its work's bytes, those that its kernels write, or read again after that: L2 may keep them from DRAM
     small      the sizes of a launch that only has to run
     order      where the target stands on pages; equal ones by name
     templates  parameter names, by kernel, that FlashInfer's headers do not tell
@@ -177,6 +178,7 @@ class Target:
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
     silences: Callable[[Params], bool] = lambda p: False
     memory: Callable[[Params], int] | None = None
+    written: Callable[[Params], int] | None = None
     small: Params = field(default_factory=dict)
     kernels: tuple[Symbol, ...] = ()
     functions: tuple[Symbol, ...] = ()

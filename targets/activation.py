@@ -107,6 +107,7 @@ TARGET = Target(
     small={"tokens": 16},
     id=point_id,
     work=work,
+    written=lambda p: work(p).bytes - 2 * p["tokens"] * p["hidden"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     generate=modules,
     kernels=(Symbol("act_and_mul_kernel", "activation.cuh"),),

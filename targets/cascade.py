@@ -215,6 +215,7 @@ TARGET = Target(
     silences=lambda p: bool(p["variant"] == "cascade"),
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
+    written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     generate=modules,
     kernels=(

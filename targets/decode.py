@@ -252,6 +252,7 @@ TARGET = Target(
     unable=unable,
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
+    written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     generate=modules,
     kernels=(

@@ -48,12 +48,23 @@ def work(p: Params) -> Work:
     query read. Bytes: q, k, v, o and both gates once, the final state written."""
     tokens, heads = p["batch"] * p["seq_len"], p["v_heads"]
     elements = 2 * tokens * (p["q_heads"] + heads) * HEAD_DIM
-    state = p["batch"] * heads * HEAD_DIM * HEAD_DIM * 4
+    state = _state(p)
     return Work(
         flops=6 * tokens * heads * HEAD_DIM * HEAD_DIM,
         bytes=elements * ITEMSIZE[p["dtype"]] + 2 * tokens * heads * 4 + state,
         convention="ncuflow: 6*D*D per token and value head; q, k, v, o, gates once, final state written",
     )
+
+
+def _state(p: Params) -> int:
+    """Bytes of the final states."""
+    return int(p["batch"] * p["v_heads"] * HEAD_DIM * HEAD_DIM * 4)
+
+
+def written(p: Params) -> int:
+    """The output and the final states."""
+    out = p["batch"] * p["seq_len"] * p["v_heads"] * HEAD_DIM
+    return int(out) * ITEMSIZE[p["dtype"]] + _state(p)
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -140,6 +151,7 @@ TARGET = Target(
     unable=unable,
     memory=lambda p: 8 * work(p).bytes,  # float32 copies of the reference
     work=work,
+    written=written,
     prepare=prepare,
     generate=modules,
     kernels=(Symbol("delta_rule", ""),),  # of the CuTe DSL: no header declares it

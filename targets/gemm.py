@@ -230,6 +230,7 @@ TARGET = Target(
     unable=unable,
     memory=lambda p: 4 * work(p).bytes + WORKSPACE_BYTES,  # float32 copies of the reference
     work=work,
+    written=lambda p: 2 * p["batch"] * p["m"] * p["n"],
     prepare=prepare,
     generate=modules,
     kernels=(  # the libraries' kernels have names of their own

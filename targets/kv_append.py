@@ -25,9 +25,14 @@ def work(p: Params) -> Work:
     elements = tokens * sum(_product(shape) for shape in _shapes(p))
     return Work(
         flops=0,
-        bytes=2 * elements * ITEMSIZE[p["dtype"]] + 8 * tokens,
+        bytes=2 * elements * ITEMSIZE[p["dtype"]] + _looked_up(p),
         convention="ncuflow: what is appended read and written, batch index and position read",
     )
+
+
+def _looked_up(p: Params) -> int:
+    """Bytes of each token's batch index and position."""
+    return 8 * int(p["batch"]) * int(p["append_len"])
 
 
 def prepare(p: Params, seed: int = 0) -> Launch:
@@ -97,6 +102,7 @@ TARGET = Target(
     small={"batch": 1, "append_len": 16},
     id=point_id,
     work=work,
+    written=lambda p: (work(p).bytes - _looked_up(p)) // 2,
     prepare=prepare,
     kernels=(
         Symbol("AppendPagedKVCacheKernel", "page.cuh"),

@@ -89,6 +89,7 @@ TARGET = Target(
     small={"seq_len": 128},
     id=point_id,
     work=work,
+    written=lambda p: work(p).bytes // (_states(p) + 1),
     prepare=prepare,
     kernels=tuple(
         Symbol(f"Merge{kind}Kernel", "attention/cascade.cuh")

@@ -161,6 +161,7 @@ TARGET = Target(
     unable=unable,
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
+    written=lambda p: p["batch"] * p["heads"] * LATENT * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     generate=modules,
     kernels=(

@@ -268,6 +268,9 @@ TARGET = Target(
     silences=lambda p: bool(p["variant"] == "fa3"),
     memory=lambda p: work(p).bytes + 2 * WORKSPACE_BYTES,
     work=work,
+    written=lambda p: (
+        (p["chunk"] + p["batch"]) * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]]
+    ),
     prepare=prepare,
     generate=modules,
     kernels=(

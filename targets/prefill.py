@@ -82,7 +82,7 @@ def work(p: Params) -> Work:
     scores = sum(s * s for s in found) * (1 if p["causal"] else 2)
     if p["window"]:
         scores = sum(2 * _pairs(s, p["window"] + 1) for s in found)
-    query, out = (1, 2) if p["dtype"] == FP8 else (ITEMSIZE[p["dtype"]],) * 2
+    query, out = _itemsizes(p)
     cached = 1 if p["kv"] == FP8 else query
     return Work(
         flops=scores * h * 2 * d,
@@ -90,6 +90,11 @@ def work(p: Params) -> Work:
         convention="FlashInfer attention_flops: causal counts half; q, k, v, o once"
         + ", pairs within the window alone" * bool(p["window"]),
     )
+
+
+def _itemsizes(p: Params) -> tuple[int, int]:
+    """Bytes of an element of the query and of the output."""
+    return (1, 2) if p["dtype"] == FP8 else (ITEMSIZE[p["dtype"]],) * 2
 
 
 def _pairs(rows: int, window: int) -> int:
@@ -345,6 +350,7 @@ TARGET = Target(
     silences=lambda p: p["backend"] != "fa2",
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
+    written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
     prepare=prepare,
     generate=modules,
     kernels=(

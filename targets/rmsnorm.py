@@ -69,6 +69,14 @@ def work(p: Params) -> Work:
     )
 
 
+def written(p: Params) -> int:
+    """What the kernels write; of the separate add also what the norm reads again."""
+    _, tensors, _ = _VARIANTS[p["variant"]]
+    inputs = 2 if "add" in p["variant"] else 1
+    quantised = 1 if p["variant"] == "rmsnorm_quant" else 0
+    return int(p["rows"] * p["hidden"]) * ((tensors - inputs) * ITEMSIZE[p["dtype"]] + quantised)
+
+
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why no GPU runs the point; None if one can."""
     if p["variant"] == "layernorm" and p["dtype"] != "bf16":
@@ -256,6 +264,7 @@ TARGET = Target(
     memory=lambda p: 2 * work(p).bytes,
     silences=lambda p: p["norm"] != "cuda",  # a kernel of CuTe DSL is one that nsys does not record
     work=work,
+    written=written,
     prepare=prepare,
     kernels=tuple(
         Symbol(name, "norm.cuh")

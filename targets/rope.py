@@ -55,7 +55,7 @@ def work(p: Params) -> Work:
     element (a rotated pair takes 4 multiplications and 2 additions); sines are not counted.
     """
     n, dim = p["tokens"], p["head_dim"]
-    elements = (p["qo_heads"] + p["kv_heads"]) * dim * n
+    elements = _elements(p)
     cache = 4 * dim * n if p["variant"] == "cos_sin_cache" else 0
     return Work(
         flops=3 * elements,
@@ -63,6 +63,11 @@ def work(p: Params) -> Work:
         convention="FlashInfer: q, k read and written, fp32 cache and positions read; "
         "3 FLOPs per element",
     )
+
+
+def _elements(p: Params) -> int:
+    """Of q and k."""
+    return int((p["qo_heads"] + p["kv_heads"]) * p["head_dim"] * p["tokens"])
 
 
 def _position_bytes(p: Params) -> int:
@@ -177,6 +182,7 @@ TARGET = Target(
     unable=unable,
     memory=lambda p: 2 * work(p).bytes,
     work=work,
+    written=lambda p: _elements(p) * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     kernels=tuple(
         Symbol(f"BatchQKApplyRotary{kind}Kernel", "pos_enc.cuh")

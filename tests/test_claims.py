@@ -391,8 +391,13 @@ def test_shipped_claims_are_valid_and_worded_out():
 
 
 def test_page_shows_every_claim(tmp_path):
+    expected = {"value": 4000, "unit": "GB/s", "gpu": "a GPU", "expected": True}
     loaded = files.load(
-        write(tmp_path / "claims", claim(), claim(id="y", applies={"target": "rope"}))
+        write(
+            tmp_path / "claims",
+            claim(),
+            claim(id="y", applies={"target": "rope"}, published=expected),
+        )
     )
     evidence = Grounds({"decode": results(*POINTS)})
     records = [audit.judge(one, evidence).as_json() for one in loaded]
@@ -408,6 +413,7 @@ def test_page_shows_every_claim(tmp_path):
         assert record["statement"] in row and record["reason"] in row
     (confirmed,) = [row for row in rows if "(`x`)" in row]
     assert "| 4 000 GB/s; allowed: within, tolerance 10 % |" in confirmed
+    assert "| 4 000 GB/s, expected of a GPU, not measured" in page
     assert (
         "| **4 000 GB/s**, difference 0 GB/s; `decode/B128`, the highest of 3 points |" in confirmed
     )
@@ -472,6 +478,18 @@ def test_the_usable_peak_is_the_sustained_one_and_of_no_point(recorded):
     found = recorded["public-a100-usable-peak"]
     assert found["verdict"] == "differs by architecture" and found["measured"]["point"] is None
     assert found["reason"].startswith("Here a large matrix product sustains 658 of 990 TFLOPS")
+
+
+def test_a_rate_of_analytic_bytes_is_called_one_and_what_l2_kept_is_said(recorded):
+    few = recorded["expectation-rmsnorm-b128"]["reason"]  # what it writes stays in L2
+    assert re.fullmatch(
+        r"Here \d+ GB/s of analytic bytes\. "
+        r"Under ncu 1\.1 MB of these 2\.1 MB passed DRAM within the launch; the rest did not\.",
+        few,
+    )
+    many = recorded["rmsnorm-peaks-at-26-percent"]["reason"]
+    assert re.match(r"The peak measured is \d+ GB/s of analytic bytes, 85 % of the datasheet", many)
+    assert "passed DRAM" not in many
 
 
 def test_the_least_busy_prefill_is_limited_by_what_its_page_says(recorded, finished):

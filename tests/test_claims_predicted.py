@@ -76,6 +76,14 @@ def test_no_prediction_overrules_a_figure_of_the_gpu_itself(tmp_path):
     assert (found["verdict"], found["figure"]) == ("open", 9000)
 
 
+def test_what_was_expected_of_the_gpu_itself_is_predicted(tmp_path):
+    how = decide("gbs", "within", tolerance={"relative": 0.1})
+    expected = {"value": 9000, "unit": "GB/s", "expected": True, **A100}
+    found = judged(tmp_path, published=expected, decide=how)
+    assert found["verdict"] == "predicted not to hold"
+    assert (found["figure"], found["expected"]) == (9000, True)
+
+
 def test_what_else_is_unknown_is_not_decided(tmp_path):
     lacking = {"decode/B1": TIMES["decode/B1"]}
     at_most = decide("gbs", "at most", "all")

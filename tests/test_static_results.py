@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from dataclasses import replace
 from statistics import median
 
@@ -12,6 +13,7 @@ import pytest
 from conftest import ROOT
 
 from ncuflow.cli import dispatch
+from ncuflow.findings.ceilings import datasheet
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.io import read_json, write_json
 from ncuflow.static import dsl, predict
@@ -167,6 +169,27 @@ def test_no_launch_is_shorter_than_its_bounds_allow():
     assert held.low == pytest.approx(0.9 * held.us)
 
 
+def test_what_a_launch_reads_passes_dram_whatever_l2_holds(rmsnorm):
+    """A launch is timed after a flush: L2 may keep what is written, and no input."""
+    gbs, l2 = datasheet(A100.gpu)["dram_gbs"], A100.l2_bytes
+    decode = results(load("decode"), [{}, {"batch": [1]}], stored("8.0"), A100)
+    found = {c.point: c for c in predict.cases([decode, rmsnorm], 3.0)}
+    for batch in (1, 32):  # one tensor fits into L2 altogether
+        read = (1 + 2 * 2048) * batch * 32 * 128 * 2
+        one = found[f"decode/B{batch}_L2048_H32_K32_D128_P16_f16_cc"]
+        assert one.least_us == pytest.approx(read / gbs / 1e3)
+    norms = {r: found[f"rmsnorm/rmsnorm_R{r}_D4096_f16"] for r in (512, 16384)}
+    small, large = (norms[r].least_us * gbs * 1e3 for r in norms)
+    assert small == pytest.approx((512 + 1) * 4096 * 2)
+    assert large == pytest.approx((2 * 16384 + 1) * 4096 * 2 - l2)
+    # nothing is known of a target that does not say what it writes
+    unknown = {**decode, "target": "none of these"}
+    assert predict.cases([unknown], 3.0)[0].least_us < one.least_us
+    # parameters that a recording lacks had their defaults
+    older = [{**p, "params": {"batch": 32, "kv_len": 2048}} for p in decode["points"][:1]]
+    assert predict.cases([{**decode, "points": older}], 3.0)[0].least_us == one.least_us
+
+
 def test_the_width_of_an_interval_is_never_less_than_what_was_seen():
     assert width([0.1]) == 0.1
     assert width([*[0.1] * 95, *[-0.5] * 5]) == 0.1
@@ -236,19 +259,32 @@ def test_a_gpu_without_a_datasheet_is_refused(rmsnorm):
         predict.predictions([timed(rmsnorm, "NVIDIA Nothing", 1)], [rmsnorm])
 
 
+MEASURED = """
+claims:
+  - id: somebodys
+    statement: A norm of somebody's reaches 4.4 % of the bandwidth.
+    source: {document: a page, section: a table}
+    published: {value: 4.4, unit: "% of peak", gpu: NVIDIA A100, architecture: sm_80, convention: x and y once}
+    applies: {target: rmsnorm, where: variant == "rmsnorm" and rows == 32 and hidden == 4096}
+    decide: {value: 100 * gbs_fraction_datasheet, aggregate: max, compare: within, tolerance: {relative: 0.1}}
+"""
+
+
 def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
+    files = str(shutil.copytree(ROOT / "claims", tmp_path / "claims"))
+    (tmp_path / "claims/measured.yaml").write_text(MEASURED, encoding="utf-8")
     sides = {"here": timed(rmsnorm, "NVIDIA H200", 1 / 4.8), "there": rmsnorm}
     for name, found in sides.items():
         write_json(tmp_path / name / "rmsnorm_results.json", found)
         folder = ["--results", str(tmp_path / name)]
-        claims = ["--claims", str(ROOT / "claims"), "--out", str(tmp_path / name / "claims.json")]
+        claims = ["--claims", files, "--out", str(tmp_path / name / "claims.json")]
         assert dispatch(["claims", *folder, *claims]) == 0
     here, there = str(tmp_path / "here"), str(tmp_path / "there")
     predictions = str(tmp_path / "there/predictions.json")
     assert dispatch(["predict", "--measured", here, "--on", there, "--out", predictions]) == 0
     claims = [
         "--claims",
-        str(ROOT / "claims"),
+        files,
         "--out",
         str(tmp_path / "there/claims_predicted.json"),
     ]
@@ -264,12 +300,19 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
     assert "| point | predicted, not measured | interval |" in text
     assert "is not known before one of them is measured" in text
     assert "| `cascade` | 20, 29 to 56 |" in text
-    # a figure of somebody's A100 beside what is predicted for it, and no verdict of it
-    row = next(
-        line for line in text.splitlines() if line.startswith("| RMSNorm at batch 1 reaches 5")
-    )
-    assert "predicted" not in row
-    assert re.search(r"\| 5 % of peak \| 0\.\d+ \(0\.\d+ to 0\.\d+\) % of peak \| \*\*no\*\*", text)
+    # a figure of somebody's A100 beside what is predicted for it and how it counts, and no verdict of it
+    interval = r"4.\d+ \(\d.\d+ to \d+(\.\d+)?\) % of peak; x and y once"
+    start = r"\| A norm of somebody's reaches 4.4 % of the bandwidth. \|"
+    assert re.search(rf"{start} a measured time \| {interval} \|\n", text)
+    assert re.search(rf"{start} 4.4 % of peak \| {interval} \| yes \|\n", text)
+    assert "held against: 1 of 1 lie inside the interval" in text
+    # what somebody only expected tests no prediction, which may speak against it
+    expected = text[text.index("## What was expected") :]
+    assert "0 of 3 lie inside the interval" in expected
+    start = r"\| RMSNorm at batch 1 reaches 5 % of the bandwidth. \|"
+    interval = r"0\.\d+ \(0\.\d+ to 0\.\d+\) % of peak"
+    assert re.search(rf"{start} predicted not to hold \| {interval} \|", text)
+    assert re.search(rf"{start} 5 % of peak \| {interval} \| \*\*no\*\* \|", expected)
     fused = next(
         line
         for line in text.splitlines()

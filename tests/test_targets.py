@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import math
@@ -170,6 +171,36 @@ def test_every_sweep_of_the_configuration_expands(name: str) -> None:
         assert found
         moved = [target.work(point.params).bytes for point in found]
         assert moved == [None] * len(found) if name == "apis" else min(moved) > 0
+
+
+def points_of(name: str) -> list[sweep.Planned]:
+    """Of every sweep of the configuration."""
+    config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
+    blocks = [sweeps[name] for sweeps in config["sweeps"].values() if name in sweeps]
+    return [point for some in blocks for point in sweep.points(load(name), some)]
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"apis", "sampling"}))
+def test_a_target_writes_less_than_it_moves(name: str) -> None:
+    target = load(name)
+    assert target.written is not None
+    found = points_of(name)
+    assert found
+    for point in found:
+        assert 0 < target.written(point.params) < target.work(point.params).bytes, point.id
+
+
+@pytest.mark.parametrize("name", ["decode", "merge_state", "prefill", "rmsnorm", "rope"])
+def test_what_a_target_does_not_write_passed_dram(name: str) -> None:
+    """By the counters of the sample, which ncu read after it had flushed the caches."""
+    with (ROOT / "docs/sample/tables" / name / "measurements.csv").open(encoding="utf-8") as file:
+        counted = {row["point"]: row["bytes_dram_counted"] for row in csv.DictReader(file)}
+    target = load(name)
+    found = [point for point in points_of(name) if counted.get(point.id)]
+    assert found and target.written is not None
+    for point in found:
+        read = target.work(point.params).bytes - target.written(point.params)
+        assert float(counted[point.id]) >= read, point.id
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class Published(Strict):
 
     range: its lower and upper end, None for an open one; architecture: None where the claim is not
     about a GPU; ceiling: the peak of that GPU in the same unit, of which the figure is then compared
-    as a fraction.
+    as a fraction; expected: it is what the source expects of that GPU, not what it measured there.
     """
 
     value: Number | None
@@ -96,6 +96,7 @@ class Published(Strict):
     architecture: Architecture | None = None
     ceiling: Number | None = None
     flashinfer: str | None = None
+    expected: bool = False
 
     @model_validator(mode="after")
     def _possible(self) -> Published:

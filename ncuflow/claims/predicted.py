@@ -10,8 +10,8 @@ that is of this architecture or of none, FILE.json says what the whole interval 
     open                     the interval lies on both sides, or what the claim needs is no time
 
 It is a word of its own: no prediction confirms or refutes. A figure that was published of this architecture is a
-measurement of somebody's, which no prediction overrules: it stays open, and FILE.json says whether it lies
-inside the interval.
+measurement of somebody's, which no prediction overrules: it stays open, and FILE.json has it, to be held against
+the interval. What somebody expected without measuring it is predicted to hold or not like any other claim.
 """
 
 from __future__ import annotations
@@ -94,9 +94,11 @@ def _judged(claim: Claim, decide: Decision, ranges: Sequence[Range | None]) -> d
         holds, fails = holds and some, fails and decide.aggregate == "all"
     shown = (max if some else min)(known, key=best.__getitem__ if fails else worst.__getitem__)
     quoted = decide.compare == "within" and claim.published.gpu is not None
+    measured = quoted and not claim.published.expected
     return {
-        "verdict": OPEN if quoted else HOLDS if holds else FAILS if fails else OPEN,
+        "verdict": OPEN if measured else HOLDS if holds else FAILS if fails else OPEN,
         "figure": wanted.value if quoted else None,
+        "expected": claim.published.expected,
         "unit": "" if isinstance(shown.value, bool) else wanted.unit,
         "points": len(ranges),
         **shown._asdict(),

@@ -172,9 +172,19 @@ def _claims(
             name = "predicted" if found and found["verdict"] != OPEN else "open"
         groups[name].append({**record, "predicted": found, "lacking": _lacking(record)})
     said = [r for group in ("predicted", "open") for r in groups[group] if r["predicted"]]
-    figures = [r for r in said if r["predicted"]["figure"] is not None]
-    inside = sum(p["low"] <= p["figure"] <= p["high"] for p in (r["predicted"] for r in figures))
+    published = [r for r in said if r["predicted"]["figure"] is not None]
+    figures = {
+        kind: [r for r in published if r["predicted"]["expected"] is expected]
+        for kind, expected in (("measured", False), ("expected", True))
+    }
+    inside = {kind: sum(map(_inside, rows)) for kind, rows in figures.items()}
     return {"total": len(static), **groups, "figures": figures, "inside": inside}
+
+
+def _inside(record: ClaimRow) -> bool:
+    """Whether the published figure lies inside the interval."""
+    found = record["predicted"]
+    return bool(found["low"] <= found["figure"] <= found["high"])
 
 
 def _lacking(record: ClaimRow) -> str:

@@ -29,7 +29,7 @@ from ncuflow.static.device import Device
 SHARPNESS = 2.0  # q: how little two bounds of equal size add to each other
 COVERED = 0.9  # of the points lie inside an interval
 # Times the width (as a log) of an interval on another GPU of the architecture: between H100 and H200 the one direction needs
-# 1.45, the other 0.95 (benchmarks/RESULTS.md).
+# 1.35, the other 0.9 (benchmarks/RESULTS.md).
 OTHER_GPU = 1.5
 ACROSS = 2.0  # times the width (as a log) of an interval on another architecture, which nothing here measures
 FEWEST_OF_KIND = 10  # residuals of a kind of point for an interval of its own
@@ -61,7 +61,8 @@ class Case:
     """A point on a GPU: its bounds in µs at full peaks, and the time that was measured, None on a GPU without.
 
     kernel: what is fitted together; floor_us: what the events themselves take; least_us: no launch is
-    shorter: its arithmetic at the peak, its traffic less what L2 may keep.
+    shorter: its arithmetic at the peak, its traffic less what L2 may keep. Every launch is timed after a flush, so
+    that what it reads passes DRAM: only what it writes may stay in L2.
     """
 
     point: str
@@ -94,8 +95,11 @@ class Prediction:
     bounded: bool
 
 
-def case(point: Point, rates: Rates, floor_us: float) -> Case | None:
-    """A point of results on a GPU; None where its launch or its work is not known."""
+def case(point: Point, rates: Rates, floor_us: float, written: int | None = None) -> Case | None:
+    """A point of results on a GPU; None where its launch or its work is not known.
+
+    written: of its bytes, those that it writes; None where that is not known, which could be all.
+    """
     row = point["measurement"]
     known = (row["grid_size"], row["main_kernel"], row["flops_analytic"], row["bytes_analytic"])
     if point["status"] != "ok" or None in known:
@@ -105,6 +109,7 @@ def case(point: Point, rates: Rates, floor_us: float) -> Case | None:
     if not peak:
         return None
     dram_us, sm_us = moved / rates.dram_gbs / 1e3, flops / peak / 1e6
+    kept = min(rates.device.l2_bytes, moved if written is None else written)
     return Case(
         point=point["point"],
         target=row["target"],
@@ -114,7 +119,7 @@ def case(point: Point, rates: Rates, floor_us: float) -> Case | None:
         cycle_ns=1e3 / rates.device.boost_mhz,
         floor_us=row["time_floor_us"] or floor_us,
         measured_us=row["time_cold_us"],
-        least_us=max(sm_us, dram_us * max(0.0, 1 - rates.device.l2_bytes / moved)),
+        least_us=max(sm_us, dram_us * max(0.0, 1 - kept / moved)),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from ncuflow.findings import stored
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.io import UsageError, write_json
-from ncuflow.model import Provenance, Results
+from ncuflow.model import Point, Provenance, Results
 from ncuflow.static.device import device
 from ncuflow.static.model import (
     ACROSS,
@@ -33,6 +33,7 @@ from ncuflow.static.model import (
     case,
     width_of,
 )
+from ncuflow.target import Target, known
 
 
 def cases(results: Sequence[Results], floor_us: float) -> list[Case]:
@@ -44,8 +45,20 @@ def cases(results: Sequence[Results], floor_us: float) -> list[Case]:
         if sheet is None:
             raise ValueError(f"{gpu}: no datasheet in datasheets.yaml")
         rates = Rates(sheet["dram_gbs"], device(gpu))
-        found += [one for point in result["points"] if (one := case(point, rates, floor_us))]
+        target = known().get(result["target"])
+        found += [
+            one
+            for point in result["points"]
+            if (one := case(point, rates, floor_us, _written(target, point)))
+        ]
     return found
+
+
+def _written(target: Target | None, point: Point) -> int | None:
+    """What a point writes; a recording may lack parameters that were added later, which then had their default."""
+    if target is None or target.written is None:
+        return None
+    return target.written({**target.parameters, **point["params"]})
 
 
 def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[str, Any]:
@@ -63,8 +76,8 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
         raise ValueError(f"{origins[0]['gpu']}: none of these points was timed")
     floor = median(case.floor_us for case in here)
     there = cases(wanted, floor)
-    known = [case for case in there if case.measured_us is not None]
-    crossed = model.residuals_on(known)
+    timed = [case for case in there if case.measured_us is not None]
+    crossed = model.residuals_on(timed)
     residuals = model.residuals
     across = _wider(*origins)
     found = model.predict(there, residuals, across)
