@@ -492,6 +492,20 @@ def test_a_rate_of_analytic_bytes_is_called_one_and_what_l2_kept_is_said(recorde
     assert "passed DRAM" not in many
 
 
+def test_use_of_the_tensor_pipe_is_that_of_the_whole_kernel(recorded, finished):
+    found = recorded["gap-decode-tensor-use"]
+    results = json.loads((finished.outputs / "results/decode_results.json").read_text())
+    (main,) = [
+        kernel["metrics"]
+        for point in results["points"]
+        if point["point"] == found["measured"]["point"]
+        for kernel in point["kernels"]
+    ]
+    assert main["tensor_pipe_elapsed_pct"] < main["tensor_pipe_pct"]
+    assert found["measured"]["value"] == main["tensor_pipe_elapsed_pct"]
+    assert found["reason"].endswith("the tensor pipe is busy in 11 % of the kernel's cycles.")
+
+
 def test_the_least_busy_prefill_is_limited_by_what_its_page_says(recorded, finished):
     found = recorded["prefill-compute-bound"]
     label = found["measured"]["point"].split("/")[1]

@@ -13,7 +13,7 @@ from ncuflow.parsers.registry import METRICS
 
 MAIN = {
     "sm_throughput_pct": 31.0, "memory_throughput_pct": 83.0, "dram_throughput_pct": 82.0,
-    "l2_throughput_pct": 53.0, "l1_throughput_pct": 47.0, "tensor_pipe_pct": 19.0,
+    "l2_throughput_pct": 53.0, "l1_throughput_pct": 47.0, "tensor_pipe_pct": 19.0, "tensor_pipe_elapsed_pct": 18.0,
     "issue_active": 0.37, "achieved_occupancy_pct": 43.0, "theoretical_occupancy_pct": 61.0,
     "waves": 0.95, "sm_clock_hz": 1.7e9, "dram_bytes_peak_per_cycle": 3000.0,
     "dram_cycles_per_second": 1.5e9, "l2_peak_bytes_per_second": 1.02e13, "l1_peak_bytes_per_second": 3.1e13,
@@ -113,7 +113,7 @@ EXPECTED = {
     "tflops_fraction_measured": 6e9 / 350e-6 / 733e12,
     "ai_analytic": 5, "ai_counted": FLOPS / DRAM, "ai_l2_counted": FLOPS / L2, "ai_l1_counted": FLOPS / L1,
     "sol_sm_pct": 31, "sol_memory_pct": 83, "sol_dram_pct": 82, "sol_l2_pct": 53, "sol_l1_pct": 47,
-    "tensor_pipe_pct": 19, "issue_active": 0.37, "achieved_occupancy_pct": 43,
+    "tensor_pipe_pct": 19, "tensor_pipe_elapsed_pct": 18, "issue_active": 0.37, "achieved_occupancy_pct": 43,
     "theoretical_occupancy_pct": 61, "sm_clock_ghz": 1.7, "kernel_count": 2, "main_kernel": "Main",
     "grid_size": 264, "block_size": 128, "registers": 168, "smem_bytes": 66560, "waves": 0.95,
     "top_stall": "long_scoreboard", "top_stall_share": 0.66, "second_stall": "barrier",
