@@ -120,7 +120,7 @@ def visit(
     series.floor_us = significant(device.floor_us())
     _reset(launch)
     each = max(min(device.cold(launch.run, 3).times), 1.0)
-    group = series.group = repetitions(GROUP, share / least, each, least=1)
+    group = repetitions(GROUP, share / least, each, least=1)
     _bursts(
         device,
         launch,
@@ -130,16 +130,7 @@ def visit(
         each,
         device.cold,
     )
-    n = repetitions(wanted, share, each * group, least)
-    _bursts(
-        device,
-        launch,
-        series,
-        series.hot,
-        n,
-        each * group,
-        lambda run, n: device.hot(run, n, group),
-    )
+    _hot(device, launch, series, group, repetitions(wanted, share, each * group, least), each)
     _reset(launch)
     series.host += _host(device, launch.run, repetitions(wanted, share, each, least))
     _reset(launch)
@@ -182,6 +173,20 @@ def _bursts(
             if not found[-1].throttled or series.retakes >= MOST_RETAKES:
                 break
             series.retakes += 1
+
+
+def _hot(device: Clock, launch: Launch, series: Series, group: int, n: int, each: float) -> None:
+    """Add ``n`` hot samples, each of ``group`` launches that take ``each`` µs."""
+    series.group = group
+    _bursts(
+        device,
+        launch,
+        series,
+        series.hot,
+        n,
+        each * group,
+        lambda run, n: device.hot(run, n, group),
+    )
 
 
 def _sustained(device: Clock, launch: Launch, each: float) -> Burst:
@@ -231,19 +236,10 @@ def pair(
         order = sides if number % 2 == 0 else sides[::-1]
         for launch, series in order:
             each = shortest[0] if series is found[0] else shortest[1]
-            series.group = group
             n = repetitions(each_n, BURST_US, each, least=1)
             _bursts(device, launch, series, series.cold, n, each, device.cold)
             n = repetitions(each_n, BURST_US, each * group, least=1)
-            _bursts(
-                device,
-                launch,
-                series,
-                series.hot,
-                n,
-                each * group,
-                lambda run, n: device.hot(run, n, group),
-            )
+            _hot(device, launch, series, group, n, each)
             _reset(launch)
             series.host += _host(device, launch.run, each_n)
             if launch.plan is not None:
