@@ -77,7 +77,7 @@ def summary(costs: list[Cost]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    default = ROOT / "recordings/h200/rmsnorm"
+    default = ROOT / "recordings/h200-flashinfer-0.7.2/rmsnorm"
     parser.add_argument(
         "--report", type=Path, default=next(default.glob("b*/sweep.ncu-rep*"), None)
     )

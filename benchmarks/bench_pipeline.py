@@ -102,7 +102,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--recording", type=Path, default=ROOT / "recordings/h200")
+    parser.add_argument("--recording", type=Path, default=ROOT / "recordings/h200-flashinfer-0.7.2")
     parser.add_argument("--folds", type=numbers, default=FOLDS)
     parser.add_argument("--sizes", type=numbers, default=SIZES)
     parser.add_argument("--jobs", type=numbers, default=(1, 2), help="-j values, in this one run")

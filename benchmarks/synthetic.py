@@ -1,6 +1,6 @@
 """A recording multiplied: as many points as wanted, every one of them marked as synthetic.
 
-    python benchmarks/synthetic.py --recording recordings/h200 --points 1000 --out /tmp/syn1000
+    python benchmarks/synthetic.py --recording recordings/h200-flashinfer-0.7.2 --points 1000 --out /tmp/syn1000
 
 A copy of a batch holds the real report, trace and times under other names: the point
 ``decode/B32_L2048_H32_K32_cc`` becomes ``decode/B32_L2048_H32_K32_cc~syn7`` in the plan, in the
@@ -28,9 +28,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import reports
 from ncuflow.capture.manifest import checksums
+from ncuflow.io import opened
 
 MARK = "~syn"
 PRESET = 1  # of xz: ten times faster than the default for a tenth more bytes
+SHARED = {"deep", "pairs"}  # batches of points that other batches have
 EXPORT, REPORT = "trace.sqlite", "sweep.ncu-rep"
 
 
@@ -38,11 +40,11 @@ def multiply(source: Path, points: int, out: Path) -> dict[str, Any]:
     """Write the multiplied recording to `out`, which must not exist. Returns its manifest.
 
     Whole batches are copied until there are at least `points` points, so there may be a few more.
-    The deep batches are left out: their number does not grow with a sweep.
+    Deep batches and pairs are left out: they share their points with the others.
     """
     manifest: dict[str, Any] = json.loads((source / "manifest.json").read_text("utf-8"))
     out.mkdir(parents=True)
-    for path in source.glob("*.json"):
+    for path in source.glob("*.json*"):
         shutil.copy(path, out / path.name)
     if (source / "jit").is_dir():
         shutil.copytree(source / "jit", out / "jit")
@@ -67,7 +69,7 @@ def multiply(source: Path, points: int, out: Path) -> dict[str, Any]:
 
 def rounds(targets: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[int, str, str]]:
     """(number of the copy, target, batch), without end: every sweep batch once, then again."""
-    batches = [(t, b) for t, found in targets.items() for b in found if b != "deep"]
+    batches = [(t, b) for t, found in targets.items() for b in found if b not in SHARED]
     if not batches:
         raise ValueError("the recording has no sweep batch")
     number = 0
@@ -85,8 +87,9 @@ def copy_batch(batch: Path, folder: Path, number: int) -> tuple[str, list[str]]:
     points = json.loads((batch / "points.json").read_text("utf-8"))
     names = {point["id"]: f"{point['id']}{MARK}{number}" for point in points}
     write_json(copy / "points.json", [point | {"id": names[point["id"]]} for point in points])
-    for path in batch.glob("timing*.jsonl"):
-        (copy / path.name).write_text(renamed_times(path, names))
+    for path in batch.glob("timing*.jsonl*"):
+        with opened(path) as plain:
+            (copy / path.name.removesuffix(".xz")).write_text(renamed_times(plain, names))
     for tool in ("sweep", "trace"):
         if (batch / f"{tool}.json").exists():
             write_json(copy / f"{tool}.json", renamed_record(batch / f"{tool}.json", names))
@@ -155,7 +158,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--recording", type=Path, default=Path("recordings/h200"))
+    parser.add_argument("--recording", type=Path, default=Path("recordings/h200-flashinfer-0.7.2"))
     parser.add_argument("--points", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder that does not exist yet")
     args = parser.parse_args()

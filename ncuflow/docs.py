@@ -92,7 +92,7 @@ def columns() -> str:
 
 def apis() -> str:
     """The APIs with a trace template, measured on the recorded GPU or with the reason why not."""
-    found = [point for path in sorted(APIS.rglob("timing.jsonl")) for point in timing.read(path)]
+    found = [point for path in sorted(APIS.rglob("timing.jsonl.xz")) for point in timing.read(path)]
     measured, others = [], defaultdict(list)
     for point in sorted(found, key=lambda point: str(point["point"])):
         api = f"`{json.loads(point['params'])['api']}`"

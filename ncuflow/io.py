@@ -154,6 +154,11 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield target
 
 
+def present(path: Path) -> Path | None:
+    """The file of this name, plain or `.xz`; None where there is neither."""
+    return next((found for found in (path, Path(f"{path}.xz")) if found.is_file()), None)
+
+
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A private folder for temporary files, gone on exit; one that a killed process left goes at the next.

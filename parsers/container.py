@@ -53,16 +53,16 @@ def check(path: Path, name: str | None = None) -> Container:
         raise BadInput(called, f"a damaged Nsight Compute report ({error})") from None
 
 
-class _Truncated(Exception):  # noqa: N818
+class _Truncated(ValueError):  # noqa: N818
     pass
 
 
 def _walk(data: mmap.mmap) -> int:
     """The number of kernel results: what the block headers announce, which must be what they hold."""
-    _, position = _message(data, len(NCU_MAGIC), "file header")
+    _, position = message(data, len(NCU_MAGIC), "file header")
     blocks = results = 0
     while position < len(data):
-        start, end = _message(data, position, f"header of block {blocks}")
+        start, end = message(data, position, f"header of block {blocks}")
         header = wire.integers(data, start, end)
         position = end + header.get(PAYLOAD_SIZE, 0)
         if position > len(data):
@@ -80,7 +80,7 @@ def _walk(data: mmap.mmap) -> int:
     return results
 
 
-def _message(data: mmap.mmap, position: int, what: str) -> tuple[int, int]:
+def message(data: wire.Bytes, position: int, what: str) -> tuple[int, int]:
     """Where a length-prefixed message starts and ends."""
     start = position + 4
     end = start + int.from_bytes(data[position:start], "little")

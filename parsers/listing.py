@@ -1,9 +1,10 @@
 """The listing of a report: SASS and source line of each sampled instruction, kept beside a recorded report.
 
-NVIDIA's disassembler takes 0.4 s to start and 0.1 s and more a kernel: half of what a deep report costs to
-read. It says the same each time, so a recording holds what it said once, as `deep.listing.json` beside
-`deep.ncu-rep.xz`. A listing names its report by sha256 and serves that report alone; without one, or for
-an instruction that it lacks, the disassembler is asked.
+NVIDIA's disassembler takes 0.4 s to start and 0.1 s and more per kernel: half of what a deep report costs to
+read. It says the same each time, so a recording holds what it said once, as `deep.listing.json.xz` beside
+`deep.ncu-rep.xz`; of a report that is kept without its compiled modules, the listing is all there is. It names
+its report by sha256 and serves that report alone; without one, or for an instruction that it lacks, the
+disassembler is asked.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any
 from ncuflow.io import BadInput, digest, opened, read_json
 from ncuflow.parsers import children, lines, reader
 
-SUFFIX = ".listing.json"
-LEVELS = 4  # of JSON, so that each instruction is a line of the file
+SUFFIX = ".listing.json.xz"
+NO_LISTING = "not the listing of a report"
 Listings = Mapping[int, Mapping[int, lines.Instruction]]
 
 
 def place(report: Path) -> Path:
-    """Where the listing of a report lies: deep.ncu-rep.xz has deep.listing.json."""
+    """Where the listing of a report lies: deep.ncu-rep.xz has deep.listing.json.xz."""
     return report.with_name(report.name.removesuffix(".xz").removesuffix(".ncu-rep") + SUFFIX)
 
 
@@ -60,18 +61,24 @@ def stored(report: Path, plain: Path) -> Listings:
 
     plain: the report itself, decompressed. Raises BadInput where the file there is no listing.
     """
-    path = place(report)
-    if not path.is_file():
-        return {}
-    content = read_json(path)
+    content = beside(report, plain)
     try:
-        if content["sha256"] != digest(plain):
-            return {}
         return {
             kernel["kernel"]: {
                 pc: (sass, file, line) for pc, sass, file, line in kernel["instructions"]
             }
-            for kernel in content["kernels"]
+            for kernel in (content["kernels"] if content else ())
         }
     except (KeyError, TypeError, ValueError):
-        raise BadInput(path, "not the listing of a report") from None
+        raise BadInput(place(report), NO_LISTING) from None
+
+
+def beside(report: Path, plain: Path) -> dict[str, Any] | None:
+    """The listing that lies beside a report and is of it, or None. `plain` and BadInput as for `stored`."""
+    path = place(report)
+    if not path.is_file():
+        return None
+    content = read_json(path)
+    if not isinstance(content, dict) or "sha256" not in content:
+        raise BadInput(path, NO_LISTING)
+    return content if content["sha256"] == digest(plain) else None

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from ncuflow import model
-from ncuflow.io import BadInput, read_as, read_json
+from ncuflow.io import BadInput, present, read_as, read_json
 from ncuflow.model import TABLES, Row
 from ncuflow.parquet import write_table
 from ncuflow.parsers import ncu, nsys, schema, timing
@@ -94,7 +94,7 @@ def _captures(folder: Path) -> Iterator[BatchReport]:
         raise BadInput(folder, "no such batch folder")
     points = set(_points(folder))
     for tool, name in TOOLS.items():
-        path, record = _find(folder, name), _record(folder, tool)
+        path, record = present(folder / name), _record(folder, tool)
         if path and not record.nothing:
             yield BatchReport(tool, path, record, points | set(record.points) or None)
 
@@ -126,7 +126,7 @@ def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
         key, rows = _key(root, times), timing.read(times, _points(folder) or None)
         tables["captures"].append(key | _capture("timing", _origin(times, rows)))
         tables["timing"] += [key | {"run": run} | row for row in rows]
-    in_turns = _find(folder, "pairs.jsonl")
+    in_turns = present(folder / "pairs.jsonl")
     if in_turns:
         key, rows = _key(root, in_turns), timing.read_pairs(in_turns, _pairs(folder))
         tables["captures"].append(key | _capture("pairs", _origin(in_turns, rows)))
@@ -162,14 +162,6 @@ def _runs(folder: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def _find(folder: Path, name: str) -> Path | None:
-    """A file of a batch, plain or `.xz`."""
-    for path in (folder / name, folder / f"{name}.xz"):
-        if path.exists():
-            return path
-    return None
-
-
 def _key(root: Path, path: Path) -> Row:
     """Where a row came from: the report's path below the evidence root, and the batch."""
     try:
@@ -189,7 +181,7 @@ def _pairs(folder: Path) -> list[str] | None:
 
 def _points(folder: Path) -> list[str]:
     """Point ids of a batch's plan in its order; none where there is no plan (deep)."""
-    path = _find(folder, "points.json")
+    path = present(folder / "points.json")
     if path is None:
         return []
     try:
@@ -200,7 +192,7 @@ def _points(folder: Path) -> list[str]:
 
 def _record(folder: Path, tool: str) -> CaptureRecord:
     """The capture record of a tool; an empty one where there is none."""
-    path = _find(folder, f"{tool}.json")
+    path = present(folder / f"{tool}.json")
     if path is None:
         return CaptureRecord()
     return read_as(path, CaptureRecord, "a capture record")

@@ -87,3 +87,14 @@ def varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
             return value, position
         shift += 7
     raise ValueError("no protobuf message (an integer is cut off)")
+
+
+def integer(number: int, value: int) -> bytes:
+    """An integer as a field of a message."""
+    written = bytearray()
+    for rest in (number << 3 | VARINT, value):
+        while rest > 127:
+            written.append(rest & 127 | 128)
+            rest >>= 7
+        written.append(rest)
+    return bytes(written)

@@ -97,14 +97,14 @@ def project(tmp_path: Path) -> Pipeline:
 @pytest.fixture
 def two_sides(project: Pipeline) -> Pipeline:
     """The project with recordings/one and recordings/two: one target of the shipped recording."""
-    source = ROOT / "recordings/h200"
+    source = ROOT / "recordings/h200-flashinfer-0.7.2"
     if not (source / "merge_state").exists():
         pytest.skip("the shipped recording has no merge_state")
     (project.folder / "recordings").unlink()
     for name in ("one", "two"):
         folder = project.folder / "recordings" / name
         shutil.copytree(source / "merge_state", folder / "merge_state")
-        for file in ("environment.json", "ceilings.json", "source_index.json"):
+        for file in ("environment.json", "ceilings.json", "source_index.json.xz"):
             shutil.copy(source / file, folder)
         manifest = json.loads((source / "manifest.json").read_text())
         manifest["targets"] = {"merge_state": manifest["targets"]["merge_state"]}

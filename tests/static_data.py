@@ -15,7 +15,7 @@ from ncuflow.parsers import ncu, reader
 from ncuflow.runner.launch import Params
 from ncuflow.target import load
 
-H200 = {"h200": (0, 6), "h200-flashinfer-0.7.2": (0, 7)}  # recording -> FlashInfer
+H200 = {"h200-flashinfer-0.7.2": (0, 7)}  # recording -> FlashInfer
 LIMITS = {
     "registers": "registers",
     "shared memory": "shared_mem",

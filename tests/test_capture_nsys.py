@@ -21,7 +21,7 @@ from ncuflow.target import load
 
 POINTS = ["rope/T512", "rope/T4096"]
 TOKEN = "hf_planted_token_value"
-RECORDED = Path(__file__).parents[1] / "recordings/h200"
+RECORDED = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
 SCHEMA = """
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, globalTid INTEGER, textId INTEGER);

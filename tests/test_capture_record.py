@@ -52,7 +52,7 @@ def test_a_recording_holds_the_evidence_and_a_manifest(evidence: Path, tmp_path:
     assert sorted(manifest["files"]) == [
         "decode/b1a2b3c4d/points.json",
         "decode/b1a2b3c4d/sweep.json",
-        "decode/b1a2b3c4d/timing.jsonl",
+        "decode/b1a2b3c4d/timing.jsonl.xz",
         "decode/b1a2b3c4d/trace.sqlite.xz",
         "environment.json",
     ]
@@ -153,7 +153,9 @@ def unsigned(folder: Path) -> None:
         ),
         (unsigned, "does not say driver"),
         (
-            lambda r: (r / "decode/b1a2b3c4d/timing.jsonl").write_text('{"status": "wrong"}'),
+            lambda r: (r / "decode/b1a2b3c4d/timing.jsonl.xz").write_bytes(
+                lzma.compress(b'{"status": "wrong"}')
+            ),
             "no point has a good result",
         ),
     ],

@@ -11,7 +11,7 @@ import pytest
 from ncuflow.capture.reportscrub import messages, private_spans, scrub_report, scrubbed
 from ncuflow.cli import dispatch
 
-RECORDED = Path(__file__).parents[1] / "recordings/h200"
+RECORDED = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
 PRIVATE = (b"alice-laptop", b"192.0.2.7", b"fe80::1%eth0", b"/home/alice", b"--secret-option")
 
 

@@ -22,7 +22,7 @@ def in_pool(command: str, log: Path) -> None:
 
 
 def test_a_command_that_ends_well_leaves_an_empty_log(tmp_path: Path):
-    evidence = Path(__file__).parents[1] / "recordings/h200"
+    evidence = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
     in_pool(f"environment --evidence {evidence} --out {tmp_path}/machine.json", tmp_path / "log")
     assert (tmp_path / "machine.json").exists()
     assert (tmp_path / "log").read_text() == ""
@@ -56,7 +56,7 @@ def test_a_mistake_of_the_program_leaves_its_traceback(
 
 
 def test_many_at_once_do_not_wait_for_each_other(tmp_path: Path):
-    evidence = Path(__file__).parents[1] / "recordings/h200"
+    evidence = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
     with ThreadPoolExecutor(8) as pool:
         done = [
             pool.submit(

@@ -12,12 +12,12 @@ import pytest
 
 from ncuflow.capture import recording
 from ncuflow.capture.process import CaptureError
-from ncuflow.io import BadInput, write_json
+from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.parsers import listing, ncu
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted((ROOT / "recordings").glob("*/*/deep/deep.ncu-rep.xz"))
-SMALL = ROOT / "recordings/h200/merge_state/deep/deep.ncu-rep.xz"
+SMALL = ROOT / "recordings/h200-flashinfer-0.7.2/merge_state/deep/deep.ncu-rep.xz"
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def edited(report: Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    content = json.loads(listing.place(report).read_text())
+    content = read_json(listing.place(report))
     edit(content)
     write_json(listing.place(report), content)
 
@@ -42,7 +42,7 @@ def mark(content: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.parts[-3])
 def test_a_recorded_listing_is_what_the_reader_says(report: Path, tmp_path: Path) -> None:
-    stored = json.loads(listing.place(report).read_text())
+    stored = read_json(listing.place(report))
     made = json.loads(json.dumps(listing.make(report)))
     assert stored | {"reader": None} == made | {"reader": None}
     alone = shutil.copy(report, tmp_path)
@@ -82,7 +82,7 @@ def test_a_damaged_listing_is_named(copied: Path, text: str) -> None:
 
 def test_an_instruction_of_the_wrong_shape_is_named(copied: Path) -> None:
     edited(copied, lambda content: content["kernels"][0]["instructions"].insert(0, [1, "NOP"]))
-    with pytest.raises(BadInput, match=r"deep\.listing\.json: not the listing of a report"):
+    with pytest.raises(BadInput, match=r"deep\.listing\.json\.xz: not the listing of a report"):
         ncu.read(copied)
 
 
@@ -96,8 +96,8 @@ def test_recording_makes_the_listing_anew(copied: Path, tmp_path: Path) -> None:
         path.replace(batch / path.name)
     manifest = recording.record(evidence, tmp_path / "made", "made")
     made = tmp_path / "made/merge_state/deep" / listing.place(SMALL).name
-    assert made.read_text() == listing.place(SMALL).read_text()
-    assert "merge_state/deep/deep.listing.json" in manifest["files"]
+    assert read_json(made) == read_json(listing.place(SMALL))
+    assert "merge_state/deep/deep.listing.json.xz" in manifest["files"]
 
 
 def test_a_listing_that_names_something_private_is_refused(

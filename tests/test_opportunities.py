@@ -10,6 +10,7 @@ import pytest
 from conftest import DEFAULT
 
 from ncuflow.findings.opportunities import Facts, found, room
+from ncuflow.io import read_json
 from ncuflow.pages.opportunities import _row, brought, place, rows
 from ncuflow.target import Choice, Opportunity, Symbol, Target
 
@@ -193,7 +194,7 @@ def test_no_gain_of_the_shipped_evidence_is_above_its_room(finished: Any) -> Non
 
 
 def test_each_kernel_with_counters_has_a_table_of_lines(finished: Any) -> None:
-    index = json.loads((DEFAULT / "source_index.json").read_text())
+    index = read_json(DEFAULT / "source_index.json.xz")
     for path in (finished.outputs / "results").glob("*_results.json"):
         for row in rows(json.loads(path.read_text()), index):
             line = row["source"].rpartition(":")[2]

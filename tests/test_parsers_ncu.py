@@ -22,7 +22,7 @@ from ncuflow.parsers.schema import build
 from ncuflow.parsers.stalls import STALL_REASONS
 
 ROOT = Path(__file__).parents[1]
-H200 = ROOT / "recordings/h200"
+H200 = ROOT / "recordings/h200-flashinfer-0.7.2"
 CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus
 RECORDED = sorted(ROOT.glob("recordings/*/**/*.ncu-rep.xz"), key=lambda p: p.stat().st_size)
 TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")

@@ -33,9 +33,10 @@ REPORTS = sorted(ROOT.glob("recordings/*/**/sweep.ncu-rep.xz"), key=lambda p: p.
 
 
 def whole(batch: Path) -> bool:
-    """Whether both profilers saw every point of a recorded batch."""
+    """Whether both profilers saw every point of a recorded batch, which has several."""
     records = [batch / f"{name}.json" for name in ("sweep", "trace")]
-    return all(p.exists() and json.loads(p.read_text())["lost"] == [] for p in records)
+    seen = all(p.exists() and json.loads(p.read_text())["lost"] == [] for p in records)
+    return seen and len(json.loads((batch / "points.json").read_text())) > 1
 
 
 T = {"unit": "us", "median": 3.0, "q25": 2.75, "q75": 3.25, "n": 2, "samples": [2.5, 3.5]}
@@ -347,12 +348,15 @@ def test_every_file_has_a_description(tmp_path_factory, data):
 
 @pytest.fixture
 def evidence(tmp_path):
-    """An evidence root with one real batch, and where it lies."""
+    """An evidence root with one real batch, its times unpacked, and where it lies."""
     batch = next((report.parent for report in REPORTS if whole(report.parent)), None)
     if batch is None:
         pytest.skip("no recorded sweep here")
     folder = tmp_path / "root" / batch.parent.name / "b0"
     shutil.copytree(batch, folder)
+    for packed in folder.glob("*.jsonl.xz"):
+        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+        packed.unlink()
     return tmp_path / "root", folder
 
 

@@ -13,7 +13,7 @@ from ncuflow.capture.evidence import recorded
 from ncuflow.capture.recording import verify
 from ncuflow.parsers import ncu, tables
 
-RECORDING = ROOT / "recordings/h200"
+RECORDING = ROOT / "recordings/h200-flashinfer-0.7.2"
 REPORT = min(RECORDING.glob("*/b*/sweep.ncu-rep.xz"), key=lambda path: path.stat().st_size)
 NAMES = ("point", "nvtx", "nvtx_ranges", "kernel", "report", "batch", "reason", "plan")
 
@@ -32,12 +32,14 @@ def multiplied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def points_asked_for() -> int:
     """One more than the recording has."""
     own = json.loads((RECORDING / "manifest.json").read_text())["targets"]
-    return 1 + sum(len(ids) for found in own.values() for b, ids in found.items() if b != "deep")
+    return 1 + sum(
+        len(ids) for found in own.values() for b, ids in found.items() if b not in synthetic.SHARED
+    )
 
 
 def test_it_is_a_whole_recording(multiplied):
     assert verify(multiplied) > 0
-    assert recorded(multiplied).recording == "h200-synthetic-" + str(points_asked_for())
+    assert recorded(multiplied).recording == f"{RECORDING.name}-synthetic-{points_asked_for()}"
 
 
 def test_every_point_says_that_it_is_synthetic(multiplied):
@@ -71,7 +73,7 @@ def test_a_multiplied_recording_is_as_large_as_asked_for(multiplied):
     assert len(ids) == len(set(ids)) == manifest["points"]
     own = json.loads((RECORDING / "manifest.json").read_text())["targets"]
     assert max(len(batches) for batches in manifest["targets"].values()) == 1 + max(
-        sum(name != "deep" for name in batches) for batches in own.values()
+        sum(name not in synthetic.SHARED for name in batches) for batches in own.values()
     )
 
 

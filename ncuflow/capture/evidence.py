@@ -14,7 +14,8 @@ from typing import Any
 from ncuflow.capture import manifest
 from ncuflow.capture.machine import counters_refused_here, gpu_names, tool
 from ncuflow.format import slug
-from ncuflow.io import resource
+from ncuflow.io import present, resource
+from ncuflow.parsers import listing
 from ncuflow.runner import sweep
 from ncuflow.target import jit_modules, load
 
@@ -57,14 +58,17 @@ class Evidence:
         return [str(path) for path in files if path.name in names]
 
     def listings(self) -> list[str]:
-        """The instructions of its deep reports, where a recording keeps them beside the report."""
+        """The instructions of its reports, where a recording keeps them beside the report."""
         files = [path for target in self.targets for path in self.files(target)]
-        return [path for path in files if path.endswith(".listing.json")]
+        return [path for path in files if path.endswith(listing.SUFFIX)]
 
     def file(self, name: str) -> list[str]:
         """The path of a file beside the targets; empty where a recording has none, while live evidence will."""
         path = self.root / name
-        return [str(path)] if self.recording is None or path.is_file() else []
+        if self.recording is None:
+            return [str(path)]
+        found = present(path)
+        return [str(found)] if found else []
 
     def _names(self, target: str, batch: str) -> list[str]:
         if self.recording:

@@ -1,6 +1,6 @@
 """Make a recording of an evidence folder: compressed, checked for secrets, with a manifest.
 
-    ncuflow record EVIDENCE_DIR RECORDING_DIR [--name h200]
+    ncuflow record EVIDENCE_DIR RECORDING_DIR [--name h200] [--with-modules]
     ncuflow record --verify RECORDING_DIR
 
 Exit status 2, and nothing written, if a file holds something private or a report source files.
@@ -17,27 +17,31 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture import manifest, points
+from ncuflow.capture import manifest, modules, points
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.reportscrub import scrubbed
 from ncuflow.capture.staging import staging
-from ncuflow.io import UsageError, dump_json, opened, read_json, write_json, write_text
+from ncuflow.io import UsageError, digest, dump_json, opened, read_json, scratch, write_json
 from ncuflow.parsers import children, listing, reader, tables
 from ncuflow.private import find_path, find_secret, patterns
 from ncuflow.runner.origin import now
 
-PACKED = {".ncu-rep", ".sqlite"}
-PACKED_ABOVE = {".jsonl": 256 << 10, ".json": 512 << 10}
+PACKED = {".ncu-rep", ".sqlite", ".jsonl"}
+LARGE_JSON = 64 << 10  # bytes from which JSON is packed too
 # Half a per cent larger than by the extreme preset, in half of its time.
 FILTERS = [
     {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 64 << 20, "nice_len": 200, "depth": 16}
 ]
 SKIPPED = {"logs", "tables", "manifest.json"}
-TOOL_RECORDS = ("sweep", "trace", "deep")
+DEEP = "deep"  # whose hot lines need the modules
+TOOL_RECORDS = ("sweep", "trace", DEEP)
 
 
-def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
-    """Write a recording, return its manifest. Raises CaptureError for what may not be stored."""
+def record(evidence: Path, target: Path, name: str, with_modules: bool = False) -> dict[str, Any]:
+    """Write a recording, return its manifest. Raises CaptureError for what may not be stored.
+
+    with_modules: reports of sweeps keep the compiled modules inside them, as deep ones always do.
+    """
     if not manifest.NAMES["name"].fullmatch(name):
         raise CaptureError(f"name {name!r} does not match {manifest.NAMES['name'].pattern}")
     files = list(evidence_files(evidence))
@@ -51,7 +55,8 @@ def record(evidence: Path, target: Path, name: str) -> dict[str, Any]:
         stage = hidden / target.name
         of_each(files, lambda path: check(path, evidence, known))
         one_batch_per_point(evidence)
-        of_each(files, lambda path: store(path, stage / path.relative_to(evidence), known))
+        places = {path: stage / path.relative_to(evidence) for path in files}
+        of_each(files, lambda path: store(path, places[path], known, with_modules))
         made = make_manifest(evidence, stage, name)
         write_json(stage / manifest.FILE, made)
         verify(stage)
@@ -125,30 +130,49 @@ def embedded_sources(path: Path) -> int:
     return len({name for name, text in files if text})
 
 
-def store(path: Path, place: Path, known: Any) -> None:
-    """Copy one file, compressed where that pays, and what saves a report's readers the disassembler."""
+def store(path: Path, place: Path, known: Any, with_modules: bool) -> None:
+    """Copy one file, plain or `.xz`, compressed where that pays; a report with its listing, and smaller where it may be."""
+    place = place.with_name(place.name.removesuffix(".xz"))
     place.parent.mkdir(parents=True, exist_ok=True)
-    add_listing(path, place, known)
-    if not is_packed(path):
-        shutil.copyfile(path, place)
-        return
-    with path.open("rb") as source, lzma.open(f"{place}.xz", "wb", filters=FILTERS) as packed:
+    with opened(path) as plain, scratch() as own:
+        if is_report(path) and find_spec("ncu_report"):
+            smaller = without_modules(plain, own / place.name)
+            bare = smaller.stat().st_size == plain.stat().st_size
+            made = listing.beside(path, plain) if bare else listing.listed(plain)
+            if not (with_modules or place.stem == DEEP):
+                plain = smaller
+            if made:
+                add_listing(made | {"sha256": digest(plain)}, place, known)
+        if is_packed(plain):
+            pack(plain, place)
+        else:
+            shutil.copyfile(plain, place)
+
+
+def pack(plain: Path, place: Path) -> None:
+    """Compress a file into `place`.xz."""
+    with plain.open("rb") as source, lzma.open(f"{place}.xz", "wb", filters=FILTERS) as packed:
         shutil.copyfileobj(source, packed, 1 << 20)
 
 
-def add_listing(path: Path, place: Path, known: Any) -> None:
-    """Beside a report with samples of instructions, the listing that saves its readers the disassembler."""
-    if not is_report(path) or find_spec("ncu_report") is None:
-        return
-    made = listing.listed(path)
-    if made is None:
-        return
-    text = dump_json(made, listing.LEVELS)
+def without_modules(plain: Path, smaller: Path) -> Path:
+    """A copy of a report without compiled modules. Raises CaptureError where its framing is not as expected."""
+    try:
+        smaller.write_bytes(modules.without(plain.read_bytes()))
+    except ValueError as error:
+        raise CaptureError(f"{plain.name}: a damaged Nsight Compute report ({error})") from None
+    return smaller
+
+
+def add_listing(made: dict[str, Any], place: Path, known: Any) -> None:
+    """Beside a report with samples of instructions, what the disassembler says of these."""
+    text = dump_json(made).encode("utf-8")
     # What the reader decodes need not stand in the report's bytes.
-    secret = find_secret(text.encode("utf-8"), known)
+    secret = find_secret(text, known)
     if secret:
-        raise CaptureError(f"{path.name}: names {secret} as a source, which no recording may")
-    write_text(listing.place(place), text)
+        raise CaptureError(f"{place.name}: names {secret} as a source, which no recording may")
+    with lzma.open(listing.place(place), "wb", filters=FILTERS) as packed:
+        packed.write(text)
 
 
 def is_report(path: Path) -> bool:
@@ -158,7 +182,8 @@ def is_report(path: Path) -> bool:
 
 def is_packed(path: Path) -> bool:
     """Whether a file is stored as .xz."""
-    return path.suffix in PACKED or path.stat().st_size > PACKED_ABOVE.get(path.suffix, 1 << 62)
+    large = path.suffix == ".json" and path.stat().st_size >= LARGE_JSON
+    return path.suffix in PACKED or large
 
 
 def make_manifest(evidence: Path, stage: Path, name: str) -> dict[str, Any]:
@@ -232,6 +257,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", help="name of the recording (default: its folder's name)")
     parser.add_argument(
+        "--with-modules",
+        action="store_true",
+        help="keep the compiled modules inside reports of sweeps, which are most of their size",
+    )
+    parser.add_argument(
         "--verify", action="store_true", help="check the sha256 of a recording's files"
     )
 
@@ -243,7 +273,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.folders[0]}: {verify(args.folders[0])} files match; {judge(args.folders[0])}")
         return 0
     evidence, target = args.folders
-    files = record(evidence, target, args.name or target.name)["files"]
+    made = record(evidence, target, args.name or target.name, args.with_modules)
+    files = made["files"]
     size = sum(entry["bytes"] for entry in files.values())
     print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB")
     return 0

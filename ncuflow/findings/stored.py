@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ncuflow.io import BadInput, conforming, read_json
+from ncuflow.io import BadInput, conforming, present, read_json
 from ncuflow.model import Results
 
 SUFFIX = "_results.json"
@@ -150,14 +150,15 @@ def written(path: Path, kind: str | None = None) -> Any:
     kind: the name that it would have, of a file that may be called anything.
     """
     content = read_json(path)
-    if shape := SHAPES.get(kind or path.name):
+    if shape := SHAPES.get(kind or path.name.removesuffix(".xz")):
         conforming(path, content, *shape)
     return content
 
 
 def optional(path: Path) -> Any:
     """What was written into a file that evidence or a run may lack, or None."""
-    return written(path) if path.exists() else None
+    found = present(path)
+    return written(found) if found else None
 
 
 def folder(place: Path, targets: Iterable[str] | None = None) -> dict[str, Results]:

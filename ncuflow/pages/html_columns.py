@@ -7,7 +7,6 @@ computed here that a finding has: the page shows the tables' own values.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.provenance import together
 from ncuflow.findings.results import read
-from ncuflow.io import BadInput
+from ncuflow.io import BadInput, read_json
 from ncuflow.model import Kernel, Line, Operation, Point, Results
 from ncuflow.pages import contexts
 from ncuflow.pages.filters import Struck
@@ -330,7 +329,7 @@ def _listing(kernel: Kernel, evidence: Path) -> dict[int, str]:
     path = listing.place(evidence / kernel["report"])
     if not path.exists():
         return {}
-    for listed in json.loads(path.read_text())["kernels"]:
+    for listed in read_json(path)["kernels"]:
         if listed["kernel"] == kernel["kernel"]:
             return {pc: text for pc, text, _, _ in listed["instructions"]}
     return {}
