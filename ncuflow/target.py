@@ -153,7 +153,8 @@ class Target:
     id         format of a point's id after "name/", or a function that makes it
     generate   JIT modules (JitSpec) of a point; the JIT generator of ``api``, called alone, unless given
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
-    silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others
+    silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
+               None where FlashInfer or the machine decides, and those are traced between
     memory     bytes that a point takes on the GPU; its work's unless given
     written    of its work's bytes, those that its kernels write, or read again after that: L2 may keep them from DRAM
     small      the sizes of a launch that only has to run
@@ -176,7 +177,7 @@ class Target:
     prepare: Callable[..., Launch]
     generate: Callable[[Params], list[Any]] | None = None
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
-    silences: Callable[[Params], bool] = lambda p: False
+    silences: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None
     written: Callable[[Params], int] | None = None
     small: Params = field(default_factory=dict)

@@ -190,6 +190,13 @@ def point_id(p: Params) -> str:
     return f"{p['api']}_T{p['tokens']}_B{p['batch']}"
 
 
+def silences(p: Params) -> bool | None:
+    """As of other targets: cuBLAS does, and the CuTe DSL, which norms take where it is installed."""
+    if p["api"].startswith(("bmm_", "gemm_", "mm_")):
+        return True
+    return None if "norm" in p["api"] or p["api"].startswith("gdn_") else False
+
+
 def work(p: Params) -> Work:
     """Unknown, not zero, before the template has made its tensors; FLOPs stay so."""
     return Work(None, None, CONVENTION)  # type: ignore[arg-type]
@@ -436,6 +443,7 @@ TARGET = Target(
     choices={"api": Written(("silu_and_mul",), r"[A-Za-z]\w*", "top_k_varlen")},
     small={"tokens": 16, "batch": 4},
     id=point_id,
+    silences=silences,
     work=work,
     memory=lambda p: 0,
     prepare=prepare,

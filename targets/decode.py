@@ -250,6 +250,8 @@ TARGET = Target(
     small={"batch": 1, "kv_len": 128},
     id=point_id,
     unable=unable,
+    # on tensor cores a prefill kernel runs; "auto" has been fa3 in some versions
+    silences=lambda p: prefill.SILENCES[p["backend"]] if p["cores"] == "tensor" else False,
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],

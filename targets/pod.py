@@ -265,7 +265,7 @@ TARGET = Target(
     small={"chunk": 128, "context": 128, "batch": 2, "kv_len": 128},
     id=point_id,
     unable=unable,
-    silences=lambda p: bool(p["variant"] == "fa3"),
+    silences=lambda p: prefill.SILENCES.get(p["variant"], False),
     memory=lambda p: work(p).bytes + 2 * WORKSPACE_BYTES,
     work=work,
     written=lambda p: (

@@ -8,6 +8,7 @@ import os
 import re
 import sqlite3
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from ncuflow.capture import nsys
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.tracescrub import scrub_trace, tables
 from ncuflow.cli import dispatch
-from ncuflow.target import load
 
 POINTS = ["rope/T512", "rope/T4096"]
 TOKEN = "hf_planted_token_value"
@@ -325,28 +325,43 @@ def test_a_lost_point_is_named_and_the_trace_stands(bench: Path) -> None:
     assert lost == [{"point": "rope/T4096", "reason": "not reached"}]
 
 
-def test_what_silences_nsys_is_traced_last_and_named_with_the_reason(
-    bench: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(load("rope"), "silences", lambda p: p["tokens"] == 512)
-    params = [{"tokens": 512}, {"tokens": 4096}]
-    plan = [
-        {"id": point, "target": "rope", "params": p}
-        for point, p in zip(POINTS, params, strict=True)
-    ]
-    (bench / "points.json").write_text(json.dumps(plan))
-    (bench / "export.sqlite").unlink()
-    make_export(bench / "export.sqlite", POINTS[1:])
-    records = [{"point": point, "status": "traced"} for point in POINTS]
-    (bench / "ran").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+def traced(
+    folder: Path, target: str, params: Mapping[str, Mapping[str, Any]], held: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    """(points in the order in which they were launched, why points are lost) of a trace that holds kernels of ``held``."""
+    plan = [{"id": point, "target": target, "params": dict(p)} for point, p in params.items()]
+    (folder / "points.json").write_text(json.dumps(plan))
+    (folder / "export.sqlite").unlink()
+    make_export(folder / "export.sqlite", list(held))
+    records = [{"point": point, "status": "traced"} for point in params]
+    (folder / "ran").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     # what the program was given, and what it would have said
     look = 'for word; do case $word in */points.json) cp "$word" planned; cp ran "${word%/*}/progress.jsonl";; esac; done'
-    program(bench, "nsys", FAKE.format(more=look))
-    assert trace() == 3
-    assert [point["id"] for point in json.loads((bench / "planned").read_text())] == POINTS[::-1]
-    (lost,) = json.loads((bench / "out/trace.json").read_text())["lost"]
-    why = "no kernel in its NVTX range; nsys 2023.4.4.54 records none from the first"
-    assert lost["point"] == POINTS[0] and lost["reason"].startswith(why)
+    program(folder, "nsys", FAKE.format(more=look))
+    assert dispatch(["nsys", target, "--points", "points.json", "--out", "out"]) == 3
+    lost = json.loads((folder / "out/trace.json").read_text())["lost"]
+    order = [point["id"] for point in json.loads((folder / "planned").read_text())]
+    return order, {entry["point"]: entry["reason"] for entry in lost}
+
+
+def test_what_silences_nsys_is_traced_last_and_what_may_before_it(bench: Path) -> None:
+    """Decode by fa3 did so in the middle of a sweep, and the points after it had no trace."""
+    one, two, three, four = (f"decode/{n}" for n in range(4))
+    params = {one: "fa3", two: "auto", three: "fa3", four: "fa2"}
+    points = {id: {"cores": "tensor", "backend": backend} for id, backend in params.items()}
+    order, lost = traced(bench, "decode", points, [four, two])
+    assert order == [four, two, one, three]
+    assert set(lost) == {one, three}
+
+
+def test_a_lost_point_names_the_one_from_which_on_nsys_recorded_nothing(bench: Path) -> None:
+    """Also where no target said that it would; a point without a kernel between others is another matter."""
+    points = [f"rope/T{tokens}" for tokens in (1, 2, 3, 4, 5)]
+    order, lost = traced(bench, "rope", {point: {} for point in points}, [points[0], points[2]])
+    assert order == points
+    nothing = "no kernel in its NVTX range"
+    after = f"{nothing}; nsys 2023.4.4.54 recorded none from rope/T4 on"
+    assert lost == {points[1]: nothing, points[3]: after, points[4]: after}
 
 
 def test_no_report_means_nothing_is_written(bench: Path) -> None:

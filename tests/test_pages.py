@@ -26,6 +26,7 @@ from ncuflow.pages import (
     guide_waits,
     machine_page,
     pages,
+    rendering,
     series,
 )
 from ncuflow.pages.findings import Findings
@@ -320,6 +321,21 @@ def test_a_rate_above_the_measured_copy_is_explained_where_it_stands(finished):
         best = contexts.target_section(results)["best"]["m"]
         text = (finished.outputs / f"reports/{results['target']}.md").read_text()
         assert ("of the measured read" in text) == ((best["gbs_fraction_measured"] or 0) > 1)
+
+
+@pytest.mark.parametrize(
+    ("why", "explained"),
+    [
+        ("trace: no kernel in its NVTX range", True),
+        ("trace: no kernel in its NVTX range; nsys 2023.4.4.54 recorded none from d/B1 on", True),
+        ("trace: not reached", False),
+    ],
+)
+def test_a_trace_that_nsys_left_off_is_explained(why, explained):
+    macros = rendering.environment().get_template("_macros.j2").module
+    results = {"incomplete": [(why, ["d/B1"])], "good": 2, "not_good": [], "warnings": []}
+    text = macros.incomplete(results)
+    assert ("nsys lost the kernel records" in text) == explained
 
 
 def test_a_reason_has_one_colour_on_all_figures():

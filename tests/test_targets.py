@@ -11,11 +11,12 @@ import shlex
 import string
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from flashinfer_source import made_package
 from results_data import PROVENANCE, entry, kernel
 from results_data import results as made_results
 
+from ncuflow.capture.points import NO_KERNEL
 from ncuflow.cli import dispatch
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.jit import summary
@@ -420,6 +422,67 @@ def test_a_gpu_of_unknown_memory_is_not_too_small() -> None:
     huge = params(decode, batch=4096, kv_len=65536)
     assert decode.skip(huge, H200)
     assert decode.skip(huge, {**H200, "memory_bytes": None}) is None
+
+
+# --- what silences nsys -----------------------------------------------------------------------
+
+
+class Traced(NamedTuple):
+    """A recorded trace of nsys 2023.4: its points in the order of their launches, and those without a kernel."""
+
+    points: list[sweep.Planned]
+    lost: set[str]
+
+    @property
+    def silencer(self) -> sweep.Planned | None:
+        """The point from whose first launch on nothing was recorded."""
+        after = list(itertools.takewhile(lambda p: p.id in self.lost, reversed(self.points)))
+        return after[-1] if after else None
+
+
+def traces() -> Iterator[Traced]:
+    for path in sorted((ROOT / "recordings").glob("*/*/*/trace.json")):
+        record, manifest = (
+            json.loads(p.read_text()) for p in (path, path.parents[2] / "manifest.json")
+        )
+        if manifest["provenance"]["nsys"].startswith("2023.4"):
+            target = load(path.parts[-3])
+            planned = {p.id: p for p in sweep.read_points(path.with_name("points.json"), target)}
+            lost = {entry["point"] for entry in record["lost"] if NO_KERNEL in entry["reason"]}
+            yield Traced([planned[point] for point in record["points"]], lost)
+
+
+def silences(point: sweep.Planned) -> bool | None:
+    return load(point.target).silences(point.params)
+
+
+def recorded() -> list[sweep.Planned]:
+    """The points that no recorded trace lacks; by some versions of FlashInfer a choice is not obeyed, and then lost by others."""
+    lost = {point for trace in traces() for point in trace.lost}
+    return [point for trace in traces() for point in trace.points if point.id not in lost]
+
+
+def test_what_silenced_a_recorded_trace_is_declared() -> None:
+    silencers = [trace.silencer for trace in traces()]
+    found = {(p.target, silences(p)) for p in silencers if p is not None}
+    assert {("decode", True), ("prefill", True), ("gemm", True)} <= found
+    assert {name for name, silent in found if silent is False} == set()
+
+
+def test_what_is_in_recorded_traces_is_not_said_to_silence() -> None:
+    assert ("mla_decode", "fa3") in {(p.target, p.params.get("backend")) for p in recorded()}
+    assert {point.id for point in recorded() if silences(point)} == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fa3_silences_unless_recorded_traces_hold_it(name: str) -> None:
+    """Whichever parameter names it, so that no target forgets it; decode takes it on tensor cores alone."""
+    target = load(name)
+    cores = {"cores": "tensor"} if "cores" in target.choices else {}
+    for key, values in target.choices.items():
+        if "fa3" in tuple(values):
+            held = [p for p in recorded() if p.target == name and p.params[key] == "fa3"]
+            assert bool(target.silences(params(target, **cores, **{key: "fa3"}))) is not bool(held)
 
 
 # --- what plan() chose ------------------------------------------------------------------------

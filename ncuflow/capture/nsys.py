@@ -17,6 +17,7 @@ import os
 import site
 import sqlite3
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -101,13 +102,16 @@ def count_kernels(path: Path, points: Sequence[str]) -> Found:
 
 def run(args: argparse.Namespace) -> int:
     """Trace, export, scrub, check, and move into place. Returns the exit status."""
-    return capture("nsys", ".sqlite", args, _trace, last=_silences)
+    return capture("nsys", ".sqlite", args, _trace, turn=_turn)
 
 
-def _silences(point: Mapping[str, Any]) -> bool:
-    """Whether nsys may record nothing from the point's launch on: what comes before it is not lost with it."""
+def _turn(point: Mapping[str, Any]) -> int:
+    """The later, the likelier nsys records nothing from the point's launch on: what comes before it is not lost with it."""
     target = known().get(str(point.get("target")))
-    return target is not None and target.silences({**target.parameters, **point.get("params", {})})
+    if target is None:
+        return 0
+    silences = target.silences({**target.parameters, **point.get("params", {})})
+    return {False: 0, None: 1, True: 2}[silences]
 
 
 def _trace(batch: Batch) -> int:
@@ -134,11 +138,18 @@ def _keep(batch: Batch, sqlite: Path, command: Sequence[str], outcome: Outcome) 
         raise CaptureError("the trace holds no kernel", NOTHING)
     lost = batch.lost(found, outcome)
     version = parse_version(output_of([nsys_program(), "--version"]) or "")
-    silent = {point["id"] for point in batch.points if _silences(point)}
+    silenced = _silenced(batch.ids, lost)
     for entry in lost:
-        if entry["point"] in silent and entry["reason"] == NO_KERNEL:
-            entry["reason"] += f"; nsys {version} records none from the first launch of its kind on"
+        if entry["point"] in silenced:
+            entry["reason"] += f"; nsys {version} recorded none from {silenced[0]} on"
     return batch.keep(sqlite, command, version, found, lost, outcome, ())
+
+
+def _silenced(ids: Sequence[str], lost: Sequence[Mapping[str, str]]) -> list[str]:
+    """The points, in the order of their launches, up to the last from the one on after which nsys recorded no kernel."""
+    reasons = {entry["point"]: entry["reason"] for entry in lost}
+    backwards = takewhile(lambda point: reasons.get(point) == NO_KERNEL, reversed(ids))
+    return list(backwards)[::-1]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

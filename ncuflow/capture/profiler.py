@@ -141,14 +141,14 @@ def capture(
     suffix: str,
     args: argparse.Namespace,
     work: Callable[[Batch], int],
-    last: Callable[[Mapping[str, Any]], bool] = lambda point: False,
+    turn: Callable[[Mapping[str, Any]], int] = lambda point: 0,
 ) -> int:
-    """Do the work on those points of a batch that are ok, with the points for which ``last`` is true behind the others.
+    """Do the work on those points of a batch that are ok, in the order of their turns.
 
     suffix: of the report, which is an empty file where no point is ok. Returns the exit status.
     """
     planned = read_points(args.points)
-    points = sorted(timed_ok(planned, args.timing), key=last)
+    points = sorted(timed_ok(planned, args.timing), key=turn)
     if not points:
         report = args.out / f"{args.name}{suffix}"
         keep_nothing(tool, report, [p["id"] for p in planned], read_records(args.timing))
