@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import gpu_modules
 import pytest
 import yaml
 
@@ -25,6 +26,7 @@ COPIED = (
 # The recording that the pages show unless a setting names another.
 DEFAULT = ROOT / yaml.safe_load((ROOT / "config/config.yaml").read_text())["recording"]
 SECRET = "hunter2-planted-secret"
+MODULES = pytest.StashKey[gpu_modules.Modules]()
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,24 @@ def copy_project(folder: Path, names: Sequence[str] = COPIED) -> Pipeline:
         elif source.exists():
             shutil.copy(source, folder / name)
     return Pipeline(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def modules_ahead(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the chosen GPU tests load is compiled before the first; not by workers of xdist, which share a cache."""
+    plan = gpu_modules.plan(request.session.items)
+    if any(plan.values()) and not hasattr(request.config, "workerinput"):
+        folder = tmp_path_factory.mktemp("modules")
+        request.config.stash[MODULES] = gpu_modules.build(plan, folder)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if MODULES in config.stash:
+        terminalreporter.section("JIT modules of the GPU tests")
+        for line in config.stash[MODULES].summary():
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

@@ -6,19 +6,23 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import gpu_modules
 import pytest
 
 from ncuflow.capture.machine import tool
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.parsers import nsys
-from ncuflow.runner import ceilings, sweep, timing
+from ncuflow.runner import ceilings, faults, timing
 from ncuflow.runner.driver import Driver
+from ncuflow.runner.job import Run
+from ncuflow.runner.run import run_points
+from ncuflow.runner.sweep import Planned
 from ncuflow.target import known, load
 
 pytestmark = pytest.mark.gpu
@@ -42,60 +46,21 @@ SMALL: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
+
+def small(name: str) -> pytest.MarkDecorator:
+    """The small points of a target, as what a test launches."""
+    return pytest.mark.points(name, *SMALL.get(name, [load(name).small]))
+
+
+EACH = pytest.mark.parametrize("name", [pytest.param(n, marks=small(n)) for n in sorted(known())])
 EXACT = ("kv_append", "sampling")  # copies, and tokens that may be drawn: no rounding
+Records = list[dict[str, Any]]
 
 
-def run(folder: Path, name: str, mode: str, fault: str = "") -> tuple[int, list[dict[str, Any]]]:
-    """(exit status, records) of the command line on the small points of a target."""
-    target = load(name)
-    found = sweep.points(target, SMALL.get(name, [target.small]))
-    points, out = folder / "points.json", folder / "out.jsonl"
-    points.write_text(json.dumps([point.as_dict() for point in found]), "utf-8")
-    command = [sys.executable, "-m", "ncuflow", "launch", name, "--mode", mode]
-    command += ["--points", str(points), "--out", str(out)]
-    environment = {**os.environ, "NCUFLOW_FAULT": fault}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, check=False
-    )
-    assert out.exists(), done.stderr
-    return done.returncode, [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-
-
-@pytest.mark.parametrize("name", sorted(known()))
-def test_small_points_agree_with_the_reference(name: str, tmp_path: Path) -> None:
-    status, records = run(tmp_path, name, "check")
-    reasons = {record["point"]: record["reason"] for record in records if record["reason"]}
-    assert (status, reasons) == (0, {})
-    assert all(0 <= record["check"]["rel_l2"] < record["check"]["tolerance"] for record in records)
-    if name not in EXACT:
-        assert all(record["check"]["rel_l2"] for record in records)
-
-
-@pytest.mark.parametrize("name", sorted(known()))
-def test_a_planted_wrong_result_is_refused_and_not_timed(name: str, tmp_path: Path) -> None:
-    status, records = run(tmp_path, name, "time", "wrong:*")
-    assert status == 3
-    assert {record["status"] for record in records} == {"wrong"}
-    assert all(record["timing"] is None for record in records)
-
-
-def test_a_point_that_breaks_the_cuda_context_costs_itself_alone(tmp_path: Path) -> None:
-    found = sweep.points(load("rmsnorm"), SMALL["rmsnorm"])
-    bad = {found[0].id, found[-1].id}
-    status, records = run(tmp_path, "rmsnorm", "time", ";".join(f"break:{point}" for point in bad))
-    assert status == 3 and len(found) > len(bad)
-    assert {r["point"] for r in records if r["status"] == "error"} == bad
-    assert all(r["status"] == "ok" for r in records if r["point"] not in bad)
-
-
-def test_times_are_positive_and_hot_is_no_slower_than_cold(tmp_path: Path) -> None:
-    status, records = run(tmp_path, "rmsnorm", "time")
-    assert status == 0
-    for record in records:
-        cold, hot = (record["timing"][kind] for kind in ("cold", "hot"))
-        assert cold["n"] >= 5 and hot["n"] >= 5
-        assert 0 < hot["median"] <= 1.1 * cold["median"]
-        assert cold["queued"] and hot["queued"]
+@pytest.fixture
+def points(request: pytest.FixtureRequest) -> list[Planned]:
+    """The points that the test declares."""
+    return gpu_modules.declared(request.node)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +69,74 @@ def device() -> Any:
     from ncuflow.runner.gpu import Gpu
 
     return Gpu()
+
+
+def run(device: Any, points: Sequence[Planned], mode: str, fault: str = "") -> tuple[int, Records]:
+    """(exit status, records) of the points of a target, in this process: to start one takes as long as twenty points."""
+    records: Records = []
+    planted = faults.parse({faults.VARIABLE: fault})
+    what = Run(device, load(points[0].target), mode, faults=planted)
+    return run_points(what, points, records.append), records
+
+
+def launched(folder: Path, points: Sequence[Planned], fault: str = "") -> tuple[int, Records]:
+    """(exit status, records) of the command line that times the points of a target."""
+    plan, out = folder / "points.json", folder / "out.jsonl"
+    plan.write_text(json.dumps([point.as_dict() for point in points]), "utf-8")
+    command = [sys.executable, "-m", "ncuflow", "launch", points[0].target, "--mode", "time"]
+    command += ["--points", str(plan), "--out", str(out)]
+    environment = {**os.environ, faults.VARIABLE: fault}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert out.exists(), done.stderr
+    return done.returncode, [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+
+@EACH
+def test_small_points_agree_with_the_reference(
+    name: str, device: Any, points: list[Planned]
+) -> None:
+    status, records = run(device, points, "check")
+    reasons = {record["point"]: record["reason"] for record in records if record["reason"]}
+    assert (status, reasons) == (0, {})
+    assert all(0 <= record["check"]["rel_l2"] < record["check"]["tolerance"] for record in records)
+    if name not in EXACT:
+        assert all(record["check"]["rel_l2"] for record in records)
+
+
+@EACH
+def test_a_planted_wrong_result_is_refused_and_not_timed(
+    name: str, device: Any, points: list[Planned]
+) -> None:
+    status, records = run(device, points, "time", "wrong:*")
+    assert status == 3
+    assert {record["status"] for record in records} == {"wrong"}
+    assert all(record["timing"] is None for record in records)
+
+
+@small("rmsnorm")
+def test_a_point_that_breaks_the_cuda_context_costs_itself_alone(
+    points: list[Planned], tmp_path: Path
+) -> None:
+    bad = {points[0].id, points[-1].id}
+    status, records = launched(tmp_path, points, ";".join(f"break:{point}" for point in bad))
+    assert status == 3 and len(points) > len(bad)
+    assert {r["point"] for r in records if r["status"] == "error"} == bad
+    assert all(r["status"] == "ok" for r in records if r["point"] not in bad)
+
+
+@small("rmsnorm")
+def test_times_are_positive_and_hot_is_no_slower_than_cold(
+    points: list[Planned], tmp_path: Path
+) -> None:
+    status, records = launched(tmp_path, points)
+    assert status == 0
+    for record in records:
+        cold, hot = (record["timing"][kind] for kind in ("cold", "hot"))
+        assert cold["n"] >= 5 and hot["n"] >= 5
+        assert 0 < hot["median"] <= 1.1 * cold["median"]
+        assert cold["queued"] and hot["queued"]
 
 
 def test_a_cold_launch_finds_nothing_in_l2(device: Any) -> None:
@@ -121,21 +154,20 @@ def test_a_cold_launch_finds_nothing_in_l2(device: Any) -> None:
     assert cold > 1.15 * hot
 
 
-def prepared(name: str, params: dict[str, Any]) -> Any:
-    """The launch of the one point of these parameters, warm."""
+def prepared(point: Planned) -> Any:
+    """The launch of a point, warm."""
     import torch
 
-    target = load(name)
-    (point,) = sweep.points(target, [params])
-    launch = target.prepare(point.params)
+    launch = load(point.target).prepare(point.params)
     launch.run()
     torch.cuda.synchronize()
     return launch
 
 
-def test_a_replayed_graph_is_cold_after_a_flush_too(device: Any) -> None:
+@pytest.mark.points("decode", {"batch": 1, "launch": "graph"})  # 34 MB of KV, which L2 holds
+def test_a_replayed_graph_is_cold_after_a_flush_too(device: Any, points: list[Planned]) -> None:
     """FlashInfer's benchmark of a graph rotates buffers it was handed; of a closure it times a warm L2 silently."""
-    launch = prepared("decode", {"batch": 1, "launch": "graph"})  # 34 MB of KV, which L2 holds
+    launch = prepared(points[0])
     cold, hot = device.cold(launch.run, 30), device.hot(launch.run, 30, 1)
     assert median(cold.times) > 1.3 * median(hot.times)
 
@@ -159,31 +191,31 @@ TEN: dict[str, list[dict[str, Any]]] = {
 
 # Without cupti-python 13 theirs would measure with events, and say so.
 @pytest.mark.filterwarnings("error:.*Falling back")
-@pytest.mark.parametrize("name", TEN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.points(name, *TEN[name])) for name in TEN]
+)
 def test_the_span_of_our_trace_agrees_with_flashinfers_own_benchmark(
-    name: str, tmp_path: Path
+    name: str, device: Any, points: list[Planned], tmp_path: Path
 ) -> None:
     pytest.importorskip("cupti", reason="bench_gpu_time measures with it")
     from flashinfer.testing import bench_gpu_time  # type: ignore[import-not-found]
 
     if tool("nsys") is None:
         pytest.skip("needs nsys")
-    points = sweep.points(load(name), TEN[name])
+    # Not under nsys: what the references call may silence it (`ncuflow launch --unchecked`).
+    status, records = run(device, points, "check")
+    assert status == 0
     planned, checked = tmp_path / "points.json", tmp_path / "checked.jsonl"
     planned.write_text(json.dumps([point.as_dict() for point in points]))
-
-    def ncuflow(*words: str | Path) -> None:
-        command = [sys.executable, "-m", "ncuflow", *map(str, words), "--points", str(planned)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-    # Not under nsys: what the references call may silence it (`ncuflow launch --unchecked`).
-    ncuflow("launch", name, "--mode", "check", "--out", checked)
-    ncuflow("nsys", name, "--timing", checked, "--out", tmp_path, "--repeats", "30")
+    checked.write_text("\n".join(json.dumps(record) for record in records))
+    command = [sys.executable, "-m", "ncuflow", "nsys", name, "--points", str(planned)]
+    command += ["--timing", str(checked), "--out", str(tmp_path), "--repeats", "30"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     rows = nsys.read(tmp_path / "trace.sqlite", [point.id for point in points]).timeline
     for point in points:
         ours = median(spans(rows, point.id))
-        launch = prepared(name, point.params)
+        launch = prepared(point)
         theirs = 1e3 * median(
             bench_gpu_time(
                 launch.run,

@@ -12,7 +12,10 @@ from flashinfer_source import flashinfer_package
 
 GUIDE = Path(__file__).parents[1] / "templates" / "guide"
 USAGE = sorted(GUIDE.rglob("*.py"))
-EXAMPLES = pytest.mark.parametrize("example", USAGE, ids=lambda p: f"{p.parent.name}-{p.stem}")
+EXAMPLES = pytest.mark.parametrize(
+    "example",
+    [pytest.param(p, id=f"{p.parent.name}-{p.stem}", marks=pytest.mark.example(p)) for p in USAGE],
+)
 KINDS = inspect.Parameter
 
 

@@ -1,0 +1,205 @@
+"""What GPU tests load is compiled before the first of them, and said: on a target whose modules are empty files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from ncuflow.target import FOLDERS, known
+
+# A FlashInfer whose modules are empty files where it puts its own, and do nothing; of an odd number they do not compile.
+FILES = {
+    "torch.py": """
+def zeros(*shape): return 0
+def empty(*shape): return 7
+""",
+    "flashinfer/__init__.py": """
+import torch
+from flashinfer.jit.core import JitSpec
+
+def call(n):
+    JitSpec(n).build_and_load().run(out := torch.empty(1))
+    return out
+""",
+    "flashinfer/jit/core.py": """
+import os
+from pathlib import Path
+
+CACHE = Path(os.environ["FLASHINFER_WORKSPACE_BASE"]) / ".cache/flashinfer/1/90a/cached_ops"
+
+class JitSpec:
+    def __init__(self, n):
+        self.n, self.name = n, f"made{n}"
+        self.jit_library_path = CACHE / self.name / f"{self.name}.so"
+    def write_ninja(self):
+        raise RuntimeError("there is no ninja")
+    def build(self, verbose, need_lock):
+        if self.n % 2:
+            raise RuntimeError("no boost")
+        self.jit_library_path.parent.mkdir(parents=True, exist_ok=True)
+        self.jit_library_path.touch()
+    def build_and_load(self):
+        self.build(False, True)
+        return self
+    def run(self, out): ...
+""",
+    "targets/made.py": '''
+"""A target of them."""
+from ncuflow.target import Target, Work
+
+def generate(p):
+    from flashinfer.jit.core import JitSpec
+    return [JitSpec(p["n"])]
+
+TARGET = Target(
+    name="made", title="Made", parameters={"n": 2}, id="N{n}", work=lambda p: Work(1, 2, "none"),
+    prepare=None, generate=generate,
+)
+''',
+    "made/usage.py": """
+from flashinfer import call
+
+assert call(6) == 1
+there = call(8)
+assert there == 7, "the module ran"
+raise ValueError(f"no {there} here")
+""",
+    "test_made.py": """
+import flashinfer, gpu_modules, pytest
+from pathlib import Path
+
+@pytest.mark.gpu
+@pytest.mark.points("made", {"n": [2, 4]})
+def test_early():
+    assert gpu_modules.compiled() >= {"made2", "made4"}
+
+@pytest.mark.gpu
+@pytest.mark.points("made", {"n": [1, 2]})
+def test_late():
+    assert flashinfer.call(10) == 7
+
+@pytest.mark.gpu
+@pytest.mark.example(Path("made/usage.py").absolute())
+def test_example():
+    assert {"made6", "made8"} <= gpu_modules.compiled()
+
+@pytest.mark.points("made", {"n": 12})
+def test_elsewhere(): ...
+""",
+    # Writes down what the chosen tests declare.
+    "collecting.py": """
+import gpu_modules, json
+from pathlib import Path
+
+def pytest_collection_finish(session):
+    found = {"plan": gpu_modules.plan(session.items)}
+    found["tests"] = {
+        item.nodeid: [point.id for point in gpu_modules.declared(item)]
+        for item in session.items if "points" in item.fixturenames
+    }
+    Path("collected.json").write_text(json.dumps(found))
+""",
+}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A folder with all that."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def pytest_in(folder: Path, *arguments: str) -> str:
+    """What a pytest says that runs in a folder, and finds there what it imports."""
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{folder}",
+        "FLASHINFER_CUDA_ARCH_LIST": "9.0a",
+        "FLASHINFER_WORKSPACE_BASE": str(folder),
+        "PATH": str(folder),  # without ninja
+        FOLDERS: str(folder / "targets"),
+    }
+    command = [sys.executable, "-m", "pytest", f"--config-file={ROOT / 'pyproject.toml'}"]
+    command += [f"--rootdir={folder}", "-pno:cacheprovider", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def run_made(folder: Path, *arguments: str) -> tuple[list[str], str]:
+    """(summary of modules, empty without one; last line) of a run of the folder's tests with this project's hooks."""
+    lines = pytest_in(folder, "-pconftest", *arguments, "test_made.py").splitlines()
+    heads = [n for n, line in enumerate(lines) if "JIT modules of the GPU tests" in line]
+    following = lines[heads[0] + 1 :] if heads else []
+    ends = re.compile(r"=|\d+ (passed|failed)")
+    return list(takewhile(lambda line: not ends.match(line), following)), lines[-1]
+
+
+def test_modules_of_gpu_tests_are_compiled_before_the_first_and_said(made: Path) -> None:
+    (first, *lines), end = run_made(made, "-m", "gpu")
+    assert end.startswith("3 passed, 1 deselected")
+    said = r"3 points of 1 targets, 1 examples: 5 modules in one graph: \d+ s, \d+ files at once"
+    assert re.fullmatch(said, first)
+    assert lines == [
+        "error: made1: RuntimeError: no boost",
+        *("built: made2", "built: made4", "built: made6", "built: made8"),
+        "not all of made/usage.py: ValueError: no 0 here",
+        "compiled by a test: made10",
+    ]
+
+
+def test_only_what_the_chosen_gpu_tests_load_is_compiled(made: Path) -> None:
+    assert run_made(made, "-m", "not gpu")[0] == []
+    library = made / ".cache/flashinfer/1/90a/cached_ops/made4/made4.so"
+    assert not library.exists()
+    library.parent.mkdir(parents=True)
+    library.touch()
+    (first, *lines), _ = run_made(made, "-m", "gpu", "-k", "early")
+    assert first.startswith("2 points of 1 targets, 0 examples: 2 modules")
+    assert lines == ["built: made2", "there before: made4"]
+
+
+def test_a_build_that_cannot_begin_is_said_and_the_tests_run(made: Path) -> None:
+    (made / "flashinfer/jit/core.py").unlink()
+    (made / "flashinfer/__init__.py").write_text("")
+    (line,), end = run_made(made, "-m", "gpu", "-k", "early")
+    why = "ModuleNotFoundError: No module named 'flashinfer.jit.core'"
+    assert line == f"2 points of 1 targets, 0 examples: nothing was compiled ahead: {why}"
+    assert end.startswith("1 failed")
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the GPU tests of this project declare."""
+    folder = tmp_path_factory.mktemp("collected")
+    (folder / "targets").mkdir()
+    (folder / "collecting.py").write_text(FILES["collecting.py"])
+    files = [p for p in (ROOT / "tests").glob("test_*.py") if "mark.gpu" in p.read_text("utf-8")]
+    said = pytest_in(folder, "-pcollecting", "-m", "gpu", "--collect-only", *map(str, files))
+    assert (folder / "collected.json").exists(), said
+    found: dict[str, Any] = json.loads((folder / "collected.json").read_text())
+    return found
+
+
+def test_what_gpu_tests_launch_is_one_plan(collected: dict[str, Any]) -> None:
+    points = [point["id"] for found in collected["plan"]["points"].values() for point in found]
+    assert collected["plan"]["points"].keys() == known().keys()
+    assert len(points) == len(set(points))
+    assert set(points) == {point for found in collected["tests"].values() for point in found}
+    assert [test for test, found in collected["tests"].items() if not found] == []
+
+
+def test_the_examples_of_the_guide_are_in_it(collected: dict[str, Any]) -> None:
+    examples = {str(path) for path in (ROOT / "templates/guide").rglob("*.py")}
+    assert set(collected["plan"]["examples"]) == examples
