@@ -44,7 +44,7 @@ RULES = {
     "launch": ("ncuflow.runner.run", "check, time or trace the points of a batch"),
     "nsys": ("ncuflow.capture.nsys", "trace a batch under Nsight Systems"),
     "ncu": ("ncuflow.capture.ncu", "profile a batch under Nsight Compute"),
-    "scrub": ("ncuflow.capture.reportscrub", "remove private values from reports"),
+    "scrub": ("ncuflow.capture.scrub", "remove private values from reports and recordings"),
     "jit": ("ncuflow.capture.jit", "measure FlashInfer's compilation and caches"),
     "jit-probe": ("ncuflow.capture.jitprobe", "one measurement of jit, in a process of its own"),
     "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 import struct
 from pathlib import Path
 
 import pytest
 
+from ncuflow.capture import manifest
+from ncuflow.capture.process import CaptureError
 from ncuflow.capture.reportscrub import messages, private_spans, scrub_report, scrubbed
 from ncuflow.cli import dispatch
+from ncuflow.io import dump_json, read_json, write_json
+from ncuflow.parsers import listing
 
 RECORDED = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
 PRIVATE = (b"alice-laptop", b"192.0.2.7", b"fe80::1%eth0", b"/home/alice", b"--secret-option")
@@ -60,6 +65,16 @@ def test_no_private_byte_is_left_and_every_length_stays(tmp_path: Path) -> None:
     )
 
 
+def test_a_short_folder_of_a_line_table_is_masked(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.ncu-rep"
+    table = b"\x00\x01/work/fi/inc\0/usr/local/cuda/include\0/w/x\0\0sampling.cuh\0\x01"
+    before = make_report(b"\x7fELF" + bytes(70_000) + table)
+    path.write_bytes(before)
+    assert scrub_report(path)
+    assert path.read_bytes().endswith(table.replace(b"/work/fi/", b"/xxxx/xx/"))
+    assert list(messages(path.read_bytes())) == list(messages(before))
+
+
 def test_scrubbed_tells_before_from_after(tmp_path: Path) -> None:
     path = tmp_path / "sweep.ncu-rep"
     path.write_bytes(make_report())
@@ -80,6 +95,61 @@ def test_another_layout_is_left_alone(tmp_path: Path, data: bytes) -> None:
     assert scrub_report(path) is False
     assert path.read_bytes() == data
     assert scrubbed(data) is None
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """A recording of two reports, of which the first names a folder, as does its listing."""
+    folder = tmp_path / "recording"
+    batch = folder / "decode/b1a2b3c4d"
+    batch.mkdir(parents=True)
+    for name, module in (("sweep", b"\0\x01/work/fi/inc\0\0x.h\0"), ("deep", b"\0")):
+        report = scrubbed_report(tmp_path, module)
+        (batch / f"{name}.ncu-rep.xz").write_bytes(lzma.compress(report))
+    report = lzma.decompress((batch / "sweep.ncu-rep.xz").read_bytes())
+    listed = {"sha256": hashlib.sha256(report).hexdigest(), "kernels": ["/work/fi/inc/x.h"]}
+    listing.place(batch / "sweep.ncu-rep").write_bytes(packed_if(listed, listing.SUFFIX))
+    made = {"name": "r", "targets": {"decode": {"b1a2b3c4d": ["decode/x"]}}, "kept": "as it is"}
+    write_json(folder / manifest.FILE, made | {"files": manifest.checksums(folder)})
+    return folder
+
+
+def scrubbed_report(folder: Path, module: bytes) -> bytes:
+    """A report that was masked by somebody who did not know short folders."""
+    path = folder / "made.ncu-rep"
+    path.write_bytes(make_report())
+    scrub_report(path)
+    report = path.read_bytes()
+    return report + struct.pack("<I", len(module)) + module
+
+
+def packed_if(value: object, suffix: str) -> bytes:
+    text = dump_json(value).encode()
+    return lzma.compress(text) if suffix.endswith(".xz") else text
+
+
+def test_a_recording_is_masked_and_still_matches(recording: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+    batch = recording / "decode/b1a2b3c4d"
+    before, untouched = ((batch / f"{name}.ncu-rep.xz").read_bytes() for name in ("sweep", "deep"))
+    dispatch(["scrub", str(recording)])
+    assert capsys.readouterr().out == f"{batch / 'sweep.ncu-rep.xz'}: masked\n"
+    after = lzma.decompress((batch / "sweep.ncu-rep.xz").read_bytes())
+    assert after == lzma.decompress(before).replace(b"/work/fi/inc", b"/xxxx/xx/inc")
+    assert (batch / "deep.ncu-rep.xz").read_bytes() == untouched
+    listed = read_json(listing.place(batch / "sweep.ncu-rep"))
+    assert listed == {"sha256": hashlib.sha256(after).hexdigest(), "kernels": ["/xxxx/xx/inc/x.h"]}
+    manifest.read(recording)  # matches
+    assert read_json(recording / manifest.FILE)["kept"] == "as it is"
+    dispatch(["scrub", str(recording)])
+    assert capsys.readouterr().out == ""
+
+
+def test_a_recording_that_does_not_match_is_not_masked(recording: Path) -> None:
+    (recording / "decode/b1a2b3c4d/deep.ncu-rep.xz").write_bytes(b"damaged")
+    files = {path: path.read_bytes() for path in manifest.files(recording).values()}
+    with pytest.raises(CaptureError, match=r"deep\.ncu-rep\.xz: does not match"):
+        dispatch(["scrub", str(recording)])
+    assert {path: path.read_bytes() for path in files} == files
 
 
 def test_command_refuses_what_it_cannot_scrub(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ def test_the_text_of_an_exception_carries_no_secret(monkeypatch: pytest.MonkeyPa
         (b"/data/venv/lib/site-packages/torch/x.py", b"/xxxx/xxxx/xxx/site-packages/torch/x.py"),
         (b"/tmp/a1/flashinfer/data/csrc/x.cu", b"/xxx/xx/flashinfer/data/csrc/x.cu"),
         (b"/usr/local/cuda/include/cuda_fp16.h", b"/usr/local/cuda/include/cuda_fp16.h"),
+        (b"/work/fi/inc", b"/xxxx/xx/inc"),
+        (b"/work/inc", b"/xxxx/inc"),
+        (b"/w/f/i/x.cu", b"/x/x/i/x.cu"),
+        (b"/data/x.cu", b"/xxxx/x.cu"),
+        (b"/home/alice/x.cu", b"/xxxx/xxxxx/x.cu"),
+        (b"/home/alice", b"/xxxx/xxxxx"),
+        ("/srv/jürgen/src".encode(), b"/xxx/xxxxxxx/src"),
+        (b"/opt/alice/thesis/src", b"/xxx/xxxxx/xxxxxx/src"),
+        (b"/usr/local/alice/src", b"/xxx/xxxxx/xxxxx/src"),
+        (b"/dev/shm/alice/src", b"/xxx/xxx/xxxxx/src"),
+        (b"/usr/local/cuda-13.0/bin/../include", b"/usr/local/cuda-13.0/bin/../include"),
+        (b"/opt/nvidia/nsight-compute/2025.3.1/ncu", b"/opt/nvidia/nsight-compute/2025.3.1/ncu"),
     ],
 )
 def test_of_a_path_the_machine_s_folders_are_masked(path: bytes, masked: bytes) -> None:
@@ -70,10 +83,30 @@ def test_of_a_path_the_machine_s_folders_are_masked(path: bytes, masked: bytes) 
         (b"flashinfer/data/include/flashinfer/norm.cuh", False),
         (b"<flashinfer>/data/include/flashinfer/norm.cuh", False),
         (b"decode/B128/L2048/H32_K32", False),
+        (b"\x01/work/inc\0/usr/include\0\0", True),
+        (b"\0\x93/work/inc\x81\0", False),
+        (b'{"error": "nvcc:\\n/work/fi/x.cu(3): error"}', True),
+        (b'{"error": "cannot read /work/x.so"}', True),
+        (b'{"command": ["nvcc", "-I/work/fi/inc", "x.cu"]}', True),
+        (b'{"PATH": "/usr/local/cuda/bin:/work/fi/bin"}', True),
+        (b"${CUDA_HOME}/bin/nvcc/x", False),
+        (b"instructions/cycle, tensor/alu/fma", False),
+        (b"\0/\xb6\xfe2/\xb7x/\xa3y/z\0", False),  # machine code
+        # The slash is a length, 47: protobuf's of a text in a report.
+        (b"\0\n/decode/paged/B1_L2048_H32_K32_D128_P16_f16_cc_n0\x18", False),
     ],
 )
 def test_a_path_stands_by_itself_or_behind_its_length(data: bytes, found: bool) -> None:
     assert (private.find_path(data) is not None) == found
+
+
+def test_a_name_is_private_as_a_whole_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "_user", lambda: "alice")
+    known = private.patterns({})
+    for text in (b"alice", b"\0alice\0", b"by alice, bob", b"/home/alice/x"):
+        assert private.find_secret(text, known) == "the user name", text
+    for text in (b"malice", b"al.alice", b"alice2", b"alice-s"):
+        assert private.find_secret(text, known) is None, text
 
 
 def test_the_working_folder_and_the_jit_cache_are_private(
@@ -93,3 +126,22 @@ def test_no_shipped_recording_names_a_machine_s_path(recording: Path) -> None:
             plain = lzma.decompress(data) if path.suffix == ".xz" else data
             assert private.find_path(plain) is None, path
             assert private.find_secret(plain, private.patterns({})) is None, path
+            assert [found for found in absolute(plain) if not STATED.match(found)] == [], path
+
+
+# Looser than what masks: whatever begins with a slash where a string does and has another, however short.
+STATED = re.compile(
+    rb"/usr/(?:include|bin|local/cuda[\d.-]*)(?:/|$)|/lib64/|/x+/"  # the toolkit's, or masked
+)
+IN_BINARY = re.compile(rb"/(?<=[\0\1]/)(?=[^\0]{4,}\0)[ -.0-~]+/[ -~]+(?=\0)")
+IN_TEXT = re.compile(rb"/(?<![\w.~$@>}/<-]/)[\w.~][^\s\"',:;()]*/[^\s\"',:;()]+")
+
+
+def absolute(data: bytes) -> list[bytes]:
+    """The absolute paths in a file: whole strings of a table of strings, words of a text."""
+    return (IN_BINARY if b"\0" in data else IN_TEXT).findall(data)
+
+
+def test_that_search_finds_a_path_however_short() -> None:
+    assert absolute(b"\x01\x01/w/a b\0/usr/include\0\0x.h\0") == [b"/w/a b", b"/usr/include"]
+    assert absolute(b'{"a": "in /w/f, <flashinfer>/data/x.cu and a/b"}') == [b"/w/f"]

@@ -1,7 +1,5 @@
 """Mask what an .ncu-rep says about the machine: host, addresses, command line, folders.
 
-    ncuflow scrub REPORT.ncu-rep...
-
 A report is `NVR\\0`, a length-prefixed header, and length-prefixed protobuf messages. Masking keeps
 every length, so the report stays readable. The layout is not documented by NVIDIA; it is as found
 in reports of ncu 2025.3.1 (docs/capture.md), and a file laid out otherwise is left alone.
@@ -9,13 +7,11 @@ in reports of ncu 2025.3.1 (docs/capture.md), and a file laid out otherwise is l
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncuflow.capture.process import CaptureError
-from ncuflow.io import NCU_MAGIC
+from ncuflow.io import NCU_MAGIC, replacing
 from ncuflow.parsers import wire
 from ncuflow.private import masked_path, paths
 
@@ -34,26 +30,38 @@ HOME = re.compile(rb"/home/[\w.-]+")
 
 def scrub_report(path: Path) -> bool:
     """Mask the private strings of a report in place. False (no change) for another layout."""
-    data = bytearray(path.read_bytes())
+    masked = masked_report(path.read_bytes())
+    if masked is None:
+        return False
+    with replacing(path) as temporary:
+        temporary.write_bytes(masked)
+    return True
+
+
+def masked_report(report: bytes) -> bytes | None:
+    """The report with its private strings masked, each byte where it was; None for another layout."""
+    data = bytearray(report)
     spans = list(private_spans(data))
     if not spans:
-        return False
+        return None
     values = {bytes(data[start:end]) for start, end in spans}
     for start, end in spans:
         data[start:end] = bytes([MASK]) * (end - start)
     for value in sorted(values, key=len, reverse=True):
         if b"/" in value:
             _mask_everywhere(data, value)
+    mask_paths(data)
+    return bytes(data)
+
+
+def mask_paths(data: bytearray) -> None:
+    """Mask the folders of this machine in a file, in place."""
     for start, found in list(paths(data)):
         data[start : start + len(found)] = masked_path(found)
     for match in list(HOME.finditer(data)):
         data[match.start() + len(b"/home/") : match.end()] = bytes([MASK]) * (
             match.end() - match.start() - 6
         )
-    temporary = path.with_name(f".{path.name}.scrub")
-    temporary.write_bytes(data)
-    temporary.replace(path)
-    return True
 
 
 def scrubbed(data: bytes) -> bool | None:
@@ -96,14 +104,3 @@ def _mask_everywhere(data: bytearray, value: bytes) -> None:
     while position >= 0:
         data[position : position + len(value)] = bytes([MASK]) * len(value)
         position = data.find(value, position + len(value))
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("reports", nargs="+", type=Path)
-
-
-def run(args: argparse.Namespace) -> None:
-    """Scrub reports in place."""
-    for path in args.reports:
-        if not path.is_file() or not scrub_report(path):
-            raise CaptureError(f"{path}: not a report whose layout is known")
