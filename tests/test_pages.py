@@ -114,7 +114,6 @@ def test_no_measured_number_is_typed_into_a_template(template: Path):
         (lambda: fmt.with_unit(1, "producer warps"), "1 producer warp"),
         (lambda: fmt.with_unit(16, "chunks"), "16 chunks"),
         (lambda: fmt.with_unit(1.0, "ms"), "1 ms"),
-        (lambda: filters.cell("a|b\nc"), "a\\|b c"),
         (lambda: filters.FILTERS["unit"](filters.Struck(6000.0), "GB/s"), "~~6 000 GB/s~~"),
     ],
 )
@@ -282,24 +281,6 @@ def test_the_overview_figure_has_no_point_with_an_impossible_number(impossible):
     assert [point["point"] for point in figures._possible(results)] == names[1:]
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
-        ("a|b\nc\x1b[31m", "a\\|b c [31m"),
-        ("`f<T>` takes f<T>", "`f<T>` takes f&lt;T>"),
-        ("", "–"),
-        (None, "–"),
-    ],
-)
-def test_a_cell_holds_no_markup_of_others(text, shown):
-    assert filters.cell(text) == shown
-
-
-def test_code_stays_in_its_backticks():
-    assert filters.code("a`<b>`|c\n") == "a'<b>'\\|c "
-
-
 def test_named_points_stand_in_a_thinned_table():
     points = [{"point": str(n)} for n in range(100)]
     kept = [p["point"] for p in series.spread(points, 5, {"7", "61"})]
@@ -377,11 +358,6 @@ def test_the_page_of_a_machine_waits_for_no_statistics():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
-
-
-def test_no_page_names_a_device_as_others_wrote_it():
-    for path in (ROOT / "templates").rglob("*.j2"):
-        assert not re.findall(r"\{\{ *[^|}]*\.gpu *\}\}", path.read_text()), path.name
 
 
 def test_ceilings_of_an_older_recording_have_no_sustained_rate(tmp_path):

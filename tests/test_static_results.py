@@ -11,6 +11,7 @@ from statistics import median
 import numpy as np
 import pytest
 from conftest import ROOT
+from hostile import check
 
 from ncuflow.cli import dispatch
 from ncuflow.findings.ceilings import datasheet
@@ -270,7 +271,7 @@ claims:
 """
 
 
-def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
+def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path, monkeypatch):
     files = str(shutil.copytree(ROOT / "claims", tmp_path / "claims"))
     (tmp_path / "claims/measured.yaml").write_text(MEASURED, encoding="utf-8")
     sides = {"here": timed(rmsnorm, "NVIDIA H200", 1 / 4.8), "there": rmsnorm}
@@ -323,6 +324,7 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path):
         for facts in (stored("8.0"), stored("9.0"))
     ]
     assert fused.split("|")[2].strip() == f"{sides[0]} / {sides[1]}"
+    check(lambda: dispatch(command) or page.read_text(), monkeypatch, ("# ", ""))
 
 
 def test_facts_of_single_modules_are_no_facts_of_a_sweep():

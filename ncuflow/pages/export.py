@@ -29,7 +29,7 @@ from ncuflow.compare import gate, records
 from ncuflow.findings import limiter, stored
 from ncuflow.io import UsageError, dump_json, write_text
 from ncuflow.model import Measurement, Results
-from ncuflow.pages.filters import cell
+from ncuflow.pages.markdown import cell, code
 from ncuflow.parquet import read_table
 
 MOST_BYTES = 1 << 20  # of a step summary: GitHub drops a longer one
@@ -104,7 +104,7 @@ def summary(results: Found, cases: Iterable[Case]) -> str:
         ]
         lines += ["", "| point | must hold | measured | |", "|---|---|---|---|"]
         lines += [
-            f"| `{case.point}` | {cell(case.hold)} | {cell(case.shown)} | {cell(case.why) if case.why else 'holds'} |"
+            f"| {code(case.point)} | {cell(case.hold)} | {cell(case.shown)} | {cell(case.why) if case.why else 'holds'} |"
             for case in every
         ]
     lines += [
@@ -121,7 +121,7 @@ def summary(results: Found, cases: Iterable[Case]) -> str:
             cell(bound),
             cell(row["gpu"]),
         )
-        lines.append(f"| `{row['point']}` | {' | '.join(shown)} |")
+        lines.append(f"| {code(row['point'])} | {' | '.join(shown)} |")
     return _cut(lines)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from ncuflow.findings.limiter import label
-from ncuflow.format import MISSING, micro, number, pct, percent, si, with_unit
+from markupsafe import Markup
 
-_SPAN_OR_TAG = re.compile(r"`[^`]*`|<")
+from ncuflow.findings.limiter import label
+from ncuflow.format import micro, number, pct, percent, si, with_unit
+from ncuflow.pages.markdown import cell, code, link, path, prose, verbatim
 
 
 class Struck(float):
@@ -23,7 +23,7 @@ def _strikes(function: Callable[..., str]) -> Callable[..., str]:
     @wraps(function)
     def formatter(value: Any, *arguments: Any, **named: Any) -> str:
         text = function(value, *arguments, **named)
-        return f"~~{text}~~" if isinstance(value, Struck) else text
+        return Markup(f"~~{text}~~") if isinstance(value, Struck) else text
 
     return formatter
 
@@ -31,23 +31,6 @@ def _strikes(function: Callable[..., str]) -> Callable[..., str]:
 def seconds(value: float | None) -> str:
     """A time in seconds, as milliseconds or microseconds where that reads better."""
     return micro(None if value is None else value * 1e6)
-
-
-def cell(text: Any) -> str:
-    """Text that is safe inside a Markdown table cell, whoever wrote it: one line, and no HTML in it."""
-    if text is None or text == "":
-        return MISSING
-    return _SPAN_OR_TAG.sub(lambda found: "&lt;" if found[0] == "<" else found[0], _line(text))
-
-
-def code(text: Any) -> str:
-    """Text that stays inside the backticks around it, in a table cell or not."""
-    return _line(text).replace("`", "'")
-
-
-def _line(text: Any) -> str:
-    plain = "".join(letter if letter.isprintable() else " " for letter in str(text))
-    return plain.replace("|", "\\|")
 
 
 FILTERS = {
@@ -59,7 +42,11 @@ FILTERS = {
     "micro": _strikes(micro),
     "seconds": seconds,
     "cell": cell,
-    "limiter_name": label,
     "code": code,
+    "prose": prose,
+    "verbatim": verbatim,
+    "path": path,
+    "link": link,
+    "limiter_name": label,
     "rate_unit": {"tflops": "TFLOPS", "gbs": "GB/s"}.__getitem__,
 }

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from ncuflow.io import write_text
-from ncuflow.pages import contexts
+from ncuflow.pages import contexts, markdown
 from ncuflow.pages.findings import Findings
 from ncuflow.pages.rendering import environment
 
@@ -20,7 +20,9 @@ def render(page: str, findings: Findings, target: str | None = None) -> str:
     context = contexts.page_context(page, findings, target)
     text = environment().get_template(f"{page}.md.j2").render(context).rstrip() + "\n"
     if findings.struck:
-        text += "\n## Struck through\n\n" + "".join(f"- {reason}\n" for reason in findings.struck)
+        text += "\n## Struck through\n\n" + "".join(
+            f"- {markdown.text(reason)}\n" for reason in findings.struck
+        )
     return text
 
 

@@ -1,0 +1,105 @@
+"""Text of others in Markdown: of names, statements, source lines and devices nothing is markup.
+
+What a page prints is `text`, unless its template says `prose` (lines of it), `code` (a span with its backticks),
+`verbatim` (inside a block between fences), `path` (where a link goes) or `link` (an address of the web). Markdown of
+our own making is `Markup`, and passes as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from ncuflow.format import MISSING
+
+SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+# Backslash first of all; `_` where a word does not hold it; what GitHub links and what stands for a character.
+ACTIVE = re.compile(
+    r"[\\`*\[\]|~]|<(?! )|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)|:(?=//)|(?<=www)\.|(?<=[\w.+-])@(?=\w)",
+    re.IGNORECASE,
+)
+BY_NAME = {"<": "&lt;", "&": "&amp;"}
+INDENT = re.compile(r"^ {2,}")
+# What would be a heading, a quotation, a list or a rule if a line began with it.
+START = re.compile(r"^( ?)(?=>|#{1,6} |[+-] |[-=]{2,} *$)|^( ?\d+)(?=[.)] )")
+ADDRESS = re.compile(r"https?://[^\s<>\\`|]+")
+
+
+def text(value: Any) -> Markup:
+    """A value in a line of Markdown, in a cell of a table or not: the same text, with code where backticks enclose it."""
+    if isinstance(value, Markup):
+        return value
+    parts = SPAN.split(_line(value))  # text, backticks, code, text, …
+    shown = [ACTIVE.sub(_inert, parts[0])]
+    for fence, inside, after in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        blank = not inside.strip()
+        shown.append(ACTIVE.sub(_inert, f"{fence}{inside}{fence}") if blank else code(inside))
+        shown.append(ACTIVE.sub(_inert, after))
+    return Markup(START.sub(r"\1\2\\", INDENT.sub("", "".join(shown))))
+
+
+def cell(value: Any) -> Markup:
+    """`text`, and a dash where nothing is known; of Markdown that several lines made, one."""
+    if value is None or value == "":
+        return Markup(MISSING)
+    return Markup(value.replace("\n", " ")) if isinstance(value, Markup) else text(value)
+
+
+def prose(value: Any) -> Markup:
+    """Several lines of `text`, with what blank lines between them make of them."""
+    return Markup("\n").join(text(line) for line in str(value).split("\n"))
+
+
+def code(value: Any) -> Markup:
+    """A value as a span of code with its backticks, in a cell of a table or not; a dash where there is nothing."""
+    plain = _line(value).strip()
+    if not plain:
+        return Markup(MISSING)
+    longest = max(map(len, re.findall("`+", plain)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if plain[0] == "`" or plain[-1] == "`" else ""
+    # Renderers do not agree on what a pipe behind two backslashes is.
+    inside = plain.replace("\\|", "\\ |").replace("|", "\\|")
+    return Markup(f"{fence}{pad}{inside}{pad}{fence}")
+
+
+def verbatim(value: Any) -> Markup:
+    """A value inside a block between fences, which it cannot end."""
+    lines = (_line(line) for line in str(value).split("\n"))
+    return Markup("\n".join(lines).replace("```", "'''"))
+
+
+def path(value: Any) -> Markup:
+    """A file's path as the place that a link or a picture names."""
+    return Markup(quote(str(value), safe="/._-~"))
+
+
+def link(value: Any) -> Markup:
+    """An address of the web as a link; what is none, as text."""
+    address = str(value)
+    return Markup(f"<{address}>") if ADDRESS.fullmatch(address) else text(value)
+
+
+def shown(value: Any) -> Any:
+    """What a template prints of a value: numbers as they are, all else as `text`."""
+    return value if isinstance(value, int | float) else text(value)
+
+
+def joined(parts: Iterable[Any]) -> str:
+    """Values behind one another; where Markdown is among them, the others as `text`."""
+    found = list(parts)
+    if any(isinstance(part, Markup) for part in found):
+        return Markup("".join(str(text(part)) for part in found))
+    return "".join(map(str, found))
+
+
+def _inert(found: re.Match[str]) -> str:
+    return BY_NAME.get(found[0], f"\\{found[0]}")
+
+
+def _line(value: Any) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in str(value))
