@@ -47,7 +47,6 @@ _MAGIC = (
 
 SCRATCH = "ncuflow-scratch-"
 YOUNG_S = 60.0
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and the line breaks of rules
 
 
 def resource(name: str) -> Path:
@@ -194,14 +193,18 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """A file's name as text that can be written: bytes that are no UTF-8 become "\ufffd"."""
-    return os.fsencode(path).decode("utf-8", "replace")
+    """A file's name as text that can be printed: bytes that are no UTF-8 become "\ufffd"."""
+    return clean(os.fsencode(path).decode("utf-8", "replace"))
 
 
 def clean(text: str) -> str:
-    """Text that can be written as UTF-8, with "?" for what a damaged or a hostile report holds:
-    undecodable bytes and control characters, which a terminal would obey."""
-    return CONTROL.sub("?", text.encode("utf-8", "replace").decode("utf-8"))
+    """Text that others wrote, as it may be printed: with "?" for undecodable bytes, for control characters, which a
+    terminal would obey, and for marks without a width, which turn or hide what stands beside them. Tabs and line breaks
+    stay. Every string of a report goes through here where it is read."""
+    if text.isprintable():
+        return text
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join(c if c.isprintable() or c in "\t\n" else "?" for c in text)
 
 
 def inert(value: Any) -> Any:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ncuflow.io import clean
 from ncuflow.model import Row
 from ncuflow.parsers.stalls import STALL_REASONS
 
@@ -92,11 +93,11 @@ def _place(action: Any, instruction: Instruction, shown: bool) -> Row:
     sass, file, line = instruction
     opcode = _OPCODE.match(sass) if sass and shown else None
     return {
-        "sass": sass if shown else None,
+        "sass": clean(sass) if sass and shown else None,
         "opcode": opcode[1] if opcode else None,
-        "file": file,
+        "file": clean(file) if file else None,
         "line": line,
-        "function": action.name(),
+        "function": clean(action.name()),
     }
 
 

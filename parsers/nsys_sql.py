@@ -33,7 +33,7 @@ class Database:
         _check_settled(path, name)
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         self._connection = sqlite3.connect(uri, uri=True)
-        self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self._connection.text_factory = lambda raw: clean(raw.decode("utf-8", "replace"))
         # A view could ask for anything, without end; nsys writes tables.
         found = self._query("SELECT name FROM sqlite_master WHERE type = 'table'")
         self.tables = {str(row[0]) for row in found}
@@ -41,7 +41,7 @@ class Database:
             self.close()
             raise BadInput(name, "an SQLite database, but not an nsys export")
         texts = self.rows("StringIds", "id", "value")
-        self.strings = {number: clean(text) for number, text in texts if isinstance(text, str)}
+        self.strings = {number: text for number, text in texts if isinstance(text, str)}
 
     def close(self) -> None:
         self._connection.close()
@@ -84,7 +84,7 @@ class Database:
         for identifier, device, name in self.rows("TARGET_INFO_GPU", "id", "cuDevice", "name"):
             number = integer(device)
             names[integer(identifier) if number is None else number] = name
-        return {n: clean(t) for n, t in names.items() if n is not None and isinstance(t, str)}
+        return {n: t for n, t in names.items() if n is not None and isinstance(t, str)}
 
     def warnings(self) -> Iterator[str]:
         """What nsys itself warns of (severity above information), each text once."""

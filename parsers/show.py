@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import sys
 from collections.abc import Sequence
 
 from ncuflow.io import BadInput, dump_json, emit, inert, opened, sniff
@@ -43,8 +44,13 @@ def run(args: argparse.Namespace) -> None:
     table, document, rows = READERS[kind](args.report)
     if args.format == "json":
         emit(dump_json(document), args.out)
+    elif args.format == "csv":
+        emit(as_csv(rows), args.out)
+        # A row has no place for what is wrong with the file as a whole.
+        for problem in document.get("problems", document["report"].get("problems", ())):
+            print(f"! {problem}", file=sys.stderr)
     else:
-        emit(as_csv(rows) if args.format == "csv" else table, args.out)
+        emit(table, args.out)
 
 
 def as_csv(rows: Sequence[Row]) -> str:

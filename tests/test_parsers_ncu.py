@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.parsers import container, lines, ncu, wire
 from ncuflow.parsers.schema import build
@@ -492,6 +493,27 @@ def test_shares_need_every_reason_of_the_architecture():
     assert set(stall_shares(9, before).values()) == {None}
 
 
+HOSTILE = "\x1b\u202e\u2066"  # 7 bytes
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_whatever_text_a_report_holds_a_terminal_may_show_it(form, tmp_path, capsys):
+    whole = smallest()
+    name = b"kernel_cutlass_kernel_flashinfer"
+    assert name in whole and b"NVIDIA H200" in whole and b"rmsnorm/rmsnorm" in whole
+    for text in (name, b"NVIDIA H200", b"rmsnorm/rmsnorm"):
+        whole = whole.replace(text, HOSTILE.encode() + text[7:])
+    path = tmp_path / f"{HOSTILE}.ncu-rep"
+    path.write_bytes(whole)
+    (kernel,) = ncu.read(path).kernels
+    assert kernel["device"] == "???H200" and kernel["name"].startswith("???cutlass")
+    assert kernel["nvtx"].startswith("???/rmsnorm")
+    dispatch(["show", str(path), "--format", form])
+    printed = "".join(capsys.readouterr())
+    assert "???cutlass_kernel" in printed
+    assert printed.replace("\n", "").isprintable()
+
+
 def test_a_file_name_that_is_no_utf_8_is_read(tmp_path):
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xe9sum\xe9.ncu-rep"))
     path.write_bytes(smallest())
@@ -588,6 +610,14 @@ def test_rule_markup_is_stripped(text, plain):
 )  # fmt: skip
 def test_source_files_lose_the_machine(name, relative):
     assert lines.relative(name) == relative
+
+
+def test_texts_of_an_instruction_may_be_shown():
+    action = FakeAction()
+    action.name = lambda: "k\u202e"
+    place = lines._place(action, ("LDG.E R2, [R4]\x1b", "a\u2066.cu", 3), shown=True)
+    assert (place["sass"], place["opcode"]) == ("LDG.E R2, [R4]?", "LDG.E")
+    assert (place["file"], place["function"]) == ("a?.cu", "k?")
 
 
 # --- the command ------------------------------------------------------------------------------

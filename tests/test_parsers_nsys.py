@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.parsers import nsys
 from ncuflow.parsers.schema import build
@@ -388,11 +389,23 @@ def test_a_trace_whose_writer_was_killed_is_refused(path, suffix):
         nsys.read(path)
 
 
-def test_names_hold_no_control_characters(path):
-    export = one_point()
-    export.rows["StringIds"] = [{"id": k, "value": f"\x1b[31m{v}"} for k, v in NAMES.items()]
-    names = {row["name"] for row in nsys.read(export.write(path)).timeline}
-    assert names == {"?[31mDecodeKernel", "?[31mMergeKernel"}
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_whatever_text_an_export_holds_a_terminal_may_show_it(form, tmp_path, capsys):
+    hostile = "\x1b[31m\u202e\u200b\x07"
+    export = one_point().range(0, 400, f"{hostile}run")
+    export.rows["StringIds"] = [{"id": k, "value": hostile + v} for k, v in NAMES.items()]
+    export.add("TARGET_INFO_GPU", id=0, cuDevice=0, name=f"{hostile}H200")
+    export.add("META_DATA_EXPORT", name="EXPORT_PRODUCT_VERSION", value=f"{hostile}2025.1")
+    export.add("DIAGNOSTIC_EVENT", severity=2, text=f"{hostile}lost")
+    path = export.write(tmp_path / f"{hostile}.sqlite")
+    assert {row["nvtx"] for row in nsys.read(path).timeline} == {
+        "?[31m???run",
+        "?[31m???run/decode/B1",
+    }
+    dispatch(["show", str(path), "--format", form])
+    printed = "".join(capsys.readouterr())
+    assert "?[31m???DecodeKernel" in printed and "?[31m???lost" in printed
+    assert printed.replace("\n", "").isprintable()
 
 
 def test_a_view_is_never_asked(path):
