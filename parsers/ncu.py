@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +21,9 @@ from typing import Any
 from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
 from ncuflow.parsers import breakdown, children, container, cute, lines, listing, reader
-from ncuflow.parsers.registry import METRICS, architecture
-from ncuflow.parsers.sources import Counter, NotANumber
-from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.parsers.registry import LISTED, METRICS, Sources, architecture
+from ncuflow.parsers.sources import Ceiling, Counter, NotANumber, Source
+from ncuflow.parsers.stalls import COUNTERS, STALL_REASONS, on_all
 from ncuflow.parsers.units import base_unit, expected_unit
 
 # Kernels that one child reads at most: the reader takes two to five MB for each and keeps them.
@@ -221,6 +221,38 @@ class Profiled:
         """The registry's architecture whose names this kernel's counters have."""
         return architecture(self.integer("device__attribute_compute_capability_major"))
 
+    @cached_property
+    def capability(self) -> str | None:
+        """The GPU's compute capability, "9.0"."""
+        parts = (
+            self.integer(f"device__attribute_compute_capability_{part}")
+            for part in ("major", "minor")
+        )
+        found = [str(part) for part in parts if part is not None]
+        return ".".join(found) if len(found) == 2 else None
+
+    @property
+    def listed(self) -> bool:
+        """Whether the registry has the names of this chip; otherwise those of an older one are read."""
+        return self.capability in LISTED
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All names of metrics that the report has for this kernel."""
+        return tuple(self.action.metric_names())
+
+    def counts_all(self, source: Source | Ceiling, value: float) -> bool:
+        """Whether what was read off the counters that are there is all work of the source's kind.
+
+        ncu omits the counters that no section asks for, and a chip may have instructions that the registry does not
+        know. Zero is then not zero, and nothing is the whole where a counter beside those of the source is above zero.
+        """
+        if self.listed and all(self.number(name) is not None for name in source.work):
+            return True
+        kind = re.compile(source.kind)
+        others = {name for name in self.names if kind.fullmatch(name)} - set(source.work)
+        return value > 0 and not any(map(self.number, others))
+
     def metric(self, name: str) -> Any | None:
         """The IMetric of a name if the report holds a value for it."""
         found = self.action.metric_by_name(name)
@@ -337,15 +369,13 @@ def _point(nvtx: list[str], points: Collection[str] | None) -> str | None:
 
 def _identity(kernel: Profiled, nvtx: list[str]) -> Row:
     action, device = kernel.action, kernel.text("device__attribute_display_name")
-    major = kernel.integer("device__attribute_compute_capability_major")
-    minor = kernel.integer("device__attribute_compute_capability_minor")
     return {
         "name": cute.called(clean(action.name())),
         "demangled": clean(action.name(action.NameBase_DEMANGLED)) or None,
         "nvtx": "/".join(nvtx) or None,
         "nvtx_ranges": nvtx,
         "device": device if device and not _NUMBER.fullmatch(device) else None,
-        "compute_capability": None if major is None or minor is None else f"{major}.{minor}",
+        "compute_capability": kernel.capability,
         "stream": kernel.integer("launch__stream_id"),
     }
 
@@ -373,7 +403,7 @@ def _metrics(kernel: Profiled) -> list[Row]:
     rows = []
     for metric in METRICS.values():
         exponent = base_unit(metric.unit)[0]
-        found = _first(metric.candidates(kernel.architecture), kernel.counter, exponent)
+        found = _first(metric.candidates(kernel.architecture), kernel, exponent)
         if found is not None:
             value, name = found
             if value is None:
@@ -382,16 +412,16 @@ def _metrics(kernel: Profiled) -> list[Row]:
     return rows
 
 
-def _first(
-    candidates: Any, get: Callable[[str], Counter | None], exponent: int
-) -> tuple[float | None, str] | None:
+def _first(candidates: Sources, kernel: Profiled, exponent: int) -> tuple[float | None, str] | None:
     """The first source with a value; where none has and one was no number, (None, its name)."""
     invalid = None
     for source in candidates:
         try:
-            found = source.read(get, exponent)
+            found = source.read(kernel.counter, exponent)
         except NotANumber as error:
             invalid = invalid or (None, str(error))
+            continue
+        if found is not None and source.kind and not kernel.counts_all(source, found[0]):
             continue
         if found is not None and math.isfinite(found[0]):
             return float(found[0]), found[1]
@@ -417,20 +447,27 @@ def _stalls(kernel: Profiled) -> list[Row]:
                 "samples_not_issued": kernel.integer(reason.samples + "_not_issued"),
             }
         )
-    return _with_shares(rows, kernel.architecture)
+    return _with_shares(rows, {by: _reasons(kernel, by) for by in ("ratio", "samples")})
 
 
-def _with_shares(rows: list[Row], arch: str) -> list[Row]:
+def _reasons(kernel: Profiled, by: str) -> set[str]:
+    """The stall reasons that a kernel's chip has; of one that the registry does not list, as far as its report tells."""
+    if kernel.listed:
+        return {r.reason for r in STALL_REASONS.values() if r.on(kernel.architecture)}
+    found = ((name, COUNTERS[by].fullmatch(name)) for name in kernel.names)
+    return on_all(match[1] for name, match in found if match and kernel.number(name) is not None)
+
+
+def _with_shares(rows: list[Row], every: Mapping[str, set[str]]) -> list[Row]:
     """Each stall's share of all stalls, by ratios, or by samples where the report has no ratios.
 
-    Null where some of the architecture's reasons are missing: the largest of a few is not the largest.
+    Null where some of `every` reason are missing: the largest of a few is not the largest.
     """
-    every = {r.reason for r in STALL_REASONS.values() if arch in r.architectures}
     found = {
         by: {row["reason"]: row[by] for row in rows if row[by] is not None}
         for by in ("ratio", "samples")
     }
-    values = next((values for values in found.values() if values.keys() >= every), {})
+    values = next((values for by, values in found.items() if values.keys() >= every[by]), {})
     stalls = {
         row["reason"]: values[row["reason"]]
         for row in rows

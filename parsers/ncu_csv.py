@@ -69,6 +69,9 @@ class Exported:
     def metric_by_name(self, name: str) -> Value | None:
         return self.metrics.get(name)
 
+    def metric_names(self) -> tuple[str, ...]:
+        return tuple(self.metrics)
+
     def rule_results_as_dicts(self) -> list[dict[str, Any]]:
         return self.rules
 

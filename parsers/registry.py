@@ -59,6 +59,9 @@ METRICS: dict[str, Metric] = {m.key: m for group in GROUPS.values() for m in gro
 
 
 ARCHITECTURES = ("ga100", "gh100")
+# Compute capabilities whose tensor instructions and stall reasons the names of their architecture are all of. Others are
+# read by the names of an older chip, beside which they have their own: 8.9 FP8, 10.0 and later nearly all.
+LISTED = ("8.0", "8.6", "8.7", "9.0")
 
 
 def architecture(major: int | None) -> str:

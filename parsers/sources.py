@@ -45,14 +45,23 @@ class Term:
 @dataclass(frozen=True)
 class Source:
     """The sum of terms. With `partial`, absent terms are left out as long as one is there: ncu
-    omits the counters of instructions that a section does not ask for."""
+    omits the counters of instructions that a section does not ask for.
+
+    kind: of a partial sum, a pattern of all counters of the work that it sums, on whatever chip.
+    """
 
     terms: tuple[Term, ...]
     partial: bool = False
+    kind: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(chain.from_iterable(t.names for t in self.terms)))
+
+    @property
+    def work(self) -> tuple[str, ...]:
+        """The counters that count it."""
+        return self.names
 
     def read(self, get: Lookup, exponent: int = 0) -> tuple[float, str] | None:
         """(value, names that contributed), or None."""
@@ -70,14 +79,20 @@ class Source:
 class Ceiling:
     """The ceiling of the work that ran: Σ work ÷ Σ (work ÷ peak), over pairs of work and peak.
 
-    With one kind of instruction it is that instruction's peak; a kernel without has no ceiling.
+    With one kind of instruction it is that instruction's peak; a kernel without has no ceiling. kind: as of a Source.
     """
 
     pairs: tuple[tuple[str, str], ...] = field(default=())
+    kind: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(chain.from_iterable(self.pairs))
+
+    @property
+    def work(self) -> tuple[str, ...]:
+        """The counters that count it, without their peaks."""
+        return tuple(done for done, _ in self.pairs)
 
     def read(self, get: Lookup, exponent: int = 0) -> tuple[float, str] | None:
         """(ceiling, names of the peaks that count), or None."""
@@ -121,7 +136,9 @@ def source(said: Any) -> Source | Ceiling:
         case {"sum": names}:
             return Source(tuple(Term((name,), said.get("factor", 1)) for name in names))
         case {"any_of": names}:
-            return Source(tuple(Term((name,)) for name in names), partial=True)
+            kind = said.get("kind", "")
+            return Source(tuple(Term((name,)) for name in names), partial=True, kind=kind)
         case {"peak_of": names}:
-            return Ceiling(tuple((name, f"{name}{PEAK}") for name in names))
+            pairs = tuple((name, f"{name}{PEAK}") for name in names)
+            return Ceiling(pairs, kind=said.get("kind", ""))
     raise ValueError(f"no source: {said}")

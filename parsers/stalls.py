@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ncuflow.io import read_yaml
+from ncuflow.parsers.registry import ANY
 
 RATIO = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 SAMPLES = "smsp__pcsamp_warps_issue_stalled_{}"
+# The two kinds of counters of a reason, by the column of its row that they are read into.
+COUNTERS = {
+    "ratio": re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio"),
+    "samples": re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w+?)(?:_not_issued)?"),
+}
+_PART = "_pipe_"  # some chips count, beside a reason, the part of it that is of one pipe
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,11 @@ class StallReason:
     meaning: str
     kind: str = "stall"
     pcsamp: str = ""
-    architectures: Sequence[str] = ("ga100", "gh100")
+    architectures: Sequence[str] = (ANY,)
+
+    def on(self, arch: str) -> bool:
+        """Whether an architecture has it, or, of ANY, all do."""
+        return ANY in self.architectures or arch in self.architectures
 
     @property
     def ratio(self) -> str:
@@ -41,3 +53,16 @@ STALL_REASONS = {
     entry["reason"]: StallReason(**entry)
     for entry in read_yaml(Path(__file__).with_name("stalls.yaml"))
 }
+
+
+def on_all(counted: Iterable[str]) -> set[str]:
+    """The reasons that every chip has, and what else is `counted`: reasons as counters call them."""
+    known = {alias: r.reason for r in STALL_REASONS.values() for alias in (r.reason, r.pcsamp)}
+    found = {
+        known.get(name, name) for name in counted if name in known or _whole(name) not in known
+    }
+    return found | {reason.reason for reason in STALL_REASONS.values() if reason.on(ANY)}
+
+
+def _whole(name: str) -> str:
+    return name.split(_PART)[0]

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.parsers import container, lines, ncu, wire
+from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.schema import build
+from ncuflow.parsers.sources import PEAK
 from ncuflow.parsers.stalls import STALL_REASONS
 
 ROOT = Path(__file__).parents[1]
@@ -476,21 +478,82 @@ def test_a_derived_value_beyond_all_numbers_is_null_with_a_problem():
     assert kernel.invalid[peak["metric"]] == "no usable number"
 
 
-def stall_shares(arch_major, reasons):
+def of_chip(capability, **metrics):
+    """A kernel that ran on a GPU of a compute capability."""
+    for part, number in zip(("major", "minor"), capability.split("."), strict=True):
+        metrics[f"device__attribute_compute_capability_{part}"] = FakeMetric(int(number))
+    return ncu.Profiled(FakeAction(**metrics), 0)
+
+
+def stall_shares(capability, reasons, *others):
     metrics = {STALL_REASONS[r].ratio: FakeMetric(1.0, "cycle") for r in reasons}
-    metrics["device__attribute_compute_capability_major"] = FakeMetric(arch_major)
-    rows = ncu._stalls(ncu.Profiled(FakeAction(**metrics), 0))
+    metrics |= {name: FakeMetric(1.0, "cycle") for name in others}
+    rows = ncu._stalls(of_chip(capability, **metrics))
     return {row["reason"]: row["share"] for row in rows}
 
 
 def test_shares_need_every_reason_of_the_architecture():
     """Where only `wait` was collected, it is not "wait 100 %"."""
     every = list(STALL_REASONS)
-    assert stall_shares(9, every)["wait"] == pytest.approx(1 / 17)
-    assert stall_shares(9, ["wait"]) == {"wait": None}
+    assert stall_shares("9.0", every)["wait"] == pytest.approx(1 / 17)
+    assert stall_shares("9.0", ["wait"]) == {"wait": None}
     before = [reason for reason in every if reason != "gmma"]
-    assert stall_shares(8, before)["wait"] == pytest.approx(1 / 16)
-    assert set(stall_shares(9, before).values()) == {None}
+    assert stall_shares("8.0", before)["wait"] == pytest.approx(1 / 16)
+    assert set(stall_shares("9.0", before).values()) == {None}
+
+
+@pytest.mark.parametrize("capability", ["10.0", "10.3", "12.0"])
+def test_shares_on_a_newer_chip_need_the_reasons_that_it_has(capability):
+    """Blackwell has neither `gmma` nor `imc_miss`."""
+    its = [reason for reason in STALL_REASONS if reason not in ("gmma", "imc_miss")]
+    assert stall_shares(capability, its)["wait"] == pytest.approx(1 / 15)
+    assert set(stall_shares("9.0", its).values()) == {None}
+    assert set(stall_shares(capability, its[1:]).values()) == {None}
+    part = "smsp__average_warps_issue_stalled_long_scoreboard_pipe_l1tex_per_issue_active.ratio"
+    assert stall_shares(capability, its, part)["wait"] == pytest.approx(1 / 15)
+    new = "smsp__average_warps_issue_stalled_tensor_memory_per_issue_active.ratio"
+    assert set(stall_shares(capability, its, new).values()) == {None}
+
+
+OPS = "sm__ops_path_tensor_op_{}_sparsity_off.sum"
+HMMA, HGMMA = OPS.format("hmma_src_fp16_dst_fp32"), OPS.format("hgmma_src_fp16")
+FP4, INT8 = OPS.format("utcomma_src_fp4_dst_fp32"), OPS.format("utcimma_src_int8")
+
+
+def tensor_work(capability, **counts):
+    """What is read of a kernel's tensor operations; every count has a peak of 10 a second."""
+    metrics = {name: FakeMetric(count) for name, count in counts.items()}
+    metrics |= {name + PEAK: FakeMetric(10.0) for name in counts}
+    rows = {m["key"]: m["value"] for m in ncu._metrics(of_chip(capability, **metrics))}
+    return {key: value for key, value in rows.items() if key.startswith("tensor_")}
+
+
+@pytest.mark.parametrize("capability", ["10.0", "12.0"])
+def test_tensor_work_that_no_source_names_is_not_zero(capability):
+    idle = {HMMA: 0.0, OPS.format("imma_src_int8"): 0.0}
+    assert tensor_work(capability, **idle) == {}
+    assert tensor_work(capability, **idle, **{FP4: 30e9}) == {}
+    mixed = {HMMA: 5e9, OPS.format("imma_src_int8"): 7e9}
+    assert tensor_work(capability, **mixed, **{FP4: 30e9}) == {
+        "tensor_int_ops": 7e9, "tensor_int_ops_peak_per_second": 10.0,
+    }  # fmt: skip
+    assert tensor_work(capability, **mixed, **{INT8: 1.0}) == {
+        "tensor_flops": 5e9, "tensor_flops_peak_per_second": 10.0,
+    }  # fmt: skip
+    assert len(tensor_work(capability, **mixed, **{FP4: 0.0, INT8: 0.0})) == 4
+
+
+def test_tensor_work_is_zero_where_every_counter_of_the_chip_says_so():
+    for capability, arch in (("9.0", "gh100"), ("8.0", "ga100")):
+        (source,) = METRICS["tensor_flops"].candidates(arch)
+        every = dict.fromkeys(source.names, 0.0)
+        assert tensor_work(capability, **every) == {"tensor_flops": 0.0}
+        assert tensor_work(capability, **every | {source.names[0]: 3.0})["tensor_flops"] == 3.0
+        assert tensor_work(capability, **dict.fromkeys(source.names[:4], 0.0)) == {}
+    fp8 = "sm__ops_path_tensor_src_fp8_sparsity_off.sum"  # of 8.9, which 8.0 does not have
+    assert tensor_work("8.9", **every) == tensor_work("8.9", **every, **{fp8: 30e9}) == {}
+    assert tensor_work("9.0", **{HMMA: 0.0}) == {}  # HGMMA may have run
+    assert tensor_work("9.0", **{HMMA: 0.0, HGMMA: 4.0})["tensor_flops"] == 4.0
 
 
 HOSTILE = "\x1b\u202e\u2066"  # 7 bytes
@@ -546,6 +609,9 @@ class FakeAction:
 
     def metric_by_name(self, name):
         return self.metrics.get(name)
+
+    def metric_names(self):
+        return tuple(self.metrics)
 
 
 def test_a_false_zero_is_absent():

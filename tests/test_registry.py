@@ -41,6 +41,15 @@ def test_every_metric_name_exists_on_its_architecture(listed):
     assert unknown == []
 
 
+def test_the_sums_of_tensor_work_name_all_counters_of_their_kind(listed):
+    arch, names = listed
+    for key in ("tensor_flops", "tensor_int_ops"):
+        (source,), (peak,) = (METRICS[k].candidates(arch) for k in (key, f"{key}_peak_per_second"))
+        of_kind = {f"{n}.sum" for n in names if re.fullmatch(source.kind, f"{n}.sum")}
+        assert of_kind and of_kind == {n for n in source.names if not n.endswith("fp64.sum")}
+        assert peak.kind == source.kind and {work for work, _ in peak.pairs} == set(source.names)
+
+
 @pytest.mark.parametrize("arch", ["ga100", "gh100"])
 def test_a_sweep_asks_for_every_counter_that_a_value_is_read_from(arch):
     read = {n for m in METRICS.values() for source in m.candidates(arch) for n in source.names}
@@ -57,7 +66,7 @@ def test_stall_reasons_are_those_of_the_architecture(listed):
     arch, names = listed
     pattern = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active")
     there = {found[1] for found in map(pattern.fullmatch, names) if found}
-    assert set(STALL_REASONS) - ({"gmma"} if arch == "ga100" else set()) == there
+    assert {reason.reason for reason in STALL_REASONS.values() if reason.on(arch)} == there
 
 
 def test_every_architecture_has_a_source_for_every_metric():
