@@ -406,6 +406,9 @@ def _metrics(kernel: Profiled) -> list[Row]:
         found = _first(metric.candidates(kernel.architecture), kernel, exponent)
         if found is not None:
             value, name = found
+            if value is not None and 100 * value > metric.most * MOST_PERCENT:
+                kernel.invalid[name] = f"more than {metric.most:g} {metric.unit}"
+                value = None
             if value is None:
                 kernel.invalid.setdefault(name, NO_NUMBER)
             rows.append({"key": metric.key, "metric": name, "value": value, "unit": metric.unit})

@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,22 @@ Sources = tuple[Source | Ceiling, ...]
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured quantity. `sources`: architecture (ga100, gh100 or *) → sources, best first."""
+    """One measured quantity. `sources`: architecture (ga100, gh100 or *) → sources, best first; `most`: what no GPU
+    exceeds, in `unit`."""
 
     key: str
     label: str
     unit: str
     meaning: str
     sources: Mapping[str, Sources]
+    most: float = inf
 
     def candidates(self, arch: str) -> Sources:
         """Sources to try on an architecture: its own, then those of any."""
         return (*self.sources.get(arch, ()), *self.sources.get(ANY, ()))
 
 
-def _metric(names: Any, **about: str) -> Metric:
+def _metric(names: Any, **about: Any) -> Metric:
     by_arch = names if isinstance(names, dict) else {ANY: names}
     return Metric(**about, sources={arch: tuple(map(source, by_arch[arch])) for arch in by_arch})
 

@@ -556,6 +556,24 @@ def test_tensor_work_is_zero_where_every_counter_of_the_chip_says_so():
     assert tensor_work("9.0", **{HMMA: 0.0, HGMMA: 4.0})["tensor_flops"] == 4.0
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("smsp__warps_active.avg.per_cycle_active", 16),
+        ("smsp__warps_eligible.avg.per_cycle_active", 16),
+        ("smsp__issue_active.avg.per_cycle_active", 1),
+        ("smsp__thread_inst_executed_per_inst_executed.ratio", 32),
+    ],
+)
+def test_a_value_above_what_a_gpu_has_is_null_with_a_problem(name, most):
+    for value, known in ((most, True), (1.09 * most, True), (1.2 * most, False)):
+        kernel = ncu.Profiled(FakeAction(**{name: FakeMetric(value)}), 0)
+        (row,) = ncu._metrics(kernel)
+        assert row["value"] == (value if known else None)
+        assert kernel.invalid.get(name, f"more than {most} ").startswith(f"more than {most} ")
+        assert (name in kernel.invalid) is not known
+
+
 HOSTILE = "\x1b\u202e\u2066"  # 7 bytes
 
 
