@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ncuflow.io import BadInput, opened, scratch, shown, sniff
 from ncuflow.model import Row
 from ncuflow.parsers import cute, nvtx
-from ncuflow.parsers.nsys_sql import Database, integer
+from ncuflow.parsers.nsys_sql import LIMIT, Database, integer
 
 KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME = (
     f"CUPTI_ACTIVITY_KIND_{name}"
@@ -34,6 +34,7 @@ COPY_KINDS = {
     9: "Host-to-Host", 10: "Peer-to-Peer",
 }  # fmt: skip
 COMMON = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId")
+UNSEEN_NS = 1_000_000_000  # an operation may still run when the last call is recorded
 _VERSION_SUFFIX = re.compile(r"(_ptsz|_ptds)?(_v\d+)?$")
 _LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 
@@ -108,8 +109,12 @@ def export_command(program: str, report: Path, sqlite: Path) -> list[str]:
 def _trace(db: Database, called: str, points: Collection[str] | None) -> Trace:
     trace = Trace(called, db.version(), db.devices())
     calls = _calls(db)
-    found = list(_operations(db, trace.problems))
+    operations = list(_operations(db, trace.problems))
     ranges = nvtx.read(db, trace.problems)
+    found = list(_fitting(operations, calls, ranges, db.length_ns()))
+    if len(found) < len(operations):
+        longer = len(operations) - len(found)
+        trace.problems.append(f"{longer} operations longer than the trace were left out")
     if not found and not ranges and not calls:
         raise BadInput(called, "an nsys export that holds no CUDA or NVTX event")
     rows = sorted((row for row, _ in found), key=lambda r: (r["start_ns"], r["end_ns"]))
@@ -181,6 +186,27 @@ def _operations(db: Database, problems: list[str]) -> Iterator[tuple[Row, Key]]:
         problems.append(f"{left_out} operations without usable times were left out")
     if repeated:
         problems.append(f"{repeated} operations stand there twice, and were counted once")
+
+
+def _fitting(
+    operations: list[tuple[Row, Key]],
+    calls: dict[Key, Call],
+    ranges: list[nvtx.Range],
+    length_ns: int | None,
+) -> Iterator[tuple[Row, Key]]:
+    """The operations that are not longer than the trace, shortest first.
+
+    Where an export does not say its length, it is the time from the first to the last of the calls, the ranges'
+    starts and the shorter operations; what host and GPU did in it cannot tell below UNSEEN_NS.
+    """
+    times = [moment for call in calls.values() for moment in (call.start, call.end)]
+    times += [item.start for item in ranges]
+    first, last = min(times, default=0), max(times, default=LIMIT)
+    for row, key in sorted(operations, key=lambda found: found[0]["duration_ns"]):
+        most = max(last - first, UNSEEN_NS) if length_ns is None else length_ns
+        if row["duration_ns"] <= most:
+            first, last = min(first, row["start_ns"]), max(last, row["end_ns"])
+            yield row, key
 
 
 _KERNEL_COLUMNS = (

@@ -86,6 +86,11 @@ class Database:
             names[integer(identifier) if number is None else number] = name
         return {n: t for n, t in names.items() if n is not None and isinstance(t, str)}
 
+    def length_ns(self) -> int | None:
+        """The time from the start of the trace to its end, where the export says it."""
+        found = [integer(value) for (value,) in self.rows("ANALYSIS_DETAILS", "duration")]
+        return max((value for value in found if value), default=None)
+
     def warnings(self) -> Iterator[str]:
         """What nsys itself warns of (severity above information), each text once."""
         texts = [

@@ -42,6 +42,7 @@ TABLES = {
     "TARGET_INFO_GPU": "id cuDevice name",
     "META_DATA_EXPORT": "name value",
     "DIAGNOSTIC_EVENT": "severity text",
+    "ANALYSIS_DETAILS": "duration",
 }
 KIND = {name.rpartition("_KIND_")[2]: name for name in TABLES}
 
@@ -354,6 +355,31 @@ def test_an_operation_that_stands_there_twice_counts_once(path):
     trace = nsys.read(one_point().kernel(30, 40, 1).kernel(30, 40, 1).write(path))
     assert trace.timeline == once
     assert "2 operations stand there twice, and were counted once" in trace.problems
+
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("length", "end", "kept"),
+    [(900, 1040, True), (900, 1060, False), (None, 2 * SECOND, False), (None, SECOND, True)],
+)
+def test_an_operation_that_is_longer_than_the_trace_is_left_out(path, length, end, kept):
+    export = one_point().kernel(150, end, 9, streamId=8)
+    if length:
+        export.add("ANALYSIS_DETAILS", duration=length)
+    trace = nsys.read(export.write(path))
+    assert (end in {row["end_ns"] for row in trace.timeline}) is kept
+    told = "1 operations longer than the trace were left out"
+    assert len(trace.timeline) == 3 + kept and (told in trace.problems) is not kept
+
+
+def test_an_operation_that_the_host_waits_for_is_as_long_as_it_is(path):
+    export = one_point().call(400, 60 * SECOND, 5).kernel(410, 59 * SECOND, 5)
+    assert nsys.read(export.write(path)).timeline[-1]["duration_ns"] == 59 * SECOND - 410
+    path.unlink()
+    damaged = nsys.read(export.kernel(500, 300 * SECOND, 6).write(path))
+    assert len(damaged.timeline) == 4 and damaged.timeline[-1]["end_ns"] == 59 * SECOND
 
 
 def test_an_operation_before_the_trace_began_is_left_out(path):
