@@ -6,7 +6,6 @@ table, the program's own output above all, is passed over; several runs may foll
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, opened, read_yaml, shown
-from ncuflow.parsers import ncu
+from ncuflow.parsers import csv_table, ncu
+from ncuflow.parsers.csv_table import Cells
 from ncuflow.parsers.units import base_unit
 
-Cells = dict[str, str]
 LAUNCH = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
           "Stream", "Block Size", "Grid Size", "Device", "CC")  # fmt: skip
 # (label, unit) on the details page -> counter.
@@ -28,9 +27,14 @@ LABELS = {
 RULES = {"INF": 1, "OPT": 2, "WRN": 3, "ERR": 4}
 # A number that only one of the two ways of writing it explains: 1,234.5 or 0.25 and 1.234,5 or 0,25.
 _WRITTEN = (
-    r"-?(?:\d{{1,3}}(?:\{0}\d{{3}})+\{1}\d+|\d{{4,}}\{1}\d+|0\{1}\d+|\d+\{1}(?:\d\d?|\d{{4,}}))"
+    r"-?(?:\d{{1,3}}(?:\{0}\d{{3}})+\{1}\d+|\d{{1,3}}(?:\{0}\d{{3}}){{2,}}|\d{{4,}}\{1}\d+|0\{1}\d+"
+    r"|\d+\{1}(?:\d\d?|\d{{4,}})|\d+\{1}\d+[eE][-+]?\d+)"
 )
 ENGLISH, EUROPEAN = re.compile(_WRITTEN.format(",", ".")), re.compile(_WRITTEN.format(".", ","))
+# Of 1,234 and 1.234 alone the second is in doubt: ncu writes thousands with a separator, and two digits of a fraction
+# (three only by chance, with --print-fp).
+DOUBTFUL = re.compile(r"-?\d{1,3}\.\d{3}")
+UNQUOTED = re.compile(r"^ID[,;\t].*Kernel Name", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -77,59 +81,68 @@ class Exported:
 
 
 def read(path: str | Path) -> ncu.Report:
-    """The kernels of an export, plain or `.xz`. Raises BadInput where it holds none."""
+    """The kernels of an export, plain or `.xz`. Where it is cut short, its problems or those of a kernel say so.
+
+    Raises BadInput where it holds no whole kernel, and where nothing tells how it writes its numbers.
+    """
     called = shown(path)
     with opened(path) as plain:
         text = plain.read_bytes().decode("utf-8-sig", "replace")
-    rows = list(_rows(text))
-    if not rows:
-        said = re.search(r"^==ERROR== *(.+)", text, re.MULTILINE)
-        what = f" (it says: {said[1].strip()})" if said else ""
-        raise BadInput(called, f"no kernel in it as `ncu --csv` prints them{what}")
-    comma = _decimal_comma(called, rows)
-    kernels: dict[tuple[int, str, str], Exported] = {}
-    for run, units, cells in rows:
-        key = (run, cells.get("Process ID", ""), cells["ID"])
-        kernel = kernels.setdefault(key, Exported(cells["Kernel Name"]))
-        kernel.metrics |= _launch(cells) | dict(_metrics(cells, units, comma))
-        kernel.rules += _rules(cells)
-    report = ncu.Report(called, ranges=1)
-    for index, kernel in enumerate(kernels.values()):
+    table = csv_table.read(text)
+    if not table.rows:
+        what = f"no kernel in it as `ncu --csv` prints them{_why_none(text, table)}"
+        raise BadInput(called, what)
+    comma = _decimal_comma(called, table.rows)
+    kernels: dict[csv_table.Key, Exported] = {}
+    for row in table.rows:
+        kernel = kernels.setdefault(row.key, Exported(row.cells["Kernel Name"]))
+        kernel.metrics |= _launch(row.cells) | dict(_metrics(row.cells, row.units, comma))
+        kernel.rules += _rules(row.cells, comma)
+    report = ncu.Report(called, ranges=1, problems=table.problems)
+    lacking = dict(table.lacking())
+    for index, (key, kernel) in enumerate(kernels.items()):
         ncu.add_kernel(
             report, ncu.Profiled(kernel, index), ncu.Request(path, with_lines=False), None
         )
+        said = (report.kernels[-1]["problems"], lacking.get(key))
+        report.kernels[-1]["problems"] = "; ".join(filter(None, said)) or None
     if not report.metrics:
         raise BadInput(called, "kernels without a metric that is read here")
     return report
 
 
-def _rows(text: str) -> Iterator[tuple[int, Cells, Cells]]:
-    """(run, units by column, cells by column) of each line of the tables; a header starts a run."""
-    header: list[str] = []
-    units: Cells = {}
-    run = 0
-    for line in text.splitlines():
-        if not line.startswith('"'):
-            continue
-        cells = next(csv.reader([line]))
-        if cells[0] == "ID" and "Kernel Name" in cells:
-            header, units, run = cells, {}, run + 1
-        elif header and cells[0].isdigit():
-            found = dict(zip(header, cells, strict=False))
-            if "Kernel Name" in found:
-                yield run, units, found
-        elif header and not cells[0] and "Metric Name" not in header:
-            units = dict(zip(header, cells, strict=False))
+def _why_none(text: str, table: csv_table.Table) -> str:
+    said = re.search(r"^==ERROR== *(.+)", text, re.MULTILINE)
+    if said:
+        return f" (it says: {said[1].strip()})"
+    if UNQUOTED.search(text):
+        what = "thousands separators cannot be told from those of columns"
+        return f": another program saved it again, without ncu's quotes, and {what}"
+    return f" ({'; '.join(table.problems)})" if table.problems else ""
 
 
-def _decimal_comma(called: str, rows: list[tuple[int, Cells, Cells]]) -> bool:
+def _decimal_comma(called: str, rows: list[csv_table.Line]) -> bool:
     """Whether numbers are written with a decimal comma."""
-    values = {v for _, _, cells in rows for n, v in cells.items() if n not in LAUNCH}
+    values = {text.partition(" (")[0].strip() for row in rows for text in _numbers(row.cells)}
     english = any(ENGLISH.fullmatch(value) for value in values)
     european = any(EUROPEAN.fullmatch(value) for value in values)
     if english and european:
         raise BadInput(called, "numbers with decimal points and with decimal commas")
+    doubtful = sorted(filter(DOUBTFUL.fullmatch, values))
+    if doubtful and not english and not european:
+        what = f"{doubtful[0]} may be {doubtful[0].replace('.', '')}"
+        raise BadInput(
+            called, f"no number in it tells a decimal point from a decimal comma: {what}"
+        )
     return european
+
+
+def _numbers(cells: Cells) -> Iterator[str]:
+    """The cells of a row that numbers stand in."""
+    if "Metric Name" in cells:
+        yield from (cells.get("Metric Value", ""), cells.get("Estimated Speedup", ""))
+    else:
+        yield from (value for name, value in cells.items() if "__" in name)
 
 
 def _metrics(cells: Cells, units: Cells, comma: bool) -> Iterator[tuple[str, Value]]:
@@ -174,11 +187,11 @@ def _launch(cells: Cells) -> dict[str, Value]:
     return found
 
 
-def _rules(cells: Cells) -> list[dict[str, Any]]:
+def _rules(cells: Cells, comma: bool) -> list[dict[str, Any]]:
     if not cells.get("Rule Description"):
         return []
     kind = RULES.get(cells.get("Rule Type", ""), 0)
-    speedup = {"speedup": _number(cells.get("Estimated Speedup", ""), False)}
+    speedup = {"speedup": _number(cells.get("Estimated Speedup", ""), comma)}
     return [{
         "rule_identifier": cells.get("Rule Name", ""),
         "section_identifier": cells.get("Section Name", ""),

@@ -104,7 +104,8 @@ def _table(report: ncu.Report, kernels: list[Row]) -> str:
     head = f"{Path(report.file).name}: {version}{devices}, {count}\n\n"
     columns = ("#", "kernel", "grid", "time", "SM", "mem", "DRAM", "issue", "top stall")
     body = aligned(columns, [_line(kernel) for kernel in kernels], left=2)
-    notes = [f"! {k['index']} {k['name']}: {p}\n" for k in kernels for p in k["problems"]]
+    notes = [f"! {problem}\n" for problem in report.problems]
+    notes += [f"! {k['index']} {k['name']}: {p}\n" for k in kernels for p in k["problems"]]
     return head + body + ("\n" + "".join(notes) if notes else "")
 
 

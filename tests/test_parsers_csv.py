@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import lzma
+import random
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncuflow.cli import dispatch
-from ncuflow.io import BadInput
-from ncuflow.parsers import ncu_csv, reader, units
-from ncuflow.parsers.registry import METRICS
+from ncuflow.io import BadInput, opened
+from ncuflow.parsers import ncu, ncu_csv, reader, units
+from ncuflow.parsers.registry import METRICS, counters
 
 REPORTS = sorted((Path(__file__).parents[1] / "recordings").glob("*/*/*/sweep.ncu-rep.xz"))
 HEAD = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream",
@@ -43,11 +47,15 @@ def raw(*metrics: tuple[str, str, str]) -> str:
     )
 
 
+def exported(folder: Path, text: str | bytes) -> ncu.Report:
+    path = folder / "x.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return ncu_csv.read(path)
+
+
 def read(folder: Path, text: str) -> tuple[dict, dict[str, float | None]]:
     """The one kernel of an export, and its metrics by registry key."""
-    path = folder / "x.csv"
-    path.write_text(text)
-    report = ncu_csv.read(path)
+    report = exported(folder, text)
     (kernel,) = report.kernels
     return kernel, {row["key"]: row["value"] for row in report.metrics}
 
@@ -122,7 +130,8 @@ def test_rules_of_the_details_page(tmp_path):
 @pytest.mark.parametrize(
     ("duration", "share", "expected"),
     [("1,234.5", "37.5", 1_234_500.0), ("1.234,5", "37,5", 1_234_500.0), ("1234,5", "37", 1_234_500.0),
-     ("0,25", "5", 250.0), ("1,234", "37.25", 1_234_000.0), ("1.234", "37,25", 1_234_000.0)],
+     ("0,25", "5", 250.0), ("1,234", "37.25", 1_234_000.0), ("1.234", "37,25", 1_234_000.0),
+     ("1,234", "5", 1_234_000.0), ("1.234.567", "5", 1_234_567_000.0), ("1,5e+03", "5", 1_500_000.0)],
 )  # fmt: skip
 def test_numbers_of_both_conventions(duration, share, expected, tmp_path):
     kernel, _ = read(tmp_path, details(("Duration", "us", duration), ("L2 Hit Rate", "%", share)))
@@ -134,6 +143,45 @@ def test_numbers_of_two_conventions_in_one_file_are_refused(tmp_path):
         read(tmp_path, details(("Duration", "us", "1,234.5"), ("L2 Hit Rate", "%", "37,5")))
 
 
+def test_a_number_that_either_convention_explains_is_refused(tmp_path):
+    with pytest.raises(
+        BadInput, match=r"tells a decimal point from a decimal comma: 84\.487 may be 84487"
+    ):
+        read(tmp_path, details(("Duration", "us", "84.487"), ("L2 Hit Rate", "%", "37")))
+
+
+def test_a_speed_up_has_the_convention_of_its_file(tmp_path):
+    rule = line(*LAUNCH, "Occupancy", "", "", "", "R", "OPT", "16 warps", "local", "12,5")
+    text = details(("Duration", "us", "84,48")) + rule
+    assert [r["speedup_pct"] for r in exported(tmp_path, text).rules] == [12.5]
+
+
+def test_cycles_and_instructions_of_the_details_page(tmp_path):
+    labels = (("Elapsed Cycles", "cycle", "12,319,469"), ("SM Active Cycles", "cycle", "12,217.85"))
+    _, metrics = read(tmp_path, details(*labels, ("Executed Instructions", "inst", "16,105,472")))
+    assert metrics["cycles_elapsed"] == 12_319_469 and metrics["sm_cycles_active"] == 12_217.85
+    assert metrics["inst_executed"] == 16_105_472
+
+
+def test_a_line_that_is_too_long_for_a_cell_is_passed_over(tmp_path):
+    once = details(("Duration", "ns", "500"))
+    long = f'"{"x" * 200_000}"\n'
+    assert exported(tmp_path, long + once + long).problems == []
+    lost = f'"1","77","python","{"x" * 200_000}","k"\n'
+    assert exported(tmp_path, once + lost).problems == ["a row that cannot be read is left out"]
+
+
+def test_operations_of_an_instruction_without_a_source_are_not_zero(tmp_path):
+    named = "sm__ops_path_tensor_op_{}_src_{}_dst_fp32_sparsity_off.sum"
+    counts = [
+        (named.format("hmma", "fp16"), "", "0"),
+        (named.format("utcomma", "fp4"), "", "30,064,771,072"),
+    ]
+    text = raw(("gpu__time_duration.sum", "ns", "500"), *counts).replace('"9.0"', '"10.0"')
+    kernel, metrics = read(tmp_path, text)
+    assert kernel["compute_capability"] == "10.0" and metrics == {"duration_ns": 500.0}
+
+
 def test_two_runs_in_one_file_and_short_rows(tmp_path):
     path = tmp_path / "x.csv"
     once = raw(("gpu__time_duration.sum", "ns", "500"), ("lts__t_sectors.sum", "sector", "8"))
@@ -141,6 +189,11 @@ def test_two_runs_in_one_file_and_short_rows(tmp_path):
     path.write_text(once + short + once)
     report = ncu_csv.read(path)
     assert [k["duration_ns"] for k in report.kernels] == [500.0, 700.0, 500.0]
+    assert [k["problems"] for k in report.kernels] == [
+        "no device name",
+        "no device name; its row lacks the last 1 columns",
+        "no device name",
+    ]
     assert [m["kernel"] for m in report.metrics if m["key"] == "l2_bytes"] == [0, 2]
 
 
@@ -155,6 +208,18 @@ def test_a_value_without_its_unit_is_null_here_too(tmp_path):
         ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "it says: ERR_NVGPUCTRPERM"),
         (line(*DETAILS), "no kernel in it"),
         ("a,b,c\n1,2,3\n", "no kernel in it"),
+        (
+            re.sub('"', "", details(("Duration", "ns", "84,480"))),
+            "without ncu's quotes, and thousands",
+        ),
+        (
+            re.sub('","', '";"', details(("Duration", "ns", "84"))).replace('"', ""),
+            "without ncu's quotes",
+        ),
+        (
+            details(("Duration", "us", "7.25")).partition("7.25")[0],
+            "kernel 0 is left out; no line break at its end",
+        ),
     ],
 )
 def test_a_file_without_kernels_is_named(text, words, tmp_path):
@@ -186,9 +251,6 @@ def test_every_label_is_of_a_counter_that_is_read():
 @pytest.mark.skipif(not REPORTS, reason="no recorded report here")
 def test_a_real_report_printed_as_csv_gives_the_same_rows(tmp_path):
     """The raw page of a recorded report, as ncu prints it, read back."""
-    from ncuflow.io import opened
-    from ncuflow.parsers import ncu
-
     source = min(REPORTS, key=lambda path: path.stat().st_size)
     text = ""
     with opened(source) as plain:
@@ -204,3 +266,111 @@ def test_a_real_report_printed_as_csv_gives_the_same_rows(tmp_path):
     direct, printed = ncu.read(source, with_lines=False), ncu_csv.read(path)
     assert [m["value"] for m in printed.metrics] == [m["value"] for m in direct.metrics]
     assert [s["share"] for s in printed.stalls] == [s["share"] for s in direct.stalls]
+
+
+# --- an export that is cut short --------------------------------------------------------------
+
+
+def printed(value: float, comma: bool) -> str:
+    """A number as ncu prints it: two digits of a fraction, thousands apart."""
+    text = f"{value:,.2f}" if value % 1 else f"{value:,.0f}"
+    return text.translate(str.maketrans(",.", ".,")) if comma else text
+
+
+@functools.cache
+def recorded_metrics() -> list[list[tuple[str, str, float]]]:
+    """(name, unit, value) of some counters of three kernels of a recorded report."""
+    found = []
+    with opened(min(REPORTS, key=lambda path: path.stat().st_size)) as plain:
+        for _, action in reader.actions(reader.load(plain), 0, 3):
+            names = [n for n in counters("gh100") if action.metric_by_name(n) is not None]
+            metrics = [(n, action.metric_by_name(n)) for n in [*names[:9], *names[9::12]]]
+            found.append([(name, m.unit(), m.value()) for name, m in metrics])
+    return found
+
+
+def export(page: str, comma: bool) -> str:
+    """Those kernels as ncu prints them, behind its messages of having profiled them."""
+    messages, rows = "", []
+    for index, metrics in enumerate(recorded_metrics()):
+        name = f"void ns::Norm<{index}, float>(int)"
+        messages += f'==PROF== Profiling "Norm" - {index}: 0%....50%....100% - 9 passes\n'
+        launch = [str(index), *LAUNCH[1:4], name, *LAUNCH[5:]]
+        cells = [(name, unit, printed(value, comma)) for name, unit, value in metrics]
+        if page == "raw":
+            names, units, values = zip(*cells, strict=True)
+            rows = rows or [line(*HEAD, *names), line(*[""] * len(HEAD), *units)]
+            rows.append(line(*launch, *values))
+        else:
+            rule = ("", "", "", "R", "OPT", 'of ""x""', "local", printed(12.5, comma))
+            of_metrics = [line(*launch, "S", *metric)[:-1] + ",\n" for metric in cells]
+            rows = rows or [line(*DETAILS)]
+            rows += [*of_metrics[:3], line(*launch, "S", *rule), *of_metrics[3:]]
+    return messages + "".join(rows)
+
+
+def test_what_is_there_of_a_cut_kernel_is_not_taken_for_all_of_it(tmp_path):
+    """Its tensor operations may be of two instructions, and a quote in its name looks like the end of a cell."""
+    duration = ("gpu__time_duration.sum", "ns", "500")
+    named = "sm__ops_path_tensor_op_{}_sparsity_off.sum"
+    both = [
+        (named.format("hgmma_src_fp16"), "", "7"),
+        (named.format("hmma_src_fp16_dst_fp32"), "", "9"),
+    ]
+    page = details(duration, *both) + line("1", *LAUNCH[1:], "S", *duration, "", "", "", "", "")
+    for row in page.splitlines()[-4:-1]:
+        page += row.replace('"0"', '"1"', 1) + "\n"
+    report = exported(tmp_path, page.removesuffix('9","","","","",""\n'))
+    (kernel,) = report.kernels
+    assert kernel["kernel"] == 0
+    assert [m["value"] for m in report.metrics if m["key"] == "tensor_flops"] == [16]
+    quoted = line("1", *LAUNCH[1:], "5").replace("void ns::Norm<8", 'void ns::Norm<""x""')
+    report = exported(tmp_path, raw(duration) + quoted.partition('"x""')[0])
+    assert [k["name"] for k in report.kernels] == ["Norm"] and len(report.problems) == 2
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_show_says_that_an_export_is_cut_short(form, tmp_path, capsys):
+    path = tmp_path / "x.csv"
+    text = details(("Duration", "us", "84.48")) + line(
+        "1", *LAUNCH[1:], "S", "Duration", "us", "1,234.5"
+    )
+    path.write_text(text.removesuffix('34.5"\n'))
+    dispatch(["show", str(path), "--format", form])
+    printed = "".join(capsys.readouterr())
+    assert "cut short in the middle of a row: kernel 1 is left out" in printed
+    assert "84480.0" in printed or "84.5 µs" in printed
+
+
+def content(report: ncu.Report) -> dict:
+    """All values that were read, by what they are of."""
+    values = {(k["kernel"], name): k[name] for k in report.kernels for name in k}
+    values |= {(m["kernel"], m["key"], m["metric"]): m["value"] for m in report.metrics}
+    values |= {(r["kernel"], r["rule"]): (r["message"], r["speedup_pct"]) for r in report.rules}
+    return {of: v for of, v in values.items() if v is not None and of[1] != "problems"}
+
+
+@pytest.mark.skipif(not REPORTS, reason="no recorded report here")
+@pytest.mark.parametrize("comma", [False, True], ids=["points", "commas"])
+@pytest.mark.parametrize("page", ["raw", "details"])
+def test_wherever_an_export_is_cut_no_value_is_wrong_and_a_loss_is_told(page, comma, tmp_path):
+    data = export(page, comma).encode()
+    whole = exported(tmp_path, data)
+    expected, told = content(whole), {"no device name"}
+    assert (len(whole.kernels), whole.problems, len(expected) > 60) == (3, [], True)
+    assert {k["problems"] for k in whole.kernels} == told
+    some = random.Random(f"{page} {comma}").sample(range(1, len(data)), 225)
+    ends = [found.end() - back for found in re.finditer(rb"\n", data) for back in (0, 1, 2)]
+    kinds = collections.Counter()
+    for at in {*some, *ends} - {len(data)}:
+        try:
+            report = exported(tmp_path, data[:at])
+        except BadInput:
+            kinds["refused"] += 1
+            continue
+        found = content(report)
+        assert found == {of: expected.get(of) for of in found}, data[:at][-60:]
+        kinds["fewer" if len(found) < len(expected) else "all"] += 1
+        said = report.problems or {k["problems"] for k in report.kernels} - told
+        assert said or found == expected, data[:at][-60:]
+    assert kinds["refused"] > 20 and kinds["fewer"] > 50 and kinds["all"]
