@@ -34,3 +34,6 @@ rule all:
     input:
         rules.static.input if STATIC_MACHINE else rules.reports.input,
     localrule: True
+
+
+include: "workflows/made.smk"

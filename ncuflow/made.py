@@ -1,49 +1,59 @@
 """What a run made: each file as it was, so that one that was damaged since is noticed and made again.
 
-Snakemake looks at times alone: a file that was cut short is newer than all that it was made of.
+Snakemake looks at times alone: a file that was cut short is newer than all that it was made of. What is looked at are
+the outputs that the rules declare, whatever a note of an outputs folder from elsewhere names; captures are not, as they
+cost hours.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from ncuflow.io import BadInput, digest, read_json, write_json
+from ncuflow.io import BadInput, digest, read_as, write_json
 
 NOTE = "made.json"
-FOLDERS = ("tables", "results", "figures", "reports")
+CAPTURES = "captures"
 _HELD: dict[Path, IO[str]] = {}  # locked for as long as this process lives
-Entry = list[Any]  # size in bytes, time of the last change in ns, sha256
+Entry = tuple[int, int, str]  # size in bytes, time of the last change in ns, sha256
+Patterns = Sequence[re.Pattern[str]]
 
 
-def note(outputs: Path) -> None:
-    """Write down how the files of an evidence's outputs are now."""
-    before = _noted(outputs)
-    found = {
-        str(path.relative_to(outputs)): path
-        for folder in FOLDERS
-        for path in sorted((outputs / folder).rglob("*"))
-        if path.is_file()
-    }
-    if found:
-        write_json(
-            outputs / NOTE, {name: _entry(found[name], before.get(name)) for name in found}, 1
-        )
+def note(outputs: str, patterns: Patterns) -> None:
+    """Write down how the files of each folder of the outputs are now.
+
+    patterns: the names of the rules' outputs, of which one may be a folder. What other runs noted of outputs that are
+    none of this one's stays.
+    """
+    for folder in _folders(outputs):
+        before, there = _noted(folder), set(folder.rglob("*"))
+        files = (path for path in there if path.is_file() and _output(outputs, path, patterns))
+        made = {path.relative_to(folder).as_posix(): path for path in files}
+        found = {name: entry for name, entry in before.items() if folder / name in there}
+        found |= {name: _entry(path, before.get(name)) for name, path in made.items()}
+        if made:
+            write_json(folder / NOTE, dict(sorted(found.items())), 1)
 
 
-def remove_damaged(outputs: Path) -> list[Path]:
-    """Remove the files that are not as they were noted, with a line each; those that nobody noted stay."""
-    damaged = []
-    for name, entry in _noted(outputs).items():
-        path = outputs / name
-        if path.is_file() and _entry(path, entry)[2] != entry[2]:
-            print(f"{path}: changed since it was made; it is made again", file=sys.stderr)
-            path.unlink()
-            damaged.append(path)
-    return damaged
+def remove_damaged(outputs: str, patterns: Patterns) -> None:
+    """Remove the outputs that are not as they were noted, with a line each; those that nobody noted stay."""
+    for folder in _folders(outputs):
+        there = set(folder.rglob("*"))
+        for name, entry in _noted(folder).items():
+            path = folder / name  # it may be anything, also what no file can be called
+            output = _output(outputs, path, patterns)
+            whole = path in there and path.is_file() and _entry(path, entry)[2] == entry[2]
+            if output and output in there and not whole:
+                what = "changed since it was made: removed, and made again where it is asked for"
+                print(f"{output}: {what}", file=sys.stderr)
+                there.discard(output)
+                _remove(output)
 
 
 def alone() -> bool:
@@ -75,16 +85,38 @@ def alone() -> bool:
     return free
 
 
+def _folders(outputs: str) -> list[Path]:
+    """What lies below the outputs: a folder of each machine, of each recording, and of all comparisons."""
+    return sorted(path for path in Path(outputs).glob("[!.]*") if path.is_dir())
+
+
+def _output(outputs: str, path: Path, patterns: Patterns) -> Path | None:
+    """The output of a rule that a file is or lies in; None for what no rule makes, and for captures."""
+    for candidate in (path, *path.parents):
+        place = candidate.relative_to(outputs) if candidate.is_relative_to(outputs) else Path()
+        name = f"{outputs}/{place.as_posix()}"  # as the rules write it, who say so of a setting
+        if CAPTURES not in place.parts[1:2] and any(found.fullmatch(name) for found in patterns):
+            return candidate
+    return None
+
+
+def _remove(output: Path) -> None:
+    if output.is_dir() and not output.is_symlink():
+        shutil.rmtree(output)
+    else:
+        output.unlink()
+
+
 def _entry(path: Path, known: Entry | None) -> Entry:
     """Size, time and digest of a file; the digest is the known one where size and time are."""
     state = path.stat()
-    seen = [state.st_size, state.st_mtime_ns]
-    return known if known and known[:2] == seen else [*seen, digest(path)]
+    seen = (state.st_size, state.st_mtime_ns)
+    return known if known and known[:2] == seen else (*seen, digest(path))
 
 
-def _noted(outputs: Path) -> dict[str, Entry]:
+def _noted(folder: Path) -> dict[str, Entry]:
+    """What an earlier run noted; nothing where that is no note."""
     try:
-        found: dict[str, Entry] = read_json(outputs / NOTE)
+        return read_as(folder / NOTE, dict[str, Entry], "a note of what was made")
     except BadInput:
         return {}
-    return found

@@ -400,6 +400,13 @@ def test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again(
     assert "Nothing to be done" in remade.run(*RECORDED).stderr
 
 
+def test_a_damaged_page_of_everything_is_made_again(remade: Pipeline, finished: Pipeline):
+    """Nothing is made of it, and nothing else is damaged."""
+    os.truncate(remade.outputs / "report.html", 10)
+    remade.run(*RECORDED)
+    assert outputs(remade) == outputs(finished)
+
+
 def test_after_a_failed_job_over_existing_outputs_a_rerun_makes_them(
     remade: Pipeline, finished: Pipeline
 ):
@@ -413,6 +420,57 @@ def test_after_a_failed_job_over_existing_outputs_a_rerun_makes_them(
     os.utime(module, (0, 0))  # as it was before: the edit itself is no reason to run anything
     remade.run(*RECORDED)
     assert outputs(remade) == outputs(finished)
+
+
+def test_what_is_damaged_of_a_comparison_is_made_again(two_sides: Pipeline):
+    """Its figures are one output, a folder: of a comparison, nobody knows beforehand how many there are."""
+    settings = ("compare", *RECORDED[1:], "recording=recordings/one")
+    settings += ("base=recordings/one", "head=recordings/two")
+    two_sides.run(*settings)
+    made = two_sides.folder / "outputs/compare/one-vs-two"
+    page, figure = made / "report.html", made / "figures/compare.svg"
+    files = {path: path.read_bytes() for path in (page, figure)}
+    os.truncate(page, 10)
+    figure.unlink()
+    two_sides.run(*settings)
+    assert {path: path.read_bytes() for path in files} == files
+
+
+def noted(pipeline: Pipeline, content: object) -> None:
+    """Outputs from elsewhere, with a note that says this."""
+    (pipeline.outputs / "made.json").write_text(json.dumps(content))
+
+
+def test_a_note_from_elsewhere_removes_nothing_but_outputs_of_rules(remade: Pipeline):
+    own, capture = remade.outputs / "notes.txt", remade.outputs / "captures/environment.json"
+    linked, outside = remade.outputs / "tables/linked", remade.folder.parent / "victim"
+    (outside / "decode").mkdir(parents=True)
+    linked.symlink_to(outside, target_is_directory=True)
+    capture.parent.mkdir()
+    victims = [own, capture, outside / "decode/kernels.csv", remade.folder / "Snakefile"]
+    for victim in victims[:3]:
+        victim.write_text("precious")
+    table, long = remade.outputs / "tables/rope/kernels.csv", f"tables/{'x' * 300}/kernels.csv"
+    names = [str(victim.absolute()) for victim in victims]
+    names += [os.path.relpath(victim, remade.outputs) for victim in victims]
+    names += ["tables/linked/decode/kernels.csv", "tables/rope/../../notes.txt", "\0", long]
+    names.append("tables/rope/kernels.csv")
+    noted(remade, {name: [1, 1, "of another file"] for name in names})
+    before, whole = [victim.read_bytes() for victim in victims], table.read_bytes()
+    done = remade.run("rope", *RECORDED[1:])
+    assert done.stderr.count("changed since it was made") == 1 and table.read_bytes() == whole
+    assert [victim.read_bytes() for victim in victims] == before
+
+
+def test_a_note_of_another_shape_is_forgotten(remade: Pipeline):
+    page = "reports/rope.md"
+    for shape in ([], 5, {page: None}, {page: [1]}, {page: ["a", "b", 5]}, {"\ud800": 1}):
+        noted(remade, shape)
+        assert "Nothing to be done" in remade.run("rope", *RECORDED[1:]).stderr, shape
+    (remade.outputs / page).unlink()
+    remade.run("rope", *RECORDED[1:])
+    (remade.outputs / page).write_text("cut short")
+    assert f"{page}: changed since" in remade.run("rope", *RECORDED[1:]).stderr
 
 
 def test_a_dry_run_removes_nothing(remade: Pipeline):

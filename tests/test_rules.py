@@ -130,12 +130,36 @@ def test_every_file_of_the_project_is_read_by_a_command(made: Path, monkeypatch)
     assert project_files(ROOT) - read - workflow - claims == set()
 
 
-def test_every_output_that_is_lost_is_made_again(made: Path):
-    jobs, _ = graph(made, "all", RECORDED)
+def all_lost_are_made_again(folder: Path, target: str, config: dict[str, str], below: str) -> None:
+    """Of each rule whose outputs lie below a folder: Snakemake makes what is lost where it is asked for, and no other."""
+    jobs, _ = graph(folder, target, config)
     chosen = {file: job["rule"] for job in one_of_each_rule(jobs) for file in job["output"]}
-    _, reruns = graph(made, "all", RECORDED, lost=tuple(chosen))
+    chosen = {file: rule for file, rule in chosen.items() if file.startswith(below)}
+    _, reruns = graph(folder, target, config, lost=tuple(chosen))
     for file, rule in chosen.items():
         assert rule in reruns[file], file
+
+
+def test_every_output_that_is_lost_is_made_again(made: Path):
+    all_lost_are_made_again(made, "all", RECORDED, "outputs/")
+
+
+def test_so_is_every_output_of_a_gpu_that_is_not_there(finished: Pipeline, tmp_path: Path):
+    own = Pipeline(shutil.copytree(finished.folder, tmp_path / "p", symlinks=True))
+    config = RECORDED | {"machine": "a100-static"}
+    own.run("all", "--config", *(f"{key}={value}" for key, value in config.items()))
+    all_lost_are_made_again(own.folder, "all", config, "outputs/a100-static/")
+
+
+def test_every_output_is_noted_as_it_was_made(made: Path):
+    jobs, _ = graph(made, "all", RECORDED)
+    outputs = {file for job in jobs for file in job["output"] if "/captures/" not in file}
+    noted = {
+        str(note.relative_to(made).parent / name)
+        for note in made.glob("outputs/*/made.json")
+        for name in json.loads(note.read_text())
+    }
+    assert noted == outputs
 
 
 # --- nothing is read that is not declared -------------------------------------------------------
@@ -199,10 +223,13 @@ def test_every_job_makes_the_same_of_its_declared_inputs_alone(made: Path, tmp_p
     assert {"tables", "findings", "environment_info", "claims", "hotlines", "pages"} <= rules
 
 
-def test_so_does_every_job_of_a_comparison(two_sides: Pipeline, tmp_path: Path):
+def test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again(
+    two_sides: Pipeline, tmp_path: Path
+):
     config = SIDES | RECORDED | {"recording": "recordings/one"}
     settings = [f"{key}={value}" for key, value in config.items()]
     two_sides.run("compare", "--config", *settings)
+    all_lost_are_made_again(two_sides.folder, "compare", config, "outputs/")
     jobs, _ = graph(two_sides.folder, "compare", config)
     rules = same_from_declared_inputs_alone(two_sides.folder, jobs, tmp_path / "alone")
     assert {"tables", "findings", "compare_sides", "compare_figures", "compare_page"} <= rules

@@ -157,35 +157,4 @@ def side(position, patterns):
     return lambda wildcards: made_of_side(PAIRS[wildcards.pair][position], patterns)
 
 
-# A remote job starts Snakemake again, and a run that is under way is not to be disturbed: its files are not noted yet.
-if workflow.is_main_process and not workflow.output_settings.dryrun:
-    try:
-        if made.alone():
-            for _folder in EVIDENCE:
-                made.remove_damaged(Path(config["outputs"]) / _folder)
-    except OSError as error:  # a folder that may not be written
-        raise WorkflowError(_refused(error)) from None
-
-
-def note_what_was_made():
-    """Write down what the files of every evidence are now."""
-    for folder in EVIDENCE:
-        made.note(Path(config["outputs"]) / folder)
-
-
 DISPLAY = display.install(workflow, RUNNING.plans)
-
-
-def finish():
-    """Note what was made, and say what came of it."""
-    note_what_was_made()
-    if DISPLAY:
-        DISPLAY.end()
-
-
-onsuccess:
-    finish()
-
-
-onerror:
-    finish()

@@ -187,8 +187,14 @@ else:
                 made_of_side(name, rules.tables.output + rules.findings.output)
                 for name in SIDES
             ],
+            expand(rules.compare_sides.output, pair=PAIRS),
+            expand(rules.compare_figures.output, pair=PAIRS),
             expand(rules.compare_page.output, pair=PAIRS),
-            rules.compare_series.output if len(PAIRS) > 1 else [],
+            (
+                rules.compare_series_figures.output + rules.compare_series.output
+                if len(PAIRS) > 1
+                else []
+            ),
         localrule: True
 
     # Fails on a significant slow-down beyond the threshold; docs/ci.md shows it in a CI job.

@@ -115,7 +115,7 @@ if LIVE or HAS_JIT:
 
     rule jit:
         input:
-            of_run(rules.jit_page.output),
+            of_run(rules.jit_analysis.output + rules.jit_page.output),
         localrule: True
 
 else:

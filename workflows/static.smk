@@ -147,7 +147,13 @@ rule static_pages:
         " --out-dir {params.out:q}) 2> {log:q}"
 
 
+# What the pages are made of is asked for beside them, so that what was lost of it is made again.
 rule static:
     input:
+        rules.static_results.output,
+        rules.static_claims.output,
+        rules.predictions.output,
+        rules.predicted_claims.output,
         rules.static_pages.output,
+        [] if RECORDED_FACTS else rules.static_facts.output,
     localrule: True

@@ -1,0 +1,29 @@
+# What was made, and whether it is still as it was made. Included behind all rules: their outputs are what is looked at.
+OUTPUTS = [output.regex() for rule in workflow.rules for output in rule.output]
+
+
+# A remote job starts Snakemake again, and a run that is under way is not to be disturbed: its files are not noted yet.
+if workflow.is_main_process and not workflow.output_settings.dryrun:
+    try:
+        if made.alone():
+            made.remove_damaged(config["outputs"], OUTPUTS)
+    except OSError as error:  # a folder that may not be written
+        raise WorkflowError(_refused(error)) from None
+
+
+def finish():
+    """Note what was made, and say what came of it."""
+    try:
+        made.note(config["outputs"], OUTPUTS)
+    except OSError as error:  # the pages stand all the same
+        print(f"note: {_refused(error)}", file=sys.stderr)
+    if DISPLAY:
+        DISPLAY.end()
+
+
+onsuccess:
+    finish()
+
+
+onerror:
+    finish()
