@@ -132,18 +132,19 @@ def ended(command: Callable[[], int]) -> int:
         status = command()
         sys.stdout.flush()
     except CommandError as error:
-        status = _tell(str(error), error.code)
+        status = tell(str(error), error.code)
     except BrokenPipeError:
         status = 128 + signal.SIGPIPE
     except OSError as error:
-        status = _tell(refused(error), 2)
+        status = tell(refused(error), 2)
     except KeyboardInterrupt:
-        status = _tell("interrupted", 128 + signal.SIGINT)
+        status = tell("interrupted", 128 + signal.SIGINT)
     _flush_streams()
     return status
 
 
-def _tell(line: str, status: int) -> int:
+def tell(line: str, status: int) -> int:
+    """The status, with why in one line on stderr."""
     # Names of files are in it, and theirs may hold line breaks and what a terminal obeys.
     print(f"error: {' '.join(clean(line).splitlines())}", file=sys.stderr)
     return status

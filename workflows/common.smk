@@ -14,8 +14,6 @@ HOME = next(
 )
 sys.path.insert(0, str(HOME))
 
-from snakemake.exceptions import WorkflowError
-
 from snakemake.utils import format as formatted
 from snakemake.utils import update_config
 
@@ -24,7 +22,14 @@ from ncuflow.capture import evidence as _evidence
 from ncuflow.capture import settings as _settings
 from ncuflow.capture import sides as _sides
 from ncuflow.cli import refused as _refused
+from ncuflow.cli import tell
 from ncuflow.target import FOLDERS as _FOLDERS
+
+
+def refuse(why):
+    """End before a job has begun. An exception would come in words of Snakemake's, with places in these files."""
+    sys.exit(tell(str(why), 2))
+
 
 for _key, _value in (workflow.config_settings.config or {}).items():
     if isinstance(_value, (dict, list)):
@@ -46,9 +51,9 @@ try:
     # and what the preflight finds on this machine.
     EVIDENCE = _sides.by_folder(RUNNING, [*SIDES.values(), HERE])
 except ValueError as error:
-    raise WorkflowError(str(error)) from None
+    refuse(error)
 except OSError as error:
-    raise WorkflowError(_refused(error)) from None
+    refuse(_refused(error))
 
 OUT = f"{config['outputs']}/{{evidence}}"
 RUN = RUNNING.folder
@@ -62,7 +67,7 @@ STRICT = "" if str(config["strict"]).lower() == "true" else "--no-strict"
 _python = Path(sys.executable).parent
 for _folder in (_python, HOME):
     if ":" in str(_folder):
-        raise WorkflowError(f"{_folder}: PATH cannot name a folder with a colon")
+        refuse(f"{_folder}: PATH cannot name a folder with a colon")
 
 
 def quoted(path):

@@ -8,7 +8,7 @@ if workflow.is_main_process and not workflow.output_settings.dryrun:
         if made.alone():
             made.remove_damaged(config["outputs"], OUTPUTS)
     except OSError as error:  # a folder that may not be written
-        raise WorkflowError(_refused(error)) from None
+        refuse(_refused(error))
 
 
 def finish():

@@ -7,7 +7,7 @@ from ncuflow.static.launches import RULES as _LAUNCHED
 try:
     ABSENT = _device.of_architecture(str(config["arch"]), config["gpu"])
 except ValueError as error:
-    raise WorkflowError(str(error)) from None
+    refuse(error)
 STATIC = f"{config['outputs']}/{config['machine'] if STATIC_MACHINE else ABSENT.folder}"
 RECORDED_FACTS = _facts.recorded(ABSENT.compute_capability)
 BESIDE = _facts.recorded("9.0" if ABSENT.compute_capability != "9.0" else "8.0")
