@@ -156,6 +156,19 @@ def test_of_a_damaged_recording_one_line_is_said(project, options):
     assert not (project.folder / "outputs").exists()
 
 
+def test_a_home_folder_that_cannot_be_written_is_not_needed(project, monkeypatch):
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"):
+        monkeypatch.delenv(name, raising=False)
+    done = project.run("rmsnorm", *RECORDED)
+    assert said(done)[0].startswith("[ 1/4] ") and "/proc/nowhere" not in done.stdout + done.stderr
+    assert list(project.folder.glob("outputs/recorded-*/reports/rmsnorm.md"))
+    assert list(project.folder.glob("outputs/.cache/matplotlib/*"))
+    planned = project.run("-n", "--config", "source=live", "machine=a100", "--", "rmsnorm")
+    note = "note: the home folder cannot be written: caches are in outputs/.cache\n"
+    assert planned.stderr.count(note) == 1
+
+
 def test_a_folder_that_cannot_be_locked_is_one_line(project):
     (project.folder / ".snakemake/ncuflow.lock").mkdir(parents=True)
     done = project.run("rmsnorm", *RECORDED, check=False)

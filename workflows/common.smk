@@ -17,7 +17,7 @@ sys.path.insert(0, str(HOME))
 from snakemake.utils import format as formatted
 from snakemake.utils import update_config
 
-from ncuflow import closure, display, jobs, made
+from ncuflow import caches, closure, display, jobs, made
 from ncuflow.capture import evidence as _evidence
 from ncuflow.capture import settings as _settings
 from ncuflow.capture import sides as _sides
@@ -58,9 +58,10 @@ except OSError as error:
 OUT = f"{config['outputs']}/{{evidence}}"
 RUN = RUNNING.folder
 LIVE = RUNNING.recording is None
-_note = _evidence.passed_over(config, RUNNING)
-if _note and workflow.is_main_process:
-    print(f"note: {_note}", file=sys.stderr)
+_moved = caches.provide(Path(config["outputs"]))
+for _note in (_evidence.passed_over(config, RUNNING), _moved if LIVE else None):
+    if _note and workflow.is_main_process:
+        print(f"note: {_note}", file=sys.stderr)
 # --config strict=false arrives as text or as a boolean, depending on how it was given.
 STRICT = "" if str(config["strict"]).lower() == "true" else "--no-strict"
 # The environment that Snakemake runs in is the one that its jobs run in, also where nobody activated it.
