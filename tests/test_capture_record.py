@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,39 @@ def test_a_folder_of_something_else_is_refused(evidence: Path, tmp_path: Path) -
     with pytest.raises(CaptureError, match=r"no evidence in it .*<machine>/captures"):
         recording.record(tmp_path, tmp_path / "r", "r")
     assert not (tmp_path / "r").exists()
+
+
+def linked(path: Path, to: str) -> None:
+    path.symlink_to(to)
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda folder: linked(folder / "decode/passwd", "/etc/passwd"),
+        lambda folder: linked(folder / "decode/b1a2b3c4d/a.listing.json", "/etc/passwd"),
+        lambda folder: linked(folder / "prefill", "decode"),
+        lambda folder: linked(folder / "lost", "nowhere"),
+        lambda folder: os.mkfifo(folder / "decode/pipe"),
+    ],
+)
+def test_a_link_in_the_evidence_is_refused_and_nothing_is_written(
+    evidence: Path, tmp_path: Path, add: Callable[[Path], None]
+) -> None:
+    add(evidence)
+    target = tmp_path / "recordings" / "h200"
+    with pytest.raises(CaptureError, match=r"no file of the evidence's own, but a link"):
+        recording.record(evidence, target, "h200")
+    assert not target.parent.exists()
+
+
+def test_a_link_that_is_no_evidence_and_a_linked_folder_of_it_are_fine(
+    evidence: Path, tmp_path: Path
+) -> None:
+    linked(evidence / "logs/latest.log", "x.log")
+    linked(tmp_path / "elsewhere", str(evidence))
+    made = recording.record(tmp_path / "elsewhere", tmp_path / "r", "r")
+    assert not any("log" in name for name in made["files"])
 
 
 @pytest.mark.parametrize("name", ["trace.sqlite", "timing.jsonl", "points.json"])

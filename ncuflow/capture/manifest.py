@@ -77,7 +77,7 @@ def differences(folder: Path, manifest: Manifest) -> Iterator[str]:
         elif path.stat().st_size != entry.bytes or digest(path) != entry.sha256:
             yield f"{path}: does not match the manifest's sha256"
     for name, path in entries(folder).items():
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        if foreign(path):
             yield f"{path}: no file of the recording's own, but a link or a device"
         elif path.is_file() and name not in manifest.files:
             yield f"{path}: not in the manifest"
@@ -85,6 +85,11 @@ def differences(folder: Path, manifest: Manifest) -> Iterator[str]:
         for batch in batches:
             if not any(name.startswith(f"{target}/{batch}/") for name in manifest.files):
                 yield f"{folder / FILE}: lists no file of the batch {target}/{batch}"
+
+
+def foreign(path: Path) -> bool:
+    """Whether what lies there is no file or folder, but a link to one, a pipe or a device."""
+    return path.is_symlink() or not (path.is_file() or path.is_dir())
 
 
 def checksums(folder: Path) -> dict[str, dict[str, Any]]:

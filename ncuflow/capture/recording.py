@@ -66,10 +66,15 @@ def record(evidence: Path, target: Path, name: str, with_modules: bool = False) 
 
 def evidence_files(evidence: Path) -> Iterator[Path]:
     """Files of an evidence folder, sorted; logs, tables, listings and hidden files are not evidence, nor is the empty
-    file in the place of a report where no point of a batch was good: its capture record says so."""
+    file in the place of a report where no point of a batch was good: its capture record says so.
+
+    Raises CaptureError on a link, whose content is not of the capture, and on a device.
+    """
     for path in sorted(evidence.rglob("*")):
         parts = path.relative_to(evidence).parts
         skipped = any(part in SKIPPED or part.startswith(".") for part in parts)
+        if not skipped and manifest.foreign(path):
+            raise CaptureError(f"{path}: no file of the evidence's own, but a link or a device")
         if not path.is_file() or skipped or path.name.endswith(listing.SUFFIX):
             continue
         if path.suffix not in PACKED or path.stat().st_size:
