@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import reports
-from ncuflow.capture.manifest import checksums
+from ncuflow.capture.manifest import checksums, sealed
 from ncuflow.io import opened
 
 MARK = "~syn"
@@ -63,7 +63,7 @@ def multiply(source: Path, points: int, out: Path) -> dict[str, Any]:
         "points": found,
         "files": checksums(out),
     }
-    write_json(out / "manifest.json", manifest)
+    write_json(out / "manifest.json", sealed(manifest))
     return manifest
 
 

@@ -16,7 +16,7 @@ import gpu_modules
 import pytest
 import yaml
 
-from ncuflow.capture.manifest import checksums
+from ncuflow.capture.manifest import checksums, sealed
 
 ROOT = Path(__file__).parents[1]
 COPIED = (
@@ -129,7 +129,7 @@ def two_sides(project: Pipeline) -> Pipeline:
         manifest = json.loads((source / "manifest.json").read_text())
         manifest["targets"] = {"merge_state": manifest["targets"]["merge_state"]}
         manifest["files"] = checksums(folder)
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        (folder / "manifest.json").write_text(json.dumps(sealed(manifest)))
     return project
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ncuflow.capture import evidence
-from ncuflow.capture.manifest import checksums
+from ncuflow.capture.manifest import checksums, sealed
 
 NAMES = ["rmsnorm", "rope"]
 
@@ -107,8 +107,8 @@ def test_live_without_a_gpu_needs_the_name_of_the_machine(
     assert evidence.resolve({**config, "machine": "a100"}, NAMES).folder == "a100"
 
 
-def manifest(folder: Path, name: object, targets: object) -> Path:
-    content = {"name": name, "targets": targets, "files": checksums(folder)}
+def manifest(folder: Path, name: object, targets: object, **more: object) -> Path:
+    content = sealed({"name": name, "targets": targets, "files": checksums(folder), **more})
     (folder / "manifest.json").write_text(json.dumps(content))
     return folder
 
@@ -118,8 +118,10 @@ def recording(tmp_path: Path) -> Path:
     batch = tmp_path / "decode" / "b0a1b2c3d"
     batch.mkdir(parents=True)
     (batch / "timing.jsonl").write_text('{"median": 21.17}\n{"median": 4.25}\n')
-    (tmp_path / "environment.json").write_text('{"flashinfer": "0.6.18"}')
-    return manifest(tmp_path, "x", {"decode": {"b0a1b2c3d": ["p"]}})
+    origin = {"gpu": "NVIDIA H200", "flashinfer": "0.6.18"}
+    (tmp_path / "environment.json").write_text(json.dumps({"provenance": origin | {"tier": "A"}}))
+    says = origin | {"tier": "C", "recording": "x"}
+    return manifest(tmp_path, "x", {"decode": {"b0a1b2c3d": ["p"]}}, provenance=says)
 
 
 def test_a_gpu_that_is_passed_over_is_named_with_what_is_missing(
@@ -138,6 +140,17 @@ def test_a_gpu_that_is_passed_over_is_named_with_what_is_missing(
 
 def edit(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+
+
+def origin(recording: Path) -> object:
+    return json.loads((recording / "environment.json").read_text())["provenance"]
+
+
+def unsealed(recording: Path, **more: object) -> None:
+    """The manifest as it was before it had a digest, with something else in it."""
+    content = json.loads((recording / "manifest.json").read_text())
+    del content["digest"]
+    (recording / "manifest.json").write_text(json.dumps(content | {"schema": 1} | more))
 
 
 def linked(path: Path) -> None:
@@ -161,7 +174,29 @@ def linked(path: Path) -> None:
         (lambda r: (r / "decode/b0a1b2c3d/lost").symlink_to("nowhere"), "lost: no file of the rec"),
         (lambda r: os.mkfifo(r / "decode/b0a1b2c3d/pipe"), "pipe: no file of the recording's own"),
         (lambda r: linked(r / "decode/b0a1b2c3d/timing.jsonl"), "jsonl: no file of the recording"),
-        (lambda r: edit(r / "manifest.json", 'b0a1b2c3d": [', 'b00000000": ['), "lists no file"),
+        (
+            lambda r: edit(r / "manifest.json", "NVIDIA H200", "NVIDIA A100"),
+            "not match its own dig",
+        ),
+        (lambda r: edit(r / "manifest.json", '"p"', '"q"'), "not match its own digest"),
+        (lambda r: edit(r / "manifest.json", '"digest"', '"more"'), "not match its own digest"),
+        (lambda r: edit(r / "manifest.json", '"schema": 2', '"schema": 3'), "schema: Input should"),
+        (
+            lambda r: edit(r / "manifest.json", '"schema": 2', '"schema": 1'),
+            "not match its own dig",
+        ),
+        (
+            lambda r: unsealed(r, provenance={"gpu": "NVIDIA A100", "flashinfer": "0.6.18"}),
+            "says gpu 'NVIDIA A100', but environment.json 'NVIDIA H200'",
+        ),
+        (
+            lambda r: unsealed(r, provenance={}),
+            "says flashinfer None, but environment.json '0.6.18'",
+        ),
+        (
+            lambda r: manifest(r, "x", {"decode": {"b00000000": ["p"]}}, provenance=origin(r)),
+            "lists no file",
+        ),
         (lambda r: edit(r / "manifest.json", "environment.json", "../../etc/passwd"), "no path in"),
         (lambda r: edit(r / "manifest.json", "environment.json", "/etc/passwd"), "no path inside"),
         (lambda r: edit(r / "manifest.json", '"bytes"', '"size"'), "bytes: Field required"),

@@ -6,15 +6,15 @@ import json
 import lzma
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from ncuflow.capture import recording
-from ncuflow.capture.manifest import checksums
+from ncuflow.capture.manifest import checksums, sealed
 from ncuflow.capture.process import CaptureError
-from ncuflow.cli import dispatch
+from ncuflow.cli import dispatch, ended
 from ncuflow.private import find_secret, patterns
 
 TOKEN = "hf_planted_token_value"
@@ -45,7 +45,7 @@ def test_a_recording_holds_the_evidence_and_a_manifest(evidence: Path, tmp_path:
     target = tmp_path / "recordings" / "h200"
     assert dispatch(["record", str(evidence), str(target)]) == 0
     manifest = json.loads((target / "manifest.json").read_text())
-    assert (manifest["schema"], manifest["name"]) == (1, "h200")
+    assert (manifest["schema"], manifest["name"]) == (2, "h200")
     assert manifest["provenance"]["tier"] == "C" and manifest["provenance"]["recording"] == "h200"
     assert manifest["date"] == "2026-11-20T00:00:00Z"
     assert manifest["targets"] == {"decode": {"b1a2b3c4d": ["decode/B1"]}}
@@ -169,7 +169,7 @@ def resealed(folder: Path, change) -> None:  # type: ignore[no-untyped-def]
     change(folder)
     path = folder / "manifest.json"
     stored = json.loads(path.read_text())
-    path.write_text(json.dumps(stored | {"files": checksums(folder)}))
+    path.write_text(json.dumps(sealed(stored | {"files": checksums(folder)})))
 
 
 def unsigned(folder: Path) -> None:
@@ -202,6 +202,92 @@ def test_a_recording_of_somebody_is_judged(
     resealed(tmp_path / "r", change)
     with pytest.raises(CaptureError, match=message):
         recording.judge(tmp_path / "r")
+
+
+GPU = ("NVIDIA H200", "NVIDIA A100-SXM4-40GB")
+FLASHINFER = ("0.7.2", "0.9.0")
+
+
+def says(evidence: Path, name: str, **origin: str) -> None:
+    """Let a capture say what it was made with."""
+    record = json.dumps({"point": "decode/B1", "status": "ok", "origin": origin}) + "\n"
+    if not name.endswith(".xz"):
+        (evidence / "decode/b1a2b3c4d" / name).write_text(record)
+        return
+    (evidence / "decode/b1a2b3c4d/timing.jsonl").unlink(missing_ok=True)
+    (evidence / "decode/b1a2b3c4d" / name).write_bytes(lzma.compress(record.encode()))
+
+
+def renamed(folder: Path, names: Iterable[str], old: str, new: str) -> None:
+    for name in names:
+        (folder / name).write_text((folder / name).read_text().replace(old, new))
+
+
+CAPTURED = ["timing.jsonl", "timing.1.jsonl", "pairs.jsonl", "sweep.json", "timing.jsonl.xz"]
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (GPU, r"is of NVIDIA H200, but environment\.json is of NVIDIA A100-SXM4-40GB"),
+        (FLASHINFER, r"environment\.json is of FlashInfer 0\.9\.0, but its captures of 0\.7\.2$"),
+    ],
+)
+def test_what_another_machine_captured_is_not_recorded_and_does_not_pass_for_this_ones(
+    evidence: Path, tmp_path: Path, name: str, change: tuple[str, str], message: str
+) -> None:
+    says(evidence, name, gpu="NVIDIA H200", flashinfer="0.7.2", driver="580.1")
+    recording.record(evidence, tmp_path / "r", "r")
+    assert recording.judge(tmp_path / "r")
+    renamed(tmp_path / "r", ["manifest.json", "environment.json"], *change)
+    resealed(tmp_path / "r", lambda folder: None)
+    recording.verify(tmp_path / "r")
+    with pytest.raises(CaptureError, match=message):
+        recording.judge(tmp_path / "r")
+    renamed(evidence, ["environment.json"], *change)
+    with pytest.raises(CaptureError, match=message):
+        recording.record(evidence, tmp_path / "other/r", "r")
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_captures_of_several_versions_and_of_a_slice_of_the_gpu_are_of_one_machine(
+    evidence: Path, tmp_path: Path
+) -> None:
+    says(evidence, "timing.jsonl", gpu="NVIDIA H200", flashinfer="0.6.18")
+    says(evidence, "timing.1.jsonl", gpu="NVIDIA H200 MIG 1g.18gb", flashinfer="0.7.2")
+    recording.record(evidence, tmp_path / "r", "r")
+    assert recording.judge(tmp_path / "r").startswith("NVIDIA H200, FlashInfer 0.7.2: ")
+
+
+def test_a_shipped_recording_whose_manifest_names_another_gpu_is_not_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shipped = Path(__file__).parents[1] / "recordings/gdn-flashinfer-0.6.14"
+    folder = shutil.copytree(shipped, tmp_path / "r")
+    renamed(folder, ["manifest.json"], *GPU)
+    assert ended(lambda: dispatch(["record", "--verify", str(folder)])) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {folder}/manifest.json: ")
+
+
+def test_recorded_again_a_recording_without_a_digest_of_its_manifest_has_one(
+    evidence: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording.record(evidence, tmp_path / "old", "old")
+    path = tmp_path / "old/manifest.json"
+    stored = json.loads(path.read_text())
+    del stored["digest"]
+    path.write_text(json.dumps(stored | {"schema": 1}))
+    assert dispatch(["record", "--verify", str(tmp_path / "old")]) == 0
+    assert "note: its manifest has no digest" in capsys.readouterr().out
+    recording.record(tmp_path / "old", tmp_path / "new", "old")
+    assert dispatch(["record", "--verify", str(tmp_path / "new")]) == 0
+    assert "note" not in capsys.readouterr().out
+    made = json.loads((tmp_path / "new/manifest.json").read_text())
+    assert {key: made[key] for key in stored if key not in ("schema", "recorded")} == {
+        key: stored[key] for key in stored if key not in ("schema", "recorded")
+    }
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from conftest import COPIED, DEFAULT, ROOT, SECRET, Pipeline, copy_project
 
 from ncuflow.capture import settings
 from ncuflow.capture.evidence import recorded
-from ncuflow.capture.manifest import checksums
+from ncuflow.capture.manifest import checksums, sealed
 from ncuflow.io import read_yaml
 
 RECORDED = ("--config", "source=recorded")
@@ -148,7 +148,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 @pytest.mark.parametrize("options", [(), ("-n",), ("-p",)])
 def test_of_a_damaged_recording_one_line_is_said(project, options):
-    damaged = shutil.copytree(ROOT / "recordings/flashinfer-0.6.18", project.folder / "damaged")
+    damaged = shutil.copytree(ROOT / "recordings/gdn-flashinfer-0.6.14", project.folder / "damaged")
     (damaged / "environment.json").write_text("{}")
     done = project.run(*options, "rmsnorm", *RECORDED, f"recording={damaged.name}", check=False)
     assert done.returncode != 0
@@ -366,10 +366,11 @@ def test_evidence_of_another_gpu_than_its_environment_says_is_refused(tmp_path):
     recording = spoilt.folder / "recordings" / DEFAULT.name
     shutil.copytree(DEFAULT, recording)
     environment = recording / "environment.json"
-    environment.write_text(environment.read_text().replace("NVIDIA H200", "NVIDIA A100-SXM4-40GB"))
+    for path in (environment, recording / "manifest.json"):
+        path.write_text(path.read_text().replace("NVIDIA H200", "NVIDIA A100-SXM4-40GB"))
     manifest = json.loads((recording / "manifest.json").read_text())
-    changed = json.dumps(manifest | {"files": checksums(recording)})
-    (recording / "manifest.json").write_text(changed)
+    changed = sealed(manifest | {"files": checksums(recording)})
+    (recording / "manifest.json").write_text(json.dumps(changed))
     done = spoilt.run("rmsnorm", *RECORDED, check=False)
     assert done.returncode != 0
     (log,) = spoilt.folder.glob("outputs/*/logs/findings-rmsnorm.log")

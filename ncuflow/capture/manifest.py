@@ -5,16 +5,19 @@ A recording may be anybody's: its names become paths and words of commands.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, Field
 
-from ncuflow.io import BadInput, digest, read_as
+from ncuflow.io import BadInput, conforming, digest, read_json
 
 FILE = "manifest.json"
+SCHEMA = 2  # 1, which is read as well, has no digest of its own
 NAMES = {
     "name": re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+"),
     "target": re.compile(r"[a-z0-9_]+"),
@@ -46,8 +49,12 @@ class File(BaseModel):
 
 
 class Manifest(BaseModel):
-    """targets: target -> batch -> point ids; files: path inside the recording -> what it was."""
+    """targets: target -> batch -> point ids; files: path inside the recording -> what it was;
+    provenance: what environment.json says; digest: of all the rest (`sealed`), from schema 2 on."""
 
+    version: Literal[1, 2] = Field(1, alias="schema")
+    digest: str | None = None
+    provenance: dict[str, Any] = {}
     name: Annotated[str, _name("name")]
     targets: dict[Annotated[str, _name("target")], dict[Annotated[str, _name("batch")], list[str]]]
     files: dict[Annotated[str, AfterValidator(_below)], File]
@@ -60,12 +67,45 @@ def read(folder: Path) -> Manifest:
     if not path.exists():
         raise ValueError(f"{folder}: no recording here (no {FILE})")
     try:
-        manifest = read_as(path, Manifest, "a manifest")
+        content = read_json(path)
+        manifest = conforming(path, content, Manifest, "a manifest")
+        if (manifest.version > 1 or manifest.digest) and manifest.digest != _digest(content):
+            raise BadInput(path, "does not match its own digest")
+        for difference in (*differences(folder, manifest), *renamed(folder, manifest)):
+            raise ValueError(difference)
     except BadInput as error:
         raise ValueError(str(error)) from None
-    for difference in differences(folder, manifest):
-        raise ValueError(difference)
     return manifest
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a manifest, with the digest that it is held against when it is read."""
+    made = {**content, "schema": SCHEMA}
+    return made | {"digest": _digest(made)}
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """sha256 of a manifest but for its digest, however it is laid out as text."""
+    rest = {key: value for key, value in content.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def provenance(folder: Path) -> dict[str, Any]:
+    """What environment.json says of the machine; empty where there is none. Raises BadInput where it is no JSON."""
+    path = folder / "environment.json"
+    content = read_json(path) if path.exists() else None
+    found = content.get("provenance") if isinstance(content, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def renamed(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """What the manifest says of the machine otherwise than environment.json, a line each."""
+    said, found = manifest.provenance, provenance(folder)
+    for key in sorted(said.keys() | found.keys()):
+        # Whose evidence is recorded was live then.
+        if key not in ("tier", "recording") and said.get(key) != found.get(key):
+            what = f"{key} {said.get(key)!r}, but environment.json {found.get(key)!r}"
+            yield f"{folder / FILE}: says {what}"
 
 
 def differences(folder: Path, manifest: Manifest) -> Iterator[str]:

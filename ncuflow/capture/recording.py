@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture import manifest, modules, points
+from ncuflow.capture import manifest, modules, origins, points
 from ncuflow.capture.process import CaptureError
 from ncuflow.capture.reportscrub import scrubbed
 from ncuflow.capture.staging import staging
@@ -55,6 +55,7 @@ def record(evidence: Path, target: Path, name: str, with_modules: bool = False) 
         stage = hidden / target.name
         of_each(files, lambda path: check(path, evidence, known))
         one_batch_per_point(evidence)
+        origins.check(evidence)
         places = {path: stage / path.relative_to(evidence) for path in files}
         of_each(files, lambda path: store(path, places[path], known, with_modules))
         made = make_manifest(evidence, stage, name)
@@ -190,11 +191,9 @@ def is_packed(path: Path) -> bool:
 
 
 def make_manifest(evidence: Path, stage: Path, name: str) -> dict[str, Any]:
-    """Provenance, commands, targets → batches → points, and the sha256 of each stored file."""
-    environment = evidence / "environment.json"
-    origin = read_json(environment)["provenance"] if environment.exists() else {}
-    return {
-        "schema": 1,
+    """Provenance, commands, targets → batches → points, the sha256 of each stored file, and a digest of it all."""
+    origin = manifest.provenance(evidence)
+    made = {
         "name": name,
         "provenance": {**origin, "tier": "C", "recording": name},
         "date": origin.get("date") or now(),
@@ -203,6 +202,7 @@ def make_manifest(evidence: Path, stage: Path, name: str) -> dict[str, Any]:
         "targets": batches(evidence),
         "files": manifest.checksums(stage),
     }
+    return manifest.sealed(made)
 
 
 def commands(evidence: Path) -> dict[str, list[str]]:
@@ -232,7 +232,8 @@ def judge(folder: Path) -> str:
     """What a recording that matches its manifest holds, in a line.
 
     CaptureError for what no recording may hold, whoever made it: a private value, sources, a point in
-    two batches, no GPU or version that its numbers could be of, no point with a good result.
+    two batches, no GPU or version that its numbers could be of, or others than its captures name, no
+    point with a good result.
     """
     known = patterns()
     of_each(evidence_files(folder), lambda path: check(path, folder, known))
@@ -241,10 +242,11 @@ def judge(folder: Path) -> str:
     lacking = [key for key in ("gpu", "driver", "flashinfer", "date") if not origin.get(key)]
     if lacking:
         raise CaptureError(f"{folder / manifest.FILE}: does not say {', '.join(lacking)}")
+    origins.check(folder)
     status: Counter[str] = Counter()
     for path in folder.glob("*/*/timing.jsonl*"):
         with opened(path) as plain:
-            status.update(record["status"] for record in points.read_records(plain))
+            status.update(str(record.get("status")) for record in points.read_records(plain))
     if not status["ok"]:
         raise CaptureError(f"{folder}: no point has a good result")
     counted = ", ".join(f"{n} {what}" for what, n in status.most_common())
@@ -273,7 +275,10 @@ def run(args: argparse.Namespace) -> int:
     if len(args.folders) != (1 if args.verify else 2):
         raise UsageError("give EVIDENCE_DIR RECORDING_DIR, or --verify RECORDING_DIR")
     if args.verify:
-        print(f"{args.folders[0]}: {verify(args.folders[0])} files match; {judge(args.folders[0])}")
+        (folder,) = args.folders
+        print(f"{folder}: {verify(folder)} files match; {judge(folder)}")
+        if "digest" not in read_json(folder / manifest.FILE):
+            print("note: its manifest has no digest of its own; recorded again it would have one")
         return 0
     evidence, target = args.folders
     made = record(evidence, target, args.name or target.name, args.with_modules)
