@@ -7,16 +7,19 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from compare_data import PROVENANCE, compare, delta, kernel, pair, point, side, sweep, with_runs
 
-from ncuflow.compare import gate, records, verdict
+from ncuflow.compare import differences, gate, records, verdict
+from ncuflow.compare.differences import Difference
 from ncuflow.compare.records import Settings
 from ncuflow.compare.verdict import Side, load, runs_of
+from ncuflow.findings.provenance import VERSIONS
 from ncuflow.io import BadInput, write_json
+from ncuflow.model import Provenance
 
 ROOT = Path(__file__).parents[1]
 LIMITS = Settings()
@@ -226,6 +229,38 @@ def test_differences_are_listed_and_mixed_causes_are_named() -> None:
     assert not one.mixed_causes
     two = verdict.compare(base, side("head", points, flashinfer="0.7.2", gpu="NVIDIA H100"), LIMITS)
     assert two.mixed_causes
+
+
+def test_a_dsl_on_one_side_is_a_difference_that_moves_times() -> None:
+    base, head = {"gpu": "NVIDIA H200", "cutlass_dsl": "4.8.1"}, {"gpu": "NVIDIA H200"}
+    found = Difference("CuTe DSL", "4.8.1", None, True)
+    assert differences.of_sides(base, head, []) == [found]
+    assert differences.of_sides(base, base | {"cutlass_dsl": "4.9.0"}, []) == [
+        replace(found, head="4.9.0")
+    ]
+
+
+def test_every_version_and_condition_of_a_provenance_is_an_axis() -> None:
+    axes = [*differences.AXES, *differences.OF_ONE_GPU]
+    stated = Provenance.__annotations__.keys() - differences.NO_AXES
+    assert sorted(key for _, key, _ in axes) == sorted(stated)
+    assert {key: axis for axis, key, _ in axes if key in VERSIONS} == VERSIONS
+    for axis, key, cause in axes:
+        base = dict.fromkeys(stated) | {"gpu": "NVIDIA H200", key: "1"}
+        assert differences.of_sides(base, base | {key: "2"}, []) == [
+            Difference(axis, "1", "2", cause)
+        ]
+
+
+def test_parts_of_one_name_are_told_apart_by_what_they_have() -> None:
+    whole = {"gpu": "NVIDIA H200", "sm_count": 132, "l2_bytes": 60 << 20}
+    part = whole | {"sm_count": 66}
+    assert differences.of_sides(whole, part, []) == [
+        Difference("multiprocessors", "132", "66", True)
+    ]
+    assert differences.of_sides(whole, {"gpu": "NVIDIA H200", "sm_count": None}, []) == []
+    other = differences.of_sides(whole, part | {"gpu": "NVIDIA H100"}, [])
+    assert [difference.axis for difference in other] == ["GPU"]
 
 
 def test_a_clock_that_moved_is_a_difference() -> None:

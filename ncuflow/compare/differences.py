@@ -17,11 +17,21 @@ AXES = (
     ("FlashInfer", "flashinfer", True),
     ("CUDA", "cuda", True),
     ("torch", "torch", True),
+    ("CuTe DSL", "cutlass_dsl", True),  # with it FlashInfer takes other kernels
     ("clock policy", "clock_policy", True),
     ("ncu", "ncu", False),
     ("nsys", "nsys", False),
     ("Python", "python", False),
 )
+# What two parts of one name may differ in, a MIG slice and the whole say; another GPU's are its own.
+OF_ONE_GPU = (
+    ("compute capability", "compute_capability", True),
+    ("multiprocessors", "sm_count", True),
+    ("L2 cache, bytes", "l2_bytes", True),
+    ("memory, bytes", "memory_bytes", True),
+)
+# Which evidence it is: no condition that it was measured under.
+NO_AXES = frozenset(["tier", "date", "recording", "mixed"])
 CLOCK_DIFFERS = 0.02
 
 
@@ -43,15 +53,21 @@ def of_sides(
     """Differences of two provenances, then of the SM clock that the points of both ran at.
 
     pairs: measurement rows of points that ran the same kernels on both. An axis that one side does not know is a difference
-    only where the other side knows it.
+    only where the other side knows it; what parts of one name have, only where both know it.
     """
+    own = base.get("gpu") == head.get("gpu")  # another GPU's clock is its own
     axes = [
         Difference(axis, base.get(key), head.get(key), cause)
         for axis, key, cause in AXES
         if base.get(key) != head.get(key)
     ]
+    axes += [
+        Difference(axis, str(base[key]), str(head[key]), cause)
+        for axis, key, cause in OF_ONE_GPU
+        if own and base.get(key) and head.get(key) and base[key] != head[key]
+    ]
+    axes.sort(key=lambda difference: not difference.cause)
     causes = sum(difference.cause for difference in axes)
-    own = base.get("gpu") == head.get("gpu")  # another GPU's clock is its own
     return [*axes[:causes], *_clock(pairs, own), *axes[causes:]]
 
 
