@@ -154,7 +154,75 @@ def test_a_size_is_one_number_that_an_index_can_hold(tmp_path: Path, size: str, 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
 def test_json_nested_too_deep_is_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadInput, match=r"no definition|is no workload"):
-        read(tmp_path, '{"a": ' + "[" * 100_000, name)
+        read(tmp_path, '{"a": ' + "[" * 16_000, name)
+
+
+def test_a_line_is_split_only_where_it_may_be_a_case(tmp_path: Path, monkeypatch: Any) -> None:
+    """shlex takes a word apart letter by letter, and copies it at each."""
+    split: list[int] = []
+    whole = workloads.shlex.split
+    monkeypatch.setattr(
+        workloads.shlex, "split", lambda text, **how: split.append(len(text)) or whole(text, **how)
+    )
+    for word in ("a" * 1_000_000, '"' + "a" * 1_000_000 + '"'):
+        with pytest.raises(
+            BadInput, match=r"line 2 has 10000\d\d characters, more than a case has"
+        ):
+            read(tmp_path, f"# one\n--routine {word}\n")
+    assert split == []
+    long = 'rmsnorm --case_tag "' + "a" * 16_000 + '" --batch_size 1 --hidden_size 8'
+    assert read(tmp_path, f"--routine {long}\n")[2] == 1
+    assert split == [len(f"--routine {long}")]
+    assert read(tmp_path, "--routine rmsnorm\t--batch_size  2 --hidden_size 8")[2] == 1
+    assert len(split) == 1
+
+
+NORM = "--routine rmsnorm --hidden_size 8 --batch_size {}"
+
+
+def test_a_case_that_stands_there_often_is_looked_at_once(tmp_path: Path, monkeypatch: Any) -> None:
+    looked: list[Any] = []
+    whole = sweep.points
+    monkeypatch.setattr(sweep, "points", lambda *given: looked.append(given) or whole(*given))
+    _, refused, count = read(tmp_path, f"{NORM.format(1)}\n" * 20_000)
+    assert (len(looked), count, refused) == (1, 1, [])
+    calls = [
+        workload("rmsnorm_h8", {"batch_size": n % 2 + 1}).replace('"uuid": "', f'"uuid": "{n}')
+        for n in range(20_000)
+    ]
+    assert len(set(calls)) == 20_000
+    assert read(tmp_path, "\n".join(calls), "a.jsonl")[2] == 2
+    assert len(looked) == 3
+    assert len(read(tmp_path, "--routine mm_fp4\n" * 100)[1]) == 1
+    assert len(looked) == 3
+
+
+def test_more_cases_than_can_be_measured_are_one_line(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(workloads, "MOST_CASES", 5)
+    looked: list[Any] = []
+    whole = sweep.points
+    monkeypatch.setattr(sweep, "points", lambda *given: looked.append(given) or whole(*given))
+    lines = [NORM.format(n) for n in range(1, 200)]
+    assert read(tmp_path, "\n".join(lines[:5]))[2] == 5
+    looked.clear()
+    for text in ("\n".join(lines), "\n".join(f"--routine mm{n}" for n in range(200))):
+        with pytest.raises(BadInput, match=r"cases\.txt: more than 5 different cases in all"):
+            read(tmp_path, text)
+    assert len(looked) == 5
+    (tmp_path / "dump").mkdir()
+    for n in range(6):
+        definition(tmp_path / "dump", f"rmsnorm_h{n + 1}", {}, "bfloat16")
+    with pytest.raises(BadInput, match="dump: 6 definitions, of at most 5"):
+        workloads.read([tmp_path / "dump"])
+
+
+def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "cases.txt"
+    with path.open("wb") as file:
+        file.truncate(workloads.MOST_BYTES + 1_000_000)
+    monkeypatch.setattr(Path, "read_text", lambda *given, **how: pytest.fail("it was read"))
+    with pytest.raises(BadInput, match=r"cases\.txt: 65 MB, of at most 64"):
+        workloads.read([path])
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

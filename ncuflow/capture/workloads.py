@@ -8,7 +8,8 @@ FILE is one of:
   a folder that FLASHINFER_TRACE_DUMP=1 left, or a definition of it
 
 What no target measures is refused by name, on stderr, as is a file of a folder that is no definition, such as one that
-a killed server left half-written; what is left is written. Exit status 2 where nothing is.
+a killed server left half-written; what is left is written. Exit status 2 where nothing is. The same case twice is one.
+A file holds at most 64 MB, a line 16 384 characters, and all files together 10 000 different cases.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ from ncuflow.runner import sweep
 from ncuflow.target import load
 
 Block = dict[str, Any]
-Case = tuple[str, Block]  # target, and a block of one point
+Case = tuple[str, Block, str]  # target, a block of one point, and its id
 DTYPES = {"float16": "f16", "bfloat16": "bf16"}
 # Axes of a definition that stay the same from call to call, as the names of definitions abbreviate them.
 CONSTANTS = {"num_qo_heads": "h", "num_kv_heads": "kv", "head_dim": "d", "page_size": "ps"}
 CONSTANTS |= {"hidden_size": "h", "vocab_size": "v"}
 HEADS = {"h": "qo_heads", "kv": "kv_heads", "d": "head_dim"}
 PUBLISHED = "bfloat16"  # the type of the definitions that are published, which do not say it
+QUOTED = re.compile(r"[\"'\\#]")  # what makes more of a line than its words
 LONGEST_NAME = 250
+LONGEST_LINE = 1 << 14  # characters; a case of a test list has some hundred
+MOST_BYTES = 64_000_000
+MOST_CASES = 10_000  # that differ: to capture so many takes a night
 GATED = {"silu_and_mul": "silu", "gelu_and_mul": "gelu", "gelu_tanh_and_mul": "gelu_tanh"}
 QUANTILES = 16  # of the random lengths of a benchmark: as many as an id can name
 NORMS = (
@@ -99,19 +104,20 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read(files: list[Path]) -> tuple[dict[str, list[Block]], list[str], int]:
-    """(sweep by target, a line for each refused case, points) of all files."""
+    """(sweep by target, a line for each refused case, points) of all files. Raises BadInput for more than MOST_CASES."""
     blocks: dict[str, list[Block]] = {}
     points: set[str] = set()
     refused = []
-    for made in cases(files):
+    for number, made in enumerate(cases(files)):
+        if number == MOST_CASES:
+            raise BadInput(files[0], f"more than {MOST_CASES} different cases in all")
         try:
-            target, block = made()
-            found = sweep.points(load(target), [block])
+            target, block, point = made()
         except ValueError as error:
             refused.append(str(error))
             continue
-        if found[0].id not in points:
-            points.add(found[0].id)
+        if point not in points:
+            points.add(point)
             blocks.setdefault(target, []).append(block)
     return blocks, refused, len(points)
 
@@ -138,26 +144,52 @@ def _definitions(folder: Path) -> list[Path]:
     found = sorted(folder.rglob("*.json"))
     if not found:
         raise BadInput(folder, "a folder without a definition (*.json)")
+    if len(found) > MOST_CASES:
+        raise BadInput(folder, f"{len(found)} definitions, of at most {MOST_CASES}")
     return found
 
 
 def _cases_of_lines(path: Path) -> Iterator[Callable[[], Case]]:
+    """The cases of a file, each that differs from those before it."""
+    seen: set[Any] = set()
     for number, line in enumerate(_lines(path), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
+        if len(text) > LONGEST_LINE:
+            what = (
+                f"line {number} has {len(text)} characters, more than a case has ({LONGEST_LINE})"
+            )
+            raise BadInput(path, what)
         if text.startswith("{"):
-            name, axes, given = _workload(path, number, text)
-            yield _named(name, _of_definition, axes | given)
+            name, axes, source = _workload(path, number, text)
+            if _is_new((name, json.dumps([axes, source], sort_keys=True)), seen):
+                given = {
+                    "sizes": _parts(name)[1],
+                    "dtype": PUBLISHED,
+                    "indptr": _indptr(path, source),
+                }
+                yield _named(name, _of_definition, axes | given)
         elif text.startswith("--"):
-            options = _options(path, number, text)
-            yield _named(f"{path.name} line {number}, {options['routine']}", _of_routine, options)
+            if _is_new(text, seen):
+                options = _options(path, number, text)
+                what = f"{path.name} line {number}, {options['routine']}"
+                yield _named(what, _of_routine, options)
         else:
             raise BadInput(path, f"line {number} is neither a case of a test list nor a workload")
 
 
+def _is_new(case: Any, seen: set[Any]) -> bool:
+    new = case not in seen
+    seen.add(case)
+    return new
+
+
 def _lines(path: Path) -> list[str]:
     sniff(path)  # refuses what is no file, such as a pipe, which would be waited for
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise BadInput(path, f"{size / 1e6:.0f} MB, of at most {MOST_BYTES / 1e6:.0f}")
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     return [clean(line) for line in text.splitlines()]
 
@@ -168,10 +200,10 @@ def _named(
     def made() -> Case:
         try:
             target, block = read(name, given)
-            sweep.points(load(target), [block])
+            (point,) = sweep.points(load(target), [block])
         except ValueError as error:
             _refuse(f"{name}: {error}")
-        return target, block
+        return target, block, point.id
 
     return made
 
@@ -186,7 +218,7 @@ def _refuse(why: str) -> NoReturn:
 def _options(path: Path, number: int, line: str) -> dict[str, Any]:
     """{"routine": …, option: its words} of a command line."""
     try:
-        words = shlex.split(line, comments=True)
+        words = shlex.split(line, comments=True) if QUOTED.search(line) else line.split()
     except ValueError as error:
         raise BadInput(path, f"line {number}: {error}") from None
     found: dict[str, Any] = {}
@@ -335,21 +367,21 @@ def _uniform(batch: int, longest: int) -> str:
 # --- FlashInfer-Trace --------------------------------------------------------------------------
 
 
-def _workload(path: Path, number: int, line: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """(definition, axes, {"sizes" and "dtype" by its name, "indptr" where their file is there}) of a line."""
+def _workload(path: Path, number: int, line: str) -> tuple[str, dict[str, Any], Any]:
+    """(definition, axes, what says where each sequence's pages begin) of a line."""
     try:
         found = json.loads(line)
         workload = found["workload"]
         name, axes, inputs = found["definition"], workload["axes"], workload.get("inputs") or {}
         whole = all(type(value) is int and value > 0 for value in axes.values())
+        source = inputs.get("kv_indptr")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadInput(path, f"line {number} is no workload: definition, workload, axes") from None
     if not whole:
         raise BadInput(path, f"line {number}: an axis that is no number from 1")
     if not _is_name(name):
         raise BadInput(path, f"line {number}: a definition without a name")
-    given = {"sizes": _parts(name)[1], "dtype": PUBLISHED}
-    return name, axes, given | {"indptr": _indptr(path, inputs.get("kv_indptr"))}
+    return name, axes, source
 
 
 def _is_name(found: Any) -> bool:
