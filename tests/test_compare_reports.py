@@ -11,9 +11,11 @@ from types import SimpleNamespace
 import pytest
 from compare_data import kernel
 
+from ncuflow.cli import dispatch
 from ncuflow.compare import reports as compare_reports
 from ncuflow.compare.records import Comparison, Settings
 from ncuflow.compare.reports import compare, match, table
+from ncuflow.io import BadInput
 from ncuflow.parsers import ncu
 
 ROOT = Path(__file__).parents[1]
@@ -86,10 +88,24 @@ def test_samples_on_both_sides_have_a_verdict(reports: dict) -> None:
 
 
 def test_kernels_of_one_report_are_listed(reports: dict) -> None:
-    document = of(reports, [launch("gone")], [launch("new")])
-    assert document.points == []
-    text = table(document)
-    assert "only in base: gone" in text and "no kernel is in both reports" in text
+    text = table(of(reports, [launch("k"), launch("gone")], [launch("k"), launch("new")]))
+    assert "only in base: gone" in text and "only in head: new" in text
+
+
+def test_reports_without_a_common_kernel_are_not_compared(
+    reports: dict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = "b: has no kernel in common with a: nothing can be compared"
+    with pytest.raises(BadInput) as told:
+        of(reports, [launch("gone")] * 100, [launch("new")])
+    assert (str(told.value), told.value.code) == (said, 2)
+    monkeypatch.setattr(compare_reports, "_kernels", lambda path: (reports[path.name], 3))
+    with pytest.raises(BadInput, match=r"; 3 and 3 kernels without a duration are left out$"):
+        of(reports, [], [launch("new")])
+    out = tmp_path / "compare.json"
+    with pytest.raises(BadInput, match="no kernel in common"):
+        dispatch(["compare", "a", "b", "--format", "json", "--out", str(out)])
+    assert not out.exists()
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -25,6 +25,7 @@ from ncuflow.compare.records import (
 )
 from ncuflow.findings import statistics
 from ncuflow.format import micro, quantity, with_unit
+from ncuflow.io import BadInput
 from ncuflow.model import Kernel
 from ncuflow.parsers import ncu
 
@@ -36,10 +37,13 @@ Group = list[Kernel]
 def compare(base: Path, head: Path, settings: Settings) -> Comparison:
     """As of two sides, a point per matched kernel and ``ncu_us`` its metric.
 
-    Raises BadInput where a file is no complete report.
+    Raises BadInput where a file is no complete report, and where no kernel is in both.
     """
     kernels, untimed = zip(*(_kernels(path) for path in (base, head)), strict=True)
     pairs, removed, added = match(kernels[0], kernels[1])
+    if not pairs:
+        what = f"has no kernel in common with {base}: nothing can be compared"
+        raise BadInput(head, f"{what}; {_left_out(untimed)}" if any(untimed) else what)
     sides = [([_times(a)], [_times(b)]) for a, b in pairs]
     found, floor = statistics.estimates(sides, settings.alpha, settings.floor)
     decided = statistics.decide(found, settings.alpha, settings.threshold)
@@ -158,7 +162,11 @@ def _notes(
             f"{100 * floor.value:.0f} % count ({floor.source})."
         )
     if any(untimed):
-        yield f"{untimed[0]} and {untimed[1]} kernels without a duration are left out."
+        yield f"{_left_out(untimed)}."
+
+
+def _left_out(untimed: Sequence[int]) -> str:
+    return f"{untimed[0]} and {untimed[1]} kernels without a duration are left out"
 
 
 # --- as text ----------------------------------------------------------------------------------
@@ -181,7 +189,7 @@ def table(found: Comparison) -> str:
     out += [f"only in base: {name}" for name in found.only_base]
     out += [f"only in head: {name}" for name in found.only_head]
     if not found.points:
-        out.append("no kernel is in both reports")
+        out.append("nothing could be compared")
     elif not any(point.causes for point in found.points):
         least = 100 * found.settings.threshold
         out.append(f"nothing changed by more than {least:g} %")
