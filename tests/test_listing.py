@@ -92,6 +92,7 @@ def test_recording_makes_the_listing_anew(copied: Path, tmp_path: Path) -> None:
     batch.mkdir(parents=True)
     edited(copied, mark)
     (batch / "points.json").write_text("[]")
+    shutil.copy(SMALL.parents[2] / "environment.json", evidence)
     for path in (copied, listing.place(copied)):
         path.replace(batch / path.name)
     manifest = recording.record(evidence, tmp_path / "made", "made")
@@ -110,6 +111,7 @@ def test_a_listing_that_names_something_private_is_refused(
     batch = tmp_path / "captures/merge_state/deep"
     batch.mkdir(parents=True)
     (batch / "points.json").write_text("[]")
+    shutil.copy(SMALL.parents[2] / "environment.json", tmp_path / "captures")
     shutil.copy(SMALL, batch)
     with pytest.raises(CaptureError, match="names the value of HF_TOKEN as a source"):
         recording.record(tmp_path / "captures", tmp_path / "made", "made")

@@ -65,6 +65,7 @@ def sampled(tmp_path: Path) -> Path:
     batch.mkdir(parents=True)
     (batch / "points.json").write_text("[]")
     shutil.copy(SMALL, batch / "sweep.ncu-rep.xz")
+    shutil.copy(SMALL.parents[2] / "environment.json", tmp_path / "captures")
     return tmp_path / "captures"
 
 

@@ -226,7 +226,9 @@ def test_a_path_of_the_project_with_a_space_in_it(tmp_path):
     assert spaced.run("rmsnorm", *RECORDED).returncode == 0
 
 
-@pytest.mark.parametrize("file", ["timing.jsonl.xz", "sweep.ncu-rep.xz", "sweep.json", "points.json"])
+@pytest.mark.parametrize(
+    "file", ["timing.jsonl.xz", "sweep.ncu-rep.xz", "sweep.json", "points.json"]
+)
 def test_a_recording_without_a_file_of_its_manifest_is_named(tmp_path, file):
     recording = shutil.copytree(ROOT / "recordings/flashinfer-0.6.18", tmp_path / "r")
     (lost,) = recording.glob(f"decode/*/{file}")

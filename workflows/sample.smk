@@ -51,4 +51,6 @@ if PAIRS:
             " cp -r {params.out:q}/$page/reports docs/sample/compare/$page/;"
             " if [ -d {params.out:q}/$page/figures ]; then"
             " cp -r {params.out:q}/$page/figures docs/sample/compare/$page/; fi; done;"
-            " cp {params.report:q} docs/sample/compare/{params.series:q}/) 2> {log:q}"
+            " if grep -qF compare/{params.series:q}/report.html README.md; then"
+            " cp {params.report:q} docs/sample/compare/{params.series:q}/; fi;"
+            " find docs/sample -name .snakemake_timestamp -delete) 2> {log:q}"
