@@ -89,8 +89,8 @@ Side = dict[str, Any]
 
 def sweep_points(count: int) -> list[dict[str, Any]]:
     """`count` points of the target: rows from 128 on, one kernel each."""
-    from ncuflow.runner import sweep
-    from ncuflow.target import load
+    from ncuflow.sweep import points as sweep
+    from ncuflow.target.contract import load
 
     rows = [128 + 256 * index for index in range(count)]
     found = sweep.points(load(TARGET), [{"variant": "rmsnorm", "rows": rows}])

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.machine import description
 from ncuflow.capture.machine import gpu_query, parse_gpu
 from ncuflow.capture.preflight import tool_versions
-from ncuflow.runner.origin import origin
+from ncuflow.evidence.origin import origin
 
 ROOT = Path(__file__).parents[1]
 # Of each run the words of the command and its settings. The last one has other points of one target.

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import reports
-from ncuflow.capture.manifest import checksums, sealed
+from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.io import opened
 
 MARK = "~syn"

@@ -1,1 +1,1 @@
-"""Kernel targets: a file each (``docs/adding-a-target.md``); ``ncuflow.target`` finds them."""
+"""Kernel targets: a file each (``docs/adding-a-target.md``); ``ncuflow.target.contract`` finds them."""

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ncuflow.runner.launch import (
+from ncuflow.target.contract import Target, Work
+from ncuflow.target.launch import (
     GpuFacts,
     Launch,
     NotHereError,
@@ -25,8 +26,7 @@ from ncuflow.runner.launch import (
     Written,
     capability,
 )
-from ncuflow.runner.trace_reference import Compared, cloned, defaults, limited, tensors
-from ncuflow.target import Target, Work
+from ncuflow.target.trace_reference import Compared, cloned, defaults, limited, tensors
 from ncuflow.targets.prefill import resolved
 
 DEVICE = "cuda"

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncuflow.runner import reference
-from ncuflow.runner.kv_pages import PageTable, pages_for
-from ncuflow.runner.launch import (
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.kv_pages import PageTable, pages_for
+from ncuflow.target.launch import (
     ITEMSIZE,
     TOLERANCE,
     GpuFacts,
@@ -20,8 +21,7 @@ from ncuflow.runner.launch import (
     Tensor,
     torch_dtype,
 )
-from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.planinfo import plan_info
 from ncuflow.targets import prefill
 
 WORKSPACE_BYTES = 128 << 20

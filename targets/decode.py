@@ -6,9 +6,10 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
-from ncuflow.runner import reference
-from ncuflow.runner.kv_pages import PageTable, page_table
-from ncuflow.runner.launch import (
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target.kv_pages import PageTable, page_table
+from ncuflow.target.launch import (
     FP8,
     ITEMSIZE,
     KV,
@@ -21,9 +22,8 @@ from ncuflow.runner.launch import (
     capability,
     torch_dtype,
 )
-from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
-from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
+from ncuflow.target.planinfo import plan_info
 from ncuflow.targets import prefill
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for

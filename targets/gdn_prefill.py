@@ -10,8 +10,9 @@ import inspect
 import math
 from typing import Any
 
-from ncuflow.runner import reference
-from ncuflow.runner.launch import (
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Opportunity, Symbol, Target, Work
+from ncuflow.target.launch import (
     ITEMSIZE,
     TOLERANCE,
     GpuFacts,
@@ -22,7 +23,6 @@ from ncuflow.runner.launch import (
     capability,
     torch_dtype,
 )
-from ncuflow.target import Choice, Opportunity, Symbol, Target, Work
 
 HEAD_DIM = 128  # the one that FlashInfer is built for
 _CP = {"on": True, "off": False}

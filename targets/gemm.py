@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ncuflow.runner import reference
-from ncuflow.runner.launch import (
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.launch import (
     FP8,
     TOLERANCE,
     GpuFacts,
@@ -22,7 +23,6 @@ from ncuflow.runner.launch import (
     capability,
     torch_dtype,
 )
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale
 CHECKED_ROWS = 1024  # of the output, compared with the reference

@@ -5,9 +5,9 @@ Nothing is computed: a token's page is looked up in the table, and its bytes are
 
 from __future__ import annotations
 
-from ncuflow.runner.kv_pages import page_table
-from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, torch_dtype
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.kv_pages import page_table
+from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, torch_dtype
 
 MLA = ((512,), (64,))  # latent vector and position part of a token, without heads
 

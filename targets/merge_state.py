@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ncuflow.runner import reference
-from ncuflow.runner.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
 
 CHECKED_ELEMENTS = 1 << 27  # of the input, compared with the reference
 

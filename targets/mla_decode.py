@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from ncuflow.runner import reference
-from ncuflow.runner.kv_pages import PageTable, page_table
-from ncuflow.runner.launch import (
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target.kv_pages import PageTable, page_table
+from ncuflow.target.launch import (
     ITEMSIZE,
     TOLERANCE,
     GpuFacts,
@@ -24,9 +25,8 @@ from ncuflow.runner.launch import (
     capability,
     torch_dtype,
 )
-from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
-from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
+from ncuflow.target.planinfo import plan_info
 from ncuflow.targets import prefill
 
 LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ncuflow.runner import reference
-from ncuflow.runner.kv_pages import PageTable, page_table
-from ncuflow.runner.launch import (
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.kv_pages import PageTable, page_table
+from ncuflow.target.launch import (
     ITEMSIZE,
     TOLERANCE,
     GpuFacts,
@@ -21,8 +22,7 @@ from ncuflow.runner.launch import (
     capability,
     torch_dtype,
 )
-from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.planinfo import plan_info
 from ncuflow.targets import cascade, prefill
 
 WORKSPACE_BYTES = 128 << 20

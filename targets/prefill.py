@@ -6,9 +6,10 @@ import os
 from itertools import accumulate
 from typing import Any
 
-from ncuflow.runner import reference
-from ncuflow.runner.kv_pages import page_table
-from ncuflow.runner.launch import (
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target.kv_pages import page_table
+from ncuflow.target.launch import (
     FP8,
     ITEMSIZE,
     KV,
@@ -21,9 +22,8 @@ from ncuflow.runner.launch import (
     capability,
     torch_dtype,
 )
-from ncuflow.runner.lengths import LENGTHS, label, lengths, refusal
-from ncuflow.runner.planinfo import plan_info
-from ncuflow.target import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
+from ncuflow.target.planinfo import plan_info
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ncuflow.runner import reference
-from ncuflow.runner.launch import (
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work
+from ncuflow.target.launch import (
     ITEMSIZE,
     TOLERANCE,
     GpuFacts,
@@ -18,7 +19,6 @@ from ncuflow.runner.launch import (
     Tensor,
     torch_dtype,
 )
-from ncuflow.target import Choice, Jit, Knob, Opportunity, Symbol, Target, Work
 
 EPSILON = 1e-6
 CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference

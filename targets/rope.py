@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncuflow.runner import reference
-from ncuflow.runner.launch import (
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.launch import (
     ITEMSIZE,
     TOLERANCE,
     GpuFacts,
@@ -16,7 +17,6 @@ from ncuflow.runner.launch import (
     Tensor,
     torch_dtype,
 )
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
 
 _FUNCTIONS = {
     "rope": "apply_rope",

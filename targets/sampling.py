@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncuflow.runner import reference
-from ncuflow.runner.launch import Inputs, Launch, Params, Tensor
-from ncuflow.target import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target import reference
+from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 
 # variant -> (FlashInfer's function, parameters in percent or whole numbers that limit the tokens,
 #             whether it writes as much as it reads)

@@ -16,7 +16,7 @@ import gpu_modules
 import pytest
 import yaml
 
-from ncuflow.capture.manifest import checksums, sealed
+from ncuflow.evidence.manifest import checksums, sealed
 
 ROOT = Path(__file__).parents[1]
 COPIED = (

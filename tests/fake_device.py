@@ -11,10 +11,10 @@ from typing import Any
 
 from ncuflow.runner import faults, timing
 from ncuflow.runner.job import Run
-from ncuflow.runner.launch import Launch
 from ncuflow.runner.run import run_points
-from ncuflow.runner.sweep import Planned
-from ncuflow.target import Work
+from ncuflow.sweep.points import Planned
+from ncuflow.target.contract import Work
+from ncuflow.target.launch import Launch
 
 
 class Device:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ncuflow.source import index as sourceindex
-from ncuflow.target import known
+from ncuflow.target.contract import known
 
 
 def flashinfer_package() -> Path:

@@ -23,8 +23,9 @@ import pytest
 
 from ncuflow.capture.preflight import cache_place
 from ncuflow.io import read_json, write_json
-from ncuflow.runner import builds, gpu, sweep
-from ncuflow.target import load
+from ncuflow.runner import builds, gpu
+from ncuflow.sweep import points as sweep
+from ncuflow.target.contract import load
 
 ROOT = Path(__file__).parents[1]
 Plan = Mapping[str, Any]

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from ncuflow.target import known
+from ncuflow.target.contract import known
 
 BEGIN, END = "⟦", "⟧"
 MARKUP = (

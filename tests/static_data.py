@@ -12,8 +12,8 @@ from conftest import ROOT
 from ncuflow.findings.kernelname import canonical
 from ncuflow.io import opened
 from ncuflow.parsers import ncu, reader
-from ncuflow.runner.launch import Params
-from ncuflow.target import load
+from ncuflow.target.contract import load
+from ncuflow.target.launch import Params
 
 H200 = {"h200-flashinfer-0.7.2": (0, 7)}  # recording -> FlashInfer
 LIMITS = {

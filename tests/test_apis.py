@@ -14,9 +14,11 @@ import pytest
 
 from ncuflow.cli import dispatch
 from ncuflow.io import write_json
-from ncuflow.runner import listing, sweep, trace_reference
-from ncuflow.runner.launch import NotHereError
-from ncuflow.target import load
+from ncuflow.runner import listing
+from ncuflow.sweep import points as sweep
+from ncuflow.target import trace_reference
+from ncuflow.target.contract import load
+from ncuflow.target.launch import NotHereError
 from ncuflow.targets import apis
 
 

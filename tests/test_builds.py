@@ -15,8 +15,9 @@ from fake_device import made, points_file
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
-from ncuflow.runner import builds, gpu, sweep
-from ncuflow.target import load
+from ncuflow.runner import builds, gpu
+from ncuflow.sweep import points as sweep
+from ncuflow.target.contract import load
 
 
 def test_the_watch_counts_compilers_that_any_library_starts() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow import caches
+from ncuflow.flow import caches
 
 VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR")
 

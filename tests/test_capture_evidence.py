@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ncuflow.capture import evidence
-from ncuflow.capture.manifest import checksums, sealed
+from ncuflow.evidence.manifest import checksums, sealed
+from ncuflow.flow import evidence
 
 NAMES = ["rmsnorm", "rope"]
 

@@ -17,8 +17,8 @@ import pytest
 
 from ncuflow.capture import lock
 from ncuflow.capture.lock import VisibleGpu, parse_gpus, select_visible
-from ncuflow.capture.process import CaptureError
-from ncuflow.capture.staging import staging
+from ncuflow.evidence.staging import staging
+from ncuflow.process import CaptureError
 from ncuflow.runner.job import BEGINS, QUIET, WAIT, WAITS
 
 ROOT = Path(__file__).parents[1]

@@ -12,9 +12,9 @@ import pytest
 from fake_machine import make
 
 from ncuflow.capture import jit, jitprobe
-from ncuflow.capture.process import CaptureError, Outcome
 from ncuflow.cli import dispatch
-from ncuflow.target import jit_modules, known
+from ncuflow.process import CaptureError, Outcome
+from ncuflow.target.contract import jit_modules, known
 
 NINJA = """ninja_required_version = 1.3
 cuda_home = /usr/local/cuda

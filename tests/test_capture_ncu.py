@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.capture import machine, ncu, process
-from ncuflow.capture.points import Found
-from ncuflow.capture.process import CaptureError
+from ncuflow import process
+from ncuflow.capture import machine, ncu
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.cli import dispatch
+from ncuflow.evidence.points import Found
 from ncuflow.parsers import registry
+from ncuflow.process import CaptureError
 
 POINTS = ["decode/B1", "decode/B32", "decode/B128"]
 TOKEN = "hf_planted_token_value"

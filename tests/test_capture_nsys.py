@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from ncuflow.capture import nsys
-from ncuflow.capture.process import CaptureError
-from ncuflow.capture.tracescrub import scrub_trace, tables
 from ncuflow.cli import dispatch
+from ncuflow.evidence.tracescrub import scrub_trace, tables
+from ncuflow.process import CaptureError
 
 POINTS = ["rope/T512", "rope/T4096"]
 TOKEN = "hf_planted_token_value"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.capture import process
-from ncuflow.capture.process import CaptureError, minimal_environment, run_child, scrub_command
+from ncuflow import process
+from ncuflow.process import CaptureError, minimal_environment, run_child, scrub_command
 
 
 def test_a_child_starts_while_another_thread_holds_the_loader(monkeypatch) -> None:  # type: ignore[no-untyped-def]

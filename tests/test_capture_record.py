@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.capture import recording
-from ncuflow.capture.manifest import checksums, sealed
-from ncuflow.capture.process import CaptureError
 from ncuflow.cli import dispatch, ended
+from ncuflow.evidence import recording
+from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.private import find_secret, patterns
+from ncuflow.process import CaptureError
 
 TOKEN = "hf_planted_token_value"
 

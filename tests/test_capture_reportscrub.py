@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.capture import manifest
-from ncuflow.capture.process import CaptureError
-from ncuflow.capture.reportscrub import messages, private_spans, scrub_report, scrubbed
 from ncuflow.cli import dispatch
+from ncuflow.evidence import manifest
+from ncuflow.evidence.reportscrub import messages, private_spans, scrub_report, scrubbed
 from ncuflow.io import dump_json, read_json, write_json
 from ncuflow.parsers import listing
+from ncuflow.process import CaptureError
 
 RECORDED = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
 PRIVATE = (b"alice-laptop", b"192.0.2.7", b"fe80::1%eth0", b"/home/alice", b"--secret-option")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from flashinfer_source import flashinfer_package, made_package, write
 
-from ncuflow.capture.process import CaptureError
 from ncuflow.cli import dispatch
+from ncuflow.process import CaptureError
 from ncuflow.source import index as sourceindex
 from ncuflow.source.cuda import functions, templates
-from ncuflow.target import known, load
+from ncuflow.target.contract import known, load
 
 CUDA = textwrap.dedent(
     """\

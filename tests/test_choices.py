@@ -9,7 +9,7 @@ import pytest
 
 from ncuflow.findings import choices
 from ncuflow.findings.choices import prices, summary
-from ncuflow.target import Choice, known, load
+from ncuflow.target.contract import Choice, known, load
 
 LAUNCHES = (("eager", 12.0), ("graph", 3.0))
 MHA = {"qo_heads": 32, "kv_heads": 32}

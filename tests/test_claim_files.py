@@ -13,15 +13,7 @@ from claims_data import ROOT, claim, decide, judged, write
 from results_data import entry, kernel, results
 
 from ncuflow.claims import files
-from ncuflow.claims.model import (
-    Applies,
-    Claim,
-    Decision,
-    Published,
-    Reason,
-    Source,
-    Tolerance,
-)
+from ncuflow.claims.model import Applies, Claim, Decision, Published, Reason, Source, Tolerance
 from ncuflow.io import BadInput
 
 

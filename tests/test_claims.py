@@ -19,7 +19,7 @@ from ncuflow.claims.evidence import Grounds, load
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.findings.jit import jit_analysis
 from ncuflow.io import write_json
-from ncuflow.pages.rendering import environment
+from ncuflow.pages.markdown.rendering import environment
 
 # --- verdicts ------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from conftest import run_python
 
-from ncuflow import workflow
 from ncuflow.cli import COMMANDS, RULES, USER, dispatch
+from ncuflow.flow import workflow
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,7 +17,7 @@ from ncuflow.compare import differences, gate, records, verdict
 from ncuflow.compare.differences import Difference
 from ncuflow.compare.records import Settings
 from ncuflow.compare.verdict import Side, load, runs_of
-from ncuflow.findings.provenance import VERSIONS
+from ncuflow.evidence.provenance import VERSIONS
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import Provenance
 

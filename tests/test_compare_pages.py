@@ -16,8 +16,9 @@ from conftest import Pipeline
 
 from ncuflow.compare.records import Cause, Comparison, Fact, Part, PointChange, Settings
 from ncuflow.compare.verdict import compare
-from ncuflow.pages import compare_figures, compare_page
-from ncuflow.pages.compare_page import context, figure_name, render, series, value
+from ncuflow.pages.compare import figures as compare_figures
+from ncuflow.pages.compare import page as compare_page
+from ncuflow.pages.compare.page import context, figure_name, render, series, value
 
 
 def document(change: dict | None = None, count: int = 5, **provenance: str) -> Comparison:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from compare_data import compare
 
-from ncuflow.capture import evidence
 from ncuflow.cli import dispatch
 from ncuflow.compare.records import Settings
 from ncuflow.compare.verdict import load
+from ncuflow.flow import evidence
 from ncuflow.io import write_json
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ncuflow import display
+from ncuflow.flow import display
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ncuflow.cli import COMMANDS
-from ncuflow.target import known
+from ncuflow.target.contract import known
 
 ROOT = Path(__file__).parents[1]
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]

@@ -13,8 +13,8 @@ import pytest
 
 from ncuflow.claims import require
 from ncuflow.cli import dispatch
+from ncuflow.export import formats as export
 from ncuflow.io import BadInput, CommandError
-from ncuflow.pages import export
 
 NUMBER = {"type": "number"}
 # https://bencher.dev/docs/reference/bencher-metric-format/

@@ -288,8 +288,8 @@ def test_neither_has_a_deep_report_none_of_whose_points_is_right(machine):
 
 def test_an_edit_of_what_a_capture_executes_captures_again(machine):
     assert machine.run(TABLE).returncode == 0
-    for name in ("reportscrub", "staging", "ncu"):
-        planned = planned_after(machine, f"ncuflow/capture/{name}.py", "", "\n# a comment more\n")
+    for name in ("evidence/reportscrub", "evidence/staging", "capture/ncu"):
+        planned = planned_after(machine, f"ncuflow/{name}.py", "", "\n# a comment more\n")
         assert "profile" in planned and "time" not in planned, name
 
 

@@ -13,9 +13,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from results_data import PROVENANCE, entry, kernel, results
 
-from ncuflow.pages import contexts, figures
-from ncuflow.pages.rendering import environment
-from ncuflow.pages.series import best
+from ncuflow.pages.markdown import contexts, figures
+from ncuflow.pages.markdown.rendering import environment
+from ncuflow.pages.markdown.series import best
 
 HMMA, HGMMA = 2000.0, 3000.0  # made up: FLOP a cycle and SM
 CLOCK, SMS = 1e9, 100.0

@@ -22,8 +22,8 @@ from ncuflow.runner import ceilings, faults, timing
 from ncuflow.runner.driver import Driver
 from ncuflow.runner.job import Run
 from ncuflow.runner.run import run_points
-from ncuflow.runner.sweep import Planned
-from ncuflow.target import known, load
+from ncuflow.sweep.points import Planned
+from ncuflow.target.contract import known, load
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[1]

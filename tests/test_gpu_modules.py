@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from ncuflow.target import FOLDERS, known
+from ncuflow.target.contract import FOLDERS, known
 
 # A FlashInfer whose modules are empty files where it puts its own, and do nothing; of an odd number they do not compile.
 FILES = {

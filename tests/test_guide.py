@@ -13,12 +13,12 @@ import pytest
 from ncuflow.findings.choices import Price
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.jit import summary
-from ncuflow.pages import guide, guide_commands
-from ncuflow.pages.findings import Findings
-from ncuflow.pages.pages import render
-from ncuflow.pages.rendering import environment
+from ncuflow.pages.markdown import guide, guide_commands
+from ncuflow.pages.markdown.findings import Findings
+from ncuflow.pages.markdown.pages import render
+from ncuflow.pages.markdown.rendering import environment
 from ncuflow.parsers.registry import counters
-from ncuflow.target import known
+from ncuflow.target.contract import known
 
 ROOT = Path(__file__).parents[1]
 TEMPLATES = sorted((ROOT / "templates" / "guide").glob("*.j2"))

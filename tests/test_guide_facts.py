@@ -7,7 +7,7 @@ import re
 import pytest
 from flashinfer_source import flashinfer_package
 
-from ncuflow.pages import guide_source
+from ncuflow.pages.markdown import guide_source
 
 INCLUDE = "data/include/flashinfer"
 # what the guide says -> where the source says it

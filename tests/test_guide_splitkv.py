@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncuflow.findings.kernelname import Decoder
-from ncuflow.pages.guide_splitkv import Work, chunks, rows
+from ncuflow.pages.markdown.guide_splitkv import Work, chunks, rows
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from conftest import DEFAULT, ROOT
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.results import read
 from ncuflow.io import BadInput
-from ncuflow.pages import html, html_prose
-from ncuflow.pages.html_columns import ShownSide
+from ncuflow.pages.html import page as html
+from ncuflow.pages.html import prose as html_prose
+from ncuflow.pages.html.columns import ShownSide
 
 TARGETS = ("prefill", "decode", "rmsnorm", "rope", "merge_state")
 LARGEST = 1.5e6  # bytes, of the shipped recording's file

@@ -16,8 +16,8 @@ from ncuflow.compare import verdict
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.results import read
 from ncuflow.format import number
-from ncuflow.pages import html
-from ncuflow.pages.html_columns import ShownSide
+from ncuflow.pages.html import page as html
+from ncuflow.pages.html.columns import ShownSide
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ncuflow import cli, jobs
+from ncuflow import cli
+from ncuflow.flow import jobs
 
 
 def in_pool(command: str, log: Path) -> None:

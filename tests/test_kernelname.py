@@ -8,7 +8,7 @@ from flashinfer_source import flashinfer_package
 
 from ncuflow.findings.kernelname import SHIPPED, Decoder, decode
 from ncuflow.source.index import Package, templates, version
-from ncuflow.target import known
+from ncuflow.target.contract import known
 
 DECODE = (
     "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, (unsigned int)2,"

@@ -8,39 +8,22 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from house import CONTRIBUTING, FLOORS, TABLE, table
 
 PACKAGE = Path(__file__).parents[1] / "ncuflow"
-# From the ground up; rooms of a floor do not know each other.
-FLOORS = (
-    {"ground": ("io", "model", "format", "parquet", "private")},
-    {
-        "reports": ("parsers",),
-        # Of the runner, what a target is made of.
-        "launch": ("runner.launch", "runner.lengths", "runner.reference", "runner.kv_pages", "runner.planinfo",
-                   "runner.trace_reference"),
-    },
-    {"a target": ("target",)},
-    {"targets": ("targets",)},
-    {"runs": ("runner",), "findings": ("findings",)},
-    {"captures": ("capture",), "claims": ("claims",), "comparisons": ("compare",)},
-    {"static evidence": ("static",)},
-    {"pages": ("pages",)},
-    {"the installed FlashInfer": ("source",)},
-    {"commands": ("docs", "caches", "closure", "display", "jobs", "made", "workflow", "cli", "__main__")},
-)  # fmt: skip
 
 
 def place(module: str) -> tuple[int, str]:
-    """(floor, room) of a module, its name being below ncuflow; of two that fit the closer one."""
-    fits = [
-        (len(prefix), number, room)
+    """(floor, room) of a module, its name being below ncuflow: the folder it lies in, or itself at the top."""
+    room = module.rpartition(".")[0] or module
+    found = [
+        (number, own.names)
         for number, rooms in enumerate(FLOORS)
-        for room, prefixes in rooms.items()
-        for prefix in prefixes
-        if f"{module}.".startswith(f"{prefix}.")
+        for own in rooms
+        if room in own.names.split()
     ]
-    assert fits, f"{module} is in no room"
-    return max(fits)[1:]
+    assert len(found) == 1, f"{module}: {room} is no room, or in two places"
+    return found[0]
 
 
 @cache
@@ -85,3 +68,13 @@ def test_no_module_imports_itself_through_others():
         TopologicalSorter({module: imports(module) for module in modules()}).prepare()
     except CycleError as error:
         pytest.fail(" ← ".join(error.args[1]))
+
+
+def test_every_room_has_something_in_it():
+    rooms = {room.names for floor in FLOORS for room in floor}
+    assert rooms == {place(module)[1] for module in modules()}
+
+
+def test_the_table_for_contributors_is_the_house():
+    found = TABLE.search(CONTRIBUTING.read_text())
+    assert found and found[0] == table(), "python tests/house.py"

@@ -10,11 +10,11 @@ from results_data import PROVENANCE, entry
 from results_data import results as made_results
 
 from ncuflow.io import write_json
-from ncuflow.pages.findings import Findings
-from ncuflow.pages.pages import render
-from ncuflow.runner import sweep
-from ncuflow.runner.lengths import lengths
-from ncuflow.target import load
+from ncuflow.pages.markdown.findings import Findings
+from ncuflow.pages.markdown.pages import render
+from ncuflow.sweep import points as sweep
+from ncuflow.target.contract import load
+from ncuflow.target.lengths import lengths
 
 
 def of(kind: str, batch: int, mean: int = 0) -> list[int]:
@@ -72,8 +72,8 @@ def test_a_list_of_another_batch_is_refused_before_the_gpu() -> None:
 
 def test_pages_of_uneven_sequences_are_gathered_in_order() -> None:
     torch = pytest.importorskip("torch")
-    from ncuflow.runner.kv_pages import page_table
-    from ncuflow.runner.launch import Inputs
+    from ncuflow.target.kv_pages import page_table
+    from ncuflow.target.launch import Inputs
 
     table = page_table(Inputs("point", device="cpu"), 3, [33, 5, 5], 16)
     assert table.indptr.tolist() == [0, 3, 4, 5]

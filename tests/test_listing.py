@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ncuflow.capture import recording
-from ncuflow.capture.process import CaptureError
+from ncuflow.evidence import recording
 from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.parsers import listing, ncu
+from ncuflow.process import CaptureError
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted((ROOT / "recordings").glob("*/*/deep/deep.ncu-rep.xz"))

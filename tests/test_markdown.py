@@ -14,8 +14,11 @@ from results_data import PROVENANCE
 
 from ncuflow.compare.records import Settings
 from ncuflow.compare.verdict import compare
-from ncuflow.pages import compare_page, export, machine_page, markdown, pages, rendering
-from ncuflow.pages.findings import Findings
+from ncuflow.export import formats as export
+from ncuflow.pages.compare import page as compare_page
+from ncuflow.pages.markdown import machine_page, pages, rendering
+from ncuflow.pages.markdown import text as markdown
+from ncuflow.pages.markdown.findings import Findings
 
 TEMPLATES = sorted((ROOT / "templates").rglob("*.j2"))
 

@@ -21,9 +21,9 @@ import yaml
 from conftest import ROOT
 
 from ncuflow.io import read_json
-from ncuflow.runner import sweep
 from ncuflow.static.facts import FILE, Facts
-from ncuflow.target import known, load
+from ncuflow.sweep import points as sweep
+from ncuflow.target.contract import known, load
 
 pytestmark = pytest.mark.nvcc
 SWEEP = yaml.safe_load((ROOT / "config/config.yaml").read_text())["sweeps"]["default"]

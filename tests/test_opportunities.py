@@ -11,8 +11,8 @@ from conftest import DEFAULT
 
 from ncuflow.findings.opportunities import Facts, found, room
 from ncuflow.io import read_json
-from ncuflow.pages.opportunities import _row, brought, place, rows
-from ncuflow.target import Choice, Opportunity, Symbol, Target
+from ncuflow.pages.markdown.opportunities import _row, brought, place, rows
+from ncuflow.target.contract import Choice, Opportunity, Symbol, Target
 
 
 def declared(**more: Any) -> Opportunity:

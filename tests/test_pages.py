@@ -18,7 +18,7 @@ from ncuflow import format as fmt
 from ncuflow.findings import hotlines
 from ncuflow.findings.machine import environment_info
 from ncuflow.io import BadInput, read_json, write_json
-from ncuflow.pages import (
+from ncuflow.pages.markdown import (
     contexts,
     figures,
     filters,
@@ -29,9 +29,9 @@ from ncuflow.pages import (
     rendering,
     series,
 )
-from ncuflow.pages.findings import Findings
+from ncuflow.pages.markdown.findings import Findings
 from ncuflow.parsers.stalls import STALL_REASONS
-from ncuflow.target import known
+from ncuflow.target.contract import known
 
 SAMPLE = ROOT / "docs" / "sample"
 TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
@@ -353,7 +353,7 @@ def test_a_device_is_named_in_one_line_without_markup(tmp_path):
 def test_the_page_of_a_machine_waits_for_no_statistics():
     """It is the first page of a newcomer, and scipy takes longer to load than the page to make."""
     heavy = {"numpy", "scipy", "pandas", "matplotlib"}
-    code = f"import sys, ncuflow.pages.machine_page; print(sorted({heavy} & {{*sys.modules}}))"
+    code = f"import sys, ncuflow.pages.markdown.machine_page; print(sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

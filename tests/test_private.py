@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ncuflow import private
-from ncuflow.capture.process import minimal_environment
+from ncuflow.process import minimal_environment
 from ncuflow.runner.builds import one_line
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").iterdir())

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ncuflow.findings.provenance import load_provenance, of_captures, one_line, together
+from ncuflow.evidence.provenance import load_provenance, of_captures, one_line, together
 from ncuflow.io import BadInput
 from ncuflow.model import Origin
 

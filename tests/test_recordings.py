@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from table_digests import FILE, ROOT, of_recording, recordings
 
-from ncuflow.capture import modules, recording
+from ncuflow.evidence import modules, recording
 from ncuflow.io import NCU_MAGIC, opened, read_json
 from ncuflow.parsers import listing, ncu
 

@@ -10,8 +10,8 @@ from fake_device import Device, fake_target, made, ran
 
 from ncuflow.runner import faults, timing
 from ncuflow.runner.job import Run
-from ncuflow.runner.launch import NotHereError
 from ncuflow.runner.run import run_points, shuffled
+from ncuflow.target.launch import NotHereError
 
 NAN = float("nan")
 

@@ -14,7 +14,7 @@ from ncuflow.parsers import ncu
 from ncuflow.static.device import device
 from ncuflow.static.facts import stored
 from ncuflow.static.launches import Host, Launch, launches
-from ncuflow.target import load
+from ncuflow.target.contract import load
 
 GPU = device("NVIDIA H200")
 

@@ -22,7 +22,7 @@ from ncuflow.static.device import device, of_architecture
 from ncuflow.static.facts import Facts, default_blocks, every_recorded, recorded, stored
 from ncuflow.static.model import ACROSS, COVERED, OTHER_GPU, Case, Model, Residual, width, width_of
 from ncuflow.static.results import results
-from ncuflow.target import load
+from ncuflow.target.contract import load
 
 A100 = device("NVIDIA A100-SXM4-80GB")
 

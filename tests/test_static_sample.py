@@ -10,7 +10,7 @@ from ncuflow.static.device import device
 from ncuflow.static.facts import default_blocks, stored
 from ncuflow.static.launches import RULES
 from ncuflow.static.results import results
-from ncuflow.target import load
+from ncuflow.target.contract import load
 
 SAMPLE = ROOT / "docs/sample/a100-static"
 INDEX = (SAMPLE / "INDEX.md").read_text()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncuflow.runner import sweep
-from ncuflow.runner.sweep import Planned, batches, expand, points
-from ncuflow.target import load
+from ncuflow.sweep import points as sweep
+from ncuflow.sweep.points import Planned, batches, expand, points
+from ncuflow.target.contract import load
 
 DEFAULTS = {"a": 1, "b": 2, "kind": "x"}
 CHOICES = {"kind": ("x", "y")}

@@ -9,8 +9,8 @@ import pytest
 from conftest import ROOT
 
 from benchmarks import reports, synthetic
-from ncuflow.capture.evidence import recorded
-from ncuflow.capture.recording import verify
+from ncuflow.evidence.recording import verify
+from ncuflow.flow.evidence import recorded
 from ncuflow.parsers import ncu, tables
 
 RECORDING = ROOT / "recordings/h200-flashinfer-0.7.2"

@@ -25,21 +25,22 @@ from flashinfer_source import made_package
 from results_data import PROVENANCE, entry, kernel
 from results_data import results as made_results
 
-from ncuflow.capture.points import NO_KERNEL
 from ncuflow.cli import dispatch
+from ncuflow.evidence.points import NO_KERNEL
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.jit import summary
 from ncuflow.findings.kernelname import Decoder
 from ncuflow.findings.opportunities import UNITS, Facts
 from ncuflow.io import write_json
-from ncuflow.pages.guide_kernels import parameter_tables
-from ncuflow.pages.pages import Findings, render
+from ncuflow.pages.markdown.guide_kernels import parameter_tables
+from ncuflow.pages.markdown.pages import Findings, render
 from ncuflow.parsers.registry import METRICS
-from ncuflow.runner import reference, sweep
-from ncuflow.runner.planinfo import plan_info
 from ncuflow.source.index import Package
 from ncuflow.source.index import index as source_index
-from ncuflow.target import FOLDERS, Target, jit_modules, known, load
+from ncuflow.sweep import points as sweep
+from ncuflow.target import reference
+from ncuflow.target.contract import FOLDERS, Target, jit_modules, known, load
+from ncuflow.target.planinfo import plan_info
 
 ROOT = Path(__file__).parents[1]
 NAMES = list(known())
@@ -891,8 +892,8 @@ def torch() -> Any:
 def test_a_page_table_is_shuffled_complete_and_gathers_in_order(
     torch: Any, length: int, page_size: int, last: int
 ) -> None:
-    from ncuflow.runner.kv_pages import page_table
-    from ncuflow.runner.launch import Inputs
+    from ncuflow.target.kv_pages import page_table
+    from ncuflow.target.launch import Inputs
 
     table = page_table(Inputs("point", device="cpu"), 3, length, page_size)
     pages = len(table.indices) // 3
@@ -911,8 +912,8 @@ def test_a_page_table_is_shuffled_complete_and_gathers_in_order(
 
 
 def test_a_cache_of_8_bits_is_gathered_as_it_is(torch: Any) -> None:
-    from ncuflow.runner.kv_pages import page_table
-    from ncuflow.runner.launch import Inputs, torch_dtype
+    from ncuflow.target.kv_pages import page_table
+    from ncuflow.target.launch import Inputs, torch_dtype
 
     inputs = Inputs("point", device="cpu")
     table = page_table(inputs, 2, 5, 2)
@@ -925,7 +926,7 @@ def test_a_cache_of_8_bits_is_gathered_as_it_is(torch: Any) -> None:
 
 
 def test_a_cascade_and_flat_decode_read_the_same_tokens(torch: Any) -> None:
-    from ncuflow.runner.launch import Inputs
+    from ncuflow.target.launch import Inputs
     from ncuflow.targets import cascade
 
     p = cascade.TARGET.parameters | {"batch": 3, "prefix": 8, "kv_len": 5, "page_size": 4}
@@ -965,7 +966,7 @@ def test_pod_is_planned_by_the_prefill_module_that_decodes_run_apart_from_it(
 
 
 def test_inputs_depend_on_point_and_seed_alone(torch: Any) -> None:
-    from ncuflow.runner.launch import Inputs
+    from ncuflow.target.launch import Inputs
 
     def draw(point: str, seed: int) -> list[float]:
         drawn = Inputs(point, seed, "cpu").normal(4, dtype=torch.float32)
@@ -976,7 +977,7 @@ def test_inputs_depend_on_point_and_seed_alone(torch: Any) -> None:
 
 
 def test_a_sample_of_rows_has_the_first_and_the_last(torch: Any) -> None:
-    from ncuflow.runner.launch import Inputs
+    from ncuflow.target.launch import Inputs
 
     inputs = Inputs("point", device="cpu")
     assert inputs.rows(5, 8).tolist() == [0, 1, 2, 3, 4]

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from conftest import COPIED, DEFAULT, ROOT, SECRET, Pipeline, copy_project
 
-from ncuflow.capture import settings
-from ncuflow.capture.evidence import recorded
-from ncuflow.capture.manifest import checksums, sealed
+from ncuflow.evidence.manifest import checksums, sealed
+from ncuflow.flow import settings
+from ncuflow.flow.evidence import recorded
 from ncuflow.io import read_yaml
 
 RECORDED = ("--config", "source=recorded")
@@ -94,7 +94,7 @@ def test_an_edited_parser_reads_every_target_again(changed):
 
 
 def test_an_edited_figure_draws_no_table_again(changed):
-    _append(changed.folder / "ncuflow/pages/figures.py", "\n# a comment more\n")
+    _append(changed.folder / "ncuflow/pages/markdown/figures.py", "\n# a comment more\n")
     planned = changed.planned("all", *RECORDED)
     assert planned.count("target_page") == len(TARGETS)
     assert not {"tables", "findings", "claims", "hotlines"} & set(planned)
@@ -103,7 +103,7 @@ def test_an_edited_figure_draws_no_table_again(changed):
 @pytest.mark.parametrize("module", ["figures", "pages"])
 def test_a_page_whose_figures_fail_is_not_kept_and_the_other_way_round(changed, module):
     """Also when what fails has written its files before."""
-    path = changed.folder / f"ncuflow/pages/{module}.py"
+    path = changed.folder / f"ncuflow/pages/markdown/{module}.py"
     whole = path.read_text()
     path.write_text(whole + "\n\nwhole = run\n\n\ndef run(args):\n    whole(args)\n    return 3\n")
     done = changed.run("decode", *RECORDED, check=False)
@@ -317,8 +317,8 @@ def test_default_config_fits_the_schema_and_every_key_is_described():
 
 def test_every_sweep_names_known_targets_and_parameters():
     sys.path.insert(0, str(ROOT))
-    from ncuflow.runner import sweep
-    from ncuflow.target import known, load
+    from ncuflow.sweep import points as sweep
+    from ncuflow.target.contract import known, load
 
     assert set(CONFIG["deep"]) <= set(CONFIG["sweeps"])
     for blocks in [*CONFIG["sweeps"].values(), *CONFIG["deep"].values()]:
@@ -329,8 +329,8 @@ def test_every_sweep_names_known_targets_and_parameters():
 
 def test_the_smoke_sweep_is_small_as_a_whole():
     """Three process starts a target are what it costs; deep reports would double it."""
-    from ncuflow.runner import sweep
-    from ncuflow.target import load
+    from ncuflow.sweep import points as sweep
+    from ncuflow.target.contract import load
 
     smoke = CONFIG["sweeps"]["smoke"]
     assert len(smoke) <= 3

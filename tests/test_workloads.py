@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ncuflow.capture import workloads
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput, read_json
-from ncuflow.runner import sweep
-from ncuflow.target import load
+from ncuflow.sweep import points as sweep
+from ncuflow.sweep import workloads
+from ncuflow.target.contract import load
 
 HEADS = "--num_qo_heads 64 --num_kv_heads 8 --head_dim_qk 128 --head_dim_vo 128"
 LIST = f"""\

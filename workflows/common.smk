@@ -17,13 +17,13 @@ sys.path.insert(0, str(HOME))
 from snakemake.utils import format as formatted
 from snakemake.utils import update_config
 
-from ncuflow import caches, closure, display, jobs, made
-from ncuflow.capture import evidence as _evidence
-from ncuflow.capture import settings as _settings
-from ncuflow.capture import sides as _sides
+from ncuflow.flow import caches, closure, display, jobs, made
+from ncuflow.flow import evidence as _evidence
+from ncuflow.flow import settings as _settings
+from ncuflow.flow import sides as _sides
 from ncuflow.cli import refused as _refused
 from ncuflow.cli import tell
-from ncuflow.target import FOLDERS as _FOLDERS
+from ncuflow.target.contract import FOLDERS as _FOLDERS
 
 
 def refuse(why):

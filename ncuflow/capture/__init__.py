@@ -1,1 +1,1 @@
-"""A capture: ncu and nsys runs, locks, the preflight, what may be stored, recordings."""
+"""A capture: ncu and nsys runs, locks, the preflight."""

@@ -25,10 +25,10 @@ from typing import Any
 from ncuflow.capture.jitprobe import MARKER, plain_path
 from ncuflow.capture.lock import gpu_lock
 from ncuflow.capture.machine import gpu_names
-from ncuflow.capture.process import CaptureError, minimal_environment, run_child
+from ncuflow.evidence.origin import flashinfer_version, now, package_version
 from ncuflow.io import scratch, write_json
-from ncuflow.runner.origin import flashinfer_version, now, package_version
-from ncuflow.target import jit_modules
+from ncuflow.process import CaptureError, minimal_environment, run_child
+from ncuflow.target.contract import jit_modules
 
 SHOWN_ENVIRONMENT = re.compile(r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CC|CXX)$")
 METHOD = (

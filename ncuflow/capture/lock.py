@@ -21,8 +21,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ncuflow.capture.process import CaptureError, minimal_environment, output_of, run_child
 from ncuflow.io import UsageError
+from ncuflow.process import CaptureError, minimal_environment, output_of, run_child
 from ncuflow.runner.job import QUIET, WAIT
 
 QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.process import output_of
+from ncuflow.evidence.origin import package_version
+from ncuflow.process import output_of
 from ncuflow.runner.nvml import IDLE, throttle_reasons
-from ncuflow.runner.origin import package_version
 
 GPU_FIELDS = {
     "gpu": "name",

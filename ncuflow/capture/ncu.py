@@ -18,13 +18,13 @@ from typing import Any
 
 from ncuflow.capture.lock import VisibleGpu
 from ncuflow.capture.machine import tool
-from ncuflow.capture.points import Found, all_failed, keep_nothing, read_progress
-from ncuflow.capture.process import CaptureError, Outcome, minimal_environment, output_of
 from ncuflow.capture.profiler import LOST, Batch, add_arguments, capture, facts
-from ncuflow.capture.reportscrub import scrub_report
+from ncuflow.evidence.points import Found, all_failed, keep_nothing, read_progress
+from ncuflow.evidence.reportscrub import scrub_report
 from ncuflow.io import UsageError
 from ncuflow.parsers import reader
 from ncuflow.parsers.registry import architecture, counters
+from ncuflow.process import CaptureError, Outcome, minimal_environment, output_of
 
 REFUSED = 5
 DURATION = "gpu__time_duration.sum"

@@ -23,12 +23,12 @@ from typing import Any
 
 from ncuflow.capture.machine import tool
 from ncuflow.capture.ncu import parse_version
-from ncuflow.capture.points import NO_KERNEL, Found
-from ncuflow.capture.process import CaptureError, Outcome, minimal_environment, output_of, run_child
 from ncuflow.capture.profiler import NOTHING, Batch, add_arguments, capture
-from ncuflow.capture.tracescrub import scrub_trace, tables
+from ncuflow.evidence.points import NO_KERNEL, Found
+from ncuflow.evidence.tracescrub import scrub_trace, tables
 from ncuflow.parsers.nsys import export_command
-from ncuflow.target import known
+from ncuflow.process import CaptureError, Outcome, minimal_environment, output_of, run_child
+from ncuflow.target.contract import known
 
 OPTIONS = (
     "--trace=cuda,nvtx",

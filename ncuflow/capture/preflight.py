@@ -24,13 +24,13 @@ from typing import Any
 from ncuflow.capture import machine
 from ncuflow.capture.lock import NoGpuError, gpu_lock
 from ncuflow.capture.ncu import REMEDY, parse_version
-from ncuflow.capture.process import output_of
 from ncuflow.capture.torch_check import LIMIT_S, TorchCheck
+from ncuflow.evidence.origin import origin, package_version
 from ncuflow.io import write_json
+from ncuflow.process import output_of
 from ncuflow.runner import ceilings
 from ncuflow.runner.builds import one_line
 from ncuflow.runner.driver import Driver
-from ncuflow.runner.origin import origin, package_version
 
 Finding = dict[str, Any]
 DISK_NEEDED_GB = 5.0

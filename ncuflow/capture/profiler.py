@@ -13,7 +13,9 @@ from typing import Any
 
 from ncuflow.capture.lock import Held, VisibleGpu, gpu_seat
 from ncuflow.capture.machine import gpu_query, parse_gpu
-from ncuflow.capture.points import (
+from ncuflow.capture.progress import ProfilerOutput
+from ncuflow.evidence.origin import origin
+from ncuflow.evidence.points import (
     Found,
     capture_record,
     keep_nothing,
@@ -23,11 +25,9 @@ from ncuflow.capture.points import (
     read_records,
     timed_ok,
 )
-from ncuflow.capture.process import CaptureError, Outcome, run_child, scrub_command
-from ncuflow.capture.progress import ProfilerOutput
-from ncuflow.capture.staging import staging
+from ncuflow.evidence.staging import staging
 from ncuflow.io import write_json
-from ncuflow.runner.origin import origin
+from ncuflow.process import CaptureError, Outcome, run_child, scrub_command
 
 COMPLETE, NOTHING, LOST = 0, 1, 3
 SOME_POINTS_FAILED = 3  # of `ncuflow launch`, which the profilers pass on; its records say which

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from ncuflow.capture.points import read_progress
+from ncuflow.evidence.points import read_progress
 from ncuflow.runner.job import BEGINS, WAITS
 
 PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')

@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any
 
-from ncuflow.capture.process import CaptureError, Outcome, minimal_environment, run_child
+from ncuflow.process import CaptureError, Outcome, minimal_environment, run_child
 from ncuflow.runner.builds import shown
 
 LIMIT_S = 60.0

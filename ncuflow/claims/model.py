@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from ncuflow import target
 from ncuflow.claims.expression import names
+from ncuflow.target import contract as target
 
 
 def _number(value: Any) -> float:

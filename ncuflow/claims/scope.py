@@ -21,7 +21,7 @@ from ncuflow.findings.join import main_kernel
 from ncuflow.model import Ceilings, Kernel, Point, Results, Stall
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
-from ncuflow.target import known
+from ncuflow.target.contract import known
 
 # (point, other point) -> column -> its value at each of them, and the half width of the interval of their log ratio
 Turned = Mapping[tuple[str, str], Mapping[str, tuple[float, float, float]]]

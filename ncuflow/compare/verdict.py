@@ -27,8 +27,8 @@ from ncuflow.compare.records import (
     Settings,
     Statistics,
 )
+from ncuflow.evidence.provenance import VERSIONS
 from ncuflow.findings import statistics, stored
-from ncuflow.findings.provenance import VERSIONS
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, UsageError, dump_json, emit

@@ -16,7 +16,7 @@ from typing import Any
 from ncuflow.findings import noise, statistics
 from ncuflow.findings.noise import CONFIDENCE
 from ncuflow.model import Measurement, NoiseFloor, Point, Results, Turns
-from ncuflow.target import Choice
+from ncuflow.target.contract import Choice
 
 Fixed = tuple[tuple[str, Any], ...]
 Samples = tuple[float, ...]

@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ncuflow.evidence.provenance import load_provenance
 from ncuflow.findings import stored
-from ncuflow.findings.provenance import load_provenance
 from ncuflow.io import write_json
 
 Module = dict[str, Any]  # what was measured of a JIT module, or what pages say of it, by name

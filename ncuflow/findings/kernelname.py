@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ncuflow.io import read_yaml
 from ncuflow.parsers import cute
-from ncuflow.target import known
+from ncuflow.target.contract import known
 
 Templates = Mapping[str, Sequence[Sequence[str]]]  # name -> parameters in order, of each overload
 SHIPPED = Path(__file__).with_name("templates.yaml")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ncuflow.evidence.provenance import environment, load_provenance
 from ncuflow.findings import ceilings
-from ncuflow.findings.provenance import environment, load_provenance
 from ncuflow.io import write_json
 from ncuflow.model import MachineInfo
 

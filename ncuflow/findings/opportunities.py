@@ -18,7 +18,7 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import is_merge, main_kernel, ratio, total
 from ncuflow.model import Point, Results
 from ncuflow.parsers.registry import METRICS
-from ncuflow.target import Choice, Opportunity, Target, known
+from ncuflow.target.contract import Choice, Opportunity, Target, known
 
 LEAST = 0.01  # of the time: what can bring less is no opportunity
 MUCH = 0.1  # of the time: how much more a point without a trial must be able to bring than the tried one

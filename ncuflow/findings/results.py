@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from ncuflow.evidence.provenance import load_provenance, of_captures
 from ncuflow.findings import ceilings
 from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined
-from ncuflow.findings.provenance import load_provenance, of_captures
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import CaptureRow, Kernel, OfKernel, Point, Results, Times, Timing, Turns
 from ncuflow.parquet import read_table, write_table

@@ -25,8 +25,8 @@ from typing import Any
 from ncuflow.io import BadInput, CommandError, UsageError, read_json, write_json, write_text
 from ncuflow.private import masked
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
-from ncuflow.runner.sweep import Planned, read_points
-from ncuflow.target import Target, load
+from ncuflow.sweep.points import Planned, read_points
+from ncuflow.target.contract import Target, load
 
 COMPILERS = frozenset({"ninja", "nvcc"})
 ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
-from ncuflow.runner.launch import Launch, Tensor
+from ncuflow.target.launch import Launch, Tensor
 
 WARM_RUNS = 2
 

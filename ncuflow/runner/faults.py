@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ncuflow.runner.launch import Launch, Tensor
+from ncuflow.target.launch import Launch, Tensor
 
 VARIABLE = "NCUFLOW_FAULT"
 _KINDS = ("wrong", "delay", "copy", "break")

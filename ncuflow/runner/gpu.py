@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ncuflow.runner import nvml
-from ncuflow.runner.launch import Launch, Tensor
 from ncuflow.runner.stopwatch import HOST_US, Event, Stopwatch
+from ncuflow.target.launch import Launch, Tensor
 
 
 def capabilities() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ncuflow.runner.faults import Fault
 from ncuflow.runner.timing import ROUNDS, Series
-from ncuflow.target import Target
+from ncuflow.target.contract import Target
 
 WAIT = "NCUFLOW_GPU_WAIT"  # the variable with a file that a run locks before it touches the GPU
 # The variable with a file that a timed run locks as well: shared while it starts, alone while it measures.

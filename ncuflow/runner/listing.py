@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import emit, read_json
-from ncuflow.target import known
+from ncuflow.target.contract import known
 
 Row = dict[str, str]
 

@@ -12,8 +12,8 @@ from typing import Any
 from ncuflow.runner import builds, faults, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.job import LOST, OK, SOME_FAILED, Run
-from ncuflow.runner.launch import Launch
-from ncuflow.runner.sweep import Planned
+from ncuflow.sweep.points import Planned
+from ncuflow.target.launch import Launch
 
 PairRecord = dict[str, Any]
 ROUNDS = 6

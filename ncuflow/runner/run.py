@@ -34,16 +34,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ncuflow.evidence.origin import origin
 from ncuflow.io import UsageError
+from ncuflow.process import die_with_parent
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, QUIET, SOME_FAILED, WAIT, WAITS, Run
-from ncuflow.runner.launch import Launch, NotHereError
-from ncuflow.runner.origin import origin
 from ncuflow.runner.progress import Progress
-from ncuflow.runner.succession import Ledger, Rest, die_with_parent, line_of, succeed
-from ncuflow.runner.sweep import Planned, read_points
-from ncuflow.target import Target, known, load
+from ncuflow.runner.succession import Ledger, Rest, line_of, succeed
+from ncuflow.sweep.points import Planned, read_points
+from ncuflow.target.contract import Target, known, load
+from ncuflow.target.launch import Launch, NotHereError
 
 TRACE_REPEATS = 5
 PointRecord = dict[str, Any]

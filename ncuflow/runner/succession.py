@@ -6,10 +6,8 @@ process that made it. The point is an error, and a fresh process runs the points
 
 from __future__ import annotations
 
-import ctypes
 import json
 import pickle
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,6 @@ from ncuflow.runner.timing import Series
 
 RESTARTS = 10  # of a run: each costs the start of Python, torch and FlashInfer
 BAD = frozenset({"wrong", "error"})
-PR_SET_PDEATHSIG = 1
 Record = dict[str, Any]
 
 
@@ -110,12 +107,3 @@ def succeed(
             if record["status"] == "lost":
                 record["reason"] += f"; {restarts + 1} points did so, and no further process tries"
     return ledger.close(names, rest)
-
-
-# Found beforehand: another thread may be loading torch, and holds what a look-up in the child would wait for.
-_prctl = ctypes.CDLL(None).prctl
-
-
-def die_with_parent() -> None:
-    """In a child before its program: if the parent is killed its GPU lock goes, and the child must not use the GPU."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

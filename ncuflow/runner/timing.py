@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
 
-from ncuflow.runner.launch import Launch
+from ncuflow.target.launch import Launch
 
 REPEATS = 30  # cold, hot and host repetitions over all rounds, if the budget allows
 ROUNDS = 3

@@ -17,13 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ncuflow.capture.process import CaptureError
+from ncuflow.evidence.origin import built_version, package_folder, package_version
 from ncuflow.io import write_json
-from ncuflow.runner.origin import built_version, package_folder, package_version
+from ncuflow.process import CaptureError
 from ncuflow.source import cuda
 from ncuflow.source.api import exports, signatures
 from ncuflow.source.cuda import Function, functions
-from ncuflow.target import Symbol, Target, known
+from ncuflow.target.contract import Symbol, Target, known
 
 CSRC, INCLUDE = "data/csrc", "data/include/flashinfer"
 HEADERS = ("*.cuh", "attention/*.cuh", "attention/hopper/*.cuh", "norm/*.cuh")

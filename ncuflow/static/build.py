@@ -31,15 +31,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.process import CaptureError, run_child
+from ncuflow.evidence.origin import flashinfer_version, now, package_version
 from ncuflow.io import UsageError, read_json, replacing, scratch, write_text
 from ncuflow.private import masked
-from ncuflow.runner import builds, sweep
-from ncuflow.runner.origin import flashinfer_version, now, package_version
+from ncuflow.process import CaptureError, run_child
+from ncuflow.runner import builds
 from ncuflow.static import dsl, sass
 from ncuflow.static.device import RESERVED_SHARED
 from ncuflow.static.facts import FILE, default_blocks
-from ncuflow.target import known, load
+from ncuflow.sweep import points as sweep
+from ncuflow.target.contract import known, load
 
 TOOLS = ("nvcc", "cuobjdump", "nvdisasm")
 # Masks that no point of a sweep has: compiled after all that some point launches.

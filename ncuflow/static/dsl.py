@@ -21,11 +21,11 @@ from math import gcd
 from pathlib import Path
 from types import SimpleNamespace
 
-from ncuflow.capture.process import CaptureError
 from ncuflow.io import replacing, scratch
 from ncuflow.model import Params
-from ncuflow.runner.launch import ITEMSIZE
+from ncuflow.process import CaptureError
 from ncuflow.static.device import shared_of_block
+from ncuflow.target.launch import ITEMSIZE
 
 MODULE = "norm_cute_dsl"
 LONGEST = 187  # characters of a kernel's name before its number

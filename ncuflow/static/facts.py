@@ -10,7 +10,7 @@ from typing import Any
 
 from ncuflow.findings.kernelname import canonical
 from ncuflow.io import read_json, read_yaml, resource
-from ncuflow.runner import sweep
+from ncuflow.sweep import points as sweep
 
 FILE = "static.json.xz"
 

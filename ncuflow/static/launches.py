@@ -14,9 +14,9 @@ from math import ceil, gcd
 
 from ncuflow.format import with_unit
 from ncuflow.model import Params
-from ncuflow.runner.launch import ITEMSIZE
 from ncuflow.static import dsl
 from ncuflow.static.device import Device
+from ncuflow.target.launch import ITEMSIZE
 
 TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
 NONE = "(flashinfer::PosEncodingMode)0"

@@ -33,7 +33,7 @@ from ncuflow.static.model import (
     case,
     width_of,
 )
-from ncuflow.target import Target, known
+from ncuflow.target.contract import Target, known
 
 
 def cases(results: Sequence[Results], floor_us: float) -> list[Case]:

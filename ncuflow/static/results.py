@@ -21,11 +21,11 @@ from ncuflow.findings.join import Joined
 from ncuflow.findings.results import point_of
 from ncuflow.io import UsageError, read_json, write_json
 from ncuflow.model import Kernel, KernelRow, Provenance, Results, Timing
-from ncuflow.runner import sweep
 from ncuflow.static.device import Device, device
 from ncuflow.static.facts import Facts, default_blocks
 from ncuflow.static.launches import RULES, TYPES, Host, Launch, launches
-from ncuflow.target import Target, load
+from ncuflow.sweep import points as sweep
+from ncuflow.target.contract import Target, load
 
 Compiled = Mapping[str, Mapping[str, Any]]  # facts of kernels by canonical name
 TORCH = "a kernel of PyTorch"  # of the separate add: it is not in FlashInfer's modules

@@ -1,0 +1,1 @@
+"""Evidence: manifests, recordings, provenance, what may be stored."""

@@ -1,0 +1,288 @@
+"""Make a recording of an evidence folder: compressed, checked for secrets, with a manifest.
+
+    ncuflow record EVIDENCE_DIR RECORDING_DIR [--name h200] [--with-modules]
+    ncuflow record --verify RECORDING_DIR
+
+Exit status 2, and nothing written, if a file holds something private or a report source files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import lzma
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ncuflow.evidence import manifest, modules, origins, points
+from ncuflow.evidence.origin import now
+from ncuflow.evidence.reportscrub import scrubbed
+from ncuflow.evidence.staging import staging
+from ncuflow.io import UsageError, digest, dump_json, opened, read_json, scratch, write_json
+from ncuflow.parsers import children, listing, reader, tables
+from ncuflow.private import find_path, find_secret, patterns
+from ncuflow.process import CaptureError
+
+PACKED = {".ncu-rep", ".sqlite", ".jsonl"}
+LARGE_JSON = 64 << 10  # bytes from which JSON is packed too
+# Half a per cent larger than by the extreme preset, in half of its time.
+FILTERS = [
+    {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 64 << 20, "nice_len": 200, "depth": 16}
+]
+SKIPPED = {"logs", "tables", "manifest.json"}
+DEEP = "deep"  # whose hot lines need the modules
+TOOL_RECORDS = ("sweep", "trace", DEEP)
+
+
+def record(evidence: Path, target: Path, name: str, with_modules: bool = False) -> dict[str, Any]:
+    """Write a recording, return its manifest. Raises CaptureError for what may not be stored.
+
+    with_modules: reports of sweeps keep the compiled modules inside them, as deep ones always do.
+    """
+    if not manifest.NAMES["name"].fullmatch(name):
+        raise CaptureError(f"name {name!r} does not match {manifest.NAMES['name'].pattern}")
+    files = list(evidence_files(evidence))
+    if not any(evidence.glob("*/*/points.json")):
+        what = "no evidence in it (a live run's is outputs/<machine>/captures)"
+        raise CaptureError(f"{evidence}: {what}")
+    if target.exists() and any(target.iterdir()):
+        raise CaptureError(f"{target}: is there and not empty; record into a new folder")
+    known = patterns()
+    with staging(target.parent, target.name) as hidden:
+        stage = hidden / target.name
+        of_each(files, lambda path: check(path, evidence, known))
+        one_batch_per_point(evidence)
+        origins.check(evidence)
+        places = {path: stage / path.relative_to(evidence) for path in files}
+        of_each(files, lambda path: store(path, places[path], known, with_modules))
+        made = make_manifest(evidence, stage, name)
+        write_json(stage / manifest.FILE, made)
+        verify(stage)
+        stage.replace(target)
+    return made
+
+
+def evidence_files(evidence: Path) -> Iterator[Path]:
+    """Files of an evidence folder, sorted; logs, tables, listings and hidden files are not evidence, nor is the empty
+    file in the place of a report where no point of a batch was good: its capture record says so.
+
+    Raises CaptureError on a link, whose content is not of the capture, and on a device.
+    """
+    for path in sorted(evidence.rglob("*")):
+        parts = path.relative_to(evidence).parts
+        skipped = any(part in SKIPPED or part.startswith(".") for part in parts)
+        if not skipped and manifest.foreign(path):
+            raise CaptureError(f"{path}: no file of the evidence's own, but a link or a device")
+        if not path.is_file() or skipped or path.name.endswith(listing.SUFFIX):
+            continue
+        if path.suffix not in PACKED or path.stat().st_size:
+            yield path
+
+
+def of_each(files: Iterable[Path], work: Callable[[Path], None]) -> None:
+    """Do the work for each file in a child, several at once and the largest first, which take the longest."""
+    try:
+        for _ in children.each(work, sorted(files, key=lambda path: -path.stat().st_size)):
+            pass
+    except children.ChildDied as death:
+        raise CaptureError(
+            f"{death.task}: its child was killed, or NVIDIA's reader crashes on it"
+        ) from None
+
+
+def check(path: Path, evidence: Path, known: Any) -> None:
+    """Refuse a file that holds something private, or a report with embedded source files."""
+    shown = path.relative_to(evidence)
+    with opened(path) as plain:
+        data = plain.read_bytes()
+        secret = find_secret(data, known) or find_path(data)
+        if secret:
+            raise CaptureError(f"{shown}: holds {secret}, which no recording may")
+        if not is_report(path):
+            return
+        if scrubbed(data) is False:
+            raise CaptureError(f"{shown}: names its host; run `ncuflow scrub` on it first")
+        sources = embedded_sources(plain)
+        if sources:
+            raise CaptureError(f"{shown}: embeds {sources} source files: no --import-source here")
+
+
+def one_batch_per_point(evidence: Path) -> None:
+    """Refuse batches that share a point: one is left from another sweep, and would count it twice."""
+    for target, members in batches(evidence).items():
+        shared = tables.shared_point(members)
+        if shared:
+            point, names = shared
+            what = f"batches {', '.join(names)} of {target} share the point {point}"
+            raise CaptureError(f"{evidence}: {what}; remove the folder of the stale one")
+
+
+def embedded_sources(path: Path) -> int:
+    """Number of source files whose text an ncu report holds. 0 if the reader is not installed."""
+    try:
+        context = reader.load(path)
+    except ImportError:
+        return 0
+    # Kernels of one name are of the same files, and to ask takes half a second for a large module.
+    kernels = {
+        action.name(action.NameBase_DEMANGLED): action for _, action in reader.actions(context)
+    }
+    files = (file for action in kernels.values() for file in action.source_files().items())
+    return len({name for name, text in files if text})
+
+
+def store(path: Path, place: Path, known: Any, with_modules: bool) -> None:
+    """Copy one file, plain or `.xz`, compressed where that pays; a report with its listing, and smaller where it may be."""
+    place = place.with_name(place.name.removesuffix(".xz"))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with opened(path) as plain, scratch() as own:
+        if is_report(path) and find_spec("ncu_report"):
+            smaller = without_modules(plain, own / place.name)
+            bare = smaller.stat().st_size == plain.stat().st_size
+            made = listing.beside(path, plain) if bare else listing.listed(plain)
+            if not (with_modules or place.stem == DEEP):
+                plain = smaller
+            if made:
+                add_listing(made | {"sha256": digest(plain)}, place, known)
+        if is_packed(plain):
+            pack(plain, place)
+        else:
+            shutil.copyfile(plain, place)
+
+
+def pack(plain: Path, place: Path) -> None:
+    """Compress a file into `place`.xz."""
+    with plain.open("rb") as source, lzma.open(f"{place}.xz", "wb", filters=FILTERS) as packed:
+        shutil.copyfileobj(source, packed, 1 << 20)
+
+
+def without_modules(plain: Path, smaller: Path) -> Path:
+    """A copy of a report without compiled modules. Raises CaptureError where its framing is not as expected."""
+    try:
+        smaller.write_bytes(modules.without(plain.read_bytes()))
+    except ValueError as error:
+        raise CaptureError(f"{plain.name}: a damaged Nsight Compute report ({error})") from None
+    return smaller
+
+
+def add_listing(made: dict[str, Any], place: Path, known: Any) -> None:
+    """Beside a report with samples of instructions, what the disassembler says of these."""
+    text = dump_json(made).encode("utf-8")
+    # What the reader decodes need not stand in the report's bytes.
+    secret = find_secret(text, known)
+    if secret:
+        raise CaptureError(f"{place.name}: names {secret} as a source, which no recording may")
+    with lzma.open(listing.place(place), "wb", filters=FILTERS) as packed:
+        packed.write(text)
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is an Nsight Compute report, plain or .xz."""
+    return path.name.removesuffix(".xz").endswith(".ncu-rep")
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is stored as .xz."""
+    large = path.suffix == ".json" and path.stat().st_size >= LARGE_JSON
+    return path.suffix in PACKED or large
+
+
+def make_manifest(evidence: Path, stage: Path, name: str) -> dict[str, Any]:
+    """Provenance, commands, targets → batches → points, the sha256 of each stored file, and a digest of it all."""
+    origin = manifest.provenance(evidence)
+    made = {
+        "name": name,
+        "provenance": {**origin, "tier": "C", "recording": name},
+        "date": origin.get("date") or now(),
+        "recorded": now(),
+        "commands": commands(evidence),
+        "targets": batches(evidence),
+        "files": manifest.checksums(stage),
+    }
+    return manifest.sealed(made)
+
+
+def commands(evidence: Path) -> dict[str, list[str]]:
+    """{record: command} of every capture record."""
+    paths = (path for tool in TOOL_RECORDS for path in sorted(evidence.glob(f"*/*/{tool}.json")))
+    return {str(path.relative_to(evidence)): read_json(path).get("command", []) for path in paths}
+
+
+def batches(evidence: Path) -> dict[str, dict[str, list[str]]]:
+    """{target: {batch: [point ids]}} from the points files."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for path in sorted(evidence.glob("*/*/points.json")):
+        ids = [point["id"] for point in read_json(path)]
+        found.setdefault(path.parent.parent.name, {})[path.parent.name] = ids
+    return found
+
+
+def verify(folder: Path) -> int:
+    """Number of files of a recording, checked; CaptureError names the one that differs."""
+    try:
+        return len(manifest.read(folder).files)
+    except ValueError as error:
+        raise CaptureError(str(error)) from None
+
+
+def judge(folder: Path) -> str:
+    """What a recording that matches its manifest holds, in a line.
+
+    CaptureError for what no recording may hold, whoever made it: a private value, sources, a point in
+    two batches, no GPU or version that its numbers could be of, or others than its captures name, no
+    point with a good result.
+    """
+    known = patterns()
+    of_each(evidence_files(folder), lambda path: check(path, folder, known))
+    one_batch_per_point(folder)
+    origin = read_json(folder / manifest.FILE).get("provenance") or {}
+    lacking = [key for key in ("gpu", "driver", "flashinfer", "date") if not origin.get(key)]
+    if lacking:
+        raise CaptureError(f"{folder / manifest.FILE}: does not say {', '.join(lacking)}")
+    origins.check(folder)
+    status: Counter[str] = Counter()
+    for path in folder.glob("*/*/timing.jsonl*"):
+        with opened(path) as plain:
+            status.update(str(record.get("status")) for record in points.read_records(plain))
+    if not status["ok"]:
+        raise CaptureError(f"{folder}: no point has a good result")
+    counted = ", ".join(f"{n} {what}" for what, n in status.most_common())
+    return f"{origin['gpu']}, FlashInfer {origin['flashinfer']}: points {counted}"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        help="EVIDENCE_DIR RECORDING_DIR, or RECORDING_DIR with --verify",
+    )
+    parser.add_argument("--name", help="name of the recording (default: its folder's name)")
+    parser.add_argument(
+        "--with-modules",
+        action="store_true",
+        help="keep the compiled modules inside reports of sweeps, which are most of their size",
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="check the sha256 of a recording's files"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if len(args.folders) != (1 if args.verify else 2):
+        raise UsageError("give EVIDENCE_DIR RECORDING_DIR, or --verify RECORDING_DIR")
+    if args.verify:
+        (folder,) = args.folders
+        print(f"{folder}: {verify(folder)} files match; {judge(folder)}")
+        if "digest" not in read_json(folder / manifest.FILE):
+            print("note: its manifest has no digest of its own; recorded again it would have one")
+        return 0
+    evidence, target = args.folders
+    made = record(evidence, target, args.name or target.name, args.with_modules)
+    files = made["files"]
+    size = sum(entry["bytes"] for entry in files.values())
+    print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB")
+    return 0

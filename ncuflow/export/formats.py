@@ -1,0 +1,242 @@
+"""Results in the formats of other tools.
+
+    ncuflow export bencher --results outputs/MACHINE/results --out bmf.json
+    ncuflow export benchmark-action --results … --out benchmark.json
+    ncuflow export junit --results … [--require gate.yaml] [--comparison compare.json] --out junit.xml
+    ncuflow export summary --results … [--require …] [--comparison …] --out summary.md
+    ncuflow export trace --tables outputs/MACHINE/tables/TARGET --out trace.json
+
+bencher           Bencher Metric Format: latency (ns) and throughput per point
+benchmark-action  github-action-benchmark's customSmallerIsBetter
+junit             one case per gated point
+summary           GitHub step summary: what does not hold first, 1 MiB at most
+trace             Chrome Trace JSON of the nsys timeline, which ui.perfetto.dev opens
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ncuflow import format as form
+from ncuflow.claims import require
+from ncuflow.claims.require import Case
+from ncuflow.compare import gate, records
+from ncuflow.findings import limiter, stored
+from ncuflow.io import UsageError, dump_json, write_text
+from ncuflow.model import Measurement, Results
+from ncuflow.pages.markdown.text import cell, code
+from ncuflow.parquet import read_table
+
+MOST_BYTES = 1 << 20  # of a step summary: GitHub drops a longer one
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+Found = Mapping[str, Results]
+
+
+def measured(results: Found) -> Iterator[Measurement]:
+    """The rows of the points that ran, gave the right result and have a time."""
+    for found in results.values():
+        for point in found["points"]:
+            if point["status"] == "ok" and point["measurement"]["time_cold_us"] is not None:
+                yield point["measurement"]
+
+
+def bencher(results: Found) -> str:
+    """https://bencher.dev/docs/reference/bencher-metric-format/"""
+    out: dict[str, dict[str, dict[str, float]]] = {}
+    for row in measured(results):
+        names = {
+            "value": "time_cold_us",
+            "lower_value": "time_cold_q25_us",
+            "upper_value": "time_cold_q75_us",
+        }
+        latency = {key: row[name] * 1e3 for key, name in names.items() if row[name] is not None}
+        out[row["point"]] = {"latency": latency}
+        for name in ("gbs", "tflops"):
+            if row[name] is not None:
+                out[row["point"]][name] = {"value": row[name]}
+    return dump_json(out)
+
+
+def benchmark_action(results: Found) -> str:
+    """https://github.com/benchmark-action/github-action-benchmark (tool: customSmallerIsBetter)"""
+    out = []
+    for row in measured(results):
+        entry = {"name": row["point"], "unit": "us", "value": row["time_cold_us"]}
+        low, high = row["time_cold_q25_us"], row["time_cold_q75_us"]
+        if low is not None and high is not None:
+            entry["range"] = f"{low:g} to {high:g}"
+        out.append(entry | {"extra": f"{row['gpu']}, limited by {row['limiter'] or 'unknown'}"})
+    return dump_json(out)
+
+
+def junit(results: Found, cases: Iterable[Case]) -> str:
+    """https://github.com/testmoapp/junitxml: one suite, a case per gated point."""
+    every = list(cases)
+    failed = sum(case.why is not None for case in every)
+    counts = {"tests": str(len(every)), "failures": str(failed), "errors": "0"}
+    root = ET.Element("testsuites", counts)
+    suite = ET.SubElement(root, "testsuite", {"name": "ncuflow", **counts})
+    for case in every:
+        name = f"{case.point}: {case.hold}"
+        words = {"classname": case.point.split("/")[0], "name": _xml(name)}
+        element = ET.SubElement(suite, "testcase", words)
+        if case.why:
+            ET.SubElement(element, "failure", {"message": _xml(case.why)}).text = _xml(case.shown)
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def summary(results: Found, cases: Iterable[Case]) -> str:
+    """Markdown: the gate, what does not hold first, then every point; cut at MOST_BYTES, with a word about it."""
+    every = sorted(cases, key=lambda case: case.why is None)
+    failed = sum(case.why is not None for case in every)
+    lines = ["# FlashInfer kernels, measured", ""]
+    if every:
+        lines += [
+            f"{failed} of {len(every)} requirements do not hold."
+            if failed
+            else f"All {len(every)} requirements hold."
+        ]
+        lines += ["", "| point | must hold | measured | |", "|---|---|---|---|"]
+        lines += [
+            f"| {code(case.point)} | {cell(case.hold)} | {cell(case.shown)} | {cell(case.why) if case.why else 'holds'} |"
+            for case in every
+        ]
+    lines += [
+        "",
+        "| point | cold | of the datasheet's roof | limited by | GPU |",
+        "|---|---:|---:|---|---|",
+    ]
+    for row in measured(results):
+        share = max((row[name] for name in require.SHARES if row[name] is not None), default=None)
+        bound = limiter.label(row["limiter"]) if row["limiter"] else form.MISSING
+        shown = (
+            f"{form.number(row['time_cold_us'])} µs",
+            form.percent(share),
+            cell(bound),
+            cell(row["gpu"]),
+        )
+        lines.append(f"| {code(row['point'])} | {' | '.join(shown)} |")
+    return _cut(lines)
+
+
+def _cut(lines: list[str]) -> str:
+    kept: list[str] = []
+    size = 0
+    for line in lines:
+        size += len(line.encode()) + 1
+        if size > MOST_BYTES - 100:
+            kept += ["", f"{len(lines) - len(kept)} lines more do not fit in here."]
+            break
+        kept.append(line)
+    return "\n".join(kept) + "\n"
+
+
+def trace(tables: Path) -> str:
+    """https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (Trace Event Format).
+
+    A process per trace, with a thread per stream and one of the host's calls; times in µs from the trace's start.
+    """
+    rows = read_table(tables / "timeline.parquet")
+    reports = {name: number for number, name in enumerate(dict.fromkeys(r["report"] for r in rows))}
+    events: list[dict[str, Any]] = []
+    for report, pid in reports.items():
+        events += [
+            _named("process_name", pid, 0, report),
+            _named("thread_name", pid, 0, "host: CUDA calls"),
+        ]
+        streams = sorted({r["stream"] or 0 for r in rows if r["report"] == report})
+        events += [_named("thread_name", pid, 1 + stream, f"stream {stream}") for stream in streams]
+    keys = ("point", "launch", "grid", "block", "bytes", "nvtx")
+    for row in rows:
+        known = {key: row[key] for key in keys if row[key] is not None}
+        event = {"ph": "X", "pid": reports[row["report"]], "args": known}
+        events.append(
+            {
+                "name": row["name"] or row["kind"],
+                "cat": row["kind"],
+                "tid": 1 + (row["stream"] or 0),
+            }
+            | event
+            | _span(row["start_ns"], row["duration_ns"])
+        )
+        if row["api_start_ns"] is not None and row["api_duration_ns"] is not None:
+            events.append(
+                {"name": row["api_name"] or "CUDA call", "cat": "call", "tid": 0}
+                | event
+                | _span(row["api_start_ns"], row["api_duration_ns"])
+            )
+    return dump_json({"traceEvents": events, "displayTimeUnit": "ns"})
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _span(start: int, length: int) -> dict[str, float]:
+    return {"ts": start / 1e3, "dur": length / 1e3}
+
+
+def _xml(text: str) -> str:
+    """Text without what XML has no way to say."""
+    return _NOT_XML.sub("?", text)
+
+
+def compared(path: Path, threshold: float) -> Iterator[Case]:
+    """The points of a comparison as cases: a significant slow-down beyond the threshold does not hold."""
+    found = records.read(path)
+    slow = {point: (metric, row) for point, metric, row in gate.slowdowns(found, threshold)[::-1]}
+    hold = f"no slow-down beyond {100 * threshold:g} %"
+    if not found.statistics.tests:
+        yield Case("comparison", hold, "", "nothing was tested")
+    for point in found.points:
+        said = gate.line(point.id, *slow[point.id]) if point.id in slow else None
+        yield Case(
+            point.id, hold, said.partition(": ")[2] if said else "", "slower" if said else None
+        )
+
+
+GATED: dict[str, Callable[[Found, Iterable[Case]], str]] = {"junit": junit, "summary": summary}
+PLAIN: dict[str, Callable[[Found], str]] = {
+    "bencher": bencher,
+    "benchmark-action": benchmark_action,
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("format", choices=(*PLAIN, *GATED, "trace"))
+    parser.add_argument("--results", type=Path, help="outputs/MACHINE/results")
+    parser.add_argument("--tables", type=Path, help="trace: outputs/MACHINE/tables/TARGET")
+    parser.add_argument(
+        "--require", type=Path, help="junit, summary: the file that `ncuflow require` takes"
+    )
+    parser.add_argument("--comparison", type=Path, help="junit, summary: a compare.json")
+    parser.add_argument(
+        "--threshold",
+        type=gate.limit,
+        default=gate.THRESHOLD,
+        help="of the comparison; %(default)s of 1",
+    )
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.format == "trace":
+        if args.tables is None:
+            raise UsageError("trace needs --tables")
+        write_text(args.out, trace(args.tables))
+        return
+    if args.results is None:
+        raise UsageError(f"{args.format} needs --results")
+    results = stored.folder(args.results)
+    if args.format in PLAIN:
+        write_text(args.out, PLAIN[args.format](results))
+        return
+    cases = require.judge(require.load(args.require), results) if args.require else []
+    cases += compared(args.comparison, args.threshold) if args.comparison else []
+    write_text(args.out, GATED[args.format](results, cases))

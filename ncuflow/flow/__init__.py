@@ -1,0 +1,1 @@
+"""A run of the pipeline: its evidence, settings, jobs, inputs from the import closure, display."""

@@ -1,0 +1,374 @@
+"""What a run says while it goes: the step at work and how long the rest may take, a result per finished target, and of
+a failure its cause, its log and what to do.
+
+A handler of Snakemake's log, put in the place of the one that tells of each job all that it reads and writes. `-p` leaves
+that one where it is, and the log file below .snakemake/log always has it. On a terminal the last line is rewritten in
+place; anywhere else there are plain lines only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from ncuflow import format as form
+from ncuflow.findings import limiter
+from ncuflow.findings.join import led_by_torch
+from ncuflow.flow.evidence import DEEP, PAIRS
+from ncuflow.io import BadInput, read_json
+
+Plans = Mapping[
+    tuple[str, str], list[dict[str, Any]]
+]  # (target, batch) -> its points, as in points.json
+# Rule: what it does, and its seconds: of a start, and of a point (one H200, 16 cores: benchmarks/RESULTS.md). Only their
+# shares count, since the seconds that went by scale them. A rule that is not here is quick.
+STEPS = {
+    "preflight": ("preflight and ceilings", 7.0, 0.0),
+    "source_index": ("index of FlashInfer's source", 7.5, 0.0),
+    "build": ("build modules", 45.0, 0.55),
+    "time": ("time", 7.5, 0.6),
+    "time_again": ("time again", 7.5, 0.6),
+    "pairs": ("time pairs", 7.0, 0.2),
+    "trace": ("trace (nsys)", 9.5, 0.05),
+    "profile": ("profile (ncu)", 11.0, 1.3),
+    "profile_deep": ("deep profile (ncu)", 13.0, 4.0),
+    "jit_measure": ("measure the JIT", 200.0, 0.0),
+    "tables": ("read reports", 1.0, 0.02),
+    "findings": ("join", 0.5, 0.01),
+    "target_page": ("page", 1.0, 0.0),
+    "environment_page": ("page of the machine", 0.5, 0.0),
+    "claims": ("claims", 0.7, 0.0),
+    "hotlines": ("hot lines", 0.5, 0.0),
+    "pages": ("pages over all targets", 1.5, 0.0),
+    "html": ("report.html", 1.0, 0.0),
+}
+QUICK = 0.3
+BATCHES = {
+    "pairs": PAIRS,
+    "profile_deep": DEEP,
+}  # rules with a batch of their own, which is no wildcard
+LONG = 10.0  # seconds from which on a plain log is told that a step begins
+TICK_S = 0.5
+# What Snakemake says of a failed job beside the record of it.
+ECHOES = ("RuleException", "Exiting because a job execution failed", "WorkflowError:\nAt least one")
+REMEDIES = {
+    "No space left": "make room, then run the same command again",
+    "no GPU": "free a GPU (or name another with CUDA_VISIBLE_DEVICES), then run the same command again",
+    "needs --config": "add that to the same command",
+    "ERR_NVGPUCTRPERM": "as it says; or without counters: --config ncu='{\"enabled\": false}'",
+}
+AGAIN = "run the same command again: what is finished is kept (-p shows Snakemake's own report)"
+
+
+class Job:
+    """A job of the run: what is said of it, how long it may take, and what it left."""
+
+    def __init__(self, record: Any, points: int, clock: float) -> None:
+        target = dict(record.wildcards or {}).get("target")
+        name, start, each = STEPS.get(record.rule_name, (record.rule_name, QUICK, 0.0))
+        self.rule, self.known = record.rule_name, record.rule_name in STEPS
+        self.name = f"{name} {target}" if target else name
+        self.points, self.seconds, self.since = points, start + each * points, clock
+        self.output, self.log = list(record.output), list(record.log)
+
+    def doing(self) -> str:
+        """The last line of its log: what it is doing."""
+        return last_line(self.log)
+
+
+class Display(logging.Handler):
+    """Says of a run what one wants to know. ``others`` gets what is said before it starts, and warnings.
+
+    points: how many points a job of this rule with these wildcards works on; ahead: expected seconds of all jobs to
+    come, by id.
+    """
+
+    def __init__(
+        self,
+        others: logging.Handler,
+        points: Callable[[str, Mapping[str, str]], int],
+        ahead: Callable[[], Mapping[int, float]],
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.others, self.points, self.ahead, self.clock = others, points, ahead, clock
+        self.out = out or sys.stderr
+        self.live = self.out.isatty()
+        self.started: float | None = None  # when Snakemake began to run jobs
+        self.expected: dict[int, float] = {}
+        self.total = self.finished = 0
+        self.spent = 0.0  # expected seconds of what is finished
+        self.running: dict[int, Job] = {}
+        self.failed: dict[int, Job] = {}
+        self.pages: list[str] = []
+        self.stopped = self.ended = False
+
+    # what Snakemake says
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event, text = str(getattr(record, "event", "")), str(record.msg or "")
+        if event == "workflow_started":
+            self.started = self.clock()
+            if self.live:
+                threading.Thread(target=self._tick, daemon=True).start()
+        elif self.ended:
+            return
+        elif self.started is None:
+            if not text.startswith(("Assuming unrestricted", "Building DAG")):
+                self.others.handle(record)
+        elif event in ("job_info", "job_finished", "job_error", "progress"):
+            getattr(self, f"_{event}")(record)
+        elif text.startswith("Trying to restart job"):
+            self._restart(int(text.rstrip(".").split()[-1]))
+        elif text.startswith("Terminating processes"):
+            self.stopped = True
+            self._say("stopped: what is finished is kept, and the same command goes on from there")
+        elif text.startswith("Nothing to be done"):
+            self._say(text)
+        elif record.levelno >= logging.WARNING and not text.startswith(ECHOES):
+            self._wipe()
+            self.others.handle(record)
+
+    def _job_info(self, record: Any) -> None:
+        self.expected = self.expected or dict(self.ahead())
+        points = self.points(record.rule_name, dict(record.wildcards or {}))
+        job = Job(record, points, self.clock())
+        self.running[record.jobid] = job
+        if self.live:
+            self._show()
+        elif job.seconds >= LONG:
+            self._say(f"{self._place(self.finished + 1)} {job.name}{_of(job)} begins")
+
+    def _job_finished(self, record: Any) -> None:
+        job = self.running.pop(record.job_id, None)
+        self.finished += 1
+        if job is None:
+            return
+        self.spent += self.expected.pop(record.job_id, job.seconds)
+        took = self.clock() - job.since
+        if job.known and (job.seconds >= 1 or not self.live):
+            left = self.left()
+            rest = f", about {duration(left)} left" if left else ""
+            self._say(f"{self._place(self.finished)} {job.name}{_of(job)}: {duration(took)}{rest}")
+        self.pages += [path for path in job.output if path.endswith((".md", "report.html"))]
+        for line in headlines(job.rule, job.output):
+            self._say(line)
+
+    def _progress(self, record: Any) -> None:
+        self.finished, self.total = record.done, record.total
+
+    def _job_error(self, record: Any) -> None:
+        job = self.running.pop(record.jobid, None) or Job(record, 0, self.clock())
+        self.failed[record.jobid] = job
+
+    def _restart(self, number: int) -> None:
+        job = self.failed.pop(number, None)
+        if job is not None:
+            self._say(f"once more: {job.name}: {cause(job.log)}")
+
+    # what it says
+
+    def left(self) -> float | None:
+        """Seconds that the rest may take; None while nothing tells."""
+        if self.started is None or not self.expected:
+            return None
+        elapsed = self.clock() - self.started
+        pace = (elapsed + LONG) / (self.spent + LONG)
+        gone = max((self.clock() - job.since for job in self.running.values()), default=0.0)
+        return max(1.0, pace * sum(self.expected.values()) - gone)
+
+    def end(self) -> None:
+        """The last words of a run that was under way."""
+        self._wipe()
+        if self.started is None or self.ended:
+            return
+        for job in {} if self.stopped else self.failed.values():
+            if not job.log:  # what it says, it has said here: a gate its points, for one
+                self._say(f"failed: {job.name}, as it says above")
+                continue
+            why = cause(job.log)
+            remedy = next((text for sign, text in REMEDIES.items() if sign in why), AGAIN)
+            self._say(f"failed: {job.name}: {why}")
+            self._say(f"  log: {' '.join(job.log)}\n  do: {remedy}")
+        if self.finished:
+            shown = [path for path in self.pages if path.endswith(("INDEX.md", "report.html"))]
+            what = f"{self.finished} of {self.total} steps" if self.failed else "done"
+            took = duration(self.clock() - self.started)
+            self._say(f"{what} in {took}: {', '.join(shown or self.pages[-1:])}".rstrip(": "))
+        self.ended = True
+
+    def _place(self, number: int) -> str:
+        total = self.total or len(self.expected) + self.finished
+        return f"[{min(number, total):>2}/{total}]"
+
+    def _say(self, line: str) -> None:
+        self._wipe()
+        self.out.write(f"{line}\n")
+        self.out.flush()
+
+    def _wipe(self) -> None:
+        if self.live:
+            self.out.write("\r\x1b[K")
+
+    def _show(self) -> None:
+        """The live line: what runs, what its log says last, and the time left."""
+        names = [
+            f"{job.name}: {doing}" if (doing := job.doing()) else job.name
+            for job in self.running.values()
+        ]
+        left = self.left()
+        line = f"{self._place(self.finished + 1)} {'; '.join(names)}"
+        rest = f" · about {duration(left)} left" if left else ""
+        width = terminal_width(self.out) - len(rest) - 1
+        self.out.write(f"\r\x1b[K{line[:width]}{rest}")
+        self.out.flush()
+
+    def _tick(self) -> None:
+        while True:
+            time.sleep(TICK_S)
+            with self.lock or threading.RLock():
+                if self.ended:
+                    return
+                if self.running:
+                    self._show()
+
+
+def terminal_width(out: TextIO) -> int:
+    """Columns of the terminal that ``out`` is."""
+    try:
+        return os.get_terminal_size(out.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def _of(job: Job) -> str:
+    return f", {job.points} point{'s' * (job.points != 1)}" if job.points else ""
+
+
+def duration(seconds: float) -> str:
+    """0.42 s, 12 s, 3 min 20 s."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60} s"
+
+
+def last_line(logs: list[str], beginning: str = "") -> str:
+    """The last line that says something in the last kilobytes of a job's log."""
+    for log in logs:
+        try:
+            with Path(log).open("rb") as file:
+                file.seek(max(0, file.seek(0, 2) - 8192))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            continue
+        lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
+        for line in reversed(lines):
+            if line.startswith(beginning):
+                return "".join(c for c in line if c.isprintable())
+    return ""
+
+
+def cause(logs: list[str]) -> str:
+    """Why a job failed, as its log says it last."""
+    said = last_line(logs, "error:").removeprefix("error:").strip()
+    return said or last_line(logs) or "it ended without a word"
+
+
+def headlines(rule: str, output: list[str]) -> Iterator[str]:
+    """What a finished target, or the look at a machine, comes to."""
+    page = Path(output[0]) if output else Path()
+    results = page.parent.parent / "results"
+    try:
+        if rule == "target_page":
+            yield target_headline(page, read_json(results / f"{page.stem}_results.json"))
+        elif rule == "environment_page":
+            yield from machine_headlines(page, read_json(results / "environment_info.json"))
+    except BadInput:  # the page stands all the same
+        return
+
+
+def target_headline(page: Path, results: Mapping[str, Any]) -> str:
+    """`decode: 37 of 37 points, up to 4 460 GB/s (104 % of the measured ceiling), limited by DRAM: outputs/…/decode.md`."""
+    points = results["points"]
+    good = [point for point in points if point["status"] == "ok"]
+    text = f"{results['target']}: {len(good)} of {len(points)} points"
+    own = [p["measurement"] for p in good if not led_by_torch(p.get("kernels") or ())]
+    rates = (("tflops", "TFLOPS"), ("gbs", "GB/s"))
+    best = max(
+        ((m.get(f"{rate}_fraction_measured") or 0, m[rate], unit, m) for m in own for rate, unit in rates if m.get(rate)),
+        key=lambda found: found[:2],
+        default=None,
+    )  # fmt: skip
+    if best:
+        share, value, unit, m = best
+        text += f", up to {form.number(value)} {unit}"
+        text += f" ({form.percent(share)} of the measured ceiling)" if share else ""
+        text += (
+            f", limited by {limiter.label(m['limiter'])}"
+            if m.get("limiter") not in (None, limiter.UNKNOWN)
+            else ""
+        )
+    return f"  → {text}: {page}"
+
+
+def machine_headlines(page: Path, info: Mapping[str, Any]) -> Iterator[str]:
+    """What can be measured, what keeps the rest from it, and what helps."""
+    measured = info["ceilings"]["measured"]
+    gpu = info["provenance"]["gpu"] or "no GPU"
+    rates = [(measured["dram_gbs"], "GB/s"), (measured["tensor_tflops"].get("f16"), "TFLOPS fp16")]
+    found = ", ".join(f"{form.number(value)} {unit}" for value, unit in rates if value)
+    yield f"  → {gpu}, tier {info['provenance']['tier']}{f': {found}' if found else ''}: {page}"
+    for row in info["findings"]:
+        if row["status"] != "ok" and not info["provenance"].get("recording"):
+            yield f"    {row['status']}: {row['check']}: {row['found']}; {row['remedy']}"
+
+
+def points_of(plans: Plans, rule: str, wildcards: Mapping[str, str]) -> int:
+    """How many points a job of this rule works on; 0 where its time does not grow with them."""
+    if rule not in STEPS or not STEPS[rule][2]:
+        return 0
+    target, batch = wildcards.get("target"), BATCHES.get(rule, wildcards.get("batch"))
+    return len(
+        {
+            (name, point["id"])
+            for (name, its_batch), points in plans.items()
+            if target in (None, name) and batch in (None, its_batch)
+            for point in points
+        }
+    )
+
+
+def install(workflow: Any, plans: Plans) -> Display | None:
+    """Put a display where Snakemake's own stream is; None where the user asked for that one, or for none."""
+    from snakemake.logging import logger
+
+    asked = workflow.output_settings
+    plain = asked.printshellcmds or asked.verbose or asked.dryrun or asked.quiet
+    own = [handler for handler in logger.handlers if handler.name == "DefaultStreamHandler"]
+    if plain or not own or not workflow.is_main_process:
+        return None
+
+    points = partial(points_of, plans)
+
+    def ahead() -> dict[int, float]:
+        jobs = workflow.dag.needrun_jobs(exclude_finished=True)
+        found = {}
+        for job in jobs:
+            _, start, each = STEPS.get(job.rule.name, ("", QUICK, 0.0))
+            count = points(job.rule.name, dict(job.wildcards.items()))
+            found[workflow.dag.jobid(job)] = start + each * count
+        return found
+
+    display = Display(own[0], points, ahead)
+    logger.removeHandler(own[0])
+    logger.addHandler(display)
+    return display

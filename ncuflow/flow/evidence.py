@@ -1,0 +1,200 @@
+"""Evidence: where the captures of a run lie and which files each kernel target has. Read by the rules.
+
+Live evidence (``outputs/<machine>/captures``) and recorded evidence (``recordings/<name>``) have one layout;
+a recording's large files carry ``.xz``. Importing this module costs milliseconds: the DAG does it every time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ncuflow.capture.machine import counters_refused_here, gpu_names, tool
+from ncuflow.evidence import manifest
+from ncuflow.format import slug
+from ncuflow.io import present, resource
+from ncuflow.parsers import listing
+from ncuflow.sweep import points as sweep
+from ncuflow.target.contract import jit_modules, load
+
+DEEP, PAIRS = "deep", "pairs"
+REPORTS = ("trace", "sweep", DEEP)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One set of captures.
+
+    root: where the captures lie; folder: name of the folder below ``outputs`` that is made from them;
+    recording: its name or None for live; targets: target -> batch -> point ids; tools: which of events,
+    nsys, ncu it has; runs: how often each batch is timed; plans: (target, batch) -> the points of a live
+    batch, as in points.json.
+    """
+
+    root: Path
+    folder: str
+    recording: str | None
+    targets: dict[str, dict[str, list[str]]]
+    tools: frozenset[str]
+    runs: int = 1
+    plans: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
+
+    def batches(self, target: str) -> list[str]:
+        return list(self.targets.get(target, {}))
+
+    def files(self, target: str) -> list[str]:
+        """Every evidence file of a target that the tables are made from."""
+        found = []
+        for batch in self.batches(target):
+            found += [f"{self.root}/{target}/{batch}/{name}" for name in self._names(target, batch)]
+        return found
+
+    def records(self) -> list[str]:
+        """What says of every report of the evidence how it was captured."""
+        names = {f"{report}.json" for report in REPORTS}
+        files = [Path(path) for target in self.targets for path in self.files(target)]
+        return [str(path) for path in files if path.name in names]
+
+    def listings(self) -> list[str]:
+        """The instructions of its reports, where a recording keeps them beside the report."""
+        files = [path for target in self.targets for path in self.files(target)]
+        return [path for path in files if path.endswith(listing.SUFFIX)]
+
+    def file(self, name: str) -> list[str]:
+        """The path of a file beside the targets; empty where a recording has none, while live evidence will."""
+        path = self.root / name
+        if self.recording is None:
+            return [str(path)]
+        found = present(path)
+        return [str(found)] if found else []
+
+    def _names(self, target: str, batch: str) -> list[str]:
+        if self.recording:
+            folder = self.root / target / batch
+            return sorted(p.name for p in folder.iterdir())
+        if batch == DEEP:
+            return ["points.json", "deep.ncu-rep", "deep.json"]
+        if batch == PAIRS:
+            return ["points.json", "pairs.jsonl"]
+        names = ["points.json", "timing.jsonl"]
+        names += [f"timing.{run}.jsonl" for run in range(1, self.runs)]
+        if "nsys" in self.tools:
+            names += ["trace.sqlite", "trace.json"]
+        if "ncu" in self.tools:
+            names += ["sweep.ncu-rep", "sweep.json"]
+        return names
+
+
+def recorded(folder: Path) -> Evidence:
+    """Evidence of a recording, in this folder or the project's own of that name.
+
+    Raises ValueError with one clear line where it is none, or not as it was recorded.
+    """
+    if not folder.exists() and folder.parent == Path("recordings"):
+        folder = resource("recordings") / folder.name
+    if {"{", "}"} & {*str(folder)}:
+        raise ValueError(f"{folder}: Snakemake takes braces in a path for wildcards")
+    found = manifest.read(folder)
+    return Evidence(folder, f"recorded-{found.name}", found.name, found.targets, frozenset())
+
+
+def live(config: dict[str, Any], names: list[str]) -> Evidence:
+    """Evidence that the capture rules will make on this machine: what the sweep has points of.
+
+    Raises ValueError for a sweep that is not there, or has no point of these targets.
+    """
+    blocks, deep = _chosen(config)
+    tools = live_tools(config)
+    machine = config.get("machine") or slug(gpu_names()[0])
+    plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for name in names:
+        points = sweep.points(load(name), blocks.get(name, []))
+        found = sweep.batches(points, config["batch_size"])
+        in_turns = sweep.pairs(load(name), points) if config["timing"]["pairs"] else []
+        if in_turns:
+            found[PAIRS] = in_turns
+        if "ncu" in tools and deep.get(name):
+            found[DEEP] = sweep.points(load(name), deep[name])
+        plans |= {(name, batch): [p.as_dict() for p in found[batch]] for batch in found}
+    targets: dict[str, dict[str, list[str]]] = {}
+    for (name, batch), members in plans.items():
+        targets.setdefault(name, {})[batch] = [point["id"] for point in members]
+    if not targets:
+        raise ValueError(f"sweep {config['sweep']}: no points of {', '.join(names)}")
+    root = Path(config["outputs"]) / machine / "captures"
+    return Evidence(root, machine, None, targets, tools, config["timing"]["runs"], plans)
+
+
+def here(config: dict[str, Any]) -> Evidence:
+    """What a preflight finds on this machine, for a run that captures nothing."""
+    machine = config.get("machine") or slug(next(iter(gpu_names()), "this machine"))
+    root = Path(config["outputs"]) / machine / "captures"
+    return Evidence(root, machine, None, {}, frozenset())
+
+
+def _chosen(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(blocks by target of the sweep, those of its deep points); a sweep without deep points has none."""
+    known = config["sweeps"]
+    for key, named in (("sweep", [config["sweep"]]), ("deep", config["deep"])):
+        unknown = [name for name in named if name not in known]
+        if unknown:
+            raise ValueError(
+                f"{key}: there is no sweep {unknown[0]}; sweeps has {', '.join(known)}"
+            )
+    return known[config["sweep"]], config["deep"].get(config["sweep"], {})
+
+
+def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
+    """The evidence that ``source`` asks for: ``auto`` is live where GPU and packages are, else recorded.
+
+    Raises ValueError with one line where there is none of these kernel targets.
+    """
+    for name in names:
+        load(name)  # an unknown one is an error also where nothing of it is recorded
+    strange = [name for name in config["jit"] if name not in jit_modules()]
+    if strange:
+        known = ", ".join(jit_modules())
+        raise ValueError(f"jit: no target has a module {strange[0]}; there are: {known}")
+    source = config["source"]
+    if source == "auto":
+        source = "live" if can_capture() else "recorded"
+    if source == "live":
+        # a login node has none: it plans and compiles for the machine that is named
+        if not config.get("machine") and not gpu_names():
+            raise ValueError("source: live, but no NVIDIA GPU is visible (nvidia-smi lists none)")
+        return live(config, names)
+    found = recorded(Path(config["recording"]))
+    if not set(names) & set(found.targets):
+        known = ", ".join(found.targets) or "no target"
+        raise ValueError(f"{found.root}: nothing of {', '.join(names)}; it has {known}")
+    return found
+
+
+def can_capture() -> bool:
+    """A GPU is visible and the packages of the extra ``capture`` are installed."""
+    return bool(gpu_names()) and not _missing()
+
+
+def passed_over(config: dict[str, Any], running: Evidence) -> str | None:
+    """That a GPU is here and a recording is shown, and why; None where nobody would expect otherwise."""
+    gpus, missing = gpu_names(), _missing()
+    if config["source"] != "auto" or running.recording is None or not gpus:
+        return None
+    lacks = " and ".join(missing)
+    return f"{gpus[0]} is not measured, for want of {lacks}; pages are of {running.recording}"
+
+
+def _missing() -> list[str]:
+    return [name for name in ("torch", "flashinfer") if find_spec(name) is None]
+
+
+def live_tools(config: dict[str, Any]) -> frozenset[str]:
+    """events always; nsys and ncu where they are installed, wanted and, for ncu, not refused."""
+    tools = {"events"}
+    if config["nsys"]["enabled"] and tool("nsys"):
+        tools.add("nsys")
+    if config["ncu"]["enabled"] and tool("ncu") and not counters_refused_here():
+        tools.add("ncu")
+    return frozenset(tools)

@@ -1,0 +1,55 @@
+"""A rule's command in a child of Snakemake's own process: libraries are loaded once, not in every job.
+
+A run on recorded evidence has some twenty jobs, and each would import pandas, pyarrow and matplotlib
+for longer than it works (benchmarks/RESULTS.md). One job for all targets would be the other way, but
+Snakemake removes what a failed job made: one broken target would take the others' pages along.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from threading import Lock, Thread
+
+from ncuflow import cli
+
+# Imported in functions, of Snakemake or of commands; what takes long where the words of a command tell that it is used.
+LATE = ("pandas",)
+USED = {"tables": "ncuflow.parsers.nvperf", "--figures": "ncuflow.pages.markdown.figures"}
+# A child has the threads' locks but not the threads: a module that was half imported would be so for ever.
+_importing = Lock()
+
+
+def run(command: str, log: str) -> None:
+    """Run a command line of `ncuflow`, what it says on stderr going to the file `log`.
+
+    Raises RuntimeError where it ends with another status than 0.
+    """
+    words = shlex.split(command)
+    child = multiprocessing.get_context("fork").Process(target=_run, args=(words, log))
+    # Not from a thread of Snakemake's pool: the child would wait for that pool when it ends.
+    start = Thread(target=child.start)
+    with _importing:
+        used = [module for word, module in USED.items() if word in words]
+        for module in (*LATE, *used, cli.COMMANDS[words[0]][0]):
+            import_module(module)
+        # What is here is no garbage: each collection would go through all of it, and copy what a child shares.
+        gc.freeze()
+        start.start()
+        start.join()
+    child.join()
+    if child.exitcode:
+        raise RuntimeError(f"ncuflow {command}: exit status {child.exitcode}")
+
+
+def _run(words: Sequence[str], log: str) -> None:
+    sys.stderr = Path(log).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    os.dup2(sys.stderr.fileno(), 2)
+    gc.disable()  # it lives for one command; the more points, the longer collections go through their rows for nothing
+    cli.main(words)

@@ -1,0 +1,55 @@
+"""The sides of a comparison: the evidence that each name on the command line stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ncuflow.flow.evidence import Evidence, recorded
+
+LIVE = "live"
+
+
+def of(base: str | None, head: str | None, running: Evidence) -> dict[str, Evidence]:
+    """name -> evidence, in the order of comparison; empty unless both are given.
+
+    base, head: folders of recordings, or ``live`` for what this machine's GPU gives now; head may
+    list several, separated by commas. running: the evidence of this run. Raises ValueError with one
+    line where a side is none, or two have one name.
+    """
+    if not base or not head:
+        return {}
+    found: dict[str, Evidence] = {}
+    for text in (base, *head.split(",")):
+        name = LIVE if text.strip() == LIVE else Path(text.strip()).name
+        if name in found:
+            raise ValueError(f"compare: two sides are called {name}")
+        found[name] = _side(text.strip(), running)
+    return found
+
+
+def by_folder(running: Evidence, sides: Iterable[Evidence]) -> dict[str, Evidence]:
+    """Folder below ``outputs`` -> the evidence that its files are made from.
+
+    Raises ValueError with one line where two would share a folder.
+    """
+    found = {running.folder: running}
+    for side in sides:
+        other = found.setdefault(side.folder, side)
+        if other.root.resolve() != side.root.resolve():
+            raise ValueError(
+                f"compare: {other.root} and {side.root} would both be outputs/{side.folder};"
+                f" rename the folder of one, or say --config recording={side.root}"
+            )
+    return found
+
+
+def _side(path: str, running: Evidence) -> Evidence:
+    if path != LIVE:
+        found = recorded(Path(path))
+        name = Path(path).name  # what its owner calls it, whatever the manifest says
+        return replace(found, folder=f"recorded-{name}", recording=name)
+    if running.recording is not None:
+        raise ValueError("compare: a side is live, but this run has recorded evidence")
+    return running

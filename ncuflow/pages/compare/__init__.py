@@ -1,0 +1,1 @@
+"""Comparisons become Markdown and figures."""

@@ -1,0 +1,335 @@
+"""What the HTML page is given: findings and tables as columns, in blocks that it unpacks when it needs them.
+
+This is the one place where the page meets the findings. A block is a JSON value; a column is a list
+with an entry per point (kernel, operation, instruction), null where the value is not known. No number is
+computed here that a finding has: the page shows the tables' own values.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ncuflow.evidence.provenance import together
+from ncuflow.findings import choices, hotlines, limiter, stalltree
+from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings.join import main_kernel, total
+from ncuflow.findings.results import read
+from ncuflow.io import BadInput, read_json
+from ncuflow.model import Kernel, Line, Operation, Point, Results
+from ncuflow.pages.markdown import contexts
+from ncuflow.pages.markdown.filters import Struck
+from ncuflow.pages.markdown.findings import Findings
+from ncuflow.pages.markdown.rendering import environment
+from ncuflow.pages.markdown.series import tensor_kinds
+from ncuflow.parsers import listing
+from ncuflow.parsers.breakdown import UNITS
+from ncuflow.parsers.registry import METRICS
+from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.target.contract import known
+
+Block = dict[str, Any]  # a JSON object of the page
+# Counted work by precision, and the ceilings of a launch that the measurement row has no column for.
+WORK = {"tensor": "tensor_flops", "fp32": "fp32_flops", "fp16": "fp16_flops"}
+ROOFS = (
+    "dram_peak_bytes_per_second",
+    "l2_peak_bytes_per_second",
+    "l1_peak_bytes_per_second",
+    "fp32_flops_peak_per_second",
+    "fp16_flops_peak_per_second",
+)
+KERNEL = (
+    "report", "kernel", "name", "demangled", "grid", "block", "grid_size", "block_size",
+    "registers", "smem_static_bytes", "smem_dynamic_bytes", "duration_ns", "passes", "stream",
+    "problems",
+)  # fmt: skip
+OPERATION = (
+    "launch", "kind", "name", "start_ns", "duration_ns", "gap_before_ns", "stream", "graph",
+    "api_start_ns", "api_duration_ns",
+)  # fmt: skip
+CONDITIONS = (
+    "report", "run", "sm_mhz_before", "sm_mhz_after", "mem_mhz_before", "mem_mhz_after",
+    "throttled", "throttle_reasons", "cold_throttle", "hot_throttle", "sustained_throttle", "retakes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ShownSide:
+    """One capture: a folder with ``results`` and ``tables``, and the evidence behind it.
+
+    names: the targets shown, None for all of the folder.
+    """
+
+    folder: Path
+    evidence: Path
+    strict: bool = True
+    names: Sequence[str] | None = None
+
+    @cached_property
+    def findings(self) -> Findings:
+        return Findings(self.folder / "results", self.evidence, self.strict, self.names)
+
+    def blocks(self, number: int) -> Iterator[tuple[str, Any]]:
+        """(name, value) of what is unpacked when a point or a source is opened."""
+        for target, results in self.findings.targets.items():
+            yield f"detail {number} {target}", detail(results, self.folder / "tables" / target)
+            if results["deep"]:
+                yield f"source {number} {target}", source(results, self)
+
+
+def columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Block:
+    """Rows as {name: values}."""
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def main(sides: Sequence[ShownSide]) -> Block:
+    """The block that every view needs: sides with their points, and what the columns mean."""
+    return {
+        "sides": [side_of(side) for side in sides],
+        "columns": [
+            {k: v for k, v in asdict_plain(column).items() if v not in ("", (), None, False)}
+            for column in COLUMNS
+        ],
+        "metrics": {m.key: [m.label, m.unit, m.meaning] for m in METRICS.values()},
+        "limiters": {name: limiter.label(name) for name in (*UNITS, *limiter.WAITS)},
+        "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()},
+        "groups": {r: name for name, found in stalltree.GROUPS.items() for r in found},
+    }
+
+
+def asdict_plain(column: Any) -> Block:
+    """A column's declaration without its function."""
+    named = ("name", "kind", "unit", "formula", "terms", "keys", "main", "evidence")
+    return {name: getattr(column, name) for name in named} | {"source": column.source}
+
+
+def side_of(side: ShownSide) -> Block:
+    """One capture's targets, points and machine."""
+    all_results = list(side.findings.targets.values())
+    machine = side.findings.optional("environment_info")
+    if not all_results and not machine:
+        raise BadInput(side.folder, "no results here: results/<target>_results.json")
+    measured = together(results["provenance"] for results in all_results)
+    provenance = measured or machine["provenance"]
+    return {
+        "name": provenance["recording"] or side.folder.name,
+        "provenance": provenance,
+        "machine": machine,
+        "jit": side.findings.optional("jit_analysis"),
+        "targets": [target_of(results, side.findings.source_index) for results in all_results],
+        "points": points(all_results),
+        "struck": side.findings.struck,
+        "stopped": side.findings.stopped,
+        "warnings": [warned for results in all_results for warned in results["warnings"]],
+    }
+
+
+def target_of(results: Results, index: Any) -> Block:
+    """What the overview says of one target, as the Markdown pages do."""
+    found = contexts.target_section(results, index)
+    best = found["best"]
+    return {
+        **{k: found[k] for k in ("name", "title", "base", "total", "good", "ceilings")},
+        "axis": found["axis"].name,
+        "rate": found["axis"].rate,
+        "best": best and best["id"],
+        "noise": results["noise"],
+        "prices": list(prices(results)),
+        "opportunities": found["opportunities"],
+    }
+
+
+def points(all_results: Sequence[Results]) -> Block:
+    """All points of a side: identity, parameters, every column of the measurement, and the roofline's terms."""
+    found = [(results["target"], point) for results in all_results for point in results["points"]]
+    rows = [point["measurement"] for _, point in found]
+    kinds = tensor_kinds(all_results)
+    bound = environment().get_template("_macros.j2").module.limiter  # type: ignore[attr-defined]
+    order = dict.fromkeys(name for _, point in found for name in point["params"])
+    return {
+        "id": [point["point"] for _, point in found],
+        "target": [target for target, _ in found],
+        "status": [point["status"] for _, point in found],
+        "reason": [point["reason"] for _, point in found],
+        "params": columns([point["params"] for _, point in found], order),
+        "measurement": columns(rows, (column.name for column in COLUMNS)),
+        "limiter": [row["limiter"] for row in rows],
+        "limited_by": [str(bound(row)).strip() for row in rows],
+        "instruction": [kinds.get(point["point"]) for _, point in found],
+        "work": {
+            name: [total(k["metrics"].get(key) for k in point["kernels"]) for _, point in found]
+            for name, key in WORK.items()
+        },
+        "roofs": {key: [_of_main(point, key) for _, point in found] for key in ROOFS},
+        "struck": [[n for n, v in row.items() if isinstance(v, Struck)] for row in rows],
+    }
+
+
+def _of_main(point: Point, key: str) -> float | None:
+    main = main_kernel(point["kernels"])
+    return main["metrics"].get(key) if main else None
+
+
+def prices(results: Results) -> Iterator[Block]:
+    """The choices of a target with every pair that prices them."""
+    target = known().get(results["target"])
+    for choice in target.prices if target else ():
+        found = choices.prices(choice, results)
+        if found:
+            called = {"key": choice.key, "title": choice.title, "called": choice.called}
+            yield called | {
+                "pairs": [asdict(price) | {"fixed": dict(price.fixed)} for price in found]
+            }
+
+
+def detail(results: Results, tables: Path) -> Block:
+    """What the page of a point shows beyond its row: samples, kernels, stalls, rules, timeline.
+
+    Lists by point stand in the order of the target's points; ``kernels.point`` and
+    ``timeline.point`` count within it.
+    """
+    found = results["points"]
+    place: dict[str | None, int] = {point["point"]: at for at, point in enumerate(found)}
+    kernels = [kernel for point in found for kernel in point["kernels"]]
+    timing = [row for row in read(tables, "timing") if row["point"] in place]
+    return {
+        "id": list(place),
+        "check": columns([point["check"] for point in found], ("rel_l2", "max_abs", "tolerance")),
+        "info": [point["info"] for point in found],
+        "problems": [point["problems"] for point in found],
+        "samples": [_known(point["samples"]) for point in found],
+        "runs": [_known(point["runs"]) for point in found],
+        "timing": {"point": [place[row["point"]] for row in timing]} | columns(timing, CONDITIONS)
+        | columns(timing, [n for n in (timing[0] if timing else ()) if n.endswith("left_out_us")]),
+        "kernels": {"point": [place.get(kernel["point"]) for kernel in kernels]}
+        | columns(kernels, KERNEL)
+        | kernel_columns(kernels),
+        "counters": counters(kernels, read(tables, "metrics")),
+        "timeline": timeline(read(tables, "timeline"), place),
+    }  # fmt: skip
+
+
+def _known(series: Mapping[str, Any]) -> Block:
+    return {name: values for name, values in series.items() if values}
+
+
+def kernel_columns(kernels: Sequence[Kernel]) -> Block:
+    """Metrics and stalls of kernels as columns by key and reason; stall trees; rules with their texts once."""
+    keys = dict.fromkeys(key for kernel in kernels for key in kernel["metrics"])
+    texts: dict[str, int] = {}
+    parts: dict[str, int] = {}
+    return {
+        "metrics": columns([kernel["metrics"] for kernel in kernels], keys),
+        "stalls": [
+            [[s["reason"], s["kind"], s["ratio"], s["share"], s["samples"]] for s in kernel["stalls"]]
+            for kernel in kernels
+        ],
+        "breakdown": [
+            [
+                [part["parent"], parts.setdefault(part["counter"], len(parts)), part["unit"], part["pct"]]
+                for part in kernel["breakdown"]
+            ]
+            for kernel in kernels
+        ],
+        "parts": list(parts),
+        "tree": [tree(kernel) for kernel in kernels],
+        "rules": [
+            [
+                [r["rule"], r["section"], r["type"], r["speedup_pct"], r["speedup_type"],
+                 texts.setdefault(r["message"], len(texts))]
+                for r in kernel["rules"]
+            ]
+            for kernel in kernels
+        ],
+        "texts": list(texts),
+    }  # fmt: skip
+
+
+def tree(kernel: Kernel) -> Block | None:
+    """The stall tree of a kernel: {issued, basis, samples, reasons: [[reason, share, of_stalls, ±]]}."""
+    found = stalltree.stall_tree(kernel)
+    if found is None:
+        return None
+    reasons = [
+        [r.reason, group.name, r.share, r.of_stalls, r.uncertainty]
+        for group in found.groups
+        for r in group.reasons
+    ]
+    return {"issued": found.issued, "basis": found.basis, "samples": found.samples, "reasons": reasons}  # fmt: skip
+
+
+def counters(kernels: Sequence[Kernel], rows: Sequence[Any]) -> Block:
+    """Registry key -> the ncu counters that it was read from, by kernel: places in ``names``."""
+    place = {(kernel["report"], kernel["kernel"]): at for at, kernel in enumerate(kernels)}
+    names: dict[str, int] = {}
+    read_from: dict[str, list[int | None]] = defaultdict(lambda: [None] * len(kernels))
+    for row in rows:
+        at = place.get((row["report"], row["kernel"]))
+        if at is not None:
+            read_from[row["key"]][at] = names.setdefault(row["metric"], len(names))
+    return {"names": list(names), "of": dict(read_from)}
+
+
+def timeline(operations: Sequence[Operation], place: Mapping[str | None, int]) -> Block:
+    """The operations of points' launches; times in ns from the first start (or call) of their launch."""
+    rows = [op for op in operations if op["point"] in place and op["launch"] is not None]
+    keys = [(place[op["point"]], op["launch"]) for op in rows]
+    first: dict[Any, int] = {}
+    for key, op in zip(keys, rows, strict=True):
+        start = min(op["start_ns"], op["api_start_ns"] or op["start_ns"])
+        first[key] = min(first.get(key, start), start)
+    out: Block = {"point": [at for at, _ in keys], "report": sorted({op["report"] for op in rows})}
+    out |= columns(rows, OPERATION)
+    for name in ("start_ns", "api_start_ns"):
+        out[name] = [
+            None if time is None else time - first[key]
+            for time, key in zip(out[name], keys, strict=True)
+        ]
+    return out
+
+
+def source(results: Results, side: ShownSide) -> list[Block]:
+    """Instructions of each deep kernel with their samples by reason, for the source view."""
+    index, version = side.findings.source_index, results["provenance"].get("flashinfer")
+    root = hotlines.installed(version)
+    return [_listed(kernel, side.evidence, index, root) for kernel in results["deep"]]
+
+
+def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Block:
+    by_pc: dict[int, list[Line]] = defaultdict(list)
+    for row in kernel.get("lines") or ():
+        by_pc[row["pc"]].append(row)
+    sass = {pc: rows[0]["sass"] for pc, rows in by_pc.items()} | _listing(kernel, evidence)
+    firsts = [rows[0] for rows in by_pc.values()]
+    places = {(r["file"], r["line"]) for r in firsts if r["file"] and r["line"]}
+    return {
+        **{name: value for name, value in kernel.items() if name in (*KERNEL, "point", "metrics")},
+        "tree": tree(kernel),
+        "pc": list(by_pc),
+        "sass": [sass[pc] for pc in by_pc],
+        "file": [r["file"] for r in firsts],
+        "line": [r["line"] for r in firsts],
+        "samples": [
+            [[r["reason"], r["samples"], r["samples_not_issued"]] for r in rows]
+            for rows in by_pc.values()
+        ],
+        "places": [
+            [file, line, hotlines.enclosing(index, file, line), hotlines.text_of(root, file, line)]
+            for file, line in sorted(places)
+        ],
+    }
+
+
+def _listing(kernel: Kernel, evidence: Path) -> dict[int, str]:
+    """Instruction text by pc from the listing beside a recorded report; the table has the hottest alone."""
+    path = listing.place(evidence / kernel["report"])
+    if not path.exists():
+        return {}
+    for listed in read_json(path)["kernels"]:
+        if listed["kernel"] == kernel["kernel"]:
+            return {pc: text for pc, text, _, _ in listed["instructions"]}
+    return {}

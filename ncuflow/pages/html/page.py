@@ -1,0 +1,134 @@
+"""One HTML file with all evidence of one or more captures, to open from a disk, without a network.
+
+ncuflow report outputs/<machine> --evidence ROOT --out report.html
+ncuflow report BASE HEAD --evidence BASE_ROOT HEAD_ROOT --comparison compare.json --out report.html
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import html
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from graphlib import TopologicalSorter
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from ncuflow.evidence.provenance import one_line
+from ncuflow.io import UsageError, read_json, resource, write_text
+from ncuflow.pages.html import columns as html_columns
+from ncuflow.pages.html import prose as html_prose
+from ncuflow.pages.html.columns import ShownSide
+
+FOLDER = "templates/html"
+_IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+LEVEL = 6  # of the compression: 9 takes twice as long for 1 % less
+
+
+def report(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> str:
+    """The text of the file. Raises BadInput for a number that cannot be true, as the other pages do."""
+    folder = resource(FOLDER)
+    blocks = dict(_blocks(sides, comparisons))
+    libraries, code = vendored(folder), script(folder)
+    origin = blocks["main"]["sides"][-1]["provenance"]
+    names = " → ".join(side["name"] for side in blocks["main"]["sides"])
+    return Template((folder / "page.html").read_text(encoding="utf-8")).substitute(
+        title=html.escape(names),
+        origin=html.escape(one_line(origin)),
+        policy=policy([*libraries, code]),
+        style=(folder / "style.css").read_text(encoding="utf-8"),
+        blocks="\n".join(
+            [
+                *(_packed("library", text) for text in libraries),
+                *(_packed("block", _json(value), name) for name, value in blocks.items()),
+            ]
+        ),
+        script=f'<script type="module">{code}</script>',
+    )
+
+
+def _blocks(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """(name, JSON value), ``main`` first."""
+    yield "main", html_columns.main(sides)
+    for number, side in enumerate(sides):
+        yield from side.blocks(number)
+        if claims := side.findings.optional("claims"):
+            yield f"claims {number}", claims
+    if comparisons:
+        yield "compare", list(comparisons)
+    elif prose := html_prose.pages(sides[-1].folder / "reports"):
+        yield "prose", prose
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _packed(kind: str, text: str, name: str = "") -> str:
+    """Text as an element that the page unpacks, found by its kind and name."""
+    packed = base64.b64encode(zlib.compress(text.encode(), LEVEL)).decode()
+    return (
+        f'<script type="application/x-deflate" data-{kind}="{html.escape(name)}">{packed}</script>'
+    )
+
+
+def vendored(folder: Path) -> list[str]:
+    """The libraries, each under its licence. Raises ValueError where a file is not the one that is declared."""
+    texts = []
+    for library in read_json(folder / "vendor" / "libraries.json"):
+        text = (folder / "vendor" / library["file"]).read_text(encoding="utf-8")
+        if hashlib.sha256(text.encode()).hexdigest() != library["sha256"]:
+            raise ValueError(f"{library['file']} is not {library['name']} {library['version']}")
+        licence = (folder / "vendor" / library["licence"]).read_text(encoding="utf-8").strip()
+        texts.append(f"/*! {licence}\n*/\n{text}")
+    return texts
+
+
+def script(folder: Path) -> str:
+    """The page's modules in one script, each a scope of its own: a file on a disk can import no other."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.js"))}
+    needs = {name: [of for _, of in _IMPORT.findall(text)] for name, text in texts.items()}
+    order = TopologicalSorter(needs).static_order()
+    return "\n".join(_scope(name, texts[name]) for name in order)
+
+
+def _scope(name: str, text: str) -> str:
+    """A module as a function that is called once and gives what the module exports."""
+    exported = ", ".join(found for _, found in _EXPORT.findall(text))
+    body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = \2_js;", text))
+    return f"const {name}_js = (() => {{\n{body}return {{ {exported} }};\n}})();\n"
+
+
+def policy(scripts: Sequence[str]) -> str:
+    """A content security policy under which these scripts run, no other does, and nothing is requested."""
+    hashes = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    rest = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src {allowed}; {rest}"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", type=Path, metavar="outputs", help="folders with results and tables")  # fmt: skip
+    parser.add_argument("--evidence", nargs="+", type=Path, required=True, help="of each folder, in their order")  # fmt: skip
+    parser.add_argument("--comparison", nargs="+", type=Path, default=[], help="of each folder with the next")  # fmt: skip
+    parser.add_argument("--targets", nargs="*", help="shown; default: all of the folder")
+    parser.add_argument(
+        "--no-strict", action="store_true", help="strike impossible numbers through instead"
+    )
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    if len(args.evidence) != len(args.folders):
+        raise UsageError("--evidence: one folder for each of outputs")
+    sides = [
+        ShownSide(folder, evidence, not args.no_strict, args.targets)
+        for folder, evidence in zip(args.folders, args.evidence, strict=True)
+    ]
+    write_text(args.out, report(sides, [read_json(path) for path in args.comparison]))

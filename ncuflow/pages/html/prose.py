@@ -1,0 +1,70 @@
+"""The guide's prose inside the HTML page: the Markdown pages rendered, their links leading to the page's own views."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from ncuflow.pages.markdown.guide import anchor
+
+PAGES = {"kernel-dev-guide": "Kernel developer guide", "final-report": "Final report", "jit": "JIT"}
+# Where a link to a page that has a view of its own leads.
+VIEWS = {
+    "analysis": "points",
+    "claims": "claims",
+    "environment": "environment",
+    "INDEX": "overview",
+}
+
+
+def pages(folder: Path) -> list[dict[str, Any]]:
+    """[{name, title, html, toc: [[level, text, anchor]]}] of the pages that are there.
+
+    Text of a page is never markup here: HTML in it is shown as it is written.
+    """
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    found = ((name, folder / f"{name}.md") for name in PAGES)
+    return [_page(markdown, name, path) for name, path in found if path.exists()]
+
+
+def _page(markdown: MarkdownIt, name: str, path: Path) -> dict[str, Any]:
+    tokens = markdown.parse(path.read_text(encoding="utf-8"))
+    toc = []
+    for at, token in enumerate(tokens):
+        if token.type == "heading_open":
+            text = tokens[at + 1].content
+            token.attrSet("id", f"{name}/{anchor(text)}")
+            toc.append([int(token.tag[1]), text, anchor(text)])
+        if token.children:
+            token.children = [_relinked(child, name) for child in token.children]
+    html = markdown.renderer.render(tokens, markdown.options, {})
+    return {"name": name, "title": PAGES[name], "html": html, "toc": toc}
+
+
+def _relinked(token: Token, page: str) -> Token:
+    """A link into the pages leads to a view; a picture, which the views draw, is its name."""
+    if token.type == "image":
+        return Token("text", "", 0, content="")
+    if token.type == "link_open":
+        token.attrSet("href", _view(str(token.attrGet("href") or ""), page))
+    return token
+
+
+def _view(link: str, page: str) -> str:
+    """A link of a Markdown page as one of this page; one that leads away stays."""
+    if "://" in link:
+        return link
+    path, _, at = link.partition("#")
+    name = path.rsplit("/", 1)[-1].removesuffix(".md") if path else page
+    if name in PAGES:
+        return f"#/guide?page={name}" + (f"&at={at}" if at else "")
+    if name in VIEWS:
+        return f"#/{VIEWS[name]}"
+    return (
+        f"#/points?q=target:{name}"
+        if path.endswith(".md")
+        else f"#/points?q=target:{Path(path).parent.name}"
+    )

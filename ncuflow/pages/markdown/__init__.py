@@ -1,0 +1,1 @@
+"""Findings become Markdown and figures."""

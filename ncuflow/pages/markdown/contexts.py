@@ -1,0 +1,158 @@
+"""Contexts: what each page's template is given. Numbers are chosen here and formatted there."""
+
+from __future__ import annotations
+
+from functools import cache
+from statistics import median
+from typing import Any
+
+from ncuflow.evidence.provenance import together
+from ncuflow.findings import noise
+from ncuflow.model import Measurement, Point, Results
+from ncuflow.pages import Context
+from ncuflow.pages.markdown import guide, guide_choices, opportunities
+from ncuflow.pages.markdown.findings import Findings
+from ncuflow.pages.markdown.series import axis_of, best, spread, usual
+from ncuflow.target.contract import known
+
+MOST_ROWS = 24  # of a table on a page; the CSV beside it has them all
+
+
+def page_context(page: str, findings: Findings, target: str | None) -> Context:
+    """The template context of a page. A target's page reads that target's results and no other."""
+    if page == "target":
+        if target is None:
+            raise ValueError("page target: needs --target")
+        section = target_section(findings.target(target), findings.source_index)
+        return {"provenance": section["provenance"], "t": section}
+    if page == "jit":
+        jit = findings.optional("jit_analysis")
+        return {"provenance": jit["provenance"], "jit": jit}
+    machine = findings.optional("environment_info")
+    context: Context = {
+        "provenance": machine["provenance"],
+        "jit": findings.optional("jit_analysis"),
+        "targets": _sections(findings),
+    }
+    measured = together(results["provenance"] for results in findings.targets.values())
+    context["provenance"] = measured or machine["provenance"]
+    context["stopped"] = [(title(name), reason) for name, reason in findings.stopped.items()]
+    records = findings.optional("claims")
+    if records is not None:
+        records = findings.optional("claims_summary") | {"claims": records}
+    context["claims"] = records
+    if page == "final-report":
+        context["choices"] = [
+            choice
+            for results in findings.targets.values()
+            for choice in guide_choices.shown_choices(results).values()
+            if choice["summary"]
+        ]
+    if page == "kernel-dev-guide":
+        context |= guide.context(findings, context["targets"])
+    return context
+
+
+@cache  # the pages over all targets say the same of each
+def _sections(findings: Findings) -> dict[str, Context]:
+    return {
+        name: target_section(found, findings.source_index)
+        for name, found in findings.targets.items()
+    }
+
+
+def title(name: str) -> str:
+    """The title of a target; its name where the evidence is of one that is not here."""
+    target = known().get(name)
+    return target.title if target else name.replace("_", " ").capitalize()
+
+
+def target_section(results: Results, index: Any = None) -> Context:
+    """What pages say of one target; index: of the FlashInfer that was measured."""
+    points, target = results["points"], known().get(results["target"])
+    good = [p for p in points if p["status"] == "ok"]
+    axis = axis_of(good)
+    top = best(good, axis.rate)
+    named = {kernel["point"] for kernel in results["deep"]} | {top["point"] if top else None}
+    shown = [
+        _shown(p)
+        | {"noise": noise.floor_at("time_cold_us", p["measurement"], results.get("noise") or {})}
+        for p in spread(good, MOST_ROWS, named)
+    ]
+    floors = [
+        p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
+    ]
+    return {
+        "name": results["target"],
+        "title": title(results["target"]),
+        "provenance": results["provenance"],
+        "ceilings": results["ceilings"],
+        "axis": axis,
+        "base": ", ".join(f"{name} {value}" for name, value in usual(good, axis)),
+        "total": len(points),
+        "good": len(good),
+        "warnings": results.get("warnings") or [],
+        "not_good": [p for p in points if p["status"] != "ok"],
+        "incomplete": _by_problem(good),
+        "shown": shown,
+        "best": top and _shown(top),
+        "floor": median(floors) if floors else None,
+        "sustained": [p for p in shown if p["m"].get("time_sustained_us")],
+        "throttled": any(
+            p["measurement"].get(name)
+            for p in good
+            for name in ("throttle_cold", "throttle_sustained")
+        ),
+        "paced": any(_paced(p["measurement"]) for p in good),
+        "limiters": _limiters(good),
+        "launches": sum(
+            m["time_cold_us"] < 2 * m["time_floor_us"]
+            for m in (p["measurement"] for p in good)
+            if m["time_cold_us"] and m.get("time_floor_us")
+        ),
+        "opportunities": opportunities.rows(results, index),
+        "looked": bool(target and target.opportunities),
+        "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
+        "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),
+    }
+
+
+def _paced(m: Measurement) -> bool:
+    """Whether the GPU runs a launch at least as fast as the host makes one."""
+    host, hot = m["host_launch_us"], m["time_hot_us"]
+    return host is not None and hot is not None and host >= hot
+
+
+def _shown(point: Point) -> Context:
+    m = point["measurement"]
+    return {
+        "label": point["point"].split("/", 1)[1],
+        "id": point["point"],
+        "m": m,
+        "params": point["params"],
+    }
+
+
+def _by_problem(points: list[Point]) -> list[tuple[str, list[str]]]:
+    """(what is missing, the points that lack it), in the order of the points."""
+    found: dict[str, list[str]] = {}
+    for point in points:
+        if problems := point["measurement"]["problems"]:
+            found.setdefault(problems, []).append(point["point"])
+    return list(found.items())
+
+
+def _limiters(points: list[Point]) -> list[Context]:
+    """How many points each limiter bounds, the most frequent first, with the range of sizes; those without counters aside."""
+    groups: dict[str, list[Context]] = {}
+    for point in points:
+        if point["measurement"]["verdict"] is not None:
+            groups.setdefault(point["measurement"]["limiter"], []).append(_shown(point))
+    return [
+        {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time)}
+        for name, members in sorted(groups.items(), key=lambda g: -len(g[1]))
+    ]  # fmt: skip
+
+
+def _time(shown: Context) -> float:
+    return float(shown["m"]["time_cold_us"] or 0)

@@ -1,0 +1,95 @@
+"""Choices of a target for the guide: their pairs, how they fared, and what the rows are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import mode
+from typing import Any
+
+from ncuflow.findings.choices import Price, prices, summary
+from ncuflow.findings.columns import BY_NAME
+from ncuflow.model import Point, Results
+from ncuflow.pages import Context
+from ncuflow.pages.markdown import opportunities
+from ncuflow.pages.markdown.series import spread
+from ncuflow.target.contract import Choice, Knob, known
+
+MOST_ROWS = 8
+METRICS = {
+    "time_cold_us": "cold time",
+    "time_hot_us": "hot time",
+    "host_launch_us": "host time of the call",
+}
+
+
+def shown_choices(results: Results) -> dict[str, Context]:
+    """Choice key -> {choice, summary (None without pairs), rows}."""
+    target = known().get(results["target"])
+    return {c.key: _shown(c, results) for c in (target.prices if target else ())}
+
+
+def knobs(results: Results, shown: dict[str, Context], index: Any) -> list[Context]:
+    """[{knob, default, place, price}]: the settings of a target's API, the price by the summary of its choice."""
+    target = known().get(results["target"])
+    return [
+        {
+            "knob": knob,
+            "default": _default(knob, index),
+            "place": opportunities.place(knob.symbol, results["target"], index),
+            "price": shown.get(knob.choice),
+        }
+        for knob in (target.knobs if target else ())
+    ]
+
+
+def _default(knob: Knob, index: Any) -> str | None:
+    parameters = ((index or {}).get("signatures") or {}).get(knob.signature) or ()
+    return next((p["default"] for p in parameters if p["name"] == knob.name), None)
+
+
+def _shown(choice: Choice, results: Results) -> Context:
+    found = prices(choice, results)
+    first = [p for p in found if p.metric == choice.metrics[0]]
+    usual = _usual(found)
+    return {
+        "choice": choice,
+        "target": results["target"],
+        "summary": summary(first),
+        "metric": METRICS.get(choice.metrics[0], BY_NAME[choice.metrics[0]].formula),
+        "rows": [_row(p, usual) for p in spread(found, MOST_ROWS)],
+        "base": _named(usual.items()),
+        "more": max(0, len(found) - MOST_ROWS),
+        "pairs": _pairs(first, results["points"]),
+        "several": len(choice.metrics) > 1,
+    }
+
+
+def _pairs(found: list[Price], points: list[Point]) -> list[Context]:
+    """The two points of each price: {price, params (of the base), other_params, base, other (their measurements)}."""
+    by_id = {point["point"]: point for point in points}
+    return [
+        {
+            "price": p,
+            "params": by_id[p.base_point]["params"],
+            "other_params": by_id[p.other_point]["params"],
+            "base": by_id[p.base_point]["measurement"],
+            "other": by_id[p.other_point]["measurement"],
+        }
+        for p in found
+    ]
+
+
+def _usual(found: list[Price]) -> dict[str, Any]:
+    """The parameters that tell the pairs apart, each with its most frequent value."""
+    values = {name: [dict(p.fixed)[name] for p in found] for name, _ in found[0].fixed} if found else {}  # fmt: skip
+    return {name: mode(v) for name, v in values.items() if len(set(v)) > 1}
+
+
+def _named(settings: Iterable[tuple[str, Any]]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings)
+
+
+def _row(price: Price, usual: dict[str, Any]) -> Context:
+    apart = [(name, value) for name, value in price.fixed if name in usual and value != usual[name]]
+    label = _named(apart) or ("base" if usual else f"`{price.base_point.split('/', 1)[1]}`")
+    return {"label": label, "metric": METRICS[price.metric], "price": price}

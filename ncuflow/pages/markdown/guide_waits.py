@@ -1,0 +1,124 @@
+"""Waits: the stall trees and hot lines of the guide, and the kernels they are shown for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ncuflow.findings import hotlines, limiter, stalltree
+from ncuflow.findings.join import is_torchs, main_kernel
+from ncuflow.findings.kernelname import decode
+from ncuflow.io import read_yaml, resource
+from ncuflow.model import Kernel, Point
+from ncuflow.pages import Context
+from ncuflow.target.contract import known
+
+MOST_TREES = 4
+REMEDIES: dict[str, str] = read_yaml(resource("templates/guide/remedies.yaml"))
+LEAST_SHOWN = 0.005  # of all cycles: a smaller reason is not drawn
+
+
+def trees(points: list[Point], deep: list[Kernel]) -> list[Context]:
+    """One stall tree per kind of kernel: of its deep profile, else of its longest point in the sweep.
+
+    Each: {point, kernel, deep, tree, lines (drawn), top (reasons), rules (NVIDIA's), busiest (its
+    unit) and room (per cent of the time that is left beside that unit's work)}.
+    """
+    chosen: dict[str, tuple[str | None, Kernel, bool]] = {}
+    for kernel in deep:
+        if not is_torchs(kernel):
+            chosen.setdefault(_kind(kernel), (kernel["point"], kernel, True))
+    longest = sorted(points, key=lambda p: -(p["measurement"]["time_ncu_us"] or 0))
+    for point in longest:
+        main = main_kernel(point["kernels"])
+        if main is not None and not is_torchs(main):
+            chosen.setdefault(_kind(main), (point["point"], main, False))
+    found = (_shown(*kernel) for kernel in chosen.values())
+    return [shown for shown in found if shown][:MOST_TREES]
+
+
+def _kind(kernel: Kernel) -> str:
+    """Kernels that differ in what they wait for: by name, and by what their target tells them apart."""
+    found = decode(kernel["demangled"] or kernel["name"])
+    told = [target.apart[found.name] for target in known().values() if found.name in target.apart]
+    return " ".join([found.name, *(found.value(parameter) or "" for parameter in told)])
+
+
+def _shown(point: str | None, kernel: Kernel, deep: bool) -> Context | None:
+    tree = stalltree.stall_tree(kernel)
+    if tree is None:
+        return None
+    found = limiter.judge(kernel["breakdown"], kernel["metrics"])
+    return {
+        "point": point,
+        "kernel": kernel["name"],
+        "busiest": found.units[0].name if found.units else None,
+        "room": found.room,
+        "deep": deep,
+        "tree": tree,
+        "lines": drawn(tree),
+        "top": [(r, REMEDIES.get(r.reason), _most_at(kernel, r.reason)) for r in tree.top()],
+        "rules": stalltree.advice(kernel),
+    }
+
+
+def _most_at(kernel: Kernel, reason: str) -> str | None:
+    """The source line that most samples of a reason are of, ``prefill.cuh:1140``; None without samples."""
+    lines: Counter[str] = Counter()
+    for row in kernel.get("lines") or ():
+        if row["reason"] == reason and row["file"]:
+            lines[f"{row['file'].rpartition('flashinfer/')[2]}:{row['line']}"] += row["samples"]
+    return max(lines, key=lambda line: lines[line]) if lines else None
+
+
+def drawn(tree: stalltree.Tree) -> list[str]:
+    """The tree as text, a line per node, shares of active scheduler cycles right-aligned."""
+    rows: list[tuple[str, float, float | None]] = [
+        ("active scheduler cycles", 1.0, None),
+        ("├─ issued an instruction", tree.issued, None),
+        ("└─ issued nothing", tree.not_issued, None),
+    ]
+    groups = [g for g in tree.groups if g.share >= LEAST_SHOWN]
+    rest = tree.not_issued - sum(g.share for g in groups)
+    for at, group in enumerate(groups):
+        last = at == len(groups) - 1 and rest < LEAST_SHOWN / 10
+        rows.append((f"   {'└─' if last else '├─'} {group.name}", group.share, None))
+        rows += _reasons(group, "   " if last else "│  ")
+    if rest >= LEAST_SHOWN / 10:
+        rows.append(("   └─ all else", rest, None))
+    width = max(len(label) for label, _, _ in rows) + 2
+    return [
+        f"{label:<{width}}{100 * share:5.1f} %"
+        + ("" if error is None else f"  ± {100 * error:.1f}")
+        for label, share, error in rows
+    ]
+
+
+def _reasons(group: stalltree.Group, bar: str) -> list[tuple[str, float, float | None]]:
+    shown = [r for r in group.reasons if r.share >= LEAST_SHOWN]
+    out = []
+    for at, reason in enumerate(shown):
+        branch = "└─" if at == len(shown) - 1 else "├─"
+        error = None
+        if reason.uncertainty is not None and reason.of_stalls:
+            error = reason.uncertainty * reason.share / reason.of_stalls
+        out.append((f"   {bar}{branch} {reason.reason}", reason.share, error))
+    return out
+
+
+def hot_kernels(deep: list[Kernel], index: Any, version: str | None) -> list[Context]:
+    """The hot lines of each deep-profiled kernel; kernels without samples are left out."""
+    out = []
+    for kernel in deep:
+        lines = hotlines.hottest(kernel, index, version)
+        if lines and not is_torchs(kernel):
+            out.append(
+                {
+                    "point": kernel["point"],
+                    "kernel": kernel["name"],
+                    "lines": lines,
+                    "samples": sum(row["samples"] for row in kernel["lines"]),
+                    "coverage": hotlines.coverage(kernel),
+                }
+            )
+    return out

@@ -1,0 +1,34 @@
+"""The page of a machine: what it is, what it reaches and can measure. It needs no kernel's results.
+
+ncuflow machine-page --environment environment_info.json [--jit jit_analysis.json] --out FILE.md
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ncuflow.findings import stored
+from ncuflow.io import write_text
+from ncuflow.pages.markdown.rendering import environment
+
+
+def render(machine: Path, jit: Path | None = None) -> str:
+    """The text of the page of what `ncuflow environment` wrote; jit: what `ncuflow jit-results` wrote, if it was measured."""
+    found = stored.written(machine)
+    given = {
+        "provenance": found["provenance"],
+        "machine": found,
+        "jit": stored.written(jit) if jit else None,
+    }
+    return environment().get_template("environment.md.j2").render(given).rstrip() + "\n"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--environment", type=Path, required=True, help="environment_info.json")
+    parser.add_argument("--jit", type=Path, help="jit_analysis.json, where it was measured")
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    write_text(args.out, render(args.environment, args.jit))

@@ -1,0 +1,229 @@
+"""The page of a GPU that was not there: launches, kernels beside another architecture's, predictions, open claims.
+
+ncuflow static-page --results DIR --facts static.json.xz --measured DIR [--beside static.json.xz]
+                    [--modules static.json.xz…] --out FILE.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ncuflow.claims.audit import UNDECIDABLE
+from ncuflow.claims.predicted import OPEN, of_another_gpu
+from ncuflow.claims.record import CONFIRMED, REFUTED
+from ncuflow.findings import stored
+from ncuflow.findings.columns import BY_NAME
+from ncuflow.findings.kernelname import DecodedName, Decoder, canonical
+from ncuflow.findings.occupancy import occupancy_limit
+from ncuflow.io import read_json, write_text
+from ncuflow.model import Kernel, Results
+from ncuflow.pages import Context
+from ncuflow.pages.markdown.rendering import environment
+from ncuflow.static import dsl, sass
+from ncuflow.static.facts import Facts
+from ncuflow.target.contract import load, ordered
+
+ClaimRow = Mapping[str, Any]  # a claim as `ncuflow claims` wrote it
+# Column -> which instructions of the hot loop it counts.
+LOOP = {
+    "tensor": sass.FAMILIES[0],
+    "LDSM": "LDSM",
+    "async copies": "LDGSTS|UTMALDG",
+    "global loads": r"LDG\b",
+    "barriers": "BAR|SYNCS|WARPSYNC",
+    "MUFU": "MUFU",
+}
+
+
+def context(
+    results: Path, facts: Facts, beside: Facts | None, measured: Path, built: Sequence[Facts]
+) -> Context:
+    """What the template is given."""
+    found = stored.folder(results)
+    predicted = read_json(results / "predictions.json")
+    decoder = Decoder()
+    launched = [k for one in found.values() for p in one["points"] for k in p["kernels"]]
+    return {
+        "provenance": next(iter(found.values()))["provenance"],
+        "content": facts.content,
+        "beside": beside.content if beside else None,
+        "chapters": [
+            {"title": load(name).title, **_chapter(found[name], predicted, decoder)}
+            for name in ordered(list(found))
+        ],
+        "columns": list(LOOP),
+        "kernels": list(_kernels(launched, facts, beside)),
+        "predicted": predicted,
+        **_modules(built),
+        "claims": _claims(
+            read_json(results / "claims.json"),
+            read_json(measured / "claims.json"),
+            read_json(results / "claims_predicted.json"),
+        ),
+        "measured": read_json(measured / "claims_summary.json")["provenance"],
+    }
+
+
+def _chapter(found: Results, predicted: Mapping[str, Any], decoder: Decoder) -> Context:
+    times = {point["point"]: point for point in predicted["points"]}
+    rows, decoded = [], {}
+    for point in found["points"]:
+        for kernel in point["kernels"]:
+            name = kernel["demangled"] or kernel["name"]
+            shown = dsl.described(name)
+            if shown is None:  # CuTe DSL's have no template arguments
+                decoded[name] = decoder.decode(name)
+                shown = decoded[name].name
+            limit = occupancy_limit(kernel["metrics"])
+            rows.append({**kernel, "point": point["point"], "shown": shown, "limit": limit})
+    why: dict[str, list[str]] = {}
+    for p in found["points"]:
+        if p["status"] == "skipped" or p["problems"]:
+            why.setdefault(p["reason"] or "; ".join(p["problems"]), []).append(p["point"])
+    return {
+        "rows": rows,
+        "arguments": _arguments(list(decoded.values())),
+        "times": [
+            times[p["point"]] | {"id": p["point"]} for p in found["points"] if p["point"] in times
+        ],
+        "unsaid": why,
+    }
+
+
+def _arguments(decoded: Sequence[DecodedName]) -> Context:
+    """Kernel -> parameter -> its values in these launches, and what it means."""
+    kernels: dict[str, dict[str, Any]] = {}
+    for one in decoded:
+        parameters = kernels.setdefault(one.name, {}) if one.arguments else {}
+        for argument in (*one.arguments, *one.derived):
+            entry = parameters.setdefault(argument.parameter, {"values": {}, "meaning": None})
+            entry["values"][argument.value] = None
+            entry["meaning"] = argument.meaning or entry["meaning"]
+    return kernels
+
+
+def _kernels(launched: Sequence[Kernel], facts: Facts, beside: Facts | None) -> Iterator[Context]:
+    """Each launched kernel that was compiled, once: its facts on both architectures."""
+    for name in dict.fromkeys(canonical(k["demangled"]) for k in launched if k["demangled"]):
+        here = facts.kernels.get(name)
+        there = beside.kernels.get(name) if beside else None
+        if here:
+            yield {
+                "name": _short(name),
+                "sides": [side and {**side, "loop": _loop(side)} for side in (here, there)],
+            }
+
+
+def _modules(built: Sequence[Facts]) -> Context:
+    """Module -> architecture -> what came of compiling it there; the architectures from the oldest on."""
+    modules: dict[str, dict[str, Context]] = {}
+    for module in (m for one in built for m in one.modules()):
+        modules.setdefault(module["module"], {}).setdefault(module["arch"], module)
+    names = {arch for of_arch in modules.values() for arch in of_arch}
+    archs = sorted(names, key=lambda arch: int(re.sub(r"\D", "", arch)))
+    return {"modules": dict(sorted(modules.items())), "archs": archs}
+
+
+def _short(name: str) -> str:
+    """A kernel's name and template arguments without namespaces."""
+    return dsl.described(name) or name.replace("flashinfer::", "").replace("norm::", "")
+
+
+def _loop(kernel: Mapping[str, Any]) -> Context | None:
+    """Of the hot loop: instructions, and how many of each column of LOOP."""
+    hot = kernel["hot_loop"]
+    if hot is None:
+        return None
+    counted = {name: sass.count(hot["mix"], family) for name, family in LOOP.items()}
+    return {"instructions": hot["instructions"], **counted}
+
+
+def _claims(
+    static: Sequence[ClaimRow], measured: Sequence[ClaimRow], predicted: Mapping[str, ClaimRow]
+) -> Context:
+    """Claims by what decides them: here without a run, a measurement that holds on any GPU, a prediction, nothing.
+
+    A claim that was confirmed on another GPU is open here, unless it says why the GPU does not matter.
+    """
+    decided = {CONFIRMED, REFUTED}
+    there = {
+        r["id"]
+        for r in measured
+        if r["verdict"] in decided and (r["independent"] or r["published"]["gpu"] is None)
+    }
+    groups: dict[str, list[ClaimRow]] = {
+        name: [] for name in ("here", "there", "predicted", "elsewhere", "unstated", "open")
+    }
+    for record in static:
+        found = predicted.get(record["id"])
+        if record["verdict"] in decided:
+            name = "here"
+        elif record["id"] in there:
+            name = "there"
+        elif of_another_gpu(record["published"], record["architecture"]):
+            name = "elsewhere"
+        elif record["reason"].startswith(UNDECIDABLE):
+            name = "unstated"
+        else:
+            name = "predicted" if found and found["verdict"] != OPEN else "open"
+        groups[name].append({**record, "predicted": found, "lacking": _lacking(record)})
+    said = [r for group in ("predicted", "open") for r in groups[group] if r["predicted"]]
+    published = [r for r in said if r["predicted"]["figure"] is not None]
+    figures = {
+        kind: [r for r in published if r["predicted"]["expected"] is expected]
+        for kind, expected in (("measured", False), ("expected", True))
+    }
+    inside = {kind: sum(map(_inside, rows)) for kind, rows in figures.items()}
+    return {"total": len(static), **groups, "figures": figures, "inside": inside}
+
+
+def _inside(record: ClaimRow) -> bool:
+    """Whether the published figure lies inside the interval."""
+    found = record["predicted"]
+    return bool(found["low"] <= found["figure"] <= found["high"])
+
+
+def _lacking(record: ClaimRow) -> str:
+    """What kind of evidence an open claim needs, of the columns that its reason names; else what it says itself."""
+    words = set(re.findall(r"\w+", record["reason"]))
+    columns = [
+        c for name, c in BY_NAME.items() if any(w == name or w.endswith(f"_{name}") for w in words)
+    ]
+    sources = {column.source for column in columns}
+    if any(column.name.endswith("_measured") for column in columns):
+        return "a ceiling measured on this GPU"
+    if any(word.startswith("stall_") for word in words):
+        return "stall reasons, which are counters"
+    if "ncu" in sources:
+        return "counters"
+    if {"events", "nsys"} & sources:
+        return "a measured time"
+    return str(record["needs"] or record["reason"])
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--results", type=Path, required=True, help="of tier S, with claims and predictions"
+    )
+    parser.add_argument(
+        "--facts", type=Path, required=True, help="static facts of the architecture"
+    )
+    parser.add_argument("--beside", type=Path, help="those of another one")
+    parser.add_argument(
+        "--modules", type=Path, nargs="*", default=[], help="facts to list modules of"
+    )
+    parser.add_argument("--measured", type=Path, required=True, help="results of the measured GPU")
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    facts = Facts(read_json(args.facts))
+    beside = Facts(read_json(args.beside)) if args.beside else None
+    built = [Facts(read_json(path)) for path in args.modules]
+    given = context(args.results, facts, beside, args.measured, built)
+    text = environment().get_template("static.md.j2").render(given)
+    write_text(args.out, text.rstrip() + "\n")

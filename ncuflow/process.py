@@ -1,0 +1,172 @@
+"""Child processes: a minimal environment, streamed output, a time limit for the whole group."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncuflow.io import CommandError
+from ncuflow.private import SENSITIVE
+
+# Only these reach a profiled program: nsys stores the environment it sees, verbatim.
+PASSED = re.compile(
+    r"^(PATH|HOME|LANG|LC_ALL|TZ|TMPDIR|VIRTUAL_ENV|LD_LIBRARY_PATH|MAX_JOBS|CC|CXX|XDG_CACHE_HOME"
+    r"|OMP_NUM_THREADS|PYTHON\w*|CUDA_\w+|NVIDIA_\w+|FLASHINFER_\w+|TVM_FFI_\w+|TORCH_CUDA_ARCH_LIST"
+    r"|NCUFLOW_\w+|TRITON_CACHE_DIR)$"
+)
+GRACE_S = 10.0
+QUERY_S = 20.0  # that a quick query may take
+PR_SET_PDEATHSIG = 1
+
+
+class CaptureError(CommandError):
+    """A capture that cannot go on: the exit status, and the line that is shown."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a child ended: exit status (-n for signal n), time limit hit, seconds."""
+
+    returncode: int
+    timed_out: bool
+    wall_s: float
+
+
+def minimal_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The allow-listed part of `environ` (default: this process's) without secrets."""
+    source = os.environ if environ is None else environ
+    return {k: v for k, v in source.items() if PASSED.match(k) and not SENSITIVE.search(k)}
+
+
+def run_child(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    on_line: Callable[[str], None] = lambda line: None,
+    cwd: Path | None = None,
+    capture: bool = True,
+    inherited: Sequence[int] = (),
+    waited: Callable[[], float] = lambda: 0.0,
+) -> Outcome:
+    """Run `command` in its own process group, hand each line of its output to `on_line`.
+
+    inherited: file descriptors that it and its children keep open. waited: seconds that do not count so far, because the
+    program waited for its turn. At `timeout` seconds, or when this process is interrupted, the whole group is ended.
+    Raises CaptureError if the program does not exist.
+    """
+    started = time.monotonic()
+    try:
+        child = subprocess.Popen(
+            list(command),
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL if capture else None,
+            stdout=subprocess.PIPE if capture else None,
+            stderr=subprocess.STDOUT if capture else None,
+            start_new_session=capture,
+            pass_fds=inherited,
+            preexec_fn=die_with_parent,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise CaptureError(f"{command[0]}: {error.strerror}") from error
+    reader = threading.Thread(target=_pump, args=(child, on_line), daemon=True)
+    reader.start()
+    timed_out = False
+    try:
+        while timeout is not None and child.poll() is None:
+            left = timeout + waited() - (time.monotonic() - started)
+            if left <= 0:
+                raise subprocess.TimeoutExpired(child.args, timeout)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(left)
+        child.wait()
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        end_group(child, group=capture)
+    except BaseException:
+        end_group(child, group=capture)
+        raise
+    reader.join(GRACE_S)
+    return Outcome(child.returncode, timed_out, time.monotonic() - started - waited())
+
+
+def end_group(child: subprocess.Popen[str], group: bool = True) -> None:
+    """Interrupt, terminate, kill the child (and its group); a profiler may yet save its report."""
+    for sign, patience in (
+        (signal.SIGINT, GRACE_S),
+        (signal.SIGTERM, GRACE_S / 2),
+        (signal.SIGKILL, None),
+    ):
+        _signal(child, sign, group)
+        try:
+            child.wait(patience)
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    if group:
+        _signal(child, signal.SIGKILL, group)  # what the leader left behind
+
+
+def output_of(command: Sequence[str]) -> str | None:
+    """Standard output of a quick query, or None if the program is missing, fails or hangs."""
+    lines: list[str] = []
+    try:
+        outcome = run_child(command, timeout=QUERY_S, on_line=lines.append)
+    except CaptureError:
+        return None
+    return "\n".join(lines) if outcome.returncode == 0 and not outcome.timed_out else None
+
+
+def scrub_command(command: Iterable[str], root: Path | None = None) -> list[str]:
+    """A command for the record: programs by name, paths relative to `root` (default: here)."""
+    base = (root or Path.cwd()).resolve()
+    return [_scrub_word(word, base) for word in command]
+
+
+def _scrub_word(word: str, base: Path) -> str:
+    if word in (sys.executable, os.path.realpath(sys.executable)):
+        return "python"
+    head, equals, tail = word.partition("=")
+    if equals and tail.startswith("/"):
+        return f"{head}={_scrub_word(tail, base)}"
+    if not word.startswith("/"):
+        return word
+    path = Path(word)
+    return str(path.relative_to(base)) if path.is_relative_to(base) else path.name
+
+
+def _pump(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> None:
+    for line in child.stdout or ():
+        on_line(line.rstrip("\n"))
+
+
+def _signal(child: subprocess.Popen[str], sign: signal.Signals, group: bool) -> None:
+    try:
+        if group:
+            os.killpg(child.pid, sign)
+        else:
+            child.send_signal(sign)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+# Found beforehand: another thread may be loading torch, and holds what a look-up in the child would wait for.
+_prctl = ctypes.CDLL(None).prctl
+
+
+def die_with_parent() -> None:
+    """In a child before its program: if the parent is killed its GPU lock goes, and the child must not use the GPU."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

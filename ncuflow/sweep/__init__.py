@@ -1,0 +1,1 @@
+"""A sweep: points from settings, test lists, traces and dumps."""

@@ -1,0 +1,54 @@
+"""The plan of a batch: which points it holds, as ``points.json``.
+
+ncuflow plan --points '[{"id": …, "target": …, "params": {…}}, …]' --out points.json
+ncuflow plan --target decode --blocks '[{"batch": [1, 32]}]' --out points.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ncuflow.io import UsageError, write_json
+from ncuflow.sweep import points as sweep
+from ncuflow.target.contract import known, load
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--points", type=_points, help="the points, as JSON")
+    what.add_argument("--blocks", type=_objects, help="blocks of a sweep (with --target), as JSON")
+    parser.add_argument("--target", choices=list(known()), help="kernel target of the blocks")
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.blocks is not None and args.target is None:
+        raise UsageError("--blocks needs --target")
+    points = args.points
+    try:
+        if points is None:
+            points = [point.as_dict() for point in sweep.points(load(args.target), args.blocks)]
+        write_json(args.out, points)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _objects(text: str) -> list[dict[str, Any]]:
+    """A JSON list of one object or more."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
+    if not isinstance(found, list) or not found or not all(isinstance(o, dict) for o in found):
+        raise argparse.ArgumentTypeError("not a list of one object or more")
+    return found
+
+
+def _points(text: str) -> list[dict[str, Any]]:
+    points = _objects(text)
+    if not all({"id", "target", "params"} <= point.keys() for point in points):
+        raise argparse.ArgumentTypeError("a point without id, target and params")
+    return points

@@ -1,0 +1,175 @@
+"""A sweep: blocks of parameters become points, points become batches."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ncuflow.io import BadInput, read_json
+from ncuflow.target.launch import Written
+
+if TYPE_CHECKING:
+    from ncuflow.target.contract import Target
+
+Block = Mapping[str, Any]
+MOST = 2**31 - 1  # FlashInfer's indices have 32 bits
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One measured configuration of a kernel target. ``id`` is also its NVTX range name."""
+
+    id: str
+    target: str
+    params: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """{"id", "target", "params"}, as in points.json."""
+        return {"id": self.id, "target": self.target, "params": dict(self.params)}
+
+
+def expand(
+    blocks: Sequence[Block],
+    defaults: Mapping[str, Any],
+    choices: Mapping[str, Sequence[Any]] | None = None,
+) -> list[dict[str, Any]]:
+    """Parameter sets of a sweep.
+
+    A block maps a parameter to a value or a list of values: the product within a block, the union
+    of the blocks, in the order written, duplicates dropped, ``defaults`` for what is left out.
+    Raises ValueError for a parameter that ``defaults`` does not have, an empty list, or a value
+    that is none of the parameter's ``choices``; a parameter without choices is a number from 1 to MOST.
+    """
+    sets: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for block in blocks:
+        values = [_values(key, value, defaults, choices or {}) for key, value in block.items()]
+        for chosen in itertools.product(*values):
+            one = {**defaults, **dict(zip(block, chosen, strict=True))}
+            sets.setdefault(tuple(one.values()), one)
+    return list(sets.values())
+
+
+def _values(
+    key: str, value: Any, defaults: Mapping[str, Any], choices: Mapping[str, Sequence[Any]]
+) -> list[Any]:
+    """The checked values of one parameter of a block."""
+    if key not in defaults:
+        known = ", ".join(defaults)
+        raise ValueError(f"unknown parameter {key!r} in a sweep block; there are: {known}")
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not values:
+        raise ValueError(f"parameter {key!r} of a sweep block has no values")
+    for one in values:
+        # 64.0 and True equal 64 and 1, and would give a point another id
+        named = [(type(c), c) for c in choices.get(key, ())]
+        written = choices.get(key)
+        if isinstance(written, Written) and one in written:
+            continue
+        if key in choices and (type(one), one) not in named:
+            known = ", ".join(map(str, choices[key]))
+            known += f", or such as {written.example}" if isinstance(written, Written) else ""
+            raise ValueError(f"parameter {key!r} cannot be {one!r}; it is one of: {known}")
+        if key not in choices and (type(one) is not int or not 1 <= one <= MOST):
+            raise ValueError(
+                f"parameter {key!r} cannot be {one!r}; it is a number from 1 to 2^31 - 1"
+            )
+    return values
+
+
+def points(target: Target, blocks: Sequence[Block]) -> list[Planned]:
+    """Points of a kernel target's sweep, one an id.
+
+    Two parameter sets with one id describe the same launch (a page size of a ragged prefill, say);
+    the first stays. Raises ValueError as ``expand`` does.
+    """
+    try:
+        sets = expand(blocks, target.parameters, target.choices)
+    except ValueError as error:
+        raise ValueError(f"target {target.name}: {error}") from None
+    found: dict[str, Planned] = {}
+    for params in sets:
+        point = Planned(target.point_id(params), target.name, params)
+        found.setdefault(point.id, point)
+    return list(found.values())
+
+
+def read_points(path: Path, target: Target) -> list[Planned]:
+    """Points of a points.json, parameters completed by the target's defaults.
+
+    Raises BadInput if the file does not hold points of this target.
+    """
+    entries = read_json(path)
+    if not isinstance(entries, list) or not entries:
+        raise BadInput(path, "not a list of points")
+    return [_point(path, entry, target) for entry in entries]
+
+
+def _point(path: Path, entry: Any, target: Target) -> Planned:
+    if not isinstance(entry, dict) or not {"id", "target", "params"} <= entry.keys():
+        raise BadInput(path, "a point without id, target and params")
+    if entry["target"] != target.name:
+        raise BadInput(path, f"{entry['id']} is a point of {entry['target']}, not {target.name}")
+    try:
+        params, *others = expand([entry["params"]], target.parameters, target.choices)
+        if others:
+            raise ValueError("a parameter with several values")
+    except ValueError as error:
+        raise BadInput(path, f"{entry['id']}: {error}") from None
+    if target.point_id(params) != entry["id"]:
+        raise BadInput(
+            path, f"{entry['id']}: its parameters are those of {target.point_id(params)}"
+        )
+    return Planned(entry["id"], entry["target"], params)
+
+
+def pairs(target: Target, points: Sequence[Planned]) -> list[Planned]:
+    """The pairs of points that the target's choices tell apart, one after the other, each pair once.
+
+    The shortest and the longest of the bases, by their work, are paired with themselves as well: how
+    far two sides of a pair lie apart where nothing differs.
+    """
+    places = {
+        place: None
+        for choice in target.prices
+        for place in choice.pairs([point.params for point in points])
+    }
+    if not places:
+        return []
+    bases = sorted((base for base, _ in places), key=lambda base: target.work(points[base].params))
+    places |= dict.fromkeys((base, base) for base in (bases[0], bases[-1]))
+    return [points[place] for pair in places for place in pair]
+
+
+def batches(points: Sequence[Planned], size: int) -> dict[str, list[Planned]]:
+    """Batches of about ``size`` points, by name, in order.
+
+    Where a batch ends depends on the ids of its points alone (content-defined chunking), and its
+    name on the ids it holds: adding a point renames one batch or two, and the captures of the
+    others stay valid. A batch holds size/2 to 2*size points; the last may hold fewer.
+    """
+    if size < 1:
+        raise ValueError(f"batch size must be at least 1, not {size}")
+    smallest, largest = max(1, size // 2), 2 * size
+    found: dict[str, list[Planned]] = {}
+    batch: list[Planned] = []
+    for point in points:
+        batch.append(point)
+        ends = _digest(point.id) % max(1, size // 2) == 0
+        if (ends and len(batch) >= smallest) or len(batch) == largest:
+            found[_name(batch)] = batch
+            batch = []
+    if batch:
+        found[_name(batch)] = batch
+    return found
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _name(batch: Sequence[Planned]) -> str:
+    return f"b{_digest(chr(10).join(point.id for point in batch)):016x}"[:9]

@@ -1,0 +1,67 @@
+"""How many tokens each sequence of a batch has: all alike, or uneven as on a server."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from statistics import NormalDist
+
+from ncuflow.target.launch import Params, Written
+
+SIGMA = 1.0  # of the log-normal lengths: one sequence in six has more than 1.6 times the mean
+LENGTHS = Written(
+    ("even", "lognormal", "zipf"), r"[1-9]\d*x[1-9]\d*(_[1-9]\d*x[1-9]\d*)*", "1x32768_31x512"
+)
+
+
+def lengths(p: Params, mean: str) -> list[int]:
+    """Tokens of each sequence, at least one.
+
+    ``p["lengths"]``: "even", all of the parameter that ``mean`` names; "lognormal" and "zipf", the
+    quantiles of that distribution, longest first, with the same sum; or a list such as
+    1x32768_31x512, one sequence of 32768 tokens and 31 of 512.
+    """
+    kind, batch = p["lengths"], p["batch"]
+    if kind == "even":
+        return [p[mean]] * batch
+    if kind == "zipf":
+        return _scaled([1 / rank for rank in range(1, batch + 1)], p[mean])
+    if kind == "lognormal":
+        normal = NormalDist(sigma=SIGMA)
+        shares = [(batch - i - 0.5) / batch for i in range(batch)]
+        return _scaled([math.exp(normal.inv_cdf(share)) for share in shares], p[mean])
+    parts = [tuple(map(int, part.split("x"))) for part in kind.split("_")]
+    return [length for count, length in parts for _ in range(count)]
+
+
+def label(p: Params, mean: str) -> str:
+    """The lengths in a point's id: "2048" where all are alike, "2048_zipf", or the list."""
+    if p["lengths"] == "even":
+        return str(p[mean])
+    return p["lengths"] if listed(p) else f"{p[mean]}_{p['lengths']}"
+
+
+def listed(p: Params) -> bool:
+    """Whether the lengths are a list, and the mean has no meaning."""
+    return re.match(r"\d", p["lengths"]) is not None
+
+
+def refusal(p: Params) -> str | None:
+    """Why the lengths cannot be those of the batch; None if they can."""
+    found = lengths(p, "batch")  # of a list alone is the number known
+    if listed(p) and len(found) != p["batch"]:
+        return f"lengths {p['lengths']} are those of {len(found)} sequences, not of {p['batch']}"
+    return None
+
+
+def _scaled(weights: Sequence[float], mean: int) -> list[int]:
+    """Whole numbers from 1 in proportion to the weights, whose sum is exactly that of the mean."""
+    total = mean * len(weights)
+    spare = total - len(weights)
+    exact = [1 + spare * weight / sum(weights) for weight in weights]
+    found = [int(value) for value in exact]
+    by_rest = sorted(range(len(exact)), key=lambda i: found[i] - exact[i])
+    for i in by_rest[: total - sum(found)]:
+        found[i] += 1
+    return found

@@ -1,0 +1,216 @@
+"""References of the kernels on the array API: torch tensors on the GPU, NumPy arrays in a test.
+
+Half precision is computed in float32, as the outputs are compared; double precision stays double.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ncuflow.target.launch import Tensor
+
+_CHUNK_BYTES = 256 << 20  # float32 scratch of one step
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, soft_cap: float = 0.0, window: int = 0
+) -> Tensor:
+    """Attention of one sequence, head by head.
+
+    q [rows, qo_heads, dim]; k, v [length, kv_heads, dim]; visible [rows] = how many of the first
+    KV tokens each row sees, of which a window leaves the last window + 1, 0 all of them;
+    soft_cap c: logits x become c·tanh(x/c), 0 for none. Returns [rows, qo_heads, dim].
+    """
+    xp, q, k, v = _wide(q, k, v)
+    rows, qo_heads, dim = q.shape
+    length, kv_heads, _ = k.shape
+    group = qo_heads // kv_heads
+    token = xp.arange(length, device=visible.device)
+    out = xp.empty_like(q)
+    step = max(1, _CHUNK_BYTES // (4 * group * length))
+    for head in range(kv_heads):
+        heads = slice(head * group, (head + 1) * group)
+        for first in range(0, rows, step):
+            part = slice(first, first + step)
+            scores = _capped(xp, q[part, heads] @ k[:, head].T / math.sqrt(dim), soft_cap)
+            seen = token < visible[part, None, None]
+            if window:
+                seen = seen & (token >= visible[part, None, None] - 1 - window)
+            out[part, heads] = _softmax(xp, xp.where(seen, scores, -math.inf)) @ v[:, head]
+    return out
+
+
+def decode_attention(q: Tensor, k: Tensor, v: Tensor, soft_cap: float = 0.0) -> Tensor:
+    """Attention of one query row per sequence over all of its KV tokens.
+
+    q [batch, qo_heads, dim]; k, v [batch, length, kv_heads, dim]; soft_cap as in ``attention``.
+    Returns the shape of q.
+    """
+    xp, q, k, v = _wide(q, k, v)
+    batch, qo_heads, dim = q.shape
+    kv_heads = k.shape[2]
+    grouped = xp.reshape(q, (batch, kv_heads, qo_heads // kv_heads, dim))
+    keys = xp.permute_dims(k, (0, 2, 3, 1))  # [batch, kv_heads, dim, length]
+    weights = _softmax(xp, _capped(xp, grouped @ keys / math.sqrt(dim), soft_cap))
+    return xp.reshape(weights @ xp.permute_dims(v, (0, 2, 1, 3)), q.shape)
+
+
+def mla_decode(q: Tensor, q_pe: Tensor, latent: Tensor, position: Tensor, scale: float) -> Tensor:
+    """Latent attention of one query row per sequence over all of its tokens; the latent is the value.
+
+    q [batch, heads, latent], q_pe [batch, heads, position]; latent and position [batch, length, their
+    elements]. Returns the shape of q.
+    """
+    xp, q, q_pe, latent, position = _wide(q, q_pe, latent, position)
+    scores = q @ xp.permute_dims(latent, (0, 2, 1)) + q_pe @ xp.permute_dims(position, (0, 2, 1))
+    return _softmax(xp, scores * scale) @ latent
+
+
+def gated(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    """activation(gate) * up, element by element; "silu", "gelu" (by erf) or "gelu_tanh"."""
+    xp, gate, up = _wide(gate, up)
+    if activation == "silu":
+        share = 1 / (1 + xp.exp(-gate))
+    elif activation == "gelu_tanh":
+        share = (1 + xp.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) / 2
+    else:
+        share = _normal(xp, gate)
+    return gate * share * up
+
+
+def gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, update: Tensor, scale: float
+) -> Tensor:
+    """Linear attention of one sequence by the gated delta rule, token by token from an empty state.
+
+    q, k [tokens, heads, dim]; v [tokens, value heads, dim], a multiple of the heads, neighbours of which
+    share a head; decay, update [tokens, value heads]. Returns the shape of v.
+    """
+    xp, q, k, v, decay, update = _wide(q, k, v, decay, update)
+    q, k = (xp.repeat(x, v.shape[1] // x.shape[1], axis=1) for x in (q, k))
+    state = xp.zeros((v.shape[1], q.shape[2], v.shape[2]), dtype=v.dtype, device=v.device)
+    out = xp.empty_like(v)
+    for t in range(v.shape[0]):
+        state = decay[t, :, None, None] * state
+        held = (k[t, :, None] @ state)[:, 0]
+        state = state + k[t, :, :, None] * (update[t, :, None] * (v[t] - held))[:, None]
+        out[t] = scale * (q[t, :, None] @ state)[:, 0]
+    return out
+
+
+def layernorm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension."""
+    xp, x, weight, bias = _wide(x, weight, bias)
+    x = x - xp.mean(x, axis=-1, keepdims=True)
+    return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + eps) * weight + bias
+
+
+def softmax(logits: Tensor) -> Tensor:
+    """exp(x) / sum(exp(x)) over the last dimension."""
+    xp, logits = _wide(logits)
+    return _softmax(xp, logits)
+
+
+def likely(probs: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
+    """Which tokens of each row [batch, vocab] may be drawn, bool.
+
+    The top_k likeliest; those that, likeliest first, come before a sum of top_p; those of at least
+    min_p times the likeliest. A token at the limit to within 1e-4 counts: sums round.
+    """
+    xp, probs = _wide(probs)
+    ordered = xp.flip(xp.sort(probs, axis=-1), axis=-1)
+    before = xp.cumulative_sum(ordered, axis=-1) - ordered
+    count = xp.sum(xp.astype(before < top_p + 1e-4, xp.int64), axis=-1, keepdims=True)
+    place = xp.clip(count - 1, 0, top_k - 1)
+    least = xp.take_along_axis(ordered, place, axis=-1)
+    least = xp.where(least > min_p * ordered[..., :1], least, min_p * ordered[..., :1])
+    return probs >= least * (1 - 1e-4)
+
+
+def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
+    xp, x, weight = _wide(x, weight)
+    return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+
+
+def product(x: Tensor, weight: Tensor, scale: Tensor | None = None, block: int = 1) -> Tensor:
+    """x [batch, m, k] times weight [batch, n, k], transposed: [batch, m, n].
+
+    scale [n / block, k / block]: what each block of the weight is to be multiplied by.
+    """
+    xp, x, weight = _wide(x, weight)
+    if scale is not None:
+        scale = xp.repeat(xp.repeat(scale, block, axis=0), block, axis=1)
+        weight = weight * scale
+    return x @ xp.permute_dims(weight, (0, 2, 1))
+
+
+def rope_frequencies(index: Tensor, dim: int, theta: float, llama31: bool) -> Tensor:
+    """Angle per position of the rotated pairs ``index`` (of dim/2), float64 like index.
+
+    Llama 3.1 scales the low frequencies by 1/8 and blends between wavelengths of 8192/4 and 8192/1
+    tokens (FlashInfer's defaults: rope_scale 8, low 1, high 4, old context 8192).
+    """
+    xp, index = _wide(index)
+    frequency = theta ** (-2 * index / dim)
+    if not llama31:
+        return frequency
+    scale, low, high, context = 8.0, 1.0, 4.0, 8192.0
+    smooth = xp.clip((context * frequency / (2 * math.pi) - low) / (high - low), 0.0, 1.0)
+    return (1 - smooth) * frequency / scale + smooth * frequency
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Rotate pairs of x [tokens, heads, dim] by cos, sin [tokens, dim/2].
+
+    A pair is (2i, 2i+1) if interleaved, else (i, i + dim/2), the "neox" layout.
+    """
+    xp, x, cos, sin = _wide(x, cos, sin)
+    cos, sin, half = cos[:, None], sin[:, None], x.shape[-1] // 2
+    if interleaved:
+        a, b = x[..., 0::2], x[..., 1::2]
+    else:
+        a, b = x[..., :half], x[..., half:]
+    rotated = [a * cos - b * sin, b * cos + a * sin]
+    return xp.reshape(xp.stack(rotated, axis=-1 if interleaved else -2), x.shape)
+
+
+def merge_states(v: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """Merge attention states: v [rows, n, heads, dim], s [rows, n, heads] (log2-sum-exp2).
+
+    Returns v [rows, heads, dim] and s [rows, heads]. FlashInfer keeps the logarithm of the softmax
+    sum to base 2.
+    """
+    xp, v, s = _wide(v, s)
+    most = xp.max(s, axis=1, keepdims=True)
+    weight = 2.0 ** (s - most)
+    total = xp.sum(weight, axis=1, keepdims=True)
+    merged = xp.sum(v * (weight / total)[..., None], axis=1)
+    return merged, (most + xp.log2(total))[:, 0]
+
+
+def _normal(xp: Any, x: Tensor) -> Tensor:
+    """Cumulative normal distribution. The array API has no erf: torch's own, NumPy's by math.erf."""
+    if hasattr(xp, "erf"):
+        return (1 + xp.erf(x / math.sqrt(2))) / 2
+    flat = [math.erf(value / math.sqrt(2)) for value in xp.reshape(x, (-1,))]
+    return xp.reshape((1 + xp.asarray(flat, dtype=x.dtype)) / 2, x.shape)
+
+
+def _capped(xp: Any, scores: Tensor, cap: float) -> Tensor:
+    return cap * xp.tanh(scores / cap) if cap else scores
+
+
+def _softmax(xp: Any, scores: Tensor) -> Tensor:
+    """Over the last dimension."""
+    weight = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    return weight / xp.sum(weight, axis=-1, keepdims=True)
+
+
+def _wide(*arrays: Tensor) -> tuple[Any, ...]:
+    """The arrays' namespace, and they themselves: float64 as they are, the rest in float32."""
+    from array_api_compat import array_namespace
+
+    xp = array_namespace(*arrays)
+    return xp, *(a if a.dtype == xp.float64 else xp.astype(a, xp.float32) for a in arrays)

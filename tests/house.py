@@ -1,0 +1,172 @@
+"""The house: its rooms by floor. CONTRIBUTING's table is this list, `test_layers` holds the imports against it.
+
+python tests/house.py      # write the table into CONTRIBUTING.md
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
+TABLE = re.compile(r"(?m)^\| floor \|.*\n(?:\|.*\n)+")
+
+
+class Room(NamedTuple):
+    """A folder of the package, or modules at its top; `noun`, what it is about; `never`, what it leaves to others."""
+
+    names: str
+    noun: str
+    knows: str
+    never: str
+    beside: str = ""  # what belongs to it outside of the package
+
+
+# From the ground up. Rooms of a floor do not know each other.
+FLOORS = (
+    (
+        Room(
+            "io process private model format parquet",
+            "a file, a child process, a record",
+            "atomic writes, one-line errors, a minimal environment, the records that rooms hand each other",
+            "the rooms",
+        ),
+    ),
+    (
+        Room(
+            "parsers",
+            "a report",
+            "one tool's file → tidy tables; the metric registry",
+            "GPUs, targets, verdicts",
+            "`parsers/`",
+        ),
+        Room(
+            "target",
+            "the kit that targets are made of",
+            "the contract, launches, inputs, references, pages of KV",
+            "a run",
+        ),
+    ),
+    (
+        Room(
+            "evidence",
+            "evidence",
+            "manifests, recordings, provenance, what may be stored",
+            "meaning",
+        ),
+        Room(
+            "sweep", "a sweep", "points from settings, test lists, traces, dumps", "kernels' facts"
+        ),
+        Room(
+            "targets",
+            "a kernel",
+            "all that is particular to one kernel, in one file",
+            "profilers, files",
+            "`targets/`, `templates/guide/<target>/`",
+        ),
+    ),
+    (
+        Room(
+            "runner",
+            "a run",
+            "one process, many points: build, check, time, trace; the GPU it runs on",
+            "formats of reports",
+        ),
+        Room(
+            "findings",
+            "a finding",
+            "tables → columns, limits, stalls, noise, sanity",
+            "formats of tools, prose",
+        ),
+    ),
+    (
+        Room("capture", "a capture", "ncu, nsys, GPU locks, the preflight", "verdicts"),
+        Room(
+            "claims",
+            "a claim",
+            "a statement, its source, its scope, the expression that decides it",
+            "prose of pages",
+            "`claims/*.yaml`",
+        ),
+        Room(
+            "compare",
+            "a comparison",
+            "two sides of evidence → changes, with statistics and causes",
+            "formats of tools",
+        ),
+    ),
+    (
+        Room(
+            "static",
+            "static evidence",
+            "compiled kernels, launch rules, a GPU's limits → results of a GPU that was not there",
+            "times",
+        ),
+    ),
+    (
+        Room(
+            "pages.markdown",
+            "a page",
+            "findings → Markdown and figures",
+            "numbers typed by hand, verdicts",
+            "`templates/`",
+        ),
+    ),
+    (
+        Room(
+            "pages.html",
+            "one HTML file",
+            "the evidence of a run, or of a comparison",
+            "verdicts",
+            "`templates/html/`",
+        ),
+        Room(
+            "pages.compare", "a page of a comparison", "changes → Markdown and figures", "verdicts"
+        ),
+        Room("export", "another tool's format", "Bencher, GitHub, JUnit, Perfetto", "verdicts"),
+    ),
+    (
+        Room(
+            "source",
+            "the installed FlashInfer",
+            "its Python API and CUDA headers: symbols, kernels, lines",
+            "measurements",
+        ),
+        Room("docs cli", "a verb", "one command, its table, how a command ends", "logic"),
+    ),
+    (
+        Room(
+            "flow __main__",
+            "a run of the pipeline",
+            "evidence and settings, inputs from the import closure, jobs, display",
+            "what a page says",
+            "`Snakefile`, `workflows/`",
+        ),
+    ),
+)
+
+
+def table() -> str:
+    """The rooms as CONTRIBUTING has them, the top floor first."""
+    rows = ["| floor | room | one noun | knows | never |", "|---|---|---|---|---|"]
+    for number, rooms in reversed(list(enumerate(FLOORS, 1))):
+        rows += [
+            f"| {number} | {_where(room)} | {room.noun} | {room.knows} | {room.never} |"
+            for room in rooms
+        ]
+    return "\n".join(rows) + "\n"
+
+
+def _where(room: Room) -> str:
+    own = []
+    for name in room.names.split():
+        path = Path("ncuflow", *name.split("."))
+        folder = (CONTRIBUTING.parent / path).is_dir()
+        own.append(f"`{path.as_posix()}{'/' if folder else '.py'}`")
+    return ", ".join([*own, room.beside] if room.beside else own)
+
+
+if __name__ == "__main__":
+    written = TABLE.sub(lambda _: table(), CONTRIBUTING.read_text(), count=1)
+    CONTRIBUTING.write_text(written)
