@@ -60,7 +60,7 @@ sys.path.insert(0, {root!r})
 import flashinfer
 import nsight
 import torch
-from ncuflow.target import load
+from ncuflow.target.contract import load
 
 target = load({target!r})
 points = json.load(open({points!r}))

@@ -23,8 +23,8 @@ from conftest import ROOT, Pipeline, copy_project
 
 TARGET = '''
 """A kernel target that needs no GPU."""
-from ncuflow.runner.launch import Launch
-from ncuflow.target import Target, Work
+from ncuflow.target.launch import Launch
+from ncuflow.target.contract import Target, Work
 from ncuflow.targets import plans
 
 

@@ -448,7 +448,7 @@ def test_what_outlives_a_timed_run_does_not_keep_the_host(
 
 PROFILER = """
 from ncuflow.capture.lock import gpu_seat
-from ncuflow.capture.process import run_child
+from ncuflow.process import run_child
 with gpu_seat(0) as held:
     command = ["sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!; wait"]
     run_child(command, on_line=lambda line: print(line, flush=True), inherited=held.locks)

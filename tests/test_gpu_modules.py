@@ -54,7 +54,7 @@ class JitSpec:
 """,
     "targets/made.py": '''
 """A target of them."""
-from ncuflow.target import Target, Work
+from ncuflow.target.contract import Target, Work
 
 def generate(p):
     from flashinfer.jit.core import JitSpec

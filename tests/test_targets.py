@@ -79,7 +79,7 @@ def test_every_module_imports_without_torch_flashinfer_pandas_or_pyarrow() -> No
     code = f"""
 import sys
 for name in {barred!r}: sys.modules[name] = None
-from ncuflow.target import known
+from ncuflow.target.contract import known
 assert known()
 """
     done = subprocess.run(
@@ -650,7 +650,7 @@ def test_a_file_that_is_no_target_is_one_clear_error(
 
 
 MINE = """
-from ncuflow.target import Symbol, Target, Work
+from ncuflow.target.contract import Symbol, Target, Work
 
 TARGET = Target(
     name="mine",
