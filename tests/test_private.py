@@ -12,7 +12,7 @@ from ncuflow import private
 from ncuflow.process import minimal_environment
 from ncuflow.runner.builds import one_line
 
-RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").iterdir())
+RECORDINGS = sorted(p for p in (Path(__file__).parents[1] / "recordings").iterdir() if p.is_dir())
 SECRET = "correct-horse"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -98,3 +99,8 @@ def test_modules_are_kept_where_that_is_asked_for(sampled, tmp_path):
 def test_a_damaged_report_is_not_rewritten(cut):
     with pytest.raises(ValueError):
         modules.without(lzma.decompress(SMALL.read_bytes())[:cut])
+
+
+def test_the_purpose_of_every_recording_is_said():
+    rows = re.findall(r"(?m)^\| `([^`]+)` \|", (ROOT / "recordings/README.md").read_text())
+    assert sorted(rows) == sorted(p.name for p in (ROOT / "recordings").iterdir() if p.is_dir())
