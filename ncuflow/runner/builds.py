@@ -158,12 +158,13 @@ def _compile(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> Non
                 shutil.copy(noted, Path(spec.ninja_path).parent)
 
 
-def _turn(spec: Any) -> tuple[bool, bool, int]:
-    """What is begun last is waited for. The files of Hopper's kernels (CUTLASS) come first: each takes five times as long
-    as others. Then modules that have all in one file, and an interface (norm, rope: up to a minute). Those of the fewest
-    files for a type or a mask each come last, and are the shortest."""
+def _turn(spec: Any) -> tuple[bool, bool, bool, int]:
+    """What is begun last is waited for. The files of Hopper's kernels (CUTLASS) come first, then those of a module that has
+    one for each pair of masks (POD): each takes five times as long as others. Then modules that have all in one file, and an
+    interface (norm, rope: up to a minute). Those of the fewest files for a type or a mask each come last, and are the
+    shortest."""
     files = len(spec.sources)
-    return not str(spec.name).endswith("_sm90"), files > 2, -files
+    return not str(spec.name).endswith("_sm90"), files < 16, files > 2, -files
 
 
 def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
