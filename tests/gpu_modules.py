@@ -4,6 +4,7 @@
 
 A test declares what it launches by a marker, ``points(target, *blocks)``, and takes its points from there; or what it runs,
 ``example(path)``, and such a script is run beforehand with nothing behind the calls, for the modules that it asks for.
+What needs a module that compiles for minutes is marked ``gpu_long`` in place of ``gpu``.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 import pytest
 
@@ -28,7 +29,29 @@ from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import load
 
 ROOT = Path(__file__).parents[1]
+MARKERS = ("gpu", "gpu_long")
+# Targets whose defaults take modules of minutes: POD's, with 16 instances, and fa3, which a cascade takes on Hopper. The
+# two are four fifths of what there is to compile for the tests of all.
+LONG = frozenset({"cascade", "pod"})
+NO_CUTE_DSL = "No module named 'cutlass'"
 Plan = Mapping[str, Any]
+
+
+def needs_gpu(name: str) -> pytest.MarkDecorator:
+    """The marker of a test that launches a target's defaults."""
+    mark: pytest.MarkDecorator = getattr(pytest.mark, MARKERS[name in LONG])
+    return mark
+
+
+def for_minutes(spec: Any) -> bool:
+    """Whether a module (JitSpec) has more files than a prefill, or many of Hopper's kernels, which take five times as long."""
+    return len(spec.sources) > (3 if str(spec.name).endswith("_sm90") else 12)
+
+
+def skip_without_cute_dsl(reasons: Iterable[str | None]) -> None:
+    """Skip the test if the CuTe DSL is what one of these reasons of failure misses."""
+    if any(NO_CUTE_DSL in (reason or "") for reason in reasons):
+        pytest.skip("needs the CuTe DSL (nvidia-cutlass-dsl)")
 
 
 def declared(item: pytest.Item) -> list[sweep.Planned]:
@@ -42,7 +65,7 @@ def plan(items: Iterable[pytest.Item]) -> Plan:
     points: dict[str, dict[str, Any]] = {}
     examples: dict[str, None] = {}
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if any(map(item.get_closest_marker, MARKERS)):
             for point in declared(item):
                 points.setdefault(point.target, {})[point.id] = point.as_dict()
             for mark in item.iter_markers("example"):
@@ -55,6 +78,18 @@ def compiled() -> set[str]:
     """Names of the modules whose libraries lie in FlashInfer's cache."""
     libraries = cache_place()[0].rglob("cached_ops/*/*.so")
     return {path.stem for path in libraries if path.parent.name == path.stem}
+
+
+def compiling(name: str) -> str:
+    """How long the files of a module compiled, as ninja noted it; empty where it did not."""
+    took: dict[str, int] = {}
+    for log in cache_place()[0].rglob(f"cached_ops/{name}/.ninja_log"):
+        for line in log.read_text("utf-8").splitlines():
+            # start, end (ms), time of the file, file, digest of the command; a file's last line counts
+            start, end, _, file, *_ = [*line.split("\t"), *4 * [""]]
+            if Path(file).parent.name == name:
+                took[file] = int(end) - int(start)
+    return f" ({sum(took.values()) / 1e3:.0f} s in {len(took)} files)" if took else ""
 
 
 @dataclass
@@ -76,13 +111,14 @@ class Modules:
         took = f"{self.report['seconds']:.0f} s, {self.report['jobs']} files at once"
         lines = [f"{what}: {len(modules)} modules in one graph: {took}"]
         for module in modules:
-            status = "there before" if module["name"] in self.before else module["status"]
-            why = f": {module['reason']}" if module["reason"] else ""
-            lines.append(f"{status}: {module['name']}{why}")
+            name, why = module["name"], f": {module['reason']}" if module["reason"] else ""
+            there = name in self.before
+            status = "there before" if there else module["status"]
+            lines.append(f"{status}: {name}{'' if there else compiling(name)}{why}")
         for example, why in self.report["ended"].items():
             lines.append(f"not all of {Path(example).parent.name}/{Path(example).name}: {why}")
         late = compiled() - self.before - {module["name"] for module in modules}
-        return lines + [f"compiled by a test: {name}" for name in sorted(late)]
+        return lines + [f"compiled by a test: {name}{compiling(name)}" for name in sorted(late)]
 
 
 def build(wanted: Plan, folder: Path) -> Modules:
@@ -112,32 +148,55 @@ def modules(wanted: Plan, ended: dict[str, str]) -> list[Any]:
         target = load(name)
         found += builds.modules(target, builds.buildable(target, points, capabilities, print))
     for example in wanted["examples"]:
-        try:
-            run_without(Path(example), found)
-        except Exception as error:
-            ended[example] = builds.one_line(error)
+        why = run_without(Path(example), found)
+        if why:
+            ended[example] = why
     return list({spec.name: spec for spec in found}.values())
 
 
-def run_without(example: Path, found: list[Any]) -> None:
-    """Run a script without the modules that it asks for, which are added to ``found``: outputs are zeros, assertions hold."""
+def run_without(example: Path, found: list[Any]) -> str | None:
+    """Run a script without the modules that it asks for, which are added to ``found``: outputs are zeros, assertions hold.
+
+    Returns why its first statement failed that did; those after it are run all the same, for what they ask for.
+    """
     import torch
     from flashinfer.jit.core import JitSpec
 
-    original = JitSpec.build_and_load
+    original, why = JitSpec.build_and_load, None
 
     def asked(spec: Any, *args: Any, **kwargs: Any) -> Any:
         if not hasattr(spec, "write_ninja"):  # of the CuTe DSL, in no graph
             return original(spec, *args, **kwargs)
         found.append(spec)
-        return MagicMock()
+        return _Nothing(1)
 
     tree = _Unasserted().visit(ast.parse(example.read_text("utf-8")))
+    scope = {"__name__": example.stem}
     with (
         patch.object(JitSpec, "build_and_load", asked),
         patch.object(torch, "empty", torch.zeros),
     ):
-        exec(compile(tree, str(example), "exec"), {"__name__": example.stem})
+        for statement in tree.body:
+            try:
+                exec(compile(ast.Module([statement], []), str(example), "exec"), scope)
+            except Exception as error:
+                why = why or builds.one_line(error)
+    return why
+
+
+class _Nothing(int):
+    """A module that is not there, what it has, and what that returns: a count of one, or a pair of them."""
+
+    def __getattr__(self, name: str) -> _Nothing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> _Nothing:
+        return self
+
+    def __iter__(self) -> Iterator[_Nothing]:
+        return iter((self, self))
 
 
 class _Unasserted(ast.NodeTransformer):

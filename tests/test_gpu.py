@@ -18,19 +18,21 @@ import pytest
 from ncuflow.capture.machine import tool
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.parsers import nsys
-from ncuflow.runner import ceilings, faults, timing
+from ncuflow.runner import builds, ceilings, faults, gpu, timing
 from ncuflow.runner.driver import Driver
 from ncuflow.runner.job import Run
 from ncuflow.runner.run import run_points
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import known, load
 
-pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[1]
 # Of the targets of the default sweep what they cover without another build; of any other target its own small point.
+# Of one whose module compiles for minutes, what does without, beside its own small point (`gpu_long`).
 SMALL: dict[str, list[dict[str, Any]]] = {
+    "cascade": [load("cascade").small | {"variant": "flat"}],
     "decode": [{"batch": 2, "kv_len": 100, "launch": ["eager", "graph"], "page_size": [1, 16]}],
     "merge_state": [{"seq_len": 64, "variant": ["merge_state", "merge_states"]}],
+    "pod": [load("pod").small | {"variant": "fa2"}],
     "prefill": [{"seq_len": 300, "batch": 2, "layout": ["paged", "ragged"]}],
     "rmsnorm": [
         {"rows": 33, "variant": ["rmsnorm", "fused_add_rmsnorm", "add_then_rmsnorm"]},
@@ -52,7 +54,18 @@ def small(name: str) -> pytest.MarkDecorator:
     return pytest.mark.points(name, *SMALL.get(name, [load(name).small]))
 
 
-EACH = pytest.mark.parametrize("name", [pytest.param(n, marks=small(n)) for n in sorted(known())])
+EACH = pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.gpu, small(n)]) for n in sorted(known())]
+    + [
+        pytest.param(
+            n,
+            id=f"{n}-long",
+            marks=[pytest.mark.gpu_long, pytest.mark.points(n, load(n).small)],
+        )
+        for n in sorted(gpu_modules.LONG)
+    ],
+)
 EXACT = ("kv_append", "sampling")  # copies, and tokens that may be drawn: no rounding
 Records = list[dict[str, Any]]
 
@@ -76,7 +89,9 @@ def run(device: Any, points: Sequence[Planned], mode: str, fault: str = "") -> t
     records: Records = []
     planted = faults.parse({faults.VARIABLE: fault})
     what = Run(device, load(points[0].target), mode, faults=planted)
-    return run_points(what, points, records.append), records
+    status = run_points(what, points, records.append)
+    gpu_modules.skip_without_cute_dsl(record["reason"] for record in records)
+    return status, records
 
 
 def launched(folder: Path, points: Sequence[Planned], fault: str = "") -> tuple[int, Records]:
@@ -115,6 +130,17 @@ def test_a_planted_wrong_result_is_refused_and_not_timed(
     assert all(record["timing"] is None for record in records)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [pytest.param(n, marks=small(n)) for n in sorted(known())])
+def test_no_module_that_compiles_for_minutes_is_among_the_short(
+    name: str, points: list[Planned]
+) -> None:
+    target, capabilities = load(name), builds.capabilities(os.environ, gpu.capabilities)
+    ours = builds.buildable(target, points, capabilities, print)
+    assert [m.name for m in builds.modules(target, ours) if gpu_modules.for_minutes(m)] == []
+
+
+@pytest.mark.gpu
 @small("rmsnorm")
 def test_a_point_that_breaks_the_cuda_context_costs_itself_alone(
     points: list[Planned], tmp_path: Path
@@ -126,6 +152,7 @@ def test_a_point_that_breaks_the_cuda_context_costs_itself_alone(
     assert all(r["status"] == "ok" for r in records if r["point"] not in bad)
 
 
+@pytest.mark.gpu
 @small("rmsnorm")
 def test_times_are_positive_and_hot_is_no_slower_than_cold(
     points: list[Planned], tmp_path: Path
@@ -139,6 +166,7 @@ def test_times_are_positive_and_hot_is_no_slower_than_cold(
         assert cold["queued"] and hot["queued"]
 
 
+@pytest.mark.gpu
 def test_a_cold_launch_finds_nothing_in_l2(device: Any) -> None:
     """A copy that L2 holds takes longer when it was flushed; launched one by one on both sides."""
     source = device.torch.ones(device.properties.L2_cache_size // 4, dtype=device.torch.int8)
@@ -164,6 +192,7 @@ def prepared(point: Planned) -> Any:
     return launch
 
 
+@pytest.mark.gpu
 @pytest.mark.points("decode", {"batch": 1, "launch": "graph"})  # 34 MB of KV, which L2 holds
 def test_a_replayed_graph_is_cold_after_a_flush_too(device: Any, points: list[Planned]) -> None:
     """FlashInfer's benchmark of a graph rotates buffers it was handed; of a closure it times a warm L2 silently."""
@@ -190,6 +219,7 @@ TEN: dict[str, list[dict[str, Any]]] = {
 
 
 # Without cupti-python 13 theirs would measure with events, and say so.
+@pytest.mark.gpu
 @pytest.mark.filterwarnings("error:.*Falling back")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.points(name, *TEN[name])) for name in TEN]
@@ -241,6 +271,7 @@ def spans(rows: list[dict[str, Any]], point: str) -> list[float]:
     ]
 
 
+@pytest.mark.gpu
 def test_a_host_that_falls_behind_is_told(device: Any) -> None:
     value = device.torch.zeros(1, device="cuda")
     assert device.cold(lambda: value.add_(1), 5).queued
@@ -253,6 +284,7 @@ def driver() -> Iterator[Driver]:
         yield found
 
 
+@pytest.mark.gpu
 def test_ceilings_lie_below_the_datasheet_and_not_far(driver: Driver) -> None:
     published = datasheet(driver.facts()["name"])
     if published is None:
@@ -264,6 +296,7 @@ def test_ceilings_lie_below_the_datasheet_and_not_far(driver: Driver) -> None:
         assert 0.5 < reached < 1.02
 
 
+@pytest.mark.gpu
 def test_what_the_driver_reaches_torch_reaches_too(device: Any, driver: Driver) -> None:
     """A copy, a read and products by torch, each timed right after ours: ours is no slower."""
     torch = device.torch
@@ -290,6 +323,7 @@ def test_what_the_driver_reaches_torch_reaches_too(device: Any, driver: Driver) 
         assert least < mine / other < 1.03, name
 
 
+@pytest.mark.gpu
 def test_a_closed_driver_gives_its_memory_back(device: Any) -> None:
     before, _ = device.torch.cuda.mem_get_info()
     with Driver() as driver:

@@ -11,10 +11,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import gpu_modules
 import pytest
 from conftest import ROOT
 
-from ncuflow.target.contract import FOLDERS, known
+from ncuflow.sweep import points as sweep
+from ncuflow.target.contract import FOLDERS, known, load
 
 # A FlashInfer whose modules are empty files where it puts its own, and do nothing; of an odd number they do not compile.
 FILES = {
@@ -26,8 +28,11 @@ def empty(*shape): return 7
 import torch
 from flashinfer.jit.core import JitSpec
 
+def asked(n):
+    return JitSpec(n).build_and_load()
+
 def call(n):
-    JitSpec(n).build_and_load().run(out := torch.empty(1))
+    asked(n).run(out := torch.empty(1))
     return out
 """,
     "flashinfer/jit/core.py": """
@@ -47,6 +52,11 @@ class JitSpec:
             raise RuntimeError("no boost")
         self.jit_library_path.parent.mkdir(parents=True, exist_ok=True)
         self.jit_library_path.touch()
+        # As ninja, whose log has the files of all modules of a graph, and of each of its runs.
+        files = [("a.o", 9000), ("b.o", 2000), ("a.o", 1000 * self.n)]
+        lines = [f"500\\t{500 + ms}\\t0\\t{CACHE / self.name / name}\\tf0" for name, ms in files]
+        lines = ["# ninja log v6", *lines, f"0\\t7000\\t0\\t{CACHE}/made77/a.o\\tf0"]
+        (CACHE / self.name / ".ninja_log").write_text("\\n".join(lines))
     def build_and_load(self):
         self.build(False, True)
         return self
@@ -66,12 +76,14 @@ TARGET = Target(
 )
 ''',
     "made/usage.py": """
-from flashinfer import call
+from flashinfer import asked, call
 
 assert call(6) == 1
+count, algorithms = asked(8).count(0)
+assert 0 < count and algorithms.first() == 7, "the module ran"
 there = call(8)
-assert there == 7, "the module ran"
 raise ValueError(f"no {there} here")
+assert call(12) == 7
 """,
     "test_made.py": """
 import flashinfer, gpu_modules, pytest
@@ -90,9 +102,13 @@ def test_late():
 @pytest.mark.gpu
 @pytest.mark.example(Path("made/usage.py").absolute())
 def test_example():
-    assert {"made6", "made8"} <= gpu_modules.compiled()
+    assert {"made6", "made8", "made12"} <= gpu_modules.compiled()
 
-@pytest.mark.points("made", {"n": 12})
+@pytest.mark.gpu_long
+@pytest.mark.points("made", {"n": 14})
+def test_long(): ...
+
+@pytest.mark.points("made", {"n": 16})
 def test_elsewhere(): ...
 """,
     # Writes down what the chosen tests declare.
@@ -106,6 +122,7 @@ def pytest_collection_finish(session):
         item.nodeid: [point.id for point in gpu_modules.declared(item)]
         for item in session.items if "points" in item.fixturenames
     }
+    found["all"] = [[item.path.name, item.name] for item in session.items]
     Path("collected.json").write_text(json.dumps(found))
 """,
 }
@@ -148,26 +165,42 @@ def run_made(folder: Path, *arguments: str) -> tuple[list[str], str]:
 
 def test_modules_of_gpu_tests_are_compiled_before_the_first_and_said(made: Path) -> None:
     (first, *lines), end = run_made(made, "-m", "gpu")
-    assert end.startswith("3 passed, 1 deselected")
-    said = r"3 points of 1 targets, 1 examples: 5 modules in one graph: \d+ s, \d+ files at once"
+    assert end.startswith("3 passed, 2 deselected")
+    said = r"3 points of 1 targets, 1 examples: 6 modules in one graph: \d+ s, \d+ files at once"
     assert re.fullmatch(said, first)
     assert lines == [
         "error: made1: RuntimeError: no boost",
-        *("built: made2", "built: made4", "built: made6", "built: made8"),
+        "built: made12 (14 s in 2 files)",
+        "built: made2 (4 s in 2 files)",
+        "built: made4 (6 s in 2 files)",
+        "built: made6 (8 s in 2 files)",
+        "built: made8 (10 s in 2 files)",
         "not all of made/usage.py: ValueError: no 0 here",
-        "compiled by a test: made10",
+        "compiled by a test: made10 (12 s in 2 files)",
     ]
 
 
 def test_only_what_the_chosen_gpu_tests_load_is_compiled(made: Path) -> None:
-    assert run_made(made, "-m", "not gpu")[0] == []
+    assert run_made(made)[0] == []
     library = made / ".cache/flashinfer/1/90a/cached_ops/made4/made4.so"
     assert not library.exists()
     library.parent.mkdir(parents=True)
     library.touch()
     (first, *lines), _ = run_made(made, "-m", "gpu", "-k", "early")
     assert first.startswith("2 points of 1 targets, 0 examples: 2 modules")
-    assert lines == ["built: made2", "there before: made4"]
+    assert lines == ["built: made2 (4 s in 2 files)", "there before: made4"]
+
+
+def test_what_compiles_for_minutes_waits_for_its_own_marker(made: Path) -> None:
+    assert run_made(made)[1].startswith("1 passed, 4 deselected")
+    (_, *lines), _ = run_made(made, "-m", "gpu_long")
+    assert lines == ["built: made14 (16 s in 2 files)"]
+
+
+def test_without_the_cute_dsl_what_needs_it_is_skipped() -> None:
+    gpu_modules.skip_without_cute_dsl([None, "ModuleNotFoundError: No module named 'triton'"])
+    with pytest.raises(pytest.skip.Exception, match="CuTe DSL"):
+        gpu_modules.skip_without_cute_dsl([None, "ModuleNotFoundError: No module named 'cutlass'"])
 
 
 def test_a_build_that_cannot_begin_is_said_and_the_tests_run(made: Path) -> None:
@@ -179,17 +212,24 @@ def test_a_build_that_cannot_begin_is_said_and_the_tests_run(made: Path) -> None
     assert end.startswith("1 failed")
 
 
-@pytest.fixture(scope="module")
-def collected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the GPU tests of this project declare."""
-    folder = tmp_path_factory.mktemp("collected")
+def collect(folder: Path, marker: str) -> dict[str, Any]:
+    """What the GPU tests of this project declare that a marker chooses."""
     (folder / "targets").mkdir()
     (folder / "collecting.py").write_text(FILES["collecting.py"])
-    files = [p for p in (ROOT / "tests").glob("test_*.py") if "mark.gpu" in p.read_text("utf-8")]
-    said = pytest_in(folder, "-pcollecting", "-m", "gpu", "--collect-only", *map(str, files))
+    files = [ROOT / "tests" / name for name in ("test_gpu.py", "test_guide_usage.py")]
+    said = pytest_in(folder, "-pcollecting", "-m", marker, "--collect-only", *map(str, files))
     assert (folder / "collected.json").exists(), said
     found: dict[str, Any] = json.loads((folder / "collected.json").read_text())
     return found
+
+
+@pytest.fixture(scope="module", params=["gpu", "gpu or gpu_long"])
+def collected(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """The same, and whether all of them were asked for."""
+    found = collect(tmp_path_factory.mktemp("collected"), request.param)
+    return found | {"all": request.param != "gpu"}
 
 
 def test_what_gpu_tests_launch_is_one_plan(collected: dict[str, Any]) -> None:
@@ -198,8 +238,20 @@ def test_what_gpu_tests_launch_is_one_plan(collected: dict[str, Any]) -> None:
     assert len(points) == len(set(points))
     assert set(points) == {point for found in collected["tests"].values() for point in found}
     assert [test for test, found in collected["tests"].items() if not found] == []
+    targets = map(load, gpu_modules.LONG)
+    long = {point.id for target in targets for point in sweep.points(target, [target.small])}
+    assert set(points) & long == (long if collected["all"] else set())
 
 
 def test_the_examples_of_the_guide_are_in_it(collected: dict[str, Any]) -> None:
-    examples = {str(path) for path in (ROOT / "templates/guide").rglob("*.py")}
+    examples = {
+        str(path)
+        for path in (ROOT / "templates/guide").rglob("*.py")
+        if collected["all"] or path.parent.name not in gpu_modules.LONG
+    }
     assert set(collected["plan"]["examples"]) == examples
+
+
+def test_each_test_of_a_gpu_has_a_marker(tmp_path: Path) -> None:
+    found = collect(tmp_path, "not gpu and not gpu_long")
+    assert {file for file, _ in found["all"]} == {"test_guide_usage.py"}
