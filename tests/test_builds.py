@@ -145,11 +145,12 @@ def test_modules_of_one_graph_are_up_to_date_where_flashinfer_loads_them(tmp_pat
 @needs_ninja
 def test_what_compiles_longest_is_begun_first(tmp_path: Path) -> None:
     files = {"decode": 3, "prefill": 10, "norm": 2, "mla_sm90": 3, "prefill_sm90": 10, "rope": 2}
-    files["pod"] = 18
+    files |= {"pod": 18, "sampling": 3}
     specs = [NinjaSpec(tmp_path, name, files=count) for name, count in files.items()]
     found = builds.build(specs, 1, lambda line: None)
     order = (tmp_path / "compiled").read_text().split()
-    assert order == ["prefill_sm90", "mla_sm90", "pod", "norm", "rope", "prefill", "decode"]
+    early = ["prefill_sm90", "mla_sm90", "pod", "decode", "sampling", "norm", "rope"]
+    assert order == [*early, "prefill"]
     assert [module["name"] for module in found] == list(files)
 
 

@@ -160,11 +160,10 @@ def _compile(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> Non
 
 def _turn(spec: Any) -> tuple[bool, bool, bool, int]:
     """What is begun last is waited for. The files of Hopper's kernels (CUTLASS) come first, then those of a module that has
-    one for each pair of masks (POD): each takes five times as long as others. Then modules that have all in one file, and an
-    interface (norm, rope: up to a minute). Those of the fewest files for a type or a mask each come last, and are the
-    shortest."""
-    files = len(spec.sources)
-    return not str(spec.name).endswith("_sm90"), files < 16, files > 2, -files
+    one for each pair of masks (POD): each takes five times as long as others. Then modules that have all in one file or two,
+    and an interface (norm, rope: up to a minute; sampling: three). Those with a file for a type or a mask each come last."""
+    files, hopper = len(spec.sources), str(spec.name).endswith("_sm90")
+    return not hopper, files < 16, files > 3 and not hopper, -files
 
 
 def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
