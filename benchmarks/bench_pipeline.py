@@ -29,7 +29,7 @@ PARTS = ("Snakefile", "workflows", "config", "profiles", "ncuflow", "parsers", "
 # The yardstick of a run, as busy as the machine is at that moment: Snakemake's command, and what the modules that `all`
 # loads import of others at their top (python -X importtime -m snakemake … all); pandas is loaded by pyarrow and Snakemake.
 LIBRARIES = (
-    "import jinja2, jsonschema, markdown_it, matplotlib.figure, ncu_report, numpy, pandas, pyarrow.compute, pyarrow.csv,"
+    "import jinja2, markdown_it, matplotlib.figure, ncu_report, numpy, pandas, pyarrow.compute, pyarrow.csv,"
     " pyarrow.parquet, pydantic, regex, scipy.stats, snakemake.cli, tabulate, yaml"
 )
 FOLDS = (10, 100)

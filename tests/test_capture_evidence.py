@@ -11,51 +11,56 @@ from typing import Any
 import pytest
 
 from ncuflow.evidence.manifest import checksums, sealed
-from ncuflow.flow import evidence
+from ncuflow.flow import evidence, settings
+from ncuflow.flow.settings import Settings
+from ncuflow.io import read_yaml
 
+ROOT = Path(__file__).parents[1]
 NAMES = ["rmsnorm", "rope"]
 
 
 @pytest.fixture
-def config(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def config(monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Two sweeps on a machine with everything; `small` has rmsnorm alone and nothing deep."""
     monkeypatch.setattr(evidence, "gpu_names", lambda: ["NVIDIA H200"])
     monkeypatch.setattr(evidence, "tool", lambda name: f"/opt/{name}")
     monkeypatch.setattr(evidence, "counters_refused_here", lambda: False)
     both = {"rmsnorm": [{"rows": [1, 32]}], "rope": [{"tokens": 512}]}
-    return {
-        "sweep": "whole",
-        "sweeps": {"small": {"rmsnorm": [{"rows": 32}]}, "whole": both},
-        "deep": {"whole": {"rmsnorm": [{"rows": 64}]}},
-        "jit": ["rope"],
-        "batch_size": 64,
-        "outputs": "outputs",
-        "timing": {"runs": 1, "pairs": False},
-        "ncu": {"enabled": True},
-        "nsys": {"enabled": True},
-    }
+    shipped = settings.of(read_yaml(ROOT / "config/config.yaml"))
+    return changed(
+        shipped,
+        targets=NAMES,
+        sweep="whole",
+        sweeps={"small": {"rmsnorm": [{"rows": 32}]}, "whole": both},
+        deep={"whole": {"rmsnorm": [{"rows": 64}]}},
+        timing={**shipped.timing.model_dump(), "pairs": False},
+    )
 
 
-def test_deep_points_are_those_of_the_sweep(config: dict[str, Any]) -> None:
-    whole = evidence.live(config, NAMES)
+def changed(config: Settings, **changes: object) -> Settings:
+    return settings.of({**config.model_dump(), **changes})
+
+
+def test_deep_points_are_those_of_the_sweep(config: Settings) -> None:
+    whole = evidence.live(config)
     assert whole.targets["rmsnorm"]["deep"] == ["rmsnorm/rmsnorm_R64_D4096_f16"]
     assert "deep" not in whole.targets["rope"]
-    small = evidence.live({**config, "sweep": "small"}, NAMES)
+    small = evidence.live(changed(config, sweep="small"))
     assert [
         batch for batches in small.targets.values() for batch in batches if batch == "deep"
     ] == []
 
 
-def test_a_target_without_points_is_left_out(config: dict[str, Any]) -> None:
-    assert list(evidence.live(config, NAMES).targets) == NAMES
-    assert list(evidence.live({**config, "sweep": "small"}, NAMES).targets) == ["rmsnorm"]
+def test_a_target_without_points_is_left_out(config: Settings) -> None:
+    assert list(evidence.live(config).targets) == NAMES
+    assert list(evidence.live(changed(config, sweep="small")).targets) == ["rmsnorm"]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sweep": "nope"}, r"sweep: there is no sweep nope; sweeps has small, whole"),
-        ({"deep": {"rmsnorm": {}}}, r"deep: there is no sweep rmsnorm"),
+        ({"sweep": "nope"}, r"sweep: there is no sweep 'nope'; sweeps has small, whole"),
+        ({"deep": {"rmsnorm": {}}}, r"deep: there is no sweep 'rmsnorm'"),
         (
             {"sweeps": {"whole": {"rope": []}}, "deep": {}},
             r"sweep whole: no points of rmsnorm, rope",
@@ -63,10 +68,10 @@ def test_a_target_without_points_is_left_out(config: dict[str, Any]) -> None:
     ],
 )
 def test_a_sweep_that_captures_nothing_is_one_clear_line(
-    config: dict[str, Any], change: dict[str, Any], message: str
+    config: Settings, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message) as caught:
-        evidence.live({**config, **change}, NAMES)
+        evidence.live(changed(config, **change))
     assert "\n" not in str(caught.value)
 
 
@@ -83,7 +88,7 @@ def test_a_sweep_that_captures_nothing_is_one_clear_line(
     ],
 )
 def test_tools_are_those_that_are_there_wanted_and_not_refused(
-    config: dict[str, Any],
+    config: Settings,
     monkeypatch: pytest.MonkeyPatch,
     refused: bool | None,
     missing: str,
@@ -93,18 +98,18 @@ def test_tools_are_those_that_are_there_wanted_and_not_refused(
     monkeypatch.setattr(evidence, "counters_refused_here", lambda: refused)
     monkeypatch.setattr(evidence, "tool", lambda name: None if name == missing else name)
     if disabled:
-        config[disabled] = {"enabled": False}
+        config = changed(config, **{disabled: {**config.model_dump()[disabled], "enabled": False}})
     assert evidence.live_tools(config) == expected
 
 
 def test_live_without_a_gpu_needs_the_name_of_the_machine(
-    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    config: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evidence, "gpu_names", list)
-    config["source"] = "live"
+    config = changed(config, source="live")
     with pytest.raises(ValueError, match="no NVIDIA GPU is visible"):
-        evidence.resolve(config, NAMES)
-    assert evidence.resolve({**config, "machine": "a100"}, NAMES).folder == "a100"
+        evidence.resolve(config)
+    assert evidence.resolve(changed(config, machine="a100")).folder == "a100"
 
 
 def manifest(folder: Path, name: object, targets: object, **more: object) -> Path:
@@ -125,15 +130,15 @@ def recording(tmp_path: Path) -> Path:
 
 
 def test_a_gpu_that_is_passed_over_is_named_with_what_is_missing(
-    config: dict[str, Any], recording: Path, monkeypatch: pytest.MonkeyPatch
+    config: Settings, recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evidence, "find_spec", lambda name: None if name == "flashinfer" else name)
-    config |= {"source": "auto", "recording": str(recording)}
-    shown = evidence.resolve(config, ["decode"])
+    config = changed(config, source="auto", recording=str(recording), targets=["decode"])
+    shown = evidence.resolve(config)
     why = "NVIDIA H200 is not measured, for want of flashinfer; pages are of x"
     assert evidence.passed_over(config, shown) == why
-    assert evidence.passed_over({**config, "source": "recorded"}, shown) is None
-    assert evidence.passed_over(config, evidence.live(config, NAMES)) is None
+    assert evidence.passed_over(changed(config, source="recorded"), shown) is None
+    assert evidence.passed_over(config, evidence.live(changed(config, targets=NAMES))) is None
     monkeypatch.setattr(evidence, "gpu_names", list)
     assert evidence.passed_over(config, shown) is None
 

@@ -5,7 +5,7 @@ from ncuflow.capture.machine import installed
 CAPTURES = f"{OUT}/captures"
 # FlashInfer builds into one folder per user and machine, so that a module is compiled once. The flags are those of
 # the user's own cache and line tables (-lineinfo), which cost nothing at run time; a module there has none.
-_jit_cache = config["build"]["folder"] or "${XDG_CACHE_HOME:-$HOME/.cache}/ncuflow"
+_jit_cache = SETTINGS.build.folder or "${XDG_CACHE_HOME:-$HOME/.cache}/ncuflow"
 JIT_ENV = f'FLASHINFER_WORKSPACE_BASE="{_jit_cache}" FLASHINFER_JIT_LINEINFO=1'
 
 # The lanes of a GPU: what has it to itself from its start on takes all of them. Where --resources gives each job a GPU of
@@ -29,8 +29,8 @@ rule preflight:
         lane=LANES,
     params:
         jit_env=JIT_ENV,
-        clocks=config["ncu"]["clock_control"],
-        counters="" if config["ncu"]["enabled"] else "--no-counters",
+        clocks=SETTINGS.ncu.clock_control,
+        counters="" if SETTINGS.ncu.enabled else "--no-counters",
         installed=lambda wildcards: installed(),  # it looks again where another tool or package is here
     shell:
         "{params.jit_env} python -m ncuflow preflight --clock-policy {params.clocks} {params.counters}"
@@ -90,14 +90,14 @@ if LIVE:
             f"{OUT}/logs/build.log",
         params:
             jit_env=JIT_ENV,
-            jobs=f"--jobs {config['build']['jobs']}" * bool(config["build"]["jobs"]),
+            jobs=f"--jobs {SETTINGS.build.jobs}" * bool(SETTINGS.build.jobs),
         shell:
             "{params.jit_env} python -m ncuflow build --points {input.points:q} {params.jobs} --out {output:q}"
             " 2> {log:q} || [ $? -eq 3 ]"
 
     # Those that are timed start together, and measure one after the other; neither where one has all GPUs to itself, nor
     # where each has a GPU of its own.
-    EXCLUSIVE = "--exclusive-host" * config["timing"]["exclusive_host"]
+    EXCLUSIVE = "--exclusive-host" * SETTINGS.timing.exclusive_host
     TOGETHER = LANES and not EXCLUSIVE
 
     # Status 3: some points are wrong or failed, and named; what breaks its process's CUDA context is one of them. Status 4:
@@ -120,8 +120,8 @@ if LIVE:
             attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
-            repeats=config["timing"]["repeats"],
-            rounds=config["timing"]["rounds"],
+            repeats=SETTINGS.timing.repeats,
+            rounds=SETTINGS.timing.rounds,
             order=lambda wc: wc.get("run", 0),
             exclusive=EXCLUSIVE,
         shell:
@@ -180,8 +180,8 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
             out=f"{CAPTURES}/{{target}}/{{batch}}",
-            repeats=config["nsys"]["repeats"],
-            timeout=config["nsys"]["timeout_s"],
+            repeats=SETTINGS.nsys.repeats,
+            timeout=SETTINGS.nsys.timeout_s,
         shell:
             "{params.jit_env} python -m ncuflow nsys {wildcards.target} --points {input.points:q}"
             " --timing {input.timing:q} --out {params.out:q} --name trace --repeats {params.repeats}"
@@ -204,10 +204,10 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
             out=f"{CAPTURES}/{{target}}/{{batch}}",
-            sections=",".join(config["ncu"]["sections"]),
+            sections=",".join(SETTINGS.ncu.sections),
             counters=COUNTERS,  # what --registry stands for
-            clocks=config["ncu"]["clock_control"],
-            timeout=config["ncu"]["timeout_s"],
+            clocks=SETTINGS.ncu.clock_control,
+            timeout=SETTINGS.ncu.timeout_s,
         shell:
             "{params.jit_env} python -m ncuflow ncu {wildcards.target} --points {input.points:q}"
             " --timing {input.timing:q} --out {params.out:q} --name sweep --registry --sections {params.sections}"
@@ -230,9 +230,9 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
             out=f"{CAPTURES}/{{target}}/deep",
-            clocks=config["ncu"]["clock_control"],
-            timeout=config["ncu"]["timeout_s"],
-            source="--import-source" if config["ncu"]["import_source"] else "",
+            clocks=SETTINGS.ncu.clock_control,
+            timeout=SETTINGS.ncu.timeout_s,
+            source="--import-source" if SETTINGS.ncu.import_source else "",
         shell:
             "{params.jit_env} python -m ncuflow ncu {wildcards.target} --points {input.points:q}"
             " --out {params.out:q} --name deep --deep {params.source} --clock-control {params.clocks}"
@@ -249,7 +249,7 @@ if LIVE:
             gpu=1,
             lane=LANES,
         params:
-            modules=",".join(config["jit"]),
+            modules=",".join(SETTINGS.jit),
         shell:
             "python -m ncuflow jit --ignore-aot --modules {params.modules} --out {output:q} 2> {log:q}"
             " || [ $? -eq 3 ]"

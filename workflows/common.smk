@@ -34,19 +34,20 @@ def refuse(why):
 for _key, _value in (workflow.config_settings.config or {}).items():
     if isinstance(_value, (dict, list)):
         update_config(config, {_key: _settings.typed(_value)})
-TARGETS = config["targets"]
 try:
-    _settings.check(config, Path(workflow.basedir) / "config/schema.yaml")
+    SETTINGS = _settings.of(config)
+    TARGETS = SETTINGS.targets
     os.environ[_FOLDERS] = os.pathsep.join(
-        str(Path(folder).absolute()) for folder in config["target_folders"]
+        str(Path(folder).absolute()) for folder in SETTINGS.target_folders
     )
     # machine=a100-static names pages of a GPU that is not there; what was measured keeps its own folder.
-    STATIC_MACHINE = str(config["machine"] or "").endswith("-static")
-    RUNNING = _evidence.resolve(
-        {**config, "machine": None} if STATIC_MACHINE else config, TARGETS
+    STATIC_MACHINE = (SETTINGS.machine or "").endswith("-static")
+    MEASURED = (
+        SETTINGS.model_copy(update={"machine": None}) if STATIC_MACHINE else SETTINGS
     )
-    SIDES = _sides.of(config["base"], config["head"], RUNNING)
-    HERE = _evidence.here(config) if RUNNING.recording else RUNNING
+    RUNNING = _evidence.resolve(MEASURED)
+    SIDES = _sides.of(SETTINGS.base, SETTINGS.head, RUNNING)
+    HERE = _evidence.here(SETTINGS) if RUNNING.recording else RUNNING
     # Folder below `outputs` -> the evidence that its files are made from: this run's, the sides of a comparison,
     # and what the preflight finds on this machine.
     EVIDENCE = _sides.by_folder(RUNNING, [*SIDES.values(), HERE])
@@ -55,15 +56,14 @@ except ValueError as error:
 except OSError as error:
     refuse(_refused(error))
 
-OUT = f"{config['outputs']}/{{evidence}}"
+OUT = f"{SETTINGS.outputs}/{{evidence}}"
 RUN = RUNNING.folder
 LIVE = RUNNING.recording is None
-_moved = caches.provide(Path(config["outputs"]))
-for _note in (_evidence.passed_over(config, RUNNING), _moved if LIVE else None):
+_moved = caches.provide(Path(SETTINGS.outputs))
+for _note in (_evidence.passed_over(SETTINGS, RUNNING), _moved if LIVE else None):
     if _note and workflow.is_main_process:
         print(f"note: {_note}", file=sys.stderr)
-# --config strict=false arrives as text or as a boolean, depending on how it was given.
-STRICT = "" if str(config["strict"]).lower() == "true" else "--no-strict"
+STRICT = "" if SETTINGS.strict else "--no-strict"
 # The environment that Snakemake runs in is the one that its jobs run in, also where nobody activated it.
 _python = Path(sys.executable).parent
 for _folder in (_python, HOME):

@@ -2,7 +2,7 @@
 #   snakemake -j1 compare --config base=recordings/A head=recordings/B
 # head may list several, separated by commas: each is then compared with the one before it.
 # A side is a recording's folder, or `live`: what this machine's GPU gives now.
-COMPARE = f"{config['outputs']}/compare"
+COMPARE = f"{SETTINGS.outputs}/compare"
 SERIES_NAME = "-vs-".join(SIDES)
 SERIES = f"{COMPARE}/{SERIES_NAME}"
 PAIRS = {
@@ -48,12 +48,10 @@ else:
             head=lambda wc, input: Path(input.head[0]).parent,
             base_targets=lambda wc: kernel_targets(PAIRS[wc.pair][0]),
             head_targets=lambda wc: kernel_targets(PAIRS[wc.pair][1]),
-            alpha=config["compare"]["alpha"],
-            threshold=config["compare"]["threshold"],
+            alpha=SETTINGS.compare.alpha,
+            threshold=SETTINGS.compare.threshold,
             floor=(
-                f"--floor {config['compare']['floor']}"
-                if config["compare"]["floor"]
-                else ""
+                f"--floor {SETTINGS.compare.floor}" if SETTINGS.compare.floor else ""
             ),
         run:
             command(
@@ -171,7 +169,7 @@ else:
         log:
             f"{SERIES}/logs/html.log",
         params:
-            folders=[f"{config['outputs']}/{side.folder}" for side in SIDES.values()],
+            folders=[f"{SETTINGS.outputs}/{side.folder}" for side in SIDES.values()],
             roots=[side.root for side in SIDES.values()],
         run:
             command(
@@ -204,7 +202,7 @@ else:
             code=closure.of("gate"),
         localrule: True
         params:
-            threshold=config["compare"]["gate_threshold"],
+            threshold=SETTINGS.compare.gate_threshold,
         shell:
             "status=0; for comparison in {input.comparison:q}; do python -m ncuflow gate"
             ' "$comparison" --threshold {params.threshold} || status=1; done; exit $status'

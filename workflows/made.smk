@@ -6,7 +6,7 @@ OUTPUTS = [output.regex() for rule in workflow.rules for output in rule.output]
 if workflow.is_main_process and not workflow.output_settings.dryrun:
     try:
         if made.alone():
-            made.remove_damaged(config["outputs"], OUTPUTS)
+            made.remove_damaged(SETTINGS.outputs, OUTPUTS)
     except OSError as error:  # a folder that may not be written
         refuse(_refused(error))
 
@@ -14,7 +14,7 @@ if workflow.is_main_process and not workflow.output_settings.dryrun:
 def finish():
     """Note what was made, and say what came of it."""
     try:
-        made.note(config["outputs"], OUTPUTS)
+        made.note(SETTINGS.outputs, OUTPUTS)
     except OSError as error:  # the pages stand all the same
         print(f"note: {_refused(error)}", file=sys.stderr)
     if DISPLAY:

@@ -3,7 +3,7 @@ rule sample:
     input:
         rules.reports.input,
     output:
-        touch(f"{config['outputs']}/{RUN}/sample.done"),
+        touch(f"{SETTINGS.outputs}/{RUN}/sample.done"),
     log:
         of_run(f"{OUT}/logs/sample.log"),
     params:

@@ -5,16 +5,16 @@ from ncuflow.static import facts as _facts
 from ncuflow.static.launches import RULES as _LAUNCHED
 
 try:
-    ABSENT = _device.of_architecture(str(config["arch"]), config["gpu"])
+    ABSENT = _device.of_architecture(SETTINGS.arch, SETTINGS.gpu)
 except ValueError as error:
     refuse(error)
-STATIC = f"{config['outputs']}/{config['machine'] if STATIC_MACHINE else ABSENT.folder}"
+STATIC = f"{SETTINGS.outputs}/{SETTINGS.machine if STATIC_MACHINE else ABSENT.folder}"
 RECORDED_FACTS = _facts.recorded(ABSENT.compute_capability)
 BESIDE = _facts.recorded("9.0" if ABSENT.compute_capability != "9.0" else "8.0")
 SWEEP = json.dumps(
     {
         name: blocks
-        for name, blocks in config["sweeps"][config["sweep"]].items()
+        for name, blocks in SETTINGS.sweeps[SETTINGS.sweep].items()
         if name in _LAUNCHED
     }
 )

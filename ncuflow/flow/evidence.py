@@ -13,6 +13,7 @@ from typing import Any
 
 from ncuflow.capture.machine import counters_refused_here, gpu_names, tool
 from ncuflow.evidence import manifest
+from ncuflow.flow.settings import Settings
 from ncuflow.format import slug
 from ncuflow.io import present, resource
 from ncuflow.parsers import listing
@@ -100,19 +101,20 @@ def recorded(folder: Path) -> Evidence:
     return Evidence(folder, f"recorded-{found.name}", found.name, found.targets, frozenset())
 
 
-def live(config: dict[str, Any], names: list[str]) -> Evidence:
+def live(settings: Settings) -> Evidence:
     """Evidence that the capture rules will make on this machine: what the sweep has points of.
 
-    Raises ValueError for a sweep that is not there, or has no point of these targets.
+    Raises ValueError for a sweep that has no point of the targets.
     """
-    blocks, deep = _chosen(config)
-    tools = live_tools(config)
-    machine = config.get("machine") or slug(gpu_names()[0])
+    blocks = settings.sweeps[settings.sweep]
+    deep = settings.deep.get(settings.sweep, {})
+    tools = live_tools(settings)
+    machine = settings.machine or slug(gpu_names()[0])
     plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for name in names:
+    for name in settings.targets:
         points = sweep.points(load(name), blocks.get(name, []))
-        found = sweep.batches(points, config["batch_size"])
-        in_turns = sweep.pairs(load(name), points) if config["timing"]["pairs"] else []
+        found = sweep.batches(points, settings.batch_size)
+        in_turns = sweep.pairs(load(name), points) if settings.timing.pairs else []
         if in_turns:
             found[PAIRS] = in_turns
         if "ncu" in tools and deep.get(name):
@@ -122,53 +124,41 @@ def live(config: dict[str, Any], names: list[str]) -> Evidence:
     for (name, batch), members in plans.items():
         targets.setdefault(name, {})[batch] = [point["id"] for point in members]
     if not targets:
-        raise ValueError(f"sweep {config['sweep']}: no points of {', '.join(names)}")
-    root = Path(config["outputs"]) / machine / "captures"
-    return Evidence(root, machine, None, targets, tools, config["timing"]["runs"], plans)
+        raise ValueError(f"sweep {settings.sweep}: no points of {', '.join(settings.targets)}")
+    root = Path(settings.outputs) / machine / "captures"
+    return Evidence(root, machine, None, targets, tools, settings.timing.runs, plans)
 
 
-def here(config: dict[str, Any]) -> Evidence:
+def here(settings: Settings) -> Evidence:
     """What a preflight finds on this machine, for a run that captures nothing."""
-    machine = config.get("machine") or slug(next(iter(gpu_names()), "this machine"))
-    root = Path(config["outputs"]) / machine / "captures"
+    machine = settings.machine or slug(next(iter(gpu_names()), "this machine"))
+    root = Path(settings.outputs) / machine / "captures"
     return Evidence(root, machine, None, {}, frozenset())
 
 
-def _chosen(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(blocks by target of the sweep, those of its deep points); a sweep without deep points has none."""
-    known = config["sweeps"]
-    for key, named in (("sweep", [config["sweep"]]), ("deep", config["deep"])):
-        unknown = [name for name in named if name not in known]
-        if unknown:
-            raise ValueError(
-                f"{key}: there is no sweep {unknown[0]}; sweeps has {', '.join(known)}"
-            )
-    return known[config["sweep"]], config["deep"].get(config["sweep"], {})
-
-
-def resolve(config: dict[str, Any], names: list[str]) -> Evidence:
+def resolve(settings: Settings) -> Evidence:
     """The evidence that ``source`` asks for: ``auto`` is live where GPU and packages are, else recorded.
 
-    Raises ValueError with one line where there is none of these kernel targets.
+    Raises ValueError with one line where there is none of the kernel targets.
     """
-    for name in names:
+    for name in settings.targets:
         load(name)  # an unknown one is an error also where nothing of it is recorded
-    strange = [name for name in config["jit"] if name not in jit_modules()]
+    strange = [name for name in settings.jit if name not in jit_modules()]
     if strange:
         known = ", ".join(jit_modules())
         raise ValueError(f"jit: no target has a module {strange[0]}; there are: {known}")
-    source = config["source"]
+    source: str = settings.source
     if source == "auto":
         source = "live" if can_capture() else "recorded"
     if source == "live":
         # a login node has none: it plans and compiles for the machine that is named
-        if not config.get("machine") and not gpu_names():
+        if not settings.machine and not gpu_names():
             raise ValueError("source: live, but no NVIDIA GPU is visible (nvidia-smi lists none)")
-        return live(config, names)
-    found = recorded(Path(config["recording"]))
-    if not set(names) & set(found.targets):
+        return live(settings)
+    found = recorded(Path(settings.recording))
+    if not set(settings.targets) & set(found.targets):
         known = ", ".join(found.targets) or "no target"
-        raise ValueError(f"{found.root}: nothing of {', '.join(names)}; it has {known}")
+        raise ValueError(f"{found.root}: nothing of {', '.join(settings.targets)}; it has {known}")
     return found
 
 
@@ -177,10 +167,10 @@ def can_capture() -> bool:
     return bool(gpu_names()) and not _missing()
 
 
-def passed_over(config: dict[str, Any], running: Evidence) -> str | None:
+def passed_over(settings: Settings, running: Evidence) -> str | None:
     """That a GPU is here and a recording is shown, and why; None where nobody would expect otherwise."""
     gpus, missing = gpu_names(), _missing()
-    if config["source"] != "auto" or running.recording is None or not gpus:
+    if settings.source != "auto" or running.recording is None or not gpus:
         return None
     lacks = " and ".join(missing)
     return f"{gpus[0]} is not measured, for want of {lacks}; pages are of {running.recording}"
@@ -190,11 +180,11 @@ def _missing() -> list[str]:
     return [name for name in ("torch", "flashinfer") if find_spec(name) is None]
 
 
-def live_tools(config: dict[str, Any]) -> frozenset[str]:
+def live_tools(settings: Settings) -> frozenset[str]:
     """events always; nsys and ncu where they are installed, wanted and, for ncu, not refused."""
     tools = {"events"}
-    if config["nsys"]["enabled"] and tool("nsys"):
+    if settings.nsys.enabled and tool("nsys"):
         tools.add("nsys")
-    if config["ncu"]["enabled"] and tool("ncu") and not counters_refused_here():
+    if settings.ncu.enabled and tool("ncu") and not counters_refused_here():
         tools.add("ncu")
     return frozenset(tools)
