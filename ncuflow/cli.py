@@ -18,7 +18,8 @@ from typing import NoReturn
 
 from ncuflow.io import CommandError, UsageError, clean
 
-# name -> (module, what it does); the first group is for people, the second is what the rules call.
+# name -> (module, what it does). --help lists what people call, --help-all also what only rules, other commands and
+# scripts call; what both call is of the first.
 USER = {
     "run": (
         "ncuflow.flow.workflow",
@@ -30,6 +31,7 @@ USER = {
     "claims": ("ncuflow.claims.audit", "judge claims by measured results"),
     "require": ("ncuflow.claims.require", "hold single points against what a file asks of them"),
     "export": ("ncuflow.export.formats", "results for Bencher, GitHub, JUnit and Perfetto"),
+    "gate": ("ncuflow.compare.gate", "fail on a slow-down of a comparison"),
     "sanity": ("ncuflow.findings.sanity", "numbers of results that cannot be"),
     "preflight": ("ncuflow.capture.preflight", "what can be measured on this machine"),
     "targets": ("ncuflow.runner.listing", "what can be measured here, and why the rest cannot"),
@@ -38,6 +40,9 @@ USER = {
         "a sweep of a test list, a trace, or what a server called",
     ),
     "record": ("ncuflow.evidence.recording", "keep captures as a recording, or verify one"),
+    "scrub": ("ncuflow.evidence.scrub", "remove private values from reports and recordings"),
+    "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),
+    "predict": ("ncuflow.static.predict", "times of a GPU that is not there, with intervals"),
     "counters": ("ncuflow.parsers.registry", "the counters that `ncu --metrics` is given"),
 }
 RULES = {
@@ -47,13 +52,10 @@ RULES = {
     "launch": ("ncuflow.runner.run", "check, time or trace the points of a batch"),
     "nsys": ("ncuflow.capture.nsys", "trace a batch under Nsight Systems"),
     "ncu": ("ncuflow.capture.ncu", "profile a batch under Nsight Compute"),
-    "scrub": ("ncuflow.evidence.scrub", "remove private values from reports and recordings"),
     "jit": ("ncuflow.capture.jit", "measure FlashInfer's compilation and caches"),
     "jit-probe": ("ncuflow.capture.jitprobe", "one measurement of jit, in a process of its own"),
-    "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),
     "static-norm": ("ncuflow.static.dsl", "one of the norms of CuTe DSL, compiled without a GPU"),
     "static-results": ("ncuflow.static.results", "launches of a sweep on a GPU that is not there"),
-    "predict": ("ncuflow.static.predict", "times of a GPU that is not there, with intervals"),
     "claims-predicted": ("ncuflow.claims.predicted", "claims held against predicted times"),
     "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),
     "tables": ("ncuflow.parsers.tables", "captures of a target -> tables"),
@@ -69,7 +71,6 @@ RULES = {
         "predictions beside what was measured",
     ),
     "report": ("ncuflow.pages.html.page", "results of one or more captures -> one HTML file"),
-    "gate": ("ncuflow.compare.gate", "fail on a slow-down of a comparison"),
     "compare-figures": ("ncuflow.pages.compare.figures", "a comparison -> figures"),
     "compare-page": ("ncuflow.pages.compare.page", "comparisons -> a Markdown page"),
     "docs": ("ncuflow.docs", "the parts of docs/ that code knows: tables, metrics, columns"),
@@ -115,10 +116,11 @@ def dispatch(words: Sequence[str]) -> int:
 
 
 def _overview(words: Sequence[str]) -> int:
-    """The list of commands, where none was named."""
+    """The list of commands, where none was named: those that people call, or all."""
     listed = [f"  {name:18}{what}" for name, (_, what) in USER.items()]
-    listed += ["", "called by the rules of the workflow:"]
-    listed += [f"  {name:18}{what}" for name, (_, what) in RULES.items()]
+    if "--help-all" in words[:1]:
+        listed += ["", "called by the rules of the workflow:"]
+        listed += [f"  {name:18}{what}" for name, (_, what) in RULES.items()]
     parser = argparse.ArgumentParser(
         prog="ncuflow",
         usage="ncuflow COMMAND …",
@@ -126,7 +128,8 @@ def _overview(words: Sequence[str]) -> int:
         epilog="commands:\n" + "\n".join(listed),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    if words and words[0] not in ("-h", "--help"):
+    parser.add_argument("--help-all", action="store_true", help="and what the rules call")
+    if words and words[0] not in ("-h", "--help", "--help-all"):
         parser.error(f"no command {words[0]!r}; ncuflow --help lists them")
     parser.print_help()
     return 0 if words else 2

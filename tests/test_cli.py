@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,10 +41,28 @@ def test_every_command_says_what_it_takes(name: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.startswith(f"usage: ncuflow {name} ")
 
 
+def listed(option: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The commands that `ncuflow --help` or `--help-all` lists."""
+    assert dispatch([option]) == 0
+    said = capsys.readouterr().out.split("\ncommands:\n")[1]
+    return [line.split()[0] for line in said.splitlines() if line.startswith("  ")]
+
+
+def test_what_only_rules_call_is_what_they_and_other_commands_call_and_no_user_does() -> None:
+    """A command is told from a verb by who calls it: rules, modules of the package, or scripts."""
+    rules = [ROOT / "Snakefile", *ROOT.glob("workflows/*.smk")]
+    modules = [
+        path for room in ("ncuflow", "targets", "parsers") for path in ROOT.glob(f"{room}/**/*.py")
+    ]
+    texts = [path.read_text() for path in (*rules, *modules, ROOT / "scripts/check")]
+    starts = r'-m ncuflow ([a-z][a-z-]+)|"-m",\s*"ncuflow",\s*"([a-z-]+)"|\bcommand\(\s*"([a-z-]+) '
+    found = {name for text in texts for names in re.findall(starts, text) for name in names if name}
+    assert found - USER.keys() == RULES.keys()
+
+
 def test_the_list_of_commands_imports_none_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["--help"]) == 0
-    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:2] == "  "]
-    assert listed[1:] == [*USER, *RULES]
+    assert listed("--help", capsys) == [*USER]
+    assert listed("--help-all", capsys) == [*USER, *RULES]
     code = "import sys; from ncuflow.cli import dispatch; dispatch(['--help']); "
     code += "sys.exit(str(sorted(m for m in sys.modules if m.startswith('ncuflow.'))))"
     assert run_python(code)[1] == "['ncuflow.cli', 'ncuflow.io']\n"
