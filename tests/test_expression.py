@@ -52,10 +52,11 @@ def test_expression_keeps_what_is_unknown_unknown(text, value):
         "a +",
         "b",
         "a\0",
-        "1 +" * 200 + "1",
+        "1 +" * 20000 + "1",
         'capture("x", "x")',
         'matches("x", "(")',
         'matches("x", "' + "(" * 500 + '")',
+        'matches("x", "' + "(" * 20000 + ")" * 20000 + '")',
         "sum([1, 'x'])",
         "1e308 ** 9",
     ],
@@ -65,10 +66,11 @@ def test_expression_refuses_everything_else(text):
         evaluate(text, {"a": [1]})
 
 
-def test_a_regular_expression_that_would_run_for_years_is_refused():
-    name = "flashinfer::" + "a" * 60
-    with pytest.raises(ExpressionError, match="takes more than"):
-        evaluate("matches(name, '(a|aa)+!')", {"name": name})
+def test_a_power_is_one_of_floats():
+    """Of whole numbers it would have any number of digits."""
+    assert evaluate("a ** 0.5", {"a": 9}) == 3 and evaluate("2 ** 100", {}) == 2.0**100
+    assert isinstance(evaluate("2 ** 100", {}), float)
+    assert evaluate("a ** 0.5", {"a": -8}) is None
 
 
 @pytest.mark.parametrize("text", ["-" * 590 + "1", "not " * 140 + "1", "(" * 290 + "1" + ")" * 290])
@@ -84,9 +86,3 @@ def test_a_number_beyond_every_float_is_unknown(text):
 
 def test_names_are_those_of_values_in_order():
     assert names("max(b, 2 * a) - b") == ["b", "a"]
-
-
-def test_a_regular_expression_that_would_not_end_is_one_line() -> None:
-    """Each letter can be matched in two ways, so that the ways to fail double with it."""
-    with pytest.raises(ExpressionError, match=r"takes more than 0\.5 s on one text"):
-        evaluate('count(names, "(a|aa)+$")', {"names": ["a" * 60 + "b"]})

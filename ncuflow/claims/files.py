@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ncuflow.claims.model import Claim, Id, Strict
 from ncuflow.io import BadInput
 
-MOST_BYTES, MOST_NODES, MOST_DEPTH = 1 << 20, 100_000, 50
 Shared = Literal["source", "published", "applies", "decide", "independent"]
 
 
@@ -79,41 +78,14 @@ def load_file(path: Path) -> list[Claim]:
 
 
 def content(path: Path) -> Any:
-    """What a YAML file says. Raises BadInput where it is none, too large, or would expand beyond bounds."""
+    """What a YAML file says. Raises BadInput where it is none."""
     if not path.is_file():
         raise BadInput(path, "not a file")
-    if path.stat().st_size > MOST_BYTES:
-        raise BadInput(path, f"larger than {MOST_BYTES >> 20} MiB")
     try:
-        text = path.read_text(encoding="utf-8")
-        _check_size(path, text)
-        return yaml.load(text, Loader=Loader)
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as error:
         # Beside YAMLError, what PyYAML lets through from a value that a tag promises.
         raise BadInput(path, f"not YAML ({' '.join(str(error).split())[:300]})") from None
-
-
-def _check_size(path: Path, text: str) -> None:
-    """Refuses nesting that would end the stack, and aliases that would expand beyond bounds."""
-    sizes: dict[str | None, int] = {}
-    open_nodes: list[tuple[str | None, int]] = []
-    total = 0
-    for event in yaml.parse(text, Loader=Loader):
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in sizes:
-                raise BadInput(path, f"*{event.anchor} stands inside what it refers to")
-            total += sizes[event.anchor]
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = open_nodes.pop()
-            sizes[anchor] = total - before
-        elif isinstance(event, yaml.NodeEvent):
-            total += 1
-            sizes[event.anchor] = 1
-            if isinstance(event, yaml.CollectionStartEvent):
-                sizes.pop(event.anchor)
-                open_nodes.append((event.anchor, total - 1))
-        if total > MOST_NODES or len(open_nodes) > MOST_DEPTH:
-            raise BadInput(path, f"more than {MOST_NODES} values, or {MOST_DEPTH} levels deep")
 
 
 def _cases(claim: _Stated, content: _File) -> list[dict[str, Any]]:
