@@ -475,9 +475,11 @@ TARGET = Target(
                 f["backend"] == "fa3"
                 and f["dtype"] == "f16"
                 and f["kv"] == "same"
-                and not f["soft_cap"] > 0
+                and f["soft_cap"] == 0
+                and f["limiter"] == "tensor"
             ),
             bound=lambda f: 0.5,
+            other_work=True,
             symbol=Symbol(
                 "FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"
             ),

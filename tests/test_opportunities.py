@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import pytest
 from conftest import DEFAULT
 
+from ncuflow.findings import stored
 from ncuflow.findings.opportunities import Facts, found, room
 from ncuflow.io import read_json
 from ncuflow.pages.markdown.opportunities import _row, brought, place, rows
@@ -180,8 +180,8 @@ def test_a_symbol_is_found_in_the_index_or_is_its_file() -> None:
 
 
 def test_no_gain_of_the_shipped_evidence_is_above_its_room(finished: Any) -> None:
-    paths = sorted((finished.outputs / "results").glob("*_results.json"))
-    every = [one for path in paths for one in found(json.loads(path.read_text()))]
+    shipped = stored.folder(finished.outputs / "results")
+    every = [one for results in shipped.values() for one in found(results)]
     assert every
     for one in every:
         assert 0 <= one.most <= one.room <= 1, one
@@ -195,8 +195,28 @@ def test_no_gain_of_the_shipped_evidence_is_above_its_room(finished: Any) -> Non
 
 def test_each_kernel_with_counters_has_a_table_of_lines(finished: Any) -> None:
     index = read_json(DEFAULT / "source_index.json.xz")
-    for path in (finished.outputs / "results").glob("*_results.json"):
-        for row in rows(json.loads(path.read_text()), index):
-            line = row["source"].rpartition(":")[2]
-            assert line.isdigit(), f"{path.name}: {row['what']} has no line"
+    for target, results in stored.folder(finished.outputs / "results").items():
+        for row in rows(results, index):
+            # of a header that the index of that day does not have, the file alone is named
+            header, _, line = row["source"].rpartition(":")
+            indexed = any(name.endswith(f"/flashinfer/{line}") for name in index["functions"])
+            assert line.isdigit() or not (header or indexed), f"{target}: {row['what']} has no line"
             assert "nan" not in " ".join(map(str, row.values())).lower().split(), row
+
+
+def test_a_parameter_that_a_recording_lacks_hides_no_advice(finished: Any) -> None:
+    """The recorded points are of a time before `kv`, whose default the conditions ask for."""
+    folder = finished.outputs / "results"
+    recorded = read_json(folder / "prefill_results.json")
+    assert not any("kv" in point["params"] for point in recorded["points"])
+    shipped = stored.folder(folder)
+    decode, prefill = (
+        {one.opportunity.what: one for one in found(shipped[name])}
+        for name in ("decode", "prefill")
+    )
+    assert "fa3 instead of fa2" in list(prefill)[:2]  # those that the final report names
+    assert prefill["fa3 instead of fa2"].facts["kv"] == "same"
+    assert prefill["fa3 instead of fa2"].saved > 0.4
+    # where it can bring what it promises
+    assert prefill["queries, keys and values of 8 bits"].facts["limiter"] == "tensor"
+    assert decode["a KV cache of 8 bits"].facts["sol_dram_pct"] >= 80

@@ -186,9 +186,6 @@ def test_what_a_launch_reads_passes_dram_whatever_l2_holds(rmsnorm):
     # nothing is known of a target that does not say what it writes
     unknown = {**decode, "target": "none of these"}
     assert predict.cases([unknown], 3.0)[0].least_us < one.least_us
-    # parameters that a recording lacks had their defaults
-    older = [{**p, "params": {"batch": 32, "kv_len": 2048}} for p in decode["points"][:1]]
-    assert predict.cases([{**decode, "points": older}], 3.0)[0].least_us == one.least_us
 
 
 def test_the_width_of_an_interval_is_never_less_than_what_was_seen():

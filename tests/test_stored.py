@@ -12,8 +12,9 @@ from results_data import entry, results
 from ncuflow.cli import dispatch
 from ncuflow.findings import stored
 from ncuflow.io import BadInput
+from ncuflow.target.contract import load
 
-GOOD = results(entry("decode/B1", {}))
+GOOD = results(entry("decode/B1", dict(load("decode").parameters)))
 POINT = GOOD["points"][0]
 DAMAGED = [
     [], {}, "x", None, GOOD | {"points": 3}, GOOD | {"points": [3]}, GOOD | {"deep": None},
@@ -59,6 +60,16 @@ def written(folder: Path, content: object, name: str = "decode") -> Path:
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert stored.results(written(tmp_path / "results", GOOD)) == GOOD
+
+
+def test_a_parameter_that_a_file_lacks_had_its_default(tmp_path: Path) -> None:
+    older = results(entry("decode/B1", {"batch": 1}))
+    (point,) = stored.results(written(tmp_path / "results", older))["points"]
+    defaults = load("decode").parameters
+    assert point["params"] == {**defaults, "batch": 1} and defaults["batch"] != 1
+    unknown = results(entry("none_of_these/B1", {"batch": 1}))
+    path = written(tmp_path / "others", unknown, "none_of_these")
+    assert stored.results(path)["points"][0]["params"].keys() == {"batch", "dtype"}
 
 
 @pytest.mark.parametrize("content", DAMAGED)

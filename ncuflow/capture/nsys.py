@@ -110,7 +110,7 @@ def _turn(point: Mapping[str, Any]) -> int:
     target = known().get(str(point.get("target")))
     if target is None:
         return 0
-    silences = target.silences({**target.parameters, **point.get("params", {})})
+    silences = target.silences(target.completed(point.get("params", {})))
     return {False: 0, None: 1, True: 2}[silences]
 
 

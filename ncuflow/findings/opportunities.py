@@ -105,7 +105,7 @@ def facts(point: Point, results: Results) -> Facts:
     main, merges = main_kernel(point["kernels"]), list(filter(is_merge, point["kernels"]))
     known: dict[str, Any] = {"sm_count": results["provenance"].get("sm_count")}
     known |= main["metrics"] if main else {}
-    known |= point["params"] | point["info"] | point["measurement"]
+    known |= point["info"] | point["measurement"] | point["params"]
     if main and merges and main not in merges:
         units = limiter.judge(merges[0]["breakdown"], merges[0]["metrics"]).units
         known |= {f"merge_{unit.name}_pct": unit.pct for unit in units}

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ncuflow.io import BadInput, conforming, present, read_json
 from ncuflow.model import Results
+from ncuflow.target.contract import known
 
 SUFFIX = "_results.json"
 Number = Annotated[int, Field(gt=0)]  # of a line, from 1
@@ -175,9 +176,15 @@ def folder(place: Path, targets: Iterable[str] | None = None) -> dict[str, Resul
 
 
 def results(path: Path) -> Results:
-    """The results of a target. Raises BadInput where the file is none, or of another target than its name says."""
+    """The results of a target, each point with all parameters that the target declares.
+
+    Raises BadInput where the file is none, or of another target than its name says.
+    """
     content = read_json(path)
     target = conforming(path, content, _Results, "the results of a target").target
     if path.name != target + SUFFIX:
         raise BadInput(path, f"has the results of {target}")
+    if declared := known().get(target):
+        for point in content["points"]:
+            point["params"] = declared.completed(point["params"])
     return cast(Results, content)

@@ -55,10 +55,8 @@ def cases(results: Sequence[Results], floor_us: float) -> list[Case]:
 
 
 def _written(target: Target | None, point: Point) -> int | None:
-    """What a point writes; a recording may lack parameters that were added later, which then had their default."""
-    if target is None or target.written is None:
-        return None
-    return target.written({**target.parameters, **point["params"]})
+    """What a point writes, where its target says that."""
+    return target.written(point["params"]) if target and target.written else None
 
 
 def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[str, Any]:

@@ -203,6 +203,10 @@ class Target:
         """Id of a point: also its NVTX range, so unique and stable for good."""
         return f"{self.name}/" + (self.id.format(**p) if isinstance(self.id, str) else self.id(p))
 
+    def completed(self, p: Params) -> dict[str, Any]:
+        """All parameters of a point: one that an older recording lacks had its default."""
+        return {**self.parameters, **p}
+
     def skip(self, p: Params, gpu: GpuFacts) -> str | None:
         """Why this GPU cannot run the point; None if it can."""
         size = self.memory(p) if self.memory else self.work(p).bytes

@@ -119,7 +119,7 @@ def batches(points: list[Any], target: Target) -> list[Any]:
     if not {"batch", "kv_heads"} <= target.parameters.keys():
         return []
     usual = target.parameters.items() - {(k, target.parameters[k]) for k in ("batch", "kv_heads")}
-    found = [p for p in points if all(p["params"].get(k, v) == v for k, v in usual)]
+    found = [p for p in points if all(p["params"][k] == v for k, v in usual)]
     return sorted(found, key=lambda p: (-p["params"]["kv_heads"], p["params"]["batch"]))
 
 
