@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ncuflow.target.attention import resolved
 from ncuflow.target.contract import Target, Work
 from ncuflow.target.launch import (
     GpuFacts,
@@ -27,7 +28,6 @@ from ncuflow.target.launch import (
     capability,
 )
 from ncuflow.target.trace_reference import Compared, cloned, defaults, limited, tensors
-from ncuflow.targets.prefill import resolved
 
 DEVICE = "cuda"
 CONVENTION = "ncuflow: the tensors of the template once; FLOPs unknown"

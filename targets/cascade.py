@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncuflow.target import reference
+from ncuflow.target import attention, reference
 from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
 from ncuflow.target.kv_pages import PageTable, pages_for
 from ncuflow.target.launch import (
@@ -22,7 +22,6 @@ from ncuflow.target.launch import (
     torch_dtype,
 )
 from ncuflow.target.planinfo import plan_info
-from ncuflow.targets import prefill
 
 WORKSPACE_BYTES = 128 << 20
 _CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
@@ -171,7 +170,7 @@ def modules(p: Params) -> list[Any]:
 
     backend = "auto" if p["variant"] == "cascade" else "fa2"
     settings = {"backend": backend, "dtype": p["dtype"], "head_dim": p["head_dim"]}
-    found = prefill.modules(prefill.TARGET.parameters | settings)
+    found = attention.modules(attention.PLAIN | settings)
     return [*found, cascade.gen_cascade_module()] if p["variant"] == "cascade" else found
 
 
@@ -212,7 +211,7 @@ TARGET = Target(
     small={"batch": 2, "prefix": 64, "kv_len": 32},
     id=point_id,
     unable=unable,
-    silences=lambda p: prefill.SILENCES["auto"] if p["variant"] == "cascade" else False,
+    silences=lambda p: attention.SILENCES["auto"] if p["variant"] == "cascade" else False,
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
-from ncuflow.target import reference
+from ncuflow.target import attention, reference
 from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
 from ncuflow.target.kv_pages import PageTable, page_table
 from ncuflow.target.launch import (
@@ -24,7 +24,6 @@ from ncuflow.target.launch import (
 )
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
-from ncuflow.targets import prefill
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
 WORKSPACE_BYTES = 128 << 20
@@ -59,7 +58,7 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
     if p["backend"] == "fa3" and capability(gpu) != (9, 0):
         return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
     if p["backend"] == "fa3" and p["kv"] == FP8:
-        return prefill.FA3_FP8
+        return attention.FA3_FP8
     return refusal(p)
 
 
@@ -95,14 +94,14 @@ def prepare(p: Params, seed: int = 0) -> Launch:
 
     inputs = Inputs(TARGET.point_id(p), seed)
     dtype = torch_dtype(p["dtype"])
-    cached = dtype if p["kv"] == "same" else torch_dtype(p["kv"])
+    cached = attention.kv_dtype(p)
     q = inputs.normal(p["batch"], p["qo_heads"], p["head_dim"], dtype=dtype)
     table = page_table(inputs, p["batch"], lengths(p, "kv_len"), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
     k, v = (inputs.normal(*shape, dtype=cached) for _ in range(2))
     out = torch.empty_like(q)
     wrapper = _wrapper(p, table, q.device)
-    settings = prefill.masking(p) | ({"disable_split_kv": True} if p["split"] == "off" else {})
+    settings = attention.masking(p) | ({"disable_split_kv": True} if p["split"] == "off" else {})
     pdl = (
         {"enable_pdl": False} if p["pdl"] == "off" else {}
     )  # FlashInfer's default: where there is it
@@ -144,10 +143,10 @@ def modules(p: Params) -> list[Any]:
     """
     if p["cores"] == "tensor":
         backend = "fa2" if p["backend"] == "auto" else p["backend"]
-        return prefill.modules({**p, "backend": backend, "qk": "f32"})
+        return attention.modules({**p, "backend": backend, "qk": "f32"})
     from flashinfer.jit.attention import gen_batch_decode_module
 
-    return [gen_batch_decode_module(*prefill.attention_arguments(p))]
+    return [gen_batch_decode_module(*attention.arguments(p))]
 
 
 def _wrapper(p: Params, table: PageTable, device: Any) -> Any:
@@ -244,14 +243,14 @@ TARGET = Target(
         "pdl": ("auto", "off"),
         "head_dim": (64, 128, 256),
         "kv": KV,
-        "soft_cap": prefill.SOFT_CAPS,
-        "window": prefill.WINDOWS,
+        "soft_cap": attention.SOFT_CAPS,
+        "window": attention.WINDOWS,
     },
     small={"batch": 1, "kv_len": 128},
     id=point_id,
     unable=unable,
     # on tensor cores a prefill kernel runs; "auto" has been fa3 in some versions
-    silences=lambda p: prefill.SILENCES[p["backend"]] if p["cores"] == "tensor" else False,
+    silences=lambda p: attention.SILENCES[p["backend"]] if p["cores"] == "tensor" else False,
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
@@ -283,7 +282,7 @@ TARGET = Target(
         "batch_decode_customize_config.jinja",
         "batch_decode_kernel_inst.jinja",
     ),
-    jit=(Jit("decode", "flashinfer.decode:get_batch_decode_module", prefill.attention_arguments),),
+    jit=(Jit("decode", "flashinfer.decode:get_batch_decode_module", attention.arguments),),
     prices=(
         Choice(
             "cores",

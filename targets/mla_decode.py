@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from ncuflow.target import reference
+from ncuflow.target import attention, reference
 from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work, uneven
 from ncuflow.target.kv_pages import PageTable, page_table
 from ncuflow.target.launch import (
@@ -27,7 +27,6 @@ from ncuflow.target.launch import (
 )
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
-from ncuflow.targets import prefill
 
 LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for
 SCALE = 1 / math.sqrt(128 + POSITION)  # of a head of 128 elements before its projection is absorbed
@@ -107,7 +106,7 @@ def module_arguments(p: Params) -> tuple[Any, ...]:
     import torch
 
     dtypes = (torch_dtype(p["dtype"]),) * 3
-    return (prefill.resolved(p["backend"]), *dtypes, torch.int32, LATENT, POSITION, False)
+    return (attention.resolved(p["backend"]), *dtypes, torch.int32, LATENT, POSITION, False)
 
 
 def _of_own_sequences(f: Mapping[str, Any]) -> float:

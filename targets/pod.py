@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ncuflow.target import reference
+from ncuflow.target import attention, reference
 from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
 from ncuflow.target.kv_pages import PageTable, page_table
 from ncuflow.target.launch import (
@@ -23,7 +23,7 @@ from ncuflow.target.launch import (
     torch_dtype,
 )
 from ncuflow.target.planinfo import plan_info
-from ncuflow.targets import cascade, prefill
+from ncuflow.targets import cascade
 
 WORKSPACE_BYTES = 128 << 20
 DECODE_ROWS = 16  # of the one tile that the kernel has for a decode, whatever plan() chooses
@@ -223,7 +223,7 @@ def modules(p: Params) -> list[Any]:
     found = [
         module
         for backend in backends
-        for module in prefill.modules(prefill.TARGET.parameters | settings | {"backend": backend})
+        for module in attention.modules(attention.PLAIN | settings | {"backend": backend})
     ]
     return [*found, gen_pod_module(*module_arguments(p))] if p["variant"] == "pod" else found
 
@@ -265,7 +265,7 @@ TARGET = Target(
     small={"chunk": 128, "context": 128, "batch": 2, "kv_len": 128},
     id=point_id,
     unable=unable,
-    silences=lambda p: prefill.SILENCES.get(p["variant"], False),
+    silences=lambda p: attention.SILENCES.get(p["variant"], False),
     memory=lambda p: work(p).bytes + 2 * WORKSPACE_BYTES,
     work=work,
     written=lambda p: (

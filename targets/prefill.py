@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from itertools import accumulate
 from typing import Any
 
-from ncuflow.target import reference
+from ncuflow.target import attention, reference
 from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
 from ncuflow.target.kv_pages import page_table
 from ncuflow.target.launch import (
@@ -27,10 +26,6 @@ from ncuflow.target.planinfo import plan_info
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20
-SOFT_CAPS, WINDOWS = (0, 30), (0, 1024, 4096)
-# By the backend (``Target.silences``): of fa3's prefill kernels nsys 2023.4 records none, and none of what follows them.
-SILENCES = {"fa2": False, "auto": None, "fa3": True}
-FA3_FP8 = "fa3 takes keys and values of fp8 with queries of fp8 alone"
 # fa3 rounds the probabilities to fp8 as well, whose 3 bits of mantissa are off by up to 6 %, 3 % in the mean square.
 FP8_TOLERANCE = 6e-2
 
@@ -68,7 +63,7 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
 def _no_fp8(p: Params, gpu: GpuFacts) -> str | None:
     """Why 8 bits cannot be had in these places; None if they can, or are not asked for."""
     if p["dtype"] != FP8:
-        return FA3_FP8 if p["kv"] == FP8 and p["backend"] == "fa3" else None
+        return attention.FA3_FP8 if p["kv"] == FP8 and p["backend"] == "fa3" else None
     if p["backend"] == "fa2" or capability(gpu) != (9, 0):
         return "queries of fp8 need fa3, and that compute capability 9.0"
     return "fa3 has no soft cap on the logits of fp8" if p["soft_cap"] else None
@@ -118,7 +113,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     dtype = torch_dtype(p["dtype"])
     rows = sum(lengths(p, "seq_len"))
     q = inputs.normal(rows, p["qo_heads"], p["head_dim"], dtype=dtype)
-    out = torch.empty(q.shape, dtype=_out_dtype(p), device=q.device)
+    out = torch.empty(q.shape, dtype=attention.out_dtype(p), device=q.device)
     attend = _paged if p["layout"] == "paged" else _ragged
     wrapper, plan, run, keys_values = attend(p, inputs, q, out)
     plan()
@@ -134,70 +129,18 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     )
 
 
-def modules(p: Params) -> list[Any]:
-    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
-    from flashinfer.jit.attention import modules as generators
-
-    generate = generators.gen_batch_prefill_module
-    if module_arguments(p)[0] == "fa2":  # since 0.7 the fa2 wrappers build a module of their own
-        generate = getattr(generators, "_gen_batch_prefill_primary_module", generate)
-    return [generate(*module_arguments(p))]
-
-
-def module_arguments(p: Params) -> tuple[Any, ...]:
-    """What FlashInfer's generator and cached getter of a prefill module take."""
-    mixed = p["kv"] == FP8 and p["dtype"] != FP8  # which "auto" leaves to fa2
-    backend = "fa2" if mixed and p["backend"] == "auto" else resolved(p["backend"])
-    return (backend, *attention_arguments(p), p["qk"] == "f16")
-
-
-def resolved(backend: str) -> str:
-    """What FlashInfer takes for "auto": fa3 on compute capability 9.0, else fa2."""
-    if backend != "auto":
-        return backend
-    import torch
-
-    told = os.environ.get("FLASHINFER_CUDA_ARCH_LIST")
-    hopper = "9.0" in told if told else torch.cuda.get_device_capability() == (9, 0)
-    return "fa3" if hopper else "fa2"
-
-
-def attention_arguments(p: Params) -> tuple[Any, ...]:
-    """dtypes of q, kv, o and indices, head dims, position encoding, window, soft cap."""
-    import torch
-
-    dtypes = (torch_dtype(p["dtype"]), _kv_dtype(p), _out_dtype(p))
-    dims = (p["head_dim"], p["head_dim"])
-    return (*dtypes, torch.int32, *dims, 0, bool(p["window"]), bool(p["soft_cap"]))
-
-
-def _kv_dtype(p: Params) -> Any:
-    return torch_dtype(p["dtype"] if p["kv"] == "same" else p["kv"])
-
-
-def _out_dtype(p: Params) -> Any:
-    """fp8 queries have an output of 16 bits."""
-    return torch_dtype("f16" if p["dtype"] == FP8 else p["dtype"])
-
-
-def masking(p: Params) -> dict[str, Any]:
-    """Keyword arguments of plan() for a soft cap and a window, where there are any."""
-    found: dict[str, Any] = {"logits_soft_cap": float(p["soft_cap"])} if p["soft_cap"] else {}
-    return found | ({"window_left": p["window"]} if p["window"] else {})
-
-
 def _settings(p: Params, q: Tensor) -> dict[str, Any]:
     """Keyword arguments of plan(): dtypes, and what differs from its defaults."""
-    found = {"causal": p["causal"], "q_data_type": q.dtype, "kv_data_type": _kv_dtype(p)}
+    found = {"causal": p["causal"], "q_data_type": q.dtype, "kv_data_type": attention.kv_dtype(p)}
     if p["dtype"] == FP8:
-        found["o_data_type"] = _out_dtype(p)
+        found["o_data_type"] = attention.out_dtype(p)
     if p["split"] == "off":
         found["disable_split_kv"] = True
     elif p["split"] != "auto":
         found["fixed_split_size"] = p["split"]
     if p["qk"] == "f16":
         found["use_fp16_qk_reduction"] = True
-    return found | masking(p)
+    return found | attention.masking(p)
 
 
 def _scales(p: Params, q: Tensor) -> tuple[Tensor, ...]:
@@ -224,7 +167,7 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
 
     table = page_table(inputs, p["batch"], lengths(p, "seq_len"), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
-    k, v = (inputs.normal(*shape, dtype=_kv_dtype(p)) for _ in range(2))
+    k, v = (inputs.normal(*shape, dtype=attention.kv_dtype(p)) for _ in range(2))
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
     wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=p["backend"])
     indptr = _indptr(p, q.device)
@@ -255,7 +198,7 @@ def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
     shape = (q.shape[0], p["kv_heads"], p["head_dim"])
-    k, v = (inputs.normal(*shape, dtype=_kv_dtype(p)) for _ in range(2))
+    k, v = (inputs.normal(*shape, dtype=attention.kv_dtype(p)) for _ in range(2))
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
     wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD", backend=p["backend"])
     indptr = _indptr(p, q.device)
@@ -342,19 +285,19 @@ TARGET = Target(
         "causal": (True, False),
         "split": ("auto", "off", 8, 16, 32),
         "qk": ("f32", "f16"),
-        "soft_cap": SOFT_CAPS,
+        "soft_cap": attention.SOFT_CAPS,
         "kv": KV,
-        "window": WINDOWS,
+        "window": attention.WINDOWS,
     },
     small={"batch": 1, "seq_len": 128},
     id=point_id,
     unable=unable,
-    silences=lambda p: SILENCES[p["backend"]],
+    silences=lambda p: attention.SILENCES[p["backend"]],
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
     prepare=prepare,
-    generate=modules,
+    generate=attention.modules,
     kernels=(
         Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
         Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh"),
@@ -387,7 +330,7 @@ TARGET = Target(
         Jit(
             f"prefill_{backend}",
             "flashinfer.prefill:get_batch_prefill_module",
-            module_arguments,
+            attention.module_arguments,
             {"backend": backend},
         )
         for backend in ("fa2", "fa3")

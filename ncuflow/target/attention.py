@@ -1,0 +1,68 @@
+"""What the attention targets share: the prefill modules of FlashInfer that several of them launch."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ncuflow.target.launch import FP8, Params, torch_dtype
+
+SOFT_CAPS, WINDOWS = (0, 30), (0, 1024, 4096)
+# By the backend (``Target.silences``): of fa3's prefill kernels nsys 2023.4 records none, and none of what follows them.
+SILENCES = {"fa2": False, "auto": None, "fa3": True}
+FA3_FP8 = "fa3 takes keys and values of fp8 with queries of fp8 alone"
+# The parameters of a prefill module, beside backend, dtype and head_dim, as they are where a target has none of them.
+PLAIN: Params = {"kv": "same", "qk": "f32", "soft_cap": 0, "window": 0}
+
+
+def modules(p: Params) -> list[Any]:
+    """The prefill module of a point; needs FlashInfer and an arch list, but no GPU."""
+    from flashinfer.jit.attention import modules as generators
+
+    generate = generators.gen_batch_prefill_module
+    if module_arguments(p)[0] == "fa2":  # since 0.7 the fa2 wrappers build a module of their own
+        generate = getattr(generators, "_gen_batch_prefill_primary_module", generate)
+    return [generate(*module_arguments(p))]
+
+
+def module_arguments(p: Params) -> tuple[Any, ...]:
+    """What FlashInfer's generator and cached getter of a prefill module take."""
+    mixed = p["kv"] == FP8 and p["dtype"] != FP8  # which "auto" leaves to fa2
+    backend = "fa2" if mixed and p["backend"] == "auto" else resolved(p["backend"])
+    return (backend, *arguments(p), p["qk"] == "f16")
+
+
+def resolved(backend: str) -> str:
+    """What FlashInfer takes for "auto": fa3 on compute capability 9.0, else fa2."""
+    if backend != "auto":
+        return backend
+    import torch
+
+    told = os.environ.get("FLASHINFER_CUDA_ARCH_LIST")
+    hopper = "9.0" in told if told else torch.cuda.get_device_capability() == (9, 0)
+    return "fa3" if hopper else "fa2"
+
+
+def arguments(p: Params) -> tuple[Any, ...]:
+    """dtypes of q, kv, o and indices, head dims, position encoding, window, soft cap."""
+    import torch
+
+    dtypes = (torch_dtype(p["dtype"]), kv_dtype(p), out_dtype(p))
+    dims = (p["head_dim"], p["head_dim"])
+    return (*dtypes, torch.int32, *dims, 0, bool(p["window"]), bool(p["soft_cap"]))
+
+
+def kv_dtype(p: Params) -> Any:
+    """torch's type of the cache, which "same" has of the queries."""
+    return torch_dtype(p["dtype"] if p["kv"] == "same" else p["kv"])
+
+
+def out_dtype(p: Params) -> Any:
+    """fp8 queries have an output of 16 bits."""
+    return torch_dtype("f16" if p["dtype"] == FP8 else p["dtype"])
+
+
+def masking(p: Params) -> dict[str, Any]:
+    """Keyword arguments of plan() for a soft cap and a window, where there are any."""
+    found: dict[str, Any] = {"logits_soft_cap": float(p["soft_cap"])} if p["soft_cap"] else {}
+    return found | ({"window_left": p["window"]} if p["window"] else {})
