@@ -74,6 +74,7 @@ PATH = "a path of letters, digits and ./@%+,=_-"
         ("timing", 5, "5 is no group of settings; there are: repeats, runs, rounds, pairs, exclusive_host"),
         ("timing", None, "None is no group of settings; there are: repeats, runs, rounds, pairs, exclusive_host"),
         ("timing.runs", MISSING, "missing"),
+        ("timing.runs", 0, "0 should be greater than or equal to 1"),
         ("machine", MISSING, "missing"),
         ("source", "alive", "'alive' should be 'auto', 'live' or 'recorded'"),
         ("recording", "", "'' should have at least 1 character"),
