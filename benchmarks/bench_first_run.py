@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.machine import description
 from ncuflow.capture.machine import gpu_query, parse_gpu
 from ncuflow.capture.preflight import tool_versions
-from ncuflow.evidence.origin import origin
+from ncuflow.evidence.provenance import origin
 
 ROOT = Path(__file__).parents[1]
 # Of each run the words of the command and its settings. The last one has other points of one target.
@@ -104,7 +104,7 @@ def main() -> None:
     args = parser.parse_args()
     gpu = parse_gpu(gpu_query()) or parser.exit(2, "error: no GPU is visible\n")
     tools = tool_versions()
-    made = origin(gpu["gpu"], gpu["driver"], ncu=tools["ncu"], nsys=tools["nsys"])
+    made = origin(gpu["gpu"], gpu["driver"], **tools)
     found: dict[str, Any] = {"benchmark": "first run", "machine": description() | made, "runs": {}}
     found["page_cache_dropped"] = drop_page_cache()
     with tempfile.TemporaryDirectory(prefix="first-run-") as name:

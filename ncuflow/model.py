@@ -7,8 +7,18 @@ None is "not known", never 0.
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NotRequired, TypedDict
+from functools import partial
+from typing import Annotated, Any, Literal, NotRequired, get_args, get_type_hints
+
+from pydantic import BeforeValidator, Field
+
+# pydantic checks no TypedDict of Python 3.11's own typing.
+from typing_extensions import TypedDict
+
+from ncuflow.origin import cutlass_dsl, flashinfer_version, package_version, torch_cuda
 
 # A row of a table as a parser gives it, before ``parsers/schema.py`` checks it: value by column.
 Row = dict[str, Any]
@@ -26,7 +36,26 @@ class About:
     source: str = ""
 
 
+@dataclass(frozen=True)
+class Condition:
+    """What a measurement may depend on beside its kernel, and two sides of a comparison differ in.
+
+    label: what pages call it; version: of a piece of software, which every page names; moves: it can move a kernel's
+    time, and is no tool that measures; of_one_gpu: what parts of one name may differ in, a MIG slice and the whole
+    say, while another GPU's is its own; absence: that it is not there changes kernels as well; read: how a process
+    that measures finds it, None where it is told.
+    """
+
+    label: str
+    version: bool = False
+    moves: bool = True
+    of_one_gpu: bool = False
+    absence: bool = False
+    read: Callable[[], str | None] | None = None
+
+
 # fmt: off
+Count = Annotated[int, Field(gt=0)]
 Report = Annotated[str, About("report file, relative to the evidence root, without .xz")]
 Batch = Annotated[str, About("batch of points that one process ran")]
 PointId = Annotated[str | None, About("point id; null where a row belongs to none of the plan")]
@@ -280,16 +309,48 @@ class Capture(TypedDict):
 class Origin(TypedDict):
     """What a capture was made with, as it wrote down itself; all null where its format did not say so yet."""
 
-    gpu: Annotated[str | None, About("GPU")]
-    driver: Annotated[str | None, About("version of the driver")]
-    cuda: Annotated[str | None, About("CUDA version of torch")]
-    torch: Annotated[str | None, About("version of torch")]
-    flashinfer: Annotated[str | None, About("version of FlashInfer")]
-    cutlass_dsl: Annotated[str | None, About("version of the CuTe DSL; null where FlashInfer does not find it")]
-    ncu: Annotated[str | None, About("version of ncu, where it made the capture")]
-    nsys: Annotated[str | None, About("version of nsys, where it made the capture")]
-    python: Annotated[str | None, About("version of Python")]
+    gpu: Annotated[str | None, About("GPU"), Condition("GPU")]
+    driver: Annotated[str | None, About("version of the driver"), Condition("driver", version=True)]
+    cuda: Annotated[str | None, About("CUDA version of torch"), Condition("CUDA", version=True, read=torch_cuda)]
+    torch: Annotated[str | None,
+        About("version of torch"), Condition("torch", version=True, read=partial(package_version, "torch"))
+    ]
+    flashinfer: Annotated[str | None,
+        About("version of FlashInfer"), Condition("FlashInfer", version=True, read=flashinfer_version)
+    ]
+    # With it FlashInfer takes other kernels.
+    cutlass_dsl: Annotated[str | None,
+        About("version of the CuTe DSL; null where FlashInfer does not find it"),
+        Condition("CuTe DSL", version=True, absence=True, read=cutlass_dsl)
+    ]
+    ncu: Annotated[str | None,
+        About("version of ncu, where it made the capture"), Condition("ncu", version=True, moves=False)
+    ]
+    nsys: Annotated[str | None,
+        About("version of nsys, where it made the capture"), Condition("nsys", version=True, moves=False)
+    ]
+    # Part of the host times.
+    python: Annotated[str | None,
+        About("version of Python"), Condition("Python", moves=False, read=platform.python_version)
+    ]
     date: Annotated[str | None, About("when it began, or for a profiler ended, UTC")]
+
+
+class Provenance(Origin):
+    """On which GPU, with which versions, when, and how directly a number was measured; None where nobody could say.
+
+    tier: `TIERS` of ``evidence/provenance.py`` says what each is. recording: of recorded evidence, its name.
+    mixed: the keys of which captures differ; their values then stand side by side, "0.6.18 and 0.7.2".
+    """
+
+    tier: Literal["A", "B", "C", "S"]
+    compute_capability: Annotated[str | None, Condition("compute capability", of_one_gpu=True)]
+    sm_count: Annotated[Count | None, Condition("multiprocessors", of_one_gpu=True)]
+    l2_bytes: Annotated[Count | None, Condition("L2 cache, bytes", of_one_gpu=True)]
+    memory_bytes: Annotated[Count | None, Condition("memory, bytes", of_one_gpu=True)]
+    clock_policy: Annotated[str | None, Condition("clock policy")]
+    recording: str | None
+    mixed: list[str]
 
 
 class CaptureRow(Capture, Origin):
@@ -324,6 +385,24 @@ TABLES: dict[str, tuple[type, ...]] = {
     "lost": (Loss,),
     "captures": (CaptureRow,),
 }
+# What numbers depend on, by its key in Origin and Provenance, and of these the versions as pages call them.
+CONDITIONS: dict[str, Condition] = {
+    key: about
+    for key, hint in get_type_hints(Provenance, include_extras=True).items()
+    for about in get_args(hint)
+    if isinstance(about, Condition)
+}
+VERSIONS = {key: condition.label for key, condition in CONDITIONS.items() if condition.version}
+
+
+def _whole(stored: Any) -> Any:
+    """An origin that was written down, with null for what its format did not say yet."""
+    return (
+        {**dict.fromkeys(Origin.__annotations__), **stored} if isinstance(stored, dict) else stored
+    )
+
+
+StoredOrigin = Annotated[Origin, BeforeValidator(_whole)]  # as a model of a file reads it
 
 
 class Kernel(KernelRow):
@@ -365,32 +444,6 @@ class Point(TypedDict):
     samples: dict[str, list[float] | None]
     kernels: list[Kernel]
     runs: dict[str, list[list[float] | None]]
-
-
-class Provenance(TypedDict):
-    """On which GPU, with which versions, when, and how directly a number was measured (``tier``).
-
-    mixed: the keys of which captures differ; their values then stand side by side, "0.6.18 and 0.7.2".
-    """
-
-    tier: str
-    gpu: str
-    compute_capability: str | None
-    sm_count: int | None
-    l2_bytes: int | None
-    memory_bytes: int | None
-    driver: str | None
-    cuda: str | None
-    torch: str | None
-    flashinfer: str | None
-    cutlass_dsl: str | None
-    ncu: str | None
-    nsys: str | None
-    python: str | None
-    date: str | None
-    recording: str | None
-    clock_policy: str | None
-    mixed: list[str]
 
 
 class Datasheet(TypedDict):

@@ -31,10 +31,11 @@ def row(table: str) -> str:
 def schema(table: str) -> pa.Schema:
     """Columns of a table in their order; meaning, unit and source of each are its field's metadata."""
     hints = [get_type_hints(record, include_extras=True) for record in TABLES[table]]
-    return pa.schema([_field(name, *get_args(hint)) for h in hints for name, hint in h.items()])
+    return pa.schema([_field(name, hint) for h in hints for name, hint in h.items()])
 
 
-def _field(name: str, kind: Any, about: Any) -> pa.Field:
+def _field(name: str, hint: Any) -> pa.Field:
+    kind, about, *_ = get_args(hint)
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     return pa.field(name, ARROW[kinds[0]], NoneType in kinds, vars(about))
 

@@ -18,14 +18,12 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from ncuflow import model
 from ncuflow.io import BadInput, present, read_as, read_json
-from ncuflow.model import TABLES, Row
+from ncuflow.model import TABLES, Origin, Row, StoredOrigin
 from ncuflow.parquet import write_table
 from ncuflow.parsers import ncu, nsys, schema, timing
 
 Tables = dict[str, list[Row]]
-Origin = dict[str, str | None]
 TOOLS = {"trace": "trace.sqlite", "sweep": "sweep.ncu-rep", "deep": "deep.ncu-rep"}
 NCU_TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
 
@@ -48,7 +46,7 @@ class CaptureRecord(BaseModel):
     unattributed: int | None = None
     lost: list[Loss] = []
     notes: list[str] = []
-    origin: Origin | None = None
+    origin: StoredOrigin | None = None
 
     @property
     def nothing(self) -> bool:
@@ -136,20 +134,23 @@ def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
         tables["lost"] += [key | loss.model_dump() for loss in _record(folder, tool).lost]
 
 
-def _origin(path: Path, rows: list[Row]) -> Origin:
+def _origin(path: Path, rows: list[Row]) -> Origin | None:
     """What one process made these rows with, which is taken out of them. Raises BadInput where they do not agree."""
-    found = [row.pop("origin") or {} for row in rows]
+    found = [row.pop("origin") for row in rows]
     if any(other != found[0] for other in found):
         raise BadInput(
             path, "records of several runs, made with different versions or at other times"
         )
-    return found[0] if found else {}
+    return found[0] if found else None
 
 
 def _capture(tool: str, origin: Origin | None, warnings: Iterable[str] = ()) -> Row:
     """A row of the captures table, its key aside."""
-    made = {name: (origin or {}).get(name) for name in model.Origin.__annotations__}
-    return {"tool": tool, "warnings": "; ".join(warnings) or None, **made}
+    return {
+        "tool": tool,
+        "warnings": "; ".join(warnings) or None,
+        **(origin or dict.fromkeys(Origin.__annotations__)),
+    }
 
 
 def _runs(folder: Path) -> list[tuple[int, Path]]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ncuflow.io import BadInput, fault, opened
-from ncuflow.model import Row
+from ncuflow.model import Row, StoredOrigin
 
 T = TypeVar("T")
 KINDS = ("cold", "hot", "sustained", "host", "plan")
@@ -115,7 +115,7 @@ class TimingLine(_Strict):
     clocks: Clocks | None = None
     peak_memory_bytes: Count | None = None
     order: dict[str, Any] | None = None
-    origin: dict[str, str | None] | None = None
+    origin: StoredOrigin | None = None
 
     @model_validator(mode="after")
     def _borne_out(self) -> TimingLine:
@@ -149,7 +149,7 @@ class Pair(_Strict):
     status: Literal["ok", "wrong", "skipped", "error", "lost"]
     reason: str | None = None
     sides: Annotated[list[TimedSide], Field(min_length=2, max_length=2)] | None = None
-    origin: dict[str, str | None] | None = None
+    origin: StoredOrigin | None = None
 
     @model_validator(mode="after")
     def _borne_out(self) -> Pair:

@@ -27,9 +27,9 @@ class Room(NamedTuple):
 FLOORS = (
     (
         Room(
-            "io process private model format parquet",
+            "io process private origin model format parquet",
             "a file, a child process, a record",
-            "atomic writes, one-line errors, a minimal environment, the records that rooms hand each other",
+            "atomic writes, one-line errors, a minimal environment, installed versions, the records that rooms hand each other",
             "the rooms",
         ),
     ),

@@ -17,9 +17,8 @@ from ncuflow.compare import differences, gate, records, verdict
 from ncuflow.compare.differences import Difference
 from ncuflow.compare.records import Settings
 from ncuflow.compare.verdict import Side, load, runs_of
-from ncuflow.evidence.provenance import VERSIONS
 from ncuflow.io import BadInput, write_json
-from ncuflow.model import Provenance
+from ncuflow.model import CONDITIONS, VERSIONS, Provenance
 
 ROOT = Path(__file__).parents[1]
 LIMITS = Settings()
@@ -241,14 +240,19 @@ def test_a_dsl_on_one_side_is_a_difference_that_moves_times() -> None:
 
 
 def test_every_version_and_condition_of_a_provenance_is_an_axis() -> None:
-    axes = [*differences.AXES, *differences.OF_ONE_GPU]
-    stated = Provenance.__annotations__.keys() - differences.NO_AXES
-    assert sorted(key for _, key, _ in axes) == sorted(stated)
-    assert {key: axis for axis, key, _ in axes if key in VERSIONS} == VERSIONS
-    for axis, key, cause in axes:
-        base = dict.fromkeys(stated) | {"gpu": "NVIDIA H200", key: "1"}
+    which = {
+        "tier",
+        "date",
+        "recording",
+        "mixed",
+    }  # evidence it is: nothing that it was measured under
+    assert CONDITIONS.keys() == Provenance.__annotations__.keys() - which
+    tools = {key for key, condition in CONDITIONS.items() if not condition.moves}
+    assert tools == {"ncu", "nsys", "python"} and VERSIONS.keys() < CONDITIONS.keys()
+    for key, condition in CONDITIONS.items():
+        base = dict.fromkeys(CONDITIONS) | {"gpu": "NVIDIA H200", key: "1"}
         assert differences.of_sides(base, base | {key: "2"}, []) == [
-            Difference(axis, "1", "2", cause)
+            Difference(condition.label, "1", "2", condition.moves)
         ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from ncuflow.evidence import origin
+from ncuflow import origin
 
 
 def test_a_flashinfer_without_a_distribution_says_its_version_itself(tmp_path, monkeypatch):

@@ -25,8 +25,8 @@ from typing import Any
 from ncuflow.capture.jitprobe import MARKER, plain_path
 from ncuflow.capture.lock import gpu_lock
 from ncuflow.capture.machine import gpu_names
-from ncuflow.evidence.origin import flashinfer_version, now, package_version
 from ncuflow.io import scratch, write_json
+from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.process import CaptureError, minimal_environment, run_child
 from ncuflow.target.contract import jit_modules
 

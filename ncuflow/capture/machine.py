@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ncuflow.evidence.origin import package_version
+from ncuflow.origin import package_version
 from ncuflow.process import output_of
 from ncuflow.runner.nvml import IDLE, throttle_reasons
 

@@ -25,8 +25,10 @@ from ncuflow.capture import machine
 from ncuflow.capture.lock import NoGpuError, gpu_lock
 from ncuflow.capture.ncu import REMEDY, parse_version
 from ncuflow.capture.torch_check import LIMIT_S, TorchCheck
-from ncuflow.evidence.origin import origin, package_version
+from ncuflow.evidence.provenance import origin, whole
 from ncuflow.io import write_json
+from ncuflow.model import Provenance
+from ncuflow.origin import package_version
 from ncuflow.process import output_of
 from ncuflow.runner import ceilings
 from ncuflow.runner.builds import one_line
@@ -231,27 +233,17 @@ def provenance(
     tools: dict[str, str | None],
     evidence_tier: str,
     clock_policy: str,
-) -> dict[str, Any]:
+) -> Provenance:
     """Where numbers come from: hardware, versions, date. No host, no path."""
-    gpu = gpu or {}
-    live = evidence_tier != "C"
-    attributes = machine.driver_attributes() if gpu else {}
-    made = origin(gpu.get("gpu"), gpu.get("driver"), ncu=tools["ncu"], nsys=tools["nsys"])
-    return {
-        "tier": evidence_tier,
-        "compute_capability": gpu.get("compute_capability"),
-        "sm_count": attributes.get("sm_count"),
-        "l2_bytes": attributes.get("l2_bytes"),
-        "memory_bytes": attributes.get("memory_bytes"),
-        **made,
-        "cuda": made["cuda"] or tools["nvcc"],
-        "recording": None,
-        "clock_policy": clock_policy if live else None,
-    }
+    device = gpu | machine.driver_attributes() if gpu else {}
+    made = origin(device.get("gpu"), device.get("driver"), **tools)
+    policy = None if evidence_tier == "C" else clock_policy
+    known = {**device, **made, "tier": evidence_tier, "clock_policy": policy}
+    return whole(known | {"cuda": made["cuda"] or tools["nvcc"]})
 
 
 def findings(
-    gpu: dict[str, Any] | None, tools: dict[str, str | None], origin: dict[str, Any]
+    gpu: dict[str, Any] | None, tools: dict[str, str | None], origin: Provenance
 ) -> list[Finding]:
     """All checks, in the order of a reader's questions."""
     cache, shown = cache_place()

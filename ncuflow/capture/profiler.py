@@ -14,7 +14,6 @@ from typing import Any
 from ncuflow.capture.lock import Held, VisibleGpu, gpu_seat
 from ncuflow.capture.machine import gpu_query, parse_gpu
 from ncuflow.capture.progress import ProfilerOutput
-from ncuflow.evidence.origin import origin
 from ncuflow.evidence.points import (
     Found,
     capture_record,
@@ -25,8 +24,10 @@ from ncuflow.evidence.points import (
     read_records,
     timed_ok,
 )
+from ncuflow.evidence.provenance import origin
 from ncuflow.evidence.staging import staging
 from ncuflow.io import write_json
+from ncuflow.model import Origin
 from ncuflow.process import CaptureError, Outcome, run_child, scrub_command
 
 COMPLETE, NOTHING, LOST = 0, 1, 3
@@ -116,7 +117,7 @@ class Batch:
         words = [word.replace(folder, "") for word in command]
         record = capture_record(
             self.tool,
-            origin(self.held.gpu.name, facts(self.held.gpu).get("driver"), **{self.tool: version}),
+            self._origin(version),
             scrub_command([Path(words[0]).name, *words[1:]]),
             self.ids,
             found,
@@ -129,6 +130,10 @@ class Batch:
         report.replace(self.args.out / report.name)
         write_json(self.args.out / f"{self.args.name}.json", record)
         return LOST if lost or outcome.timed_out else COMPLETE
+
+    def _origin(self, version: str | None) -> Origin:
+        gpu = self.held.gpu
+        return origin(gpu.name, facts(gpu).get("driver"), **{self.tool: version})
 
 
 def facts(gpu: VisibleGpu) -> dict[str, Any]:

@@ -7,31 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ncuflow.model import Measurement
+from ncuflow.model import CONDITIONS, Measurement
 
-# axis, key of the provenance, and whether it can move a kernel's time; two at once that can cannot be
-# told apart. The tools measure, they do not make the kernel; Python is part of the host times.
-AXES = (
-    ("GPU", "gpu", True),
-    ("driver", "driver", True),
-    ("FlashInfer", "flashinfer", True),
-    ("CUDA", "cuda", True),
-    ("torch", "torch", True),
-    ("CuTe DSL", "cutlass_dsl", True),  # with it FlashInfer takes other kernels
-    ("clock policy", "clock_policy", True),
-    ("ncu", "ncu", False),
-    ("nsys", "nsys", False),
-    ("Python", "python", False),
-)
-# What two parts of one name may differ in, a MIG slice and the whole say; another GPU's are its own.
-OF_ONE_GPU = (
-    ("compute capability", "compute_capability", True),
-    ("multiprocessors", "sm_count", True),
-    ("L2 cache, bytes", "l2_bytes", True),
-    ("memory, bytes", "memory_bytes", True),
-)
-# Which evidence it is: no condition that it was measured under.
-NO_AXES = frozenset(["tier", "date", "recording", "mixed"])
 CLOCK_DIFFERS = 0.02
 
 
@@ -57,18 +34,18 @@ def of_sides(
     """
     own = base.get("gpu") == head.get("gpu")  # another GPU's clock is its own
     axes = [
-        Difference(axis, base.get(key), head.get(key), cause)
-        for axis, key, cause in AXES
-        if base.get(key) != head.get(key)
-    ]
-    axes += [
-        Difference(axis, str(base[key]), str(head[key]), cause)
-        for axis, key, cause in OF_ONE_GPU
-        if own and base.get(key) and head.get(key) and base[key] != head[key]
+        Difference(condition.label, _text(before), _text(after), condition.moves)
+        for key, condition in CONDITIONS.items()
+        if (before := base.get(key)) != (after := head.get(key))
+        and (not condition.of_one_gpu or (own and before and after))
     ]
     axes.sort(key=lambda difference: not difference.cause)
     causes = sum(difference.cause for difference in axes)
     return [*axes[:causes], *_clock(pairs, own), *axes[causes:]]
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _clock(

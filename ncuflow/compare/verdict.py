@@ -27,12 +27,11 @@ from ncuflow.compare.records import (
     Settings,
     Statistics,
 )
-from ncuflow.evidence.provenance import VERSIONS
 from ncuflow.findings import statistics, stored
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, UsageError, dump_json, emit
-from ncuflow.model import Kernel, Measurement, Point, Results
+from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
 
 # metric -> column of the measurement; of several that changed at a point, its page begins with the first
 METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "plan_us"}

@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from ncuflow.evidence import points
-from ncuflow.evidence.provenance import VERSIONS, environment
+from ncuflow.evidence.provenance import environment
 from ncuflow.io import conforming, opened, read_json
+from ncuflow.model import VERSIONS, Origin, StoredOrigin
 from ncuflow.process import CaptureError
 
 RECORDS = re.compile(r"((sweep|trace|deep)\.json|(timing(\.\d+)?|pairs)\.jsonl)(\.xz)?")
@@ -21,7 +22,7 @@ RECORDS = re.compile(r"((sweep|trace|deep)\.json|(timing(\.\d+)?|pairs)\.jsonl)(
 class Capture(BaseModel):
     """A capture record or a line of timing.jsonl: the part that says what it was made with."""
 
-    origin: dict[str, str | None] | None = None
+    origin: StoredOrigin | None = None
 
 
 def check(evidence: Path) -> None:
@@ -30,24 +31,26 @@ def check(evidence: Path) -> None:
     said = environment(evidence).provenance
     named: dict[str, set[str]] = defaultdict(set)
     for path, origin in of(evidence):
-        gpu = origin.get("gpu")
-        if said.gpu and gpu and not gpu.startswith(said.gpu):  # a MIG slice is no other model
-            raise CaptureError(f"{path}: is of {gpu}, but environment.json is of {said.gpu}")
+        whole, gpu = said["gpu"], origin["gpu"]
+        if whole and gpu and not gpu.startswith(whole):  # a MIG slice is no other model
+            raise CaptureError(f"{path}: is of {gpu}, but environment.json is of {whole}")
         for key in VERSIONS:
-            named[key] |= {origin.get(key) or ""} - {""}
+            named[key] |= {str(dict(origin)[key] or "")} - {""}
     for key, versions in named.items():
-        version = getattr(said, key)
+        version = dict(said)[key]
         if version and versions and version not in versions:
             found = f"{VERSIONS[key]} {version}, but its captures of {', '.join(sorted(versions))}"
             raise CaptureError(f"{evidence}: environment.json is of {found}")
 
 
-def of(evidence: Path) -> Iterator[tuple[Path, dict[str, str | None]]]:
-    """(file, what it says) of every record. Raises BadInput where one is of another shape."""
+def of(evidence: Path) -> Iterator[tuple[Path, Origin]]:
+    """(file, what it says) of every record that does. Raises BadInput where one is of another shape."""
     for path in sorted(evidence.glob("*/*/*")):
         if RECORDS.fullmatch(path.name):
             for record in _records(path):
-                yield path, conforming(path, record, Capture, "of a capture").origin or {}
+                found = conforming(path, record, Capture, "of a capture").origin
+                if found is not None:
+                    yield path, found
 
 
 def _records(path: Path) -> list[Any]:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from ncuflow.io import read_as
-from ncuflow.model import CaptureRow, Origin, Provenance
+from ncuflow.model import CONDITIONS, VERSIONS, CaptureRow, Origin, Provenance
+from ncuflow.origin import now
 
 TIERS = {
     "A": "live counters",
@@ -18,18 +19,8 @@ TIERS = {
     "C": "recorded elsewhere",
     "S": "static: compiled, not run",
 }
-Count = Annotated[int, Field(gt=0)]
 AND = " and "
 DAY = r"\d{4}-\d\d-\d\d"
-VERSIONS = {
-    "driver": "driver",
-    "cuda": "CUDA",
-    "torch": "torch",
-    "flashinfer": "FlashInfer",
-    "cutlass_dsl": "CuTe DSL",
-    "ncu": "ncu",
-    "nsys": "nsys",
-}
 
 
 class Finding(BaseModel):
@@ -41,32 +32,21 @@ class Finding(BaseModel):
     remedy: str | None = None
 
 
-class Made(BaseModel):
-    """The machine that an evidence was made on; None where nobody could say."""
+def whole(known: Mapping[str, Any]) -> Provenance:
+    """A provenance of what is known, by its keys; None for what is not."""
+    found = {key: known.get(key) for key in Provenance.__annotations__} | {"mixed": []}
+    return cast(Provenance, found)
 
-    model_config = ConfigDict(strict=True, extra="allow")
-    tier: Literal["A", "B", "C", "S"]
-    gpu: str | None
-    compute_capability: str | None = None
-    sm_count: Count | None = None
-    l2_bytes: Count | None = None
-    memory_bytes: Count | None = None
-    driver: str | None = None
-    cuda: str | None = None
-    torch: str | None = None
-    flashinfer: str | None = None
-    cutlass_dsl: str | None = None
-    ncu: str | None = None
-    nsys: str | None = None
-    python: str | None = None
-    date: str | None = None
-    clock_policy: str | None = None
+
+def _stored(content: Any) -> Any:
+    return whole(content) if isinstance(content, Mapping) else content
 
 
 class Environment(BaseModel):
-    """``environment.json``."""
+    """``environment.json``; an older one lacks the keys that were added since."""
 
-    provenance: Made
+    model_config = ConfigDict(strict=True)
+    provenance: Annotated[Provenance, BeforeValidator(_stored)]
     findings: list[Finding] = []
 
 
@@ -80,10 +60,18 @@ def load_provenance(evidence: Path, recording: str | None) -> Provenance:
 
     Raises BadInput where the folder holds no ``environment.json``, or one that is none.
     """
-    stored = environment(evidence).provenance.model_dump()
-    out = {key: stored.get(key) for key in Provenance.__annotations__}
-    recorded = {"tier": "C", "recording": recording} if recording else {}
-    return cast(Provenance, out | recorded | {"mixed": []})
+    stored = environment(evidence).provenance
+    return {**stored, "tier": "C", "recording": recording} if recording else stored
+
+
+def origin(gpu: str | None, driver: str | None, **tools: str | None) -> Origin:
+    """What a capture that starts now is made with: what it is told, and what it finds installed.
+
+    tools: versions of ``ncu`` and ``nsys``, where one is used.
+    """
+    found = {key: condition.read() for key, condition in CONDITIONS.items() if condition.read}
+    known = {"gpu": gpu, "driver": driver, **tools, **found, "date": now()}
+    return cast(Origin, {key: known.get(key) for key in Origin.__annotations__})
 
 
 def of_captures(environment: Provenance, captures: Iterable[CaptureRow]) -> Provenance:
@@ -109,8 +97,9 @@ def together(parts: Iterable[Provenance]) -> Provenance | None:
         values = dict.fromkeys(
             v for part in ordered if part.get(key) for v in str(part[key]).split(AND)
         )
-        if key == "cutlass_dsl" and values and not all(part.get(key) for part in ordered):
-            values["none"] = None  # with it FlashInfer takes other kernels
+        absent = not all(part.get(key) for part in ordered)
+        if CONDITIONS[key].absence and values and absent:
+            values["none"] = None
         out[key] = AND.join(values) or None
         mixed |= {key} if len(values) > 1 else set()
     days = [day for part in ordered for day in re.findall(DAY, str(part["date"]))]

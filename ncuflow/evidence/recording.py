@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.evidence import manifest, modules, origins, points
-from ncuflow.evidence.origin import now
 from ncuflow.evidence.reportscrub import scrubbed
 from ncuflow.evidence.staging import staging
 from ncuflow.io import UsageError, digest, dump_json, opened, read_json, scratch, write_json
+from ncuflow.origin import now
 from ncuflow.parsers import children, listing, reader, tables
 from ncuflow.private import find_path, find_secret, patterns
 from ncuflow.process import CaptureError

@@ -13,11 +13,10 @@ from math import prod
 from statistics import median
 from typing import Any
 
-from ncuflow.evidence.provenance import VERSIONS
 from ncuflow.findings.ceilings import DATASHEETS
 from ncuflow.findings.join import Joined, architecture, idle_us, ratio, total, with_idle_tensor_pipe
 from ncuflow.findings.limiter import Limiter
-from ncuflow.model import Kernel, Measurement
+from ncuflow.model import VERSIONS, Kernel, Measurement
 
 # Where a value comes from, the rarest last: every point has its own, few machines give counters.
 SOURCES = ("point", "ceilings", "events", "nsys", "ncu")

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncuflow.evidence.origin import origin
+from ncuflow.evidence.provenance import origin
 from ncuflow.io import UsageError
 from ncuflow.process import die_with_parent
 from ncuflow.runner import builds, faults, pairs, timing

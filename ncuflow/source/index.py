@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ncuflow.evidence.origin import built_version, package_folder, package_version
 from ncuflow.io import write_json
+from ncuflow.origin import built_version, package_folder, package_version
 from ncuflow.process import CaptureError
 from ncuflow.source import cuda
 from ncuflow.source.api import exports, signatures

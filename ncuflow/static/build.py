@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncuflow.evidence.origin import flashinfer_version, now, package_version
 from ncuflow.io import UsageError, read_json, replacing, scratch, write_text
+from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.private import masked
 from ncuflow.process import CaptureError, run_child
 from ncuflow.runner import builds

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from ncuflow.evidence.provenance import whole
 from ncuflow.findings import ceilings
 from ncuflow.findings.join import Joined
 from ncuflow.findings.results import point_of
@@ -34,17 +35,13 @@ _NUMBER = re.compile(r"(?<=[<,(] )\d+\b|(?<=<)\d+\b")
 
 def provenance(facts: Facts, gpu: Device) -> Provenance:
     """Tier S: the GPU as published, the versions that compiled."""
-    known: dict[str, Any] = dict.fromkeys(Provenance.__annotations__)
-    known |= {
-        name: getattr(gpu, name) for name in ("gpu", "compute_capability", "sm_count", "l2_bytes")
-    }
-    known |= {
-        "mixed": [],
+    compiled = {
         "tier": "S",
         "cuda": facts.content["tools"]["nvcc"],
         "date": facts.content["date"],
+        "flashinfer": facts.content["flashinfer"],
     }
-    return cast(Provenance, known | {"flashinfer": facts.content["flashinfer"]})
+    return whole(vars(gpu) | compiled)
 
 
 def results(target: Target, blocks: Sequence[sweep.Block], facts: Facts, gpu: Device) -> Results:

@@ -1,34 +1,12 @@
-"""The origin of a capture: GPU, driver, versions and date, written down by each process that measures.
-
-Versions are read from what is installed; nothing slow is imported.
-"""
+"""What a process can say of itself: the date, and the versions of what is installed; nothing slow is imported."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import platform
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-
-from ncuflow.model import Origin
-
-
-def origin(gpu: str | None, driver: str | None, **tools: str | None) -> Origin:
-    """What a capture that starts now is made with. tools: versions of ``ncu`` and ``nsys``, where one is used."""
-    return {
-        "gpu": gpu,
-        "driver": driver,
-        "cuda": torch_cuda(),
-        "torch": package_version("torch"),
-        "flashinfer": flashinfer_version(),
-        "cutlass_dsl": cutlass_dsl(),
-        "ncu": tools.get("ncu"),
-        "nsys": tools.get("nsys"),
-        "python": platform.python_version(),
-        "date": now(),
-    }
 
 
 def now() -> str:
