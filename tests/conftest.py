@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import gpu_modules
 import pytest
 import yaml
 
 from ncuflow.evidence.manifest import checksums, sealed
+
+if TYPE_CHECKING:
+    import fake_machine
 
 ROOT = Path(__file__).parents[1]
 COPIED = (
@@ -30,10 +34,26 @@ MODULES = pytest.StashKey[gpu_modules.Modules]()
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """A copy of the project in which the pipeline can be run without touching the checkout."""
+class Finished:
+    """A copy of the project with what the pipeline made of it. Read it; copy it to run anything there."""
 
     folder: Path
+
+    @property
+    def outputs(self) -> Path:
+        """The folder of the one machine that the run made pages for."""
+        (folder,) = (
+            path for path in (self.folder / "outputs").iterdir() if path.name != "this-machine"
+        )
+        return folder
+
+    def copied(self, folder: Path) -> Pipeline:
+        """A copy in a new folder, with Snakemake's records, that may be changed."""
+        return Pipeline(shutil.copytree(self.folder, folder, symlinks=True))
+
+
+class Pipeline(Finished):
+    """A copy of the project in which the pipeline can be run without touching the checkout."""
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``snakemake -j1 ARGUMENTS``; a secret stands in the environment all the while."""
@@ -57,14 +77,6 @@ class Pipeline:
             for line in text.splitlines()
             if line.startswith(("rule ", "localrule ", "checkpoint "))
         ]
-
-    @property
-    def outputs(self) -> Path:
-        """The folder of the one machine that the run made pages for."""
-        (folder,) = (
-            path for path in (self.folder / "outputs").iterdir() if path.name != "this-machine"
-        )
-        return folder
 
 
 def copy_project(folder: Path, names: Sequence[str] = COPIED) -> Pipeline:
@@ -100,12 +112,54 @@ def pytest_terminal_summary(
             terminalreporter.line(line)
 
 
+def filled_once(folder: Path, fill: Callable[[Path], object]) -> Path:
+    """`folder`, new and filled by the first process that asks for it, while others wait; where that failed, by the next."""
+    whole = folder.with_name(f"{folder.name}.whole")
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            fill(folder)
+            whole.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    """The project after ``snakemake -j1 all`` on recorded evidence. Read it; do not change it."""
-    pipeline = copy_project(tmp_path_factory.mktemp("project"))
-    pipeline.run("all", "--config", "source=recorded")
-    return pipeline
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run of the tests have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if hasattr(request.config, "workerinput") else own
+
+
+@pytest.fixture(scope="session")
+def finished(shared: Path) -> Finished:
+    """The project after ``snakemake -j1 all`` on recorded evidence, once for all workers."""
+
+    def fill(folder: Path) -> None:
+        copy_project(folder).run("all", "--config", "source=recorded")
+
+    return Finished(filled_once(shared / "finished", fill))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(shared: Path) -> fake_machine.Machine:
+    """A sweep on the fake machine where nothing went wrong, as far as its tables, once for all workers; to be read."""
+    from fake_machine import TABLE, Machine, make
+
+    def fill(folder: Path) -> None:
+        done = make(folder).run(TABLE)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return Machine(filled_once(shared / "undisturbed", fill))
+
+
+@pytest.fixture(
+    params=[False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["slice", "every"]
+)
+def every(request: pytest.FixtureRequest) -> bool:
+    """Whether a test goes through every case, as `scripts/check-all` asks, or through those that stand for the others."""
+    return bool(request.param)
 
 
 @pytest.fixture

@@ -21,6 +21,10 @@ from typing import Any
 import yaml
 from conftest import ROOT, Pipeline, copy_project
 
+# What a run on it is asked for: all that is measured, and the tables of it.
+TABLE = "outputs/fake/tables/toy/timing.parquet"
+PIPES = ("reached", "go")
+
 TARGET = '''
 """A kernel target that needs no GPU."""
 from ncuflow.target.launch import Launch
@@ -201,6 +205,13 @@ class Machine:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
+    def copied(self, folder: Path) -> Machine:
+        """A copy in a new folder, with all that was measured."""
+        ignored = shutil.ignore_patterns("__pycache__", *PIPES)
+        shutil.copytree(self.folder, folder, symlinks=True, ignore=ignored)
+        _make_pipes(folder / "plan")
+        return Machine(folder)
+
     def plan(self, what: str, point: str = "", once: bool = False) -> None:
         """Let `what` happen at a point: gate (stop there until it is killed or told to go on), break (the
         CUDA context of its process), lose (the GPU dies), wrong (the result is); or, without a point,
@@ -287,8 +298,7 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
         measuring.write(f"\n\ndef measure(device):\n    return {ceilings!r}\n")
     plan = project.folder / "plan"
     plan.mkdir()
-    for pipe in ("reached", "go"):
-        os.mkfifo(plan / pipe)
+    _make_pipes(plan)
     config = yaml.safe_load((ROOT / "config/config.yaml").read_text())
     config |= {"source": "live", "machine": "fake", "targets": ["toy"], "sweep": "default"}
     config |= {"sweeps": {"default": {"toy": [{"n": list(range(1, points + 1))}]}}, "deep": {}}
@@ -299,6 +309,11 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
     text = NCU.format(python=sys.executable, root=str(ROOT), recorded=str(recorded))
     program(folder, "ncu", text)
     return Machine(folder)
+
+
+def _make_pipes(plan: Path) -> None:
+    for pipe in PIPES:
+        os.mkfifo(plan / pipe)
 
 
 def program(folder: Path, name: str, text: str) -> None:

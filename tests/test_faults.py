@@ -9,19 +9,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Pipeline
-from fake_machine import Machine, make
+from conftest import ROOT, Finished, Pipeline
+from fake_machine import TABLE, Machine, make
 
-TABLE = "outputs/fake/tables/toy/timing.parquet"
 POINTS = [f"toy/n{n}" for n in range(1, 9)]
 GATED = "toy/n5"
 Row = dict[str, Any]
@@ -32,13 +31,10 @@ def machine(tmp_path: Path) -> Machine:
     return make(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """The same sweep where nothing went wrong."""
-    whole = make(tmp_path_factory.mktemp("undisturbed"))
-    done = whole.run(TABLE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return whole
+@pytest.fixture
+def measured(undisturbed: Machine, tmp_path: Path) -> Machine:
+    """A machine that has measured everything before."""
+    return undisturbed.copied(tmp_path / "machine")
 
 
 @pytest.fixture
@@ -286,19 +282,17 @@ def test_neither_has_a_deep_report_none_of_whose_points_is_right(machine):
 # --- edited code ------------------------------------------------------------------------------
 
 
-def test_an_edit_of_what_a_capture_executes_captures_again(machine):
-    assert machine.run(TABLE).returncode == 0
+def test_an_edit_of_what_a_capture_executes_captures_again(measured):
     for name in ("evidence/reportscrub", "evidence/staging", "capture/ncu"):
-        planned = planned_after(machine, f"ncuflow/{name}.py", "", "\n# a comment more\n")
+        planned = planned_after(measured, f"ncuflow/{name}.py", "", "\n# a comment more\n")
         assert "profile" in planned and "time" not in planned, name
 
 
-def test_another_counter_of_the_registry_captures_again_and_another_label_does_not(machine):
-    assert machine.run(TABLE).returncode == 0
-    relabelled = planned_after(machine, "parsers/catalogue.yaml", "label: Duration", "label: Time")
+def test_another_counter_of_the_registry_captures_again_and_another_label_does_not(measured):
+    relabelled = planned_after(measured, "parsers/catalogue.yaml", "label: Duration", "label: Time")
     assert relabelled == {"tables"}
     counter = "smsp__inst_executed.sum"
-    asked = planned_after(machine, "parsers/catalogue.yaml", counter, f"{counter}.x")
+    asked = planned_after(measured, "parsers/catalogue.yaml", counter, f"{counter}.x")
     assert "profile" in asked and "time" not in asked
 
 
@@ -375,24 +369,36 @@ RECORDED = ("all", "--config", "source=recorded")
 
 
 @pytest.fixture
-def remade(finished: Pipeline, tmp_path: Path) -> Pipeline:
+def remade(finished: Finished, tmp_path: Path) -> Pipeline:
     """A copy of the finished project, to be damaged."""
-    return Pipeline(shutil.copytree(finished.folder, tmp_path / "p", symlinks=True))
+    return finished.copied(tmp_path / "p")
 
 
-def outputs(pipeline: Pipeline) -> dict[str, bytes]:
+def outputs(pipeline: Finished) -> dict[str, bytes]:
     """Content of everything that a run makes but logs and notes."""
     files = [path for path in pipeline.outputs.rglob("*") if path.is_file()]
     made = {str(path.relative_to(pipeline.outputs)): path.read_bytes() for path in files}
     return {name: made[name] for name in made if not name.startswith(("logs/", "made.json"))}
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 10)])
+def cut_short(path: Path) -> None:
+    os.truncate(path, 10)
+
+
+@pytest.mark.parametrize(
+    "damages",
+    [
+        (Path.unlink, cut_short),
+        pytest.param((Path.unlink,), marks=pytest.mark.exhaustive),
+        pytest.param((cut_short,), marks=pytest.mark.exhaustive),
+    ],
+    ids=["in-turn", "lost", "cut-short"],
+)
 def test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again(
-    remade: Pipeline, finished: Pipeline, damage: Callable[[Path], object]
+    remade: Pipeline, finished: Finished, damages: Sequence[Callable[[Path], object]]
 ):
     whole = outputs(finished)
-    for name in list(whole)[::2]:
+    for name, damage in zip(list(whole)[::2], cycle(damages), strict=False):
         damage(remade.outputs / name)
     assert outputs(remade) != whole
     remade.run(*RECORDED)
@@ -400,7 +406,7 @@ def test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again(
     assert "Nothing to be done" in remade.run(*RECORDED).stderr
 
 
-def test_a_damaged_page_of_everything_is_made_again(remade: Pipeline, finished: Pipeline):
+def test_a_damaged_page_of_everything_is_made_again(remade: Pipeline, finished: Finished):
     """Nothing is made of it, and nothing else is damaged."""
     os.truncate(remade.outputs / "report.html", 10)
     remade.run(*RECORDED)
@@ -408,7 +414,7 @@ def test_a_damaged_page_of_everything_is_made_again(remade: Pipeline, finished: 
 
 
 def test_after_a_failed_job_over_existing_outputs_a_rerun_makes_them(
-    remade: Pipeline, finished: Pipeline
+    remade: Pipeline, finished: Finished
 ):
     """Snakemake deletes the tables of the failed job, while the pages that were made of them still stand."""
     module = remade.folder / "parsers/tables.py"
@@ -483,16 +489,15 @@ def test_a_dry_run_removes_nothing(remade: Pipeline):
 # --- sharding ---------------------------------------------------------------------------------
 
 
-def test_a_point_more_captures_its_batch_again_and_no_other(undisturbed, machine):
-    assert machine.run(TABLE).returncode == 0
-    before = reports(machine)
-    machine.configure(lambda config: config["sweeps"]["default"]["toy"][0]["n"].append(9))
-    done = machine.run(TABLE)
+def test_a_point_more_captures_its_batch_again_and_no_other(measured):
+    before = reports(measured)
+    measured.configure(lambda config: config["sweeps"]["default"]["toy"][0]["n"].append(9))
+    done = measured.run(TABLE)
     assert done.returncode == 0, done.stdout + done.stderr
-    after = reports(machine)
+    after = reports(measured)
     assert len(set(after) - set(before)) == 1
     assert before.items() <= after.items()
-    assert {row["point"] for row in machine.table("timing")} == {*POINTS, "toy/n9"}
+    assert {row["point"] for row in measured.table("timing")} == {*POINTS, "toy/n9"}
 
 
 # --- several runs, killed runs ------------------------------------------------------------------

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Pipeline
-from fake_machine import Machine, make
+from conftest import ROOT, Finished, Pipeline
+from fake_machine import TABLE, Machine
 
 from ncuflow.cli import COMMANDS
 from ncuflow.flow import closure
@@ -52,19 +52,15 @@ def graph(
 
 
 @pytest.fixture(scope="module")
-def made(finished: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the finished project."""
-    folder = tmp_path_factory.mktemp("made") / "p"
-    return shutil.copytree(finished.folder, folder, symlinks=True)
+    return finished.copied(tmp_path_factory.mktemp("made") / "p").folder
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+def machine(undisturbed: Machine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """A live run on the fake machine, as far as its tables."""
-    whole = make(tmp_path_factory.mktemp("live"))
-    done = whole.run("outputs/fake/tables/toy/timing.parquet")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return whole
+    return undisturbed.copied(tmp_path_factory.mktemp("live") / "machine")
 
 
 def project_files(folder: Path) -> set[str]:
@@ -98,20 +94,20 @@ def representatives(jobs: list[Job], files: set[str]) -> tuple[str, ...]:
     return tuple(classes.values())
 
 
-def test_a_change_of_a_file_reruns_exactly_what_reads_it(made: Path):
+def test_a_change_of_a_file_reruns_exactly_what_reads_it(made: Path, every: bool):
     jobs, _ = graph(made, "all", RECORDED)
     chosen = representatives(jobs, project_files(made))
     assert len(chosen) > 10
+    chosen = chosen if every else chosen[::4]
     _, reruns = graph(made, "all", RECORDED, chosen)
     for file in chosen:
         assert sorted(reruns[file]) == dependents(jobs, file), file
 
 
 def test_a_change_of_what_a_capture_executes_captures_again(machine: Machine):
-    target = "outputs/fake/tables/toy/timing.parquet"
-    jobs, _ = graph(machine.folder, target, {}, (), machine.environment)
+    jobs, _ = graph(machine.folder, TABLE, {}, (), machine.environment)
     chosen = representatives(jobs, project_files(machine.folder))
-    _, reruns = graph(machine.folder, target, {}, chosen, machine.environment)
+    _, reruns = graph(machine.folder, TABLE, {}, chosen, machine.environment)
     for file in chosen:
         assert sorted(reruns[file]) == dependents(jobs, file), file
     assert {"plan", "time", "profile", "tables"} <= set().union(*reruns.values())
@@ -128,25 +124,33 @@ def test_every_file_of_the_project_is_read_by_a_command(made: Path, monkeypatch)
     assert project_files(ROOT) - read - workflow - claims == set()
 
 
-def all_lost_are_made_again(folder: Path, target: str, config: dict[str, str], below: str) -> None:
-    """Of each rule whose outputs lie below a folder: Snakemake makes what is lost where it is asked for, and no other."""
+def all_lost_are_made_again(
+    folder: Path, target: str, config: dict[str, str], below: str, every: bool
+) -> None:
+    """Of each rule whose outputs lie below a folder, every output or the last: Snakemake makes what is lost where it is
+    asked for, and no other."""
     jobs, _ = graph(folder, target, config)
-    chosen = {file: job["rule"] for job in one_of_each_rule(jobs) for file in job["output"]}
-    chosen = {file: rule for file, rule in chosen.items() if file.startswith(below)}
+    chosen = {}
+    for job in one_of_each_rule(jobs):
+        files = [file for file in job["output"] if file.startswith(below)]
+        chosen |= dict.fromkeys(files if every else files[-1:], job["rule"])
+    assert chosen
     _, reruns = graph(folder, target, config, lost=tuple(chosen))
     for file, rule in chosen.items():
         assert rule in reruns[file], file
 
 
-def test_every_output_that_is_lost_is_made_again(made: Path):
-    all_lost_are_made_again(made, "all", RECORDED, "outputs/")
+def test_every_output_that_is_lost_is_made_again(made: Path, every: bool):
+    all_lost_are_made_again(made, "all", RECORDED, "outputs/", every)
 
 
-def test_so_is_every_output_of_a_gpu_that_is_not_there(finished: Pipeline, tmp_path: Path):
-    own = Pipeline(shutil.copytree(finished.folder, tmp_path / "p", symlinks=True))
+def test_so_is_every_output_of_a_gpu_that_is_not_there(
+    finished: Finished, tmp_path: Path, every: bool
+):
+    own = finished.copied(tmp_path / "p")
     config = RECORDED | {"machine": "a100-static"}
     own.run("all", "--config", *(f"{key}={value}" for key, value in config.items()))
-    all_lost_are_made_again(own.folder, "all", config, "outputs/a100-static/")
+    all_lost_are_made_again(own.folder, "all", config, "outputs/a100-static/", every)
 
 
 def test_every_output_is_noted_as_it_was_made(made: Path):
@@ -222,23 +226,26 @@ def test_every_job_makes_the_same_of_its_declared_inputs_alone(made: Path, tmp_p
 
 
 def test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again(
-    two_sides: Pipeline, tmp_path: Path
+    two_sides: Pipeline, tmp_path: Path, every: bool
 ):
+    """Of its own rules, and of each: what it shares with `all`, the tests above have."""
     config = SIDES | RECORDED | {"recording": "recordings/one"}
     settings = [f"{key}={value}" for key, value in config.items()]
     two_sides.run("compare", "--config", *settings)
-    all_lost_are_made_again(two_sides.folder, "compare", config, "outputs/")
+    below = "outputs/" if every else "outputs/compare/"
+    all_lost_are_made_again(two_sides.folder, "compare", config, below, every)
     jobs, _ = graph(two_sides.folder, "compare", config)
-    rules = same_from_declared_inputs_alone(two_sides.folder, jobs, tmp_path / "alone")
-    assert {"tables", "findings", "compare_sides", "compare_figures", "compare_page"} <= rules
+    own = [job for job in jobs if every or job["rule"].startswith("compare_")]
+    rules = same_from_declared_inputs_alone(two_sides.folder, own, tmp_path / "alone")
+    assert {"compare_sides", "compare_figures", "compare_page"} <= rules
+    assert ({"tables", "findings"} <= rules) is every
 
 
 def test_every_job_of_a_live_run_works_from_its_declared_inputs_alone(
     machine: Machine, tmp_path: Path
 ):
     """What they measure differs from run to run; a file that is not there is a failure."""
-    target = "outputs/fake/tables/toy/timing.parquet"
-    jobs, _ = graph(machine.folder, target, {}, (), machine.environment)
+    jobs, _ = graph(machine.folder, TABLE, {}, (), machine.environment)
     rules = set()
     for job in one_of_each_rule(jobs):
         rules.add(job["rule"])

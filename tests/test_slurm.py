@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DEFAULT, Pipeline
+from conftest import DEFAULT, Finished, Pipeline
 from fake_machine import Machine, make
 from test_faults import GATED, TABLE, same_as
 
@@ -126,7 +126,7 @@ def state(job: str) -> str:
     return re.findall(r"JobState=(\S+)", scontrol("show", "job", job) or "JobState=GONE")[0]
 
 
-def test_recorded_evidence_end_to_end(project: Pipeline, finished: Pipeline):
+def test_recorded_evidence_end_to_end(project: Pipeline, finished: Finished):
     finish(project.folder, os.environ | {}, "all", "--config", "source=recorded")
     for local in sorted(finished.outputs.rglob("*")):
         if local.suffix in (".md", ".csv", ".json"):

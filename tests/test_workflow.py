@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import yaml
-from conftest import COPIED, DEFAULT, ROOT, SECRET, Pipeline, copy_project
+from conftest import COPIED, DEFAULT, ROOT, SECRET, Finished, Pipeline, copy_project
 
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.flow.evidence import recorded
@@ -24,10 +25,9 @@ PAGES = ["INDEX", "environment", "analysis", "kernel-dev-guide", "final-report",
 
 
 @pytest.fixture
-def changed(finished: Pipeline, tmp_path):
+def changed(finished: Finished, tmp_path: Path) -> Pipeline:
     """A copy of the finished project, with its outputs and Snakemake's records, to be changed."""
-    shutil.copytree(finished.folder, tmp_path / "p", symlinks=True)
-    return Pipeline(tmp_path / "p")
+    return finished.copied(tmp_path / "p")
 
 
 @pytest.mark.parametrize("page", PAGES + TARGETS)
@@ -44,8 +44,8 @@ def test_results_carry_the_origin_of_every_row(finished, target):
         assert point["measurement"]["gpu"] == results["provenance"]["gpu"]
 
 
-def test_a_second_run_does_nothing(finished):
-    done = finished.run("all", *RECORDED)
+def test_a_second_run_does_nothing(changed):
+    done = changed.run("all", *RECORDED)
     assert "Nothing to be done" in done.stdout + done.stderr
 
 
@@ -279,9 +279,9 @@ def test_no_path_of_this_machine_is_in_the_outputs(finished):
                 assert home not in path.read_bytes(), path
 
 
-def test_snakemakes_report_holds_pages_figures_and_tables(finished, tmp_path):
+def test_snakemakes_report_holds_pages_figures_and_tables(changed, tmp_path):
     path = tmp_path / "report.zip"
-    finished.run(*RECORDED, "--report", str(path))
+    changed.run(*RECORDED, "--report", str(path))
     with zipfile.ZipFile(path) as packed:
         names = {name.rpartition("/")[2] for name in packed.namelist()}
         text = packed.read("report/report.html").decode()
