@@ -1,8 +1,10 @@
-"""How the project checks itself: what workers share, and what the long check runs."""
+"""How the project checks itself: what workers share, and that CI fails where a part of it does."""
 
 from __future__ import annotations
 
 import fcntl
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,38 @@ def test_what_a_worker_left_half_is_made_again(tmp_path: Path) -> None:
         filled_once(tmp_path / "shared", fails)
     shared = filled_once(tmp_path / "shared", lambda folder: (folder / "whole").touch())
     assert [path.name for path in shared.iterdir()] == ["whole"]
+
+
+@pytest.mark.parametrize(
+    ("tests", "lint", "says"),
+    [
+        ("true", "echo unused import; false", "error: failed: lint"),
+        ("false", "echo clean", "error: failed: tests"),
+        ("false", "echo unused import; false", "error: failed: tests lint"),
+        ("true", "echo clean", ""),
+    ],
+)
+def test_ci_shows_lint_and_fails_with_it_and_with_the_tests(
+    tmp_path: Path, tests: str, lint: str, says: str
+) -> None:
+    for name in (".ci", "scripts"):
+        (tmp_path / name).mkdir()
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    blocks = "```bash\nfirst run\n```\n\n```bash\necho install\n" + tests + "\n```\n"
+    (tmp_path / "README.md").write_text(blocks)
+    (tmp_path / "scripts/check").write_text(f"#!/bin/sh\n{lint}\n")
+    (tmp_path / "scripts/check").chmod(0o755)
+    done = subprocess.run(
+        [tmp_path / ".ci/run"],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert lint.split(";")[0].removeprefix("echo ") in done.stdout.splitlines()
+    assert done.returncode != 0  # where both pass, what comes after them is not there
+    assert ("what the tests say of FlashInfer's source" in done.stdout) is (not says)
+    assert says in done.stderr.splitlines() if says else "error: failed" not in done.stderr
 
 
 def test_tests_of_every_case_run_in_the_long_check_and_not_by_default() -> None:
