@@ -18,6 +18,8 @@ Cells = dict[str, str]
 Key = tuple[int, str, str]  # of a kernel: run, process, launch
 END = "\0"  # stands in no line
 BEGINS = re.compile(r'"[\d.,]*(?:"(?:,|$)|$)')  # a row with its launch, units with an empty cell
+WHOLE = re.compile(r'(?:(?:"[^"]*(?:""[^"]*)*"|[^",]*)(?:,|$))*')  # cells without a stray quote
+SIZES = re.compile(r"(?:\(.*\))?")  # (128, 1, 1)
 PROFILED = re.compile(r'^==PROF== Profiling "', re.MULTILINE)
 
 
@@ -54,10 +56,12 @@ class Table:
         cells, closed = _cells(line) if line.startswith('"') else ([], False)
         if row and not cells:
             self.problems.append("a row that cannot be read is left out")
-        elif cells and cells[0] == "ID" and "Kernel Name" in cells:
+        elif closed and cells[0] == "ID" and "Kernel Name" in cells:
             self.header, self.units, self.run = cells, {}, self.run + 1
         elif row and (not closed or (last and len(cells) < self._least(cells))):
-            self._broken_off(cells[:-1])
+            self._left_out(cells[:-1], "cut short in the middle of a row")
+        elif row and self._mixed_up(line, cells):
+            self._left_out(cells, "something else stands within a row")
         elif row:
             self._add(cells)
 
@@ -77,15 +81,24 @@ class Table:
             )
         return len(self.header)
 
-    def _broken_off(self, cells: list[str]) -> None:
-        """A row that ends in the middle goes, and with it the other rows of its kernel, which may be missing some."""
+    def _mixed_up(self, line: str, cells: list[str]) -> bool:
+        """Whether something else came between a row's cells, so that they stand in other columns than theirs."""
+        found = dict(zip(self.header, cells, strict=False))
+        if not all(SIZES.fullmatch(found.get(name, "")) for name in ("Grid Size", "Block Size")):
+            return True
+        if "Metric Name" in self.header and not found.get("Metric Name"):
+            return False  # a rule's, which has prose in it
+        return not WHOLE.fullmatch(line) or any(cells[len(self.header) :])
+
+    def _left_out(self, cells: list[str], why: str) -> None:
+        """A row that is not whole goes, and with it the other rows of its kernel, which may be missing some."""
         found = dict(zip(self.header, cells, strict=False))
         key = (self.run, found["Process ID"], found["ID"]) if "Process ID" in found else None
         if "Metric Name" in self.header and self.rows:
             key = key or self.rows[-1].key
             self.rows = [row for row in self.rows if row.key != key]
         which = f"kernel {key[2]}" if key else "a kernel"
-        self.problems.append(f"cut short in the middle of a row: {which} is left out")
+        self.problems.append(f"{why}: {which} is left out")
 
     def lacking(self) -> Iterator[tuple[Key, str]]:
         """Kernels whose rows are whole and yet not all there, with what tells so."""

@@ -328,6 +328,30 @@ def test_what_is_there_of_a_cut_kernel_is_not_taken_for_all_of_it(tmp_path):
     assert [k["name"] for k in report.kernels] == ["Norm"] and len(report.problems) == 2
 
 
+@pytest.mark.parametrize(
+    ("whole", "mixed"),
+    [
+        ('"700"', '"70"0"'),  # a quote
+        ('"700","8"', '"700","0.25","8"'),  # a cell, by which the last moves out of the table
+        ('"1","77","python",', '"1","77",'),  # a cell less, by which all others move
+    ],
+)
+def test_a_row_with_something_else_in_it_gives_no_value(whole, mixed, tmp_path):
+    metrics = (("gpu__time_duration.sum", "ns", "500"), ("lts__t_sectors.sum", "sector", "8"))
+    text = raw(*metrics) + line("1", *LAUNCH[1:], "700", "8")
+    assert [k["duration_ns"] for k in exported(tmp_path, text).kernels] == [500.0, 700.0]
+    report = exported(tmp_path, text.replace(whole, mixed))
+    assert [k["duration_ns"] for k in report.kernels] == [500.0]
+    assert "something else stands within a row" in report.problems[0]
+
+
+def test_a_header_that_breaks_off_is_none(tmp_path):
+    metrics = (("gpu__time_duration.sum", "ns", "500"), ("lts__t_sectors.sum", "sector", "8"))
+    text = raw(*metrics).replace('"lts__t_sectors.sum"', '"lts__t_sec\nloss 0.25\ntors.sum"')
+    with pytest.raises(BadInput, match="no kernel in it"):
+        exported(tmp_path, text)
+
+
 @pytest.mark.parametrize("form", ["table", "json", "csv"])
 def test_show_says_that_an_export_is_cut_short(form, tmp_path, capsys):
     path = tmp_path / "x.csv"
