@@ -7,6 +7,8 @@ if workflow.is_main_process and not workflow.output_settings.dryrun:
     try:
         if made.alone():
             made.remove_damaged(SETTINGS.outputs, OUTPUTS)
+            # A run that finds nothing to do ends before it notes anything.
+            made.note(SETTINGS.outputs, OUTPUTS)
     except OSError as error:  # a folder that may not be written
         refuse(_refused(error))
 
