@@ -124,6 +124,28 @@ def test_a_file_that_is_not_what_its_name_says_is_one_line(
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("targets --results {0}/other.json", "not the results of the target apis"),
+        ("machine-page --environment {0}/other.json --out {0}/x", "not what is known of a machine"),
+        (
+            "pages INDEX --results {0}/results --evidence {0} --out-dir {0}/x",
+            "leaves environment_info",
+        ),
+        ("pages jit --results {0}/results --evidence {0} --out-dir {0}/x", "leaves jit_analysis"),
+    ],
+)
+def test_what_a_command_needs_and_does_not_get_is_one_line(
+    tmp_path: Path, command: str, words: str
+) -> None:
+    written(tmp_path / "results", GOOD)
+    (tmp_path / "other.json").write_text('{"a": [1]}')
+    with pytest.raises(BadInput, match=words) as found:
+        dispatch(command.format(tmp_path).split())
+    assert "\n" not in str(found.value) and not (tmp_path / "x").exists()
+
+
 def test_what_evidence_lacks_is_none_and_what_it_has_is_as_written(tmp_path: Path) -> None:
     index, jit = tmp_path / "source_index.json", tmp_path / "jit_analysis.json"
     assert stored.optional(index) is None

@@ -14,10 +14,29 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import emit, read_json
+from pydantic import BaseModel
+
+from ncuflow.io import emit, read_as
 from ncuflow.target.contract import known
 
 Row = dict[str, str]
+
+
+class _Parameters(BaseModel):
+    api: str
+
+
+class _Call(BaseModel):
+    params: _Parameters
+    status: str
+    reason: str | None
+    info: dict[str, str | int | float | bool | None]
+
+
+class _Results(BaseModel):
+    """Results of the target ``apis``: the part that says what its calls came to."""
+
+    points: list[_Call]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,9 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises BadInput where --results is no JSON."""
+    """Raises BadInput where --results has no results of the target ``apis``."""
     facts, why = gpu()
-    measured = came_to(read_json(args.results)) if args.results else {}
+    measured = came_to(args.results) if args.results else {}
     rows = [*targets(facts, why), *apis(facts, measured)]
     if args.format == "json":
         emit(json.dumps(rows, indent=1) + "\n", None)
@@ -88,11 +107,11 @@ def apis(facts: dict[str, Any] | None, measured: dict[str, Row]) -> list[Row]:
     return rows
 
 
-def came_to(results: Any) -> dict[str, Row]:
+def came_to(results: Path) -> dict[str, Row]:
     """{API: its row} of a results file of the target ``apis``."""
     rows = {}
-    for point in results["points"]:
-        name, good = point["params"]["api"], point["status"] == "ok"
-        what = point["info"].get("api", "") if good else point["reason"] or point["status"]
+    for point in read_as(results, _Results, "the results of the target apis").points:
+        name, good = point.params.api, point.status == "ok"
+        what = str(point.info.get("api") or "") if good else point.reason or point.status
         rows[name] = {"name": name, "status": "measured" if good else "not here", "what": what}
     return rows

@@ -26,9 +26,9 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
         section = target_section(findings.target(target), findings.source_index)
         return {"provenance": section["provenance"], "t": section}
     if page == "jit":
-        jit = findings.optional("jit_analysis")
+        jit = findings.required("jit_analysis")
         return {"provenance": jit["provenance"], "jit": jit}
-    machine = findings.optional("environment_info")
+    machine = findings.required("environment_info")
     context: Context = {
         "provenance": machine["provenance"],
         "jit": findings.optional("jit_analysis"),

@@ -93,6 +93,15 @@ class Findings:
             return None
         return stored.optional(self.folder / f"{name}.json")
 
+    def required(self, name: str) -> Any:
+        """A JSON finding that a page cannot do without. Raises BadInput where the run lacks it."""
+        found = self.optional(name)
+        if found is None:
+            raise BadInput(
+                self.folder, f"no results here: a run leaves {name}.json in outputs/MACHINE/results"
+            )
+        return found
+
     @cached_property
     def source_index(self) -> Any:
         """The index of the FlashInfer that was measured, or None."""

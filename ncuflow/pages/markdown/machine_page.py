@@ -15,11 +15,11 @@ from ncuflow.pages.markdown.rendering import environment
 
 def render(machine: Path, jit: Path | None = None) -> str:
     """The text of the page of what `ncuflow environment` wrote; jit: what `ncuflow jit-results` wrote, if it was measured."""
-    found = stored.written(machine)
+    found = stored.written(machine, "environment_info.json")
     given = {
         "provenance": found["provenance"],
         "machine": found,
-        "jit": stored.written(jit) if jit else None,
+        "jit": stored.written(jit, "jit_analysis.json") if jit else None,
     }
     return environment().get_template("environment.md.j2").render(given).rstrip() + "\n"
 
