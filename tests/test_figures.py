@@ -315,7 +315,7 @@ def test_no_shipped_figure_shows_the_source_of_a_formula():
 
 def test_pages_read_the_same_figure_the_same_way() -> None:
     """What a line under a ceiling and a mark under a roof mean is said in the macros alone."""
-    templates = Path(figures.__file__).parents[2] / "templates"
+    templates = Path(__file__).parents[1] / "templates"
     said = {p.name: p.read_text() for p in templates.rglob("*.md.j2")}
     assert not [name for name, text in said.items() if "flattens" in text or "knee" in text]
     users = {name for name, text in said.items() if "{{ reads_" in text}
