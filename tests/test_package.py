@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import DEFAULT
+from conftest import DEFAULT, Finished
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (
@@ -117,7 +117,9 @@ def test_the_folders_of_the_checkout_are_no_packages_of_their_own(
     assert python(installed, tmp_path, "-c", f"import ncuflow.{name}").returncode == 0
 
 
-def test_the_workflow_runs_in_any_folder_by_its_own_code(installed: Path, tmp_path: Path) -> None:
+def test_the_workflow_runs_in_any_folder_by_its_own_code(
+    installed: Path, finished: Finished, tmp_path: Path
+) -> None:
     """Also where the folder has a package of that name, such as another checkout."""
     decoy = tmp_path / "ncuflow/__init__.py"
     decoy.parent.mkdir()
@@ -126,8 +128,8 @@ def test_the_workflow_runs_in_any_folder_by_its_own_code(installed: Path, tmp_pa
     done = python(installed, tmp_path, "-P", "-m", "ncuflow", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     page = "reports/rmsnorm.md"
-    made, shipped = tmp_path / f"outputs/recorded-{DEFAULT.name}", ROOT / "docs/sample"
-    assert (made / page).read_bytes() == (shipped / page).read_bytes()
+    made = tmp_path / f"outputs/recorded-{DEFAULT.name}"
+    assert (made / page).read_bytes() == (finished.outputs / page).read_bytes()
     records = [
         path.read_text() for path in (tmp_path / ".snakemake/metadata").rglob("*") if path.is_file()
     ]

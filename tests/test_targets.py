@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
+from conftest import Finished
 from flashinfer_source import made_package
 from results_data import PROVENANCE, entry, kernel
 from results_data import results as made_results
@@ -194,9 +195,9 @@ def test_a_target_writes_less_than_it_moves(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["decode", "merge_state", "prefill", "rmsnorm", "rope"])
-def test_what_a_target_does_not_write_passed_dram(name: str) -> None:
-    """By the counters of the sample, which ncu read after it had flushed the caches."""
-    with (ROOT / "docs/sample/tables" / name / "measurements.csv").open(encoding="utf-8") as file:
+def test_what_a_target_does_not_write_passed_dram(name: str, finished: Finished) -> None:
+    """By the counters of the recording, which ncu read after it had flushed the caches."""
+    with (finished.outputs / f"tables/{name}/measurements.csv").open(encoding="utf-8") as file:
         counted = {row["point"]: row["bytes_dram_counted"] for row in csv.DictReader(file)}
     target = load(name)
     found = [point for point in points_of(name) if counted.get(point.id)]

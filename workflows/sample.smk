@@ -45,12 +45,12 @@ if PAIRS:
             report=f"{SERIES}/report.html",
             pages=[*PAIRS, *[SERIES_NAME] * (len(PAIRS) > 1)],
             out=COMPARE,
+        # The page of a series holds those of its pairs, of which it shows the figures.
         shell:
-            "(for page in {params.pages:q}; do rm -rf docs/sample/compare/$page;"
-            " mkdir -p docs/sample/compare/$page;"
-            " cp -r {params.out:q}/$page/reports docs/sample/compare/$page/;"
-            " if [ -d {params.out:q}/$page/figures ]; then"
+            "(for page in {params.pages:q}; do mkdir -p docs/sample/compare/$page;"
+            " rm -rf docs/sample/compare/$page/figures; if [ -d {params.out:q}/$page/figures ]; then"
             " cp -r {params.out:q}/$page/figures docs/sample/compare/$page/; fi; done;"
+            " cp -r {params.out:q}/{params.series:q}/reports docs/sample/compare/{params.series:q}/;"
             " if grep -qF compare/{params.series:q}/report.html README.md; then"
             " cp {params.report:q} docs/sample/compare/{params.series:q}/; fi;"
             " find docs/sample -name .snakemake_timestamp -delete) 2> {log:q}"
