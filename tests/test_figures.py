@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from results_data import PROVENANCE, entry, kernel, results
 
-from ncuflow.pages.markdown import contexts, figures
+from ncuflow.pages.markdown import contexts, figures, guide
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.pages.markdown.series import best
 
@@ -88,7 +88,10 @@ def many(lines: int, best: int) -> Any:
 
 def caption(found: Any) -> str:
     """The target's page."""
-    context = {"provenance": PROVENANCE, "t": contexts.target_section(found)}
+    context = {
+        "provenance": PROVENANCE,
+        "t": contexts.target_section(found) | guide.chapter(found, None),
+    }
     return environment().get_template("target.md.j2").render(context)
 
 
@@ -319,7 +322,7 @@ def test_pages_read_the_same_figure_the_same_way() -> None:
     said = {p.name: p.read_text() for p in templates.rglob("*.md.j2")}
     assert not [name for name, text in said.items() if "flattens" in text or "knee" in text]
     users = {name for name, text in said.items() if "{{ reads_" in text}
-    assert users == {"target.md.j2", "analysis.md.j2", "final-report.md.j2", "_section.md.j2"}
+    assert users == {"target.md.j2", "analysis.md.j2", "final-report.md.j2"}
     found = results(rated(100.0), rated(200.0, 1024))
     for point in found["points"]:
         point["measurement"]["time_ncu_us"] = 10.0

@@ -130,7 +130,7 @@ def test_markup_in_a_page_s_text_stays_text(tmp_path):
     (tmp_path / "final-report.md").write_text(
         "# A <img src=x onerror=alert(1)>\n\n[x](javascript:alert(1)) [claims](claims.md) ![p](../figures/p.svg)\n"
     )
-    (page,) = html_prose.pages(tmp_path)
+    (page,) = html_prose.pages(tmp_path, [])
     assert "<img" not in page["html"] and "&lt;img" in page["html"]
     assert 'href="javascript:' not in page["html"]
     assert '<a href="#/claims">claims</a>' in page["html"]

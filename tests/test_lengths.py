@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from results_data import PROVENANCE, entry
-from results_data import results as made_results
 
-from ncuflow.io import write_json
-from ncuflow.pages.markdown.findings import Findings
-from ncuflow.pages.markdown.pages import render
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import load
 from ncuflow.target.lengths import lengths
@@ -84,21 +78,3 @@ def test_pages_of_uneven_sequences_are_gathered_in_order() -> None:
     pages = table.indices.tolist()
     assert first[0, 32, 0] == pages[2] * 16
     assert others[1, 4, 0] == pages[4] * 16 + 4
-
-
-def test_the_guide_shows_what_unevenness_leaves_idle(tmp_path: Path) -> None:
-    target = load("decode")
-    points = []
-    for kind, tail in (("even", 2.0), ("lognormal", 31.0)):
-        p = {**target.parameters, "batch": 64, "lengths": kind}
-        found = entry(
-            target.point_id(p), p, [], tail_pct=tail, blocks_pct=1.0, limiter="tail", time_cold_us=10.0 + tail
-        )  # fmt: skip
-        points.append(found | {"reason": None, "samples": {}})
-    write_json(tmp_path / "decode_results.json", made_results(*points))
-    machine = {"provenance": PROVENANCE, "findings": [], "ceilings": {}, "tools": {}}
-    write_json(tmp_path / "environment_info.json", machine)
-    guide = render("kernel-dev-guide", Findings(tmp_path, tmp_path / "none"))
-    rows = [row for row in guide.splitlines() if row.startswith("| `B64_L2048")]
-    assert [row.split(" | ")[3] for row in rows if row.count(" | ") == 5] == ["2 %", "31 %"]
-    assert "#### Sequences of one length, or of many" in guide

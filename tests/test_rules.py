@@ -296,7 +296,9 @@ def test_data_files_are_read_by_what_names_them(monkeypatch):
     assert "ncuflow/findings/datasheets.yaml" in closure.of("environment")
     pages = closure.of("pages", pages=["kernel-dev-guide"])
     assert "templates/guide/_section.md.j2" in pages and "templates/claims.md.j2" not in pages
-    assert {f"templates/guide/{name}/usage.py" for name in ("decode", "rope")} <= set(pages)
+    assert {f"templates/guide/{name}/usage.py" for name in ("decode", "rope")} <= set(
+        closure.of("pages", pages=["target"])
+    )
 
 
 def test_what_the_rule_hands_over_is_not_read_by_the_command(monkeypatch):

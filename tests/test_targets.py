@@ -597,39 +597,36 @@ def test_the_documented_target_is_on_every_page_by_its_one_file(documented: Find
     assert "| Page size 16 or 1 (page_append) | 16 | 1 | +50.0 % | 1 |" in report
 
 
-def test_the_documented_target_has_its_section_of_the_guide(documented: Findings) -> None:
+def test_the_documented_target_has_its_page_and_is_in_the_guide(documented: Findings) -> None:
     guide = render("kernel-dev-guide", documented)
-    n = len(NAMES) + 1
-    link = f"[Append to a paged KV cache](#{n}-append-to-a-paged-kv-cache)"
-    assert f"\n{n}. {link}\n{n + 1}. [JIT" in guide
-    section = guide.split(f"## {n}. Append to a paged KV cache\n")[1].split(f"\n## {n + 1}.")[0]
+    assert "\n1. [Append to a paged KV cache](page_append.md)\n2. [JIT" in guide
+    assert "| page | 10 ms | 30 s | 2 000 µs |" in guide
+    page = render("target", documented, "page_append")
     for text in (
-        "### Algorithm Description\n\nAppend of keys and values to an empty paged KV cache: each",
-        "### Usage\n\nNo example of its use is written",
+        "## Algorithm Description\n\nAppend of keys and values to an empty paged KV cache: each",
         "| Python API | `flashinfer.page.append_paged_kv_cache` | `page.py:1` |",
         "| JIT generator | `flashinfer.jit.page.gen_page_module` | `jit/page.py:1` |",
         "| binding | – | `data/csrc/page.cu` |",
-        "| JIT module | `page_uri` |",
-        "`data/include/flashinfer/page.cuh:2`, launched at 2 points |",
+        "`data/include/flashinfer/page.cuh:2`, at 2 points |",
         "made from `data/csrc/page.cu`, `data/csrc/flashinfer_page_binding.cu`.",
-        "#### Page size 16 or 1",
-        "**+50.0 %**",
+        "| Page size 16 or 1 | 16 | 1 | +50.0 % |",
     ):
-        assert text in section, text
-    assert "| page | 10 ms | 30 s | 2 000 µs |" in guide
+        assert text in page, text
+    assert "## Usage" not in page  # no example of its use is written
 
 
 def test_prose_of_a_target_lies_in_its_folder(documented: Findings, tmp_path: Path) -> None:
     prose = tmp_path / "templates/guide/page_append"
     prose.mkdir(parents=True)
-    (prose / "algorithm.md.j2").write_text("Each token goes to {{ s.name }}.\n")
+    (prose / "algorithm.md.j2").write_text("Each token goes to {{ t.name }}.\n")
     (prose / "usage.py").write_text("append()\n")
     (prose / "selection.md.j2").write_text("| new tokens | `append` | – |\n")
-    guide = render("kernel-dev-guide", documented)
-    assert "### Algorithm Description\n\nEach token goes to page_append.\n" in guide
-    assert "```python\nappend()\n```" in guide
-    assert "No example of its use" not in guide
-    assert "\n| new tokens | `append` | – |\n\n### Performance" in guide
+    page = render("target", documented, "page_append")
+    assert "## Algorithm Description\n\nEach token goes to page_append.\n" in page
+    assert "## Usage\n\n```python\nappend()\n```" in page
+    assert "\n| new tokens | `append` | – |\n\n### Performance" in render(
+        "kernel-dev-guide", documented
+    )
 
 
 @pytest.mark.parametrize(
@@ -683,7 +680,7 @@ def test_a_kernel_that_is_not_flashinfers_needs_no_symbol_of_it(
     }
     (table,) = parameter_tables([point], Decoder(index["templates"]), ["AcmeKernel"])
     assert table["rows"] == [
-        ("kTile", "elements of a tile", ["64"]), ("T", "element type", ["fp32"])
+        ("kTile", ["64"], "elements of a tile"), ("T", ["fp32"], "element type")
     ]  # fmt: skip
     assert parameter_tables([point], Decoder(), []) == []
 

@@ -134,6 +134,9 @@ else:
 rule html:
     input:
         pages=rules.pages.output.pages,
+        pages_of_targets=expand(
+            rules.target_page.output.page, target=KERNEL_TARGETS, allow_missing=True
+        ),
         page_of_jit=rules.jit_page.output if HAS_JIT else [],
         results=RESULTS,
         environment=rules.environment_info.output,

@@ -24,7 +24,7 @@ from ncuflow.findings.stalltree import sampling_error
 from ncuflow.io import write_json
 from ncuflow.model import Kernel, Line
 
-MOST_LINES = 8
+MOST_LINES = 5
 MOST_OPCODES = 4
 NOT_A_STALL = ("selected", "not_selected")
 
@@ -90,7 +90,7 @@ def records(
             "report": kernel["report"],
             "samples": _samples(kernel["lines"]),
             "with_lines": coverage(kernel),
-            "lines": [asdict(line) for line in hottest(kernel, index, version, 4 * MOST_LINES)],
+            "lines": [asdict(line) for line in hottest(kernel, index, version, 32)],
         }
         for kernel in deep
     ]

@@ -62,7 +62,7 @@ def _blocks(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> Iterator[
             yield f"claims {number}", claims
     if comparisons:
         yield "compare", list(comparisons)
-    elif prose := html_prose.pages(sides[-1].folder / "reports"):
+    elif prose := html_prose.pages(sides[-1].folder / "reports", sides[-1].findings.targets):
         yield "prose", prose
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from markdown_it.token import Token
 
 from ncuflow.pages.markdown.guide import anchor
 
-PAGES = {"kernel-dev-guide": "Kernel developer guide", "final-report": "Final report", "jit": "JIT"}
 # Where a link to a page that has a view of its own leads.
 VIEWS = {
     "analysis": "points",
@@ -20,17 +20,18 @@ VIEWS = {
 }
 
 
-def pages(folder: Path) -> list[dict[str, Any]]:
-    """[{name, title, html, toc: [[level, text, anchor]]}] of the pages that are there.
+def pages(folder: Path, targets: Iterable[str]) -> list[dict[str, Any]]:
+    """[{name, title, html, toc: [[level, text, anchor]]}] of the pages that are there: the guide, and one per target.
 
     Text of a page is never markup here: HTML in it is shown as it is written.
     """
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    found = ((name, folder / f"{name}.md") for name in PAGES)
-    return [_page(markdown, name, path) for name, path in found if path.exists()]
+    names = ("kernel-dev-guide", *targets, "final-report", "jit")
+    here = [name for name in names if (folder / f"{name}.md").exists()]
+    return [_page(markdown, name, folder / f"{name}.md", here) for name in here]
 
 
-def _page(markdown: MarkdownIt, name: str, path: Path) -> dict[str, Any]:
+def _page(markdown: MarkdownIt, name: str, path: Path, here: list[str]) -> dict[str, Any]:
     tokens = markdown.parse(path.read_text(encoding="utf-8"))
     toc = []
     for at, token in enumerate(tokens):
@@ -39,27 +40,27 @@ def _page(markdown: MarkdownIt, name: str, path: Path) -> dict[str, Any]:
             token.attrSet("id", f"{name}/{anchor(text)}")
             toc.append([int(token.tag[1]), text, anchor(text)])
         if token.children:
-            token.children = [_relinked(child, name) for child in token.children]
+            token.children = [_relinked(child, name, here) for child in token.children]
     html = markdown.renderer.render(tokens, markdown.options, {})
-    return {"name": name, "title": PAGES[name], "html": html, "toc": toc}
+    return {"name": name, "title": toc[0][1] if toc else name, "html": html, "toc": toc}
 
 
-def _relinked(token: Token, page: str) -> Token:
+def _relinked(token: Token, page: str, here: list[str]) -> Token:
     """A link into the pages leads to a view; a picture, which the views draw, is its name."""
     if token.type == "image":
         return Token("text", "", 0, content="")
     if token.type == "link_open":
-        token.attrSet("href", _view(str(token.attrGet("href") or ""), page))
+        token.attrSet("href", _view(str(token.attrGet("href") or ""), page, here))
     return token
 
 
-def _view(link: str, page: str) -> str:
+def _view(link: str, page: str, here: list[str]) -> str:
     """A link of a Markdown page as one of this page; one that leads away stays."""
     if "://" in link:
         return link
     path, _, at = link.partition("#")
     name = path.rsplit("/", 1)[-1].removesuffix(".md") if path else page
-    if name in PAGES:
+    if name in here:
         return f"#/guide?page={name}" + (f"&at={at}" if at else "")
     if name in VIEWS:
         return f"#/{VIEWS[name]}"

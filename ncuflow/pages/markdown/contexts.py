@@ -7,15 +7,14 @@ from statistics import median
 from typing import Any
 
 from ncuflow.evidence.provenance import together
-from ncuflow.findings import noise
-from ncuflow.model import Measurement, Point, Results
+from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import guide, guide_choices, opportunities
 from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.series import axis_of, best, spread, usual
 from ncuflow.target.contract import known
 
-MOST_ROWS = 24  # of a table on a page; the CSV beside it has them all
+MOST_ROWS = 10  # of a table on a page; the CSV beside it has them all
 
 
 def page_context(page: str, findings: Findings, target: str | None) -> Context:
@@ -23,7 +22,8 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     if page == "target":
         if target is None:
             raise ValueError("page target: needs --target")
-        section = target_section(findings.target(target), findings.source_index)
+        results, index = findings.target(target), findings.source_index
+        section = target_section(results, index) | guide.chapter(results, index)
         return {"provenance": section["provenance"], "t": section}
     if page == "jit":
         jit = findings.required("jit_analysis")
@@ -74,11 +74,7 @@ def target_section(results: Results, index: Any = None) -> Context:
     axis = axis_of(good)
     top = best(good, axis.rate)
     named = {kernel["point"] for kernel in results["deep"]} | {top["point"] if top else None}
-    shown = [
-        _shown(p)
-        | {"noise": noise.floor_at("time_cold_us", p["measurement"], results.get("noise") or {})}
-        for p in spread(good, MOST_ROWS, named)
-    ]
+    shown = [_shown(p) for p in spread(good, MOST_ROWS, named)]
     floors = [
         p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
     ]
@@ -97,13 +93,6 @@ def target_section(results: Results, index: Any = None) -> Context:
         "shown": shown,
         "best": top and _shown(top),
         "floor": median(floors) if floors else None,
-        "sustained": [p for p in shown if p["m"].get("time_sustained_us")],
-        "throttled": any(
-            p["measurement"].get(name)
-            for p in good
-            for name in ("throttle_cold", "throttle_sustained")
-        ),
-        "paced": any(_paced(p["measurement"]) for p in good),
         "limiters": _limiters(good),
         "launches": sum(
             m["time_cold_us"] < 2 * m["time_floor_us"]
@@ -115,12 +104,6 @@ def target_section(results: Results, index: Any = None) -> Context:
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
         "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),
     }
-
-
-def _paced(m: Measurement) -> bool:
-    """Whether the GPU runs a launch at least as fast as the host makes one."""
-    host, hot = m["host_launch_us"], m["time_hot_us"]
-    return host is not None and hot is not None and host >= hot
 
 
 def _shown(point: Point) -> Context:

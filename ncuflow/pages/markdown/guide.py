@@ -1,7 +1,7 @@
-"""The kernel developer guide's context: what each kernel was, where it sits, what it waits for.
+"""The kernel guide's context: what a kernel was, where it sits, what it waits for; and the frame around the kernels' pages.
 
-Everything is read from findings. What evidence lacks is None or empty here, and a plain line on the
-page; a section is never left out and never empty.
+Everything is read from findings. What evidence lacks is None or empty here, and stands in no chapter: the frame
+lists it once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ncuflow.findings import crossing
 from ncuflow.findings.kernelname import Decoder
-from ncuflow.model import Point
+from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import (
     guide_choices,
@@ -23,92 +23,92 @@ from ncuflow.pages.markdown import (
     guide_splitkv,
 )
 from ncuflow.pages.markdown.findings import Findings
-from ncuflow.pages.markdown.guide_waits import hot_kernels, trees
-from ncuflow.pages.markdown.series import axis_of, best, spread, varying
+from ncuflow.pages.markdown.guide_waits import REMEDIES, hot_kernels, trees
+from ncuflow.pages.markdown.series import axis_of, best, varying
+from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target.contract import Target, known, template_folders
 
-MOST_ROWS = 10  # of the behaviour table
 MOST_LINES = 4  # crossings per target that are spelt out
 # Parameters by which a sweep grows, the first that a target varies is the one that is read.
 GROWTH = ("seq_len", "batch", "rows", "tokens", "kv_len")
 
 
 def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
-    """The guide's part of the template context; ``guide`` is its only key.
+    """The frame's part of the template context; ``guide`` is its only key.
 
     shown: what the other pages say of each target (``contexts.target_section``).
     """
     index = findings.source_index
     jit = findings.optional("jit_analysis")
-    names = Decoder((index or {}).get("templates"))
     # An older recording knows nothing of a target that was added since.
     told = {*findings.targets, *findings.stopped, *(index["targets"] if index else known())}
-    sections = {
-        target.name: section(target, number, findings, shown.get(target.name, {}), jit, names)
-        for number, target in enumerate((t for t in known().values() if t.name in told), start=1)
+    kernels = {
+        name: kernel(target, findings.targets[name], shown[name])
+        for name, target in known().items()
+        if name in shown and shown[name]["good"]
     }
     return {
         "guide": {
-            "sections": sections,
+            "kernels": kernels,
+            "unmeasured": [
+                target.heading or target.title
+                for name, target in known().items()
+                if name in told and name not in kernels and name not in findings.stopped
+            ],
             "version": (index or {}).get("version"),
-            "functions": guide_source.functions(index),
             "environment": guide_source.environment(index),
             "other_variables": guide_source.other_variables(index),
-            "scheduler": (index or {}).get("scheduler") or {},
             "jit": guide_source.jit(jit),
             "commands": guide_commands.of_evidence(findings.evidence),
-            "performance": [row for s in sections.values() if (row := performance(s))],
+            "stalls": [
+                (name, STALL_REASONS[name].meaning, text) for name, text in REMEDIES.items()
+            ],
+            "performance": [row for k in kernels.values() if (row := performance(k))],
+            "generator": guide_source.generator("prefill", index),
         }
     }
 
 
-def section(
-    target: Target, number: int, findings: Findings, shown: Context, jit: Any, names: Decoder
-) -> Context:
-    """All that the page says of one kernel target; ``results`` is None where evidence lacks it."""
-    name, heading, index = target.name, target.heading or target.title, findings.source_index
-    results = findings.targets.get(name)
-    out: Context = {
-        "name": name,
-        "number": number,
-        "heading": heading,
-        "anchor": anchor(f"{number}. {heading}"),
-        "about": target.about,
-        "stopped": name in findings.stopped,
-        "prose": prose(name),
-        "absent": ((index or {}).get("missing") or {}).get(name),
-        "code": guide_source.code_path(name, index, results, jit),
-        "measured": False,
-    }
-    points = [p for p in (results["points"] if results else ()) if p["status"] == "ok"]
-    if results is None or not points:
-        return out
-    deep = results["deep"]
-    axis, swept = main_axis(points), shown["axis"]
-    return out | {
-        "measured": True,
-        "provenance": results["provenance"],
-        "good": len(points),
-        "axis": axis,
-        "swept": swept.name,
-        "rate": swept.rate,
-        "best": best(points, swept.rate),
+def kernel(target: Target, results: Results, shown: Context) -> Context:
+    """What the frame says of one measured kernel."""
+    points = [p for p in results["points"] if p["status"] == "ok"]
+    axis = shown["axis"]
+    return {
+        "name": target.name,
+        "heading": target.heading or target.title,
+        "prose": prose(target.name),
+        "axis": axis.name,
+        "rate": axis.rate,
+        "best": best(points, axis.rate),
         "points": points,
-        "behaviour": behaviour(points, axis),
-        "limiters": limiters(points),
-        "crossings": crossings(points, axis),
-        "batches": batches(points, target),
-        "has_counters": any(p["measurement"]["time_ncu_us"] for p in points),
-        "trees": trees(points, deep),
-        "hot": hot_kernels(deep, index, results["provenance"].get("flashinfer")),
-        "deep_command": f"snakemake -j1 {name}",
-        "parameters": guide_kernels.parameter_tables(
-            points, names, [kernel.name for kernel in target.kernels]
-        ),
-        "launches": guide_kernels.launches(points),
         "opportunities": shown["opportunities"],
-        "looked": shown["looked"],
-        "choices": (choices := guide_choices.shown_choices(results)),
+        "choices": guide_choices.shown_choices(results),
+        "batches": batches(points, target),
+    }
+
+
+def chapter(results: Results, index: Any) -> Context:
+    """What the page of one kernel says beyond its points: algorithm, source, launches, waits, settings."""
+    name = results["target"]
+    target, names = known().get(name), Decoder((index or {}).get("templates"))
+    points = [p for p in results["points"] if p["status"] == "ok"]
+    choices = guide_choices.shown_choices(results)
+    own = [kernel.name for kernel in target.kernels] if target else []
+    return {
+        "about": target.about if target else "",
+        "prose": prose(name),
+        "code": guide_source.code_path(name, index, results),
+        "version": (index or {}).get("version"),
+        "functions": guide_source.functions(index),
+        "scheduler": (index or {}).get("scheduler") or {},
+        "points": points,
+        "limited_by": limiters(points),
+        "crossings": crossings(points, main_axis(points)),
+        "trees": trees(points, results["deep"]),
+        "hot": hot_kernels(results["deep"], index, results["provenance"].get("flashinfer")),
+        "parameters": guide_kernels.parameter_tables(points, names, own),
+        "launched": guide_kernels.launches(points),
+        "choices": choices,
         "knobs": guide_choices.knobs(results, choices, index),
         "split": guide_splitkv.rows(points, results["provenance"].get("sm_count"), names),
     }
@@ -143,13 +143,6 @@ def main_axis(points: list[Point]) -> str:
     return next(iter(long + along), axis_of(points).name)
 
 
-def behaviour(points: list[Point], axis: str) -> list[Point]:
-    """Rows of the expected-behaviour table: the longest lines along the axis, evenly thinned."""
-    lines = crossing.lines(points, axis)
-    chosen = [p for line in lines[:2] for p in line] or points
-    return spread(chosen, MOST_ROWS)
-
-
 def limiters(points: list[Point]) -> list[tuple[str, int]]:
     """(limiter, points), the most frequent first; points without counters aside."""
     rows = [point["measurement"] for point in points]
@@ -164,10 +157,11 @@ def crossings(points: list[Point], axis: str) -> list[Context]:
         axis,
         *(a for a in GROWTH if a != axis and len(differing.get(a, ())) >= crossing.FEWEST),
     ]
-    found = [c for a in axes for c in crossing.crossings(points, a)]
+    found = [c for a in axes for c in crossing.crossings(points, a) if c.kind == "crosses"]
+    shown = found[:MOST_LINES]
+    apart = {k for k in dict(differing) if len({dict(c.fixed).get(k) for c in shown}) > 1}
     return [
-        {"c": c, "label": ", ".join(f"{k} {v}" for k, v in c.fixed if k in differing)}
-        for c in found[:MOST_LINES]
+        {"c": c, "label": ", ".join(f"{k} {v}" for k, v in c.fixed if k in apart)} for c in shown
     ]
 
 
@@ -176,9 +170,9 @@ def performance(found: Context) -> Context | None:
 
     Of the longest lines that with the highest rate: its smallest, middle and largest point; best: that of all points.
     """
-    if not found["measured"] or found["swept"] == "point":
+    if found["axis"] == "point":
         return None
-    axis, rate = found["swept"], found["rate"]
+    axis, rate = found["axis"], found["rate"]
     rated = [p for p in found["points"] if p["measurement"][rate] is not None]
     lines = crossing.lines(rated, axis)
     line = max(lines, key=lambda line: (len(line), max(p["measurement"][rate] for p in line)))

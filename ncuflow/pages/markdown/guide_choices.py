@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from statistics import mode
 from typing import Any
 
 from ncuflow.findings.choices import Price, prices, summary
@@ -11,10 +9,8 @@ from ncuflow.findings.columns import BY_NAME
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import opportunities
-from ncuflow.pages.markdown.series import spread
 from ncuflow.target.contract import Choice, Knob, known
 
-MOST_ROWS = 8
 METRICS = {
     "time_cold_us": "cold time",
     "time_hot_us": "hot time",
@@ -23,7 +19,7 @@ METRICS = {
 
 
 def shown_choices(results: Results) -> dict[str, Context]:
-    """Choice key -> {choice, summary (None without pairs), rows}."""
+    """Choice key -> {choice, target, summary (None without pairs), metric, pairs}."""
     target = known().get(results["target"])
     return {c.key: _shown(c, results) for c in (target.prices if target else ())}
 
@@ -50,17 +46,12 @@ def _default(knob: Knob, index: Any) -> str | None:
 def _shown(choice: Choice, results: Results) -> Context:
     found = prices(choice, results)
     first = [p for p in found if p.metric == choice.metrics[0]]
-    usual = _usual(found)
     return {
         "choice": choice,
         "target": results["target"],
         "summary": summary(first),
         "metric": METRICS.get(choice.metrics[0], BY_NAME[choice.metrics[0]].formula),
-        "rows": [_row(p, usual) for p in spread(found, MOST_ROWS)],
-        "base": _named(usual.items()),
-        "more": max(0, len(found) - MOST_ROWS),
         "pairs": _pairs(first, results["points"]),
-        "several": len(choice.metrics) > 1,
     }
 
 
@@ -77,19 +68,3 @@ def _pairs(found: list[Price], points: list[Point]) -> list[Context]:
         }
         for p in found
     ]
-
-
-def _usual(found: list[Price]) -> dict[str, Any]:
-    """The parameters that tell the pairs apart, each with its most frequent value."""
-    values = {name: [dict(p.fixed)[name] for p in found] for name, _ in found[0].fixed} if found else {}  # fmt: skip
-    return {name: mode(v) for name, v in values.items() if len(set(v)) > 1}
-
-
-def _named(settings: Iterable[tuple[str, Any]]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings)
-
-
-def _row(price: Price, usual: dict[str, Any]) -> Context:
-    apart = [(name, value) for name, value in price.fixed if name in usual and value != usual[name]]
-    label = _named(apart) or ("base" if usual else f"`{price.base_point.split('/', 1)[1]}`")
-    return {"label": label, "metric": METRICS[price.metric], "price": price}

@@ -11,50 +11,39 @@ from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.model import Point
 from ncuflow.pages import Context
 
-MOST_INSTANCES = 4  # columns of a parameter table
-MOST_LAUNCHES = 10
+MOST_LAUNCHES = 6
+TYPES = ("DType", "IdType")  # the id of a point says which
 
 
 def parameter_tables(points: list[Point], names: Decoder, own: Collection[str]) -> list[Context]:
-    """A table per kernel: {kernel, instances (example points), rows (parameter, meaning, values)}.
+    """A table per kernel: {kernel, instances (how many), example (points), rows (parameter, values, meaning)}.
 
-    An instance is one set of template arguments; all that the sweep launched are counted, the
-    first four of a kernel are columns. A mangled name has no parameter to read, and no rows.
-    Kernels of FlashInfer, and those of the target's ``own``.
+    An instance is one set of template arguments, and a parameter's values are those of all that were launched. A mangled
+    name has no parameter to read, and no rows. Kernels of FlashInfer, and those of the target's ``own``.
     """
-    found: dict[str, dict[tuple[str, ...], Context]] = {}
+    found: dict[str, dict[tuple[str, ...], Any]] = {}
     for point in points:
         for kernel in point["kernels"]:
             demangled = kernel["demangled"] or ""
             decoded = names.decode(demangled)
-            if "flashinfer" not in demangled and decoded.name not in own:
-                continue
-            values = tuple(a.value for a in decoded.arguments)
-            instances = found.setdefault(decoded.name, {})
-            entry = instances.setdefault(values, {"decoded": decoded, "points": []})
-            if point["point"] not in entry["points"]:
-                entry["points"].append(point["point"])
+            if "flashinfer" in demangled or decoded.name in own:
+                values = tuple(a.value for a in decoded.arguments)
+                found.setdefault(decoded.name, {}).setdefault(values, decoded)
     return [_table(name, list(instances.values())) for name, instances in found.items()]
 
 
-def _table(name: str, instances: list[Context]) -> Context:
-    shown = instances[:MOST_INSTANCES]
-    decoded = [i["decoded"] for i in shown]
-    columns = [
-        {a.parameter: a for a in (*d.arguments, *d.derived) if a.parameter != COMPILED_FOR}
-        for d in decoded
-    ]
-    first = list(dict.fromkeys(p for column in columns for p in column))
-    rows = []
-    for parameter in first:
-        arguments = [column.get(parameter) for column in columns]
-        meaning = next((a.meaning for a in arguments if a), None)
-        rows.append((parameter, meaning, [a.value if a else None for a in arguments]))
+def _table(name: str, instances: list[Any]) -> Context:
+    values: dict[str, dict[str, None]] = {}
+    meanings: dict[str, str | None] = {}
+    for decoded in instances:
+        for argument in (*decoded.arguments, *decoded.derived):
+            if argument.parameter != COMPILED_FOR and not argument.parameter.startswith(TYPES):
+                values.setdefault(argument.parameter, {})[argument.value] = None
+                meanings.setdefault(argument.parameter, argument.meaning)
     return {
         "kernel": name,
-        "instances": [i["points"] for i in shown],
-        "more": len(instances) - len(shown),
-        "rows": rows,
+        "instances": len(instances),
+        "rows": [(parameter, list(of), meanings[parameter]) for parameter, of in values.items()],
     }
 
 

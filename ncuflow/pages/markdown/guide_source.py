@@ -28,8 +28,8 @@ def place(entry: Mapping[str, Any]) -> str:
     return f"{entry['file']}:{entry['line']}"
 
 
-def code_path(target: str, index: Any, results: Any, jit: Any) -> Context | None:
-    """{steps: [(step, symbol, place)], uris, templates, kernels: [(symbol, place, points)]}."""
+def code_path(target: str, index: Any, results: Any) -> Context | None:
+    """{steps: [(step, symbol, place)], templates, kernels: [(symbol, place, points)]}."""
     entry = ((index or {}).get("targets") or {}).get(target)
     if entry is None:
         return None
@@ -46,7 +46,6 @@ def code_path(target: str, index: Any, results: Any, jit: Any) -> Context | None
                 known, key=lambda step: order.index(step[0].partition("_")[0])
             )
         ],
-        "uris": uris(target, jit),
         "templates": entry["templates"],
         "kernels": [
             (k["symbol"], place(k), launched.get(k["symbol"], 0)) for k in entry["kernels"]
@@ -59,11 +58,11 @@ def _label(role: str) -> str:
     return f"{STEPS[step]}, {WORDS.get(rest, rest.replace('_', ' '))}" if rest else STEPS[step]
 
 
-def uris(target: str, jit: Any) -> list[str]:
-    """URIs of the JIT modules of a target, as measured."""
-    modules = ((jit or {}).get("modules") or {}).values()
-    cold = [m["cold"] for m in modules if m.get("target") == target]
-    return [c["uri"] for c in cold if c.get("uri")]
+def generator(target: str, index: Any) -> str | None:
+    """``jit/attention/modules.py:1000``, where the module of a target is generated; None where the index does not say."""
+    entry = ((index or {}).get("targets") or {}).get(target)
+    step = (entry or {}).get("api", {}).get("jit")
+    return place(step) if step else None
 
 
 def functions(index: Any) -> set[str]:

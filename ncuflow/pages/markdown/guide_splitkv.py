@@ -19,7 +19,7 @@ from ncuflow.pages import Context
 from ncuflow.pages.markdown.series import spread
 from ncuflow.static.launches import FA2_BLOCKS, shortest_chunk
 
-MOST_ROWS = 16
+MOST_ROWS = 6
 
 
 @dataclass(frozen=True)

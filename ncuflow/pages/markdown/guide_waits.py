@@ -13,9 +13,9 @@ from ncuflow.model import Kernel, Point
 from ncuflow.pages import Context
 from ncuflow.target.contract import known
 
-MOST_TREES = 4
+MOST_TREES = 2
 REMEDIES: dict[str, str] = read_yaml(resource("templates/guide/remedies.yaml"))
-LEAST_SHOWN = 0.005  # of all cycles: a smaller reason is not drawn
+LEAST_SHOWN = 0.01  # of all cycles: a smaller reason is not drawn
 
 
 def trees(points: list[Point], deep: list[Kernel]) -> list[Context]:
@@ -57,7 +57,7 @@ def _shown(point: str | None, kernel: Kernel, deep: bool) -> Context | None:
         "deep": deep,
         "tree": tree,
         "lines": drawn(tree),
-        "top": [(r, REMEDIES.get(r.reason), _most_at(kernel, r.reason)) for r in tree.top()],
+        "top": [(r, _most_at(kernel, r.reason)) for r in tree.top()],
         "rules": stalltree.advice(kernel),
     }
 
