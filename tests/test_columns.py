@@ -8,7 +8,8 @@ import pytest
 
 from ncuflow.findings import columns, noise, sanity
 from ncuflow.findings.columns import BY_NAME, COLUMNS, SOURCES
-from ncuflow.findings.join import MERGE, Joined
+from ncuflow.findings.join import Joined
+from ncuflow.findings.kernelname import MERGE
 from ncuflow.parsers.registry import METRICS
 
 MAIN = {
@@ -119,8 +120,8 @@ EXPECTED = {
     "top_stall": "long_scoreboard", "top_stall_share": 0.66, "second_stall": "barrier",
     "second_stall_share": 0.24, "busiest_unit": "dram", "busiest_pct": 67.3,
     "busiest_counter": "dram__cycles_active", "second_unit": "l2", "second_pct": 64.9, "blocks_pct": 5,
-    "tail_pct": 8, "latency_pct": 19.7, "limiter": "dram", "draw": "l2", "verdict": "draw", "merge_pct": 6.25,
-    "others_pct": None,
+    "tail_pct": 8, "latency_pct": 19.7, "limiter": "dram", "draw": "l2", "verdict": "partly", "main_pct": 93.75,
+    "merge_pct": 6.25, "others_pct": None,
 }  # fmt: skip
 
 

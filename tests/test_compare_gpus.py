@@ -10,9 +10,11 @@ H100 = {"gpu": "NVIDIA H100 80GB HBM3", "sm_count": 132, "l2_bytes": 52_428_800}
 H200 = {"gpu": "NVIDIA H200", "sm_count": 132, "l2_bytes": 62_914_560}
 
 
-def row(limiter, us, dram, ghz):
+def row(limiter, us, dram, ghz, verdict="bound"):
     return {
         "limiter": limiter,
+        "draw": None,
+        "verdict": verdict,
         "time_cold_us": us,
         "ceiling_dram_gbs_datasheet": dram,
         "sm_clock_ghz": ghz,
@@ -24,7 +26,8 @@ def pairs():
     for us in (10.0, 100.0, 1000.0):
         yield row("dram", us, 3350, 1.5), row("dram", us * 3350 / 4800, 4800, 1.8)
         yield row("tensor", us, 3350, 1.5), row("tensor", us * 1.5 / 1.8, 4800, 1.8)
-        yield row("latency", us, 3350, 1.5), row("latency", us, 4800, 1.8)
+        yield row("latency", us, 3350, 1.5, "latency"), row("latency", us, 4800, 1.8, "latency")
+        yield row("dram", us, 3350, 1.5, "partly"), row("dram", us, 4800, 1.8, "partly")
     yield row("l2", 5.0, 3350, 1.5), row("l2", 4.0, 4800, 1.8)
 
 
@@ -34,10 +37,12 @@ def test_points_follow_what_limits_them():
     assert rates[gpus.BANDWIDTH] == pytest.approx(4800 / 3350)
     assert (rates["SMs"], rates[gpus.CLOCK]) == (1, pytest.approx(1.2))
     groups = {group.limiter: group for group in found.groups}
-    assert set(groups) == {"dram", "tensor", "latency"}  # one point of L2 is no group
-    for limiter in ("dram", "tensor"):
-        assert groups[limiter].expected == pytest.approx(groups[limiter].median)
-    assert (groups["latency"].follows, groups["latency"].expected) == (None, None)
+    bound = {"bound by DRAM", "bound by tensor pipe"}
+    assert set(groups) == bound | {"latency-bound", "DRAM and waits"}  # one point of L2 is no group
+    for verdict in bound:
+        assert groups[verdict].expected == pytest.approx(groups[verdict].median)
+    for verdict in set(groups) - bound:
+        assert (groups[verdict].follows, groups[verdict].expected) == (None, None)
 
 
 def test_one_gpu_has_no_second():

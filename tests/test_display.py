@@ -165,9 +165,11 @@ def test_a_finished_target_says_what_it_comes_to(tmp_path: Path) -> None:
         "gbs": 4460.0,
         "gbs_fraction_measured": 1.04,
     }
+    bound = {"limiter": "dram", "draw": None, "verdict": "bound"}
+    bound |= {"busiest_unit": "dram", "busiest_pct": 92.0, "second_unit": "l2"}
     points = [
-        {"status": "ok", "measurement": {**rates, "limiter": "dram"}},
-        {"status": "ok", "measurement": {**rates, "gbs_fraction_measured": 0.5, "limiter": "l2"}},
+        {"status": "ok", "measurement": {**rates, **bound}},
+        {"status": "ok", "measurement": {**rates, "gbs_fraction_measured": 0.5}},
         {"status": "wrong", "measurement": dict.fromkeys(rates)},
         {
             "status": "ok",
@@ -180,9 +182,7 @@ def test_a_finished_target_says_what_it_comes_to(tmp_path: Path) -> None:
     found.write_text(json.dumps({"target": "decode", "points": points}))
     page = tmp_path / "reports/decode.md"
     (line,) = display.headlines("target_page", [str(page)])
-    said = (
-        "decode: 3 of 4 points, up to 4 460 GB/s (104 % of the measured ceiling), limited by DRAM"
-    )
+    said = "decode: 3 of 4 points, up to 4 460 GB/s (104 % of the measured ceiling), bound by DRAM (92 % of its peak)"
     assert line == f"  → {said}: {page}".replace("4 460", display.form.number(4460.0))
 
 

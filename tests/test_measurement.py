@@ -185,23 +185,33 @@ def test_counter_ceiling_is_of_that_launch():
     assert found["gbs_fraction_counter"] == pytest.approx(0.5)
 
 
+def test_the_tensor_roof_is_that_of_the_kernel_that_runs_the_instruction():
+    attention = kernel("Attention", 20e3, tensor_flops_peak_per_second=650e12)
+    merge = kernel("PersistentVariableLengthMergeStatesKernel", 60e3)
+    assert row([attention, merge])["ceiling_tensor_tflops_counter"] == pytest.approx(650)
+    assert row([merge])["ceiling_tensor_tflops_counter"] is None
+
+
 def test_failed_kernels_are_named_in_problems():
     found = row([kernel() | {"problems": "profiling failed"}])
     assert found["problems"] == "Main: profiling failed"
 
 
-def test_a_split_point_is_its_attention_kernel_and_the_merge_is_said_beside_it():
+def test_a_split_point_is_the_kernel_that_takes_most_of_its_time_the_merge_too():
     attention = kernel("BatchPrefillWithPagedKVCacheKernel", 25e3, sm_throughput_pct=23)
     merge = kernel("PersistentVariableLengthMergeStatesKernel", 75e3, sm_throughput_pct=72)
     found = row([attention, merge])
-    assert (found["main_kernel"], found["sol_sm_pct"], found["merge_pct"]) == (
+    assert (found["main_kernel"], found["sol_sm_pct"]) == (merge["name"], 72)
+    assert (found["main_pct"], found["merge_pct"]) == (75.0, 75.0)
+    longer = row([attention | {"duration_ns": 225e3}, merge])
+    assert (longer["main_kernel"], longer["main_pct"], longer["merge_pct"]) == (
         attention["name"],
-        23,
         75.0,
+        25.0,
     )
     alone = row([merge])
     assert (alone["main_kernel"], alone["merge_pct"]) == (merge["name"], None)
-    assert row([attention])["merge_pct"] is None
+    assert (row([attention])["main_pct"], row([attention])["merge_pct"]) == (None, None)
 
 
 def test_what_runs_beside_the_main_kernel_is_said_and_a_merge_is_not_among_it():

@@ -126,7 +126,7 @@ def point_scope(
     values |= _of_kernels(entry["kernels"], main)
     values |= {name: value for name, value in row.items() if name != "params"} | params
     values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
-    values["limited_by"] = limiter.words(row["limiter"], row["draw"])
+    values["limited_by"] = limiter.words(row)
     values |= dict.fromkeys(struck)
     floors = results["noise"]
     return Scope(

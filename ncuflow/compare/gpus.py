@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
-from ncuflow.findings.limiter import UNKNOWN, WAITS
+from ncuflow.findings.limiter import BOUND, kind
 from ncuflow.model import Measurement
 
 Pairs = Sequence[tuple[Measurement, Measurement]]
@@ -32,7 +32,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Group:
-    """Points that one thing limits on the first GPU. follows: the rate whose ratio their times should have, inverted.
+    """Points of one verdict on the first GPU. limiter: the verdict without its figures; follows: the rate whose ratio
+    their times should have, inverted, None where no one unit bounds them.
 
     low, high: quartiles of the ratio of their times, the second's by the first's.
     """
@@ -86,19 +87,26 @@ def _rates(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> It
 
 def _groups(pairs: Pairs, ratios: Mapping[str, float]) -> Iterable[Group]:
     of: dict[str, list[float]] = {}
+    follow: dict[str, str | None] = {}
     for a, b in pairs:
-        limiter, before, after = a.get("limiter"), a.get("time_cold_us"), b.get("time_cold_us")
-        if before and after and limiter not in (None, UNKNOWN):
-            of.setdefault(limiter, []).append(after / before)
-    for limiter, found in sorted(of.items(), key=lambda item: -len(item[1])):
+        said, before, after = kind(a), a.get("time_cold_us"), b.get("time_cold_us")
+        if before and after and said:
+            of.setdefault(said, []).append(after / before)
+            follow[said] = _rate_of(a)
+    for said, found in sorted(of.items(), key=lambda item: -len(item[1])):
         if len(found) >= FEWEST:
-            follows = (
-                BANDWIDTH if limiter == "dram" else None if limiter in {*WAITS, "l2"} else CLOCK
-            )
+            follows = follow[said]
             ratio = ratios.get(follows) if follows else None
             low, _, high = quantiles(found, n=4, method="inclusive")
             expected = 1 / ratio if ratio else None
-            yield Group(limiter, len(found), median(found), low, high, follows, expected)
+            yield Group(said, len(found), median(found), low, high, follows, expected)
+
+
+def _rate_of(row: Measurement) -> str | None:
+    """The rate that a point's time follows; L2 has none of its own here."""
+    if row["verdict"] != BOUND or row["limiter"] == "l2" or row["draw"]:
+        return None
+    return BANDWIDTH if row["limiter"] == "dram" else CLOCK
 
 
 def _median(values: Iterable[Any]) -> float | None:

@@ -70,7 +70,7 @@ def benchmark_action(results: Found) -> str:
         low, high = row["time_cold_q25_us"], row["time_cold_q75_us"]
         if low is not None and high is not None:
             entry["range"] = f"{low:g} to {high:g}"
-        out.append(entry | {"extra": f"{row['gpu']}, limited by {row['limiter'] or 'unknown'}"})
+        out.append(entry | {"extra": f"{row['gpu']}, {limiter.words(row) or 'limiter unknown'}"})
     return dump_json(out)
 
 
@@ -114,7 +114,7 @@ def summary(results: Found, cases: Iterable[Case]) -> str:
     ]
     for row in measured(results):
         share = max((row[name] for name in require.SHARES if row[name] is not None), default=None)
-        bound = limiter.label(row["limiter"]) if row["limiter"] else form.MISSING
+        bound = limiter.words(row) or form.MISSING
         shown = (
             f"{form.number(row['time_cold_us'])} µs",
             form.percent(share),

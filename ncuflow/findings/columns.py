@@ -14,7 +14,15 @@ from statistics import median
 from typing import Any
 
 from ncuflow.findings.ceilings import DATASHEETS
-from ncuflow.findings.join import Joined, architecture, idle_us, ratio, total, with_idle_tensor_pipe
+from ncuflow.findings.join import (
+    Joined,
+    architecture,
+    idle_us,
+    ratio,
+    tensor_peak,
+    total,
+    with_idle_tensor_pipe,
+)
 from ncuflow.findings.limiter import Limiter
 from ncuflow.model import VERSIONS, Kernel, Measurement
 
@@ -283,8 +291,9 @@ COLUMNS = (
     _counter("ceiling_l1_gbs_counter", "GB/s", "l1_peak_bytes_per_second", under=1e9, peak=True),
     _peak("ceiling_tensor_tflops_datasheet", "TFLOPS", "published dense peak of the part",
           lambda j: None if j.params.get("dtype") == "fp8" else j.ceilings["datasheet"]["tensor_tflops"]),
-    _counter("ceiling_tensor_tflops_counter", "TFLOPS", "tensor_flops_peak_per_second", under=1e12, peak=True,
-             note=": the peak of the instruction that ran"),
+    Column("ceiling_tensor_tflops_counter", "float", "TFLOPS",
+           "tensor_flops_peak_per_second of the longest kernel that has one: the peak of the instruction that ran",
+           lambda j: ratio(tensor_peak(j.kernels), 1e12), "ncu", keys=("tensor_flops_peak_per_second",)),
     _peak("ceiling_tensor_tflops_measured", "TFLOPS", "large matrix product on the same machine",
           lambda j: j.ceilings["measured"]["tensor_tflops"].get(str(j.params.get("dtype")))),
     _quotient("gbs_fraction_datasheet", "of 1", "gbs", "ceiling_dram_gbs_datasheet"),
@@ -310,7 +319,7 @@ COLUMNS = (
     _counter("sm_clock_ghz", "GHz", "sm_clock_hz", under=1e9),
     Column("kernel_count", "int", "", "kernels that ncu profiled in the point's range",
            lambda j: len(j.kernels) or None, "ncu"),
-    _launch("main_kernel", "", lambda main: main["name"], formula="the longest, merges aside"),
+    _launch("main_kernel", "", lambda main: main["name"], formula="the longest of the point"),
     _launch("grid_size", "blocks", lambda main: main["grid_size"], formula="of the main kernel"),
     _launch("block_size", "threads", lambda main: main["block_size"], formula="of the main kernel"),
     _launch("registers", "/thread", lambda main: main["registers"], "registers"),
@@ -331,13 +340,15 @@ COLUMNS = (
           ("busiest_pct", "blocks_pct"), "sm_cycles_active", "cycles_elapsed", "waves"),
     _wait("latency", "100 - busiest_pct - blocks_pct - tail_pct: blocks are there and wait",
           ("busiest_pct", "blocks_pct", "tail_pct")),
-    _verdict("limiter", "busiest_unit where busiest_pct is 50 or more, else the largest of blocks_pct, tail_pct, latency_pct",
+    _verdict("limiter", "busiest_unit where busiest_pct is 60 or more, else the largest of blocks_pct, tail_pct, latency_pct",
              ("busiest_unit", "busiest_pct", "blocks_pct", "tail_pct", "latency_pct"), lambda found: found.name),
-    _verdict("draw", "what is less than 3 % of the time away from limiter: second_unit, by busiest_pct and second_pct, or a wait",
+    _verdict("draw", "beside limiter: second_unit where second_pct is at least 60, within 3 of a busiest_pct of 80; or a wait",
              ("limiter", "second_unit", "busiest_pct", "second_pct"), lambda found: found.draw),
-    _verdict("verdict", "that there is a draw, or ceiling (busiest_pct is at least 80) or leads", ("busiest_pct", "draw"),
-             lambda found: found.verdict),
-    Column("merge_pct", "float", "%", "of the sum of duration_ns, what kernels take that merge what the main one split",
+    _verdict("verdict", "bound (busiest_pct is at least 80), partly (at least 60: that unit, and waits) or latency",
+             ("busiest_pct",), lambda found: found.verdict),
+    Column("main_pct", "float", "%", "of the sum of duration_ns, what the main kernel takes; null where it is the only one",
+           lambda j: j.main_pct, "ncu", keys=("duration_ns",)),
+    Column("merge_pct", "float", "%", "of the sum of duration_ns, what kernels take that merge what another one split",
            lambda j: j.merge_pct, "ncu", keys=("duration_ns",)),
     Column("others_pct", "float", "%", "of the sum of duration_ns, what kernels take beside the main one that are no merge",
            lambda j: j.others_pct, "ncu", keys=("duration_ns",)),

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from ncuflow.findings import limiter
+from ncuflow.findings.kernelname import MERGE
 from ncuflow.model import (
     Ceilings,
     Kernel,
@@ -24,7 +25,6 @@ from ncuflow.model import (
     Timing,
 )
 
-MERGE = "PersistentVariableLengthMergeStates"
 TORCH = "at::native::"
 
 
@@ -76,10 +76,17 @@ class Joined:
 
     @cached_property
     def merge_pct(self) -> float | None:
-        """Of the kernels' time, per cent in which a kernel merges what the main one split; None without one."""
+        """Of the kernels' time, per cent in which a kernel merges what another one split; None without both."""
         merges = [kernel for kernel in self.kernels if is_merge(kernel)]
         spent, whole = (total(k["duration_ns"] for k in some) for some in (merges, self.kernels))
-        return ratio(spent, whole, 100) if self.main not in merges else None
+        return ratio(spent, whole, 100) if len(merges) < len(self.kernels) else None
+
+    @cached_property
+    def main_pct(self) -> float | None:
+        """Of the kernels' time, per cent that the main one takes; None where it is the only one."""
+        if self.main is None or len(self.kernels) < 2:
+            return None
+        return ratio(self.main["duration_ns"], total(k["duration_ns"] for k in self.kernels), 100)
 
     @cached_property
     def others_pct(self) -> float | None:
@@ -120,17 +127,16 @@ def architecture(provenance: Mapping[str, Any]) -> str | None:
 
 
 def main_kernel(kernels: Sequence[Kernel]) -> Kernel | None:
-    """The longest kernel of a point: the one whose limiter, stalls and occupancy stand for it.
+    """The longest kernel of a point: the one whose limiter, stalls and occupancy stand for it, a merge as any other.
 
-    A merge of what a split left stands for a point only where nothing else ran. None where one of several
-    has no time: it may be the longest.
+    None where one of several has no time: it may be the longest. Where none has one, as in what was compiled and
+    not run, the kernel beside a merge stands for the point.
     """
+    times = [kernel["duration_ns"] for kernel in kernels]
+    if None not in times:
+        return max(kernels, key=lambda kernel: kernel["duration_ns"] or 0, default=None)
     others = [kernel for kernel in kernels if not is_merge(kernel)]
-    if len(others) == 1:
-        return others[0]
-    if not kernels or any(kernel["duration_ns"] is None for kernel in kernels):
-        return None
-    return max(kernels, key=lambda kernel: (not is_merge(kernel), kernel["duration_ns"] or 0))
+    return others[0] if len(others) == 1 and not any(times) else None
 
 
 def is_merge(kernel: Kernel) -> bool:
@@ -147,6 +153,13 @@ def led_by_torch(kernels: Sequence[Kernel]) -> bool:
     """Whether the main kernel of a point is PyTorch's, so that its rate and limiter say nothing of FlashInfer's."""
     main = main_kernel(kernels)
     return main is not None and is_torchs(main)
+
+
+def tensor_peak(kernels: Sequence[Kernel]) -> float | None:
+    """FLOP/s at most of the tensor instruction in the longest kernel that ran one: a merge after it runs none."""
+    ran = [kernel for kernel in kernels if kernel["metrics"].get("tensor_flops_peak_per_second")]
+    longest = max(ran, key=lambda kernel: kernel["duration_ns"] or 0, default=None)
+    return longest["metrics"]["tensor_flops_peak_per_second"] if longest else None
 
 
 def idle_us(spans: Iterable[tuple[int, int]]) -> float:

@@ -24,6 +24,7 @@ SHIPPED = Path(__file__).with_name("templates.yaml")
 WORDS = read_yaml(Path(__file__).with_name("vocabulary.yaml"))
 _CAST = re.compile(r"^\((?P<type>[\w:\s]+)\)\s*(?P<value>-?\w+)$")
 _OPEN, _CLOSE = "<(", ">)"
+MERGE = "PersistentVariableLengthMergeStates"  # merges what a split over the KV cache left
 COMPILED_FOR = "compiled for"  # the one argument of a mangled name: types, layouts and constants, as they were mangled
 TRAITS = ("_P", "_D")  # of POD's kernel: the prefill's, and the decodes'
 

@@ -1,22 +1,31 @@
-"""The limiter of a launch: the unit that works for most of its time, or the wait that fills what no unit does.
+"""The limiter of a launch: the unit that bounds it, or the wait that keeps all units from their peaks.
 
 The breakdown of Speed of Light says for how much of a launch each hardware unit worked at its sustained peak. What
 the busiest leaves of the time are waits: SMs that hold no block, and blocks that wait for what is not there yet.
-The larger of the two is the verdict, so that no threshold decides. Both are bounds: to keep a unit busy for p of
-the time is p of the time however short the waits become, and no wait that ends brings more than its share.
+The verdict is that of NVIDIA's Speed-of-Light rule: from 80 % of its peak on a unit bounds the launch, below 60 %
+the launch is latency-bound, and between the two the busiest unit and the waits share it. Both are bounds: to keep a
+unit busy for p of the time is p of the time however short the waits become, and no wait that ends brings more than
+its share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import floor
+from typing import Any
 
+from ncuflow.findings.kernelname import MERGE
 from ncuflow.model import Part
 from ncuflow.parsers.breakdown import UNITS
 
-# From here on a unit is at its ceiling, as NVIDIA's Speed-of-Light rule says: DRAM and the tensor pipe sustain
-# little more.
+# NVIDIA's Speed-of-Light rule: from the first on a unit bounds a launch, as DRAM and the tensor pipe sustain little
+# more; below the second nothing does, and latency is the issue.
 CEILING = 80.0  # %
+LATENCY = 60.0  # %
+BOUND, PARTLY, WAITING = "bound", "partly", "latency"
+# Of the kernels' time, per cent from which on the main kernel's verdict is the call's without its name and share.
+ALONE = 95.0
 # Percentage points below which two shares are a draw. Captured again, the largest counter of a launch moves by
 # less than this in nine of ten launches (a test holds it for the recordings).
 DRAW = 3.0
@@ -26,6 +35,7 @@ WAITS = {
     "tail": "launch and tail",
     "waits": "waits",
 }
+MERGING = 5.0  # per cent of the time from which on a merge is said beside the main kernel
 UNKNOWN = "unknown"
 
 
@@ -62,29 +72,30 @@ class Limiter:
 
     @property
     def draw(self) -> str | None:
-        """The unit or wait that takes as much of the time as the limiter; None where none does."""
+        """The unit or wait to name beside the limiter; None where there is none.
+
+        Beside a unit at its peak, and beside a wait, what takes as much of the time. Between the thresholds no unit
+        is at its peak, and each that could limit counts.
+        """
         if not self.units:
             return None
-        busiest, waited = self.units[0].pct, sum(wait.pct for wait in self.waits)
-        if abs(busiest - waited) < DRAW:
-            other = self.waits if busiest >= waited else self.units
-            return other[0].name
         first, *rest = self._contest
-        return rest[0].name if rest and first.pct - rest[0].pct < DRAW else None
+        near = rest and (first.pct - rest[0].pct < DRAW or self.verdict == PARTLY)
+        return rest[0].name if near else None
 
     @property
     def verdict(self) -> str | None:
-        """Draw, ceiling (the limiter is a unit at its own) or leads; None where nothing is known."""
+        """Bound (by a unit), partly (by a unit, and by waits) or latency; None where nothing is known."""
         if not self.units:
             return None
-        if self.draw:
-            return "draw"
-        return "ceiling" if self.units[0].pct >= CEILING else "leads"
+        if self.units[0].pct >= CEILING:
+            return BOUND
+        return PARTLY if self.units[0].pct >= LATENCY else WAITING
 
     @property
     def _contest(self) -> tuple[Share, ...]:
-        """Units where the busiest works for at least half of the time, else waits."""
-        return self.units if self.units[0].pct >= 50 else self.waits
+        """The units that could limit where one could, else waits."""
+        return tuple(unit for unit in self.units if unit.pct >= LATENCY) or self.waits
 
 
 def judge(parts: Iterable[Part], metrics: Mapping[str, float | None]) -> Limiter:
@@ -115,12 +126,63 @@ def _waits(left: float, metrics: Mapping[str, float | None]) -> list[Share]:
 
 
 def label(name: str) -> str:
-    """The name of a limiter on pages."""
+    """The name of a unit or a wait on pages."""
     return UNITS[name].label if name in UNITS else WAITS.get(name, "not known")
 
 
-def words(name: str | None, draw: str | None) -> str | None:
-    """What limits a launch, as pages name it; None where nothing is known."""
-    if name is None or name == UNKNOWN:
+def kind(row: Mapping[str, Any]) -> str | None:
+    """The verdict of a measurement row without its figures, as points are counted by; None where nothing is known."""
+    if row.get("verdict") is None:
         return None
-    return f"{label(name)} and {label(draw)}, a draw" if draw else label(name)
+    names = [label(name) for name in (row["limiter"], row["draw"]) if name]
+    if row["verdict"] == BOUND:
+        return f"bound by {' and '.join(names)}"
+    if row["verdict"] == PARTLY:
+        return f"{', '.join(names)} and waits"
+    return _latency_bound(names)
+
+
+def words(row: Mapping[str, Any]) -> str | None:
+    """The verdict of a measurement row as pages say it; None where nothing is known.
+
+    Of a call of several kernels it is that of the one that takes the most time, with its name and share.
+    """
+    if row.get("verdict") is None:
+        return None
+    said, share, merge = _said(row), row.get("main_pct"), row.get("merge_pct")
+    if share is None or share >= ALONE:
+        return said
+    merging = str(row["main_kernel"]).startswith(MERGE)
+    name = "merge kernel" if merging else row["main_kernel"]
+    beside = f"; merging takes {merge:.0f} %" if merge and merge >= MERGING and not merging else ""
+    return f"{name}, {share:.0f} % of the time: {said}{beside}"
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    """What limits the main kernel, with the shares of its units."""
+    busiest, name = _pct(row["busiest_pct"]), label(row["busiest_unit"])
+    draw = row["draw"] is not None and row["draw"] == row["second_unit"]
+    second = f"{label(row['draw'])} {_pct(row['second_pct'])}" if draw else ""
+    if row["verdict"] == BOUND:
+        return f"bound by {name} ({busiest} of its peak)" + (f" and {second}" if second else "")
+    if row["verdict"] == PARTLY:
+        return f"{name} {busiest}{', ' if second else ''}{second} and waits"
+    waits = [_wait(row, wait) for wait in (row["limiter"], row["draw"]) if wait]
+    return f"{_latency_bound(waits)}; busiest: {name} ({busiest})"
+
+
+def _pct(value: float) -> str:
+    """In whole per cent, but never rounded up to a threshold that the value does not reach."""
+    short = value < round(value) in (LATENCY, CEILING)
+    return f"{floor(10 * value) / 10:.1f} %" if short else f"{value:.0f} %"
+
+
+def _wait(row: Mapping[str, Any], name: str) -> str:
+    waves = row.get("waves")
+    return label(name) + (f": {waves:.2g} waves" if name == "blocks" and waves is not None else "")
+
+
+def _latency_bound(waits: list[str]) -> str:
+    """Latency of blocks that are there is what the word means; other waits are named beside it."""
+    named = [wait for wait in waits if wait not in (WAITS["latency"], WAITS["waits"])]
+    return "latency-bound" + (f" ({', '.join(named)})" if named else "")

@@ -106,7 +106,7 @@ def facts(point: Point, results: Results) -> Facts:
     known: dict[str, Any] = {"sm_count": results["provenance"].get("sm_count")}
     known |= main["metrics"] if main else {}
     known |= point["info"] | point["measurement"] | point["params"]
-    if main and merges and main not in merges:
+    if len(merges) < len(point["kernels"]) and merges:
         units = limiter.judge(merges[0]["breakdown"], merges[0]["metrics"]).units
         known |= {f"merge_{unit.name}_pct": unit.pct for unit in units}
         known["merge_us"] = ratio(total(kernel["duration_ns"] for kernel in merges), 1e3)

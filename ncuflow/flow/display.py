@@ -297,7 +297,7 @@ def headlines(rule: str, output: list[str]) -> Iterator[str]:
 
 
 def target_headline(page: Path, results: Mapping[str, Any]) -> str:
-    """`decode: 37 of 37 points, up to 4 460 GB/s (104 % of the measured ceiling), limited by DRAM: outputs/…/decode.md`."""
+    """`decode: 37 of 37 points, up to 4 460 GB/s (104 % of the measured …), bound by DRAM (92 % …): outputs/…/decode.md`."""
     points = results["points"]
     good = [point for point in points if point["status"] == "ok"]
     text = f"{results['target']}: {len(good)} of {len(points)} points"
@@ -312,11 +312,7 @@ def target_headline(page: Path, results: Mapping[str, Any]) -> str:
         share, value, unit, m = best
         text += f", up to {form.number(value)} {unit}"
         text += f" ({form.percent(share)} of the measured ceiling)" if share else ""
-        text += (
-            f", limited by {limiter.label(m['limiter'])}"
-            if m.get("limiter") not in (None, limiter.UNKNOWN)
-            else ""
-        )
+        text += f", {said}" if (said := limiter.words(m)) else ""
     return f"  → {text}: {page}"
 
 

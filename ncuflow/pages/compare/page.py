@@ -18,7 +18,6 @@ from pathlib import Path
 
 from ncuflow.compare import decomposition, records
 from ncuflow.compare.records import Cause, Change, Comparison, Fact, PointChange, Value
-from ncuflow.findings import limiter
 from ncuflow.format import MISSING, quantity
 from ncuflow.io import write_text
 from ncuflow.pages import Context
@@ -71,7 +70,6 @@ def context(found: Comparison, figures: str | None) -> Context:
         "told": [_told(point) for point in found.changed[:MOST_CHANGED]],
         "rows": by_change(found)[:MOST_ROWS],
         "causes": found.causes,
-        "label": limiter.label,
     }
 
 

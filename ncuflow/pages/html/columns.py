@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ncuflow import format as form
 from ncuflow.evidence.provenance import together
 from ncuflow.findings import choices, hotlines, limiter, stalltree
 from ncuflow.findings.columns import COLUMNS
@@ -24,7 +25,6 @@ from ncuflow.model import Kernel, Line, Operation, Point, Results
 from ncuflow.pages.markdown import contexts
 from ncuflow.pages.markdown.filters import Struck
 from ncuflow.pages.markdown.findings import Findings
-from ncuflow.pages.markdown.rendering import environment
 from ncuflow.pages.markdown.series import tensor_kinds
 from ncuflow.parsers import listing
 from ncuflow.parsers.breakdown import UNITS
@@ -148,7 +148,6 @@ def points(all_results: Sequence[Results]) -> Block:
     found = [(results["target"], point) for results in all_results for point in results["points"]]
     rows = [point["measurement"] for _, point in found]
     kinds = tensor_kinds(all_results)
-    bound = environment().get_template("_macros.j2").module.limiter  # type: ignore[attr-defined]
     order = dict.fromkeys(name for _, point in found for name in point["params"])
     return {
         "id": [point["point"] for _, point in found],
@@ -158,7 +157,7 @@ def points(all_results: Sequence[Results]) -> Block:
         "params": columns([point["params"] for _, point in found], order),
         "measurement": columns(rows, (column.name for column in COLUMNS)),
         "limiter": [row["limiter"] for row in rows],
-        "limited_by": [str(bound(row)).strip() for row in rows],
+        "limited_by": [limiter.words(row) or form.MISSING for row in rows],
         "instruction": [kinds.get(point["point"]) for _, point in found],
         "work": {
             name: [total(k["metrics"].get(key) for k in point["kernels"]) for _, point in found]

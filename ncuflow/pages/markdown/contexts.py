@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from ncuflow.evidence.provenance import together
+from ncuflow.findings import limiter
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import guide, guide_choices, opportunities
@@ -126,11 +127,11 @@ def _by_problem(points: list[Point]) -> list[tuple[str, list[str]]]:
 
 
 def _limiters(points: list[Point]) -> list[Context]:
-    """How many points each limiter bounds, the most frequent first, with the range of sizes; those without counters aside."""
+    """How many points have each verdict, the most frequent first, with the range of sizes; those without counters aside."""
     groups: dict[str, list[Context]] = {}
     for point in points:
-        if point["measurement"]["verdict"] is not None:
-            groups.setdefault(point["measurement"]["limiter"], []).append(_shown(point))
+        if said := limiter.kind(point["measurement"]):
+            groups.setdefault(said, []).append(_shown(point))
     return [
         {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time)}
         for name, members in sorted(groups.items(), key=lambda g: -len(g[1]))

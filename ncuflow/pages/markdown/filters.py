@@ -8,9 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ncuflow.findings.limiter import label
+from ncuflow.findings.limiter import label, words
 from ncuflow.format import micro, number, pct, percent, si, with_unit
-from ncuflow.pages.markdown.text import cell, code, link, path, prose, verbatim
+from ncuflow.model import Measurement
+from ncuflow.pages.markdown.text import cell, code, link, path, prose, text, verbatim
 
 
 class Struck(float):
@@ -33,6 +34,16 @@ def seconds(value: float | None) -> str:
     return micro(None if value is None else value * 1e6)
 
 
+def limited_by(row: Measurement) -> Markup | None:
+    """The verdict of a measurement row in words; None where nothing is known."""
+    said, figures = words(row), (row["busiest_pct"], row["second_pct"])
+    if said is None:
+        return None
+    return Markup("~~{}~~" if any(isinstance(f, Struck) for f in figures) else "{}").format(
+        text(said)
+    )
+
+
 FILTERS = {
     "number": _strikes(number),
     "unit": _strikes(with_unit),
@@ -48,5 +59,6 @@ FILTERS = {
     "path": path,
     "link": link,
     "limiter_name": label,
+    "limited_by": limited_by,
     "rate_unit": {"tflops": "TFLOPS", "gbs": "GB/s"}.__getitem__,
 }

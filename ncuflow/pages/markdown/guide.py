@@ -13,6 +13,7 @@ from typing import Any
 
 from ncuflow.findings import crossing
 from ncuflow.findings.kernelname import Decoder
+from ncuflow.findings.limiter import kind
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import (
@@ -144,9 +145,9 @@ def main_axis(points: list[Point]) -> str:
 
 
 def limiters(points: list[Point]) -> list[tuple[str, int]]:
-    """(limiter, points), the most frequent first; points without counters aside."""
+    """(verdict, points), the most frequent first; points without counters aside."""
     rows = [point["measurement"] for point in points]
-    counts = Counter(row["limiter"] for row in rows if row["verdict"] is not None)
+    counts = Counter(said for row in rows if (said := kind(row)))
     return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
 

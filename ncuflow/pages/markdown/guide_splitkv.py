@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from ncuflow.findings.join import MERGE, main_kernel, ratio, total
-from ncuflow.findings.kernelname import Decoder
+from ncuflow.findings.join import main_kernel, ratio, total
+from ncuflow.findings.kernelname import MERGE, Decoder
 from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.model import Params, Point
 from ncuflow.pages import Context

@@ -10,7 +10,7 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 
 from ncuflow.evidence.provenance import TIERS, named, one_line
-from ncuflow.findings.limiter import CEILING, DRAW
+from ncuflow.findings.limiter import CEILING, DRAW, LATENCY
 from ncuflow.findings.noise import CONFIDENCE
 from ncuflow.pages.markdown import text as markdown
 from ncuflow.pages.markdown.filters import FILTERS
@@ -58,5 +58,5 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
         "named": named,
         "TIERS": TIERS,
     }
-    env.globals |= {"CEILING": CEILING, "DRAW": DRAW, "CONFIDENCE": CONFIDENCE}
+    env.globals |= {"CEILING": CEILING, "DRAW": DRAW, "LATENCY": LATENCY, "CONFIDENCE": CONFIDENCE}
     return env
