@@ -42,6 +42,12 @@ FLOORS = (
             "`parsers/`",
         ),
         Room(
+            "gpu",
+            "a GPU",
+            "what is published of it",
+            "kernels",
+        ),
+        Room(
             "target",
             "the kit that targets are made of",
             "the contract, launches, inputs, references, pages of KV",
@@ -100,7 +106,7 @@ FLOORS = (
         Room(
             "static",
             "static evidence",
-            "compiled kernels, launch rules, a GPU's limits → results of a GPU that was not there",
+            "compiled kernels, launch rules, occupancy → results of a GPU that was not there",
             "times",
         ),
     ),

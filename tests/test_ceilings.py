@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ncuflow.findings import ceilings
+from ncuflow.gpu import table
 from ncuflow.io import BadInput
 
 RATE = {"value": 4200.0, "q25": 4100.0, "q75": 4300.0, "n": 30, "method": "copy"}
@@ -34,11 +35,8 @@ MEASURED = {
 )
 def test_known_devices(device, gpu, dram_gbs, tensor_tflops):
     found = ceilings.datasheet(device)
-    assert (found["gpu"], found["dram_gbs"], found["tensor_tflops"]) == (
-        gpu,
-        dram_gbs,
-        tensor_tflops,
-    )
+    assert table.product(device) == table.product(device.upper()) == gpu
+    assert (found["dram_gbs"], found["tensor_tflops"]) == (dram_gbs, tensor_tflops)
 
 
 @pytest.mark.parametrize(
@@ -53,11 +51,19 @@ def test_unknown_devices_have_no_datasheet(device):
     assert ceilings.datasheet(device) is None
 
 
-def test_every_entry_has_a_source_and_positive_rates():
-    for entry in ceilings.datasheets():
-        assert entry["source"]
-        assert entry["tensor_tflops"] > 0
-        assert entry["dram_gbs"] > 0
+def test_every_gpu_has_a_capability_and_names_of_its_own():
+    content = table.table().model_dump()
+    for change, words in (
+        ({"names": ("nvidia h200",)}, "a name in common"),
+        ({"names": ("L4",), "compute_capability": "7.5"}, "no capability 7.5"),
+        ({"names": ()}, "gpus.L4.names"),
+        ({"datasheet": {"tensor_tflops": 0, "dram_gbs": 300, "source": "x"}}, "greater than 0"),
+        ({"datasheet": {"tensor_tflops": 121, "dram_gbs": 300, "source": ""}}, "source"),
+        ({"sms": 58}, "Extra inputs are not permitted"),
+    ):
+        wrong = content["gpus"]["L40S"] | {"names": ("L4",)} | change
+        with pytest.raises(ValueError, match=words):
+            table.Table.model_validate(content | {"gpus": content["gpus"] | {"L4": wrong}})
 
 
 def test_an_unknown_gpu_still_has_measured_ceilings():

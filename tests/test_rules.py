@@ -293,7 +293,11 @@ def test_a_target_is_read_where_targets_are_loaded_by_name(monkeypatch):
 
 def test_data_files_are_read_by_what_names_them(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert "ncuflow/findings/datasheets.yaml" in closure.of("environment")
+    for command in ("environment", "results", "static-results"):
+        assert "ncuflow/gpu/gpus.yaml" in closure.of(command)
+    # another published figure measures nothing again
+    for command in ("preflight", "launch", "ncu", "lock"):
+        assert "ncuflow/gpu/gpus.yaml" not in closure.of(command)
     pages = closure.of("pages", pages=["kernel-dev-guide"])
     assert "templates/guide/_section.md.j2" in pages and "templates/claims.md.j2" not in pages
     assert {f"templates/guide/{name}/usage.py" for name in ("decode", "rope")} <= set(

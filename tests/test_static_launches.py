@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import pytest
@@ -49,7 +48,7 @@ def test_every_recorded_launch_is_what_the_rules_say(recording):
 def test_blocks_of_an_sm_by_each_resource_are_what_ncu_reports(recording):
     for kernel in (k for point in launched(recording) for k in point):
         threads, shared = prod(kernel.block), sum(kernel.shared)
-        carved = replace(GPU, shared_sm=kernel.carved)
+        carved = GPU.model_copy(update={"shared_sm": kernel.carved})
         assert carved.fits(threads, kernel.registers, shared) == kernel.fits, kernel
         assert GPU.resident(threads, kernel.registers, shared) == min(kernel.fits.values())
 

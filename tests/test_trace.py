@@ -15,7 +15,7 @@ EVIDENCE = (
     "timing.jsonl",
     "trace.sqlite",
     "ceilings.json",
-    "datasheets.yaml",
+    "gpus.yaml",
     "[point",
 )
 

@@ -1,23 +1,21 @@
 """Ceilings: what a GPU could do at most, from three independent sources.
 
-datasheet  NVIDIA's published peak of the part (``datasheets.yaml``, with the source of each figure)
+datasheet  NVIDIA's published peak of the part (``gpus.yaml``, with the source of each figure)
 counter    the peak that the hardware counters state for one launch, at the clocks of that launch
 measured   a large copy and a large matrix product timed on the same machine (``ceilings.json``)
 """
 
 from __future__ import annotations
 
-import re
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ncuflow.io import BadInput, read_as, read_yaml
+from ncuflow.gpu.table import product, table
+from ncuflow.io import BadInput, read_as
 from ncuflow.model import Ceilings
 
-DATASHEETS = Path(__file__).with_name("datasheets.yaml")
 MOST = 1.25  # of the published peak: clocks above those of the datasheet reach a tenth more
 
 
@@ -52,20 +50,10 @@ class Measured(BaseModel):
     gpu: str | None = None
 
 
-@cache
-def datasheets() -> tuple[dict[str, Any], ...]:
-    """All datasheet entries, in the order in which they are matched."""
-    return tuple(read_yaml(DATASHEETS))
-
-
 def datasheet(device: str | None) -> dict[str, Any] | None:
-    """The datasheet entry of a device name such as ``NVIDIA H200``; None for an unknown part."""
-    if not device:
-        return None
-    for entry in datasheets():
-        if re.fullmatch(rf"(NVIDIA )?({entry['match']})", device, re.IGNORECASE):
-            return entry
-    return None
+    """The published peaks of a device name such as ``NVIDIA H200``, with their source; None for an unknown part."""
+    name = product(device)
+    return table().gpus[name].datasheet.model_dump() if name else None
 
 
 def load(evidence: Path, device: str | None) -> dict[str, Any] | None:

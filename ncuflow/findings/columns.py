@@ -13,7 +13,6 @@ from math import prod
 from statistics import median
 from typing import Any
 
-from ncuflow.findings.ceilings import DATASHEETS
 from ncuflow.findings.join import (
     Joined,
     architecture,
@@ -24,6 +23,7 @@ from ncuflow.findings.join import (
     with_idle_tensor_pipe,
 )
 from ncuflow.findings.limiter import Limiter
+from ncuflow.gpu.table import TABLE
 from ncuflow.model import VERSIONS, Kernel, Measurement
 
 # Where a value comes from, the rarest last: every point has its own, few machines give counters.
@@ -202,7 +202,7 @@ def _quotient(
 
 def _peak(name: str, unit: str, formula: str, compute: Callable[[Joined], Any]) -> Column:
     """A ceiling of the machine."""
-    evidence = DATASHEETS.name if name.endswith("datasheet") else "ceilings.json of the evidence"
+    evidence = TABLE.name if name.endswith("datasheet") else "ceilings.json of the evidence"
     return Column(name, "float", unit, formula, compute, "ceilings", evidence=evidence)
 
 

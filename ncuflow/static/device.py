@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from math import ceil
-from pathlib import Path
-from typing import Any
 
 from ncuflow.format import slug
-from ncuflow.io import read_yaml
+from ncuflow.gpu.table import TABLE, Capability, Chip, product, table
 
-DEVICES = Path(__file__).with_name("devices.yaml")
 RESERVED_SHARED = 1024  # bytes of a block's shared memory that CUDA takes for itself, from 8.0 on
 REGISTERS, PARTITIONS = 65536, 4  # of an SM, the same from 8.0 to 12.0
 UNIT_REGISTERS, UNIT_SHARED = 256, 128  # granularity: of a warp's registers, of a block's bytes
 
 
-@dataclass(frozen=True)
-class Device:
-    """A GPU as the rules see it; sizes in bytes, what an SM holds, and its dense FLOP per cycle by instruction.
-
-    mma_flops: of mma.sync in fp16 with fp32 accumulation; wgmma_flops: of warpgroup instructions, None without.
-    """
+class Device(Capability, Chip):
+    """A GPU as the rules see it, by the name that the driver gives."""
 
     gpu: str
     compute_capability: str
-    sm_count: int
-    l2_bytes: int
-    boost_mhz: int
-    shared_sm: int
-    shared_block: int
-    warps: int
-    blocks: int
     fp32_flops: float
     mma_flops: float
-    wgmma_flops: float | None
     sources: tuple[str, ...]
 
     @property
@@ -64,38 +48,37 @@ class Device:
         return min(self.fits(threads, registers, shared).values())
 
 
-@cache
-def _content() -> dict[str, Any]:
-    found: dict[str, Any] = read_yaml(DEVICES)
-    return found
-
-
 def shared_of_block(capability: str) -> int | None:
     """Bytes of shared memory that a block may have on a GPU of a compute capability; None for an unknown one."""
-    found = _content()["capabilities"].get(capability)
-    return int(found["shared_block"]) if found else None
+    found = table().capabilities.get(capability)
+    return found.shared_block if found else None
 
 
 @cache
 def devices() -> dict[str, Device]:
-    """The GPUs of `devices.yaml`, by the name that the driver gives."""
-    capabilities, gpus = _content()["capabilities"], _content()["gpus"]
-    return {
-        name: Device(
-            gpu=name,
-            sources=(entry["source"], capabilities[entry["compute_capability"]]["source"]),
-            **{k: v for k, v in entry.items() if k != "source"},
-            **{k: v for k, v in capabilities[entry["compute_capability"]].items() if k != "source"},
-        )
-        for name, entry in gpus.items()
-    }
+    """The GPUs that launches can be predicted on, by product."""
+    found = {}
+    for name, gpu in table().gpus.items():
+        if gpu.chip:
+            capability = table().capabilities[gpu.compute_capability]
+            facts = capability.model_dump(exclude={"source"}) | gpu.chip.model_dump(
+                exclude={"source"}
+            )
+            found[name] = Device(
+                gpu=f"NVIDIA {gpu.names[0]}",
+                compute_capability=gpu.compute_capability,
+                sources=(gpu.chip.source, capability.source),
+                **facts,
+            )
+    return found
 
 
 def device(name: str) -> Device:
     """A GPU by name. Raises ValueError that names the known ones."""
-    found = devices().get(name)
+    found = devices().get(product(name) or "")
     if found is None:
-        raise ValueError(f"no GPU {name!r} in {DEVICES.name}; it has {', '.join(devices())}")
+        known = ", ".join(one.gpu for one in devices().values())
+        raise ValueError(f"no GPU {name!r} in {TABLE.name}; it has {known}")
     return found
 
 
@@ -111,5 +94,5 @@ def of_architecture(arch: str, name: str | None = None) -> Device:
         known = ", ".join(
             sorted({d.compute_capability.replace(".", "") for d in devices().values()})
         )
-        raise ValueError(f"arch {arch}: no {name or 'GPU'} of it in {DEVICES.name}; it has {known}")
+        raise ValueError(f"arch {arch}: no {name or 'GPU'} of it in {TABLE.name}; it has {known}")
     return meant

@@ -3,7 +3,7 @@
     ncuflow static-norm --arch sm_80 --kernel rmsnorm --dtype f16 --hidden 4096 [--pdl] --out FILE.cubin
 
 No nvcc takes part: CuTe DSL compiles them in the process that launches them, once for each hidden size.
-What FlashInfer asks the GPU for there (its shared memory) is answered from `devices.yaml`. A process
+What FlashInfer asks the GPU for there (its shared memory) is answered from `gpus.yaml`. A process
 compiles one kernel: CuTe DSL reads the architecture once, where it is imported.
 """
 
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> None:
     shared = shared_of_block(capability)
     if shared is None:
         raise CaptureError(
-            f"{args.arch}: devices.yaml has no limits of compute capability {capability}"
+            f"{args.arch}: gpus.yaml has no limits of compute capability {capability}"
         )
     with scratch() as folder:
         os.environ |= {

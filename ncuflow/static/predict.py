@@ -43,7 +43,7 @@ def cases(results: Sequence[Results], floor_us: float) -> list[Case]:
         gpu = str(result["provenance"]["gpu"])
         sheet = datasheet(gpu)
         if sheet is None:
-            raise ValueError(f"{gpu}: no datasheet in datasheets.yaml")
+            raise ValueError(f"{gpu}: no datasheet in gpus.yaml")
         rates = Rates(sheet["dram_gbs"], device(gpu))
         target = known().get(result["target"])
         found += [

@@ -144,7 +144,7 @@ def _unknown(point: str, at: int) -> Kernel:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--facts", type=Path, required=True, help="what `ncuflow static` wrote")
-    parser.add_argument("--gpu", required=True, help="a name of ncuflow/static/devices.yaml")
+    parser.add_argument("--gpu", required=True, help="a name of ncuflow/gpu/gpus.yaml")
     parser.add_argument("--out", type=Path, required=True, help="folder of *_results.json")
     parser.add_argument("--blocks", type=json.loads, help="blocks of a sweep by target, as JSON")
 

@@ -1,0 +1,123 @@
+"""The table of GPUs: what is published of each, read from `gpus.yaml`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ncuflow.io import read_yaml
+
+TABLE = Path(__file__).with_name("gpus.yaml")
+Count = Annotated[int, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0)]
+
+
+class Facts(BaseModel):
+    """Published numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Sourced(Facts):
+    """Published numbers, and where."""
+
+    source: Annotated[str, Field(min_length=1)]
+    """The publication, with its own figures where these are computed from them."""
+
+
+class Capability(Facts):
+    """What all GPUs of a compute capability have in common. A rate that is None is not known, or has no such instruction."""
+
+    shared_sm: Count
+    """Bytes of shared memory of an SM."""
+    shared_block: Count
+    """Bytes of shared memory that a block may have."""
+    warps: Count
+    """Warps that an SM holds at once."""
+    blocks: Count
+    """Blocks that an SM holds at once."""
+    fp32_flops: Rate | None = None
+    """Dense FLOP of an SM in a cycle, on CUDA cores."""
+    mma_flops: Rate | None = None
+    """Dense FLOP of an SM in a cycle, by mma.sync in fp16 with fp32 accumulation."""
+    wgmma_flops: Rate | None = None
+    """As `mma_flops`, by warpgroup instructions."""
+
+
+class Chip(Facts):
+    """The chip as a product has it."""
+
+    sm_count: Count
+    """SMs that are enabled."""
+    l2_bytes: Count
+    """Size of the L2 cache."""
+    boost_mhz: Count
+    """SM clock that the published tensor peak is of."""
+
+
+class SourcedCapability(Capability, Sourced):
+    """An entry of `capabilities`."""
+
+
+class SourcedChip(Chip, Sourced):
+    """The `chip` of an entry of `gpus`."""
+
+
+class Datasheet(Sourced):
+    """Peak rates of a product."""
+
+    tensor_tflops: Rate
+    """Dense fp16 or bf16 with fp32 accumulation; NVIDIA's sparse figures halved."""
+    dram_gbs: Rate
+    """DRAM, in decimal GB/s."""
+
+
+class Gpu(Facts):
+    """A product."""
+
+    names: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Its whole names as the driver gives them, without "NVIDIA "; the first is the one it is called by."""
+    compute_capability: str
+    """Such as 9.0; an entry of `capabilities`."""
+    datasheet: Datasheet
+    """One of three ceilings (datasheet, counter, measured)."""
+    chip: SourcedChip | None = None
+    """What rules of launches and occupancy need of it; None: no launch is predicted."""
+
+
+class Table(Facts):
+    """All of it."""
+
+    capabilities: dict[str, SourcedCapability]
+    """By compute capability."""
+    gpus: dict[str, Gpu]
+    """By the product's name."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Table:
+        names = [_plain(name) for gpu in self.gpus.values() for name in gpu.names]
+        if len(names) != len({*names}):
+            raise ValueError("two GPUs have a name in common")
+        if missing := {g.compute_capability for g in self.gpus.values()} - {*self.capabilities}:
+            raise ValueError(f"no capability {', '.join(sorted(missing))}")
+        return self
+
+
+@cache
+def table() -> Table:
+    """The content of `gpus.yaml`."""
+    return Table.model_validate(read_yaml(TABLE))
+
+
+def product(name: str | None) -> str | None:
+    """The product that a device name such as ``NVIDIA H200`` is of; None for one that is not in the table."""
+    wanted = _plain(name or "")
+    gpus = table().gpus.items()
+    return next((key for key, gpu in gpus if wanted in map(_plain, gpu.names)), None)
+
+
+def _plain(name: str) -> str:
+    return name.casefold().removeprefix("nvidia ")
