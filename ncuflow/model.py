@@ -11,13 +11,14 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NotRequired, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, get_args, get_type_hints
 
 from pydantic import BeforeValidator, Field
 
 # pydantic checks no TypedDict of Python 3.11's own typing.
 from typing_extensions import TypedDict
 
+from ncuflow import record
 from ncuflow.origin import cutlass_dsl, flashinfer_version, package_version, torch_cuda
 
 # A row of a table as a parser gives it, before ``parsers/schema.py`` checks it: value by column.
@@ -203,83 +204,19 @@ class Range(TypedDict):
     launch: Annotated[int | None, About("which repeat of the point's range, from 0")]
 
 
-class Times(TypedDict):
-    """Times of one point, and under which clocks they were taken."""
-
-    cold_us: Annotated[float | None, About("event time with the L2 cache flushed before each launch, median", "µs")]
-    cold_q25_us: Annotated[float | None, About("lower quartile", "µs")]
-    cold_q75_us: Annotated[float | None, About("upper quartile", "µs")]
-    cold_n: Annotated[int | None, About("repetitions")]
-    hot_us: Annotated[float | None, About("event time per launch, launches queued back to back, median", "µs")]
-    hot_q25_us: Annotated[float | None, About("lower quartile", "µs")]
-    hot_q75_us: Annotated[float | None, About("upper quartile", "µs")]
-    hot_n: Annotated[int | None, About("repetitions")]
-    sustained_us: Annotated[float | None,
-        About("event time per launch back to back, once clocks and power have settled, median; null where the "
-              "host sets the pace", "µs")
-    ]
-    sustained_q25_us: Annotated[float | None, About("lower quartile", "µs")]
-    sustained_q75_us: Annotated[float | None, About("upper quartile", "µs")]
-    sustained_n: Annotated[int | None, About("groups of launches")]
-    host_us: Annotated[float | None, About("host time of the call, without waiting for the GPU, median", "µs")]
-    host_q25_us: Annotated[float | None, About("lower quartile", "µs")]
-    host_q75_us: Annotated[float | None, About("upper quartile", "µs")]
-    host_n: Annotated[int | None, About("repetitions")]
-    plan_us: Annotated[float | None, About("host time of plan(), median", "µs")]
-    plan_q25_us: Annotated[float | None, About("lower quartile", "µs")]
-    plan_q75_us: Annotated[float | None, About("upper quartile", "µs")]
-    plan_n: Annotated[int | None, About("repetitions")]
-    cold_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
-    hot_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
-    sustained_samples_us: Annotated[list[float] | None, About("every group", "µs")]
-    host_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
-    plan_samples_us: Annotated[list[float] | None, About("every repetition", "µs")]
-    hot_group: Annotated[int | None, About("launches of a repetition, between two events; null: not recorded")]
-    cold_floor_us: Annotated[float | None, About("cold time of an empty kernel", "µs")]
-    cold_left_out_us: Annotated[list[float] | None, About("samples under a throttle reason that do not count", "µs")]
-    hot_left_out_us: Annotated[list[float] | None, About("samples under a throttle reason that do not count", "µs")]
-    cold_sm_mhz: Annotated[float | None,
-        About("SM clock right after the bursts, read by a kernel that spins, median; lower while they ran where power "
-              "held it down", "MHz")
-    ]
-    hot_sm_mhz: Annotated[float | None, About("the same", "MHz")]
-    sustained_sm_mhz: Annotated[float | None, About("the same right after the last launch", "MHz")]
-    cold_throttle: Annotated[str | None, About("throttle reasons among the samples that count, joined by ; ")]
-    hot_throttle: Annotated[str | None, About("the same")]
-    sustained_throttle: Annotated[str | None, About("the same")]
-
-
-class TimedPoint(TypedDict):
-    """Which point was checked and timed, and what came of it."""
+class Captured(TypedDict):
+    """Which process timed a point."""
 
     report: Report
     batch: Batch
     run: Annotated[int, About("process that timed the batch, counted from 0; measurements are of run 0")]
-    point: Annotated[str, About("point id")]
-    target: Annotated[str, About("kernel target")]
-    params: Annotated[str, About("parameters as JSON")]
-    status: Annotated[str, About("ok, wrong, skipped, error or lost")]
-    reason: Annotated[str | None, About("why it is not ok")]
-    check_rel_l2: Annotated[float | None, About("relative L2 error against the float32 reference")]
-    check_max_abs: Annotated[float | None, About("largest absolute error")]
-    check_tolerance: Annotated[float | None, About("tolerance on check_rel_l2")]
-    flops: Annotated[int | None, About("analytic work", "FLOP")]
-    bytes: Annotated[int | None, About("analytic traffic", "byte")]
-    convention: Annotated[str | None, About("how work and traffic are counted")]
-    order: Annotated[str | None, About("number of the random order, and the point's place in each round, as JSON")]
-    sm_mhz_before: Annotated[float | None, About("SM clock before", "MHz")]
-    sm_mhz_after: Annotated[float | None, About("SM clock after", "MHz")]
-    mem_mhz_before: Annotated[float | None, About("memory clock before", "MHz")]
-    mem_mhz_after: Annotated[float | None, About("memory clock after", "MHz")]
+
+
+class Throttled(TypedDict):
+    """What both looks at the clocks come to."""
+
     throttled: Annotated[bool | None, About("the driver named a reason to lower the clocks, before or after")]
     throttle_reasons: Annotated[str | None, About("those reasons, joined by ; ")]
-    retakes: Annotated[int | None, About("times the timing was taken again")]
-    info: Annotated[str | None, About("what plan() chose, as JSON")]
-    peak_memory_bytes: Annotated[int | None, About("peak of allocated GPU memory", "byte")]
-
-
-class Timing(TimedPoint, Times):
-    """One point: checked and timed."""
 
 
 class Pair(TypedDict):
@@ -292,10 +229,6 @@ class Pair(TypedDict):
     point: Annotated[str, About("point id of this side")]
     status: Annotated[str, About("of the pair: ok, wrong, skipped, error or lost")]
     reason: Annotated[str | None, About("why it is not ok")]
-
-
-class PairSide(Pair, Times):
-    """One side of a pair of points that were timed in turns."""
 
 
 class Capture(TypedDict):
@@ -370,6 +303,25 @@ class Loss(TypedDict):
 
 
 # fmt: on
+def _columns(name: str, about: str, of: type[record.Strict]) -> Any:
+    """A record of the columns that the fields of what a run wrote become."""
+    hints = {
+        p.column: Annotated[p.kind if p.known else p.kind | None, About(p.meaning, p.unit)]
+        for p in record.places(of)
+    }
+    made: Any = TypedDict(name, hints)  # type: ignore[misc]
+    made.__doc__ = about
+    return made
+
+
+if TYPE_CHECKING:
+    Times = dict[str, Any]
+    Timing = dict[str, Any]
+else:
+    Times = _columns(
+        "Times", "One side of a pair of points that were timed in turns.", record.Series
+    )
+    Timing = _columns("Timing", "One point: checked and timed.", record.PointRecord)
 # The records whose fields, one after the other, are the columns of each table.
 TABLES: dict[str, tuple[type, ...]] = {
     "kernels": (KernelRow,),
@@ -380,8 +332,8 @@ TABLES: dict[str, tuple[type, ...]] = {
     "lines": (OfKernel, Line),
     "timeline": (Operation,),
     "ranges": (Range,),
-    "timing": (Timing,),
-    "pairs": (PairSide,),
+    "timing": (Captured, Throttled, Timing),
+    "pairs": (Pair, Times),
     "lost": (Loss,),
     "captures": (CaptureRow,),
 }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from ncuflow.runner import faults, timing
-from ncuflow.runner.job import Run
+from ncuflow.runner.job import Record, Run
 from ncuflow.runner.run import run_points
+from ncuflow.runner.succession import line_of
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Work
 from ncuflow.target.launch import Launch
@@ -151,14 +152,17 @@ def ran(
     device: Device, mode: str = "time", n: int = 1, planted: str = "", **kinds: Any
 ) -> tuple[int, list[dict[str, Any]]]:
     """(exit status, records, those that stand if no other process goes on among them) of a run over n points."""
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     run = Run(device, fake_target(device, **kinds), mode, seed=7)
     run.faults = faults.parse({faults.VARIABLE: planted})
     status = run_points(run, made(n), records.append)
     records += run.rest
-    for record in records:
-        json.dumps(record, allow_nan=False)
-    return status, records
+    return status, as_written(records)
+
+
+def as_written(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """The records as a file holds them."""
+    return [json.loads(line_of(record, None)) for record in records]
 
 
 def points_file(folder: Path, entries: Any) -> Path:

@@ -27,7 +27,7 @@ class Room(NamedTuple):
 FLOORS = (
     (
         Room(
-            "io process private origin model format parquet",
+            "io process private origin record model format parquet",
             "a file, a child process, a record",
             "atomic writes, one-line errors, a minimal environment, installed versions, the records that rooms hand each other",
             "the rooms",

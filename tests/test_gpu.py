@@ -14,13 +14,14 @@ from typing import Any
 
 import gpu_modules
 import pytest
+from fake_device import as_written
 
 from ncuflow.capture.machine import tool
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.parsers import nsys
 from ncuflow.runner import builds, ceilings, faults, gpu, timing
 from ncuflow.runner.driver import Driver
-from ncuflow.runner.job import Run
+from ncuflow.runner.job import Record, Run
 from ncuflow.runner.run import run_points
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import known, load
@@ -86,10 +87,11 @@ def device() -> Any:
 
 def run(device: Any, points: Sequence[Planned], mode: str, fault: str = "") -> tuple[int, Records]:
     """(exit status, records) of the points of a target, in this process: to start one takes as long as twenty points."""
-    records: Records = []
+    found: list[Record] = []
     planted = faults.parse({faults.VARIABLE: fault})
     what = Run(device, load(points[0].target), mode, faults=planted)
-    status = run_points(what, points, records.append)
+    status = run_points(what, points, found.append)
+    records = as_written(found)
     gpu_modules.skip_without_cute_dsl(record["reason"] for record in records)
     return status, records
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_device import Device, fake_target, made
+from fake_device import Device, as_written, fake_target, made
 
 from ncuflow.runner import pairs
-from ncuflow.runner.job import Run
+from ncuflow.runner.job import Record, Run
 
 
 def ran_pairs(device: Device, n: int = 1, **kinds: Any) -> tuple[int, list[dict[str, Any]]]:
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     run = Run(device, fake_target(device, **kinds), "pairs")
-    return pairs.run_pairs(run, pairs.pairs_of(made(2 * n)), records.append), records + run.rest
+    status = pairs.run_pairs(run, pairs.pairs_of(made(2 * n)), records.append)
+    return status, as_written([*records, *run.rest])
 
 
 def test_both_sides_are_timed_and_named() -> None:

@@ -26,7 +26,7 @@ from ncuflow.model import TABLES
 from ncuflow.parquet import write_table
 from ncuflow.parsers import show, tables, timing
 from ncuflow.parsers.schema import build, check, schema
-from ncuflow.runner import timing as runner_timing
+from ncuflow.record import KEPT
 
 ROOT = Path(__file__).parents[1]
 REPORTS = sorted(ROOT.glob("recordings/*/**/sweep.ncu-rep.xz"), key=lambda p: p.stat().st_size)
@@ -122,9 +122,8 @@ def test_the_last_record_of_a_point_stands(tmp_path):
 
 
 def test_samples_are_kept_up_to_a_number(tmp_path):
-    kept = T | {"n": 400, "samples": [3.0] * timing.KEPT}
+    kept = T | {"n": 400, "samples": [3.0] * KEPT}
     assert timing.flatten(RECORD | {"timing": {"hot": kept}})["hot_n"] == 400
-    assert timing.KEPT == runner_timing.SAMPLES
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from fake_device import Device, fake_target, made, ran
+from fake_device import Device, as_written, fake_target, made, ran
 
 from ncuflow.runner import faults, timing
-from ncuflow.runner.job import Run
+from ncuflow.runner.job import Record, Run
 from ncuflow.runner.run import run_points, shuffled
 from ncuflow.target.launch import NotHereError
 
@@ -150,11 +149,12 @@ def test_a_point_is_checked_once_and_measured_in_every_round() -> None:
 def test_a_compiler_after_the_warm_up_is_an_error() -> None:
     device, watch = Device(), SimpleNamespace(started=3)
     run = Run(device, fake_target(device), "time", watch=watch)
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     device.cold = lambda run, n: (setattr(watch, "started", 4), timing.Burst([1.0] * n))[1]  # type: ignore
     assert run_points(run, made(1), records.append) == 3
-    assert records[0]["status"] == "error" and records[0]["timing"] is None
-    assert "ninja or nvcc ran after the warm-up" in records[0]["reason"]
+    (record,) = as_written(records)
+    assert record["status"] == "error" and record["timing"] is None
+    assert "ninja or nvcc ran after the warm-up" in record["reason"]
 
 
 # --- order ------------------------------------------------------------------------------------
@@ -194,10 +194,10 @@ def test_trace_without_flush_leaves_the_cache_alone() -> None:
 def test_an_unchecked_trace_runs_no_reference_and_still_warms_up_and_restores() -> None:
     device = Device()
     run = Run(device, fake_target(device, p1=2.5), "trace", repeats=1, checked=False)
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     assert run_points(run, made(1), records.append) == 0
     assert device.log[: device.log.index("start")] == ["run", "run", "reset"]
-    assert records[0]["check"] is None
+    assert as_written(records)[0]["check"] is None
 
 
 # --- planted faults ---------------------------------------------------------------------------

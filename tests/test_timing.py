@@ -7,13 +7,14 @@ from fake_device import Device, fake_target, ran
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncuflow.record import Hot
 from ncuflow.runner import ceilings, nvml, timing
 
 
 def test_a_summary_has_quartiles_and_says_how_many() -> None:
     found = timing.summary([4.0, 1.0, 3.0, 2.0, 5.0])
     assert (found["median"], found["q25"], found["q75"], found["n"]) == (3.0, 2.0, 4.0, 5)
-    assert found["unit"] == "us" and found["samples"] == [4.0, 1.0, 3.0, 2.0, 5.0]
+    assert found["samples"] == [4.0, 1.0, 3.0, 2.0, 5.0]
 
 
 def test_samples_are_kept_to_fifty_and_four_digits() -> None:
@@ -74,16 +75,16 @@ def burst(times: list[float], *throttle: str, mhz: float = 1980) -> timing.Burst
 
 
 def test_throttled_samples_do_not_count_where_enough_others_do() -> None:
-    found = timing.of_bursts([burst([1.0] * 5), burst([9.0, 8.0], "sw_power_cap", mhz=1500)])
-    assert (found["median"], found["n"]) == (1.0, 5)
-    assert found["left_out"] == [9.0, 8.0]
-    assert (found["throttle"], found["sm_mhz"]) == ([], 1980)
+    found = timing.of_bursts([burst([1.0] * 5), burst([9.0, 8.0], "sw_power_cap", mhz=1500)], Hot)
+    assert (found.median, found.n) == (1.0, 5)
+    assert found.left_out == [9.0, 8.0]
+    assert (found.throttle, found.sm_mhz) == ([], 1980)
 
 
 def test_a_point_that_is_always_throttled_says_so() -> None:
-    found = timing.of_bursts([burst([9.0] * 6, "sw_power_cap", "gpu_idle"), burst([1.0])])
-    assert (found["median"], found["n"], found["left_out"]) == (9.0, 7, [])
-    assert found["throttle"] == ["sw_power_cap"]
+    found = timing.of_bursts([burst([9.0] * 6, "sw_power_cap", "gpu_idle"), burst([1.0])], Hot)
+    assert (found.median, found.n, found.left_out) == (9.0, 7, [])
+    assert found.throttle == ["sw_power_cap"]
 
 
 @pytest.mark.parametrize(("again", "retakes"), [(0, 0), (1, 1), (20, 9)])
@@ -143,15 +144,20 @@ def test_a_pair_is_timed_in_turns_and_each_goes_first_as_often() -> None:
     assert sum(len(b.times) for b in base.cold) == sum(len(b.times) for b in other.cold) == 8
 
 
+def _group(series: timing.Series) -> int | None:
+    hot = series.timing().hot
+    return hot and hot.group
+
+
 def test_hot_launches_of_a_pair_are_grouped_as_those_of_a_point_are() -> None:
     device = Device()
     launch = fake_target(device).prepare({"n": 1})
     series = timing.Series()
     timing.visit(device, launch, series)
-    of_a_point = series.timing()["hot"]["group"]
+    of_a_point = _group(series)
     device.log.clear()
     base, other = timing.pair(device, (launch, launch), rounds=2, each_n=5)
-    assert [side.timing()["hot"]["group"] for side in (base, other)] == [of_a_point] * 2
+    assert [_group(side) for side in (base, other)] == [of_a_point] * 2
     assert {e for e in device.log if e.startswith("hot")} == {f"hot 5 x {of_a_point}"}
 
 
@@ -174,7 +180,7 @@ def test_throttle_reasons_are_named_and_unknown_bits_kept() -> None:
 
 
 def test_a_rate_has_its_quartiles_the_right_way_round() -> None:
-    times = timing.of_bursts([burst([1.0, 2.0, 4.0, 5.0, 8.0], "sw_power_cap", mhz=1400)])
+    times = timing.of_bursts([burst([1.0, 2.0, 4.0, 5.0, 8.0], "sw_power_cap", mhz=1400)], Hot)
     found = ceilings.rate(times, 1e-3)
     assert (found["q25"], found["value"], found["q75"], found["n"]) == (200.0, 250.0, 500.0, 5)
     assert (found["sm_mhz"], found["throttle"]) == (1400, ["sw_power_cap"])
@@ -183,9 +189,9 @@ def test_a_rate_has_its_quartiles_the_right_way_round() -> None:
 def test_a_ceiling_has_bursts_from_settled_clocks_and_a_sustained_figure() -> None:
     device = Device()
     bursts, each = timing.bursts(device, lambda: None, 7, parts=3)
-    assert (bursts["median"], bursts["n"], each) == (5.0, 9, 10.0)
+    assert (bursts.median, bursts.n, each) == (5.0, 9, 10.0)
     assert device.log == ["cold 3"] + ["settle", "hot 3 x 1"] * 3
-    assert timing.sustained(device, lambda: None, each)["throttle"] == ["sw_power_cap"]
+    assert timing.sustained(device, lambda: None, each).throttle == ["sw_power_cap"]
 
 
 def test_the_bursts_of_every_ceiling_come_before_anything_runs_hot(

@@ -25,6 +25,7 @@ from ncuflow.findings.join import (
 from ncuflow.findings.limiter import Limiter
 from ncuflow.gpu.table import TABLE
 from ncuflow.model import VERSIONS, Kernel, Measurement
+from ncuflow.record import Place, Series, places
 
 # Where a value comes from, the rarest last: every point has its own, few machines give counters.
 SOURCES = ("point", "ceilings", "events", "nsys", "ncu")
@@ -85,19 +86,13 @@ def clock(name: str) -> str | None:
     return times[0] if len(times) == 1 else None
 
 
-def _timed(name: str, key: str, formula: str) -> Column:
+def _timed(place: Place) -> Column:
     """A field of the timing record."""
-
-    def compute(joined: Joined) -> Any:
-        return joined.timing[key]  # type: ignore[literal-required]
-
-    if key.endswith("_n"):
-        return Column(name, "int", "", formula, compute, "events")
-    evidence = f"timing.jsonl of the point's batch, series {key.split('_')[0]!r}"
-    unit = {"mhz": "MHz", "throttle": ""}.get(key.split("_")[-1], "µs")
+    kind = {float: "float", int: "int"}.get(place.kind, "text")
+    evidence = f"timing.jsonl of the point's batch, series {place.path[-2]!r}"
     return Column(
-        name, "float" if unit else "text", unit, formula, compute, "events", evidence=evidence
-    )
+        place.measured, kind, place.unit, place.meaning, lambda j: j.timing[place.column], "events", evidence=evidence
+    )  # fmt: skip
 
 
 def _traced(
@@ -215,7 +210,6 @@ def _version(key: str) -> Column:
 
 
 WORK = "the target's count, convention beside it"
-RIGHT_AFTER = "right after the {} launches; lower while they ran where power held it down"
 # fmt: off
 COLUMNS = (
     Column("point", "text", "", "identity, also the NVTX range", lambda j: j.timing["point"], "point"),
@@ -230,26 +224,7 @@ COLUMNS = (
     Column("status", "text", "", "ok, wrong, skipped, error, lost", lambda j: j.timing["status"], "point"),
     Column("problems", "text", "", "what is missing or failed, '; ' between", lambda j: j.problems, "point"),
     Column("dtype", "text", "", "the point's data type", lambda j: j.params.get("dtype"), "point"),
-    _timed("time_cold_us", "cold_us", "median event time of a launch, L2 flushed before it"),
-    _timed("time_cold_q25_us", "cold_q25_us", "first quartile of the same"),
-    _timed("time_cold_q75_us", "cold_q75_us", "third quartile of the same"),
-    _timed("time_cold_n", "cold_n", "launches in that median"),
-    _timed("time_hot_us", "hot_us", "median event time per launch, queued back to back, L2 warm"),
-    _timed("time_hot_q25_us", "hot_q25_us", "first quartile of the same"),
-    _timed("time_hot_q75_us", "hot_q75_us", "third quartile of the same"),
-    _timed("time_hot_n", "hot_n", "repetitions in that median"),
-    _timed("time_floor_us", "cold_floor_us", "cold time of an empty kernel: what the events themselves cost"),
-    _timed("time_sustained_us", "sustained_us",
-           "median event time per launch back to back, clocks and power settled; none where the host sets the pace"),
-    _timed("time_sustained_q25_us", "sustained_q25_us", "first quartile of the same"),
-    _timed("time_sustained_q75_us", "sustained_q75_us", "third quartile of the same"),
-    _timed("clock_cold_mhz", "cold_sm_mhz", f"SM clock {RIGHT_AFTER.format('cold')}"),
-    _timed("clock_hot_mhz", "hot_sm_mhz", f"SM clock {RIGHT_AFTER.format('hot')}"),
-    _timed("clock_sustained_mhz", "sustained_sm_mhz", f"SM clock {RIGHT_AFTER.format('sustained')}"),
-    _timed("throttle_cold", "cold_throttle", "why the clocks were held down in the cold launches that count"),
-    _timed("throttle_sustained", "sustained_throttle", "why the clocks were held down in the sustained launches"),
-    _timed("host_launch_us", "host_us", "median host time of the call that launches"),
-    _timed("plan_us", "plan_us", "median host time of plan()"),
+    *(_timed(place) for place in places(Series) if place.measured),
     _traced("time_insitu_us", "float", "µs", "median over launches of the sum of their kernels' time",
             lambda j: median(sum(o["duration_ns"] for o in launch) for launch in j.launches) / 1e3),
     _traced("time_span_us", "float", "µs",

@@ -19,8 +19,9 @@ from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined
 from ncuflow.io import BadInput, write_json
-from ncuflow.model import CaptureRow, Kernel, OfKernel, Point, Results, Times, Timing, Turns
+from ncuflow.model import CaptureRow, Kernel, OfKernel, Point, Results, Timing, Turns
 from ncuflow.parquet import read_table, write_table
+from ncuflow.record import Series, places
 
 
 def read(tables: Path, name: str) -> list[Any]:
@@ -167,7 +168,7 @@ def _pairs(tables: Path) -> list[Turns]:
 
 
 def _times(row: dict[str, Any]) -> Any:
-    return {name: row[name] for name in row if name in Times.__annotations__}
+    return {place.column: row[place.column] for place in places(Series)}
 
 
 def measurements(found: Results) -> pa.Table:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ncuflow.record import Launches
 from ncuflow.runner import timing
 from ncuflow.runner.builds import one_line
 from ncuflow.runner.cublas import TYPES, Cublas
@@ -119,11 +120,10 @@ def _normal(dtype: str, seed: int) -> Any:
     return ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
 
 
-def rate(times: dict[str, Any], amount: float) -> dict[str, Any]:
+def rate(times: Launches, amount: float) -> dict[str, Any]:
     """The rates of a summary of times in µs; the slow quartile of times is the low one of rates."""
     slow, median, fast = (
-        significant(amount / (times[key] * 1e-6)) for key in ("q75", "median", "q25")
+        significant(amount / (time * 1e-6)) for time in (times.q75, times.median, times.q25)
     )
-    return {"value": median, "n": times["n"], "q25": slow, "q75": fast} | {
-        key: times[key] for key in ("sm_mhz", "throttle")
-    }
+    found = {"value": median, "n": times.n, "q25": slow, "q75": fast}
+    return found | times.model_dump(include={"sm_mhz", "throttle"})

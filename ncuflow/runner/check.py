@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Protocol
 
+from ncuflow.record import Check
 from ncuflow.target.launch import Launch, Tensor
 
 WARM_RUNS = 2
@@ -28,7 +29,7 @@ def warm_up(device: Bench, launch: Launch) -> None:
     device.synchronize()
 
 
-def check(device: Bench, launch: Launch) -> tuple[dict[str, Any], str | None]:
+def check(device: Bench, launch: Launch) -> tuple[Check, str | None]:
     """(check of the record, why the result is wrong or None).
 
     Outputs are filled with NaN before the run, so that one that was not written cannot pass for
@@ -42,7 +43,7 @@ def check(device: Bench, launch: Launch) -> tuple[dict[str, Any], str | None]:
     written = device.written(launch)
     pairs = device.differences(launch.output(), launch.reference())
     rel_l2, max_abs = (_worst([pair[i] for pair in pairs]) for i in range(2))
-    found = {"rel_l2": rel_l2, "max_abs": max_abs, "tolerance": launch.tolerance}
+    found = Check(rel_l2=rel_l2, max_abs=max_abs, tolerance=launch.tolerance)
     if rel_l2 is None or not written:
         return found, "the output is not finite everywhere"
     if rel_l2 > launch.tolerance:

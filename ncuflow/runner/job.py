@@ -6,10 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from ncuflow.record import PairRecord, PointRecord
 from ncuflow.runner.faults import Fault
 from ncuflow.runner.timing import ROUNDS, Series
 from ncuflow.target.contract import Target
 
+Record = PointRecord | PairRecord
 WAIT = "NCUFLOW_GPU_WAIT"  # the variable with a file that a run locks before it touches the GPU
 # The variable with a file that a timed run locks as well: shared while it starts, alone while it measures.
 QUIET = "NCUFLOW_HOST_QUIET"
@@ -35,9 +37,7 @@ class Run:
     done: Collection[
         str
     ] = ()  # names of the points or pairs that earlier processes of the run finished
-    rest: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # records of points that a broken context left
+    rest: list[Record] = field(default_factory=list)  # records of points that a broken context left
     series: dict[str, Series] = field(
         default_factory=dict
     )  # what earlier processes measured of them

@@ -7,23 +7,23 @@ of a pair alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Literal
 
+from ncuflow.record import PairRecord, TimedSide
 from ncuflow.runner import builds, faults, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.job import LOST, OK, SOME_FAILED, Run
 from ncuflow.sweep.points import Planned
 from ncuflow.target.launch import Launch
 
-PairRecord = dict[str, Any]
 ROUNDS = 6
 LAUNCHES = 5  # per side and round
 
 
 class RefusedError(RuntimeError):
-    """A side of a pair that is not timed. ``status``: skipped or wrong."""
+    """A side of a pair that is not timed."""
 
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: Literal["skipped", "wrong"], reason: str) -> None:
         super().__init__(reason)
         self.status = status
 
@@ -54,16 +54,16 @@ def run_pairs(
     for base, other in pairs:
         if name(base, other) in run.done:
             continue
-        record: PairRecord = {
-            "point": name(base, other), "target": base.target, "base": base.id, "other": other.id,
-            "status": "ok", "reason": None, "sides": None,
-        }  # fmt: skip
+        record = PairRecord(
+            point=name(base, other), target=base.target, base=base.id, other=other.id, status="ok"
+        )
         if culprit is not None:
-            why = f"the GPU was lost at {culprit['point']}: {culprit['reason']}"
-            run.rest.append(record | {"status": "lost", "reason": why})
+            record.status = "lost"
+            record.reason = f"the GPU was lost at {culprit.point}: {culprit.reason}"
+            run.rest.append(record)
             continue
         culprit = None if _run_pair(run, (base, other), record) else record
-        statuses.add(record["status"])
+        statuses.add(record.status)
         emit(record)
     if run.rest:
         return LOST
@@ -75,11 +75,11 @@ def _run_pair(run: Run, points: tuple[Planned, Planned], record: PairRecord) -> 
     try:
         base, other = (_prepared(run, point) for point in points)
         found = timing.pair(run.device, (base, other), ROUNDS, LAUNCHES)
-        record["sides"] = [s.timing() | {"clocks": s.conditions()} for s in found]
+        record.sides = [TimedSide(**dict(s.timing()), clocks=s.conditions()) for s in found]
     except RefusedError as refused:
-        record |= {"status": refused.status, "reason": str(refused)}
+        record.status, record.reason = refused.status, str(refused)
     except Exception as error:
-        record |= {"status": "error", "reason": builds.one_line(error), "sides": None}
+        record.status, record.reason = "error", builds.one_line(error)
         if not run.device.alive():
             return False
     run.device.release()

@@ -37,9 +37,10 @@ from typing import Any
 from ncuflow.evidence.provenance import origin
 from ncuflow.io import UsageError
 from ncuflow.process import die_with_parent
+from ncuflow.record import Order, PointRecord, Status, Work
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
-from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, QUIET, SOME_FAILED, WAIT, WAITS, Run
+from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, QUIET, SOME_FAILED, WAIT, WAITS, Record, Run
 from ncuflow.runner.progress import Progress
 from ncuflow.runner.succession import Ledger, Rest, line_of, succeed
 from ncuflow.sweep.points import Planned, read_points
@@ -47,14 +48,13 @@ from ncuflow.target.contract import Target, known, load
 from ncuflow.target.launch import Launch, NotHereError
 
 TRACE_REPEATS = 5
-PointRecord = dict[str, Any]
 
 
 class LateCompileError(RuntimeError):
     """A compiler ran after the warm-up: what was measured is not the kernel alone."""
 
 
-def run_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecord], None]) -> int:
+def run_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], None]) -> int:
     """Run the points, or pairs of them, and emit a record of each; returns the exit status.
 
     A point that fails is an error of that point, and the next one follows. One after which the GPU no longer
@@ -96,7 +96,11 @@ def _time_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecor
     finished rounds gave; one without any is lost.
     """
     series = {point.id: run.series.setdefault(point.id, timing.Series()) for point in points}
-    latest = {record["point"]: record for record in run.rest if record["status"] == "ok"}
+    latest = {
+        record.point: record
+        for record in run.rest
+        if isinstance(record, PointRecord) and record.status == "ok"
+    }
     ended, run.rest = set(run.done), []
     for number in range(run.rounds):
         for place, point in enumerate(shuffled(points, run.order, number)):
@@ -104,7 +108,7 @@ def _time_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecor
                 continue
             visit = Visit(series[point.id], number, place, number == run.rounds - 1)
             latest[point.id], alive = run_point(run, point, visit)
-            if visit.last or latest[point.id]["status"] != "ok":
+            if visit.last or latest[point.id].status != "ok":
                 ended.add(point.id)
                 emit(latest[point.id])
             if not alive:
@@ -123,53 +127,43 @@ def shuffled(points: Sequence[Planned], order: int, number: int) -> list[Planned
 
 
 def _lost(run: Run, point: Planned, culprit: PointRecord) -> PointRecord:
-    why = f"the GPU was lost at {culprit['point']}: {culprit['reason']}"
+    why = f"the GPU was lost at {culprit.point}: {culprit.reason}"
     return new_record(run.target, point, "lost", why)
 
 
 def _status(run: Run, records: Iterable[PointRecord]) -> int:
     if run.rest:
         return LOST
-    return SOME_FAILED if {r["status"] for r in records} & {"wrong", "error"} else OK
+    return SOME_FAILED if {record.status for record in records} & {"wrong", "error"} else OK
 
 
-def new_record(target: Target, point: Planned, status: str, reason: str | None) -> PointRecord:
+def new_record(target: Target, point: Planned, status: Status, reason: str | None) -> PointRecord:
     """A record of which nothing but the status and the analytic work is known."""
-    return {
-        "point": point.id,
-        "target": point.target,
-        "params": dict(point.params),
-        "status": status,
-        "reason": reason,
-        "check": None,
-        "work": target.work(point.params)._asdict(),
-        "timing": None,
-        "clocks": None,
-        "info": {},
-        "peak_memory_bytes": None,
-        "order": None,
-    }
+    return PointRecord(
+        point=point.id,
+        target=point.target,
+        params=dict(point.params),
+        status=status,
+        reason=reason,
+        work=Work(**target.work(point.params)._asdict()),
+    )
 
 
 def run_point(run: Run, point: Planned, visit: Visit | None = None) -> tuple[PointRecord, bool]:
     """(record of one point, whether the device still answers). ``visit``: to time it, else None."""
     record = new_record(run.target, point, "ok", None)
-    record["reason"] = run.target.skip(point.params, run.device.facts())
-    if record["reason"] is not None:
-        record["status"] = "skipped"
+    record.reason = run.target.skip(point.params, run.device.facts())
+    if record.reason is not None:
+        record.status = "skipped"
         return record, True
     alive = True
     try:
         _run(run, point, record, visit)
     except Exception as error:
         skipped = isinstance(error, NotHereError)
-        record |= {
-            "status": "skipped" if skipped else "error",
-            "reason": str(error) if skipped else builds.one_line(error),
-            "timing": None,
-            "clocks": None,
-            "order": None,
-        }
+        record.status = "skipped" if skipped else "error"
+        record.reason = str(error) if skipped else builds.one_line(error)
+        record.timing = record.clocks = record.order = None
         alive = run.device.alive()
     if alive:
         run.device.release()
@@ -180,16 +174,17 @@ def _run(run: Run, point: Planned, record: PointRecord, visit: Visit | None) -> 
     """Check one point, in the first of its rounds, measure it if it is right, and fill its record."""
     launch = run.target.prepare(point.params, run.seed)
     launch = faults.apply(launch, point.id, run.faults)
-    record["info"] = dict(launch.info)
-    record["work"] = launch.work or record["work"]
+    record.info = dict(launch.info)
+    if launch.work:
+        record.work = Work(**launch.work)
     warm_up(run.device, launch)
-    record["peak_memory_bytes"] = run.device.peak_memory()
+    record.peak_memory_bytes = run.device.peak_memory()
     compilers = _compilers(run)
     wrong = None
     if run.checked and (visit is None or visit.number == 0):
-        record["check"], wrong = check(run.device, launch)
+        record.check, wrong = check(run.device, launch)
     if wrong is not None:
-        record |= {"status": "wrong", "reason": wrong}
+        record.status, record.reason = "wrong", wrong
     elif visit is not None:
         _time(run, launch, record, visit)
     elif run.mode == "trace":
@@ -200,12 +195,12 @@ def _run(run: Run, point: Planned, record: PointRecord, visit: Visit | None) -> 
 
 def _time(run: Run, launch: Launch, record: PointRecord, visit: Visit) -> None:
     series = visit.series
-    series.check = record["check"] or series.check
+    series.check = record.check = record.check or series.check
     series.positions.append(visit.place)
     repeats = run.repeats or timing.REPEATS
     timing.visit(run.device, launch, series, repeats, run.rounds, visit.last)
-    record |= {"check": series.check, "timing": series.timing(), "clocks": series.conditions()}
-    record["order"] = {"run": run.order, "positions": list(series.positions)}
+    record.timing, record.clocks = series.timing(), series.conditions()
+    record.order = Order(run=run.order, positions=list(series.positions))
 
 
 def _compilers(run: Run) -> int:
@@ -246,15 +241,14 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     progress = Progress(len(_names(args, points)), before=len(what.done))
     with ledger.partial.open("a", encoding="utf-8", newline="\n") as file:
 
-        def emit(record: PointRecord) -> None:
-            file.write(line_of(record | {"origin": made}))
+        def emit(record: Record) -> None:
+            file.write(line_of(record, made))
             file.flush()
-            progress.done(record["point"], record["status"], record["reason"])
+            progress.done(record.point, record.status, record.reason)
 
         status = run_points(what, points, emit)
     if status == LOST:
-        left = [record | {"origin": made} for record in what.rest]
-        ledger.leave(Rest(left, what.series, made))
+        ledger.leave(Rest(what.rest, what.series, made))
     return status
 
 

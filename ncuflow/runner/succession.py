@@ -11,16 +11,14 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ncuflow.io import write_text
 from ncuflow.model import Origin
-from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED
+from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record
 from ncuflow.runner.timing import Series
 
 RESTARTS = 10  # of a run: each costs the start of Python, torch and FlashInfer
 BAD = frozenset({"wrong", "error"})
-Record = dict[str, Any]
 
 
 @dataclass
@@ -71,7 +69,8 @@ class Ledger:
 
     def close(self, names: Sequence[str], rest: Rest) -> int:
         """All records to OUT, in the order of ``names``; returns the status of the run."""
-        lines = {r["point"]: line_of(r) for r in rest.records} | self.lines()
+        left = {record.point: line_of(record, rest.origin) for record in rest.records}
+        lines = left | self.lines()
         write_text(self.out, "".join(lines[name] for name in names))
         self.partial.unlink()
         if rest.records:
@@ -79,9 +78,10 @@ class Ledger:
         return SOME_FAILED if BAD & {json.loads(lines[n])["status"] for n in names} else OK
 
 
-def line_of(record: Record) -> str:
-    """A record as a line of a file."""
-    return json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n"
+def line_of(record: Record, origin: Origin | None) -> str:
+    """A record, and with what it was made, as a line of a file."""
+    content = record.model_dump() | {"origin": origin}
+    return json.dumps(content, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def succeed(
@@ -104,6 +104,8 @@ def succeed(
     rest = ledger.rest()
     if status != FATAL and restarts:
         for record in rest.records:
-            if record["status"] == "lost":
-                record["reason"] += f"; {restarts + 1} points did so, and no further process tries"
+            if record.status == "lost":
+                record.reason = (
+                    f"{record.reason}; {restarts + 1} points did so, and no further process tries"
+                )
     return ledger.close(names, rest)

@@ -21,8 +21,21 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from ncuflow.record import (
+    KEPT,
+    Check,
+    Clocks,
+    Cold,
+    Hot,
+    Launches,
+    State,
+    Sustained,
+    Times,
+    quartiles,
+)
+from ncuflow.record import Series as Timed
 from ncuflow.target.launch import Launch
 
 REPEATS = 30  # cold, hot and host repetitions over all rounds, if the budget allows
@@ -33,7 +46,7 @@ GROUP = 8  # launches of one hot sample
 BUDGET_US = 500_000.0  # of a point's cold, hot and host series together
 BURST_US = 20_000.0  # of one burst: the power limit acts on averages over tens of milliseconds
 SUSTAINED_US = 300_000.0  # the second half of it is what counts
-SAMPLES = 50  # kept in the record
+L = TypeVar("L", bound=Launches)
 
 # What holds the clocks below what the policy asks for. Idle, application clocks, sync boost and display
 # clocks are the policy itself.
@@ -82,26 +95,26 @@ class Series:
     host: list[float] = field(default_factory=list)
     plan: list[float] = field(default_factory=list)
     floor_us: float | None = None
-    clocks: list[dict[str, Any]] = field(default_factory=list)
+    clocks: list[State] = field(default_factory=list)
     retakes: int = 0
     positions: list[int] = field(default_factory=list)  # place in the order of each round
-    check: dict[str, Any] | None = None  # of the first round
+    check: Check | None = None  # of the first round
 
-    def timing(self) -> dict[str, Any]:
-        """``timing`` of the record: a summary per kind; None for a kind that does not exist here."""
-        return {
-            "cold": of_bursts(self.cold) | {"floor_us": self.floor_us},
-            "hot": of_bursts(self.hot) | {"group": self.group},
-            "sustained": None if self.sustained is None else of_bursts([self.sustained]),
-            "host": summary(self.host),
-            "plan": summary(self.plan) if self.plan else None,
-        }
+    def timing(self) -> Timed:
+        """``timing`` of the record."""
+        return Timed(
+            cold=of_bursts(self.cold, Cold, floor_us=self.floor_us),
+            hot=of_bursts(self.hot, Hot, group=self.group),
+            sustained=of_bursts([self.sustained], Sustained) if self.sustained else None,
+            host=Times(**summary(self.host)),
+            plan=Times(**summary(self.plan)) if self.plan else None,
+        )
 
-    def conditions(self) -> dict[str, Any] | None:
+    def conditions(self) -> Clocks | None:
         """``clocks`` of the record; None if the device cannot tell them."""
         if not self.clocks:
             return None
-        return {"before": self.clocks[0], "after": self.clocks[-1], "retakes": self.retakes}
+        return Clocks(before=self.clocks[0], after=self.clocks[-1], retakes=self.retakes)
 
 
 def visit(
@@ -145,13 +158,13 @@ def visit(
 def _ahead(series: Series) -> bool:
     """Whether the host enqueues faster than the GPU runs launches that follow each other. Else it is the host
     that sets their pace, and nothing of the GPU is sustained."""
-    return bool(statistics.median(series.host) < of_bursts(series.hot)["median"])
+    return statistics.median(series.host) < of_bursts(series.hot, Hot).median
 
 
 def _note_clocks(device: Clock, series: Series) -> None:
     state = device.clocks()
     if state is not None:
-        series.clocks.append(state)
+        series.clocks.append(State(**state))
 
 
 def _bursts(
@@ -199,19 +212,19 @@ def _sustained(device: Clock, launch: Launch, each: float) -> Burst:
 
 def bursts(
     device: Clock, run: Callable[[], Any], repeats: int, parts: int = 1
-) -> tuple[dict[str, Any], float]:
+) -> tuple[Launches, float]:
     """Summary of a call that is no kernel target, in ``parts`` bursts or more from settled clocks; and its µs alone."""
     launch, series = _call(run), Series()
     each = max(min(device.cold(run, 3).times), 1.0)
     for _ in range(parts):
         n = -(-repeats // parts)
         _bursts(device, launch, series, series.hot, n, each, lambda run, n: device.hot(run, n, 1))
-    return of_bursts(series.hot), each
+    return of_bursts(series.hot, Hot), each
 
 
-def sustained(device: Clock, run: Callable[[], Any], each: float) -> dict[str, Any]:
+def sustained(device: Clock, run: Callable[[], Any], each: float) -> Launches:
     """Summary of such a call, which takes ``each`` µs alone, back to back until clocks and power have settled."""
-    return of_bursts([_sustained(device, _call(run), each)])
+    return of_bursts([_sustained(device, _call(run), each)], Sustained)
 
 
 def _call(run: Callable[[], Any]) -> Launch:
@@ -278,22 +291,23 @@ def _plan(device: Clock, plan: Callable[[], None], n: int) -> list[float]:
     return times
 
 
-def of_bursts(bursts: Sequence[Burst]) -> dict[str, Any]:
+def of_bursts(bursts: Sequence[Burst], kind: type[L], **own: Any) -> L:
     """Summary of bursts: over those without a throttle reason where they hold LEAST samples, else over all.
 
-    Adds ``queued``, ``sm_mhz`` (median over the bursts that count), ``throttle`` (reasons among these)
-    and ``left_out`` (samples, µs, under a throttle reason, that do not count).
+    own: what this kind of series says beside what all do.
     """
     calm = [burst for burst in bursts if not burst.throttled]
     enough = len(_joined(calm)) >= LEAST
     counted, others = (calm, [b for b in bursts if b.throttled]) if enough else (list(bursts), [])
     clocks = [burst.sm_mhz for burst in counted if burst.sm_mhz is not None]
-    return summary(_joined(counted)) | {
-        "queued": all(burst.queued for burst in counted),
-        "sm_mhz": round(statistics.median(clocks)) if clocks else None,
-        "throttle": sorted({reason for burst in counted for reason in burst.throttle} & THROTTLES),
-        "left_out": [significant(time) for time in _joined(others)][:SAMPLES],
-    }
+    return kind(
+        **summary(_joined(counted)),
+        queued=all(burst.queued for burst in counted),
+        sm_mhz=round(statistics.median(clocks)) if clocks else None,
+        throttle=sorted({reason for burst in counted for reason in burst.throttle} & THROTTLES),
+        left_out=[significant(time) for time in _joined(others)][:KEPT],
+        **own,
+    )
 
 
 def _joined(bursts: Iterable[Burst]) -> list[float]:
@@ -301,29 +315,13 @@ def _joined(bursts: Iterable[Burst]) -> list[float]:
 
 
 def summary(samples: Sequence[float]) -> dict[str, Any]:
-    """{"unit", "median", "q25", "q75", "n", "samples"} of times in µs, four significant digits.
+    """What every series says (``record.Times``) of times in µs, four significant digits.
 
-    Quartiles interpolate between samples. Raises ValueError if there are no samples.
+    Raises ValueError if there are no samples.
     """
     low, median, high = (significant(value) for value in quartiles(samples))
-    kept = [significant(value) for value in samples[:SAMPLES]]
-    return {
-        "unit": "us",
-        "median": median,
-        "q25": low,
-        "q75": high,
-        "n": len(samples),
-        "samples": kept,
-    }
-
-
-def quartiles(samples: Sequence[float]) -> list[float]:
-    """[lower quartile, median, upper quartile]. Raises ValueError if there are no samples."""
-    if not samples:
-        raise ValueError("no samples to summarise")
-    if len(samples) == 1:
-        return [samples[0]] * 3
-    return statistics.quantiles(samples, n=4, method="inclusive")
+    kept = [significant(value) for value in samples[:KEPT]]
+    return {"median": median, "q25": low, "q75": high, "n": len(samples), "samples": kept}
 
 
 def significant(value: float, digits: int = 4) -> float:

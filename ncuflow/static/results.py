@@ -22,6 +22,7 @@ from ncuflow.findings.join import Joined
 from ncuflow.findings.results import point_of
 from ncuflow.io import UsageError, read_json, write_json
 from ncuflow.model import Kernel, KernelRow, Provenance, Results, Timing
+from ncuflow.record import PointRecord, places
 from ncuflow.static.device import Device, device
 from ncuflow.static.facts import Facts, default_blocks
 from ncuflow.static.launches import RULES, TYPES, Host, Launch, launches
@@ -70,10 +71,10 @@ def _timing(target: Target, point: sweep.Planned, gpu: Device) -> Timing:
     """The record of a point that was not timed: its work, and whether the GPU can run it."""
     work = target.work(point.params)
     why = target.skip(point.params, {"compute_capability": gpu.compute_capability})
-    row: dict[str, Any] = dict.fromkeys(Timing.__annotations__)
+    row: Timing = dict.fromkeys(place.column for place in places(PointRecord))
     row |= {"point": point.id, "target": target.name, "params": json.dumps(point.params), "run": 0}
     row |= {"flops": work.flops, "bytes": work.bytes, "convention": work.convention}
-    return cast(Timing, row | {"status": "skipped" if why else "ok", "reason": why})
+    return row | {"status": "skipped" if why else "ok", "reason": why}
 
 
 def _kernels(
