@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import reports
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.io import opened
+from ncuflow.model import SHARED
 
 MARK = "~syn"
 PRESET = 1  # of xz: ten times faster than the default for a tenth more bytes
-SHARED = {"deep", "pairs"}  # batches of points that other batches have
 EXPORT, REPORT = "trace.sqlite", "sweep.ncu-rep"
 
 

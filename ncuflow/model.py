@@ -322,6 +322,13 @@ else:
         "Times", "One side of a pair of points that were timed in turns.", record.Series
     )
     Timing = _columns("Timing", "One point: checked and timed.", record.PointRecord)
+# Batches of points that other batches have: some profiled with their source lines, and some timed in turns. The name
+# of any other is made of its points.
+DEEP, PAIRS = "deep", "pairs"
+SHARED = frozenset({DEEP, PAIRS})
+BATCH = rf"b[0-9a-f]{{8}}|{DEEP}|{PAIRS}"
+# Tool: its report in a batch folder, beside <tool>.json.
+REPORTS = {"trace": "trace.sqlite", "sweep": "sweep.ncu-rep", DEEP: "deep.ncu-rep"}
 # The records whose fields, one after the other, are the columns of each table.
 TABLES: dict[str, tuple[type, ...]] = {
     "kernels": (KernelRow,),

@@ -19,12 +19,11 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from ncuflow.io import BadInput, present, read_as, read_json
-from ncuflow.model import TABLES, Origin, Row, StoredOrigin
+from ncuflow.model import DEEP, PAIRS, REPORTS, SHARED, TABLES, Origin, Row, StoredOrigin
 from ncuflow.parquet import write_table
 from ncuflow.parsers import ncu, nsys, schema, timing
 
 Tables = dict[str, list[Row]]
-TOOLS = {"trace": "trace.sqlite", "sweep": "sweep.ncu-rep", "deep": "deep.ncu-rep"}
 NCU_TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
 
 
@@ -71,7 +70,7 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
     captures = [capture for folder in folders for capture in _captures(folder)]
     _one_batch_per_point(folders)
     reports = [capture for capture in captures if capture.tool != "trace"]
-    longest_first = sorted(reports, key=lambda report: report.tool != "deep")
+    longest_first = sorted(reports, key=lambda report: report.tool != DEEP)
 
     for folder in folders:
         _times_and_losses(tables, root, folder)
@@ -91,7 +90,7 @@ def _captures(folder: Path) -> Iterator[BatchReport]:
     if not folder.is_dir():
         raise BadInput(folder, "no such batch folder")
     points = set(_points(folder))
-    for tool, name in TOOLS.items():
+    for tool, name in REPORTS.items():
         path, record = present(folder / name), _record(folder, tool)
         if path and not record.nothing:
             yield BatchReport(tool, path, record, points | set(record.points) or None)
@@ -107,13 +106,13 @@ def _one_batch_per_point(folders: Iterable[Path]) -> None:
 
 
 def shared_point(batches: Mapping[str, Iterable[str]]) -> tuple[str, list[str]] | None:
-    """The first point that several batches (name -> point ids) hold, with their names; `deep` and
-    `pairs` aside, whose points are those of other batches.
+    """The first point that several batches (name -> point ids) hold, with their names; those aside whose
+    points are those of other batches.
 
     A batch that another sweep left holds points of this one's: their kernels would count twice.
     """
     holders: dict[str, list[str]] = defaultdict(list)
-    for batch in sorted(set(batches) - {"deep", "pairs"}):
+    for batch in sorted(set(batches) - SHARED):
         for point in batches[batch]:
             holders[point].append(batch)
     return min((found for found in holders.items() if len(found[1]) > 1), default=None)
@@ -127,9 +126,9 @@ def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
     in_turns = present(folder / "pairs.jsonl")
     if in_turns:
         key, rows = _key(root, in_turns), timing.read_pairs(in_turns, _pairs(folder))
-        tables["captures"].append(key | _capture("pairs", _origin(in_turns, rows)))
+        tables["captures"].append(key | _capture(PAIRS, _origin(in_turns, rows)))
         tables["pairs"] += [key | row for row in rows]
-    for tool, name in TOOLS.items():
+    for tool, name in REPORTS.items():
         key = _key(root, folder / name) | {"tool": tool}
         tables["lost"] += [key | loss.model_dump() for loss in _record(folder, tool).lost]
 

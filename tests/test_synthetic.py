@@ -11,6 +11,7 @@ from conftest import ROOT
 from benchmarks import reports, synthetic
 from ncuflow.evidence.recording import verify
 from ncuflow.flow.evidence import recorded
+from ncuflow.model import SHARED
 from ncuflow.parsers import ncu, tables
 
 RECORDING = ROOT / "recordings/h200-flashinfer-0.7.2"
@@ -33,7 +34,7 @@ def points_asked_for() -> int:
     """One more than the recording has."""
     own = json.loads((RECORDING / "manifest.json").read_text())["targets"]
     return 1 + sum(
-        len(ids) for found in own.values() for b, ids in found.items() if b not in synthetic.SHARED
+        len(ids) for found in own.values() for b, ids in found.items() if b not in SHARED
     )
 
 
@@ -73,7 +74,7 @@ def test_a_multiplied_recording_is_as_large_as_asked_for(multiplied):
     assert len(ids) == len(set(ids)) == manifest["points"]
     own = json.loads((RECORDING / "manifest.json").read_text())["targets"]
     assert max(len(batches) for batches in manifest["targets"].values()) == 1 + max(
-        sum(name not in synthetic.SHARED for name in batches) for batches in own.values()
+        sum(name not in SHARED for name in batches) for batches in own.values()
     )
 
 

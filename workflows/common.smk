@@ -23,6 +23,7 @@ from ncuflow.flow import settings as _settings
 from ncuflow.flow import sides as _sides
 from ncuflow.cli import refused as _refused
 from ncuflow.cli import tell
+from ncuflow.model import BATCH as _BATCH
 from ncuflow.target.contract import FOLDERS as _FOLDERS
 
 
@@ -95,7 +96,7 @@ TARGET_PAGES = KERNEL_TARGETS + ["jit"] * HAS_JIT
 wildcard_constraints:
     evidence="|".join(map(re.escape, EVIDENCE)),
     target="[a-z0-9_]+",
-    batch="b[0-9a-f]{8}|deep|pairs",
+    batch=_BATCH,
     run=r"\d+",
 
 

@@ -15,13 +15,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from ncuflow.io import BadInput, conforming, digest, read_json
+from ncuflow.model import BATCH
 
 FILE = "manifest.json"
 SCHEMA = 2  # 1, which is read as well, has no digest of its own
 NAMES = {
     "name": re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+"),
     "target": re.compile(r"[a-z0-9_]+"),
-    "batch": re.compile(r"b[0-9a-f]{8}|deep|pairs"),
+    "batch": re.compile(BATCH),
 }
 
 

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from ncuflow.evidence import points
 from ncuflow.evidence.provenance import environment
 from ncuflow.io import conforming, opened, read_json
-from ncuflow.model import VERSIONS, Origin, StoredOrigin
+from ncuflow.model import PAIRS, REPORTS, VERSIONS, Origin, StoredOrigin
 from ncuflow.process import CaptureError
 
-RECORDS = re.compile(r"((sweep|trace|deep)\.json|(timing(\.\d+)?|pairs)\.jsonl)(\.xz)?")
+RECORDS = re.compile(rf"(({'|'.join(REPORTS)})\.json|(timing(\.\d+)?|{PAIRS})\.jsonl)(\.xz)?")
 
 
 class Capture(BaseModel):

@@ -21,6 +21,7 @@ from ncuflow.evidence import manifest, modules, origins, points
 from ncuflow.evidence.reportscrub import scrubbed
 from ncuflow.evidence.staging import staging
 from ncuflow.io import UsageError, digest, dump_json, opened, read_json, scratch, write_json
+from ncuflow.model import DEEP, REPORTS
 from ncuflow.origin import now
 from ncuflow.parsers import children, listing, reader, tables
 from ncuflow.private import find_path, find_secret, patterns
@@ -33,8 +34,6 @@ FILTERS = [
     {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 64 << 20, "nice_len": 200, "depth": 16}
 ]
 SKIPPED = {"logs", "tables", "manifest.json"}
-DEEP = "deep"  # whose hot lines need the modules
-TOOL_RECORDS = ("sweep", "trace", DEEP)
 
 
 def record(evidence: Path, target: Path, name: str, with_modules: bool = False) -> dict[str, Any]:
@@ -143,6 +142,7 @@ def store(path: Path, place: Path, known: Any, with_modules: bool) -> None:
             smaller = without_modules(plain, own / place.name)
             bare = smaller.stat().st_size == plain.stat().st_size
             made = listing.beside(path, plain) if bare else listing.listed(plain)
+            # The hot lines of a deep report need the modules.
             if not (with_modules or place.stem == DEEP):
                 plain = smaller
             if made:
@@ -207,7 +207,7 @@ def make_manifest(evidence: Path, stage: Path, name: str) -> dict[str, Any]:
 
 def commands(evidence: Path) -> dict[str, list[str]]:
     """{record: command} of every capture record."""
-    paths = (path for tool in TOOL_RECORDS for path in sorted(evidence.glob(f"*/*/{tool}.json")))
+    paths = (path for tool in REPORTS for path in sorted(evidence.glob(f"*/*/{tool}.json")))
     return {str(path.relative_to(evidence)): read_json(path).get("command", []) for path in paths}
 
 

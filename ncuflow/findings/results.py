@@ -19,7 +19,7 @@ from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined
 from ncuflow.io import BadInput, write_json
-from ncuflow.model import CaptureRow, Kernel, OfKernel, Point, Results, Timing, Turns
+from ncuflow.model import DEEP, CaptureRow, Kernel, OfKernel, Point, Results, Timing, Turns
 from ncuflow.parquet import read_table, write_table
 from ncuflow.record import Series, places
 
@@ -65,7 +65,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
     of_batch = {
         batch: of_captures(environment, rows) for batch, rows in grouped(captures, "batch").items()
     }
-    sweep = grouped([k for k in all_kernels if k["batch"] != "deep"], "point")
+    sweep = grouped([k for k in all_kernels if k["batch"] != DEEP], "point")
     timeline = grouped(read(tables, "timeline"), "point")
     lost = grouped(read(tables, "lost"), "point")
     timed: list[Timing] = read(tables, "timing")
@@ -93,7 +93,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         ],
         "ceilings": machine,
         "points": points,
-        "deep": _deep([k for k in all_kernels if k["batch"] == "deep"], tables),
+        "deep": _deep([k for k in all_kernels if k["batch"] == DEEP], tables),
         "pairs": _pairs(tables),
         "noise": floors(points, repeats),
     }

@@ -21,8 +21,8 @@ from typing import Any, TextIO
 from ncuflow import format as form
 from ncuflow.findings import limiter
 from ncuflow.findings.join import led_by_torch
-from ncuflow.flow.evidence import DEEP, PAIRS
 from ncuflow.io import BadInput, read_json
+from ncuflow.model import DEEP, PAIRS
 
 Plans = Mapping[
     tuple[str, str], list[dict[str, Any]]

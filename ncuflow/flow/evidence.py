@@ -16,12 +16,10 @@ from ncuflow.evidence import manifest
 from ncuflow.flow.settings import Settings
 from ncuflow.format import slug
 from ncuflow.io import present, resource
+from ncuflow.model import DEEP, PAIRS, REPORTS
 from ncuflow.parsers import listing
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import jit_modules, load
-
-DEEP, PAIRS = "deep", "pairs"
-REPORTS = ("trace", "sweep", DEEP)
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class Evidence:
             folder = self.root / target / batch
             return sorted(p.name for p in folder.iterdir())
         if batch == DEEP:
-            return ["points.json", "deep.ncu-rep", "deep.json"]
+            return ["points.json", REPORTS[DEEP], f"{DEEP}.json"]
         if batch == PAIRS:
             return ["points.json", "pairs.jsonl"]
         names = ["points.json", "timing.jsonl"]
