@@ -351,6 +351,12 @@ CONDITIONS: dict[str, Condition] = {
     for about in get_args(hint)
     if isinstance(about, Condition)
 }
+# The software that a capture was made with: what an origin says beside the GPU and the date.
+SOFTWARE = {
+    key: CONDITIONS[key].label
+    for key in Origin.__annotations__
+    if key in CONDITIONS and key != "gpu"
+}
 VERSIONS = {key: condition.label for key, condition in CONDITIONS.items() if condition.version}
 
 

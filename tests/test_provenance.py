@@ -34,6 +34,8 @@ from ncuflow.evidence import provenance as made
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.io import BadInput
 from ncuflow.model import StoredOrigin
+from ncuflow.pages.html import columns as html
+from ncuflow.pages.markdown import machine_page
 from ncuflow.parsers import schema, tables
 from pydantic import TypeAdapter
 from pathlib import Path
@@ -48,6 +50,14 @@ def reads(stored):
 told = {"tier": "A", "gpu": "H200"}
 origin = made.origin("H200", None)
 sides = [made.whole(told | {"cccl": version}) for version in ("2.7", "2.8", None)]
+peaks = {"dram_gbs": None, "tensor_tflops": None, "source": None}
+info = Path("environment_info.json")
+info.write_text(json.dumps({
+    "schema": 1, "provenance": sides[1], "findings": [],
+    "ceilings": {"gpu": None, "datasheet": peaks, "measured": {
+        **peaks, "read_gbs": None, "series": {}, "tensor_tflops": {},
+    }},
+}))
 row = tables._capture("timing", TypeAdapter(StoredOrigin).validate_python(origin))
 print(json.dumps({
     "written": origin["cccl"], "read": reads(told | origin), "older": reads(told), "refused": reads(told | {"cccl": 3}),
@@ -55,6 +65,8 @@ print(json.dumps({
     "measurement": BY_NAME["cccl_version"].formula, "line": made.one_line(sides[0]),
     "difference": [vars(found) for found in differences.of_sides(*sides[:2], [])],
     "together": made.together(sides)["cccl"],
+    "page": [line for line in machine_page.render(info).splitlines() if "CCCL |" in line],
+    "html": html.columns(sides, html.main([])["software"])["cccl"], "called": html.main([])["software"]["cccl"],
 }))
 """
 
@@ -150,4 +162,5 @@ def test_a_new_key_is_declared_in_one_place(with_a_key):
         "line": "Tier A (live counters) · H200 · CCCL 2.7 · None",
         "difference": [{"axis": "CCCL", "base": "2.7", "head": "2.8", "cause": True}],
         "together": "2.7 and 2.8 and none",
+        "page": ["| CCCL | 2.8 |"], "html": ["2.7", "2.8", None], "called": "CCCL",
     }  # fmt: skip

@@ -3,16 +3,6 @@
 import { away, h, section, table } from "./dom.js";
 import { micro, number, si, unit } from "./format.js";
 
-const VERSIONS = [
-  ["driver", "driver"],
-  ["CUDA", "cuda"],
-  ["PyTorch", "torch"],
-  ["FlashInfer", "flashinfer"],
-  ["Nsight Compute", "ncu"],
-  ["Nsight Systems", "nsys"],
-  ["Python", "python"],
-];
-
 export function environment(evidence) {
   return [...evidence.sides]
     .reverse()
@@ -27,7 +17,10 @@ export function environment(evidence) {
           null,
           table(
             ["", "version"],
-            VERSIONS.map(([name, key]) => [name, side.provenance[key] ?? "–"]),
+            Object.entries(evidence.software).map(([key, name]) => [
+              name,
+              side.provenance[key] ?? "–",
+            ]),
             "Software",
           ),
         ),

@@ -21,7 +21,7 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.results import read
 from ncuflow.io import BadInput, read_json
-from ncuflow.model import Kernel, Line, Operation, Point, Results
+from ncuflow.model import SOFTWARE, Kernel, Line, Operation, Point, Results
 from ncuflow.pages.markdown import contexts
 from ncuflow.pages.markdown.filters import Struck
 from ncuflow.pages.markdown.findings import Findings
@@ -97,6 +97,7 @@ def main(sides: Sequence[ShownSide]) -> Block:
         "metrics": {m.key: [m.label, m.unit, m.meaning] for m in METRICS.values()},
         "limiters": {name: limiter.label(name) for name in (*UNITS, *limiter.WAITS)},
         "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()},
+        "software": SOFTWARE,
         "groups": {r: name for name, found in stalltree.GROUPS.items() for r in found},
     }
 

@@ -12,6 +12,7 @@ from jinja2.compiler import CodeGenerator, Frame
 from ncuflow.evidence.provenance import TIERS, named, one_line
 from ncuflow.findings.limiter import CEILING, DRAW, LATENCY
 from ncuflow.findings.noise import CONFIDENCE
+from ncuflow.model import SOFTWARE
 from ncuflow.pages.markdown import text as markdown
 from ncuflow.pages.markdown.filters import FILTERS
 from ncuflow.target.contract import template_folders
@@ -56,6 +57,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     env.globals |= {
         "one_line": lambda p: markdown.cell(one_line(p)),
         "named": named,
+        "SOFTWARE": SOFTWARE,
         "TIERS": TIERS,
     }
     env.globals |= {"CEILING": CEILING, "DRAW": DRAW, "LATENCY": LATENCY, "CONFIDENCE": CONFIDENCE}
