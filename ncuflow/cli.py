@@ -54,7 +54,7 @@ RULES = {
     "ncu": ("ncuflow.capture.ncu", "profile a batch under Nsight Compute"),
     "jit": ("ncuflow.capture.jit", "measure FlashInfer's compilation and caches"),
     "jit-probe": ("ncuflow.capture.jitprobe", "one measurement of jit, in a process of its own"),
-    "static-norm": ("ncuflow.static.dsl", "one of the norms of CuTe DSL, compiled without a GPU"),
+    "static-cute": ("ncuflow.static.cute", "a kernel of CuTe DSL, compiled without a GPU"),
     "static-results": ("ncuflow.static.results", "launches of a sweep on a GPU that is not there"),
     "claims-predicted": ("ncuflow.claims.predicted", "claims held against predicted times"),
     "source-index": ("ncuflow.source.index", "symbols and kernels of the installed FlashInfer"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
+from math import ceil
 from typing import Any
 
-from ncuflow.target import attention, reference
+from ncuflow.format import with_unit
+from ncuflow.target import attention, fa2, reference
 from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
 from ncuflow.target.kv_pages import PageTable, page_table
 from ncuflow.target.launch import (
@@ -24,6 +26,7 @@ from ncuflow.target.launch import (
 )
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
+from ncuflow.target.rules import Host, LaunchConfig
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
 WORKSPACE_BYTES = 128 << 20
@@ -210,6 +213,39 @@ def _grouped(p: Params) -> bool:
     return bool(p["kv_heads"] < p["qo_heads"])
 
 
+def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
+    """Of DecodePlan: the KV cache is split where whole sequences leave the GPU room."""
+    fa2.refuse_unknown(p)
+    if p["cores"] == "tensor":
+        one = {"seq_len": 1, "layout": "paged", "causal": False}
+        yield from fa2.launches({**p, **one}, host, p["kv_len"])
+        return
+    item, dim, group = ITEMSIZE[p["dtype"]], p["head_dim"], p["qo_heads"] // p["kv_heads"]
+    vec = max(16 // item, dim // 32)
+    bdx, tile = dim // vec, 4 if group == 1 else 1
+    bdz = max(128, bdx * group) // (bdx * group)
+    threads = bdx * group * bdz
+    shared = 2 * 2 * tile * group * bdz * dim * item + max(tile * threads * 8, 2 * group * bdz * 4)
+    name = (
+        f"flashinfer::BatchDecodeWithPagedKVCacheKernel<{fa2.NO_POSITIONS}, 2, {tile}, {vec}, {bdx}, {group}, {bdz},"
+        f" {fa2.variant(p)}, Params>"
+    )
+    slots, pages = host.slots(name, threads, shared), ceil(p["kv_len"] / p["page_size"])
+    blocks, graph = p["batch"], p["launch"] == "graph"
+    split, note = False, ""
+    if p["batch"] * p["kv_heads"] < slots:
+        low = fa2.shortest_chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
+        chunks = ceil(pages / low)
+        blocks = p["batch"] * chunks
+        split = graph or blocks != p["batch"]
+        blocks = slots // p["kv_heads"] if graph else blocks
+        if split:
+            note = f"KV cache in {with_unit(chunks, 'chunks')} of {low * p['page_size']} tokens"
+    yield LaunchConfig(name, (blocks, p["kv_heads"], 1), (bdx, group, bdz), shared, note)
+    if split:
+        yield fa2.merge(p, p["batch"], host)
+
+
 TARGET = Target(
     name="decode",
     title="Decode attention",
@@ -255,6 +291,8 @@ TARGET = Target(
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
+    launches=launches,
+    splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, p["kv_len"]),
     generate=modules,
     kernels=(
         Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),

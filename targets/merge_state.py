@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
 from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
+from ncuflow.target.rules import TYPES, Host, LaunchConfig
 
 CHECKED_ELEMENTS = 1 << 27  # of the input, compared with the reference
 
@@ -68,6 +71,22 @@ def _states(p: Params) -> int:
     return 2 if p["variant"] == "merge_state" else int(p["states"])
 
 
+def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
+    """Of MergeState, or MergeStates: many states take a kernel with a block for each row and head."""
+    item, dim, kind = ITEMSIZE[p["dtype"]], p["head_dim"], TYPES[p["dtype"]]
+    vec = max(16 // item, dim // 32)
+    bdx = dim // vec
+    if p["variant"] == "merge_states" and p["states"] >= p["seq_len"]:
+        bdy = 128 // bdx
+        name = f"flashinfer::MergeStatesLargeNumIndexSetsKernel<{vec}, {bdx}, {bdy}, 4, {kind}, {kind}>"
+        shared = 4 * bdy * dim * item + 128 * 4
+        yield LaunchConfig(name, (p["seq_len"], p["heads"], 1), (bdx, bdy, 1), shared)
+        return
+    what = "MergeStateKernel" if p["variant"] == "merge_state" else "MergeStatesKernel"
+    name = f"flashinfer::{what}<{vec}, {kind}, {kind}>"
+    yield LaunchConfig(name, (p["seq_len"], 1, 1), (bdx, p["heads"], 1), 0)
+
+
 TARGET = Target(
     name="merge_state",
     title="Merging attention states",
@@ -91,6 +110,7 @@ TARGET = Target(
     work=work,
     written=lambda p: work(p).bytes // (_states(p) + 1),
     prepare=prepare,
+    launches=launches,
     kernels=tuple(
         Symbol(f"Merge{kind}Kernel", "attention/cascade.cuh")
         for kind in ("State", "StateInPlace", "States", "StatesLargeNumIndexSets")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
-from ncuflow.target import attention, reference
+from ncuflow.target import attention, fa2, reference
 from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
 from ncuflow.target.kv_pages import page_table
 from ncuflow.target.launch import (
@@ -23,9 +24,11 @@ from ncuflow.target.launch import (
 )
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
+from ncuflow.target.rules import Host, LaunchConfig
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20
+BARRIERS = 80  # bytes behind fa3's tiles in shared memory
 # fa3 rounds the probabilities to fp8 as well, whose 3 bits of mantissa are off by up to 6 %, 3 % in the mean square.
 FP8_TOLERANCE = 6e-2
 
@@ -253,6 +256,26 @@ def _rows(x: Tensor, rows: Tensor) -> Tensor:
     return x.view(torch.uint8)[rows].view(x.dtype) if x.dtype.itemsize == 1 else x[rows]
 
 
+def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
+    """Of PrefillPlan, or of PrefillSM90Plan: then a persistent block per SM, whose name is left without
+    arguments, which say no more than these tiles."""
+    fa2.refuse_unknown(p)
+    if p["backend"] != "fa3":
+        yield from fa2.launches(p, host, p["seq_len"])
+        return
+    dim, item = p["head_dim"], ITEMSIZE[p["dtype"]]
+    keys = 96 if p["layout"] == "paged" else 128 if p["causal"] else 192
+    shared = (128 + 2 * 2 * keys) * dim * item + BARRIERS
+    note = f"query tile 128, KV tile {keys}"
+    yield LaunchConfig(
+        "flashinfer::PrefillWithKVCacheKernel",
+        (host.gpu.sm_count, 1, 1),
+        (384, 1, 1),
+        shared,
+        note,
+    )
+
+
 TARGET = Target(
     name="prefill",
     title="Prefill attention",
@@ -297,6 +320,8 @@ TARGET = Target(
     work=work,
     written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
     prepare=prepare,
+    launches=launches,
+    splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, *(p["seq_len"],) * 2),
     generate=attention.modules,
     kernels=(
         Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),

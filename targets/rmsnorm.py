@@ -4,12 +4,15 @@ Kin: Gemma's, whose weight is added to one; to fp8 with a scale; and layer norma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from math import ceil, gcd
 from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work
 from ncuflow.target.launch import (
+    DTYPES,
     ITEMSIZE,
     TOLERANCE,
     GpuFacts,
@@ -19,6 +22,7 @@ from ncuflow.target.launch import (
     Tensor,
     torch_dtype,
 )
+from ncuflow.target.rules import TYPES, CuteKernel, Host, LaunchConfig
 
 EPSILON = 1e-6
 CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
@@ -239,6 +243,113 @@ def _separate(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, A
     return run, reset, (out, residual), source
 
 
+# What CuTe DSL compiles in place of the CUDA norms: variant -> class, module and function of FlashInfer.
+_CUTE = {
+    "rmsnorm": ("RMSNormKernel", "rmsnorm", "_get_compiled_rmsnorm_kernel"),
+    "fused_add_rmsnorm": (
+        "FusedAddRMSNormKernel",
+        "fused_add_rmsnorm",
+        "_get_compiled_fused_add_rmsnorm_kernel",
+    ),
+}
+_CUTE_LONGEST = 187  # characters of a kernel's name before its number
+_CUTE_NAME = re.compile(
+    r"kernel_cutlass_kernel_flashinfernormkernels[a-z_]*?(?P<kind>[A-Z]\w*?Kernel)_object_at_"
+    r"_tensorptr(?P<dtype>b?f16)gmemalign\d+oi64(?P<sizes>\d+)_"
+)
+# Longest row of such a norm -> threads that share a row; 256 beyond.
+_ROW_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
+
+
+def launches(p: Params, host: Host) -> Iterator[LaunchConfig | None]:
+    """Of RMSNorm and FusedAddRMSNorm, and PyTorch's kernel of a separate add."""
+    if host.modern and p["norm"] == "auto":
+        yield _launch_of_cute(p, host)
+    else:
+        yield _launch_of_cuda(p)
+    if p["variant"] == "add_then_rmsnorm":
+        yield None
+
+
+def _launch_of_cuda(p: Params) -> LaunchConfig:
+    item, hidden = ITEMSIZE[p["dtype"]], p["hidden"]
+    vec = gcd(16 // item, hidden)
+    warps = ceil(min(1024, hidden // vec) / 32)
+    fused = p["variant"] == "fused_add_rmsnorm"
+    shared = 4 * (4 * ceil(warps / 4) + hidden) if fused else 4 * warps
+    name = f"flashinfer::norm::{'FusedAdd' * fused}RMSNormKernel<{vec}, {TYPES[p['dtype']]}>"
+    return LaunchConfig(name, (p["rows"], 1, 1), (32, warps, 1), shared)
+
+
+def _launch_of_cute(p: Params, host: Host) -> LaunchConfig:
+    """A norm of CuTe DSL, which takes the place of the CUDA one wherever the package is installed, on sm_80 too.
+
+    Several rows share a block; they are in shared memory, with the residual where one is added, if a block may
+    have twice as much. Raises KeyError for a row so long that a cluster of blocks shares it.
+    """
+    kernel, item, hidden = _cute_variant(p), ITEMSIZE[p["dtype"]], p["hidden"]
+    if kernel is None:
+        raise KeyError(f"the CuTe DSL kernel of {p['variant']}")
+    lanes = next((n for most, n in _ROW_THREADS if hidden <= most), 256)
+    threads = 128 if hidden <= 16384 else 256
+    rows, vec = threads // lanes, gcd(16 // item, hidden)
+    fused = kernel == "fused_add_rmsnorm"
+    tile = (1 + fused) * rows * vec * ceil(hidden / vec / lanes) * lanes * item
+    sums = rows * max(lanes // 32, 1) * 4
+    most, half = host.gpu.shared_block, host.gpu.shared_block // 2
+    capability = host.gpu.compute_capability
+    if float(capability) >= 9 and tile + sums > (half if fused else most):
+        raise KeyError(f"the clusters of a norm of {hidden} elements")
+    name = cute_name(kernel, p["dtype"], hidden, _dependent(p, capability))
+    shared = sums + (tile if tile <= half else 0)
+    return LaunchConfig(name, (ceil(p["rows"] / rows), 1, 1), (threads, 1, 1), shared)
+
+
+def cute(p: Params, capability: str) -> CuteKernel | None:
+    """The kernel of CuTe DSL that a point runs where it is installed."""
+    variant, hidden = _cute_variant(p), p["hidden"]
+    if variant is None:
+        return None
+    _, module, function = _CUTE[variant]
+    pdl = _dependent(p, capability)
+    return CuteKernel(
+        "norm_cute_dsl",
+        f"{variant}_{p['dtype']}_{hidden}" + "_pdl" * pdl,
+        f"flashinfer.norm.kernels.{module}:{function}",
+        (DTYPES[p["dtype"]], hidden, 0.0, pdl),
+    )
+
+
+def _cute_variant(p: Params) -> str | None:
+    """Which of _CUTE a point runs; None where another kernel does."""
+    variant = "rmsnorm" if p["variant"] == "add_then_rmsnorm" else p["variant"]
+    return variant if p["norm"] == "auto" and variant in _CUTE else None
+
+
+def _dependent(p: Params, capability: str) -> bool:
+    """Whether it is compiled for dependent launch: where the GPU has it, from 9.0 on, and it was not turned off."""
+    return p["pdl"] != "off" and float(capability) >= 9
+
+
+def cute_name(variant: str, dtype: str, hidden: int, pdl: bool) -> str:
+    """The kernel's name as CuTe DSL makes it of the types of its arguments, and cuts it off."""
+    kind, module, _ = _CUTE[variant]
+    rows = f"tensorptr{dtype}gmemalign{gcd(128, hidden * ITEMSIZE[dtype])}oi64{hidden}{hidden}1"
+    weight = f"tensorptr{dtype}gmemalign16o{hidden}1"
+    tensors = (rows, weight, rows) if variant == "rmsnorm" else (rows, rows, weight)
+    whole = f"kernel_cutlass_kernel_flashinfernormkernels{module}{kind}_object_at__{'_'.join(tensors)}___{pdl}"
+    return f"{whole[:_CUTE_LONGEST]}_0"
+
+
+def described(kernel: str) -> str | None:
+    """E.g. "RMSNormKernel (CuTe DSL, f16, 4096)" for such a name; None for another."""
+    found = _CUTE_NAME.match(kernel)
+    if found is None:
+        return None
+    twice = found["sizes"][:-1]
+    return f"{found['kind']} (CuTe DSL, {found['dtype']}, {twice[: len(twice) // 2]})"
+
+
 TARGET = Target(
     name="rmsnorm",
     title="RMSNorm and fused add RMSNorm",
@@ -267,6 +378,9 @@ TARGET = Target(
     work=work,
     written=written,
     prepare=prepare,
+    launches=launches,
+    cute=cute,
+    described=described,
     kernels=tuple(
         Symbol(name, "norm.cuh")
         for name in (

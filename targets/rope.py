@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from math import ceil
 from typing import Any
 
 from ncuflow.target import reference
@@ -17,6 +18,7 @@ from ncuflow.target.launch import (
     Tensor,
     torch_dtype,
 )
+from ncuflow.target.rules import TYPES, Host, LaunchConfig
 
 _FUNCTIONS = {
     "rope": "apply_rope",
@@ -26,6 +28,7 @@ _FUNCTIONS = {
     "cos_sin_cache": "apply_rope_with_cos_sin_cache",
 }
 CHECKED_TOKENS = 8192
+MOST_SPLITS = 128
 # The kernels take the angle in float32 and its sine by __sincosf: the angle, which grows with the
 # position, is off by about 2^-23 of itself. The float64 reference has no such error.
 ANGLE_ERROR = 2.0**-23
@@ -154,6 +157,57 @@ def _reference(p: Params, q: Tensor, k: Tensor, position: Tensor) -> tuple[Tenso
     return tuple(reference.rope(x, cos, sin, p["style"] == "interleaved") for x in (q, k))
 
 
+def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
+    """Of BatchQKApplyRotary and its kin: parallel over heads where tokens alone leave the GPU room."""
+    item, dim, heads = ITEMSIZE[p["dtype"]], p["head_dim"], p["qo_heads"] + p["kv_heads"]
+    vec = max(16 // item, dim // 32)
+    bdx = dim // vec
+    bdy = max(128, bdx) // bdx
+    block, threads = (bdx, bdy, 1), bdx * bdy
+    interleaved = str(p["style"] == "interleaved").lower()
+    index = "long" if p["variant"] == "cos_sin_cache" else "int"
+    arguments = f"{interleaved}, {dim}, {vec}, {bdx}, {TYPES[p['dtype']]}, {index}"
+
+    def called(what: str, more: str = "") -> str:
+        return f"flashinfer::BatchQKApplyRotary{what}Kernel<{arguments}{more}>"
+
+    if p["variant"] in ("rope", "llama31"):
+        name, blocks = called(""), p["batch"] * heads
+        steps = ceil(ceil(p["tokens"] / p["batch"]) / bdy)
+        splits = steps if host.modern else 1
+        split, _ = _split(blocks, host, name, threads, splits, lambda g: ceil(steps / g))
+        yield LaunchConfig(name, (blocks, split, 1), block, 0)
+        return
+    blocks = ceil(p["tokens"] / bdy)
+    what = "PosIdsCosSinCache" if p["variant"] == "cos_sin_cache" else "PosIds"
+    whole = called(what, ", 1, false" * host.modern)
+    # Llama 3.1's launcher has no kernel that is parallel over heads
+    if not p["variant"].startswith("llama31") and blocks < host.slots(whole, threads, 0):
+        yield LaunchConfig(called(f"{what}HeadParallelism"), (blocks, heads, 1), block, 0)
+        return
+    if not host.modern:
+        yield LaunchConfig(whole, (blocks, 1, 1), block, 0)
+        return
+    parts = called(what, ", 1, true")
+    split, cost = _split(blocks, host, parts, threads, heads, lambda g: ceil(heads / g))
+    kept = ceil(blocks / host.slots(whole, threads, 0)) * (heads + 1) <= cost
+    yield LaunchConfig(whole if kept else parts, (blocks, 1 if kept else split, 1), block, 0)
+
+
+def _split(
+    blocks: int, host: Host, kernel: str, threads: int, most: int, steps: Callable[[int], int]
+) -> tuple[int, int]:
+    """(Parts into which a block's loop is cut, cost): the first with the fewest waves times steps and one."""
+    if most <= 1:
+        return 1, 2**63
+    slots = host.slots(kernel, threads, 0)
+    costs = {
+        g: ceil(blocks * g / slots) * (steps(g) + 1) for g in range(1, min(most, MOST_SPLITS) + 1)
+    }
+    best = min(costs, key=costs.__getitem__)
+    return best, costs[best]
+
+
 TARGET = Target(
     name="rope",
     title="Rotary position embedding",
@@ -184,6 +238,7 @@ TARGET = Target(
     work=work,
     written=lambda p: _elements(p) * ITEMSIZE[p["dtype"]],
     prepare=prepare,
+    launches=launches,
     kernels=tuple(
         Symbol(f"BatchQKApplyRotary{kind}Kernel", "pos_enc.cuh")
         for kind in (

@@ -9,22 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncuflow.findings.kernelname import Decoder
-from ncuflow.pages.markdown.guide_splitkv import Work, chunks, rows
+from ncuflow.pages.markdown.guide_splitkv import rows
+from ncuflow.target.contract import load
+
+
+def split(batch, pages, page_size, kv_heads, queries=1):
+    """A decode, or a prefill with tiles of 128 rows."""
+    name, length = ("prefill", "seq_len") if queries > 1 else ("decode", "kv_len")
+    heads = {"qo_heads": kv_heads, "kv_heads": kv_heads, "page_size": page_size}
+    p = load(name).completed({"batch": batch, length: pages * page_size, **heads})
+    return load(name).splits(p, "", lambda parameter: "128")
 
 
 @pytest.mark.parametrize(
-    ("work", "slots", "expected"),
+    ("given", "slots", "expected"),
     [
-        (Work(1, 128, 16, 32), 792, 16),  # H200, decode batch 1: 16 chunks were launched
-        (Work(8, 128, 16, 32), 792, 3),
-        (Work(32, 128, 16, 32), 792, 1),  # the unsplit grid fills the GPU
-        (Work(1, 2048, 16, 8), 264, 33),  # tensor cores
-        (Work(1, 32, 16, 32, tiles=4), 264, 2),  # fa2 prefill of 512 tokens
-        (Work(1, 8, 16, 1), 10_000, 1),  # 128 tokens are the smallest chunk
+        ((1, 128, 16, 32), 792, 16),  # H200, decode batch 1: 16 chunks were launched
+        ((8, 128, 16, 32), 792, 3),
+        ((32, 128, 16, 32), 792, 1),  # the unsplit grid fills the GPU
+        ((1, 2048, 16, 8), 264, 33),  # tensor cores
+        ((1, 32, 16, 32, 512), 264, 2),  # fa2 prefill of 512 tokens
+        ((1, 8, 16, 1), 10_000, 1),  # 128 tokens are the smallest chunk
     ],
 )
-def test_what_was_launched_on_an_h200(work, slots, expected):
-    assert chunks(work, slots) == expected
+def test_what_was_launched_on_an_h200(given, slots, expected):
+    assert split(*given).chunks(slots) == expected
 
 
 @given(
@@ -34,7 +43,7 @@ def test_what_was_launched_on_an_h200(work, slots, expected):
     slots=st.integers(1, 4096),
 )
 def test_a_split_grid_fits_and_a_smaller_chunk_would_not(batch, pages, heads, slots):
-    n = chunks(Work(batch, pages, 16, heads), slots)
+    n = split(batch, pages, 16, heads).chunks(slots)
     assert n >= 1
     if n > 1:
         assert batch * n * heads <= slots
@@ -62,9 +71,9 @@ PARAMS = {
 }
 
 
-def row(params, *kernels):
+def row(params, *kernels, target="decode"):
     points = [{"point": "decode/x", "params": params, "kernels": list(kernels), "info": {}}]
-    return rows(points, 132, Decoder())
+    return rows(load(target), points, 132, Decoder())
 
 
 def test_a_row_holds_the_launched_grid_against_the_rule():
@@ -92,5 +101,12 @@ def test_a_graph_whose_grid_fills_the_gpu_is_whole():
 
 def test_fa3_and_other_kernels_have_no_row():
     assert row(PARAMS | {"backend": "fa3"}, kernel("PrefillWithKVCacheKernel", 132, 1.0)) == []
-    assert row({"rows": 4096}, kernel("RMSNormKernel", 4096, 1.0)) == []
+    assert row({"rows": 4096}, kernel("RMSNormKernel", 4096, 1.0), target="rmsnorm") == []
     assert row(PARAMS) == []
+
+
+def test_the_scheduler_of_prefill_takes_an_sm_to_hold_two_blocks():
+    params = {**load("prefill").parameters, "seq_len": 512, "batch": 2}
+    main = kernel("BatchPrefillWithPagedKVCacheKernel", 264, 1.0)
+    (found,) = row(params, main, target="prefill")
+    assert found["slots"] == 2 * 132  # though six fit

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ncuflow.io import UsageError
-from ncuflow.static import dsl
+from ncuflow.static import cute
 from ncuflow.static.build import Job, merged, save, stored
+from ncuflow.target.contract import load
 
 ORIGIN = {"arch": "sm_80", "flashinfer": "0.7.2", "tools": {"nvcc": "13.0"}}
 
@@ -52,11 +53,15 @@ def test_facts_of_other_versions_are_not_mixed(tmp_path):
 
 
 def test_a_norm_of_cute_dsl_is_compiled_by_a_command_of_ours(tmp_path, monkeypatch):
-    monkeypatch.setattr(dsl, "find_spec", lambda name: name)  # installed or not
-    p = {"variant": "add_then_rmsnorm", "norm": "auto", "pdl": "auto", "dtype": "f16", "hidden": 64}
-    found = dict(dsl.commands("9.0a", [p, p, {**p, "norm": "cuda"}]))
-    assert list(found) == ["rmsnorm_f16_64_pdl"]
-    job = Job(dsl.MODULE, "rmsnorm_f16_64_pdl", found["rmsnorm_f16_64_pdl"])
+    monkeypatch.setattr(cute, "find_spec", lambda name: name)  # installed or not
+    norm = load("rmsnorm")
+    p = {**norm.parameters, "variant": "add_then_rmsnorm", "hidden": 64}
+    ((kernel, command),) = cute.commands(norm, "9.0a", [p, p, {**p, "norm": "cuda"}])
+    assert (kernel.module, kernel.source) == ("norm_cute_dsl", "rmsnorm_f16_64_pdl")
+    job = Job(kernel.module, kernel.source, command, cute=True)
     assert job.arch == "sm_90a"
-    assert job.to(tmp_path / "x")[-3:] == ["--pdl", "--out", str(tmp_path / "x")]
-    assert list(dict(dsl.commands("8.0", [p]))) == ["rmsnorm_f16_64"]  # it has no dependent launch
+    words = ["--arguments", '["float16", 64, 0.0, true]', "--out", str(tmp_path / "x")]
+    assert job.to(tmp_path / "x")[-4:] == words
+    ((kernel, _),) = cute.commands(norm, "8.0", [p])
+    assert kernel.source == "rmsnorm_f16_64"  # it has no dependent launch
+    assert list(cute.commands(load("rope"), "8.0", [load("rope").parameters])) == []

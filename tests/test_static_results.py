@@ -17,12 +17,13 @@ from ncuflow.cli import dispatch
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.io import read_json, write_json
-from ncuflow.static import dsl, predict
+from ncuflow.static import predict
 from ncuflow.static.device import device, of_architecture
 from ncuflow.static.facts import Facts, default_blocks, every_recorded, recorded, stored
 from ncuflow.static.model import ACROSS, COVERED, OTHER_GPU, Case, Model, Residual, width, width_of
 from ncuflow.static.results import results
 from ncuflow.target.contract import load
+from ncuflow.targets import rmsnorm as rmsnorm_target
 
 A100 = device("NVIDIA A100-SXM4-80GB")
 
@@ -58,7 +59,7 @@ def test_an_a100_runs_the_norms_of_cute_dsl(rmsnorm):
     row, (kernel,) = (by_point["fused_add_R4096_D4096_f16"][k] for k in ("measurement", "kernels"))
     # two rows of 8 KB and their residuals, and eight partial sums
     assert (row["grid_size"], row["block_size"], row["smem_bytes"]) == (2048, 128, 32784)
-    assert kernel["demangled"] == dsl.name("fused_add_rmsnorm", "f16", 4096, False)
+    assert kernel["demangled"] == rmsnorm_target.cute_name("fused_add_rmsnorm", "f16", 4096, False)
     assert kernel["registers"] == 126
     # dependent launch is not compiled in where the GPU has none
     (plain,) = by_point["rmsnorm_R4096_D4096_f16"]["kernels"]

@@ -2,12 +2,13 @@
 # from what this run's evidence measured.
 from ncuflow.static import device as _device
 from ncuflow.static import facts as _facts
-from ncuflow.static.launches import RULES as _LAUNCHED
+from ncuflow.target.contract import known as _known
 
 try:
     ABSENT = _device.of_architecture(SETTINGS.arch, SETTINGS.gpu)
 except ValueError as error:
     refuse(error)
+_LAUNCHED = [name for name, target in _known().items() if target.launches]
 STATIC = f"{SETTINGS.outputs}/{SETTINGS.machine if STATIC_MACHINE else ABSENT.folder}"
 RECORDED_FACTS = _facts.recorded(ABSENT.compute_capability)
 BESIDE = _facts.recorded("9.0" if ABSENT.compute_capability != "9.0" else "8.0")

@@ -36,7 +36,7 @@ from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.private import masked
 from ncuflow.process import CaptureError, run_child
 from ncuflow.runner import builds
-from ncuflow.static import dsl, sass
+from ncuflow.static import cute, sass
 from ncuflow.static.device import RESERVED_SHARED
 from ncuflow.static.facts import FILE, default_blocks
 from ncuflow.sweep import points as sweep
@@ -58,6 +58,7 @@ class Job:
     module: str
     source: str
     command: str
+    cute: bool = False
 
     @property
     def arch(self) -> str:
@@ -67,7 +68,7 @@ class Job:
 
     def to(self, cubin: Path) -> list[str]:
         """The command that leaves a cubin alone: no host code, nothing linked."""
-        if self.module == dsl.MODULE:
+        if self.cute:
             return shlex.split(f"{self.command} --out {cubin}")
         plain = _DEPENDENCIES.sub("", self.command)
         return shlex.split(_OUTPUT.sub(rf"-cubin -Xptxas -v \g<source> -o {cubin}", plain))
@@ -96,9 +97,10 @@ def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Job]:
             found |= {
                 (job.module, job.source): job for job in _commands(spec.name, spec.ninja_path)
             }
-        if name == "rmsnorm":
-            for source, command in dsl.commands(arch, [point.params for point in points]):
-                found[dsl.MODULE, source] = Job(dsl.MODULE, source, command)
+        for kernel, command in cute.commands(target, arch, [point.params for point in points]):
+            found[kernel.module, kernel.source] = Job(
+                kernel.module, kernel.source, command, cute=True
+            )
     return sorted(
         found.values(),
         key=lambda j: (bool(LAST.search(j.source)), not FIRST.search(j.module + j.source)),
@@ -209,7 +211,7 @@ def facts(arch: str, results: Sequence[Mapping[str, Any]], todo: Sequence[Job]) 
             kernels.setdefault((module, mangled), {"module": module, "mangled": mangled, **kernel})
     return {
         **origin(arch, todo),
-        "flags": {job.module: _flags(job.command) for job in todo if job.module != dsl.MODULE},
+        "flags": {job.module: _flags(job.command) for job in todo if not job.cute},
         "sources": [{k: v for k, v in result.items() if k != "kernels"} for result in results],
         "kernels": list(kernels.values()),
     }

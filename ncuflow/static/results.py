@@ -25,12 +25,12 @@ from ncuflow.model import Kernel, KernelRow, Provenance, Results, Timing
 from ncuflow.record import PointRecord, places
 from ncuflow.static.device import Device, device
 from ncuflow.static.facts import Facts, default_blocks
-from ncuflow.static.launches import RULES, TYPES, Host, Launch, launches
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, load
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchRule
 
 Compiled = Mapping[str, Mapping[str, Any]]  # facts of kernels by canonical name
-TORCH = "a kernel of PyTorch"  # of the separate add: it is not in FlashInfer's modules
+TORCH = "a kernel of PyTorch"  # it is not in FlashInfer's modules
 _NUMBER = re.compile(r"(?<=[<,(] )\d+\b|(?<=<)\d+\b")
 
 
@@ -51,10 +51,15 @@ def results(target: Target, blocks: Sequence[sweep.Block], facts: Facts, gpu: De
     version = tuple(map(int, facts.content["flashinfer"].split(".")[:2]))
     compiled = {dtype: facts.of_type(dtype) for dtype in TYPES}
     points = []
+    assert target.launches
     for point in sweep.points(target, blocks):
         timing, known = _timing(target, point, gpu), compiled[point.params["dtype"]]
         host = Host(gpu, cast(tuple[int, int], version), _registers(known))
-        found, lost = _kernels(point, host, known) if timing["status"] == "ok" else ([], [])
+        found, lost = (
+            _kernels(target.launches, point, host, gpu, known)
+            if timing["status"] == "ok"
+            else ([], [])
+        )
         joined = Joined(timing, point.params, found, [], machine, origin, lost)
         points.append(point_of(joined, []))
     return {
@@ -78,20 +83,20 @@ def _timing(target: Target, point: sweep.Planned, gpu: Device) -> Timing:
 
 
 def _kernels(
-    point: sweep.Planned, host: Host, compiled: Compiled
+    rule: LaunchRule, point: sweep.Planned, host: Host, gpu: Device, compiled: Compiled
 ) -> tuple[list[Kernel], list[str]]:
     """(the launches of a point as kernels of a report, what could not be known)."""
     try:
-        found = launches(point.target, point.params, host)
+        found = list(rule(point.params, host))
     except KeyError as missing:
         return [], [f"not compiled: {missing.args[0]}"]
-    rows = [_kernel(point.id, at, launch, host, compiled) for at, launch in enumerate(found)]
-    if point.params.get("variant") == "add_then_rmsnorm":
-        rows.append(_unknown(point.id, len(rows)))
-    return rows, []
+    return [
+        _kernel(point.id, at, launch, gpu, compiled) if launch else _unknown(point.id, at)
+        for at, launch in enumerate(found)
+    ], []
 
 
-def _kernel(point: str, at: int, launch: Launch, host: Host, compiled: Compiled) -> Kernel:
+def _kernel(point: str, at: int, launch: LaunchConfig, gpu: Device, compiled: Compiled) -> Kernel:
     row = _unknown(point, at)
     known = compiled.get(launch.kernel)
     registers = known["registers"] if known else None
@@ -108,7 +113,7 @@ def _kernel(point: str, at: int, launch: Launch, host: Host, compiled: Compiled)
         "smem_dynamic_bytes": launch.shared,
         "metrics": {}
         if registers is None or static is None
-        else _metrics(launch, registers, static, host),
+        else _metrics(launch, registers, static, gpu),
     }
     return row
 
@@ -118,9 +123,11 @@ def _demangled(kernel: str) -> str:
     return "void " + _NUMBER.sub(r"(unsigned int)\g<0>", kernel) if "::" in kernel else kernel
 
 
-def _metrics(launch: Launch, registers: int, static: int, host: Host) -> dict[str, float | None]:
+def _metrics(
+    launch: LaunchConfig, registers: int, static: int, gpu: Device
+) -> dict[str, float | None]:
     """What ncu computes of a launch by the same rules, by registry key."""
-    fits = host.device.fits(launch.threads, registers, static + launch.shared)
+    fits = gpu.fits(launch.threads, registers, static + launch.shared)
     resident = min(fits.values())
     warps = -(-launch.threads // 32)
     return {
@@ -129,8 +136,8 @@ def _metrics(launch: Launch, registers: int, static: int, host: Host) -> dict[st
         "occupancy_limit_shared_mem": fits["shared memory"],
         "occupancy_limit_warps": fits["warps"],
         "occupancy_limit_blocks": fits["block slots"],
-        "theoretical_occupancy_pct": 100 * resident * warps / host.device.warps,
-        "waves": launch.blocks / (resident * host.device.sm_count),
+        "theoretical_occupancy_pct": 100 * resident * warps / gpu.warps,
+        "waves": launch.blocks / (resident * gpu.sm_count),
         "smem_static": static,
         "smem_dynamic": launch.shared,
     }
@@ -152,17 +159,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     facts = Facts(read_json(args.facts))
+    blocks = args.blocks or default_blocks()
     try:
-        gpu = device(args.gpu)
+        gpu, targets = device(args.gpu), [load(name) for name in blocks]
     except ValueError as error:
         raise UsageError(str(error)) from None
     compiled = facts.content["compute_capability"]
     if gpu.compute_capability != compiled:
         raise UsageError(f"{args.facts} is of {compiled}, {args.gpu} has {gpu.compute_capability}")
-    for name, of_target in (args.blocks or default_blocks()).items():
-        if name in RULES:
-            found = results(load(name), of_target, facts, gpu)
-            write_json(args.out / f"{name}_results.json", found, levels=3)
+    for target in targets:
+        if target.launches:
+            found = results(target, blocks[target.name], facts, gpu)
+            write_json(args.out / f"{target.name}_results.json", found, levels=3)
     machine = {
         "schema": 1,
         "provenance": provenance(facts, gpu),

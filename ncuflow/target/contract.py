@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ncuflow.io import resource
 from ncuflow.target.launch import GpuFacts, Launch, Params, skip_reason
+from ncuflow.target.rules import CuteKernel, LaunchRule, SplitRule
 
 FOLDERS = "NCUFLOW_TARGETS"  # the environment variable with further folders, separated as in PATH
 _DECLARES = re.compile(r"^TARGET\s*(:.*)?=", re.MULTILINE)
@@ -152,6 +153,10 @@ class Target:
 
     id         format of a point's id after "name/", or a function that makes it
     generate   JIT modules (JitSpec) of a point; the JIT generator of ``api``, called alone, unless given
+    cute       the kernel that FlashInfer has CuTe DSL compile for a point on a compute capability
+    described  a kernel's name for people, where its template arguments do not tell it
+    launches   the launches of a point on a GPU that need not be there
+    splits     what the scheduler of a kernel that splits the KV cache looks at
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
     silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
                None where FlashInfer or the machine decides, and those are traced between
@@ -176,6 +181,10 @@ class Target:
     work: Callable[[Params], Work]
     prepare: Callable[..., Launch]
     generate: Callable[[Params], list[Any]] | None = None
+    cute: Callable[[Params, str], CuteKernel | None] | None = None
+    described: Callable[[str], str | None] = lambda kernel: None
+    launches: LaunchRule | None = None
+    splits: SplitRule = lambda p, kernel, argument: None
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
     silences: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None

@@ -111,7 +111,9 @@ def chapter(results: Results, index: Any) -> Context:
         "launched": guide_kernels.launches(points),
         "choices": choices,
         "knobs": guide_choices.knobs(results, choices, index),
-        "split": guide_splitkv.rows(points, results["provenance"].get("sm_count"), names),
+        "split": guide_splitkv.rows(target, points, results["provenance"].get("sm_count"), names)
+        if target
+        else [],
     }
 
 

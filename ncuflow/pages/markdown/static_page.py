@@ -23,7 +23,7 @@ from ncuflow.io import read_json, write_text
 from ncuflow.model import Kernel, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown.rendering import environment
-from ncuflow.static import dsl, sass
+from ncuflow.static import cute, sass
 from ncuflow.static.facts import Facts
 from ncuflow.target.contract import load, ordered
 
@@ -74,7 +74,7 @@ def _chapter(found: Results, predicted: Mapping[str, Any], decoder: Decoder) -> 
     for point in found["points"]:
         for kernel in point["kernels"]:
             name = kernel["demangled"] or kernel["name"]
-            shown = dsl.described(name)
+            shown = cute.described(name)
             if shown is None:  # CuTe DSL's have no template arguments
                 decoded[name] = decoder.decode(name)
                 shown = decoded[name].name
@@ -130,7 +130,7 @@ def _modules(built: Sequence[Facts]) -> Context:
 
 def _short(name: str) -> str:
     """A kernel's name and template arguments without namespaces."""
-    return dsl.described(name) or name.replace("flashinfer::", "").replace("norm::", "")
+    return cute.described(name) or name.replace("flashinfer::", "").replace("norm::", "")
 
 
 def _loop(kernel: Mapping[str, Any]) -> Context | None:

@@ -1,0 +1,136 @@
+"""A launch rule: FlashInfer's host code of a kernel, written out again for a GPU that need not be there.
+
+Which instantiation of which kernel, its grid, block and dynamic shared memory: what plan() and the
+launchers compute from the parameters, the SM count, the shared memory and the occupancy of the compiled
+kernel. A target has the rules of its own kernels, those of include/flashinfer in 0.6.18 and 0.7.2; a test
+holds them against every launch that was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, NamedTuple, Protocol
+
+from ncuflow.target.launch import Params
+
+TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
+
+
+class Gpu(Protocol):
+    """What the rules ask of a GPU; sizes in bytes."""
+
+    @property
+    def compute_capability(self) -> str:
+        """E.g. "9.0"."""
+
+    @property
+    def sm_count(self) -> int:
+        """Streaming multiprocessors."""
+
+    @property
+    def shared_sm(self) -> int:
+        """Shared memory of an SM."""
+
+    @property
+    def shared_block(self) -> int:
+        """Shared memory that a block may have at most."""
+
+    def resident(self, threads: int, registers: int, shared: int) -> int:
+        """Blocks that an SM holds at once: of so many threads, registers a thread, and bytes a block."""
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """kernel: its name with template arguments as `kernelname.canonical` writes it; shared: dynamic, bytes."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    note: str = ""
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def blocks(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A GPU, FlashInfer's version (major, minor) and registers by kernel, which its code asks for.
+
+    registers: of a thread, by canonical name; raises KeyError for a kernel that was not compiled.
+    """
+
+    gpu: Gpu
+    version: tuple[int, int]
+    registers: Callable[[str], int]
+
+    @property
+    def modern(self) -> bool:
+        """0.7 and newer."""
+        return self.version >= (0, 7)
+
+    def slots(self, kernel: str, threads: int, shared: int) -> int:
+        """Blocks of a kernel that the GPU holds at once."""
+        fits = self.gpu.resident(threads, self.registers(kernel), shared)
+        return fits * self.gpu.sm_count
+
+
+# The launches of a point, in order; None for one of which nothing is known, such as a kernel of PyTorch.
+# Raises KeyError where a kernel that it asks for was not compiled, and where it does not know the point.
+LaunchRule = Callable[[Params, Host], Iterator[LaunchConfig | None]]
+
+
+@dataclass(frozen=True)
+class SplitKv:
+    """What a scheduler that splits the KV cache over blocks looks at.
+
+    pages: of the KV cache of each sequence; tiles: of queries, of each sequence; sm_blocks: what it
+    takes an SM to hold, None for as many as fit; shortest: pages of a chunk, by the blocks that there may
+    be of each KV head; padded: whether a grid that is split has blocks without work, in a CUDA graph.
+    """
+
+    batch: int
+    pages: int
+    kv_heads: int
+    tiles: int
+    sm_blocks: int | None
+    shortest: Callable[[int], int]
+    padded: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """Of the grid that is not split."""
+        return self.batch * self.tiles * self.kv_heads
+
+    def chunks(self, slots: int) -> int:
+        """KV chunks of a sequence for a GPU that holds ``slots`` blocks at once.
+
+        One if the unsplit grid fills the GPU; else by the smallest chunk whose grid still fits.
+        """
+        if self.blocks >= slots:
+            return 1
+        return ceil(self.pages / self.shortest(slots // self.kv_heads))
+
+
+# From a point, a kernel's name, and its template arguments by parameter; None for a kernel that does not split.
+SplitRule = Callable[[Params, str, Callable[[str], str | None]], SplitKv | None]
+
+
+class CuteKernel(NamedTuple):
+    """A kernel that FlashInfer writes in CuTe DSL, which no nvcc compiles.
+
+    module: what its facts are filed under; source: what tells it from others there; function:
+    FlashInfer's, which compiles it, "module:function"; arguments: its arguments before the SM version.
+    """
+
+    module: str
+    source: str
+    function: str
+    arguments: tuple[Any, ...]
