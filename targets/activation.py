@@ -7,9 +7,11 @@ from typing import Any
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
 from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
+from ncuflow.target.workload import Block, Definition, Entry
 
 CHECKED_ELEMENTS = 1 << 27  # of the output, compared with the reference
 VARIANTS = ("silu", "gelu", "gelu_tanh")
+_GATED = {f"{variant}_and_mul": variant for variant in VARIANTS}  # by FlashInfer's function
 
 
 def point_id(p: Params) -> str:
@@ -80,6 +82,15 @@ def modules(p: Params) -> list[Any]:
     return [gen_act_and_mul_module(p["variant"])] if p["fused"] == "on" else []
 
 
+def takes(entry: Entry) -> Block | None:
+    """A case of a workload as a block of the sweep; None for one of another kernel."""
+    match entry:
+        case Definition(kind, {"h": both}) if kind in _GATED:  # its input holds both halves
+            block = {"variant": _GATED[kind], "hidden": both // 2, "dtype": entry.element}
+            return block | entry.counted(tokens="num_tokens")
+    return None
+
+
 TARGET = Target(
     name="activation",
     title="Gated activations",
@@ -109,6 +120,7 @@ TARGET = Target(
     work=work,
     written=lambda p: work(p).bytes - 2 * p["tokens"] * p["hidden"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
+    takes=takes,
     generate=modules,
     kernels=(Symbol("act_and_mul_kernel", "activation.cuh"),),
     api={

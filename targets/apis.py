@@ -28,6 +28,7 @@ from ncuflow.target.launch import (
     capability,
 )
 from ncuflow.target.trace_reference import Compared, cloned, defaults, limited, tensors
+from ncuflow.target.workload import Block, Definition, Entry
 
 DEVICE = "cuda"
 CONVENTION = "ncuflow: the tensors of the template once; FLOPs unknown"
@@ -45,6 +46,7 @@ AXES: dict[str, tuple[str, ...]] = {
     )
 }
 AXES |= {"batch": ("batch_size", "B")}
+_COUNTS = ("seq_len", "M", "nnz", "num_tokens")  # the axes of a traced call that are tokens
 # Sizes of axes that the template leaves open and that are neither tokens nor sequences.
 SIZES = {"kv_len": 4096, "num_states": 4, "qo_len": 256, "max_seq_len": 1024, "num_heads": 8}
 SIZES |= {"K_doubled": 4096, "num_pages": 512, "num_qo_tokens": 1}
@@ -430,6 +432,15 @@ def _name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def takes(entry: Entry) -> Block | None:
+    """A case of a workload as a block of the sweep; None for one of another kernel."""
+    match entry:
+        case Definition(kind) if not kind.startswith("gemm"):  # published, and no name of an API
+            tokens = next((entry.counted(tokens=a) for a in _COUNTS if a in entry.axes), {})
+            return {"api": kind, **tokens, **entry.counted(batch="batch_size")}
+    return None
+
+
 TARGET = Target(
     name="apis",
     title="Any FlashInfer API",
@@ -447,6 +458,8 @@ TARGET = Target(
     work=work,
     memory=lambda p: 0,
     prepare=prepare,
+    takes=takes,
+    generic=True,
     generate=modules,
     api={"python": "flashinfer.api_logging.flashinfer_api"},
 )

@@ -27,6 +27,7 @@ from ncuflow.target.launch import (
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.rules import Host, LaunchConfig
+from ncuflow.target.workload import BACKENDS, Block, Definition, Entry, Routine
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
 WORKSPACE_BYTES = 128 << 20
@@ -246,6 +247,21 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
         yield fa2.merge(p, p["batch"], host)
 
 
+def takes(entry: Entry) -> Block | None:
+    """A case of a workload as a block of the sweep; None for one of another kernel."""
+    match entry:
+        case Routine("BatchDecodeWithPagedKVCacheWrapper"):
+            entry.only(s_qo=1)
+            block, chosen = entry.attention("kv_len"), entry.backend(("fa2_tc", *BACKENDS))
+            if chosen == "fa2":
+                return block | {"cores": "cuda"}
+            return block | {"cores": "tensor", "backend": chosen.removesuffix("_tc")}
+        case Definition("gqa_paged_decode"):
+            block = entry.heads() | {"cores": "tensor", "dtype": entry.element}
+            return block | entry.pages("kv_len")
+    return None
+
+
 TARGET = Target(
     name="decode",
     title="Decode attention",
@@ -291,6 +307,7 @@ TARGET = Target(
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
+    takes=takes,
     launches=launches,
     splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, p["kv_len"]),
     generate=modules,

@@ -23,6 +23,7 @@ from ncuflow.target.launch import (
     capability,
     torch_dtype,
 )
+from ncuflow.target.workload import Block, Entry, Routine
 
 HEAD_DIM = 128  # the one that FlashInfer is built for
 _CP = {"on": True, "off": False}
@@ -132,6 +133,16 @@ def modules(p: Params) -> list[Any]:
     return [gen_gdn_prefill_sm90_module()]
 
 
+def takes(entry: Entry) -> Block | None:
+    """A case of a workload as a block of the sweep; None for one of another kernel."""
+    match entry:
+        case Routine("chunk_gated_delta_rule"):
+            entry.only(head_size=HEAD_DIM, num_k_heads=entry.number("num_q_heads"))
+            sizes = {"q_heads": "num_q_heads", "v_heads": "num_v_heads"}
+            return entry.numbers(**sizes, batch="batch_size", seq_len="s_qo")
+    return None
+
+
 TARGET = Target(
     name="gdn_prefill",
     title="Gated delta net prefill",
@@ -154,6 +165,7 @@ TARGET = Target(
     work=work,
     written=written,
     prepare=prepare,
+    takes=takes,
     generate=modules,
     kernels=(Symbol("delta_rule", ""),),  # of the CuTe DSL: no header declares it
     api={"python": "flashinfer.gdn_prefill.chunk_gated_delta_rule"},

@@ -27,6 +27,7 @@ from ncuflow.target.launch import (
 )
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
+from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine
 
 LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for
 SCALE = 1 / math.sqrt(128 + POSITION)  # of a head of 128 elements before its projection is absorbed
@@ -136,6 +137,20 @@ def _reference(
     return torch.cat(parts)
 
 
+def takes(entry: Entry) -> Block | None:
+    """A case of a workload as a block of the sweep; None for one of another kernel."""
+    match entry:
+        case Routine("BatchMLAPagedAttentionWrapper"):
+            entry.only(s_qo=1, head_dim_ckv=LATENT, head_dim_kpe=POSITION)
+            block = entry.numbers(heads="num_qo_heads") | entry.sequences("kv_len")
+            return block | {"backend": entry.backend()}
+        case Definition("mla_paged_decode", sizes):
+            if (sizes.get("ckv", LATENT), sizes.get("kpe", POSITION)) != (LATENT, POSITION):
+                raise RefusedError(f"only heads of {LATENT} and {POSITION} are measured")
+            return entry.sized(heads="h") | {"dtype": entry.element} | entry.pages("kv_len")
+    return None
+
+
 TARGET = Target(
     name="mla_decode",
     title="MLA decode attention",
@@ -162,6 +177,7 @@ TARGET = Target(
     work=work,
     written=lambda p: p["batch"] * p["heads"] * LATENT * ITEMSIZE[p["dtype"]],
     prepare=prepare,
+    takes=takes,
     generate=modules,
     kernels=(
         Symbol("BatchMLAPagedAttentionKernel", "attention/mla.cuh"),

@@ -25,6 +25,7 @@ from ncuflow.target.launch import (
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.rules import Host, LaunchConfig
+from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20
@@ -276,6 +277,38 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     )
 
 
+def takes(entry: Entry) -> Block | None:
+    """A case of a workload as a block of the sweep; None for one of another kernel."""
+    match entry:
+        case Routine(name) if name.startswith("BatchPrefillWith"):
+            if entry.number("s_qo") != entry.number("s_kv"):
+                raise RefusedError(
+                    "queries and keys of different lengths are measured by no target"
+                )
+            block = entry.attention("seq_len") | {"causal": "causal" in entry.options}
+            layout = "paged" if "Paged" in name else "ragged"
+            return block | {"layout": layout, "backend": entry.backend()}
+        case Definition(kind) if kind.startswith(("gqa_paged_prefill", "gqa_ragged")):
+            causal = "prefill" not in kind or "causal" in kind or kind == "gqa_paged_prefill"
+            block = {"layout": kind.split("_")[1], "backend": "auto", "causal": causal}
+            return entry.heads() | block | {"dtype": entry.element} | _lengths_of(entry)
+    return None
+
+
+def _lengths_of(entry: Definition) -> Block:
+    page, axes = entry.sizes.get("ps", 1), entry.axes
+    found: Block = {"page_size": page} if "ps" in entry.sizes else {}
+    if "total_q" not in axes or "len_indptr" not in axes:
+        return found
+    batch = max(axes["len_indptr"] - 1, 1)
+    keys = axes.get("total_kv") or axes.get("num_kv_indices", 0) * page
+    if abs(keys - axes["total_q"]) > page * batch:
+        raise RefusedError("its keys are more than its queries, which no target measures")
+    if entry.indptr is not None:
+        return found | entry.pages("seq_len")
+    return found | {"batch": batch, "seq_len": max(1, round(axes["total_q"] / batch))}
+
+
 TARGET = Target(
     name="prefill",
     title="Prefill attention",
@@ -320,6 +353,7 @@ TARGET = Target(
     work=work,
     written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
     prepare=prepare,
+    takes=takes,
     launches=launches,
     splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, *(p["seq_len"],) * 2),
     generate=attention.modules,

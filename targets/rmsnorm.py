@@ -23,6 +23,7 @@ from ncuflow.target.launch import (
     torch_dtype,
 )
 from ncuflow.target.rules import TYPES, CuteKernel, Host, LaunchConfig
+from ncuflow.target.workload import Block, Definition, Entry, Routine
 
 EPSILON = 1e-6
 CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
@@ -39,6 +40,8 @@ _VARIANTS = {
     "rmsnorm_quant": ("rmsnorm_quant", 1, 6),  # and one of fp8
     "layernorm": ("layernorm", 2, 8),
 }
+# Variants whose name is that of FlashInfer's benchmark and definition.
+_TAKEN = _VARIANTS.keys() - {"add_then_rmsnorm", "layernorm"}
 
 
 def point_id(p: Params) -> str:
@@ -350,6 +353,19 @@ def described(kernel: str) -> str | None:
     return f"{found['kind']} (CuTe DSL, {found['dtype']}, {twice[: len(twice) // 2]})"
 
 
+def takes(entry: Entry) -> Block | None:
+    """A case of a workload as a block of the sweep; None for one of another kernel."""
+    match entry:
+        case Routine(name) if name in _TAKEN:
+            rows = entry.number("batch_size") * entry.number("num_heads", 1)
+            block = {"variant": name, "rows": rows, "hidden": entry.number("hidden_size")}
+            return block | {"dtype": entry.dtype("input_dtype")}
+        case Definition(kind, {"h": hidden}) if kind in _TAKEN:
+            block = {"variant": kind, "hidden": hidden, "dtype": entry.element}
+            return block | entry.counted(rows="batch_size")
+    return None
+
+
 TARGET = Target(
     name="rmsnorm",
     title="RMSNorm and fused add RMSNorm",
@@ -378,6 +394,7 @@ TARGET = Target(
     work=work,
     written=written,
     prepare=prepare,
+    takes=takes,
     launches=launches,
     cute=cute,
     described=described,

@@ -19,6 +19,7 @@ from ncuflow.target.launch import (
     torch_dtype,
 )
 from ncuflow.target.rules import TYPES, Host, LaunchConfig
+from ncuflow.target.workload import Block, Definition, Entry, Routine
 
 _FUNCTIONS = {
     "rope": "apply_rope",
@@ -26,6 +27,11 @@ _FUNCTIONS = {
     "llama31": "apply_llama31_rope",
     "llama31_pos_ids": "apply_llama31_rope_pos_ids",
     "cos_sin_cache": "apply_rope_with_cos_sin_cache",
+}
+_BY_FUNCTION = {function: variant for variant, function in _FUNCTIONS.items()}
+_BY_DEFINITION = {  # such as rope_cos_sin_cache
+    function.removeprefix("apply_").replace("with_", ""): variant
+    for function, variant in _BY_FUNCTION.items()
 }
 CHECKED_TOKENS = 8192
 MOST_SPLITS = 128
@@ -208,6 +214,36 @@ def _split(
     return best, costs[best]
 
 
+def takes(entry: Entry) -> Block | None:
+    """A case of a workload as a block of the sweep; None for one of another kernel."""
+    match entry:
+        case Routine(name) if variant := _BY_FUNCTION.get(name.removesuffix("_inplace")):
+            batch = entry.number("batch_size")
+            return {
+                "variant": variant,
+                "inplace": name.endswith("_inplace"),
+                "tokens": batch * entry.number("seq_len"),
+                "batch": batch,
+                **entry.heads(),
+                "head_dim": entry.number("head_dim"),
+                "dtype": entry.dtype("input_dtype"),
+                "style": "interleaved" if "interleave" in entry.options else "neox",
+            }
+        case Definition(kind, {"q": qo_heads, "k": kv_heads, "d": head_dim}) if (
+            variant := _BY_DEFINITION.get(kind.removesuffix("_inplace"))
+        ):
+            return {
+                "variant": variant,
+                "inplace": kind.endswith("_inplace"),
+                "dtype": entry.element,
+                "qo_heads": qo_heads,
+                "kv_heads": kv_heads,
+                "head_dim": head_dim,
+                **entry.counted(tokens="nnz"),
+            }
+    return None
+
+
 TARGET = Target(
     name="rope",
     title="Rotary position embedding",
@@ -238,6 +274,7 @@ TARGET = Target(
     work=work,
     written=lambda p: _elements(p) * ITEMSIZE[p["dtype"]],
     prepare=prepare,
+    takes=takes,
     launches=launches,
     kernels=tuple(
         Symbol(f"BatchQKApplyRotary{kind}Kernel", "pos_enc.cuh")

@@ -12,6 +12,7 @@ from typing import Any
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.workload import Block, Definition, Entry, Routine
 
 # variant -> (FlashInfer's function, parameters in percent or whole numbers that limit the tokens,
 #             whether it writes as much as it reads)
@@ -27,6 +28,7 @@ _VARIANTS: dict[str, tuple[str, tuple[str, ...], bool]] = {
     "softmax": ("softmax", (), True),
     "select": ("top_k", ("top_k",), False),
 }
+_BY_FUNCTION = {function: variant for variant, (function, _, _) in _VARIANTS.items()}
 TOLERANCE = 1e-3  # of float32 sums over a vocabulary; a sample that may not be drawn costs far more
 
 
@@ -136,6 +138,25 @@ def _compared(
     return drawn, lambda: (torch.ones(p["batch"], 1, device=source.device),)
 
 
+def takes(entry: Entry) -> Block | None:
+    """A case of a workload as a block of the sweep; None for one of another kernel."""
+    match entry:
+        case Routine(name) if name in _BY_FUNCTION:
+            block = entry.numbers(batch="batch_size", vocab="vocab_size")
+            percent = entry.options.get("top_p") or entry.options.get("min_p")
+            if percent:
+                block["percent"] = round(float(percent[0]) * 100)
+            if "top_k" in entry.options:
+                block["top_k"] = entry.number("top_k")
+            return block | {"variant": _BY_FUNCTION[name]}
+        case Definition(kind, sizes):
+            variant = _BY_FUNCTION.get(kind) or _BY_FUNCTION.get(f"{kind}_from_probs")
+            block = entry.counted(batch="batch_size")
+            block |= {"vocab": sizes["v"]} if "v" in sizes else {}
+            return {"variant": variant, **block} if variant and block else None
+    return None
+
+
 TARGET = Target(
     name="sampling",
     title="Sampling and top-k",
@@ -155,6 +176,7 @@ TARGET = Target(
     memory=lambda p: 6 * p["batch"] * p["vocab"] * 4,  # logits, probabilities, reference
     work=work,
     prepare=prepare,
+    takes=takes,
     generate=modules,
     kernels=(
         Symbol("SamplingFromLogitsKernel", "sampling.cuh"),

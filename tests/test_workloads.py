@@ -14,7 +14,8 @@ from ncuflow.cli import dispatch
 from ncuflow.io import BadInput, read_json
 from ncuflow.sweep import points as sweep
 from ncuflow.sweep import workloads
-from ncuflow.target.contract import load
+from ncuflow.target.contract import FOLDERS, known, load
+from ncuflow.target.workload import Definition
 
 HEADS = "--num_qo_heads 64 --num_kv_heads 8 --head_dim_qk 128 --head_dim_vo 128"
 LIST = f"""\
@@ -63,6 +64,63 @@ def test_a_test_list_of_flashinfers_benchmarks(tmp_path: Path) -> None:
         "rmsnorm: --batch_size x is no number",
     ]
     assert refused[0].startswith("cases.txt line 9, ")
+
+
+def test_a_case_is_taken_by_one_target() -> None:
+    sizes = {"h": 32, "kv": 8, "d": 128, "ckv": 512, "kpe": 64, "ps": 1, "q": 32, "k": 8, "v": 100}
+    axes = {"batch_size": 2, "num_tokens": 2, "nnz": 2}
+    kinds = ["gqa_paged_decode", "mla_paged_decode", "gqa_paged_prefill", "gqa_ragged", "rmsnorm"]
+    kinds += ["silu_and_mul", "rope_pos_ids_inplace", "top_k_top_p_sampling", "softmax"]
+    owners = []
+    for kind in kinds:
+        entry = Definition(kind, sizes, "float16", axes)
+        names = [name for name, target in known().items() if target.takes(entry) is not None]
+        owners += [name for name in names if not load(name).generic]
+    assert owners == [
+        "decode", "mla_decode", "prefill", "prefill", "rmsnorm", "activation", "rope", "sampling", "sampling",
+    ]  # fmt: skip
+
+
+OWN = """
+from ncuflow.target.contract import Target, Work
+from ncuflow.target.workload import Definition, Routine
+
+
+def takes(entry):
+    match entry:
+        case Routine("acme"):
+            return entry.numbers(n="size")
+        case Definition("acme_call"):
+            return entry.counted(n="num_tokens")
+
+
+TARGET = Target(
+    name="own",
+    title="A kernel of ours",
+    parameters={"n": 4},
+    id="n{n}",
+    work=lambda p: Work(0, 8 * p["n"], "ours"),
+    prepare=lambda p, seed=0: None,
+    takes=takes,
+)
+"""
+
+
+def test_a_target_of_a_users_own_takes_its_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "targets"
+    folder.mkdir()
+    (folder / "own.py").write_text(OWN)
+    monkeypatch.setenv(FOLDERS, str(folder))
+    lines = ["--routine acme --size 8", workload("acme_call", {"num_tokens": 9})]
+    lines += ["--routine acme --size x", "--routine other --size 8"]
+    blocks, refused, _ = read(tmp_path, "\n".join(lines))
+    assert blocks == {"own": [{"n": 8}, {"n": 9}]}
+    assert [line.partition(", ")[2] for line in refused] == [
+        "acme: --size x is no number",
+        "other: no target measures this routine",
+    ]
 
 
 def test_random_lengths_are_the_quantiles_of_their_distribution(tmp_path: Path) -> None:

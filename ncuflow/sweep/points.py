@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncuflow.io import BadInput, read_json
-from ncuflow.target.launch import Written
+from ncuflow.target.launch import MOST, Written
 
 if TYPE_CHECKING:
     from ncuflow.target.contract import Target
 
 Block = Mapping[str, Any]
-MOST = 2**31 - 1  # FlashInfer's indices have 32 bits
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from ncuflow.io import resource
 from ncuflow.target.launch import GpuFacts, Launch, Params, skip_reason
 from ncuflow.target.rules import CuteKernel, LaunchRule, SplitRule
+from ncuflow.target.workload import Block, Entry
 
 FOLDERS = "NCUFLOW_TARGETS"  # the environment variable with further folders, separated as in PATH
 _DECLARES = re.compile(r"^TARGET\s*(:.*)?=", re.MULTILINE)
@@ -157,6 +158,8 @@ class Target:
     described  a kernel's name for people, where its template arguments do not tell it
     launches   the launches of a point on a GPU that need not be there
     splits     what the scheduler of a kernel that splits the KV cache looks at
+    takes      a block of one point, of a case of a workload that it measures; None of any other
+    generic    whether it stands for any API, and takes what no other target does
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
     silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
                None where FlashInfer or the machine decides, and those are traced between
@@ -185,6 +188,8 @@ class Target:
     described: Callable[[str], str | None] = lambda kernel: None
     launches: LaunchRule | None = None
     splits: SplitRule = lambda p, kernel, argument: None
+    takes: Callable[[Entry], Block | None] = lambda entry: None
+    generic: bool = False
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
     silences: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None

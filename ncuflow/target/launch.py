@@ -14,6 +14,7 @@ GpuFacts = dict[str, Any]
 
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 ITEMSIZE = {"f16": 2, "bf16": 2}  # of the types that every target takes
+MOST = 2**31 - 1  # of a parameter that is a number: FlashInfer's indices have 32 bits
 FP8 = "fp8"  # a byte: e4m3, a sign, 4 bits of exponent and 3 of mantissa
 KV = ("same", FP8)  # what a KV cache holds: elements of the queries' type, or of 8 bits
 

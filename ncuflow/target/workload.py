@@ -1,0 +1,174 @@
+"""A case of somebody's workload, as targets read it: a line of FlashInfer's benchmarks, or a definition of its traces.
+
+A target takes the cases that it can measure (``Target.takes``), and hands back a block of one point. What the
+cases of several targets have in common is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any, ClassVar
+
+from ncuflow.target.launch import DTYPES, ITEMSIZE, MOST
+
+Block = dict[str, Any]
+ELEMENTS = {DTYPES[ours]: ours for ours in ITEMSIZE}
+BACKENDS = ("fa2", "fa3", "auto")
+QUANTILES = 16  # of the random lengths of a benchmark: as many as an id can name
+
+
+class RefusedError(ValueError):
+    """Why a case cannot be measured."""
+
+
+@dataclass(frozen=True)
+class Routine:
+    """A case of a test list: the benchmark's --routine, and the words of each option."""
+
+    name: str
+    options: Mapping[str, Sequence[str]]
+    noun: ClassVar[str] = "routine"
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A whole number. Raises RefusedError where an option is none, or is missing without a default."""
+        words = self.options.get(name)
+        if not words:
+            if default is None:
+                raise RefusedError(f"--{name} is missing")
+            return default
+        if len(words) > 1:
+            raise RefusedError(f"--{name} has {len(words)} values")
+        # Python refuses to read a number of thousands of digits.
+        if not str(words[0]).isdecimal() or len(words[0]) > len(str(MOST)):
+            raise RefusedError(f"--{name} {words[0]} is no number")
+        return int(words[0])
+
+    def numbers(self, **names: str) -> Block:
+        """Parameters, each from the option of this name."""
+        return {ours: self.number(name) for ours, name in names.items()}
+
+    def only(self, **wanted: int) -> None:
+        """Raises RefusedError where an option is given and is another number."""
+        for name, value in wanted.items():
+            if self.number(name, value) != value:
+                raise RefusedError(f"--{name} {self.options[name][0]}: only {value} is measured")
+
+    def dtype(self, name: str) -> str:
+        """The type that an option names; bfloat16 without it."""
+        given = (self.options.get(name) or ["bfloat16"])[0]
+        if given not in ELEMENTS:
+            raise RefusedError(f"--{name} {given} is measured by no target")
+        return ELEMENTS[given]
+
+    def backend(self, known: Sequence[str] = BACKENDS) -> str:
+        """The first of the backends that a target has; FlashInfer's own choice where none is named."""
+        given = self.options.get("backends") or ["auto"]
+        found = [name for name in given if name in known]
+        if not found:
+            raise RefusedError(f"backends {', '.join(given)} are measured by no target")
+        return found[0]
+
+    def heads(self) -> Block:
+        """Query and KV heads."""
+        return self.numbers(qo_heads="num_qo_heads", kv_heads="num_kv_heads")
+
+    def attention(self, mean: str) -> Block:
+        """Heads and sequences; mean: the parameter that the length is."""
+        if self.number("head_dim_qk") != self.number("head_dim_vo"):
+            raise RefusedError(
+                "heads of keys and values of different sizes are measured by no target"
+            )
+        return {
+            **self.heads(),
+            "head_dim": self.number("head_dim_qk"),
+            **self.sequences(mean),
+        }
+
+    def sequences(self, mean: str) -> Block:
+        """Batch, lengths, pages and type that attention's routines have in common."""
+        types = self.options.get("q_dtype")
+        if self.options.get("kv_dtype", types) != types:
+            raise RefusedError("keys of another type than the queries are measured by no target")
+        block = self.numbers(batch="batch_size", **{mean: "s_kv"})
+        if "random_actual_seq_len" in self.options:
+            block["lengths"] = uniform(block["batch"], block[mean])
+        if "page_size" in self.options:
+            block["page_size"] = self.number("page_size")
+        return block | {"dtype": self.dtype("q_dtype")}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A call that FlashInfer traced, by the name of its definition, such as gqa_paged_decode_h32_kv8_d128_ps1.
+
+    kind: that name without its sizes; sizes: axes that stay the same from call to call, as the names of
+    definitions abbreviate them; dtype: of its first tensor, as torch calls it; axes: those of this call, as far as they
+    are known; indptr: where each sequence's pages begin.
+    """
+
+    kind: str
+    sizes: Mapping[str, int]
+    dtype: Any
+    axes: Mapping[str, int]
+    indptr: Sequence[int] | None = None
+    noun: ClassVar[str] = "definition"
+
+    @property
+    def element(self) -> str:
+        """The type of the elements. Raises RefusedError for one that no target has."""
+        if self.dtype not in ELEMENTS:
+            raise RefusedError(f"of {self.dtype}, which no target measures")
+        return ELEMENTS[self.dtype]
+
+    def counted(self, **names: str) -> Block:
+        """Parameters, each from the axis of this name, where the call has it."""
+        return {ours: self.axes[axis] for ours, axis in names.items() if axis in self.axes}
+
+    def sized(self, **names: str) -> Block:
+        """Parameters that are never a target's default here, each from the size of this name.
+
+        Raises RefusedError for one that a definition leaves open.
+        """
+        if lacking := [ours for ours, size in names.items() if size not in self.sizes]:
+            what = f"it does not say its {', '.join(lacking)}"
+            raise RefusedError(f"{what}, and no definition of its plan() does")
+        return {ours: self.sizes[size] for ours, size in names.items()}
+
+    def heads(self) -> Block:
+        """Query and KV heads, and their dimension."""
+        return self.sized(qo_heads="h", kv_heads="kv", head_dim="d")
+
+    def pages(self, mean: str) -> Block:
+        """Batch and lengths of a paged cache: each sequence's own where its indices are known, else the mean."""
+        page = self.sizes.get("ps", 1)
+        if self.indptr is not None:
+            lengths = [max(1, (b - a) * page) for a, b in pairwise(self.indptr)]
+            return {"batch": len(lengths), "lengths": listed(lengths), "page_size": page}
+        found = {"page_size": page, **self.counted(batch="batch_size")}
+        if "batch" in found and "num_kv_indices" in self.axes:
+            found[mean] = max(1, round(self.axes["num_kv_indices"] * page / found["batch"]))
+        return found
+
+
+Entry = Routine | Definition
+
+
+def uniform(batch: int, longest: int) -> str:
+    """The benchmark's random lengths, uniform up to ``longest``: their quantiles, as a list."""
+    groups = min(batch, QUANTILES)
+    sizes = [batch // groups + (i < batch % groups) for i in range(groups)]
+    return "_".join(
+        f"{size}x{max(1, round(longest * (groups - i) / groups))}" for i, size in enumerate(sizes)
+    )
+
+
+def listed(lengths: Sequence[int]) -> str:
+    """The lengths as a list that an id can hold: neighbours are averaged where there are too many."""
+    ordered = sorted(lengths, reverse=True)
+    if len(set(ordered)) > QUANTILES:
+        bounds = [len(ordered) * i // QUANTILES for i in range(QUANTILES + 1)]
+        parts = [ordered[a:b] for a, b in pairwise(bounds) if b > a]
+        ordered = [round(sum(part) / len(part)) for part in parts for _ in part]
+    return "_".join(f"{len(list(same))}x{length}" for length, same in groupby(ordered))
