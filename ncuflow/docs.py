@@ -28,7 +28,7 @@ from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS
 
 FOLDER = Path("docs")
-APIS = Path("recordings/apis-flashinfer-0.7.2/apis")
+APIS = Path("recordings/apis-flashinfer-0.7.2")
 MOST_REASON = 160  # characters
 _PART = re.compile(r"(<!-- ncuflow docs: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
@@ -124,14 +124,7 @@ def _rows(heads: str, rows: Iterable[str]) -> str:
     return "\n".join([f"| {heads} |", line, *rows]) + "\n"
 
 
-PARTS = {
-    "tables": tables,
-    "metrics": metrics,
-    "stalls": stalls,
-    "units": units,
-    "columns": columns,
-    "apis": apis,
-}
+PARTS = {part.__name__: part for part in (tables, metrics, stalls, units, columns, apis)}
 
 
 def made(page: str) -> str:

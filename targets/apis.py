@@ -11,7 +11,7 @@ import importlib
 import inspect
 import math
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -441,6 +441,13 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
+def listed(facts: GpuFacts | None) -> Iterator[tuple[str, str, str | None]]:
+    """(API, its function, why it cannot be tried on this GPU) of each. Raises ImportError without FlashInfer."""
+    for name, template in templates().items():
+        api = f"{template.function.__module__}.{template.function.__qualname__}"
+        yield name, api, template.absent() or template.unable(facts)
+
+
 TARGET = Target(
     name="apis",
     title="Any FlashInfer API",
@@ -459,7 +466,7 @@ TARGET = Target(
     memory=lambda p: 0,
     prepare=prepare,
     takes=takes,
-    generic=True,
+    listed=listed,
     generate=modules,
     api={"python": "flashinfer.api_logging.flashinfer_api"},
 )

@@ -417,6 +417,14 @@ def test_the_registrys_counters_are_shown_as_the_command_that_prints_them(tmp_pa
     assert shown["timeline"] is None
 
 
+def test_the_commands_are_those_of_the_first_target_on_the_pages(tmp_path):
+    for target in ("activation", "decode", "prefill", "zzz"):
+        batch = tmp_path / target / "b1"
+        batch.mkdir(parents=True)
+        (batch / "sweep.json").write_text(json.dumps({"command": ["ncu", target]}))
+    assert guide_commands.of_evidence(tmp_path)["counters"] == "ncu prefill"
+
+
 def test_the_estimate_of_a_rule_is_held_against_the_room(evidence):
     rules = [
         line

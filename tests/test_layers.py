@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -61,6 +62,39 @@ def test_a_room_knows_those_below_it_and_none_above(module):
     for other in imports(module):
         below, of = place(other)
         assert below < floor or of == room, f"{module} knows {other}"
+
+
+# A string that has a target's name in it outside of the targets, and why.
+NAMED = {
+    "recordings/apis-flashinfer-0.7.2": "a recording is data, and the docs quote this one",
+    "_gen_batch_prefill_primary_module": "FlashInfer's function, which several targets build modules by",
+}
+
+
+def strings(path: Path) -> set[str]:
+    """The string literals of a module, its docstrings apart."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+    }
+
+
+def test_what_is_said_of_one_target_stands_in_its_file():
+    """What a room has to know of a kernel it asks the target for."""
+    targets = {name.removeprefix("targets.") for name in modules() if name.startswith("targets.")}
+    assert {"decode", "rmsnorm"} <= targets
+    name = re.compile(rf"(?<![A-Za-z])({'|'.join(targets)})(?![A-Za-z])")
+    found = {
+        (module, said)
+        for module, path in modules().items()
+        if not module.startswith(("targets.", "claims."))
+        for said in strings(path)
+        if name.search(said)
+    }
+    assert {said for _, said in found} == NAMED.keys(), found
 
 
 def test_no_module_imports_itself_through_others():

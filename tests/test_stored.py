@@ -127,7 +127,7 @@ def test_a_file_that_is_not_what_its_name_says_is_one_line(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("targets --results {0}/other.json", "not the results of the target apis"),
+        ("targets --results {0}/other.json", "not the results of single APIs"),
         ("machine-page --environment {0}/other.json --out {0}/x", "not what is known of a machine"),
         (
             "pages INDEX --results {0}/results --evidence {0} --out-dir {0}/x",

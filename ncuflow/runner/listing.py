@@ -40,7 +40,7 @@ class _Results(BaseModel):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", type=Path, help="apis_results.json of a capture")
+    parser.add_argument("--results", type=Path, help="of a capture of such APIs, as JSON")
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 
@@ -89,28 +89,22 @@ def targets(facts: dict[str, Any] | None, why: str) -> list[Row]:
 
 def apis(facts: dict[str, Any] | None, measured: dict[str, Row]) -> list[Row]:
     """A row of each API with a trace template: what a capture of it came to, else whether it may be tried."""
-    from ncuflow.targets import apis as generic
-
-    try:
-        found = generic.templates()
-    except ImportError:
-        return [
-            *measured.values(),
-            {"name": "apis", "status": "not here", "what": "FlashInfer is not installed"},
-        ]
     rows = []
-    for name, template in found.items():
-        reason = template.absent() or template.unable(facts)
-        api = f"{template.function.__module__}.{template.function.__qualname__}"
-        row = {"name": name, "status": "not here" if reason else "ready", "what": reason or api}
-        rows.append(measured.get(name, row))
+    for target in known().values():
+        try:
+            for name, api, why in target.listed(facts) if target.listed else ():
+                row = {"name": name, "status": "not here" if why else "ready", "what": why or api}
+                rows.append(measured.get(name, row))
+        except ImportError:
+            lacks = "FlashInfer is not installed"
+            rows += [*measured.values(), {"name": target.name, "status": "not here", "what": lacks}]
     return rows
 
 
 def came_to(results: Path) -> dict[str, Row]:
     """{API: its row} of a results file of the target ``apis``."""
     rows = {}
-    for point in read_as(results, _Results, "the results of the target apis").points:
+    for point in read_as(results, _Results, "the results of single APIs").points:
         name, good = point.params.api, point.status == "ok"
         what = str(point.info.get("api") or "") if good else point.reason or point.status
         rows[name] = {"name": name, "status": "measured" if good else "not here", "what": what}

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -159,7 +159,8 @@ class Target:
     launches   the launches of a point on a GPU that need not be there
     splits     what the scheduler of a kernel that splits the KV cache looks at
     takes      a block of one point, of a case of a workload that it measures; None of any other
-    generic    whether it stands for any API, and takes what no other target does
+    listed     of a target that stands for many APIs: (name, function, why it cannot be tried) of each, where this is
+               the GPU; takes what no other target does
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
     silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
                None where FlashInfer or the machine decides, and those are traced between
@@ -189,7 +190,7 @@ class Target:
     launches: LaunchRule | None = None
     splits: SplitRule = lambda p, kernel, argument: None
     takes: Callable[[Entry], Block | None] = lambda entry: None
-    generic: bool = False
+    listed: Callable[[GpuFacts | None], Iterator[tuple[str, str, str | None]]] | None = None
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
     silences: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None
@@ -220,6 +221,11 @@ class Target:
     def completed(self, p: Params) -> dict[str, Any]:
         """All parameters of a point: one that an older recording lacks had its default."""
         return {**self.parameters, **p}
+
+    @property
+    def generic(self) -> bool:
+        """Whether it stands for many APIs, and takes those that no other target does."""
+        return self.listed is not None
 
     def skip(self, p: Params, gpu: GpuFacts) -> str | None:
         """Why this GPU cannot run the point; None if it can."""
@@ -271,7 +277,7 @@ def template_folders() -> list[Path]:
     return [resource("templates"), *(folder / "templates" for folder in folders()[1:])]
 
 
-def ordered(names: Sequence[str]) -> list[str]:
+def ordered(names: Iterable[str]) -> list[str]:
     """Names in the order of pages; those of no known target last."""
     order = list(known())
     return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))

@@ -8,16 +8,18 @@ from typing import Any
 
 from ncuflow.io import read_json
 from ncuflow.parsers.registry import ARCHITECTURES, counters
+from ncuflow.target.contract import ordered
 
 TOOLS = {"trace": "timeline", "sweep": "counters", "deep": "deep"}
-PREFERRED = "decode"  # the target whose commands are shown, if it has them
 
 
 def of_evidence(root: Path) -> dict[str, str | None]:
     """timeline, counters, deep -> the command line that ran, None where none was recorded."""
     out: dict[str, str | None] = dict.fromkeys(TOOLS.values())
     for tool, name in TOOLS.items():
-        records = sorted(root.glob(f"*/*/{tool}.json"), key=_order)
+        records = sorted(root.glob(f"*/*/{tool}.json"))
+        first = ordered({path.parts[-3] for path in records})  # of several, as pages are in order
+        records.sort(key=lambda path: first.index(path.parts[-3]))
         commands = [command for path in records if (command := _command(path))]
         if commands:
             out[name] = " ".join(_word(word) for word in commands[0])
@@ -31,10 +33,6 @@ def _word(word: str) -> str:
     if len(names) > 1 and len(names.intersection(counters(arch))) > len(names) / 2:
         return f'"$(python -m ncuflow counters {arch})"'
     return shlex.quote(word)
-
-
-def _order(path: Path) -> tuple[bool, str]:
-    return path.parts[-3] != PREFERRED, str(path)
 
 
 def _command(path: Path) -> list[str] | None:
