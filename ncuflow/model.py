@@ -443,13 +443,15 @@ class Ceilings(TypedDict):
 class NoiseFloor(TypedDict):
     """How far two measurements of a column lie apart, as a fraction of the value, and on what that rests.
 
-    n: captures or launches; points: how many it was taken over; how: the same in words.
+    n: captures or launches; points: how many it was taken over; how: the same in words; by_time: of a time, and of a
+    rate by its time, the least µs of each class of durations and the floor there; none of what has no duration.
     """
 
     floor: float
     n: int
     points: int
     how: str
+    by_time: NotRequired[list[tuple[float, float]]]
 
 
 class Turns(TypedDict):

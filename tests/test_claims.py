@@ -463,6 +463,22 @@ def test_named_claims_get_a_verdict_with_a_traced_number(recorded, name):
     assert found["evidence"][0]["report"] and found["evidence"][0]["formula"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "decode-87-percent-of-bandwidth",
+        "decode-tokens-mha",
+        "expectation-decode-b32",
+        "expectation-decode-b128",
+        "public-decode-bandwidth-a100-b16-2k",
+        "public-decode-bandwidth-h100-b64-1k",
+        "example-target-rmsnorm",
+    ],
+)
+def test_what_short_points_jitter_by_withholds_no_verdict_from_long_ones(recorded, name):
+    assert recorded[name]["verdict"] in ("confirmed", "differs by architecture")
+
+
 def test_the_benefit_of_fusing_is_decided_by_points_timed_in_turns(recorded):
     found = recorded["fused-add-faster"]
     assert found["verdict"] == "confirmed" and found["noise_floor"] < 0.03

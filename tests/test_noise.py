@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+from pathlib import Path
+
 import pytest
 from results_data import entry
 
 from ncuflow.findings import floors, noise
+from ncuflow.parsers import timing
+
+RECORDED = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
 
 
 def rows(**times: float) -> list[dict]:
@@ -86,3 +92,58 @@ def test_the_larger_of_both_floors_counts():
     repeated = floors.floors([point], [rows(a=110.0)])
     assert repeated["time_cold_us"]["floor"] > 0.09 > alone["time_cold_us"]["floor"]
     assert "captures" in repeated["time_cold_us"]["how"] and "IQR" in alone["time_cold_us"]["how"]
+
+
+def test_a_long_point_is_not_held_against_what_short_ones_show():
+    short = {f"s{i}": 5.0 for i in range(4)} | {f"m{i}": 50.0 for i in range(4)}
+    long = {f"l{i}": 500.0 for i in range(4)}
+    first = rows(**short, **long)
+    again = rows(**{name: 1.1 * us for name, us in short.items()}, **dict.fromkeys(long, 501.0))
+    found = floors.repeat_floors([first, again])
+    assert found["time_cold_us"]["floor"] > 0.09
+
+    def at(name: str, us: float) -> float:
+        point = entry("decode/x", {}, time_cold_us=us, gbs=1e3 / us)["measurement"]
+        return noise.floor_at(name, point, found)
+
+    for name in ("time_cold_us", "gbs"):
+        assert at(name, 400.0) == pytest.approx(0.002, rel=0.01)
+        assert min(at(name, 60.0), at(name, 7.0)) > 0.09
+
+
+def test_too_few_points_of_a_duration_are_judged_with_the_shorter_ones():
+    first, again = rows(s=50.0, t=50.0, u=50.0, l=500.0), rows(s=55.0, t=50.0, u=50.0, l=500.0)
+    found = floors.repeat_floors([first, again])["time_cold_us"]
+    assert [least for least, _ in found["by_time"]] == list(noise.CLASSES)
+    assert {floor for _, floor in found["by_time"]} == {found["floor"]}
+    assert found["floor"] == pytest.approx(5 / 52.5)
+
+
+def timed(target: str) -> list[list[dict]]:
+    """The cold times of each run of a recorded target, as measurement rows."""
+    found = sorted(RECORDED.glob(f"{target}/*/timing*.jsonl.xz"), key=lambda p: (len(p.name), p))
+    return [
+        [{"point": r["point"], "time_cold_us": r["cold_us"]} for r in timing.read(path) if r["cold_us"]]
+        for path in found
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "most"), [("decode", 0.007), ("rmsnorm", 0.008)])
+def test_recorded_repeats_of_long_points_lie_within_a_hundredth(target, most):
+    found = floors.repeat_floors(timed(target))
+    assert found["time_cold_us"]["floor"] > 0.1
+    row = {"time_cold_us": 250.0}
+    assert 0.002 < noise.floor_at("time_cold_us", row, found) < most
+
+
+def test_a_third_run_of_recorded_points_lies_within_the_floor_of_two():
+    """The floor of two of three runs tells the third from neither, but for one difference in twenty."""
+    beyond = total = 0
+    for target in ("decode", "merge_state", "prefill", "rmsnorm", "rope"):
+        for one, other, third in permutations(timed(target)):
+            known = floors.repeat_floors([one, other])
+            for a, b in zip(one, third, strict=True):
+                floor = noise.floor_at("time_cold_us", b, known)
+                total += 1
+                beyond += abs(b["time_cold_us"] / a["time_cold_us"] - 1) > 2**0.5 * floor
+    assert total > 800 and beyond < 0.05 * total

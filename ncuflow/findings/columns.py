@@ -317,7 +317,7 @@ COLUMNS = (
           ("busiest_pct", "blocks_pct", "tail_pct")),
     _verdict("limiter", "busiest_unit where busiest_pct is 60 or more, else the largest of blocks_pct, tail_pct, latency_pct",
              ("busiest_unit", "busiest_pct", "blocks_pct", "tail_pct", "latency_pct"), lambda found: found.name),
-    _verdict("draw", "beside limiter: second_unit where second_pct is at least 60, within 3 of a busiest_pct of 80; or a wait",
+    _verdict("draw", "beside limiter: second_unit where second_pct is at least 60, within 3 of a busiest_pct over 80; or a wait",
              ("limiter", "second_unit", "busiest_pct", "second_pct"), lambda found: found.draw),
     _verdict("verdict", "bound (busiest_pct is at least 80), partly (at least 60: that unit, and waits) or latency",
              ("busiest_pct",), lambda found: found.verdict),

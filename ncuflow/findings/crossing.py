@@ -1,4 +1,4 @@
-"""The crossing: where, along a sweep, a kernel stops waiting and one of its units takes the most of its time.
+"""The crossing: where, along a sweep, a kernel stops being latency-bound and one of its units could limit it.
 
 Read off the limiter of each point, not off a model: between two neighbouring points of a line
 the verdict changes.
@@ -22,7 +22,7 @@ FEWEST = 3  # points of a line that say anything about where it crosses
 class Crossing:
     """One line of a sweep: all parameters but ``axis`` equal.
 
-    kind: crosses | always (a unit leads at each point) | never | mixed (falls back at a larger size);
+    kind: crosses | always (a unit could at each point) | never | mixed (falls back at a larger size);
     below, above: the neighbouring axis values, None where it does not cross; before, after: their
     limiters; ``after`` of a line that does not cross is the limiter of its largest point.
     """
