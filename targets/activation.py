@@ -160,7 +160,7 @@ TARGET = Target(
             what="one kernel instead of two",
             shown="apart, {bytes_analytic} are moved: the activation is written and read again; DRAM works {sol_dram_pct} of the "
             "longer kernel's time",
-            where=lambda f: f["fused"] == "off",
+            where="fused == 'off'",
             symbol=Symbol("act_and_mul_kernel", "activation.cuh"),
             change="`silu_and_mul`, `gelu_and_mul` or `gelu_tanh_and_mul` over both projections in one row",
             choice="activation_fused",
@@ -169,8 +169,8 @@ TARGET = Target(
         Opportunity(
             what="GELU by tanh",
             shown="{busiest_unit} works {busiest_pct} of the time, DRAM {sol_dram_pct}: erf costs more than the bytes do",
-            where=lambda f: f["variant"] == "gelu" and f["busiest_pct"] > f["sol_dram_pct"],
-            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            where="variant == 'gelu' and busiest_pct > sol_dram_pct",
+            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("act_and_mul_kernel", "activation.cuh"),
             change="`gelu_tanh_and_mul`, where the model was trained with it",
             how="the prices of both against SiLU",

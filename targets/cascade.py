@@ -243,7 +243,7 @@ TARGET = Target(
         Opportunity(
             what="the prefix once for all sequences",
             shown="{batch} sequences read {prefix} tokens of one prefix: L2 works {sol_l2_pct}, DRAM {sol_dram_pct}",
-            where=lambda f: f["variant"] == "flat",
+            where="variant == 'flat'",
             symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
             change="`MultiLevelCascadeAttentionWrapper` with the prefix as its first level",
             choice="cascade",
@@ -252,13 +252,10 @@ TARGET = Target(
             what="fa2 for a sequence's own level",
             shown="over all levels the tensor cores do {flops_tensor_counted} where {flops_analytic} are asked for: fa3's tile "
             "is 128 query rows, and a sequence's own level has one per head",
-            where=lambda f: (
-                f["variant"] == "cascade"
-                and f["main_kernel"] == "PrefillWithKVCacheKernel"
-                and f["flops_tensor_counted"] > 4 * f["flops_analytic"]
-            ),
+            where="variant == 'cascade' and main_kernel == 'PrefillWithKVCacheKernel' "
+            "and flops_tensor_counted > 4 * flops_analytic",
             # The own level is one kernel: the main one, or one of the others.
-            bound=lambda f: max(f["others_pct"], 100 - f["others_pct"]) / 100,
+            bound="max(others_pct, 100 - others_pct) / 100",
             symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
             change='build the wrapper of the last level with `backend="fa2"`: the constructor leaves it to FlashInfer\'s choice',
             how="pass a backend on in `cascade.py`, and compare two builds",
@@ -266,7 +263,7 @@ TARGET = Target(
         Opportunity(
             what="flat decode",
             shown="{kernel_count} kernels follow each other: levels, cleared outputs, a merge",
-            where=lambda f: f["variant"] == "cascade",
+            where="variant == 'cascade'",
             symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
             change="where few sequences share little: the prefix's pages in every page table",
             choice="cascade",

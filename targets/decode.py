@@ -210,10 +210,6 @@ def _reference(p: Params, q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> 
     return torch.cat(parts)
 
 
-def _grouped(p: Params) -> bool:
-    return bool(p["kv_heads"] < p["qo_heads"])
-
-
 def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     """Of DecodePlan: the KV cache is split where whole sequences leave the GPU room."""
     fa2.refuse_unknown(p)
@@ -345,10 +341,15 @@ TARGET = Target(
             "cores",
             "cuda",
             "tensor",
-            where=lambda p: not _grouped(p),
+            where="kv_heads == qo_heads",
         ),
         Choice(
-            "cores_grouped", "CUDA cores or tensor cores, GQA", "cores", "cuda", "tensor", _grouped
+            "cores_grouped",
+            "CUDA cores or tensor cores, GQA",
+            "cores",
+            "cuda",
+            "tensor",
+            "kv_heads < qo_heads",
         ),
         Choice("decode_backend", "fa2 or fa3 on tensor cores", "backend", "fa2", "fa3"),
         *uneven("decode"),
@@ -363,7 +364,7 @@ TARGET = Target(
             "split",
             "auto",
             "off",
-            where=lambda p: p["cores"] == "tensor",
+            where="cores == 'tensor'",
         ),
         Choice(
             "decode_pdl",
@@ -429,8 +430,8 @@ TARGET = Target(
             what="tensor cores for GQA",
             shown="{busiest_unit} works {busiest_pct} of the time and DRAM {sol_dram_pct}: CUDA cores multiply a KV "
             "token for each query head of its group",
-            where=lambda f: f["kv_heads"] < f["qo_heads"] and f["cores"] == "cuda",
-            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            where="kv_heads < qo_heads and cores == 'cuda'",
+            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
             change="`use_tensor_cores=True` (the default is False)",
             choice="cores_grouped",
@@ -438,13 +439,8 @@ TARGET = Target(
         Opportunity(
             what="a KV cache of 8 bits",
             shown="DRAM works {sol_dram_pct}: the cache's bytes take the time",
-            where=lambda f: (
-                f["kv"] == "same"
-                and f["backend"] != "fa3"
-                and f["limiter"] == "dram"
-                and f["sol_dram_pct"] >= 80  # else waits take much of the time as well
-            ),
-            bound=lambda f: 0.5,
+            where="kv == 'same' and backend != 'fa3' and limiter == 'dram' and sol_dram_pct >= 80",
+            bound="0.5",
             other_work=True,
             symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
             change="`plan(kv_data_type=torch.float8_e4m3fn)`, at the price of precision",
@@ -454,12 +450,8 @@ TARGET = Target(
             what="a CUDA graph",
             shown="the call takes the host {host_launch_us}, its kernels {time_hot_us}: launched one after another, "
             "the GPU waits",
-            where=lambda f: (
-                f["host_launch_us"] > f["time_hot_us"]
-                and f["launch"] == "eager"
-                and f["split"] == f["pdl"] == "auto"
-            ),
-            bound=lambda f: 1 - f["time_hot_us"] / f["step_us"],
+            where="host_launch_us > time_hot_us and launch == 'eager' and split == pdl == 'auto'",
+            bound="1 - time_hot_us / step_us",
             symbol=Symbol("CUDAGraphBatchDecodeWithPagedKVCacheWrapper", "decode.py"),
             change="capture the step with `CUDAGraphBatchDecodeWithPagedKVCacheWrapper`",
             choice="launch",
@@ -469,8 +461,8 @@ TARGET = Target(
             what="dependent launch of the merge",
             shown="with a split two kernels follow each other; the second starts {kernel_gap_us} after the first ends "
             "without programmatic dependent launch",
-            where=lambda f: f["pdl"] == "off" and f["merge_pct"] > 0,
-            bound=lambda f: (f["merge_pct"] + f["tail_pct"]) / 100,
+            where="pdl == 'off' and merge_pct > 0",
+            bound="(merge_pct + tail_pct) / 100",
             symbol=Symbol("BatchDecodeWithPagedKVCacheDispatched", "attention/decode.cuh"),
             change="leave `enable_pdl` at its default, on where the GPU has it",
             choice="decode_pdl",
@@ -479,16 +471,10 @@ TARGET = Target(
         Opportunity(
             what="no split",
             shown="the merge takes {merge_pct} of the kernels' time",
-            where=lambda f: (
-                f["merge_pct"] > 0
-                and f["cores"] == "tensor"
-                and f["batch"] * f["kv_heads"]
-                >= 0.9 * f["sm_count"]  # else unsplit blocks are too few
-                and f["split"] == "auto"
-                and f["launch"] == "eager"
-                and f["pdl"] == "auto"
-            ),
-            bound=lambda f: f["merge_pct"] / 100,
+            # with fewer sequences unsplit blocks are too few
+            where="merge_pct > 0 and cores == 'tensor' and split == pdl == 'auto' and launch == 'eager' "
+            "and batch * kv_heads >= 0.9 * gpu_sm_count",
+            bound="merge_pct / 100",
             symbol=Symbol(
                 "BatchDecodeWithPagedKVCacheWorkEstimationDispatched", "attention/scheduler.cuh"
             ),
@@ -499,8 +485,8 @@ TARGET = Target(
         Opportunity(
             what="a merge kernel for few chunks",
             shown="merging takes {merge_us}, {merge_pct} of the kernels' time; DRAM works {merge_dram_pct} of that",
-            where=lambda f: f["merge_pct"] > 0 and f["launch"] == "eager",
-            bound=lambda f: f["merge_pct"] / 100 * (1 - f["merge_dram_pct"] / 100),
+            where="merge_pct > 0 and launch == 'eager'",
+            bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
             symbol=Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
             change="more rows and heads in flight per block, where chunks are few",
             how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and compare two builds",
@@ -508,12 +494,8 @@ TARGET = Target(
         Opportunity(
             what="smaller chunks for short sequences",
             shown="the grid is {waves} waves: slots that no block fills take {blocks_pct} of the time",
-            where=lambda f: (
-                f["blocks_pct"] >= 20
-                and f["launch"] == "eager"
-                and f["split"] == f["pdl"] == "auto"
-            ),
-            bound=lambda f: f["blocks_pct"] / 100,
+            where="blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
+            bound="blocks_pct / 100",
             symbol=Symbol(
                 "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch", "attention/scheduler.cuh"
             ),

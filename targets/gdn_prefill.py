@@ -178,7 +178,7 @@ TARGET = Target(
         Opportunity(
             what="context parallelism as FlashInfer chooses it",
             shown="without it chunks follow one another: the grid is {waves} waves, missing blocks take {blocks_pct}",
-            where=lambda f: f["cp"] == "off",
+            where="cp == 'off'",
             symbol=Symbol("chunk_gated_delta_rule", "gdn_prefill.py"),
             change="leave `use_cp` at its default",
             choice="gdn_cp",
@@ -187,7 +187,7 @@ TARGET = Target(
         Opportunity(
             what="one kernel instead of context parallelism",
             shown="{kernel_count} kernels follow each other, where one does it all without",
-            where=lambda f: f["cp"] == "auto" and f["kernel_count"] > 1,
+            where="cp == 'auto' and kernel_count > 1",
             symbol=Symbol("chunk_gated_delta_rule", "gdn_prefill.py"),
             change="`use_cp=False` where sequences are short",
             choice="gdn_cp",

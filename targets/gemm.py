@@ -263,7 +263,7 @@ TARGET = Target(
             "variant",
             "mm",
             "bmm",
-            where=lambda p: p["backend"] in ("cublaslt", "cublas"),
+            where="backend in ('cublaslt', 'cublas')",
             ignoring=("dtype", "backend"),
         ),
         Choice(
@@ -272,7 +272,7 @@ TARGET = Target(
             "variant",
             "mm",
             "blockscale",
-            where=lambda p: p["backend"] in ("cublaslt", "deepgemm"),
+            where="backend in ('cublaslt', 'deepgemm')",
             ignoring=("dtype", "backend"),
         ),
     ),
@@ -280,7 +280,7 @@ TARGET = Target(
         Opportunity(
             what="Hopper's kernel for segments",
             shown="Ampere's instruction (HMMA) runs {tensor_tflops_counted}, {tflops_fraction_counter} of what it can",
-            where=lambda f: f["backend"] == "sm80",
+            where="backend == 'sm80'",
             symbol=Symbol("SegmentGEMMWrapper", "gemm/gemm_base.py"),
             change='`SegmentGEMMWrapper(backend="sm90")`; the default `"auto"` takes it on compute capability 9',
             choice="gemm_segment",
@@ -289,8 +289,8 @@ TARGET = Target(
         Opportunity(
             what="a kernel for few rows",
             shown="{m} rows: the weight is read for little work, DRAM works {sol_dram_pct}; the grid is {waves} waves",
-            where=lambda f: f["backend"] == "cublaslt" and f["m"] <= 16,
-            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            where="backend == 'cublaslt' and m <= 16",
+            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
             change='`mm_bf16(backend="tinygemm")`',
             choice="gemm_tiny",
@@ -298,8 +298,8 @@ TARGET = Target(
         Opportunity(
             what="a CUDA graph",
             shown="the call takes the host {host_launch_us}, its kernels {time_hot_us}: one after another, the GPU waits",
-            where=lambda f: f["host_launch_us"] > f["time_hot_us"],
-            bound=lambda f: 1 - f["time_hot_us"] / f["step_us"],
+            where="host_launch_us > time_hot_us",
+            bound="1 - time_hot_us / step_us",
             symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
             change="capture the step, or call with `skip_check=True`",
             how="`torch.cuda.graph` around the calls of a step, and its replay against them",
@@ -308,7 +308,7 @@ TARGET = Target(
         Opportunity(
             what="a weight of 8 bits",
             shown="DRAM works {sol_dram_pct}, the tensor pipe {tensor_pipe_elapsed_pct}; of {bytes_analytic} the weight is most",
-            where=lambda f: f["backend"] == "cublaslt" and f["sol_dram_pct"] > 50,
+            where="backend == 'cublaslt' and sol_dram_pct > 50",
             symbol=Symbol("bmm_fp8", "gemm/gemm_base.py"),
             change="`bmm_fp8` with a scale per tensor, at the price of precision",
             choice="gemm_fp8",

@@ -121,8 +121,8 @@ TARGET = Target(
         Opportunity(
             what="larger pages",
             shown="each token looks up a page of its own; DRAM works {sol_dram_pct}",
-            where=lambda f: f["page_size"] == 1,
-            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            where="page_size == 1",
+            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("AppendPagedKVCacheKernel", "page.cuh"),
             change="`page_size=16`",
             choice="append_page",
@@ -132,7 +132,7 @@ TARGET = Target(
             what="appending in the kernel before",
             shown="the call moves {bytes_analytic} and computes nothing; launching takes the host {host_launch_us}, the kernel "
             "{time_hot_us}",
-            where=lambda f: f["append_len"] == 1,
+            where="append_len == 1",
             symbol=Symbol("AppendPagedKVCacheKernel", "page.cuh"),
             change="`rope_quantize_fp8_append_paged_kv_cache` rotates, rounds and appends at once, into a cache of fp8",
             how="its point in the sweep `apis` against RoPE and append one after the other",

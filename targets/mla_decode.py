@@ -7,7 +7,6 @@ heads. The latent is both key and value, so it is read once.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
@@ -110,14 +109,6 @@ def module_arguments(p: Params) -> tuple[Any, ...]:
     return (attention.resolved(p["backend"]), *dtypes, torch.int32, LATENT, POSITION, False)
 
 
-def _of_own_sequences(f: Mapping[str, Any]) -> float:
-    """What is left to save of a step, of 1, where a rank has all heads of its own sequences: as much arithmetic on
-    fewer bytes."""
-    moved = f["bytes_analytic"] * f["heads"] / HEADS / f["ceiling_dram_gbs_measured"] * 1e-3
-    computed = f["flops_analytic"] / f["ceiling_tensor_tflops_measured"] * 1e-6
-    return 1 - float(max(moved, computed) / f["time_cold_us"])
-
-
 def _reference(
     q: Tensor, q_pe: Tensor, cache: Tensor, cache_pe: Tensor, table: PageTable
 ) -> Tensor:
@@ -207,7 +198,7 @@ TARGET = Target(
             what="fa3 instead of fa2",
             shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its instruction "
             "(HMMA) can, not a warpgroup's; DRAM works {sol_dram_pct}",
-            where=lambda f: f["backend"] == "fa2",
+            where="backend == 'fa2'",
             symbol=Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh"),
             change='`backend="fa3"`, on compute capability 9.0',
             choice="mla_backend",
@@ -215,8 +206,8 @@ TARGET = Target(
         Opportunity(
             what="larger pages",
             shown="with a token per page every row of a tile has an address of its own: latency takes {latency_pct}",
-            where=lambda f: f["page_size"] == 1,
-            bound=lambda f: f["latency_pct"] / 100,
+            where="page_size == 1",
+            bound="latency_pct / 100",
             symbol=Symbol("MLAPlan", "attention/scheduler.cuh"),
             change="`page_size=64`",
             choice="mla_page",
@@ -226,8 +217,10 @@ TARGET = Target(
             what="fewer tensor-parallel ranks",
             shown="with {heads} heads the cache is read for little work: DRAM works {sol_dram_pct}, the tensor pipe "
             "{tensor_pipe_elapsed_pct}",
-            where=lambda f: f["heads"] <= 16 and f["sol_dram_pct"] > 50,
-            bound=_of_own_sequences,
+            where="heads <= 16 and sol_dram_pct > 50",
+            # as much arithmetic on fewer bytes: a rank has all heads of its own sequences
+            bound=f"1 - max(bytes_analytic * heads / {HEADS} / ceiling_dram_gbs_measured * 1e-3, "
+            "flops_analytic / ceiling_tensor_tflops_measured * 1e-6) / time_cold_us",
             other_work=True,
             symbol=Symbol("MLAPlan", "attention/scheduler.cuh"),
             change="share out sequences over the ranks instead of heads: a rank reads its own sequences' cache, for all heads",

@@ -407,7 +407,7 @@ TARGET = Target(
             "page_size",
             16,
             1,
-            where=lambda p: bool(p["layout"] == "paged"),
+            where="layout == 'paged'",
         ),
         Choice("prefill_split", "KV cache split over blocks or not", "split", "auto", "off"),
         Choice(
@@ -462,10 +462,7 @@ TARGET = Target(
             shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its "
             "instruction (HMMA) can, "
             "not a warpgroup's; schedulers issue in {issue_active} of the cycles",
-            where=lambda f: (
-                (f["backend"], f["split"], f["kv"]) == ("fa2", "auto", "same")
-                and not f["merge_pct"] > 0
-            ),
+            where="backend == 'fa2' and split == 'auto' and kv == 'same'",
             symbol=Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
             change='`backend="fa3"`; the default `"auto"` takes it on compute capability 9.0',
             choice="backend",
@@ -473,14 +470,8 @@ TARGET = Target(
         Opportunity(
             what="queries, keys and values of 8 bits",
             shown="the tensor pipe works {tensor_pipe_elapsed_pct}, at half the rate that it has for 8 bits",
-            where=lambda f: (
-                f["backend"] == "fa3"
-                and f["dtype"] == "f16"
-                and f["kv"] == "same"
-                and f["soft_cap"] == 0
-                and f["limiter"] == "tensor"
-            ),
-            bound=lambda f: 0.5,
+            where="backend == 'fa3' and dtype == 'f16' and kv == 'same' and soft_cap == 0 and limiter == 'tensor'",
+            bound="0.5",
             other_work=True,
             symbol=Symbol(
                 "FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"
@@ -492,8 +483,8 @@ TARGET = Target(
             what="no split of a short KV",
             shown="the merge of the split takes {merge_pct} of the kernels' time ({merge_us}); "
             "attention alone holds {waves} waves",
-            where=lambda f: f["merge_pct"] > 0 and f["split"] == "auto",
-            bound=lambda f: f["merge_pct"] / 100,
+            where="merge_pct > 0 and split == 'auto'",
+            bound="merge_pct / 100",
             symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
             change="`plan(disable_split_kv=True)` where KV is about as short as a chunk",
             choice="prefill_split",
@@ -504,8 +495,8 @@ TARGET = Target(
             shown="merging takes {merge_us}, in which DRAM works {merge_dram_pct} and instruction issue "
             "{merge_issue_pct}: a block merges one row of one head at a time, with a "
             "thread row for each chunk, most of which hold none",
-            where=lambda f: f["merge_pct"] > 0,
-            bound=lambda f: f["merge_pct"] / 100 * (1 - f["merge_dram_pct"] / 100),
+            where="merge_pct > 0",
+            bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
             symbol=Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
             change="give idle thread rows other rows and heads, as `MergeStatesKernel` does",
             how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and compare two builds",
@@ -513,12 +504,8 @@ TARGET = Target(
         Opportunity(
             what="chunks of 16 pages",
             shown="launch and tail take {tail_pct} of the time, missing blocks {blocks_pct}",
-            where=lambda f: (
-                f["backend"] == "fa2"
-                and f["split"] == "auto"
-                and f["tail_pct"] + f["blocks_pct"] > 20
-            ),
-            bound=lambda f: (f["tail_pct"] + f["blocks_pct"]) / 100,
+            where="backend == 'fa2' and split == 'auto' and tail_pct + blocks_pct > 20",
+            bound="(tail_pct + blocks_pct) / 100",
             symbol=Symbol("PrefillBinarySearchKVChunkSize", "attention/scheduler.cuh"),
             change="`plan(fixed_split_size=16)`",
             choice="prefill_chunk",
@@ -529,8 +516,8 @@ TARGET = Target(
             shown="pages are gathered by a producer warpgroup with cp.async, with no TMA, and CTA_KV is smaller: "
             "issue active is {issue_active}, "
             "the tensor pipe works {tensor_pipe_elapsed_pct}",
-            where=lambda f: f["backend"] == "fa3" and f["layout"] == "paged",
-            bound=lambda f: f["latency_pct"] / 100,
+            where="backend == 'fa3' and layout == 'paged'",
+            bound="latency_pct / 100",
             symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
             change="prefill new tokens through `BatchPrefillWithRaggedKVCacheWrapper` before they are appended to the cache",
             choice="layout",
@@ -539,10 +526,8 @@ TARGET = Target(
             what="TMA for pages",
             shown="the tensor pipe works {tensor_pipe_elapsed_pct}, latency takes {latency_pct} of the time, issue active is "
             "{issue_active}",
-            where=lambda f: (
-                f["backend"] == "fa3" and f["layout"] == "paged" and f["page_size"] >= 16
-            ),
-            bound=lambda f: f["latency_pct"] / 100,
+            where="backend == 'fa3' and layout == 'paged' and page_size >= 16",
+            bound="latency_pct / 100",
             symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
             change="load whole pages by TMA, which frees registers of the producer",
             how="a collective main loop with a TMA descriptor over pages; what contiguous K and V bring is what to "
@@ -551,10 +536,8 @@ TARGET = Target(
         Opportunity(
             what="q·k summed in float16",
             shown="{registers} registers per thread allow {theoretical_occupancy_pct} occupancy; latency takes {latency_pct}",
-            where=lambda f: (
-                f["backend"] == "fa2" and f["dtype"] == "f16" and f["limiter"] == "latency"
-            ),
-            bound=lambda f: f["latency_pct"] / 100,
+            where="backend == 'fa2' and dtype == 'f16' and limiter == 'latency'",
+            bound="latency_pct / 100",
             symbol=Symbol("compute_qk", "attention/prefill.cuh"),
             change="`plan(use_fp16_qk_reduction=True)`, at the price of precision",
             choice="qk",
@@ -562,8 +545,8 @@ TARGET = Target(
         Opportunity(
             what="more requests in one plan()",
             shown="the grid is {waves} waves: slots that no block fills take {blocks_pct} of the time",
-            where=lambda f: f["blocks_pct"] >= 20 and f["batch"] == 1 and f["split"] == "auto",
-            bound=lambda f: f["blocks_pct"] / 100,
+            where="blocks_pct >= 20 and batch == 1 and split == 'auto'",
+            bound="blocks_pct / 100",
             symbol=Symbol("PrefillPlan", "attention/scheduler.cuh"),
             change="batch the prefills of several requests (`qo_indptr`)",
             how="points with a larger `batch` in the sweep, time per sequence",

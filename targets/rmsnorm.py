@@ -462,7 +462,7 @@ TARGET = Target(
         Opportunity(
             what="the fused add",
             shown="two kernels move {bytes_analytic}, of which the sum is written by one and read again by the other",
-            where=lambda f: f["variant"] == "add_then_rmsnorm" and f["norm"] == "auto",
+            where="variant == 'add_then_rmsnorm' and norm == 'auto'",
             symbol=Symbol("FusedAddRMSNormKernel", "norm.cuh"),
             change="`fused_add_rmsnorm(x, residual, weight)`",
             choice="fused",
@@ -471,9 +471,9 @@ TARGET = Target(
             what="shared memory without bank conflicts",
             shown="{smem_bank_conflicts} bank conflicts: a thread keeps its fp32 values side by side, so that the "
             "16-byte accesses of a warp stride over the banks",
-            where=lambda f: f["variant"] == "fused_add_rmsnorm",
+            where="variant == 'fused_add_rmsnorm'",
             # each is a further cycle of an SM's data pipe, if nothing else hides it
-            bound=lambda f: f["smem_bank_conflicts"] / f["sm_count"] / f["cycles_elapsed"],
+            bound="smem_bank_conflicts / gpu_sm_count / cycles_elapsed",
             symbol=Symbol("FusedAddRMSNormKernel", "norm.cuh"),
             change="store `x_vec` in slices of four values, `thread_id` fastest, or keep it in registers where a row fits",
             how="change `smem_x` in `FusedAddRMSNormKernel`, and compare two builds",
@@ -481,8 +481,8 @@ TARGET = Target(
         Opportunity(
             what="the CuTe DSL norms",
             shown="{busiest_unit} works {busiest_pct} of the time, DRAM {sol_dram_pct}",
-            where=lambda f: f["norm"] == "cuda" and f["busiest_pct"] >= 50,
-            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            where="norm == 'cuda' and busiest_pct >= 50",
+            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("rmsnorm", "norm/__init__.py"),
             change="`pip install nvidia-cutlass-dsl`, and no `FLASHINFER_USE_CUDA_NORM=1`",
             choice="norm",
@@ -493,12 +493,8 @@ TARGET = Target(
             what="fewer instructions per element",
             shown="{busiest_unit} works {busiest_pct} of the time, DRAM {sol_dram_pct}: instructions are issued for "
             "longer than bytes are moved",
-            where=lambda f: (
-                f["busiest_unit"] == "issue"
-                and f["limiter"] == "issue"
-                and f["norm"] == f["pdl"] == "auto"
-            ),
-            bound=lambda f: 1 - f["second_pct"] / 100,
+            where="busiest_unit == 'issue' and limiter == 'issue' and norm == pdl == 'auto'",
+            bound="1 - second_pct / 100",
             symbol=Symbol("RMSNormKernel", "norm.cuh"),
             change="keep a row in registers between the two passes instead of loading it twice",
             how="change the second loop of `RMSNormKernel`, and compare two builds",
@@ -506,8 +502,8 @@ TARGET = Target(
         Opportunity(
             what="dependent launch",
             shown="launch and tail take {tail_pct} of the time: without it a launch waits for the end of the one before",
-            where=lambda f: f["pdl"] == "off",
-            bound=lambda f: f["tail_pct"] / 100,
+            where="pdl == 'off'",
+            bound="tail_pct / 100",
             symbol=Symbol("RMSNorm", "norm.cuh"),
             change="leave `enable_pdl` at its default, on where the GPU has it",
             choice="norm_pdl",

@@ -336,8 +336,8 @@ TARGET = Target(
             shown="{main_kernel} works out the angles of a token for each head again: {flops_counted} where the "
             "sequential kernel needs them once; "
             "{busiest_unit} works {busiest_pct}, DRAM {sol_dram_pct}",
-            where=lambda f: f["main_kernel"] == "BatchQKApplyRotaryPosIdsHeadParallelismKernel",
-            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            where="main_kernel == 'BatchQKApplyRotaryPosIdsHeadParallelismKernel'",
+            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("BatchQKApplyRotaryPosIds", "pos_enc.cuh"),
             change="call `apply_llama31_rope_pos_ids_inplace` with `rope_scale=1` and the model's `rope_theta`: at "
             "scale 1 its smoothing cancels, and it splits heads "
@@ -348,8 +348,8 @@ TARGET = Target(
         Opportunity(
             what="the cos/sin cache",
             shown="{flops_counted} for {flops_analytic} of rotation; {busiest_unit} works {busiest_pct}, DRAM {sol_dram_pct}",
-            where=lambda f: f["variant"] == "rope_pos_ids",
-            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            where="variant == 'rope_pos_ids'",
+            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("BatchQKApplyRotaryPosIdsCosSinCache", "pos_enc.cuh"),
             change="`apply_rope_with_cos_sin_cache_inplace`, while DRAM is not the limit",
             choice="rope_cache",
@@ -357,8 +357,8 @@ TARGET = Target(
         Opportunity(
             what="positions by offsets",
             shown="{flops_counted} for {flops_analytic} of rotation; {busiest_unit} works {busiest_pct}, DRAM {sol_dram_pct}",
-            where=lambda f: f["variant"] == "rope_pos_ids",
-            bound=lambda f: 1 - f["sol_dram_pct"] / 100,
+            where="variant == 'rope_pos_ids'",
+            bound="1 - sol_dram_pct / 100",
             symbol=Symbol("BatchQKApplyRotaryKernel", "pos_enc.cuh"),
             change="`apply_rope_inplace(q, k, indptr, offsets)`, where positions are consecutive",
             choice="rope_positions",
@@ -366,8 +366,8 @@ TARGET = Target(
         Opportunity(
             what="in place",
             shown="the call also allocates two tensors: the host takes {host_launch_us}, the GPU {time_hot_us}",
-            where=lambda f: not f["inplace"] and f["host_launch_us"] > f["time_hot_us"],
-            bound=lambda f: 1 - f["time_hot_us"] / f["step_us"],
+            where="not inplace and host_launch_us > time_hot_us",
+            bound="1 - time_hot_us / step_us",
             symbol=Symbol("apply_rope_with_cos_sin_cache_inplace", "rope.py"),
             change="the `_inplace` functions, where the unrotated tensors are not needed again",
             choice="rope_inplace",
@@ -377,8 +377,8 @@ TARGET = Target(
         Opportunity(
             what="a CUDA graph, or fusion into the cache append",
             shown="the call takes the host {host_launch_us}, its kernel {time_hot_us}",
-            where=lambda f: f["inplace"] and f["host_launch_us"] > f["time_hot_us"],
-            bound=lambda f: 1 - f["time_hot_us"] / f["step_us"],
+            where="inplace and host_launch_us > time_hot_us",
+            bound="1 - time_hot_us / step_us",
             symbol=Symbol("apply_rope_with_cos_sin_cache_inplace", "rope.py"),
             change="capture the layer in a CUDA graph",
             how="`torch.cuda.graph` around the layer: the decode chapter has what a graph brings there",

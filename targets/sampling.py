@@ -230,7 +230,7 @@ TARGET = Target(
         Opportunity(
             what="sampling from logits",
             shown="probabilities take {time_cold_us} of softmax before a token is drawn from them",
-            where=lambda f: f["variant"] == "softmax",
+            where="variant == 'softmax'",
             other_work=True,  # the softmax goes
             symbol=Symbol("SamplingFromLogitsKernel", "sampling.cuh"),
             change="`sampling_from_logits` (Gumbel-max), which needs no softmax",
@@ -239,8 +239,8 @@ TARGET = Target(
         Opportunity(
             what="more sequences in one call",
             shown="the grid of `{main_kernel}` is {waves} waves: slots that no block fills take {blocks_pct} of its time",
-            where=lambda f: f["blocks_pct"] >= 20 and f["batch"] > 1,
-            bound=lambda f: f["blocks_pct"] / 100 * (1 - f["others_pct"] / 100),
+            where="blocks_pct >= 20 and batch > 1",
+            bound="blocks_pct / 100 * (1 - others_pct / 100)",
             symbol=Symbol("softmax", "sampling.py"),
             change="sample the sequences of several engines in one call",
             how="points with a larger `batch` in the sweep, time per sequence",

@@ -27,9 +27,9 @@ class Room(NamedTuple):
 FLOORS = (
     (
         Room(
-            "io process private origin record model format parquet",
+            "io process private origin record model format parquet expression",
             "a file, a child process, a record",
-            "atomic writes, one-line errors, a minimal environment, installed versions, the records that rooms hand each other",
+            "atomic writes, one-line errors, a minimal environment, installed versions, expressions, records of the rooms",
             "the rooms",
         ),
     ),
@@ -82,7 +82,7 @@ FLOORS = (
         Room(
             "findings",
             "a finding",
-            "tables → columns, limits, stalls, noise, sanity",
+            "tables → columns, the scope of a point, limits, stalls, noise, sanity, what to change",
             "formats of tools, prose",
         ),
     ),
@@ -91,7 +91,7 @@ FLOORS = (
         Room(
             "claims",
             "a claim",
-            "a statement, its source, its scope, the expression that decides it",
+            "a statement, its source, the points that it is about, the expression that decides it",
             "prose of pages",
             "`claims/*.yaml`",
         ),

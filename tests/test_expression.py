@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from ncuflow.claims.expression import ExpressionError, evaluate, names
+from ncuflow.expression import ExpressionError, evaluate, names
 
 
 @pytest.mark.parametrize(

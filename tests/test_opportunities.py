@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 from conftest import DEFAULT
 
 from ncuflow.findings import stored
-from ncuflow.findings.opportunities import Facts, found, room
+from ncuflow.findings.opportunities import found, room, said
+from ncuflow.findings.scope import Scope
 from ncuflow.io import read_json
 from ncuflow.pages.markdown.opportunities import _row, brought, place, rows
 from ncuflow.target.contract import Choice, Opportunity, Symbol, Target
 
 
 def declared(**more: Any) -> Opportunity:
+    usual = {"shown": "busy {busiest_pct}", "where": "side == 'a'", "choice": "ab"}
     return Opportunity(
-        what="b", shown="busy {busiest_pct}", where=lambda f: f["side"] == "a", symbol=Symbol("f", "x.cuh"),
-        change="take b", **{"choice": "ab"} | more,
+        what="b", symbol=Symbol("f", "x.cuh"), change="take b", **usual | more,
     )  # fmt: skip
 
 
@@ -34,9 +34,10 @@ def point(side: str, cold: float, grid: str = "1,1,1", **columns: Any) -> dict[s
     measurement = {
         "time_cold_us": cold, "time_hot_us": cold, "host_launch_us": 1.0, "bytes_analytic": 1e6, "flops_analytic": 0,
         "ceiling_dram_gbs_measured": 1000.0, "ceiling_tensor_tflops_measured": 1.0, "busiest_pct": 40.0, "plan_us": 10.0,
+        "limiter": None, "draw": None,
     }  # fmt: skip
     kernel = {
-        "name": "k", "demangled": "k", "grid": grid, "duration_ns": 1.0, "metrics": {}, "breakdown": [],
+        "name": "k", "demangled": "k", "grid": grid, "duration_ns": 1.0, "metrics": {}, "breakdown": [], "stalls": [],
     }  # fmt: skip
     return {
         "point": f"t/{side}", "params": {"side": side}, "status": "ok", "reason": None, "info": {}, "kernels": [kernel],
@@ -69,31 +70,31 @@ def turns(
 
 
 def test_what_a_trial_brought_stands_beside_its_bound() -> None:
-    (one,) = found(of(point("a", 4.0), point("b", 2.0)), target(declared(bound=lambda f: 0.7)))
+    (one,) = found(of(point("a", 4.0), point("b", 2.0)), target(declared(bound="0.7")))
     assert one.price and one.price.change == pytest.approx(-0.5) and one.saved == pytest.approx(0.5)
     assert (one.most, one.room) == (pytest.approx(0.7), pytest.approx(0.75))
 
 
 def test_no_bound_is_above_the_room() -> None:
     """A megabyte at 1 000 GB/s takes a µs, and of 2 µs no change leaves less."""
-    (one,) = found(of(point("a", 2.0)), target(declared(bound=lambda f: 0.9)))
+    (one,) = found(of(point("a", 2.0)), target(declared(bound="0.9")))
     assert one.most == one.room == pytest.approx(0.5)
-    assert not found(of(point("a", 1.0)), target(declared(bound=lambda f: 0.9)))
+    assert not found(of(point("a", 1.0)), target(declared(bound="0.9")))
 
 
 def test_the_room_is_for_the_work_that_is_left() -> None:
-    less = Facts(point("b", 1.0, bytes_analytic=1e5)["measurement"])
-    before = Facts(point("a", 2.0)["measurement"])
+    less = Scope(point("b", 1.0, bytes_analytic=1e5)["measurement"])
+    before = Scope(point("a", 2.0)["measurement"])
     assert room(before, less, "time_cold_us") == pytest.approx(0.95)
-    step = before | {"time_hot_us": 3.0, "step_us": 4.0}
-    assert room(Facts(step), less, "step_us") == pytest.approx(0.25)
+    step = before.with_values(time_hot_us=3.0, step_us=4.0)
+    assert room(step, less, "step_us") == pytest.approx(0.25)
 
 
 def test_the_roofs_of_a_launch_bound_no_change_that_does_other_work() -> None:
     """Of 2 µs for a megabyte at 1 000 GB/s half is left, but not where the megabyte is not moved."""
     (one,) = found(of(point("a", 2.0)), target(declared(other_work=True)))
     assert one.most == one.room == 1.0
-    (one,) = found(of(point("a", 2.0)), target(declared(other_work=True, bound=lambda f: 0.9)))
+    (one,) = found(of(point("a", 2.0)), target(declared(other_work=True, bound="0.9")))
     assert one.most == 0.9
 
 
@@ -164,8 +165,10 @@ def test_the_room_of_a_step_is_that_of_the_process_that_timed_it() -> None:
 
 
 def test_what_is_not_known_meets_no_condition() -> None:
-    assert math.isnan(Facts()["waves"]) and not Facts()["waves"] >= 0
-    assert Facts(busiest_pct=41.7).said("{busiest_pct}, {waves}") == "42 %, –"
+    unknown = Scope({"side": "a", "busiest_pct": 41.7}, frozenset({"waves"}))
+    for where in ("waves >= 0", "waves < 0", "not waves >= 0"):
+        assert not found(of(point("a", 4.0)), target(declared(where=where)))
+    assert said(declared(shown="{busiest_pct}, {waves}"), unknown) == "42 %, –"
 
 
 def test_a_symbol_is_found_in_the_index_or_is_its_file() -> None:

@@ -8,7 +8,6 @@ import json
 import math
 import re
 import shlex
-import string
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,14 +27,13 @@ from results_data import results as made_results
 
 from ncuflow.cli import dispatch
 from ncuflow.evidence.points import NO_KERNEL
-from ncuflow.findings.columns import COLUMNS
+from ncuflow.expression import evaluate, names, placeholders
 from ncuflow.findings.jit import summary
 from ncuflow.findings.kernelname import Decoder
-from ncuflow.findings.opportunities import UNITS, Facts
+from ncuflow.findings.scope import Scope, possible_names
 from ncuflow.io import write_json
 from ncuflow.pages.markdown.guide_kernels import parameter_tables
 from ncuflow.pages.markdown.pages import Findings, render
-from ncuflow.parsers.registry import METRICS
 from ncuflow.source.index import Package
 from ncuflow.source.index import index as source_index
 from ncuflow.sweep import points as sweep
@@ -105,13 +103,17 @@ def test_a_target_has_all_its_parts(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_opportunity_is_tried_by_a_price_or_says_how_and_names_what_is_known(name: str) -> None:
     target = load(name)
-    measured = {column.name for column in COLUMNS} | set(METRICS) | UNITS.keys() | {"sm_count"}
+    measured = possible_names({"target": name, "points": []})  # type: ignore[typeddict-item]
     for one in target.opportunities:
         assert bool(one.how) != bool(one.choice)
         assert not one.choice or one.choice in {choice.key for choice in target.prices}
-        named = {field for _, field, _, _ in string.Formatter().parse(one.shown) if field}
-        assert named <= measured | target.parameters.keys(), named - measured
-        assert not one.where(Facts())  # nothing is known, nothing is advised
+        for text in (one.where, one.bound, *placeholders(one.shown)):
+            assert set(names(text)) <= measured, set(names(text)) - measured
+        assert (
+            evaluate(one.where, Scope({}, measured)) is None
+        )  # nothing is known, nothing is advised
+    for choice in target.prices:
+        assert set(names(choice.where)) <= target.parameters.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -255,6 +257,7 @@ def test_a_prefill_and_decodes_apart_are_bound_by_the_sum_of_their_roofs() -> No
     """They do not overlap: what fa3 can save against POD is less than the roofs of both together leave."""
     pod = load("pod")
     known = pod.parameters | {
+        "itemsize": 2,
         "time_cold_us": 200.0,
         "ceiling_tensor_tflops_measured": 800.0,
         "ceiling_dram_gbs_measured": 4000.0,
@@ -262,9 +265,9 @@ def test_a_prefill_and_decodes_apart_are_bound_by_the_sum_of_their_roofs() -> No
     bound = next(one.bound for one in pod.opportunities if one.turned)
     chunk = 2 * 1024 * 1024 * 32 * 128 / 800e6  # µs of tensor cores, longer than its 21 MB
     decodes = 2 * 2 * 128 * (32 * 32 + 32 * 4096 * 8) / 4000e3  # µs of DRAM
-    assert bound(known) == pytest.approx(1 - (chunk + decodes) / 200)
+    assert evaluate(bound, known) == pytest.approx(1 - (chunk + decodes) / 200)
     roofs = pod.work(pod.parameters).bytes / 4000e3
-    assert bound(known) < 1 - roofs / 200
+    assert evaluate(bound, known) < 1 - roofs / 200
 
 
 @pytest.mark.parametrize(

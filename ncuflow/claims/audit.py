@@ -12,16 +12,15 @@ rules.
 from __future__ import annotations
 
 import argparse
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ncuflow import expression
 from ncuflow.claims import files
 from ncuflow.claims.decision import Outcome, decide_over
 from ncuflow.claims.evidence import Grounds, Unanswered, load, select
-from ncuflow.claims.expression import ExpressionError, Functions, evaluate, names
 from ncuflow.claims.model import Claim
 from ncuflow.claims.record import (
     CONFIRMED,
@@ -32,15 +31,14 @@ from ncuflow.claims.record import (
     Record,
     same_gpu,
 )
-from ncuflow.claims.scope import Scope
+from ncuflow.expression import ExpressionError, evaluate, names, placeholders
 from ncuflow.findings.join import architecture
+from ncuflow.findings.scope import Scope
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import Provenance
 
 UNDECIDABLE = "No measurement of this pipeline decides it"
-_PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
-_FORMAT = re.compile(r"[-+,]?\d{0,2}(\.\d{1,2})?[a-zA-Z%]?")  # a width of 10⁹ would fill the memory
 
 
 def judge(claim: Claim, evidence: Grounds) -> Record:
@@ -121,41 +119,18 @@ def _reasons(claim: Claim, found: Outcome, verdict: str, evidence: Grounds) -> s
         verdict=verdict,
     )
     said = [
-        _filled(reason.say, scope, functions, claim)
+        expression.said(reason.say, _forgiving(scope, claim, *placeholders(reason.say)), functions)
         for reason in claim.reasons
-        if evaluate(reason.when, _forgiving(reason.when, scope, claim), functions) is True
+        if evaluate(reason.when, _forgiving(scope, claim, reason.when), functions) is True
     ]
     return " ".join(text.strip() for text in said if text)
 
 
-def _forgiving(text: str, scope: Scope, claim: Claim) -> Scope:
+def _forgiving(scope: Scope, claim: Claim, *texts: str) -> Scope:
     """Of a claim with several decisions a reason may name what only another one has: it is unknown."""
     if len(claim.decide) == 1:
         return scope
-    return scope.with_values(**{name: scope.get(name) for name in names(text)})
-
-
-def _filled(text: str, scope: Scope, functions: Functions, claim: Claim) -> str | None:
-    """``{expression:format}`` replaced by its value; None where a value is unknown."""
-    parts: list[str] = []
-    end = 0
-    for match in _PLACEHOLDER.finditer(text):
-        value = evaluate(match[1], _forgiving(match[1], scope, claim), functions)
-        if value is None:
-            return None
-        parts += [text[end : match.start()], _formatted(value, match)]
-        end = match.end()
-    return "".join([*parts, text[end:]])
-
-
-def _formatted(value: Any, placeholder: re.Match[str]) -> str:
-    wanted = placeholder[2] or ""
-    if not _FORMAT.fullmatch(wanted):
-        raise ExpressionError(f"{placeholder[0]}: {wanted!r} is not a format such as .1f")
-    try:
-        return format(value, wanted)
-    except (TypeError, ValueError) as error:
-        raise ExpressionError(f"{placeholder[0]}: {error}") from None
+    return scope.with_values(**{name: scope.get(name) for text in texts for name in names(text)})
 
 
 def _plain(found: Outcome, provenance: Provenance | None) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from ncuflow.claims.evidence import Unanswered
-from ncuflow.claims.expression import ExpressionError, Functions, evaluate, names
 from ncuflow.claims.model import Claim, Decision
-from ncuflow.claims.scope import Scope
+from ncuflow.expression import ExpressionError, Functions, evaluate, names
+from ncuflow.findings.scope import Scope
 
 Answer = bool | int | float
 Known = tuple[Scope, Answer]

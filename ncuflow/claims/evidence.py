@@ -9,20 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from ncuflow.claims.expression import Functions, evaluate
 from ncuflow.claims.model import Claim, Decision, Selection
-from ncuflow.claims.scope import (
-    Origin,
-    Scope,
-    Turned,
-    machine_scope,
-    paired,
-    point_scope,
-    possible_names,
-    turned,
-)
+from ncuflow.claims.paired import Turned, paired, turned
 from ncuflow.claims.source_facts import SourceFacts
+from ncuflow.expression import Functions, evaluate
 from ncuflow.findings import sanity, stored
+from ncuflow.findings.scope import Origin, Scope, machine_scope, point_scope, possible_names
 from ncuflow.model import Ceilings, Provenance, Results
 
 Jit = dict[str, Any]  # what was measured of the JIT, by module

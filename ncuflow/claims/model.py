@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from ncuflow.claims.expression import names
+from ncuflow.expression import names
 from ncuflow.target import contract as target
 
 

@@ -27,10 +27,10 @@ from ncuflow.claims.decision import Answer, expected, margins, value_at
 from ncuflow.claims.evidence import Grounds, Unanswered, select
 from ncuflow.claims.model import Claim, Decision
 from ncuflow.claims.record import NOT_TESTABLE
-from ncuflow.claims.scope import Scope
 from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import architecture
+from ncuflow.findings.scope import Scope
 from ncuflow.io import read_json, write_json
 from ncuflow.model import Results
 

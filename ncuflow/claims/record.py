@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncuflow.claims.decision import Answer, Expected, Outcome, expected
-from ncuflow.claims.expression import names
 from ncuflow.claims.model import Claim
-from ncuflow.claims.scope import Origin
+from ncuflow.expression import names
 from ncuflow.findings.join import architecture
+from ncuflow.findings.scope import Origin
 from ncuflow.model import Provenance
 
 CONFIRMED, REFUTED = "confirmed", "refuted"

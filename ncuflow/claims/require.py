@@ -23,7 +23,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from ncuflow.claims import expression, files
+from ncuflow import expression
+from ncuflow.claims import files
 from ncuflow.findings import stored
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.io import CommandError, conforming

@@ -11,44 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ncuflow import expression
 from ncuflow import format as fmt
+from ncuflow.expression import evaluate, holds
 from ncuflow.findings import choices, limiter
 from ncuflow.findings.choices import STEP, Price
 from ncuflow.findings.columns import COLUMNS
-from ncuflow.findings.join import is_merge, main_kernel, ratio, total
+from ncuflow.findings.scope import Scope, point_scope, possible_names
 from ncuflow.model import Point, Results
 from ncuflow.parsers.registry import METRICS
 from ncuflow.target.contract import Choice, Opportunity, Target, known
 
 LEAST = 0.01  # of the time: what can bring less is no opportunity
 MUCH = 0.1  # of the time: how much more a point without a trial must be able to bring than the tried one
-
-
-class Facts(dict[str, Any]):
-    """What is known of a point, by name. What is not is NaN, so that no condition on it holds."""
-
-    def __missing__(self, name: str) -> float:
-        return math.nan
-
-    def said(self, text: str) -> str:
-        """The format with each value in its unit, a dash where there is none."""
-        return text.format_map(_Printed(self))
-
-
-class _Printed(dict[str, str]):
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
-
-    def __missing__(self, name: str) -> str:
-        value = self.facts.get(name)
-        unit = UNITS.get(name, "")
-        if unit in ("%", "pct"):
-            return fmt.pct(value)
-        if unit in ("of 1", "/cycle"):
-            return fmt.percent(value)
-        if name in ("busiest_unit", "second_unit"):
-            return limiter.label(str(value))
-        return fmt.quantity(value, {"B": "byte", "/thread": ""}.get(unit, unit))
 
 
 UNITS = {metric.key: metric.unit for metric in METRICS.values()} | {
@@ -68,7 +43,7 @@ class Found:
 
     opportunity: Opportunity
     point: str
-    facts: Facts
+    facts: Scope
     points: int
     most: float
     room: float
@@ -92,7 +67,8 @@ def found(results: Results, target: Target | None = None) -> list[Found]:
     if target is None:
         return []
     points = [point for point in results["points"] if point["status"] == "ok"]
-    every = {point["point"]: facts(point, results) for point in points}
+    possible = possible_names(results)
+    every = {point["point"]: point_scope(point, results, possible) for point in points}
     shown = [
         _found(one, target, results, every) for one in (target.opportunities if target else ())
     ]
@@ -100,21 +76,23 @@ def found(results: Results, target: Target | None = None) -> list[Found]:
     return sorted(kept, key=lambda one: (-one.saved, one.price is not None, -one.most))
 
 
-def facts(point: Point, results: Results) -> Facts:
-    """Parameters, columns, metrics of the main kernel, plan() and the merge of a point."""
-    main, merges = main_kernel(point["kernels"]), list(filter(is_merge, point["kernels"]))
-    known: dict[str, Any] = {"sm_count": results["provenance"].get("sm_count")}
-    known |= main["metrics"] if main else {}
-    known |= point["info"] | point["measurement"] | point["params"]
-    if len(merges) < len(point["kernels"]) and merges:
-        units = limiter.judge(merges[0]["breakdown"], merges[0]["metrics"]).units
-        known |= {f"merge_{unit.name}_pct": unit.pct for unit in units}
-        known["merge_us"] = ratio(total(kernel["duration_ns"] for kernel in merges), 1e3)
-    known[STEP] = max(known["host_launch_us"] or 0, known["time_hot_us"] or 0) or None
-    return Facts({name: value for name, value in known.items() if value is not None})
+def said(one: Opportunity, scope: Scope) -> str:
+    """What the evidence shows, each value in its unit, a dash where there is none."""
+    return str(expression.said(one.shown, scope, shown=_in_its_unit))
 
 
-def room(before: Facts, after: Facts, metric: str) -> float:
+def _in_its_unit(name: str, value: Any) -> str:
+    unit = UNITS.get(name, "")
+    if unit in ("%", "pct"):
+        return fmt.pct(value)
+    if unit in ("of 1", "/cycle"):
+        return fmt.percent(value)
+    if name in ("busiest_unit", "second_unit"):
+        return limiter.label(str(value))
+    return fmt.quantity(value, {"B": "byte", "/thread": ""}.get(unit, unit))
+
+
+def room(before: Scope, after: Scope, metric: str) -> float:
     """What the roofs leave of a time, of 1, for the work of ``after``: measured ceilings, else the datasheet's.
 
     A step that the host takes longer for than the GPU cannot be shorter than what the GPU takes.
@@ -127,15 +105,20 @@ def room(before: Facts, after: Facts, metric: str) -> float:
     return max(0.0, 1 - float(least / before[metric]))
 
 
-def _roof_us(facts: Facts, work: str, ceiling: str, scale: float) -> float:
+def _roof_us(facts: Scope, work: str, ceiling: str, scale: float) -> float:
     peak = facts.get(f"ceiling_{ceiling}_measured") or facts.get(f"ceiling_{ceiling}_datasheet")
-    return float(facts[work] / peak * scale) if peak else 0.0
+    amount = facts.get(work)
+    return (
+        float(amount / peak * scale) if peak and amount else 0.0
+    )  # what is not known bounds nothing
 
 
 def _found(
-    one: Opportunity, target: Target, results: Results, every: Mapping[str, Facts]
+    one: Opportunity, target: Target, results: Results, every: Mapping[str, Scope]
 ) -> Found | None:
-    shown = [point for point, known in every.items() if one.where(known)]
+    shown = [
+        point for point, known in every.items() if holds(one.where, known) and known[one.metric]
+    ]
     if not shown:
         return None
     choice = next((choice for choice in target.prices if choice.key == one.choice), None)
@@ -153,8 +136,8 @@ def _found(
 
     def most(point: str) -> float:
         left = under_roofs(point)
-        bound = one.bound(every[point])
-        return max(0.0, min(left, bound)) if math.isfinite(bound) else left
+        bound = evaluate(one.bound, every[point])
+        return left if bound is None else max(0.0, min(left, bound))
 
     at = price.base_point if price else max(shown, key=most)
     left = max((point for point in shown if price and point not in after), key=most, default=None)
@@ -191,8 +174,8 @@ def _trials(
 
 
 def _timed_in_turns(
-    tried: Sequence[Price], results: Results, every: Mapping[str, Facts]
-) -> dict[str, Facts]:
+    tried: Sequence[Price], results: Results, every: Mapping[str, Scope]
+) -> dict[str, Scope]:
     """The facts of what a step was timed for in turns, with the times of that pair.
 
     What the host takes for a call moves between processes and hosts: a bound from another process's time is none.
@@ -212,7 +195,7 @@ def _timed_in_turns(
                     "time_hot_us": side["hot_us"],
                     STEP: price.base,
                 }
-                timed[price.base_point] = Facts(every[price.base_point] | own)
+                timed[price.base_point] = every[price.base_point].with_values(**own)
     return timed
 
 

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ncuflow.expression import holds
 from ncuflow.io import resource
 from ncuflow.target.launch import GpuFacts, Launch, Params, skip_reason
 from ncuflow.target.rules import CuteKernel, LaunchRule, SplitRule
@@ -60,7 +61,7 @@ class Jit:
 class Choice:
     """A parameter that a caller sets, and two of its values whose price is measured.
 
-    where: which points take part, by their parameters; ignoring: parameters that may differ as
+    where: which points take part, an expression over their parameters; ignoring: parameters that may differ as
     well, because they mean nothing on one side; metrics: measurement columns compared; names: of
     the two values, where they do not say it themselves.
     """
@@ -70,7 +71,7 @@ class Choice:
     parameter: str
     base: Any
     other: Any
-    where: Callable[[Params], bool] = lambda params: True
+    where: str = "True"
     ignoring: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("time_cold_us",)
     names: tuple[str, str] | None = None
@@ -85,7 +86,7 @@ class Choice:
         sides: dict[Any, dict[tuple[tuple[str, Any], ...], int]] = {self.base: {}, self.other: {}}
         for place, params in enumerate(points):
             value = params.get(self.parameter)
-            if value in sides and self.where(params):
+            if value in sides and holds(self.where, params):
                 sides[value].setdefault(self.fixed(params), place)
         bases, others = sides[self.base], sides[self.other]
         return [(place, others[rest]) for rest, place in bases.items() if rest in others]
@@ -125,8 +126,10 @@ class Knob(NamedTuple):
 class Opportunity:
     """A change that counters suggest, and the most that it can bring.
 
-    shown: what the evidence shows, a format over what is known of a point: its parameters, columns,
-    the metrics of its main kernel and what plan() chose; where: the points at which it shows; symbol:
+    where, bound and the placeholders of shown are expressions over what is known of a point (docs/claims.md has the
+    names): a condition over what is not known does not show.
+
+    shown: what the evidence shows; where: the points at which it shows; symbol:
     where FlashInfer's source decides it; change: what to do; bound: the share of the time, of 1, that
     it can save there at most, where that is less than the room under the roofs; choice: the key of
     the price that tries it, ``turned`` where its base is what is advised; relaunches: it is
@@ -136,10 +139,10 @@ class Opportunity:
 
     what: str
     shown: str
-    where: Callable[[Mapping[str, Any]], Any]
+    where: str
     symbol: Symbol
     change: str
-    bound: Callable[[Mapping[str, Any]], float] = lambda known: 1.0
+    bound: str = "1"
     choice: str = ""
     turned: bool = False
     relaunches: bool = False

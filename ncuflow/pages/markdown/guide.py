@@ -65,7 +65,7 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
                 (name, STALL_REASONS[name].meaning, text) for name, text in REMEDIES.items()
             ],
             "performance": [row for k in kernels.values() if (row := performance(k))],
-            "generator": guide_source.generator("prefill", index),
+            "generators": guide_source.generators(index),
         }
     }
 

@@ -58,11 +58,10 @@ def _label(role: str) -> str:
     return f"{STEPS[step]}, {WORDS.get(rest, rest.replace('_', ' '))}" if rest else STEPS[step]
 
 
-def generator(target: str, index: Any) -> str | None:
-    """``jit/attention/modules.py:1000``, where the module of a target is generated; None where the index does not say."""
-    entry = ((index or {}).get("targets") or {}).get(target)
-    step = (entry or {}).get("api", {}).get("jit")
-    return place(step) if step else None
+def generators(index: Any) -> dict[str, str]:
+    """Target -> ``jit/attention/modules.py:1000``, where its module is generated, as far as the index says."""
+    entries = ((index or {}).get("targets") or {}).items()
+    return {name: place(entry["api"]["jit"]) for name, entry in entries if "jit" in entry["api"]}
 
 
 def functions(index: Any) -> set[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ncuflow import format as fmt
 from ncuflow.findings.choices import STEP, Price
-from ncuflow.findings.opportunities import Found, found
+from ncuflow.findings.opportunities import Found, found, said
 from ncuflow.model import Results
 from ncuflow.pages import Context
 from ncuflow.target.contract import Symbol
@@ -22,7 +22,7 @@ def _row(one: Found, target: str, index: Any) -> Context:
     return {
         "what": declared.what,
         "at": one.point.split("/", 1)[1],
-        "shown": one.facts.said(declared.shown) + " (times of the pair)" * _on_its_host(one.price),
+        "shown": said(declared, one.facts) + " (times of the pair)" * _on_its_host(one.price),
         "more": one.points - 1,
         "source": place(declared.symbol, target, index),
         "change": declared.change,

@@ -1,4 +1,4 @@
-"""Expressions of claims: arithmetic and comparisons over names, where missing stays missing.
+"""Expressions over what is known: arithmetic and comparisons over names, where missing stays missing.
 
 A value is a number, a string, a bool, a list of these, or None. None is *unknown*: it passes
 through arithmetic, comparisons and calls, and ``and``/``or``/``not`` follow Kleene's three-valued
@@ -93,6 +93,10 @@ COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 
 
+_PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::([^{}]*))?\}")
+_FORMAT = re.compile(r"[-+,]?\d{0,2}(\.\d{1,2})?[a-zA-Z%]?")  # a width of 10⁹ would fill the memory
+
+
 @lru_cache(maxsize=4096)
 def parse(text: str) -> ast.expr:
     """The syntax tree of an expression. Raises ExpressionError for anything but an expression."""
@@ -125,6 +129,50 @@ def evaluate(text: str, values: Mapping[str, Any], functions: Functions | None =
         raise
     except (TypeError, ValueError, OverflowError, IndexError, RecursionError) as error:
         raise ExpressionError(f"{text.strip()!r}: {error}") from error
+
+
+def holds(text: str, values: Mapping[str, Any]) -> bool:
+    """Whether a condition is known to hold: what it needs is there, and says so."""
+    return evaluate(text, values) is True
+
+
+def placeholders(text: str) -> list[str]:
+    """The expressions of a sentence, see ``said``."""
+    return [match[1] for match in _PLACEHOLDER.finditer(text)]
+
+
+def said(
+    text: str,
+    values: Mapping[str, Any],
+    functions: Functions | None = None,
+    shown: Callable[[str, Any], str] | None = None,
+) -> str | None:
+    """A sentence with each ``{expression:format}`` in it replaced by its value.
+
+    shown: (expression, value or None) -> text, of those without a format. None where a value is unknown that
+    it is not given.
+    """
+    parts: list[str] = []
+    end = 0
+    for match in _PLACEHOLDER.finditer(text):
+        value = evaluate(match[1], values, functions)
+        by_unit = shown is not None and match[2] is None
+        if value is None and not by_unit:
+            return None
+        printed = shown(match[1], value) if shown and by_unit else _formatted(value, match)
+        parts += [text[end : match.start()], printed]
+        end = match.end()
+    return "".join([*parts, text[end:]])
+
+
+def _formatted(value: Any, placeholder: re.Match[str]) -> str:
+    wanted = placeholder[2] or ""
+    if not _FORMAT.fullmatch(wanted):
+        raise ExpressionError(f"{placeholder[0]}: {wanted!r} is not a format such as .1f")
+    try:
+        return format(value, wanted)
+    except (TypeError, ValueError) as error:
+        raise ExpressionError(f"{placeholder[0]}: {error}") from None
 
 
 def _evaluate(node: ast.expr, values: Mapping[str, Any], functions: Functions) -> Any:
@@ -167,7 +215,7 @@ def _evaluate(node: ast.expr, values: Mapping[str, Any], functions: Functions) -
             arguments = [_evaluate(arg, values, functions) for arg in args]
             unknown = any(a is None or (isinstance(a, list) and None in a) for a in arguments)
             return None if unknown else _known(functions[name](*arguments))
-    raise ExpressionError(f"{ast.unparse(node)!r}: {type(node).__name__} is not allowed in a claim")
+    raise ExpressionError(f"{ast.unparse(node)!r}: {type(node).__name__} is not allowed")
 
 
 def _known(value: Any) -> Any:
@@ -195,7 +243,7 @@ def _binary(op: ast.operator, left: Any, right: Any) -> Any:
 def _compared(terms: list[Any], ops: list[ast.cmpop]) -> Iterator[bool | None]:
     for left, op, right in zip(terms, ops, terms[1:], strict=False):
         if type(op) not in COMPARISONS:
-            raise ExpressionError(f"comparison {type(op).__name__} is not allowed in a claim")
+            raise ExpressionError(f"comparison {type(op).__name__} is not allowed")
         unknown = left is None or right is None
         yield None if unknown else COMPARISONS[type(op)](left, right)
 

@@ -1,4 +1,4 @@
-"""Scope: the names that a claim's expressions may use, and where each value came from.
+"""Scope: the names that expressions may use of a point or of the machine, and where each value came from.
 
 A point's scope holds its parameters, its measurement columns, the main kernel's metrics by registry
 key, ``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info_<key>``), the GPU
@@ -8,23 +8,21 @@ key, ``stall_<reason>`` and ``state_<reason>`` shares, what plan() chose (``info
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log1p, sqrt
 from pathlib import PurePosixPath
 from typing import Any
 
+from ncuflow.expression import evaluate
 from ncuflow.findings import limiter, noise
 from ncuflow.findings.columns import BY_NAME
-from ncuflow.findings.join import main_kernel
+from ncuflow.findings.join import is_merge, main_kernel, ratio, total
 from ncuflow.model import Ceilings, Kernel, Point, Results, Stall
+from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target.contract import known
 
-# (point, other point) -> column -> its value at each of them, and the half width of the interval of their log ratio
-Turned = Mapping[tuple[str, str], Mapping[str, tuple[float, float, float]]]
 # What an expression reads: a number, a text, a yes or no, a list of these, or None where unknown.
 Value = Any
 Values = dict[str, Value]
@@ -46,7 +44,18 @@ MACHINE = {
     *REACHED,
     *(f"{r}_sustained" for r in REACHED),
 }
-FIXED = {"itemsize", "limited_by", "main_template", "published", "ceiling", *KERNEL_LISTS, *GPU}
+# Of the kernels that merge a split, and the time of a launch among many.
+DERIVED = {"step_us", "merge_us", *(f"merge_{unit}_pct" for unit in UNITS)}
+FIXED = {
+    *DERIVED,
+    "itemsize",
+    "limited_by",
+    "main_template",
+    "published",
+    "ceiling",
+    *KERNEL_LISTS,
+    *GPU,
+}
 
 
 @dataclass(frozen=True)
@@ -127,8 +136,10 @@ def point_scope(
     values |= {name: value for name, value in row.items() if name != "params"} | params
     values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
     values["limited_by"] = limiter.words(row)
+    values |= _of_merges(entry["kernels"])
+    values["step_us"] = evaluate("max(host_launch_us, time_hot_us)", row)
     values |= dict.fromkeys(struck)
-    floors = results["noise"]
+    floors = results.get("noise") or {}
     return Scope(
         values,
         possible,
@@ -171,6 +182,16 @@ def _of_kernels(kernels: Sequence[Kernel], main: Kernel | None) -> Values:
     return out
 
 
+def _of_merges(kernels: Sequence[Kernel]) -> Values:
+    """The time of the kernels that merge what another one split, and how busy the first keeps each unit."""
+    merges = list(filter(is_merge, kernels))
+    if not merges or len(merges) == len(kernels):
+        return {}
+    units = limiter.judge(merges[0]["breakdown"], merges[0]["metrics"]).units
+    spent = ratio(total(kernel["duration_ns"] for kernel in merges), 1e3)
+    return {f"merge_{unit.name}_pct": unit.pct for unit in units} | {"merge_us": spent}
+
+
 def _stalls(stalls: Sequence[Stall]) -> Values:
     """``stall_<r>``: share of stall cycles; ``state_<r>``: of all warp cycles, issued ones too."""
     ratios = {s["reason"]: s["ratio"] for s in stalls if s["ratio"] is not None}
@@ -209,93 +230,3 @@ def _stall_formula(name: str) -> str | None:
         "stall": "ratio / sum of all stall ratios",
         "state": "ratio / sum of all warp states",
     }.get(kind)
-
-
-def turned(results: Results) -> Turned:
-    """The times of all points that were timed in turns, by both orders of each two."""
-    if not results.get("pairs"):
-        return {}
-    # scipy takes a second to import, and few claims compare points.
-    from ncuflow.findings import choices
-
-    found: dict[tuple[str, str], dict[str, tuple[float, float, float]]] = defaultdict(dict)
-    for one in choices.in_turns(results):
-        if one.low is not None and one.high is not None:
-            a, b, half = one.base, one.other, (log1p(one.high) - log1p(one.low)) / 2
-            found[one.base_point, one.other_point][one.metric] = a, b, half
-            found[one.other_point, one.base_point][one.metric] = b, a, half
-    return found
-
-
-def paired(
-    scopes: dict[str, list[Scope]],
-    differ: Iterable[str],
-    params: Iterable[str],
-    turns: Turned | None = None,
-) -> list[Scope]:
-    """Points of several samples joined where all parameters but ``differ`` agree.
-
-    The joined scope has every name with its sample's name before it (``fused_time_cold_us``), and
-    the parameters that agree plainly. Points without a partner in every sample are left out. Of two
-    that were timed in turns (``turns``) the times are those, and ``in_turns`` is true.
-    """
-    names = sorted(set(params) - set(differ))
-    first, *others = scopes
-    out = []
-    for scope in scopes[first]:
-        group = {first: scope}
-        for other in others:
-            partners = [
-                s for s in scopes[other] if all(s.known.get(n) == scope.known.get(n) for n in names)
-            ]
-            if partners:
-                group[other] = partners[0]
-        if len(group) == len(scopes):
-            out.append(_in_turns(_joined(group, names), group, turns or {}))
-    return out
-
-
-def _joined(group: dict[str, Scope], shared: list[str]) -> Scope:
-    first = next(iter(group.values()))
-    joined = Scope({name: first.known.get(name) for name in shared})
-    joined.possible = first.possible | {f"{s}_{name}" for s in group for name in first.possible}
-    joined.point = " / ".join(dict.fromkeys(str(scope.point) for scope in group.values()))
-    owners: dict[str, tuple[Scope, str]] = {}
-    for sample, scope in group.items():
-        joined.known |= {f"{sample}_{name}": value for name, value in scope.known.items()}
-        owners |= {f"{sample}_{name}": (scope, name) for name in scope.known}
-    joined.origin = lambda name: owners[name][0].origin(owners[name][1]) if name in owners else None
-    joined.noise = lambda name: owners[name][0].noise(owners[name][1]) if name in owners else None
-    return joined
-
-
-def _in_turns(joined: Scope, group: Mapping[str, Scope], turns: Turned) -> Scope:
-    """The joined scope with the times that its points have in turns, where both have one of their own.
-
-    Each side has its part of the noise of the pair: together they are the half width of its interval.
-    """
-    points = [str(scope.point) for scope in group.values()]
-    times = turns.get((points[0], points[1]), {}) if len(points) == 2 else {}
-    known = joined.known
-    values: Values = {}
-    floors: dict[str, float] = {}
-    for column, (*sides, half) in times.items():
-        names = [f"{sample}_{column}" for sample in group]
-        if all(known.get(name) is not None for name in names):
-            values |= dict(zip(names, sides, strict=True))
-            floors |= dict.fromkeys(names, half / sqrt(2))
-    before, spread = joined.origin, joined.noise
-
-    def origin(name: str) -> Origin | None:
-        found = before(name)
-        if found is None or name not in values:
-            return found
-        report = str(PurePosixPath(found.report or "timing.jsonl").with_name("pairs.jsonl"))
-        return replace(found, report=report, formula=f"{found.formula}, timed in turns")
-
-    return replace(
-        joined,
-        known=known | values | {"in_turns": bool(values)},
-        origin=origin,
-        noise=lambda name: floors[name] if name in floors else spread(name),
-    )
