@@ -27,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import description, measure
+from ncuflow.gpu import nvml
 
 ROOT = Path(__file__).parents[1]
 TARGET = "rmsnorm"
@@ -185,10 +186,8 @@ def agreement(one: Side, other: Side) -> dict[str, float]:
 def tools() -> dict[str, str | None]:
     """Versions of ncu and the GPU; the packages are in the machine's description."""
     text = subprocess.run(["ncu", "--version"], capture_output=True, text=True, check=True).stdout
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
     version = re.search(r"Version (\S+)", text)
-    return {"ncu": version[1] if version else None, "gpu": gpu}
+    return {"ncu": version[1] if version else None, "gpu": nvml.names()[0]}
 
 
 def versions() -> dict[str, str]:

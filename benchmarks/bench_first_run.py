@@ -26,9 +26,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.machine import description
-from ncuflow.capture.machine import gpu_query, parse_gpu
 from ncuflow.capture.preflight import tool_versions
 from ncuflow.evidence.provenance import origin
+from ncuflow.gpu import nvml
 
 ROOT = Path(__file__).parents[1]
 # Of each run the words of the command and its settings. The last one has other points of one target.
@@ -102,7 +102,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, help="JSON with all figures")
     args = parser.parse_args()
-    gpu = parse_gpu(gpu_query()) or parser.exit(2, "error: no GPU is visible\n")
+    gpu = nvml.first().facts() or parser.exit(2, "error: no GPU is visible\n")
     tools = tool_versions()
     made = origin(gpu["gpu"], gpu["driver"], **tools)
     found: dict[str, Any] = {"benchmark": "first run", "machine": description() | made, "runs": {}}

@@ -186,8 +186,8 @@ class State(Strict):
     """SM clock {}"""
     mem_mhz: Annotated[Measure | None, Stands("mem_mhz_{}", "MHz")] = None
     """memory clock {}"""
-    throttle: list[str] = []
-    """reasons that the driver names"""
+    throttle: list[str] | None = []
+    """reasons that the driver names; None where it does not tell"""
 
 
 class Clocks(Strict):
@@ -203,7 +203,13 @@ class Clocks(Strict):
     @property
     def reasons(self) -> list[str]:
         """Why the clocks were held down, before or after."""
-        return [r for state in (self.before, self.after) if state for r in state.throttle]
+        return [r for state in (self.before, self.after) if state for r in state.throttle or ()]
+
+    @property
+    def throttled(self) -> bool | None:
+        """Whether they were held down; None where the driver does not tell and named nothing."""
+        told = all(s is None or s.throttle is not None for s in (self.before, self.after))
+        return True if self.reasons else False if told else None
 
 
 class Order(Strict):

@@ -121,7 +121,7 @@ def flatten(content: Any) -> Row:
     if line.clocks is not None:
         reasons = line.clocks.reasons
         found |= {
-            "throttled": bool(reasons),
+            "throttled": line.clocks.throttled,
             "throttle_reasons": "; ".join(dict.fromkeys(reasons)) or None,
         }
     return found

@@ -1,7 +1,7 @@
 """A machine with two GPUs that are none: the live pipeline with its real rules, captures and locks.
 
 The copy of the project gets a kernel target `toy` of plain Python and a device that measures
-nothing; `nvidia-smi` and `ncu` are programs on PATH. Reports are real, with the kernels of a
+nothing; `pynvml` is one of `fake_gpus`, `ncu` a program on PATH. Reports are real, with the kernels of a
 recorded one under the points' names. What goes wrong, and when, the test says with
 `Machine.plan`.
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import fake_gpus
 import yaml
 from conftest import ROOT, Pipeline, copy_project
 
@@ -89,10 +90,6 @@ from contextlib import contextmanager
 from ncuflow.runner.timing import Burst
 
 
-def capabilities():
-    return ["9.0"]
-
-
 class Gpu:
     def __init__(self):
         from ncuflow.targets import plans
@@ -144,17 +141,7 @@ ASK = "print('torch is {\\"gpu\\": true, \\"cuda\\": null}')"
 """
 
 # Two GPUs, other ones on each node of a cluster.
-SMI = """#!/bin/bash
-uuid=GPU-${SLURMD_NODENAME:-}
-case "$*" in
-  *index,uuid,name*)
-    echo "0, ${uuid}aaaa, NVIDIA H200"
-    [ -e "$NCUFLOW_TEST_PLAN/one-gpu" ] || echo "1, ${uuid}bbbb, NVIDIA H200";;
-  *compute_cap*) echo "NVIDIA H200, 9.0, 580.159.04, 143771, 345, 1980, 2619, 2619, 0x1, 30, 70";;
-  *name*) echo "NVIDIA H200"; echo "NVIDIA H200";;
-  *) exit 1;;
-esac
-"""
+GPUS = [fake_gpus.H200 | {"UUID": f"GPU-{{node}}{name}"} for name in ("aaaa", "bbbb")]
 
 # Runs the program, then writes a report of the points it traced; "hang-ncu" keeps it from ending.
 NCU = """#!{python}
@@ -198,12 +185,16 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        return os.environ | {
-            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
-            "NCUFLOW_LOCK_DIR": str(self.folder / "locks"),
-            "NCUFLOW_TEST_PLAN": str(self.folder / "plan"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        return (
+            os.environ
+            | fake_gpus.environment(self.folder)
+            | {
+                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                "NCUFLOW_LOCK_DIR": str(self.folder / "locks"),
+                "NCUFLOW_TEST_PLAN": str(self.folder / "plan"),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            }
+        )
 
     def copied(self, folder: Path) -> Machine:
         """A copy in a new folder, with all that was measured."""
@@ -305,7 +296,7 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
     config["batch_size"] = batch_size
     config["nsys"]["enabled"] = False
     (project.folder / "config/config.yaml").write_text(yaml.safe_dump(config))
-    program(folder, "nvidia-smi", SMI)
+    fake_gpus.write(folder, *GPUS)
     text = NCU.format(python=sys.executable, root=str(ROOT), recorded=str(recorded))
     program(folder, "ncu", text)
     return Machine(folder)

@@ -23,8 +23,9 @@ from unittest.mock import patch
 import pytest
 
 from ncuflow.capture.preflight import cache_place
+from ncuflow.gpu import nvml
 from ncuflow.io import read_json, write_json
-from ncuflow.runner import builds, gpu
+from ncuflow.runner import builds
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import load
 
@@ -141,7 +142,7 @@ def build(wanted: Plan, folder: Path) -> Modules:
 
 def modules(wanted: Plan, ended: dict[str, str]) -> list[Any]:
     """The JIT modules (JitSpec) of a plan, one per name. ended: takes up why an example came to no end."""
-    capabilities = builds.capabilities(os.environ, gpu.capabilities)
+    capabilities = builds.capabilities(os.environ, nvml.capabilities)
     found: list[Any] = []
     for name, entries in wanted["points"].items():
         points = [sweep.Planned(**entry) for entry in entries]

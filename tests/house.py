@@ -44,7 +44,7 @@ FLOORS = (
         Room(
             "gpu",
             "a GPU",
-            "what is published of it",
+            "what is published of it, what the driver says of it",
             "kernels",
         ),
         Room(

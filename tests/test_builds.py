@@ -14,6 +14,7 @@ import pytest
 from fake_device import made, points_file
 
 from ncuflow.cli import dispatch
+from ncuflow.gpu import nvml
 from ncuflow.io import BadInput
 from ncuflow.runner import builds, gpu
 from ncuflow.sweep import points as sweep
@@ -239,7 +240,7 @@ def test_build_mode_with_an_arch_list_asks_no_gpu(
 ) -> None:
     monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", "8.0")
     monkeypatch.setattr(gpu, "Gpu", lambda: pytest.fail("asked"))
-    monkeypatch.setattr(gpu, "capabilities", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(nvml, "capabilities", lambda: pytest.fail("asked"))
     monkeypatch.setattr(PREFILL, "generate", lambda p: [Spec(p["backend"])])
     path, out = points_file(tmp_path, [p.as_dict() for p in BOTH]), tmp_path / "build.json"
     files = ["--points", str(path), "--out", str(out)]

@@ -1,4 +1,4 @@
-"""Preflight findings from canned texts, and the tier."""
+"""Preflight findings, and the tier."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import fake_gpus
 import pytest
 
 from ncuflow import cli
-from ncuflow.capture import lock, machine, preflight, torch_check
+from ncuflow.capture import machine, preflight, torch_check
+from ncuflow.gpu import nvml
 
 ROOT = Path(__file__).parents[1]
-H200 = (
-    "NVIDIA H200, 9.0, 580.159.04, 143771, 1980, 1980, 3201, 3201, 0x0000000000000000, 31, 77.24\n"
-)
-HOT = H200.replace("0x0000000000000000", "0x0000000000000044")
-OLD = "Tesla V100-SXM2-16GB, 7.0, 535.54.03, 16384, [N/A], [N/A], [N/A], [N/A], [N/A], 40, [N/A]\n"
 
 
-def test_gpu_row() -> None:
-    gpu = machine.parse_gpu(H200)
-    assert gpu is not None
-    assert (gpu["gpu"], gpu["compute_capability"], gpu["driver"]) == (
-        "NVIDIA H200",
-        "9.0",
-        "580.159.04",
-    )
-    assert (gpu["sm_mhz"], gpu["throttle"]) == (1980.0, [])
+def facts(monkeypatch: pytest.MonkeyPatch, folder: Path, **told: Any) -> dict[str, Any]:
+    """What is known of an H200 of which NVML tells otherwise."""
+    fake_gpus.put(monkeypatch, folder, fake_gpus.H200 | told)
+    found = nvml.first().facts()
+    assert found
+    return found
 
 
-def test_missing_values_stay_missing() -> None:
-    gpu = machine.parse_gpu(OLD)
-    assert gpu is not None
-    assert gpu["sm_mhz"] is None and gpu["throttle"] is None and gpu["power_w"] is None
-    assert preflight.clock_finding(gpu)["status"] == "warn"
-
-
-@pytest.mark.parametrize(
-    "text", [None, "", "No devices were found\n", "Unable to determine the device handle"]
-)
-def test_no_gpu_is_no_row(text: str | None) -> None:
-    assert machine.parse_gpu(text) is None
+def test_no_gpu_is_a_finding_with_a_remedy() -> None:
     (found,) = preflight.gpu_findings(None)
     assert found["status"] == "missing" and "recorded evidence" in found["remedy"]
 
 
-def test_throttling_is_named() -> None:
-    gpu = machine.parse_gpu(HOT)
-    assert gpu is not None
-    found = preflight.clock_finding(gpu)
-    assert found["status"] == "warn"
+def test_clocks_that_nothing_holds_back_are_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpu, driver, clocks = preflight.gpu_findings(facts(monkeypatch, tmp_path))
+    assert gpu["found"] == "NVIDIA H200, compute capability 9.0, 140 GiB"
+    assert driver["found"] == fake_gpus.DRIVER
+    found = "SM 1980 of 1980 MHz, memory 3201 MHz"
+    assert (clocks["status"], clocks["found"]) == ("ok", found)
+
+
+def test_throttling_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = preflight.clock_finding(
+        facts(monkeypatch, tmp_path, CurrentClocksThrottleReasons=0x44, ClockInfoMEM=None)
+    )
+    assert found["status"] == "warn" and "memory ? MHz" in found["found"]
     assert "sw power cap, hw thermal slowdown" in found["found"]
+
+
+def test_clocks_that_are_not_told_are_not_zero(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = preflight.clock_finding(facts(monkeypatch, tmp_path, ClockInfoSM=None))
+    assert (found["status"], found["found"]) == ("warn", "the driver does not tell")
 
 
 ADMIN_ONLY = "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n"
@@ -98,8 +98,9 @@ def test_a_finding_that_is_not_ok_needs_a_remedy() -> None:
 def test_dcgm_and_other_processes() -> None:
     assert preflight.dcgm_finding("bash\nnv-hostengine\n")["remedy"].count("dcgmi profile --pause")
     assert preflight.dcgm_finding("bash\n")["status"] == "ok"
-    assert preflight.process_finding("1234, 512 MiB\n99, 1 MiB\n")["found"] == "2 compute processes"
-    assert preflight.process_finding("")["status"] == "ok"
+    assert preflight.process_finding(2)["found"] == "2 compute processes"
+    assert preflight.process_finding(0)["status"] == "ok"
+    assert preflight.process_finding(None)["found"] == "the driver does not tell"
 
 
 def test_stale_ncu_lock_of_another_user(tmp_path: Path) -> None:
@@ -130,27 +131,31 @@ def program(folder: Path, name: str, body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("programs", "packages", "refused", "tier"),
+    ("gpus", "programs", "packages", "refused", "tier"),
     [
-        ({}, True, False, "C"),
-        ({"nvidia-smi": "echo No devices found; exit 6"}, True, False, "C"),
-        ({"nvidia-smi": f"echo '{H200.strip()}'", "ncu": "true"}, False, False, "C"),
-        ({"nvidia-smi": f"echo '{H200.strip()}'"}, True, False, "B"),
-        ({"nvidia-smi": f"echo '{H200.strip()}'", "ncu": "true"}, True, True, "B"),
-        ({"nvidia-smi": f"echo '{H200.strip()}'", "ncu": "true"}, True, False, "A"),
+        (None, ["ncu"], True, False, "C"),
+        ([], ["ncu"], True, False, "C"),
+        ([fake_gpus.H200], ["ncu"], False, False, "C"),
+        ([fake_gpus.H200], [], True, False, "B"),
+        ([fake_gpus.H200], ["ncu"], True, True, "B"),
+        ([fake_gpus.H200], ["ncu"], True, False, "A"),
     ],
 )
 def test_tier(  # type: ignore[no-untyped-def]
-    programs, packages, refused, tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpus, programs, packages, refused, tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, body in programs.items():
-        program(tmp_path, name, body)
+    for name in programs:
+        program(tmp_path, name, "true")
+    if gpus is None:
+        fake_gpus.no_driver(monkeypatch, tmp_path)
+    else:
+        fake_gpus.put(monkeypatch, tmp_path, *gpus)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "none"))
     monkeypatch.delenv("NCUFLOW_NCU", raising=False)
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: packages or None)
     monkeypatch.setattr(machine, "counters_refused", lambda *given: refused)
-    gpu = machine.parse_gpu(machine.gpu_query())
+    gpu = nvml.first().facts()
     found, why = machine.tier_reason(gpu)
     assert found == tier and why
     assert machine.tier_reason(gpu, counters=False)[0] == ("C" if tier == "C" else "B")
@@ -201,15 +206,6 @@ def test_the_tier_needs_no_heavy_import() -> None:
     assert done.stdout.strip() == "[]"
 
 
-SMI = f"""#!/bin/sh
-echo "$*" >> "$0.asked"
-case "$*" in
-  *uuid*) echo "0, GPU-aaaa, NVIDIA H200";;
-  *compute_cap*) echo "{H200.strip()}";;
-esac
-"""
-
-
 TORCH = """
 from types import SimpleNamespace
 GPU, CUDA = True, "13.0"
@@ -221,15 +217,12 @@ SEES = """print('torch is {"gpu": true, "cuda": "13.0"}')"""
 
 
 @pytest.fixture
-def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A GPU that nvidia-smi lists; the file has what was asked of it and of the measurement, in order."""
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(SMI)
-    smi.chmod(0o755)
-    asked = tmp_path / "nvidia-smi.asked"
+def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A GPU; the list has what was asked of it and of the measurement, in order."""
+    asked: list[str] = fake_gpus.put(monkeypatch, tmp_path, fake_gpus.H200).ASKED
 
     def measure(device: None) -> dict[str, Any]:
-        asked.write_text(asked.read_text() + "measured\n")
+        asked.append("measured")
         return {"copy_gbs": 1}
 
     monkeypatch.setattr(machine, "tier_reason", lambda gpu, counters: ("A", "as it is"))
@@ -237,7 +230,6 @@ def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(torch_check, "ASK", SEES)
     monkeypatch.setattr(preflight, "Driver", nullcontext)
     monkeypatch.setattr(preflight.ceilings, "measure", measure)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     return asked
@@ -253,12 +245,11 @@ def looked(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_the_gpu_is_asked_who_uses_it_before_it_is_measured(one_gpu: Path, tmp_path: Path) -> None:
+def test_the_gpu_is_asked_who_uses_it_before_it_is_measured(
+    one_gpu: list[str], tmp_path: Path
+) -> None:
     assert looked(tmp_path) == {"copy_gbs": 1}
-    *asked, last = one_gpu.read_text("utf-8").splitlines()
-    who, state, users = asked  # each takes up to half a second
-    assert last == "measured"
-    assert "uuid" in who and "compute_cap" in state and "compute-apps" in users
+    assert one_gpu.index("ComputeRunningProcesses") < one_gpu.index("measured")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-aaaa", "the one whose lock is held"
 
 
@@ -284,12 +275,12 @@ def found_of_torch(folder: Path) -> tuple[str, str]:
     ],
 )  # fmt: skip
 def test_whether_torch_loads_and_sees_the_gpu_is_found(
-    one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, status: str, words: str
+    one_gpu: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, status: str, words: str
 ) -> None:  # fmt: skip
     package = tmp_path / "modules/torch.py"
     package.parent.mkdir()
     package.write_text(f"{TORCH}{torch}")
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
     monkeypatch.chdir(package.parent)
     monkeypatch.setattr(torch_check, "ASK", ASK)
     if status == "warn":
@@ -304,7 +295,7 @@ def test_whether_torch_loads_and_sees_the_gpu_is_found(
     [(13020, 0, False), (12080, 0, True), (13020, 803, True), (None, 0, True)],
 )
 def test_torch_is_imported_only_where_its_libraries_tell_nothing_good(
-    one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: int | None, starts: int, asked: bool
+    one_gpu: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: int | None, starts: int, asked: bool
 ) -> None:  # fmt: skip
     package = tmp_path / "modules/torch"
     (package / "lib").mkdir(parents=True)
@@ -317,7 +308,7 @@ def test_torch_is_imported_only_where_its_libraries_tell_nothing_good(
         command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
         subprocess.run(command, input=code, text=True, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
     monkeypatch.chdir(package.parent)
     monkeypatch.setattr(torch_check, "ASK", ASK)
     failed = ("fail", "2.15.0, cannot be loaded: OSError: imported")
@@ -325,7 +316,7 @@ def test_torch_is_imported_only_where_its_libraries_tell_nothing_good(
 
 
 def test_torch_is_asked_while_the_gpu_is_measured(
-    one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_gpu: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = tmp_path / "begun"
     ask = f"from pathlib import Path\nPath({str(begun)!r}).touch()\n{SEES}"
@@ -347,7 +338,7 @@ def test_torch_is_asked_while_the_gpu_is_measured(
     [ImportError("No module named 'cuda'"), RuntimeError("lost"), OSError("libnvrtc.so.13")],
 )
 def test_what_cannot_be_measured_has_no_ceilings_and_says_why(
-    one_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    one_gpu: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fails() -> None:
         raise error
@@ -363,7 +354,7 @@ def test_what_cannot_be_measured_has_no_ceilings_and_says_why(
 def test_without_a_gpu_torch_is_not_even_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "output_of", lambda command: None)
+    fake_gpus.no_driver(monkeypatch, tmp_path)
     monkeypatch.setattr(preflight, "TorchCheck", lambda: pytest.fail("torch is asked"))
     monkeypatch.setattr(preflight, "Driver", lambda: pytest.fail("a GPU is asked for"))
     assert looked(tmp_path)["reason"] == "no GPU is visible"

@@ -22,7 +22,7 @@ NAMES = ["rmsnorm", "rope"]
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Two sweeps on a machine with everything; `small` has rmsnorm alone and nothing deep."""
-    monkeypatch.setattr(evidence, "gpu_names", lambda: ["NVIDIA H200"])
+    monkeypatch.setattr(evidence, "names", lambda: ["NVIDIA H200"])
     monkeypatch.setattr(evidence, "tool", lambda name: f"/opt/{name}")
     monkeypatch.setattr(evidence, "counters_refused_here", lambda: False)
     both = {"rmsnorm": [{"rows": [1, 32]}], "rope": [{"tokens": 512}]}
@@ -105,7 +105,7 @@ def test_tools_are_those_that_are_there_wanted_and_not_refused(
 def test_live_without_a_gpu_needs_the_name_of_the_machine(
     config: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence, "gpu_names", list)
+    monkeypatch.setattr(evidence, "names", list)
     config = changed(config, source="live")
     with pytest.raises(ValueError, match="no NVIDIA GPU is visible"):
         evidence.resolve(config)
@@ -139,7 +139,7 @@ def test_a_gpu_that_is_passed_over_is_named_with_what_is_missing(
     assert evidence.passed_over(config, shown) == why
     assert evidence.passed_over(changed(config, source="recorded"), shown) is None
     assert evidence.passed_over(config, evidence.live(changed(config, targets=NAMES))) is None
-    monkeypatch.setattr(evidence, "gpu_names", list)
+    monkeypatch.setattr(evidence, "names", list)
     assert evidence.passed_over(config, shown) is None
 
 
@@ -262,31 +262,3 @@ def test_names_that_runs_and_people_give_are_fine(tmp_path: Path) -> None:
         (tmp_path / "merge_state" / batch / "points.json").write_text("[]")
     found = evidence.recorded(manifest(tmp_path, "h200_0.6.18-again", targets))
     assert (found.recording, found.targets) == ("h200_0.6.18-again", targets)
-
-
-@pytest.mark.parametrize(
-    ("visible", "asked", "names"),
-    [
-        (None, "--query-gpu=name,driver_version --format=csv,noheader", ["NVIDIA H200"]),
-        ("1,0", "--id=1 --query-gpu=name,driver_version --format=csv,noheader", ["NVIDIA H200"]),
-        ("", None, []),
-    ],
-)
-def test_a_run_is_of_the_first_gpu_that_is_visible(
-    visible: str | None,
-    asked: str | None,
-    names: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text('#!/bin/sh\necho "$*" >> "${0}.asked"\necho NVIDIA H200, 580.159.04\n')
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert evidence.gpu_names() == names
-    assert evidence.gpu_names() == names, "it is asked once"
-    said = tmp_path / "nvidia-smi.asked"
-    assert (said.read_text().strip() if said.exists() else None) == asked

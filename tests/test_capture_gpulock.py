@@ -1,4 +1,4 @@
-"""One job per GPU, with real processes and a fake nvidia-smi."""
+"""One job per GPU, with real processes and GPUs that are none."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from fake_gpus import no_driver, put
 
 from ncuflow.capture import lock
-from ncuflow.capture.lock import VisibleGpu, parse_gpus, select_visible
 from ncuflow.evidence.staging import staging
+from ncuflow.gpu.nvml import VisibleGpu
 from ncuflow.process import CaptureError
 from ncuflow.runner.job import BEGINS, QUIET, WAIT, WAITS
 
@@ -32,15 +33,10 @@ HOLD = ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $TMPDIR"; read line; test -d "$
 @pytest.fixture
 def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def make(count: int) -> None:
-        lines = "".join(f"{gpu.index}, {gpu.uuid}, {gpu.name}\n" for gpu in GPUS[:count])
-        program = tmp_path / "bin" / "nvidia-smi"
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}END\n")
-        program.chmod(0o755)
+        told = [{"UUID": gpu.uuid, "Name": gpu.name} for gpu in GPUS[:count]]
+        put(monkeypatch, tmp_path, *told)
 
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("NCUFLOW_GPU_LOCK", raising=False)
     return make
 
@@ -159,33 +155,12 @@ def test_status_of_the_command_is_ours(fake_gpus, start) -> None:  # type: ignor
     assert finish(start("--", "sh", "-c", "kill -9 $$"))[0] == 137
 
 
-def test_no_driver_is_one_clear_line(fake_gpus, start, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setenv("PATH", "/nowhere")
-    status, errors = finish(start("--", "true"))
-    assert (status, errors) == (
-        2,
-        "error: nvidia-smi: not found or failing, so there is no GPU to lock\n",
-    )
-
-
-@pytest.mark.parametrize(
-    ("visible", "indices"),
-    [
-        (None, [0, 1]),
-        ("1,0", [1, 0]),
-        ("GPU-bbbb", [1]),
-        ("0,7,1", [0]),  # as in CUDA, what follows a bad entry is not seen
-        ("", []),
-        ("-1", []),
-    ],
-)
-def test_visible_gpus_follow_cuda_visible_devices(visible: str | None, indices: list[int]) -> None:
-    assert [gpu.index for gpu in select_visible(GPUS, visible)] == indices
-
-
-def test_parse_gpus_skips_what_is_no_gpu() -> None:
-    text = "0, GPU-aaaa0000-1, NVIDIA H200\nNo devices were found\n"
-    assert parse_gpus(text) == GPUS[:1]
+def test_no_driver_is_one_clear_line(
+    start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
+    no_driver(monkeypatch, tmp_path)
+    found = finish(start("--", "true"))
+    assert found == (2, "error: no NVIDIA driver: NVML Shared Library Not Found\n")
 
 
 def test_what_a_profiler_started_keeps_the_gpu_when_the_holder_is_killed(

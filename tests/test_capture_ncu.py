@@ -7,10 +7,11 @@ import os
 import platform
 from pathlib import Path
 
+import fake_gpus
 import pytest
 
 from ncuflow import process
-from ncuflow.capture import machine, ncu
+from ncuflow.capture import ncu
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.cli import dispatch
 from ncuflow.evidence.points import Found
@@ -33,8 +34,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(process, "GRACE_S", 0.2)
     points = [{"id": point, "target": "decode", "params": {}} for point in POINTS]
     (tmp_path / "points.json").write_text(json.dumps(points))
-    asked = 'case "$*" in *compute_cap*) ;; *) echo "0, GPU-aaaa, NVIDIA H200";; esac'
-    program(tmp_path, "nvidia-smi", asked)
+    fake_gpus.put(monkeypatch, tmp_path, {"UUID": "GPU-aaaa", "Name": "NVIDIA H200"})
     return tmp_path
 
 
@@ -102,14 +102,8 @@ def test_command_opens_the_range_late_and_stores_no_absolute_path(
 def test_the_registrys_counters_are_asked_for_by_the_names_of_this_gpu(
     bench: Path, monkeypatch: pytest.MonkeyPatch, capability: str, arch: str
 ) -> None:
-    row = ", ".join(
-        capability if column == "compute_cap" else "[N/A]" for column in machine.GPU_FIELDS.values()
-    )
-    program(
-        bench,
-        "nvidia-smi",
-        f'case "$*" in *compute_cap*) echo "{row}";; *) echo "0, GPU-aaaa, NVIDIA H200";; esac',
-    )
+    told = [int(part) for part in capability.split(".")]
+    fake_gpus.put(monkeypatch, bench, fake_gpus.H200 | {"CudaComputeCapability": told})
     program(bench, "ncu", FAKE + 'echo report >"$report"; echo "$all" >args')
     found(monkeypatch, dict.fromkeys(POINTS, 1))
     assert profile(bench, "--registry", "--metrics", "one.sum,two.sum") == 0

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import fake_gpus
 import pytest
 
 from ncuflow.capture import nsys
@@ -258,7 +259,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     points = [{"id": point, "target": "rope", "params": {}} for point in POINTS]
     (tmp_path / "points.json").write_text(json.dumps(points))
     make_export(tmp_path / "export.sqlite")
-    program(tmp_path, "nvidia-smi", "echo '0, GPU-aaaa, NVIDIA H200'")
+    fake_gpus.put(monkeypatch, tmp_path, fake_gpus.H200)
     program(tmp_path, "nsys", FAKE.format(more=""))
     return tmp_path
 

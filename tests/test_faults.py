@@ -17,6 +17,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import fake_gpus
+import fake_machine
 import pytest
 from conftest import ROOT, Finished, Pipeline
 from fake_machine import TABLE, Machine, make
@@ -160,7 +162,7 @@ def test_refused_counters_end_the_run_with_the_remedy_and_the_times_stand(machin
 
 def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed):
     machine, snakemake, pid = gated
-    (machine.folder / "plan/one-gpu").touch()
+    fake_gpus.write(machine.folder, fake_machine.GPUS[0])
     snakemake.kill()
     snakemake.wait()
     lock = [sys.executable, "-m", "ncuflow", "lock", "--timeout", "0", "--", "true"]

@@ -18,8 +18,9 @@ from fake_device import as_written
 
 from ncuflow.capture.machine import tool
 from ncuflow.findings.ceilings import datasheet
+from ncuflow.gpu import nvml
 from ncuflow.parsers import nsys
-from ncuflow.runner import builds, ceilings, faults, gpu, timing
+from ncuflow.runner import builds, ceilings, faults, timing
 from ncuflow.runner.driver import Driver
 from ncuflow.runner.job import Record, Run
 from ncuflow.runner.run import run_points
@@ -137,7 +138,7 @@ def test_a_planted_wrong_result_is_refused_and_not_timed(
 def test_no_module_that_compiles_for_minutes_is_among_the_short(
     name: str, points: list[Planned]
 ) -> None:
-    target, capabilities = load(name), builds.capabilities(os.environ, gpu.capabilities)
+    target, capabilities = load(name), builds.capabilities(os.environ, nvml.capabilities)
     ours = builds.buildable(target, points, capabilities, print)
     assert [m.name for m in builds.modules(target, ours) if gpu_modules.for_minutes(m)] == []
 
@@ -171,7 +172,7 @@ def test_times_are_positive_and_hot_is_no_slower_than_cold(
 @pytest.mark.gpu
 def test_a_cold_launch_finds_nothing_in_l2(device: Any) -> None:
     """A copy that L2 holds takes longer when it was flushed; launched one by one on both sides."""
-    source = device.torch.ones(device.properties.L2_cache_size // 4, dtype=device.torch.int8)
+    source = device.torch.ones(device.facts()["l2_bytes"] // 4, dtype=device.torch.int8)
     source = source.cuda()
     copy = device.torch.empty_like(source)
     cold, hot = (

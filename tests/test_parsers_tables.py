@@ -67,6 +67,14 @@ def test_a_record_becomes_a_row():
     build("timing", [{"report": "r", "batch": "b", "run": 0, **row}])
 
 
+@pytest.mark.parametrize(("after", "throttled"), [([], False), (None, None), (["power"], True)])
+def test_what_the_driver_does_not_tell_is_not_known_to_be_calm(after, throttled):
+    before = {"sm_mhz": 1980, "mem_mhz": None, "throttle": None if after else []}
+    clocks = {"before": before, "after": {"sm_mhz": 1980, "throttle": after}, "retakes": 0}
+    row = timing.flatten(RECORD | {"clocks": clocks})
+    assert (row["throttled"], row["mem_mhz_before"]) == (throttled, None)
+
+
 @pytest.mark.parametrize("status", ["skipped", "error", "lost", "wrong"])
 def test_points_that_have_no_times_have_nulls(status):
     record = {"point": "p", "target": "t", "params": {}, "status": status, "reason": "why"}

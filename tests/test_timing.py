@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncuflow.record import Hot
-from ncuflow.runner import ceilings, nvml, timing
+from ncuflow.runner import ceilings, timing
 
 
 def test_a_summary_has_quartiles_and_says_how_many() -> None:
@@ -171,12 +171,6 @@ def test_the_longer_launch_of_a_pair_sizes_the_groups_of_both(
     monkeypatch.setattr(device, "cold", lambda run, n: timing.Burst([times[run]] * n))
     base, other = timing.pair(device, (short, long), rounds=1, each_n=5)
     assert (base.group, other.group) == (2, 2)  # five of them in a burst
-
-
-def test_throttle_reasons_are_named_and_unknown_bits_kept() -> None:
-    assert nvml.throttle_reasons(0) == []
-    assert nvml.throttle_reasons(0x24) == ["sw_power_cap", "sw_thermal_slowdown"]
-    assert nvml.throttle_reasons(0x400) == ["reason_0x400"]
 
 
 def test_a_rate_has_its_quartiles_the_right_way_round() -> None:

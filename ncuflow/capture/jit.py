@@ -24,7 +24,7 @@ from typing import Any
 
 from ncuflow.capture.jitprobe import MARKER, plain_path
 from ncuflow.capture.lock import gpu_lock
-from ncuflow.capture.machine import gpu_names
+from ncuflow.gpu.nvml import names
 from ncuflow.io import scratch, write_json
 from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.process import CaptureError, minimal_environment, run_child
@@ -120,7 +120,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "schema": 1,
         "date": now(),
-        "gpu": next(iter(gpu_names()), None),
+        "gpu": next(iter(names()), None),
         "cpu_count": os.cpu_count(),
         "flashinfer": flashinfer_version(),
         "torch": package_version("torch"),

@@ -21,27 +21,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ncuflow.gpu.nvml import VisibleGpu, visible
 from ncuflow.io import UsageError
-from ncuflow.process import CaptureError, minimal_environment, output_of, run_child
+from ncuflow.process import CaptureError, minimal_environment, run_child
 from ncuflow.runner.job import QUIET, WAIT
 
-QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
 HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself
 POLL_S = 0.25
 SEATS = 4  # programs per GPU: one measures, the next ones start
-
-
-class NoGpuError(CaptureError):
-    """There is no GPU that this process may use."""
-
-
-@dataclass(frozen=True)
-class VisibleGpu:
-    """A GPU as nvidia-smi lists it."""
-
-    index: int
-    uuid: str
-    name: str
 
 
 @dataclass(frozen=True)
@@ -68,45 +55,6 @@ class Held:
     gpu: VisibleGpu
     environ: Mapping[str, str] = field(default_factory=dict)
     locks: tuple[int, ...] = ()
-
-
-def parse_gpus(text: str) -> list[VisibleGpu]:
-    """GPUs of `nvidia-smi --query-gpu=index,uuid,name --format=csv,noheader`."""
-    rows = [
-        [cell.strip() for cell in line.split(",", 2)] for line in text.splitlines() if line.strip()
-    ]
-    return [
-        VisibleGpu(int(row[0]), row[1], row[2])
-        for row in rows
-        if len(row) == 3 and row[0].isdigit()
-    ]
-
-
-def select_visible(gpus: Sequence[VisibleGpu], visible: str | None) -> list[VisibleGpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
-
-    As in CUDA, the first bad entry ends the list.
-    """
-    if visible is None:
-        return list(gpus)
-    chosen: list[VisibleGpu] = []
-    for entry in (part.strip() for part in visible.split(",")):
-        matches = [gpu for gpu in gpus if _matches(gpu, entry)]
-        if len(matches) != 1:
-            break
-        chosen.append(matches[0])
-    return chosen
-
-
-def visible_gpus() -> list[VisibleGpu]:
-    """GPUs this process may use. Raises NoGpuError without nvidia-smi or with none left."""
-    text = output_of(QUERY)
-    if text is None:
-        raise NoGpuError("nvidia-smi: not found or failing, so there is no GPU to lock")
-    gpus = select_visible(parse_gpus(text), os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if not gpus:
-        raise NoGpuError("CUDA_VISIBLE_DEVICES: leaves none of the GPUs that nvidia-smi lists")
-    return gpus
 
 
 def lock_folder() -> Path:
@@ -136,7 +84,7 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
     Only GPUs of the first visible one's model are taken, because the evidence of a run is filed under that model. With all
     GPUs goes the host, beside which nothing starts. Raises CaptureError if none becomes free within `timeout` seconds.
     """
-    gpus = visible_gpus()
+    gpus = visible()
     wanted = [[Place(_lock_file(gpu), gpu) for gpu in _alike(gpus)]]
     if exclusive_host:
         # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
@@ -156,7 +104,7 @@ def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held
     together and measure one after the other, and a profiler's program begins when none is timed or about to be. Raises
     CaptureError if no seat becomes free within `timeout` seconds.
     """
-    gpus = visible_gpus()
+    gpus = visible()
     quiet = _quiet(fcntl.LOCK_SH)
     alike = _alike(gpus)
     seats = [Place(_lock_file(gpu, f".seat{n}"), gpu) for n in range(SEATS) for gpu in alike]
@@ -273,10 +221,6 @@ def _scratch(name: str) -> Iterator[Path]:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _matches(gpu: VisibleGpu, entry: str) -> bool:
-    return entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.lock import VisibleGpu
 from ncuflow.capture.machine import tool
-from ncuflow.capture.profiler import LOST, Batch, add_arguments, capture, facts
+from ncuflow.capture.profiler import LOST, Batch, add_arguments, capture
 from ncuflow.evidence.points import Found, all_failed, keep_nothing, read_progress
 from ncuflow.evidence.reportscrub import scrub_report
+from ncuflow.gpu.nvml import Told, VisibleGpu
 from ncuflow.io import UsageError
 from ncuflow.parsers import reader
 from ncuflow.parsers.registry import architecture, counters
@@ -62,8 +62,8 @@ def registry_counters(gpu: VisibleGpu) -> tuple[str, ...]:
 
     ncu passes over a name that it does not know.
     """
-    capability = facts(gpu).get("compute_capability")
-    return counters(architecture(int(str(capability).split(".")[0]) if capability else None))
+    capability = Told(gpu.uuid).capability()
+    return counters(architecture(capability[0] if capability else None))
 
 
 def count_kernels(report: Path, points: Sequence[str]) -> Found | None:

@@ -22,10 +22,12 @@ from threading import Thread
 from typing import Any
 
 from ncuflow.capture import machine
-from ncuflow.capture.lock import NoGpuError, gpu_lock
+from ncuflow.capture.lock import gpu_lock
 from ncuflow.capture.ncu import REMEDY, parse_version
 from ncuflow.capture.torch_check import LIMIT_S, TorchCheck
 from ncuflow.evidence.provenance import origin, whole
+from ncuflow.gpu import nvml
+from ncuflow.gpu.nvml import NoGpuError
 from ncuflow.io import write_json
 from ncuflow.model import Provenance
 from ncuflow.origin import package_version
@@ -52,7 +54,7 @@ def finding(check: str, status: str, found: str, remedy: str | None = None) -> F
 
 
 def gpu_findings(gpu: dict[str, Any] | None) -> list[Finding]:
-    """GPU, driver and clocks, from machine.parse_gpu."""
+    """GPU, driver and clocks, from nvml.Told.facts."""
     if gpu is None:
         remedy = "recorded evidence needs none; to measure, use a machine with an NVIDIA GPU"
         return [finding("gpu", "missing", "no NVIDIA GPU visible", remedy)]
@@ -85,7 +87,7 @@ def clock_finding(gpu: dict[str, Any]) -> Finding:
 
 
 def _whole(gpu: dict[str, Any]) -> dict[str, str]:
-    return {k: f"{v:.0f}" if isinstance(v, float) else str(v or "?") for k, v in gpu.items()}
+    return {k: "?" if v is None else str(v) for k, v in gpu.items()}
 
 
 def package_finding(check: str, version: str | None, remedy: str) -> Finding:
@@ -134,16 +136,13 @@ def lock_finding(lock: Path, uid: int) -> Finding:
     )
 
 
-def process_finding(text: str | None) -> Finding:
-    """Other programs on the GPU: nvidia-smi --query-compute-apps=pid,used_memory."""
-    count = len([line for line in (text or "").splitlines() if re.match(r"\s*\d+", line)])
-    if not count:
+def process_finding(count: int | None) -> Finding:
+    """Other programs on the GPU."""
+    if count == 0:
         return finding("gpu processes", "ok", "none")
+    found = "the driver does not tell" if count is None else f"{count} compute processes"
     return finding(
-        "gpu processes",
-        "warn",
-        f"{count} compute processes",
-        "timings share the GPU with them: stop them or wait",
+        "gpu processes", "warn", found, "timings share the GPU with them: stop them or wait"
     )
 
 
@@ -235,7 +234,7 @@ def provenance(
     clock_policy: str,
 ) -> Provenance:
     """Where numbers come from: hardware, versions, date. No host, no path."""
-    device = gpu | machine.driver_attributes() if gpu else {}
+    device = nvml.cuda() | gpu if gpu else {}
     made = origin(device.get("gpu"), device.get("driver"), **tools)
     policy = None if evidence_tier == "C" else clock_policy
     known = {**device, **made, "tier": evidence_tier, "clock_policy": policy}
@@ -247,7 +246,6 @@ def findings(
 ) -> list[Finding]:
     """All checks, in the order of a reader's questions."""
     cache, shown = cache_place()
-    compute = "--query-compute-apps=pid,used_memory"
     rows = gpu_findings(gpu)
     rows.append(
         package_finding("cuda toolkit", tools["nvcc"], "install the CUDA toolkit and set CUDA_HOME")
@@ -267,7 +265,7 @@ def findings(
     rows.append(package_finding("nsys", origin["nsys"], nsys_remedy))
     if gpu is not None:
         rows.append(counter_finding(machine.counters_refused_here()))
-        rows.append(process_finding(output_of(["nvidia-smi", compute, "--format=csv,noheader"])))
+        rows.append(process_finding(nvml.first().processes()))
         rows.append(dcgm_finding(output_of(["ps", "-eo", "comm"])))
     rows.append(lock_finding(Path(tempfile.gettempdir()) / "nsight-compute-lock", os.getuid()))
     rows.append(cache_finding(cache, shown))
@@ -277,7 +275,7 @@ def findings(
 
 def preflight(recorded: bool, clock_policy: str, counters: bool = True) -> dict[str, Any]:
     """The whole of environment.json."""
-    gpu = machine.parse_gpu(machine.gpu_query())
+    gpu = nvml.first().facts()
     evidence_tier, why = (
         ("C", "recorded evidence was asked for") if recorded else machine.tier_reason(gpu, counters)
     )
@@ -327,7 +325,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.ceilings and shutil.which("nvidia-smi"):
+    if args.ceilings and nvml.names():
         Thread(target=ceilings.load).start()  # while the tools are asked
     with gpu_held() if args.ceilings else nullcontext(False) as held:
         version = package_version("torch") if held else None

@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.lock import Held, VisibleGpu, gpu_seat
-from ncuflow.capture.machine import gpu_query, parse_gpu
+from ncuflow.capture.lock import Held, gpu_seat
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.evidence.points import (
     Found,
@@ -26,6 +25,7 @@ from ncuflow.evidence.points import (
 )
 from ncuflow.evidence.provenance import origin
 from ncuflow.evidence.staging import staging
+from ncuflow.gpu import nvml
 from ncuflow.io import write_json
 from ncuflow.model import Origin
 from ncuflow.process import CaptureError, Outcome, run_child, scrub_command
@@ -132,13 +132,7 @@ class Batch:
         return LOST if lost or outcome.timed_out else COMPLETE
 
     def _origin(self, version: str | None) -> Origin:
-        gpu = self.held.gpu
-        return origin(gpu.name, facts(gpu).get("driver"), **{self.tool: version})
-
-
-def facts(gpu: VisibleGpu) -> dict[str, Any]:
-    """What the driver says of a GPU; nothing where it does not answer."""
-    return parse_gpu(gpu_query(gpu.uuid)) or {}
+        return origin(self.held.gpu.name, nvml.driver(), **{self.tool: version})
 
 
 def capture(

@@ -11,10 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.machine import counters_refused_here, gpu_names, tool
+from ncuflow.capture.machine import counters_refused_here, tool
 from ncuflow.evidence import manifest
 from ncuflow.flow.settings import Settings
 from ncuflow.format import slug
+from ncuflow.gpu.nvml import names
 from ncuflow.io import present, resource
 from ncuflow.model import DEEP, PAIRS, REPORTS
 from ncuflow.parsers import listing
@@ -107,7 +108,7 @@ def live(settings: Settings) -> Evidence:
     blocks = settings.sweeps[settings.sweep]
     deep = settings.deep.get(settings.sweep, {})
     tools = live_tools(settings)
-    machine = settings.machine or slug(gpu_names()[0])
+    machine = settings.machine or slug(names()[0])
     plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for name in settings.targets:
         points = sweep.points(load(name), blocks.get(name, []))
@@ -129,7 +130,7 @@ def live(settings: Settings) -> Evidence:
 
 def here(settings: Settings) -> Evidence:
     """What a preflight finds on this machine, for a run that captures nothing."""
-    machine = settings.machine or slug(next(iter(gpu_names()), "this machine"))
+    machine = settings.machine or slug(next(iter(names()), "this machine"))
     root = Path(settings.outputs) / machine / "captures"
     return Evidence(root, machine, None, {}, frozenset())
 
@@ -150,8 +151,8 @@ def resolve(settings: Settings) -> Evidence:
         source = "live" if can_capture() else "recorded"
     if source == "live":
         # a login node has none: it plans and compiles for the machine that is named
-        if not settings.machine and not gpu_names():
-            raise ValueError("source: live, but no NVIDIA GPU is visible (nvidia-smi lists none)")
+        if not settings.machine and not names():
+            raise ValueError("source: live, but no NVIDIA GPU is visible")
         return live(settings)
     found = recorded(Path(settings.recording))
     if not set(settings.targets) & set(found.targets):
@@ -162,12 +163,12 @@ def resolve(settings: Settings) -> Evidence:
 
 def can_capture() -> bool:
     """A GPU is visible and the packages of the extra ``capture`` are installed."""
-    return bool(gpu_names()) and not _missing()
+    return bool(names()) and not _missing()
 
 
 def passed_over(settings: Settings, running: Evidence) -> str | None:
     """That a GPU is here and a recording is shown, and why; None where nobody would expect otherwise."""
-    gpus, missing = gpu_names(), _missing()
+    gpus, missing = names(), _missing()
     if settings.source != "auto" or running.recording is None or not gpus:
         return None
     lacks = " and ".join(missing)

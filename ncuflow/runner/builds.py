@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 from typing import Any
 
+from ncuflow.gpu import nvml
 from ncuflow.io import BadInput, CommandError, UsageError, read_json, write_json, write_text
 from ncuflow.private import masked
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
@@ -181,7 +182,7 @@ def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
 
 def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
     """The modules of the points of all files, one per name."""
-    known = capabilities(os.environ, _gpu_capabilities)
+    known = capabilities(os.environ, nvml.capabilities)
     found: dict[str, Any] = {}
     for path in paths:
         entries = read_json(path)
@@ -194,12 +195,6 @@ def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
         wanted = buildable(target, read_points(path, target), known, log)
         found |= {spec.name: spec for spec in modules(target, wanted)}
     return list(found.values())
-
-
-def _gpu_capabilities() -> list[str]:
-    from ncuflow.runner.gpu import capabilities
-
-    return capabilities()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

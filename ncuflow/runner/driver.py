@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from ctypes import c_longlong, c_size_t, c_void_p
 from struct import pack
 from typing import Any
-from uuid import UUID
 
 from ncuflow.runner.stopwatch import Event, Stopwatch
 
@@ -64,7 +63,7 @@ class Driver(Stopwatch):
         self.cuda = cuda
         called(cuda.cuInit, 0)
         self.device = called(cuda.cuDeviceGet, 0)
-        super().__init__(str(UUID(bytes=called(cuda.cuDeviceGetUuid, self.device).bytes[:16])))
+        super().__init__()
         with ExitStack() as stack:
             self.stack = stack
             self._prepare()
@@ -83,8 +82,8 @@ class Driver(Stopwatch):
         self._spin = called(cuda.cuModuleGetFunction, module, b"spin")
         self._read = called(cuda.cuModuleGetFunction, module, b"read")
         resident = self._attribute("MAX_THREADS_PER_MULTIPROCESSOR") // THREADS
-        self._blocks = resident * self._attribute("MULTIPROCESSOR_COUNT")
-        self._flush_bytes = 2 * self._attribute("L2_CACHE_SIZE")
+        self._blocks = resident * self._facts["sm_count"]
+        self._flush_bytes = 2 * self._facts["l2_bytes"]
         self._flush = self.filled(0.0, self._flush_bytes)
         self._out = self.allocate(4)
 
@@ -97,16 +96,6 @@ class Driver(Stopwatch):
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def facts(self) -> dict[str, Any]:
-        """{"name", "compute_capability", "memory_bytes"}."""
-        parts = (self._attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-        name = called(self.cuda.cuDeviceGetName, 256, self.device)
-        return {
-            "name": name.split(b"\0")[0].decode(),
-            "compute_capability": ".".join(map(str, parts)),
-            "memory_bytes": called(self.cuda.cuDeviceTotalMem, self.device),
-        }
 
     def _attribute(self, name: str) -> int:
         attribute = getattr(self.cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")

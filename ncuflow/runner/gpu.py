@@ -5,19 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from ncuflow.runner import nvml
 from ncuflow.runner.stopwatch import HOST_US, Event, Stopwatch
 from ncuflow.target.launch import Launch, Tensor
-
-
-def capabilities() -> list[str]:
-    """Compute capabilities of the visible GPUs, e.g. ["9.0"]; empty without one."""
-    import torch
-
-    found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
-    return [f"{major}.{minor}" for major, minor in sorted(found)]
 
 
 def _poison(tensor: Tensor) -> float:
@@ -43,24 +33,10 @@ class Gpu(Stopwatch):
         # the reference is float32: TF32 would give it 10 bits
         torch.backends.cuda.matmul.allow_tf32 = False
         self.torch = torch
-        self.properties = torch.cuda.get_device_properties(0)
-        super().__init__(str(self.properties.uuid))
-        twice_l2 = 2 * self.properties.L2_cache_size
+        super().__init__()
+        twice_l2 = 2 * self.facts()["l2_bytes"]
         self._flush = torch.zeros(twice_l2 // 4, dtype=torch.float32, device="cuda")
         self._sum = torch.empty((), dtype=torch.float32, device="cuda")
-
-    def facts(self) -> dict[str, Any]:
-        """{"name", "compute_capability", "memory_bytes"}, what a target's skip() is given."""
-        facts = self.properties
-        return {
-            "name": facts.name,
-            "compute_capability": f"{facts.major}.{facts.minor}",
-            "memory_bytes": facts.total_memory,
-        }
-
-    def driver(self) -> str | None:
-        """Version of the driver; None if NVML cannot tell."""
-        return nvml.driver_version(self.nvml)
 
     def synchronize(self) -> None:
         self.torch.cuda.synchronize()

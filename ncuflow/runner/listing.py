@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from ncuflow.gpu import nvml
 from ncuflow.io import emit, read_as
 from ncuflow.target.contract import known
 
@@ -66,15 +68,10 @@ def run(args: argparse.Namespace) -> None:
 
 def gpu() -> tuple[dict[str, Any] | None, str]:
     """(facts of the GPU here or None, why there is none)."""
-    try:
-        from ncuflow.runner.gpu import capabilities
-
-        found = capabilities()
-    except (ImportError, RuntimeError) as error:
-        return None, f"no GPU is known here: {error}"
-    if not found:
-        return None, "no GPU here"
-    return {"compute_capability": found[0]}, ""
+    if find_spec("torch") is None:
+        return None, "torch is not installed"
+    found = nvml.capabilities()
+    return ({"compute_capability": found[0]}, "") if found else (None, "no GPU here")
 
 
 def targets(facts: dict[str, Any] | None, why: str) -> list[Row]:

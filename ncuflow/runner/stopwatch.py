@@ -11,7 +11,7 @@ from statistics import median
 from time import monotonic, sleep
 from typing import Any, Protocol
 
-from ncuflow.runner import nvml
+from ncuflow.gpu import nvml
 from ncuflow.runner.timing import THROTTLES, Burst
 
 Run = Callable[[], None]
@@ -37,9 +37,9 @@ class Event(Protocol):
 class Stopwatch(ABC):
     """A GPU that times what is enqueued on it. Times are microseconds."""
 
-    def __init__(self, uuid: str) -> None:
-        """uuid: the GPU's, as CUDA has it."""
-        self.nvml = nvml.handle(uuid)  # None: clocks and throttle reasons are unknown
+    def __init__(self) -> None:
+        self._facts = nvml.cuda()
+        self.told = nvml.Told(self._facts["uuid"] or "")
         self._host_us = HOST_US
         self._free_mhz = 0.0
         self._floor_us: float | None = None
@@ -61,9 +61,17 @@ class Stopwatch(ABC):
         """Evict the L2 cache: read twice its size. Reading leaves no line that must be written back
         while the next kernel runs."""
 
+    def facts(self) -> dict[str, Any]:
+        """{"name", "compute_capability", "memory_bytes", …}, what a target's skip() is given."""
+        return self._facts
+
+    def driver(self) -> str | None:
+        """Version of the driver; None if NVML cannot tell."""
+        return nvml.driver()
+
     def clocks(self) -> dict[str, Any] | None:
         """{"sm_mhz", "mem_mhz", "throttle": [reasons]}; None if NVML cannot tell."""
-        return nvml.clocks(self.nvml)
+        return self.told.clocks()
 
     def cold(self, run: Run, n: int) -> Burst:
         """Time of each of ``n`` launches, each after an L2 flush."""
@@ -92,7 +100,7 @@ class Stopwatch(ABC):
         until = monotonic() + LONGEST_WAIT_S
         while monotonic() < until:
             near = self._sm_mhz() >= NEAR_FREE * self._free_mhz
-            if near and not THROTTLES & set(nvml.throttle(self.nvml)):
+            if near and not THROTTLES & set(self.told.throttle() or ()):
                 return
             sleep(WAIT_S)
 
@@ -125,9 +133,9 @@ class Stopwatch(ABC):
         queued = not spin_us or not spun.query()
         probe = self._probe()
         done.record()
-        seen = set(nvml.throttle(self.nvml))
+        seen = set(self.told.throttle() or ())
         while not done.query():
-            seen |= set(nvml.throttle(self.nvml))
+            seen |= set(self.told.throttle() or ())
         self.synchronize()
         times = [start.elapsed_time(end) * 1e3 / group for start, end in events]
         return Burst(times, queued, _mhz(*probe), tuple(sorted(seen)))
