@@ -47,7 +47,7 @@ USER = {
 }
 RULES = {
     "plan": ("ncuflow.sweep.plan", "the points of a batch"),
-    "lock": ("ncuflow.capture.lock", "run a command with one GPU locked"),
+    "lock": ("ncuflow.gpu.turns", "run a command with one GPU locked"),
     "build": ("ncuflow.runner.builds", "compile the JIT modules of a sweep"),
     "launch": ("ncuflow.runner.run", "check, time or trace the points of a batch"),
     "nsys": ("ncuflow.capture.nsys", "trace a batch under Nsight Systems"),

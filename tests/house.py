@@ -44,7 +44,7 @@ FLOORS = (
         Room(
             "gpu",
             "a GPU",
-            "what is published of it, what the driver says of it",
+            "one table of GPUs, what the driver says of those here, whose turn it is",
             "kernels",
         ),
         Room(
@@ -87,7 +87,7 @@ FLOORS = (
         ),
     ),
     (
-        Room("capture", "a capture", "ncu, nsys, GPU locks, the preflight", "verdicts"),
+        Room("capture", "a capture", "ncu, nsys, the preflight", "verdicts"),
         Room(
             "claims",
             "a claim",

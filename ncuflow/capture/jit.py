@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.jitprobe import MARKER, plain_path
-from ncuflow.capture.lock import gpu_lock
 from ncuflow.gpu.nvml import names
+from ncuflow.gpu.turns import gpu_lock
 from ncuflow.io import scratch, write_json
 from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.process import CaptureError, minimal_environment, run_child

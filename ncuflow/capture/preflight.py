@@ -22,12 +22,12 @@ from threading import Thread
 from typing import Any
 
 from ncuflow.capture import machine
-from ncuflow.capture.lock import gpu_lock
 from ncuflow.capture.ncu import REMEDY, parse_version
 from ncuflow.capture.torch_check import LIMIT_S, TorchCheck
 from ncuflow.evidence.provenance import origin, whole
 from ncuflow.gpu import nvml
 from ncuflow.gpu.nvml import NoGpuError
+from ncuflow.gpu.turns import gpu_lock
 from ncuflow.io import write_json
 from ncuflow.model import Provenance
 from ncuflow.origin import package_version

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ncuflow.capture.lock import Held, gpu_seat
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.evidence.points import (
     Found,
@@ -26,6 +25,7 @@ from ncuflow.evidence.points import (
 from ncuflow.evidence.provenance import origin
 from ncuflow.evidence.staging import staging
 from ncuflow.gpu import nvml
+from ncuflow.gpu.turns import Held, gpu_seat
 from ncuflow.io import write_json
 from ncuflow.model import Origin
 from ncuflow.process import CaptureError, Outcome, run_child, scrub_command

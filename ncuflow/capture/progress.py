@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ncuflow.evidence.points import read_progress
-from ncuflow.runner.job import BEGINS, WAITS
+from ncuflow.gpu.turns import BEGINS, WAITS
 
 PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')
 REFUSED = re.compile(r"ERR_NVGPUCTRPERM")

@@ -12,10 +12,6 @@ from ncuflow.runner.timing import ROUNDS, Series
 from ncuflow.target.contract import Target
 
 Record = PointRecord | PairRecord
-WAIT = "NCUFLOW_GPU_WAIT"  # the variable with a file that a run locks before it touches the GPU
-# The variable with a file that a timed run locks as well: shared while it starts, alone while it measures.
-QUIET = "NCUFLOW_HOST_QUIET"
-WAITS, BEGINS = "ncuflow: waiting for the GPU", "ncuflow: the GPU is held"  # what it says then
 OK, FATAL, SOME_FAILED, LOST = 0, 1, 3, 4
 
 

@@ -22,7 +22,6 @@ exit  0 all points ok or skipped    1 nothing could be run    2 bad input
 from __future__ import annotations
 
 import argparse
-import fcntl
 import importlib
 import os
 import random
@@ -35,12 +34,13 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.evidence.provenance import origin
+from ncuflow.gpu import turns
 from ncuflow.io import UsageError
 from ncuflow.process import die_with_parent
 from ncuflow.record import Order, PointRecord, Status, Work
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
-from ncuflow.runner.job import BEGINS, FATAL, LOST, OK, QUIET, SOME_FAILED, WAIT, WAITS, Record, Run
+from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record, Run
 from ncuflow.runner.progress import Progress
 from ncuflow.runner.succession import Ledger, Rest, line_of, succeed
 from ncuflow.sweep.points import Planned, read_points
@@ -231,7 +231,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     try:
         from ncuflow.runner.gpu import Gpu
 
-        hold(os.environ.get(WAIT), os.environ.get(QUIET))
+        turns.hold(load_libraries)
         device = Gpu()
     except (ImportError, RuntimeError) as error:
         return _fail(builds.one_line(error), FATAL)
@@ -316,28 +316,11 @@ def run(args: argparse.Namespace) -> int:
     return succeed(ledger, names, lambda: _apart(args))
 
 
-def hold(lock: str | None, quiet: str | None = None) -> None:
-    """Import what takes seconds and needs no GPU, and then wait for the lock of this process's GPU, for good.
-
-    quiet: of a timed run, a file of the host: it starts beside others that start, and never beside one that measures.
-    """
-    if lock is None:
-        return
-    calm = _opened(quiet) if quiet else None
-    if calm is not None:
-        fcntl.flock(calm, fcntl.LOCK_SH)
+def load_libraries() -> None:
+    """Import what takes seconds and needs no GPU."""
     for name in ("torch", "flashinfer"):
         with suppress(ImportError):  # what needs them says so
             importlib.import_module(name)
-    print(WAITS, file=sys.stderr, flush=True)
-    if calm is not None:
-        fcntl.flock(calm, fcntl.LOCK_EX)
-    fcntl.flock(_opened(lock), fcntl.LOCK_EX)
-    print(BEGINS, file=sys.stderr, flush=True)
-
-
-def _opened(lock: str) -> int:
-    return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _fail(message: str, status: int) -> int:

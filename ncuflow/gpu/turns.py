@@ -1,9 +1,18 @@
-"""One job per GPU: a flock per GPU UUID, which the kernel drops when its holder dies.
+"""Whose turn it is at a GPU: locks by flock on files of this user, which the kernel drops with the last process that has one.
 
     ncuflow lock [--exclusive-host | --seat] [--timeout S] -- COMMAND...
 
 The command sees one GPU (CUDA_VISIBLE_DEVICES=<uuid>) and a private TMPDIR, removed afterwards. With --seat it locks that GPU
-itself when it has started, as `ncuflow launch` does.
+itself when it has started, as `ncuflow launch` does. What a program has locked, by its state:
+
+queued     a ticket of its own in `queue/`. Who came first goes first, of those that wait for the same GPUs; flock itself
+           is not fair. What is timed does not wait for profilers that do: many are timed in the time of one that is profiled.
+alone      the GPU from the start on, or with --exclusive-host all GPUs and the host
+seated     one of SEATS seats of a GPU, to start in: that takes longer than many a batch, and needs no GPU
+  timed    and `host.timed`, shared, for whose release profilers wait before they start
+  profiled and `host.quiet`, shared: nothing on the host is timed meanwhile
+starting   (timed) `host.quiet`, shared: beside others that start, and never beside one that measures
+measuring  the GPU; what is timed has `host.quiet` alone as well
 """
 
 from __future__ import annotations
@@ -16,32 +25,37 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ncuflow.gpu.nvml import VisibleGpu, visible
 from ncuflow.io import UsageError
 from ncuflow.process import CaptureError, minimal_environment, run_child
-from ncuflow.runner.job import QUIET, WAIT
 
 HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not wait for itself
+WAIT = "NCUFLOW_GPU_WAIT"  # the file that a seated program locks before it measures
+QUIET = "NCUFLOW_HOST_QUIET"  # the one that it locks as well if it is timed
+WAITS, BEGINS = "ncuflow: waiting for the GPU", "ncuflow: the GPU is held"  # what it says then
 POLL_S = 0.25
 SEATS = 4  # programs per GPU: one measures, the next ones start
+ALONE, TIMED, PROFILED = "alone", "timed", "profiled"
+SHARED, OWN = fcntl.LOCK_SH, fcntl.LOCK_EX
 
 
 @dataclass(frozen=True)
 class Place:
-    """A file to lock, of a GPU or, without one, of the host; alone, or shared with others that do not measure.
+    """A file to lock, of a GPU or, without one, of the host. kept: not given back as soon as it was had."""
 
-    kept: not given back as soon as it was had.
-    """
-
-    path: Path
+    name: str
     gpu: VisibleGpu | None = None
-    how: int = fcntl.LOCK_EX
+    how: int = OWN
     kept: bool = True
+
+    @property
+    def path(self) -> Path:
+        return lock_folder() / self.name
 
 
 @dataclass(frozen=True)
@@ -85,56 +99,51 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
     GPUs goes the host, beside which nothing starts. Raises CaptureError if none becomes free within `timeout` seconds.
     """
     gpus = visible()
-    wanted = [[Place(_lock_file(gpu), gpu) for gpu in _alike(gpus)]]
+    wanted = [[_place(gpu) for gpu in _alike(gpus)]]
     if exclusive_host:
-        # All in one fixed order: two exclusive jobs cannot each hold what the other needs.
-        ordered = sorted(gpus, key=lambda gpu: gpu.uuid)
-        each = [[Place(_lock_file(gpu), gpu)] for gpu in ordered]
-        wanted = [[_timed(fcntl.LOCK_SH)], [_quiet(fcntl.LOCK_EX)], *each]
-    with _held(gpus, wanted, timeout) as held:
+        each = [[_place(gpu)] for gpu in gpus]
+        wanted = [[Place("host.timed", how=SHARED)], [Place("host.quiet")], *each]
+    with _held(ALONE, gpus, wanted, timeout) as held:
         yield held
 
 
 @contextmanager
 def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held]:
-    """A visible GPU to start a program for, for the length of the block; the program locks the GPU itself.
+    """A visible GPU to start a program for, for the length of the block; the program locks the GPU itself, by `hold`.
 
-    The start of Python, torch and a profiler takes longer than many a batch, and needs no GPU: with a seat it goes on
-    while another program is profiled. What is timed is not to be disturbed by a start: those that are timed start
-    together and measure one after the other, and a profiler's program begins when none is timed or about to be. Raises
-    CaptureError if no seat becomes free within `timeout` seconds.
+    Raises CaptureError if no seat becomes free within `timeout` seconds.
     """
     gpus = visible()
-    quiet = _quiet(fcntl.LOCK_SH)
-    alike = _alike(gpus)
-    seats = [Place(_lock_file(gpu, f".seat{n}"), gpu) for n in range(SEATS) for gpu in alike]
+    seats = [_place(gpu, f".seat{n}") for n in range(SEATS) for gpu in _alike(gpus)]
+    quiet = Place("host.quiet", how=SHARED)
     # The seat comes first: who waits for one holds up nobody.
-    wanted = [seats, [_timed(fcntl.LOCK_SH)]]
-    if not timed:
-        wanted = [seats, [replace(_timed(fcntl.LOCK_EX), kept=False)], [quiet]]
-    with _held(gpus, wanted, timeout) as held:
-        if not held.locks:  # a command around this one holds the GPU
-            yield held
-            return
-        own = {WAIT: str(_lock_file(held.gpu))} | ({QUIET: str(quiet.path)} if timed else {})
-        yield replace(held, environ={**held.environ, **own})
+    wanted = [seats, [Place("host.timed", kept=False)], [quiet]]
+    if timed:
+        wanted = [seats, [Place("host.timed", how=SHARED)]]
+    with _held(TIMED if timed else PROFILED, gpus, wanted, timeout) as held:
+        own = {WAIT: str(_place(held.gpu).path)} | ({QUIET: str(quiet.path)} if timed else {})
+        # Without locks a command around this one holds the GPU.
+        yield Held(held.gpu, {**held.environ, **own}, held.locks) if held.locks else held
 
 
-def _quiet(how: int) -> Place:
-    """The host: locked alone by what is timed on it, shared by what starts and what is profiled."""
-    return Place(lock_folder() / "host.quiet", how=how)
-
-
-def _timed(how: int) -> Place:
-    """What is timed on this host, or waits for it, shares this one: profilers that came one by one would keep it waiting."""
-    return Place(lock_folder() / "host.timed", how=how)
+def hold(load: Callable[[], None]) -> None:
+    """In a seated program: load what takes seconds and needs no GPU, and then wait for this process's GPU, for good."""
+    if WAIT not in os.environ:
+        return
+    quiet = _opened(os.environ[QUIET]) if QUIET in os.environ else None
+    if quiet is not None:
+        fcntl.flock(quiet, SHARED)
+    load()
+    print(WAITS, file=sys.stderr, flush=True)
+    if quiet is not None:
+        fcntl.flock(quiet, OWN)
+    fcntl.flock(_opened(os.environ[WAIT]), OWN)
+    print(BEGINS, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def _held(
-    gpus: Sequence[VisibleGpu],
-    wanted: Sequence[Sequence[Place]],
-    timeout: float | None,
+    state: str, gpus: Sequence[VisibleGpu], wanted: Sequence[Sequence[Place]], timeout: float | None
 ) -> Iterator[Held]:
     """The first free place of each of these lists, or the GPU that a command around this one holds."""
     outer = next((gpu for gpu in gpus if gpu.uuid == os.environ.get(HELD)), None)
@@ -142,13 +151,15 @@ def _held(
         yield Held(outer)
         return
     deadline = None if timeout is None else time.monotonic() + timeout
+    uuids = {place.gpu.uuid for choice in wanted for place in choice if place.gpu}
     with ExitStack() as stack:
         taken = []
-        for choice in wanted:
-            with ExitStack() as had:
-                taken.append(had.enter_context(_first_free(choice, deadline)))
-                if choice[0].kept:
-                    stack.enter_context(had.pop_all())
+        with _queued(state, uuids) as is_next:
+            for choice in wanted:
+                with ExitStack() as had:
+                    taken.append(had.enter_context(_first_free(choice, is_next, deadline)))
+                    if choice[0].kept:
+                        stack.enter_context(had.pop_all())
         places = {place.gpu: place for place, _ in taken}
         gpu = next(gpu for gpu in gpus if gpu in places)
         name = f"tmp-{gpu.uuid[-12:]}{places[gpu].path.suffix.removeprefix('.lock')}"
@@ -156,6 +167,45 @@ def _held(
         environ = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "TMPDIR": scratch, HELD: gpu.uuid}
         # Not that of the host: a daemon that a killed profiler left would keep from it whatever is timed.
         yield Held(gpu, environ, tuple(handle for place, handle in taken if place.gpu))
+
+
+@contextmanager
+def _queued(state: str, uuids: set[str]) -> Iterator[Callable[[], bool]]:
+    """A ticket for one of these GPUs, for the length of the block; whether it is its turn."""
+    queue = own_folder(lock_folder() / "queue")
+    ticket = queue / f"{time.time_ns():020}-{os.getpid()}.{state}"
+    draft = ticket.with_name(
+        f".{ticket.name}"
+    )  # until it is locked: who sees one that is not takes its owner for dead
+    draft.write_text(" ".join(uuids), encoding="ascii")
+    handle = _opened(draft)
+    fcntl.flock(handle, OWN)
+    draft.rename(ticket)
+    try:
+        yield lambda: not any(_is_before(other, state, uuids) for other in _earlier(ticket))
+    finally:
+        ticket.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _earlier(ticket: Path) -> list[Path]:
+    return sorted(other for other in ticket.parent.glob("[!.]*") if other.name < ticket.name)
+
+
+def _is_before(other: Path, state: str, uuids: set[str]) -> bool:
+    """Whether an earlier ticket is to be waited for. That of a process that died goes."""
+    if state == TIMED and other.suffix == f".{PROFILED}":
+        return False
+    try:
+        if uuids.isdisjoint(other.read_text(encoding="ascii").split()):
+            return False
+        if (handle := _locked(other, SHARED)) is None:
+            return True
+    except FileNotFoundError:  # it was its turn
+        return False
+    os.close(handle)
+    other.unlink(missing_ok=True)
+    return False
 
 
 def _alike(gpus: Sequence[VisibleGpu]) -> list[VisibleGpu]:
@@ -166,28 +216,31 @@ def _alike(gpus: Sequence[VisibleGpu]) -> list[VisibleGpu]:
 def _taken(gpu: VisibleGpu) -> int:
     """How many locks of a GPU, its seats among them, somebody has."""
     parts = ["", *map(".seat{}".format, range(SEATS))]
-    found = [_locked(Place(_lock_file(gpu, part), gpu, fcntl.LOCK_SH)) for part in parts]
-    for _, handle in filter(None, found):
-        os.close(handle)
+    found = [_locked(_place(gpu, part).path, SHARED) for part in parts]
+    for handle in found:
+        if handle is not None:
+            os.close(handle)
     return found.count(None)
 
 
-def _lock_file(gpu: VisibleGpu, part: str = "") -> Path:
-    return lock_folder() / f"{gpu.uuid}.lock{part}"
+def _place(gpu: VisibleGpu, part: str = "") -> Place:
+    return Place(f"{gpu.uuid}.lock{part}", gpu)
 
 
 @contextmanager
-def _first_free(places: Sequence[Place], deadline: float | None) -> Iterator[tuple[Place, int]]:
-    """The first of these places that is free, and the handle of its file."""
+def _first_free(
+    places: Sequence[Place], is_next: Callable[[], bool], deadline: float | None
+) -> Iterator[tuple[Place, int]]:
+    """The first of these places that is free, and the handle of its file, when it is our turn."""
     waiting = False
-    while not (found := next(filter(None, map(_locked, places)), None)):
+    while not is_next() or not (found := _any_locked(places)):
         count = len({place.gpu for place in places})
         what = f"GPU of {count}" if places[0].gpu else "quiet host"
         if deadline is not None and time.monotonic() >= deadline:
             raise CaptureError(f"no {what} became free in time")
         if not waiting:
             whose = f"a GPU: all {count} are" if places[0].gpu else "the host: it is"
-            print(f"waiting for {whose} locked by other captures", file=sys.stderr)
+            print(f"waiting for {whose} locked by other captures", file=sys.stderr, flush=True)
             waiting = True
         time.sleep(POLL_S)
     try:
@@ -198,15 +251,26 @@ def _first_free(places: Sequence[Place], deadline: float | None) -> Iterator[tup
         os.close(found[1])
 
 
-def _locked(place: Place) -> tuple[Place, int] | None:
-    """The place with the handle of its file; None where somebody else has it."""
-    handle = os.open(place.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _any_locked(places: Sequence[Place]) -> tuple[Place, int] | None:
+    for place in places:
+        if (handle := _locked(place.path, place.how)) is not None:
+            return place, handle
+    return None
+
+
+def _locked(path: Path, how: int) -> int | None:
+    """The handle of a file that is now locked; None where somebody else has it."""
+    handle = _opened(path)
     try:
-        fcntl.flock(handle, place.how | fcntl.LOCK_NB)
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         return None
-    return place, handle
+    return handle
+
+
+def _opened(path: str | Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 @contextmanager

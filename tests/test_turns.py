@@ -1,4 +1,4 @@
-"""One job per GPU, with real processes and GPUs that are none."""
+"""Turns at a GPU, with real processes and GPUs that are none."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from fake_gpus import no_driver, put
 
-from ncuflow.capture import lock
 from ncuflow.evidence.staging import staging
+from ncuflow.gpu import turns
 from ncuflow.gpu.nvml import VisibleGpu
+from ncuflow.gpu.turns import BEGINS, QUIET, WAIT, WAITS
 from ncuflow.process import CaptureError
-from ncuflow.runner.job import BEGINS, QUIET, WAIT, WAITS
 
 ROOT = Path(__file__).parents[1]
 GPUS = [
@@ -119,15 +119,15 @@ def test_a_capture_under_the_lock_does_not_wait_for_itself(fake_gpus, start) -> 
 
 
 def test_a_lock_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
-    made = lock.own_folder(tmp_path / "new")
+    made = turns.own_folder(tmp_path / "new")
     assert made.stat().st_mode & 0o777 == 0o700
     (tmp_path / "mine").mkdir(mode=0o755)
-    assert lock.own_folder(tmp_path / "mine").stat().st_mode & 0o777 == 0o755
+    assert turns.own_folder(tmp_path / "mine").stat().st_mode & 0o777 == 0o755
     everybody = tmp_path / "everybody"
     everybody.mkdir()
     everybody.chmod(0o1777)
     with pytest.raises(CaptureError, match="everybody: not a folder of this user alone"):
-        lock.own_folder(everybody)
+        turns.own_folder(everybody)
     assert everybody.stat().st_mode & 0o7777 == 0o1777
 
 
@@ -206,21 +206,24 @@ def test_another_model_is_not_taken_for_the_first(
 def test_a_gpu_has_seats_and_each_a_temporary_folder(fake_gpus: Callable[[int], None]) -> None:
     fake_gpus(1)
     with ExitStack() as stack:
-        seats = [stack.enter_context(lock.gpu_seat(0)) for _ in range(lock.SEATS)]
+        seats = [stack.enter_context(turns.gpu_seat(0)) for _ in range(turns.SEATS)]
         assert len({seat.gpu for seat in seats}) == 1
-        assert len({seat.environ["TMPDIR"] for seat in seats}) == lock.SEATS
+        assert len({seat.environ["TMPDIR"] for seat in seats}) == turns.SEATS
         assert len({seat.environ[WAIT] for seat in seats}) == 1
-        with pytest.raises(CaptureError, match="no GPU of 1 became free in time"), lock.gpu_seat(0):
+        with (
+            pytest.raises(CaptureError, match="no GPU of 1 became free in time"),
+            turns.gpu_seat(0),
+        ):
             pass
-        with lock.gpu_lock(0):  # a seat does not keep the GPU from what measures now
+        with turns.gpu_lock(0):  # a seat does not keep the GPU from what measures now
             pass
-    with lock.gpu_seat(0):
+    with turns.gpu_seat(0):
         pass
 
 
 def test_seats_are_spread_over_the_gpus(fake_gpus: Callable[[int], None]) -> None:
     fake_gpus(2)
-    with lock.gpu_seat(0) as one, lock.gpu_seat(0) as two, lock.gpu_seat(0) as three:
+    with turns.gpu_seat(0) as one, turns.gpu_seat(0) as two, turns.gpu_seat(0) as three:
         assert {one.gpu, two.gpu} == set(GPUS) and three.gpu in GPUS
 
 
@@ -228,11 +231,11 @@ def test_a_gpu_that_nobody_has_comes_before_one_that_is_held_or_waited_for(
     fake_gpus: Callable[[int], None],
 ) -> None:
     fake_gpus(2)
-    with lock.gpu_lock(0) as held, lock.gpu_seat(0) as seat:
+    with turns.gpu_lock(0) as held, turns.gpu_seat(0) as seat:
         assert {held.gpu, seat.gpu} == set(GPUS)
-    with lock.gpu_seat(0) as seat, lock.gpu_lock(0) as held:
+    with turns.gpu_seat(0) as seat, turns.gpu_lock(0) as held:
         assert {held.gpu, seat.gpu} == set(GPUS)
-        with lock.gpu_lock(0) as last:  # whose program may not have begun
+        with turns.gpu_lock(0) as last:  # whose program may not have begun
             assert last.gpu == seat.gpu
 
 
@@ -240,22 +243,26 @@ def test_a_seat_under_the_lock_does_not_wait_for_it(
     fake_gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_gpus(1)
-    with lock.gpu_lock(0) as held:
+    with turns.gpu_lock(0) as held:
         for name, value in held.environ.items():
             monkeypatch.setenv(name, value)
-        with lock.gpu_seat(0) as inner:
+        with turns.gpu_seat(0) as inner:
             assert WAIT not in inner.environ
 
 
 def test_a_program_with_a_seat_measures_when_the_one_before_it_has_ended(
-    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    fake_gpus: Callable[[int], None],
+    start: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fake_gpus(1)
     done = tmp_path / "done"
     holder = start("--", "sh", "-c", f'echo held; read line; touch "{done}"')
     assert first_line(holder) == "held"
-    with lock.gpu_seat(0) as held:
-        says = f"import os; from ncuflow.runner.run import hold; hold({held.environ[WAIT]!r})"
+    with turns.gpu_seat(0) as held:
+        monkeypatch.setenv(WAIT, held.environ[WAIT])
+        says = "import os; from ncuflow.gpu.turns import hold; hold(lambda: None)"
         command = [sys.executable, "-c", f"{says}; print(os.path.exists({str(done)!r}))"]
         pipe = subprocess.PIPE
         waiter = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
@@ -266,10 +273,11 @@ def test_a_program_with_a_seat_measures_when_the_one_before_it_has_ended(
 # --- what is timed ----------------------------------------------------------------------------
 
 TIMED = """
-import os, sys
+import sys
 sys.path.insert(0, sys.argv[1])
-from ncuflow.runner.run import hold
-hold(os.environ["NCUFLOW_GPU_WAIT"], os.environ["NCUFLOW_HOST_QUIET"])
+from ncuflow.gpu.turns import hold
+from ncuflow.runner.run import load_libraries
+hold(load_libraries)
 print("measures", flush=True)
 sys.stdin.readline()
 """
@@ -294,7 +302,7 @@ def says_nothing(child: subprocess.Popen[str]) -> bool:
 def test_what_is_timed_does_not_start_beside_one_that_measures(
     timed: Callable[[], subprocess.Popen[str]],
 ) -> None:
-    with (lock.lock_folder() / "host.quiet").open("a") as measured:
+    with (turns.lock_folder() / "host.quiet").open("a") as measured:
         fcntl.flock(measured, fcntl.LOCK_EX)
         child = timed()
         assert says_nothing(child)
@@ -305,12 +313,12 @@ def test_what_is_timed_does_not_start_beside_one_that_measures(
 def test_what_is_timed_starts_beside_one_that_starts_and_measures_after_it(
     timed: Callable[[], subprocess.Popen[str]],
 ) -> None:
-    with (lock.lock_folder() / "host.quiet").open("a") as starting:
+    with (turns.lock_folder() / "host.quiet").open("a") as starting:
         fcntl.flock(starting, fcntl.LOCK_SH)
         child = timed()
         assert first_line(child) == "starts" and says_nothing(child)
     assert first_line(child) == "measures"
-    with (lock.lock_folder() / "host.quiet").open("a") as other, pytest.raises(BlockingIOError):
+    with (turns.lock_folder() / "host.quiet").open("a") as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
     assert finish(child)[0] == 0
 
@@ -320,10 +328,10 @@ def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]
     begun = threading.Event()
 
     def profile() -> None:
-        with lock.gpu_seat(10):
+        with turns.gpu_seat(10):
             begun.set()
 
-    with (lock.lock_folder() / "host.quiet").open("a") as measured:
+    with (turns.lock_folder() / "host.quiet").open("a") as measured:
         fcntl.flock(measured, fcntl.LOCK_EX)
         profiler = threading.Thread(target=profile)
         profiler.start()
@@ -331,9 +339,9 @@ def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]
         fcntl.flock(measured, fcntl.LOCK_UN)
         assert begun.wait(10)
         profiler.join()
-        with lock.gpu_seat(0), lock.gpu_seat(0), pytest.raises(BlockingIOError):
+        with turns.gpu_seat(0), turns.gpu_seat(0), pytest.raises(BlockingIOError):
             fcntl.flock(measured, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with lock.gpu_seat(0, timed=True) as held:
+        with turns.gpu_seat(0, timed=True) as held:
             assert held.environ[QUIET] == measured.name
             fcntl.flock(measured, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -341,20 +349,134 @@ def test_a_profiler_is_not_beside_what_is_timed(fake_gpus: Callable[[int], None]
 def test_a_profiler_does_not_come_before_what_waits_to_be_timed(
     timed: Callable[[], subprocess.Popen[str]],
 ) -> None:
-    with lock.gpu_seat(0):
+    with turns.gpu_seat(0):
         child = timed()
         assert first_line(child) == "starts"  # and waits until that profiler has ended
-        with pytest.raises(CaptureError, match="no quiet host became free"), lock.gpu_seat(0):
+        with pytest.raises(CaptureError, match="no quiet host became free"), turns.gpu_seat(0):
             pass
     assert first_line(child) == "measures"
     assert finish(child)[0] == 0
-    with lock.gpu_seat(0):
+    with turns.gpu_seat(0):
         pass
+
+
+# --- who waits ------------------------------------------------------------------------------
+
+SEAT = """
+import sys
+from ncuflow.gpu.turns import gpu_seat
+with gpu_seat():
+    print("seated", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def profiler() -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Begins a program that takes a profiler's seat, says "seated", and keeps it until it is told to end."""
+    running = []
+
+    def begin() -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", SEAT]
+        child = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        running.append(child)
+        return child
+
+    yield begin
+    for child in running:
+        child.kill()
+        child.communicate()
+
+
+def waits(child: subprocess.Popen[str]) -> None:
+    """Return when a child has said that it waits for its turn."""
+    assert child.stderr is not None
+    assert child.stderr.readline().startswith("waiting for ")
+
+
+def test_what_is_to_be_timed_has_its_turn_before_profilers_that_came_later(
+    timed: Callable[[], subprocess.Popen[str]], profiler: Callable[[], subprocess.Popen[str]]
+) -> None:
+    seats = [ExitStack() for _ in range(turns.SEATS)]
+    for seat in seats:
+        seat.enter_context(turns.gpu_seat(0))
+    child = timed()
+    waits(child)
+    later = profiler()
+    waits(later)
+    seats.pop().close()
+    with pytest.raises(CaptureError), turns.gpu_seat(0):  # the seat that is free now is the child's
+        pass
+    assert first_line(child) == "starts"
+    for seat in seats:
+        seat.close()
+    assert first_line(child) == "measures" and says_nothing(later)
+    assert finish(child)[0] == 0
+    assert first_line(later) == "seated"
+
+
+def test_one_with_a_gpu_to_itself_has_its_turn_before_seats_that_came_later(
+    fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    fake_gpus(1)
+    with turns.gpu_lock(0):
+        child = start("--", *HOLD)
+        waits(child)
+        for is_timed in (False, True):
+            with pytest.raises(CaptureError), turns.gpu_seat(0, timed=is_timed):
+                pass
+    assert first_line(child)
+    with turns.gpu_seat(0):
+        pass
+    assert finish(child)[0] == 0
+
+
+def test_a_killed_waiter_blocks_nobody(timed: Callable[[], subprocess.Popen[str]]) -> None:
+    with ExitStack() as stack:
+        for _ in range(turns.SEATS):
+            stack.enter_context(turns.gpu_seat(0))
+        child = timed()
+        waits(child)
+        child.kill()
+        child.wait()
+        assert list((turns.lock_folder() / "queue").iterdir())  # its ticket is there
+    with turns.gpu_seat(0):
+        pass
+    assert not list((turns.lock_folder() / "queue").iterdir())
+
+
+def test_what_is_timed_does_not_wait_for_a_profiler_that_waits(
+    fake_gpus: Callable[[int], None], profiler: Callable[[], subprocess.Popen[str]]
+) -> None:
+    fake_gpus(1)
+    with turns.gpu_seat(0, timed=True):
+        waiting = profiler()
+        waits(waiting)
+        with turns.gpu_seat(0, timed=True):
+            pass
+        with pytest.raises(CaptureError), turns.gpu_lock(0):  # whose turn is after it
+            pass
+    assert first_line(waiting) == "seated"
+
+
+def test_who_waits_for_another_gpu_is_not_waited_for(
+    fake_gpus: Callable[[int], None],
+    start: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake_gpus(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with turns.gpu_lock(0):
+        waits(start("--", "true"))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        with turns.gpu_lock(0) as held:
+            assert held.gpu == GPUS[1]
 
 
 def quiet(how: int) -> bool:
     """Whether the host can be locked this way now."""
-    with (lock.lock_folder() / "host.quiet").open("a") as file:
+    with (turns.lock_folder() / "host.quiet").open("a") as file:
         try:
             fcntl.flock(file, how | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -366,12 +488,12 @@ def test_a_profiler_waits_no_longer_for_what_is_timed_than_it_may(
     fake_gpus: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_gpus(1)
-    with (lock.lock_folder() / "host.quiet").open("a") as measured:
+    with (turns.lock_folder() / "host.quiet").open("a") as measured:
         fcntl.flock(measured, fcntl.LOCK_EX)
-        with pytest.raises(CaptureError, match="no quiet host became free"), lock.gpu_seat(0.01):
+        with pytest.raises(CaptureError, match="no quiet host became free"), turns.gpu_seat(0.01):
             pass
         assert "waiting for the host: it is locked by other captures" in capsys.readouterr().err
-        with lock.gpu_seat(0, timed=True), lock.gpu_seat(0, timed=True):  # its seat went back
+        with turns.gpu_seat(0, timed=True), turns.gpu_seat(0, timed=True):  # its seat went back
             pass
 
 
@@ -379,7 +501,7 @@ def test_one_with_all_gpus_is_not_beside_a_start_on_the_host(
     fake_gpus: Callable[[int], None], start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     fake_gpus(2)
-    with lock.gpu_seat(0):
+    with turns.gpu_seat(0):
         status, errors = finish(start("--exclusive-host", "--timeout", "0", "--", "true"))
         assert (status, errors) == (2, "error: no quiet host became free in time\n")
     inner = [sys.executable, "-m", "ncuflow", "lock", "--exclusive-host", "--timeout", "0", "--"]
@@ -422,7 +544,7 @@ def test_what_outlives_a_timed_run_does_not_keep_the_host(
 
 
 PROFILER = """
-from ncuflow.capture.lock import gpu_seat
+from ncuflow.gpu.turns import gpu_seat
 from ncuflow.process import run_child
 with gpu_seat(0) as held:
     command = ["sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!; wait"]
@@ -442,9 +564,9 @@ def test_what_a_killed_profiler_leaves_keeps_its_seat_and_not_the_host(
     profiler.communicate()
     assert quiet(fcntl.LOCK_EX)
     with ExitStack() as stack:
-        for _ in range(lock.SEATS - 1):
-            stack.enter_context(lock.gpu_seat(0))
-        with pytest.raises(CaptureError), lock.gpu_seat(0):
+        for _ in range(turns.SEATS - 1):
+            stack.enter_context(turns.gpu_seat(0))
+        with pytest.raises(CaptureError), turns.gpu_seat(0):
             pass
     os.kill(program, signal.SIGKILL)
 
@@ -455,6 +577,6 @@ def test_a_relative_folder_of_locks_is_one_place_for_what_runs_elsewhere(
     fake_gpus(1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", "locks")
-    with lock.gpu_seat(0, timed=True) as held:
+    with turns.gpu_seat(0, timed=True) as held:
         for name in (WAIT, QUIET, "TMPDIR"):
             assert Path(held.environ[name]).parent == tmp_path / "locks"
