@@ -420,9 +420,10 @@ class Datasheet(TypedDict):
 
 
 class MeasuredPeaks(TypedDict):
-    """Peaks that a large copy, a large read and large matrix products (by data type) reached on the same machine.
+    """The highest rates that were reached on the same machine: of DRAM, and of tensor cores by data type.
 
-    series: the measurements as ``ceilings.json`` has them, by what was run.
+    source: what reached ``dram_gbs``; read_gbs: of the large read; series: the measurements as ``ceilings.json`` has
+    them, by what was run; points: the point that reached more than those, by ``dram_gbs`` or data type.
     """
 
     dram_gbs: float | None
@@ -430,6 +431,7 @@ class MeasuredPeaks(TypedDict):
     series: dict[str, Any]
     tensor_tflops: dict[str, float | None]
     source: str | None
+    points: dict[str, str]
 
 
 class Ceilings(TypedDict):

@@ -101,3 +101,62 @@ def test_measured_ceilings_are_of_this_gpu_and_possible(tmp_path, change, words)
         return
     with pytest.raises(BadInput, match=rf"ceilings\.json: .*{words}"):
         ceilings.load(tmp_path, "NVIDIA H200")
+
+
+def test_the_highest_of_what_streamed_is_the_ceiling_and_is_named():
+    rates = {"copy_gbs": {"value": 4276.0, "method": "a copy"}}
+    rates |= {"read_gbs": {"value": 4450.0, "method": "a read", "sustained": {"value": 4467.0}}}
+    found = ceilings.machine("NVIDIA H200", rates)["measured"]
+    assert (found["dram_gbs"], found["source"]) == (4467.0, "a read")
+
+
+def reached(gbs, passed, **more):
+    """A point that is credited with 100 MB at a rate, of which some passed DRAM."""
+    row = {
+        "point": "decode/a",
+        "dtype": "f16",
+        "gbs": gbs,
+        "bytes_analytic": 1e8,
+        "bytes_dram_counted": passed,
+    }
+    return row | {"tflops": None, "flops_analytic": None, "flops_tensor_counted": None} | more
+
+
+@pytest.mark.parametrize(
+    ("row", "ceiling", "point"),
+    [
+        (reached(4600.0, 1.01e8), 4600.0, "decode/a"),
+        (reached(4600.0, None), 4600.0, "decode/a"),  # nobody counted
+        (reached(4600.0, 0.5e8), 4276.0, None),  # half of it stayed in L2
+        (reached(4100.0, 1e8), 4276.0, None),
+        (reached(9999.0, 1e8), 4276.0, None),  # cannot be: sanity says so
+    ],
+)
+def test_what_exceeds_a_ceiling_shows_that_it_is_none(row, ceiling, point):
+    machine = ceilings.machine("NVIDIA H200", {"copy_gbs": {"value": 4276.0, "method": "a copy"}})
+    found = ceilings.raised(machine, [row])["measured"]
+    assert (found["dram_gbs"], found["points"].get("dram_gbs")) == (ceiling, point)
+    assert (found["source"] == "a copy") == (point is None)
+    assert machine["measured"]["dram_gbs"] == 4276.0
+
+
+def test_a_tensor_rate_raises_the_ceiling_of_its_own_type():
+    machine = ceilings.machine(
+        "NVIDIA H200", {"matmul_tflops": {"f16": {"value": 761.0}, "bf16": {"value": 796.0}}}
+    )
+    work = {"tflops": 770.0, "flops_analytic": 1e12, "flops_tensor_counted": 1.1e12}
+    found = ceilings.raised(machine, [reached(None, None, **work)])["measured"]
+    assert found["tensor_tflops"] == {"f16": 770.0, "bf16": 796.0}
+
+
+def test_no_recorded_point_is_above_its_ceiling(finished):
+    found = [
+        json.loads(path.read_text())
+        for path in (finished.outputs / "results").glob("*_results.json")
+    ]
+    rows = [point["measurement"] for results in found for point in results["points"]]
+    shares = [row[f"{rate}_fraction_measured"] for row in rows for rate in ("gbs", "tflops")]
+    known = [share for share in shares if share is not None]
+    assert len(known) > 200 and max(known) <= 1
+    (decode,) = (results for results in found if results["target"] == "decode")
+    assert decode["ceilings"]["measured"]["source"].startswith("decode/")

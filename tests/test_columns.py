@@ -73,7 +73,7 @@ MACHINE = {
     "gpu": "NVIDIA H200",
     "datasheet": {"dram_gbs": 4800.0, "tensor_tflops": 989.5, "source": "sheet"},
     "measured": {"dram_gbs": 4172.0, "read_gbs": None, "series": {},
-                 "tensor_tflops": {"f16": 716.0, "bf16": 733.0}, "source": "copy"},
+                 "tensor_tflops": {"f16": 716.0, "bf16": 733.0}, "source": "copy", "points": {}},
 }  # fmt: skip
 PROVENANCE = {
     "tier": "A", "gpu": "NVIDIA H200", "compute_capability": "9.0", "date": "2026-01-02", "driver": "580.1",
@@ -107,6 +107,7 @@ EXPECTED = {
     "ceiling_l2_gbs_counter": 10200, "ceiling_l1_gbs_counter": 31000,
     "ceiling_tensor_tflops_datasheet": 989.5, "ceiling_tensor_tflops_counter": 910,
     "ceiling_tensor_tflops_measured": 733,
+    "bytes_beyond_dram_pct": 0, "tensor_padding_pct": 100 * (1 - 6e9 / TENSOR),
     "gbs_fraction_datasheet": 1.2e9 / 350e-6 / 4800e9, "gbs_fraction_counter": DRAM / 320e-6 / 4500e9,
     "gbs_fraction_measured": 1.2e9 / 350e-6 / 4172e9,
     "tflops_fraction_datasheet": 6e9 / 350e-6 / 989.5e12,

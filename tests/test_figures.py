@@ -293,14 +293,19 @@ def test_an_axis_of_few_powers_is_labelled_between_them(
     assert ticks(figures.roofline([results(*points)], levels=False)) == shown
 
 
-def test_the_measured_roof_is_that_of_the_dtype_of_most_points() -> None:
+def test_each_data_type_has_its_own_measured_roof() -> None:
     found = results(*(profiled(name, HMMA) for name in "abc"))
-    for point, rate in zip(found["points"], (700.0, 740.0, 700.0), strict=True):
-        point["measurement"]["ceiling_tensor_tflops_measured"] = rate
-        point["measurement"]["ceiling_dram_gbs_measured"] = 3500.0
+    for point, (dtype, rate) in zip(
+        found["points"], (("f16", 700.0), ("bf16", 740.0), ("f16", 700.0)), strict=True
+    ):
+        point["measurement"] |= {
+            "ceiling_tensor_tflops_measured": rate, "ceiling_dram_gbs_measured": 3500.0, "dtype": dtype,
+        }  # fmt: skip
+    (axes,) = figures.roofline([found], levels=False).axes
+    assert {"measured, f16: 700 TFLOPS", "measured, bf16: 740 TFLOPS"} <= set(labels(axes))
+    found["points"].pop(1)
     (axes,) = figures.roofline([found], levels=False).axes
     assert "measured: 700 TFLOPS" in labels(axes)
-    assert "measured: 740 TFLOPS" not in labels(axes)
 
 
 def test_a_device_whose_name_has_dollar_signs_is_no_formula(tmp_path):

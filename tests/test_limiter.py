@@ -74,6 +74,8 @@ def row(busiest, second=("l2", 40.0), limiter="dram", draw=None, verdict="bound"
         (row(("dram", 24.0), limiter="blocks", draw="tail", verdict="latency"),
          "latency-bound (too few blocks: 0.16 waves, launch and tail); busiest: DRAM (24 %)",
          "latency-bound (too few blocks, launch and tail)"),
+        (row(("tensor", 58.0), limiter="latency", verdict="latency", tensor_padding_pct=99.2),
+         "latency-bound; busiest: tensor pipe (58 %, 99 % of its work is padding)", "latency-bound"),
         # No figure is rounded up to a threshold that it does not reach.
         (row(("dram", 79.98), verdict="partly"), "DRAM 79.9 % and waits", "DRAM and waits"),
         # Of several kernels the longest is named, and a merge is said.

@@ -192,6 +192,15 @@ def test_the_tensor_roof_is_that_of_the_kernel_that_runs_the_instruction():
     assert row([merge])["ceiling_tensor_tflops_counter"] is None
 
 
+def test_what_is_credited_and_did_not_happen_is_said():
+    found = row([kernel(dram_bytes_read=60e6, dram_bytes_write=15e6, tensor_flops=4e11)])
+    assert found["bytes_analytic"] == 150e6 and found["bytes_beyond_dram_pct"] == pytest.approx(50)
+    padding = 100 - 100 * found["flops_analytic"] / 4e11
+    assert found["tensor_padding_pct"] == pytest.approx(padding) and padding > 0
+    more = row([kernel(dram_bytes_read=600e6, dram_bytes_write=0)])
+    assert (more["bytes_beyond_dram_pct"], more["tensor_padding_pct"]) == (0, None)
+
+
 def test_failed_kernels_are_named_in_problems():
     found = row([kernel() | {"problems": "profiling failed"}])
     assert found["problems"] == "Main: profiling failed"

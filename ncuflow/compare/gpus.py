@@ -74,7 +74,7 @@ def _rates(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> It
     copied, tensor = "ceiling_dram_gbs_measured", "ceiling_tensor_tflops_datasheet"
     for what, unit, values in (
         (BANDWIDTH, "GB/s", of_rows("ceiling_dram_gbs_datasheet")),
-        ("DRAM bandwidth of a large copy", "GB/s", of_rows(copied)),
+        ("DRAM bandwidth, highest measured", "GB/s", of_rows(copied)),
         ("tensor peak, published", "TFLOPS", of_rows(tensor)),
         ("L2 cache", "MB", l2),
         ("SMs", "", sms),

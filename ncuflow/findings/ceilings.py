@@ -2,11 +2,13 @@
 
 datasheet  NVIDIA's published peak of the part (``gpus.yaml``, with the source of each figure)
 counter    the peak that the hardware counters state for one launch, at the clocks of that launch
-measured   a large copy and a large matrix product timed on the same machine (``ceilings.json``)
+measured   the highest rate that anything reached on the same machine: a large copy, a large read or a large matrix
+           product (``ceilings.json``), or a point itself. What exceeds a ceiling shows that it was none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ncuflow.gpu.table import product, table
 from ncuflow.io import BadInput, read_as
-from ncuflow.model import Ceilings
+from ncuflow.model import Ceilings, MeasuredPeaks, Measurement
 
+DRAM = "dram_gbs"
+# Above the highest of what streamed or multiplied a point's own rate may lie by this; beyond it the rate cannot be.
+MEASURED_RATE = 1.10
 MOST = 1.25  # of the published peak: clocks above those of the datasheet reach a tenth more
 
 
@@ -80,12 +85,17 @@ def load(evidence: Path, device: str | None) -> dict[str, Any] | None:
 def machine(device: str | None, measured: dict[str, Any] | None) -> Ceilings:
     """Ceilings that hold for the whole machine: GB/s and TFLOPS by source, None where unknown.
 
-    ``measured`` is the content of ``ceilings.json`` (copy_gbs, matmul_tflops by dtype) or None.
+    ``measured`` is the content of ``ceilings.json`` (copy_gbs, matmul_tflops by dtype) or None. Of each kind of
+    rate the highest counts, in bursts or sustained: a copy turns DRAM between reads and writes, a read does not.
     """
     sheet = datasheet(device)
     products = (measured or {}).get("matmul_tflops") or {}
     copy, read = ((measured or {}).get(name) or {} for name in ("copy_gbs", "read_gbs"))
     series = {"copy": copy, "read": read} | {f"matrix product, {k}": v for k, v in products.items()}
+    streams = {
+        name: best for name, rate in (("copy", copy), ("read", read)) if (best := _best(rate))
+    }
+    stream = max(streams, key=lambda name: streams[name], default="")
     return {
         "gpu": device,
         "datasheet": {
@@ -94,10 +104,54 @@ def machine(device: str | None, measured: dict[str, Any] | None) -> Ceilings:
             "source": sheet["source"] if sheet else None,
         },
         "measured": {
-            "dram_gbs": copy.get("value"),
+            "dram_gbs": streams.get(stream),
             "read_gbs": read.get("value"),
             "series": {name: found for name, found in series.items() if found.get("value")},
-            "tensor_tflops": {dtype: rate.get("value") for dtype, rate in products.items()},
-            "source": copy.get("method"),
+            "tensor_tflops": {dtype: _best(rate) for dtype, rate in products.items()},
+            "source": {"copy": copy, "read": read}[stream].get("method") if stream else None,
+            "points": {},
         },
     }
+
+
+def _best(rate: Mapping[str, Any]) -> float | None:
+    figures = (rate.get("value"), (rate.get("sustained") or {}).get("value"))
+    return max((value for value in figures if value), default=None)
+
+
+def raised(machine: Ceilings, rows: Iterable[Measurement]) -> Ceilings:
+    """The ceilings of a machine with the rates of points that are above them, and ``points`` that says which those are.
+
+    Where counters saw the work only what they saw counts: bytes that passed DRAM, FLOPs that the tensor cores did.
+    """
+    measured = machine["measured"]
+    peaks = {**measured["tensor_tflops"], DRAM: measured["dram_gbs"]}
+    tops, points = dict(peaks), dict[str, str]()
+    for row in rows:
+        work = {
+            DRAM: (row["gbs"], row["bytes_analytic"], row["bytes_dram_counted"]),
+            str(row["dtype"]): (row["tflops"], row["flops_analytic"], row["flops_tensor_counted"]),
+        }
+        for kind, (rate, analytic, counted) in work.items():
+            peak, top = peaks.get(kind), tops.get(kind)
+            if not (rate and analytic and peak and top):
+                continue
+            own = rate if counted is None else rate * min(1.0, counted / analytic)
+            if top < own <= MEASURED_RATE * peak:
+                tops[kind], points[kind] = own, row["point"]
+    dram = tops.pop(DRAM)
+    source = f"{points[DRAM]}: its bytes over its time" if DRAM in points else measured["source"]
+    reached: MeasuredPeaks = {
+        **measured, "dram_gbs": dram, "tensor_tflops": tops, "source": source, "points": points,
+    }  # fmt: skip
+    return {**machine, "measured": reached}
+
+
+def tensor_roofs(rows: Iterable[Measurement], source: str) -> dict[str, float]:
+    """TFLOPS by data type that a source (datasheet or measured) puts over points: a mark's roof is that of its type."""
+    tops: dict[str, float] = {}
+    for row in rows:
+        top, dtype = row.get(f"ceiling_tensor_tflops_{source}"), row.get("dtype")
+        if top and dtype:
+            tops[dtype] = max(top, tops.get(dtype, 0.0))
+    return tops

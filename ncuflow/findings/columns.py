@@ -195,6 +195,22 @@ def _quotient(
     return Column(name, "float", unit, formula, compute, terms=(over, under), scale=scale)
 
 
+def _excess(name: str, part: str, whole: str, what: str) -> Column:
+    """By how much a count is above one that should be as large, in per cent of it; 0 where it is not."""
+
+    def compute(joined: Joined) -> float | None:
+        share = ratio(joined.row[part], joined.row[whole], 100)
+        return None if share is None else max(0.0, 100 - share)
+
+    formula = f"100 - 100 × {part} / {whole}, at least 0: {what}"
+    return Column(name, "float", "%", formula, compute, terms=(part, whole))
+
+
+def below_one(share: float | None) -> float | None:
+    """A share of a ceiling; what is above it has another."""
+    return share if share is not None and share <= 1 else None
+
+
 def _peak(name: str, unit: str, formula: str, compute: Callable[[Joined], Any]) -> Column:
     """A ceiling of the machine."""
     evidence = TABLE.name if name.endswith("datasheet") else "ceilings.json of the evidence"
@@ -249,6 +265,10 @@ COLUMNS = (
            lambda j: ratio(j.row["flops_analytic"], j.row["flops_tensor_counted"] or j.row["flops_counted"]),
            terms=("flops_analytic", "flops_tensor_counted", "flops_counted")),
     _quotient("bytes_ratio", "×", "bytes_analytic", "bytes_dram_counted"),
+    _excess("bytes_beyond_dram_pct", "bytes_dram_counted", "bytes_analytic",
+            "bytes that a rate is credited with and that did not pass DRAM, kept in L2 or not moved"),
+    _excess("tensor_padding_pct", "flops_analytic", "flops_tensor_counted",
+            "FLOP of the tensor pipe that no convention counts, such as the empty rows of its tiles"),
     _quotient("tflops", "TFLOPS", "flops_analytic", "time_cold_us", 1e-6),
     _quotient("gbs", "GB/s", "bytes_analytic", "time_cold_us", 1e-3),
     _quotient("gbs_hot", "GB/s", "bytes_analytic", "time_hot_us", 1e-3, " (L2 warm: not an HBM rate)"),
@@ -260,7 +280,7 @@ COLUMNS = (
           lambda j: j.ceilings["datasheet"]["dram_gbs"]),
     _counter("ceiling_dram_gbs_counter", "GB/s", "dram_bytes_peak_per_cycle", "dram_cycles_per_second", under=1e9,
              peak=True),
-    _peak("ceiling_dram_gbs_measured", "GB/s", "large copy on the same machine",
+    _peak("ceiling_dram_gbs_measured", "GB/s", "the highest of a large copy or read and of the points on this machine",
           lambda j: j.ceilings["measured"]["dram_gbs"]),
     _counter("ceiling_l2_gbs_counter", "GB/s", "l2_peak_bytes_per_second", under=1e9, peak=True),
     _counter("ceiling_l1_gbs_counter", "GB/s", "l1_peak_bytes_per_second", under=1e9, peak=True),
@@ -269,11 +289,14 @@ COLUMNS = (
     Column("ceiling_tensor_tflops_counter", "float", "TFLOPS",
            "tensor_flops_peak_per_second of the longest kernel that has one: the peak of the instruction that ran",
            lambda j: ratio(tensor_peak(j.kernels), 1e12), "ncu", keys=("tensor_flops_peak_per_second",)),
-    _peak("ceiling_tensor_tflops_measured", "TFLOPS", "large matrix product on the same machine",
+    _peak("ceiling_tensor_tflops_measured", "TFLOPS", "the highest of a large matrix product and of the points on this machine",
           lambda j: j.ceilings["measured"]["tensor_tflops"].get(str(j.params.get("dtype")))),
     _quotient("gbs_fraction_datasheet", "of 1", "gbs", "ceiling_dram_gbs_datasheet"),
     _quotient("gbs_fraction_counter", "of 1", "dram_gbs_counted", "ceiling_dram_gbs_counter"),
-    _quotient("gbs_fraction_measured", "of 1", "gbs", "ceiling_dram_gbs_measured"),
+    Column("gbs_fraction_measured", "float", "of 1",
+           "gbs / ceiling_dram_gbs_measured; null above 1: not all of those bytes passed DRAM",
+           lambda j: below_one(ratio(j.row["gbs"], j.row["ceiling_dram_gbs_measured"])),
+           terms=("gbs", "ceiling_dram_gbs_measured")),
     _quotient("tflops_fraction_datasheet", "of 1", "tflops", "ceiling_tensor_tflops_datasheet"),
     _quotient("tflops_fraction_counter", "of 1", "tensor_tflops_counted", "ceiling_tensor_tflops_counter"),
     _quotient("tflops_fraction_measured", "of 1", "tflops", "ceiling_tensor_tflops_measured"),

@@ -35,6 +35,7 @@ WAITS = {
     "tail": "launch and tail",
     "waits": "waits",
 }
+PADDED = 50.0  # per cent of the tensor FLOPs from which on padding is said: more of it than work
 MERGING = 5.0  # per cent of the time from which on a merge is said beside the main kernel
 UNKNOWN = "unknown"
 
@@ -168,7 +169,9 @@ def _said(row: Mapping[str, Any]) -> str:
     if row["verdict"] == PARTLY:
         return f"{name} {busiest}{', ' if second else ''}{second} and waits"
     waits = [_wait(row, wait) for wait in (row["limiter"], row["draw"]) if wait]
-    return f"{_latency_bound(waits)}; busiest: {name} ({busiest})"
+    padding = row.get("tensor_padding_pct") if row["busiest_unit"] == "tensor" else None
+    padded = f", {padding:.0f} % of its work is padding" if padding and padding >= PADDED else ""
+    return f"{_latency_bound(waits)}; busiest: {name} ({busiest}{padded})"
 
 
 def _pct(value: float) -> str:

@@ -79,7 +79,11 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         made = of_batch.get(timing["batch"], environment)
         return Joined(timing, params, kernels, operations, machine, made, losses)
 
-    points = [point_of(joined(t), runs[t["point"]]) for t in timed if not t["run"]]
+    first = [t for t in timed if not t["run"]]
+    machine = ceilings.raised(
+        machine, [measurement(joined(t)) for t in first if t["status"] == "ok"]
+    )
+    points = [point_of(joined(t), runs[t["point"]]) for t in first]
     again = grouped([t for t in timed if t["run"]], "run").values()
     repeats = [[measurement(joined(timing)) for timing in rows] for rows in again]
     return {

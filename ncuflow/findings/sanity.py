@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.findings import stored
+from ncuflow.findings.ceilings import MEASURED_RATE
 from ncuflow.findings.columns import COLUMNS, above
 from ncuflow.findings.join import ratio
 from ncuflow.format import with_unit
@@ -30,10 +31,8 @@ COUNTED_RATE = 1.03
 # A part runs at most at its datasheet peak; event timing of a 4 µs kernel has a resolution of 0.5
 # %.
 DATASHEET_RATE = 1.01
-# The measured ceilings are a copy and one matrix product. A copy turns the bus around between
-# reading and writing, which a kernel that only reads does not: on an H200 decode reads at 1.01 ×
-# the copy rate.
-MEASURED_RATE = 1.10
+# Of the measured ceilings (MEASURED_RATE): the highest of what streamed and of the points' own counted work. An analytic
+# rate may be above them by what L2 kept, or by a clock that a matrix product did not run at.
 # Tensor FLOPs are counted per instruction: the hardware does the whole tile, so counted ≥ analytic
 # always.
 TENSOR_CREDIT = 1.05

@@ -39,6 +39,7 @@ export class Side {
   constructor(found, number, declared, limiters) {
     Object.assign(this, found);
     this.limiters = limiters;
+    this.tensorRoofs = found.tensor_roofs;
     this.number = number;
     this.size = found.points.id.length;
     this.place = new Map(found.points.id.map((id, at) => [id, at]));

@@ -54,8 +54,10 @@ export function roofs(side, found, level, work) {
         label: name,
         top: d3.max(group, ({ at }) => side.value("ceiling_tensor_tflops_counter", at) ?? undefined),
       });
+    // A mark's roof is that of its data type: one line for each.
     for (const source of ["datasheet", "measured"])
-      flat.push({ source, label: "tensor", top: d3.max(ran, ({ at }) => side.value(`ceiling_tensor_tflops_${source}`, at) ?? undefined) });
+      for (const [dtype, top] of Object.entries(side.tensorRoofs[source]))
+        if (ran.some(({ at }) => side.value("dtype", at) === dtype)) flat.push({ source, label: `tensor ${dtype}`, top });
   }
   for (const [kind, label] of [
     ["fp32", "FP32"],

@@ -16,7 +16,7 @@ from typing import Any
 
 from ncuflow import format as form
 from ncuflow.evidence.provenance import together
-from ncuflow.findings import choices, hotlines, limiter, stalltree
+from ncuflow.findings import ceilings, choices, hotlines, limiter, stalltree
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.results import read
@@ -123,6 +123,12 @@ def side_of(side: ShownSide) -> Block:
         "jit": side.findings.optional("jit_analysis"),
         "targets": [target_of(results, side.findings.source_index) for results in all_results],
         "points": points(all_results),
+        "tensor_roofs": {
+            source: ceilings.tensor_roofs(
+                [p["measurement"] for found in all_results for p in found["points"]], source
+            )
+            for source in ("datasheet", "measured")
+        },
         "struck": side.findings.struck,
         "stopped": side.findings.stopped,
         "warnings": [warned for results in all_results for warned in results["warnings"]],

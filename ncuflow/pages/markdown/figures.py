@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from io import StringIO
 from math import ceil, floor, log10
 from pathlib import Path
-from statistics import mode
 from textwrap import fill
 from typing import Any
 
@@ -20,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ncuflow.evidence.provenance import one_line
 from ncuflow.findings import sanity
+from ncuflow.findings.ceilings import tensor_roofs
 from ncuflow.findings.join import main_kernel
 from ncuflow.io import write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
@@ -164,19 +164,23 @@ def _ceilings(points: list[Point], stem: str, kinds: dict[str, str]) -> list[Cei
     """(source, label, the highest over the points), the highest first.
 
     Counters state that of the instruction that ran: HMMA's is far below HGMMA's, so each kind has its own.
-    A measured one goes with the dtype: it is that of most points.
+    What was published and measured of the tensor cores is of a data type, and each type has its own.
     """
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for point in points:
         for source in CEILING_STYLE:
+            if stem == TENSOR and source != "counter":
+                continue
             kind = kinds.get(point["point"]) if (stem, source) == (TENSOR, "counter") else None
             key = source, f"{source}, {kind}" if kind else source
             if top := point["measurement"].get(f"{stem}_{source}"):
                 found[key].append(top)
-    tops = [
-        (*key, mode(values) if key[0] == "measured" else max(values))
-        for key, values in found.items()
-    ]
+    tops = [(*key, max(values)) for key, values in found.items()]
+    for source in ("datasheet", "measured") if stem == TENSOR else ():
+        by_type = tensor_roofs([point["measurement"] for point in points], source)
+        alone = len(set(by_type.values())) == 1
+        labels = {source if alone else f"{source}, {dtype}": top for dtype, top in by_type.items()}
+        tops += [(source, label, top) for label, top in labels.items()]
     return sorted(tops, key=lambda c: -c[2])
 
 
