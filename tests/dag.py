@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,14 +58,18 @@ def jobs(targets: list[str], config: dict[str, Any]) -> list[Job]:
 
 
 def command(job: Any) -> str | None:
-    """A job's command for a shell: of its `run` block, the command line that it would hand to a child."""
+    """A job's command for a shell: of its `run` block, the words that it would hand to a child."""
     if not job.is_run:
         return job.shellcmd
     said: list[str] = []
     run, values = job.rule.run_func, vars(type(job)) | {"log": job.log}
     given = {name: getattr(job, name, None) for name in signature(run).parameters if name in values}
+    words_of = run.__globals__["jobs"].words_of
     run.__globals__["jobs"] = SimpleNamespace(
-        run=lambda text, log: said.append(f"python -m ncuflow {text} 2> {quote(log)}")
+        run=lambda log, *words, **options: said.append(
+            f"python -m ncuflow {join(words_of(*words, **options))} 2> {quote(log)}"
+        ),
+        words_of=words_of,
     )
     run(**dict.fromkeys(signature(run).parameters) | given)
     return said[0]

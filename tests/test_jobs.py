@@ -16,22 +16,22 @@ from ncuflow import cli
 from ncuflow.flow import jobs
 
 
-def in_pool(command: str, log: Path) -> None:
+def in_pool(log: Path, name: str, *given: jobs.Value, **options: jobs.Value) -> None:
     """Run a command from a thread of a pool, as Snakemake does."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(jobs.run, command, str(log)).result()
+        pool.submit(jobs.run, str(log), name, *given, **options).result()
 
 
 def test_a_command_that_ends_well_leaves_an_empty_log(tmp_path: Path):
     evidence = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
-    in_pool(f"environment --evidence {evidence} --out {tmp_path}/machine.json", tmp_path / "log")
+    in_pool(tmp_path / "log", "environment", evidence=evidence, out=tmp_path / "machine.json")
     assert (tmp_path / "machine.json").exists()
     assert (tmp_path / "log").read_text() == ""
 
 
 def test_a_failure_is_a_line_in_the_log_and_an_error_with_its_status(tmp_path: Path):
     with pytest.raises(RuntimeError, match=r"^ncuflow show .*: exit status 2$"):
-        in_pool(f"show {tmp_path}/none.ncu-rep", tmp_path / "log")
+        in_pool(tmp_path / "log", "show", tmp_path / "none.ncu-rep")
     assert (tmp_path / "log").read_text().startswith("error: ")
 
 
@@ -41,7 +41,7 @@ def test_a_child_that_is_killed_is_a_failure(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(cli, "main", killed)
     with pytest.raises(RuntimeError, match="exit status -9"):
-        in_pool("docs", tmp_path / "log")
+        in_pool(tmp_path / "log", "docs")
 
 
 def test_a_mistake_of_the_program_leaves_its_traceback(
@@ -52,7 +52,7 @@ def test_a_mistake_of_the_program_leaves_its_traceback(
 
     monkeypatch.setattr(cli, "main", wrong)
     with pytest.raises(RuntimeError, match="exit status 1"):
-        in_pool("docs", tmp_path / "log")
+        in_pool(tmp_path / "log", "docs")
     assert "AssertionError: a mistake" in (tmp_path / "log").read_text()
 
 
@@ -62,8 +62,10 @@ def test_many_at_once_do_not_wait_for_each_other(tmp_path: Path):
         done = [
             pool.submit(
                 jobs.run,
-                f"environment --evidence {evidence} --out {tmp_path}/{number}.json",
                 str(tmp_path / f"{number}.log"),
+                "environment",
+                evidence=evidence,
+                out=tmp_path / f"{number}.json",
             )
             for number in range(24)
         ]
@@ -76,5 +78,17 @@ def test_a_child_searches_nothing_for_garbage_and_its_parent_nothing_that_a_chil
 ):
     monkeypatch.setattr(cli, "main", lambda _: sys.exit(gc.isenabled()))
     inherited = [[number] for number in range(100_000)]
-    in_pool("docs", tmp_path / "log")
+    in_pool(tmp_path / "log", "docs")
     assert len(gc.get_objects()) < len(inherited)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"out_dir": Path("a b")}, ["--out-dir", "a b"]),
+        ({"floor": 0.5, "of": ["x", Path("y'z")]}, ["--floor", "0.5", "--of", "x", "y'z"]),
+        ({"none": None, "off": False, "empty": [], "zero": 0, "on": True}, ["--zero", "0", "--on"]),
+    ],
+)
+def test_values_are_words_as_they_are(options: dict[str, jobs.Value], words: list[str]):
+    assert jobs.words_of("pages", "INDEX", ["jit"], **options) == ["pages", "INDEX", "jit", *words]

@@ -14,7 +14,6 @@ HOME = next(
 )
 sys.path.insert(0, str(HOME))
 
-from snakemake.utils import format as formatted
 from snakemake.utils import update_config
 
 from ncuflow.flow import caches, closure, display, jobs, made
@@ -64,7 +63,6 @@ _moved = caches.provide(Path(SETTINGS.outputs))
 for _note in (_evidence.passed_over(SETTINGS, RUNNING), _moved if LIVE else None):
     if _note and workflow.is_main_process:
         print(f"note: {_note}", file=sys.stderr)
-STRICT = "" if SETTINGS.strict else "--no-strict"
 # The environment that Snakemake runs in is the one that its jobs run in, also where nobody activated it.
 _python = Path(sys.executable).parent
 for _folder in (_python, HOME):
@@ -111,14 +109,8 @@ def captured(name):
 
 
 def recording(wildcards):
-    """What tells a command that its evidence is recorded."""
-    name = EVIDENCE[wildcards.evidence].recording
-    return f"--recording {shlex.quote(name)}" if name else ""
-
-
-def command(line, log):
-    """Run a command of the project, with the names of its rule filled in, in a child of this process."""
-    jobs.run(formatted(line, stepout=2), log[0])
+    """A param: what tells a command that its evidence is recorded; nothing where it is live."""
+    return EVIDENCE[wildcards.evidence].recording or []
 
 
 def paged(path, page):

@@ -50,15 +50,20 @@ else:
             head_targets=lambda wc: kernel_targets(PAIRS[wc.pair][1]),
             alpha=SETTINGS.compare.alpha,
             threshold=SETTINGS.compare.threshold,
-            floor=(
-                f"--floor {SETTINGS.compare.floor}" if SETTINGS.compare.floor else ""
-            ),
+            floor=SETTINGS.compare.floor or [],
         run:
-            command(
-                "compare {params.base:q} {params.head:q} --base-targets {params.base_targets}"
-                " --head-targets {params.head_targets} --alpha {params.alpha} --threshold {params.threshold} {params.floor}"
-                " --format json --out {output:q}",
-                log,
+            jobs.run(
+                log[0],
+                "compare",
+                params.base,
+                params.head,
+                base_targets=params.base_targets,
+                head_targets=params.head_targets,
+                alpha=params.alpha,
+                threshold=params.threshold,
+                floor=params.floor,
+                format="json",
+                out=output,
             )
 
     rule compare_figures:
@@ -72,9 +77,11 @@ else:
         wildcard_constraints:
             **PAIR,
         run:
-            command(
-                "compare-figures --comparison {input.comparison:q} --out-dir {output:q}",
-                log,
+            jobs.run(
+                log[0],
+                "compare-figures",
+                comparison=input.comparison,
+                out_dir=output,
             )
 
     rule compare_page:
@@ -89,10 +96,12 @@ else:
         wildcard_constraints:
             **PAIR,
         run:
-            command(
-                "compare-page --comparison {input.comparison:q}"
-                " --figures {input.figures:q} --out {output:q}",
-                log,
+            jobs.run(
+                log[0],
+                "compare-page",
+                comparison=input.comparison,
+                figures=input.figures,
+                out=output,
             )
 
     # Two measured GPUs, each predicted from the other: snakemake -j1 predict --config base=… head=…
@@ -111,9 +120,12 @@ else:
             base=lambda wc, input: Path(input.base[0]).parent,
             head=lambda wc, input: Path(input.head[0]).parent,
         run:
-            command(
-                "predict-page --measured {params.base:q} --on {params.head:q} --out {output:q}",
-                log,
+            jobs.run(
+                log[0],
+                "predict-page",
+                measured=params.base,
+                on=params.head,
+                out=output,
             )
 
     rule predict:
@@ -144,10 +156,13 @@ else:
             log:
                 f"{SERIES}/logs/series.log",
             run:
-                command(
-                    "compare-page --comparison {input.comparison:q}"
-                    " --figures {input.figures:q} --series {input.series:q} --out {output:q}",
-                    log,
+                jobs.run(
+                    log[0],
+                    "compare-page",
+                    comparison=input.comparison,
+                    figures=input.figures,
+                    series=input.series,
+                    out=output,
                 )
 
     # All sides in one file, to open from a disk.
@@ -172,10 +187,13 @@ else:
             folders=[f"{SETTINGS.outputs}/{side.folder}" for side in SIDES.values()],
             roots=[side.root for side in SIDES.values()],
         run:
-            command(
-                "report {params.folders:q} --evidence {params.roots:q}"
-                " --comparison {input.comparison:q} --out {output:q}",
-                log,
+            jobs.run(
+                log[0],
+                "report",
+                params.folders,
+                evidence=params.roots,
+                comparison=input.comparison,
+                out=output,
             )
 
     rule compare:

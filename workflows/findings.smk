@@ -24,11 +24,15 @@ rule findings:
         root=root,
         recording=recording,
     run:
-        command(
-            "results --target {wildcards.target} --tables {params.tables:q}"
-            " --evidence {params.root:q} {params.recording} --out {output.results:q}"
-            " --measurements {output.measurements:q}",
-            log,
+        jobs.run(
+            log[0],
+            "results",
+            target=wildcards.target,
+            tables=params.tables,
+            evidence=params.root,
+            recording=params.recording,
+            out=output.results,
+            measurements=output.measurements,
         )
 
 
@@ -45,9 +49,12 @@ rule environment_info:
         root=root,
         recording=recording,
     run:
-        command(
-            "environment --evidence {params.root:q} {params.recording} --out {output:q}",
-            log,
+        jobs.run(
+            log[0],
+            "environment",
+            evidence=params.root,
+            recording=params.recording,
+            out=output,
         )
 
 
@@ -64,9 +71,12 @@ rule jit_analysis:
         root=root,
         recording=recording,
     run:
-        command(
-            "jit-results --evidence {params.root:q} {params.recording} --out {output:q}",
-            log,
+        jobs.run(
+            log[0],
+            "jit-results",
+            evidence=params.root,
+            recording=params.recording,
+            out=output,
         )
 
 
@@ -88,10 +98,14 @@ rule claims:
         targets=TARGET_PAGES,
         claims=lambda wc, input: Path(input.claims[0]).parent,
     run:
-        command(
-            "claims --results {params.results:q} --targets {params.targets} --claims {params.claims:q}"
-            " --source-index {input.source_index:q} --out {output.records:q}",
-            log,
+        jobs.run(
+            log[0],
+            "claims",
+            results=params.results,
+            targets=params.targets,
+            claims=params.claims,
+            source_index=input.source_index,
+            out=output.records,
         )
 
 
@@ -107,8 +121,10 @@ rule hotlines:
     params:
         root=root,
     run:
-        command(
-            "hotlines --results {input.results:q} --evidence {params.root:q}"
-            " --out {output:q}",
-            log,
+        jobs.run(
+            log[0],
+            "hotlines",
+            results=input.results,
+            evidence=params.root,
+            out=output,
         )

@@ -23,16 +23,22 @@ rule target_page:
     wildcard_constraints:
         target="|".join(KERNEL_TARGETS),
     params:
-        strict=STRICT,
+        lax=not SETTINGS.strict,
         results=made_in("results"),
         out=made_in("reports"),
         figures=made_in("figures"),
         root=root,
     run:
-        command(
-            "pages target --target {wildcards.target} --results {params.results:q}"
-            " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} --figures {params.figures:q}",
-            log,
+        jobs.run(
+            log[0],
+            "pages",
+            "target",
+            target=wildcards.target,
+            results=params.results,
+            evidence=params.root,
+            no_strict=params.lax,
+            out_dir=params.out,
+            figures=params.figures,
         )
 
 
@@ -45,12 +51,13 @@ rule environment_page:
         paged(f"{OUT}/reports/environment.md", page="environment"),
     log:
         f"{OUT}/logs/page-environment.log",
-    params:
-        jit=lambda wc, input: f"--jit {quoted(input.jit[0])}" if input.jit else "",
     run:
-        command(
-            "machine-page --environment {input.environment:q} {params.jit} --out {output:q}",
-            log,
+        jobs.run(
+            log[0],
+            "machine-page",
+            environment=input.environment,
+            jit=input.jit,
+            out=output,
         )
 
 
@@ -77,17 +84,23 @@ rule pages:
         f"{OUT}/logs/pages.log",
     params:
         pages=OVER_ALL,
-        strict=STRICT,
+        lax=not SETTINGS.strict,
         results=made_in("results"),
         targets=TARGET_PAGES,
         out=made_in("reports"),
         figures=made_in("figures"),
         root=root,
     run:
-        command(
-            "pages {params.pages} --results {params.results:q} --targets {params.targets}"
-            " --evidence {params.root:q} {params.strict} --out-dir {params.out:q} --figures {params.figures:q}",
-            log,
+        jobs.run(
+            log[0],
+            "pages",
+            params.pages,
+            results=params.results,
+            targets=params.targets,
+            evidence=params.root,
+            no_strict=params.lax,
+            out_dir=params.out,
+            figures=params.figures,
         )
 
 
@@ -102,15 +115,19 @@ if LIVE or HAS_JIT:
         log:
             f"{OUT}/logs/page-jit.log",
         params:
-            strict=STRICT,
+            lax=not SETTINGS.strict,
             results=made_in("results"),
             out=made_in("reports"),
             root=root,
         run:
-            command(
-                "pages jit --results {params.results:q} --evidence {params.root:q}"
-                " {params.strict} --out-dir {params.out:q}",
-                log,
+            jobs.run(
+                log[0],
+                "pages",
+                "jit",
+                results=params.results,
+                evidence=params.root,
+                no_strict=params.lax,
+                out_dir=params.out,
             )
 
     rule jit:
@@ -163,15 +180,19 @@ rule html:
     log:
         f"{OUT}/logs/html.log",
     params:
-        strict=STRICT,
+        lax=not SETTINGS.strict,
         folder=made_in(""),
         targets=TARGET_PAGES,
         root=root,
     run:
-        command(
-            "report {params.folder:q} --evidence {params.root:q} --targets {params.targets}"
-            " {params.strict} --out {output:q}",
-            log,
+        jobs.run(
+            log[0],
+            "report",
+            params.folder,
+            evidence=params.root,
+            targets=params.targets,
+            no_strict=params.lax,
+            out=output,
         )
 
 

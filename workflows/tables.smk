@@ -23,8 +23,11 @@ rule tables:
             for batch in EVIDENCE[wc.evidence].batches(wc.target)
         ],
     run:
-        command(
-            "tables --evidence {params.root:q} --target {wildcards.target}"
-            " --out {params.out:q} {params.batches:q}",
-            log,
+        jobs.run(
+            log[0],
+            "tables",
+            params.batches,
+            evidence=params.root,
+            target=wildcards.target,
+            out=params.out,
         )
