@@ -146,6 +146,13 @@ def test_a_point_is_checked_once_and_measured_in_every_round() -> None:
         assert record["timing"]["cold"]["n"] == timing.REPEATS
 
 
+def test_each_visit_of_a_timed_point_is_told() -> None:
+    device, told = Device(), []
+    run = Run(device, fake_target(device), "time", visited=told.append)
+    assert run_points(run, made(2), lambda record: None) == 0
+    assert sorted(told) == ["fake/p1"] * timing.ROUNDS + ["fake/p2"] * timing.ROUNDS
+
+
 def test_a_compiler_after_the_warm_up_is_an_error() -> None:
     device, watch = Device(), SimpleNamespace(started=3)
     run = Run(device, fake_target(device), "time", watch=watch)

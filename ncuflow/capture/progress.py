@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ncuflow.evidence.points import read_progress
 from ncuflow.gpu.turns import BEGINS, WAITS
+from ncuflow.runner.progress import left
 
 PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')
 REFUSED = re.compile(r"ERR_NVGPUCTRPERM")
@@ -57,10 +58,11 @@ class ProfilerOutput:
         """`decode sweep: point 3 of 12, 7 kernels, 14 s elapsed, about 40 s left`."""
         done = min(len(read_progress(self.records)), self.points)
         elapsed = self.clock() - self.started - self.waited()
-        left = f", about {elapsed / done * (self.points - done):.0f} s left" if done else ""
+        seconds = left(elapsed, done, self.points - done)
+        rest = "" if seconds is None else f", about {seconds:.0f} s left"
         current = min(done + 1, self.points)
         point = f"{self.label}: point {current} of {self.points}, {self.kernels} kernels"
-        return f"{point}, {elapsed:.0f} s elapsed{left}"
+        return f"{point}, {elapsed:.0f} s elapsed{rest}"
 
     def _report(self) -> None:
         text = self.describe()

@@ -23,6 +23,7 @@ from ncuflow.findings import limiter
 from ncuflow.findings.join import led_by_torch
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import DEEP, PAIRS
+from ncuflow.runner import progress
 
 Plans = Mapping[
     tuple[str, str], list[dict[str, Any]]
@@ -55,6 +56,7 @@ BATCHES = {
     "profile_deep": DEEP,
 }  # rules with a batch of their own, which is no wildcard
 LONG = 10.0  # seconds from which on a plain log is told that a step begins
+NEARLY = 0.9
 TICK_S = 0.5
 # What Snakemake says of a failed job beside the record of it.
 ECHOES = ("RuleException", "Exiting because a job execution failed", "WorkflowError:\nAt least one")
@@ -180,10 +182,15 @@ class Display(logging.Handler):
         """Seconds that the rest may take; None while nothing tells."""
         if self.started is None or not self.expected:
             return None
-        elapsed = self.clock() - self.started
-        pace = (elapsed + LONG) / (self.spent + LONG)
-        gone = max((self.clock() - job.since for job in self.running.values()), default=0.0)
-        return max(1.0, pace * sum(self.expected.values()) - gone)
+        now = self.clock()
+        # What runs counts as far as it should be by now: as nearly done at most, however long it takes.
+        under_way = sum(
+            min(now - job.since, NEARLY * self.expected.get(number, job.seconds))
+            for number, job in self.running.items()
+        )
+        ahead = sum(self.expected.values()) - under_way
+        rest = progress.left(now - self.started, self.spent + under_way, ahead, trust=LONG)
+        return None if rest is None else max(1.0, rest)
 
     def end(self) -> None:
         """The last words of a run that was under way."""

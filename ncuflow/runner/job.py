@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,3 +37,4 @@ class Run:
     series: dict[str, Series] = field(
         default_factory=dict
     )  # what earlier processes measured of them
+    visited: Callable[[str], object] = id  # is told of each visit of a point that is timed

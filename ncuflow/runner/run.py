@@ -108,6 +108,7 @@ def _time_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecor
                 continue
             visit = Visit(series[point.id], number, place, number == run.rounds - 1)
             latest[point.id], alive = run_point(run, point, visit)
+            run.visited(point.id)
             if visit.last or latest[point.id].status != "ok":
                 ended.add(point.id)
                 emit(latest[point.id])
@@ -238,7 +239,13 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     what, rest = _run_of(args, target, device), ledger.rest()
     what.done, what.rest, what.series = ledger.lines().keys(), rest.records, rest.series
     made = rest.origin or origin(device.facts()["name"], device.driver())
-    progress = Progress(len(_names(args, points)), before=len(what.done))
+    progress = Progress(
+        len(_names(args, points)),
+        before=len(what.done),
+        visits=what.rounds if what.mode == "time" else 1,
+        begun={name: len(s.positions) for name, s in what.series.items() if name not in what.done},
+    )
+    what.visited = progress.visited
     with ledger.partial.open("a", encoding="utf-8", newline="\n") as file:
 
         def emit(record: Record) -> None:
