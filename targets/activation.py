@@ -136,8 +136,9 @@ TARGET = Target(
         ),
     ),
     prices=(
-        Choice("gelu", "SiLU or GELU by erf", "variant", "silu", "gelu"),
-        Choice("gelu_tanh", "SiLU or GELU by tanh", "variant", "silu", "gelu_tanh"),
+        Choice("gelu_erf", "GELU by erf or by tanh", "variant", "gelu", "gelu_tanh", given="model"),
+        Choice("gelu", "SiLU or GELU by erf", "variant", "silu", "gelu", given="model"),
+        Choice("gelu_tanh", "SiLU or GELU by tanh", "variant", "silu", "gelu_tanh", given="model"),
         Choice(
             "activation_fused",
             "Activation and product in one kernel or in two",
@@ -168,12 +169,13 @@ TARGET = Target(
         ),
         Opportunity(
             what="GELU by tanh",
-            shown="{busiest_unit} works {busiest_pct} of the time, DRAM {sol_dram_pct}: erf costs more than the bytes do",
-            where="variant == 'gelu' and busiest_pct > sol_dram_pct",
+            shown="schedulers issue in {issue_active} of the cycles, DRAM works {sol_dram_pct}: the "
+            "instructions of erf hold up the bytes",
+            where="variant == 'gelu' and issue_active >= 0.5",
             bound="1 - sol_dram_pct / 100",
             symbol=Symbol("act_and_mul_kernel", "activation.cuh"),
             change="`gelu_tanh_and_mul`, where the model was trained with it",
-            how="the prices of both against SiLU",
+            choice="gelu_erf",
         ),
     ),
 )

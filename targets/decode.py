@@ -343,20 +343,23 @@ TARGET = Target(
             "tensor",
             where="kv_heads == qo_heads",
         ),
-        Choice(
+        Choice(  # a backend is one of tensor cores
             "cores_grouped",
             "CUDA cores or tensor cores, GQA",
             "cores",
             "cuda",
             "tensor",
-            "kv_heads < qo_heads",
+            where="kv_heads < qo_heads and backend != 'fa3'",
+            ignoring=("backend",),
         ),
         Choice("decode_backend", "fa2 or fa3 on tensor cores", "backend", "fa2", "fa3"),
         *uneven("decode"),
         Choice("decode_page", "Page size 16 or 1", "page_size", 16, 1),
         Choice("decode_kv", "KV cache of 16 bits or of 8 (fp8)", "kv", "same", FP8),
-        Choice("decode_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30),
-        Choice("decode_window", "All tokens or a window of 1024", "window", 0, 1024),
+        Choice(
+            "decode_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30, given="model"
+        ),
+        Choice("decode_window", "All tokens or a window of 1024", "window", 0, 1024, given="model"),
         # CUDA-core decode ignores the flag.
         Choice(
             "decode_split",
@@ -413,9 +416,7 @@ TARGET = Target(
         Knob(
             "disable_split_kv",
             "plan(), on tensor cores alone",
-            Symbol(
-                "BatchDecodeWithPagedKVCacheWorkEstimationDispatched", "attention/scheduler.cuh"
-            ),
+            Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
             "decode_split",
         ),
         Knob(
@@ -438,9 +439,11 @@ TARGET = Target(
         ),
         Opportunity(
             what="a KV cache of 8 bits",
-            shown="DRAM works {sol_dram_pct}: the cache's bytes take the time",
-            where="kv == 'same' and backend != 'fa3' and limiter == 'dram' and sol_dram_pct >= 80",
-            bound="0.5",
+            shown="DRAM works {sol_dram_pct}, and schedulers issue in {issue_active} of the cycles: the bytes halve, "
+            "the instructions do not",
+            where="kv == 'same' and backend != 'fa3' and sol_dram_pct >= 60",
+            # half of the bytes, by as many instructions, and those that convert
+            bound="min(0.5, 1 - issue_active)",
             other_work=True,
             symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
             change="`plan(kv_data_type=torch.float8_e4m3fn)`, at the price of precision",
@@ -458,26 +461,13 @@ TARGET = Target(
             metric="step_us",
         ),
         Opportunity(
-            what="dependent launch of the merge",
-            shown="with a split two kernels follow each other; the second starts {kernel_gap_us} after the first ends "
-            "without programmatic dependent launch",
-            where="pdl == 'off' and merge_pct > 0",
-            bound="(merge_pct + tail_pct) / 100",
-            symbol=Symbol("BatchDecodeWithPagedKVCacheDispatched", "attention/decode.cuh"),
-            change="leave `enable_pdl` at its default, on where the GPU has it",
-            choice="decode_pdl",
-            turned=True,
-        ),
-        Opportunity(
             what="no split",
             shown="the merge takes {merge_pct} of the kernels' time",
             # with fewer sequences unsplit blocks are too few
             where="merge_pct > 0 and cores == 'tensor' and split == pdl == 'auto' and launch == 'eager' "
             "and batch * kv_heads >= 0.9 * gpu_sm_count",
             bound="merge_pct / 100",
-            symbol=Symbol(
-                "BatchDecodeWithPagedKVCacheWorkEstimationDispatched", "attention/scheduler.cuh"
-            ),
+            symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
             change="`plan(disable_split_kv=True)`",
             choice="decode_split",
             relaunches=True,
@@ -494,13 +484,23 @@ TARGET = Target(
         Opportunity(
             what="smaller chunks for short sequences",
             shown="the grid is {waves} waves: slots that no block fills take {blocks_pct} of the time",
-            where="blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
+            where="cores == 'cuda' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
             bound="blocks_pct / 100",
             symbol=Symbol(
                 "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch", "attention/scheduler.cuh"
             ),
             change="lower the least chunk where sequences × KV heads leave SMs empty",
             how="change `min_num_pages_per_batch` in the scheduler, and compare two builds",
+        ),
+        Opportunity(
+            what="smaller chunks for short sequences on tensor cores",
+            shown="the grid is {waves} waves: slots that no block fills take {blocks_pct} of the time",
+            where="cores == 'tensor' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
+            bound="blocks_pct / 100",
+            symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            change="lower `min_kv_chunk_size`, which `PrefillBinarySearchKVChunkSize` starts from, where sequences × KV "
+            "heads leave SMs empty",
+            how="change `min_kv_chunk_size` in `PrefillSplitQOKVIndptr`, and compare two builds",
         ),
     ),
     meanings={

@@ -176,15 +176,6 @@ TARGET = Target(
     ),
     opportunities=(
         Opportunity(
-            what="context parallelism as FlashInfer chooses it",
-            shown="without it chunks follow one another: the grid is {waves} waves, missing blocks take {blocks_pct}",
-            where="cp == 'off'",
-            symbol=Symbol("chunk_gated_delta_rule", "gdn_prefill.py"),
-            change="leave `use_cp` at its default",
-            choice="gdn_cp",
-            turned=True,
-        ),
-        Opportunity(
             what="one kernel instead of context parallelism",
             shown="{kernel_count} kernels follow each other, where one does it all without",
             where="cp == 'auto' and kernel_count > 1",

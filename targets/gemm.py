@@ -278,15 +278,6 @@ TARGET = Target(
     ),
     opportunities=(
         Opportunity(
-            what="Hopper's kernel for segments",
-            shown="Ampere's instruction (HMMA) runs {tensor_tflops_counted}, {tflops_fraction_counter} of what it can",
-            where="backend == 'sm80'",
-            symbol=Symbol("SegmentGEMMWrapper", "gemm/gemm_base.py"),
-            change='`SegmentGEMMWrapper(backend="sm90")`; the default `"auto"` takes it on compute capability 9',
-            choice="gemm_segment",
-            turned=True,
-        ),
-        Opportunity(
             what="a kernel for few rows",
             shown="{m} rows: the weight is read for little work, DRAM works {sol_dram_pct}; the grid is {waves} waves",
             where="backend == 'cublaslt' and m <= 16",

@@ -414,10 +414,14 @@ TARGET = Target(
             "prefill_chunk", "Split chosen by plan(), or chunks of 16 pages", "split", "auto", 16
         ),
         Choice("qk", "q·k summed in float32 or float16", "qk", "f32", "f16"),
-        Choice("soft_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30),
+        Choice(
+            "soft_cap", "Without or with a soft cap on logits", "soft_cap", 0, 30, given="model"
+        ),
         Choice("prefill_fp8", "Queries, keys and values of 16 bits or of 8", "dtype", "f16", FP8),
         Choice("prefill_kv", "KV of 16 bits or of 8 under queries of 16", "kv", "same", FP8),
-        Choice("prefill_window", "All tokens or a window of 1024", "window", 0, 1024),
+        Choice(
+            "prefill_window", "All tokens or a window of 1024", "window", 0, 1024, given="model"
+        ),
     ),
     knobs=(
         Knob(
@@ -470,7 +474,7 @@ TARGET = Target(
         Opportunity(
             what="queries, keys and values of 8 bits",
             shown="the tensor pipe works {tensor_pipe_elapsed_pct}, at half the rate that it has for 8 bits",
-            where="backend == 'fa3' and dtype == 'f16' and kv == 'same' and soft_cap == 0 and limiter == 'tensor'",
+            where="backend == 'fa3' and dtype == 'f16' and kv == 'same' and soft_cap == 0 and busiest_unit == 'tensor'",
             bound="0.5",
             other_work=True,
             symbol=Symbol(
@@ -532,15 +536,6 @@ TARGET = Target(
             change="load whole pages by TMA, which frees registers of the producer",
             how="a collective main loop with a TMA descriptor over pages; what contiguous K and V bring is what to "
             "expect of it",
-        ),
-        Opportunity(
-            what="q·k summed in float16",
-            shown="{registers} registers per thread allow {theoretical_occupancy_pct} occupancy; latency takes {latency_pct}",
-            where="backend == 'fa2' and dtype == 'f16' and limiter == 'latency'",
-            bound="latency_pct / 100",
-            symbol=Symbol("compute_qk", "attention/prefill.cuh"),
-            change="`plan(use_fp16_qk_reduction=True)`, at the price of precision",
-            choice="qk",
         ),
         Opportunity(
             what="more requests in one plan()",

@@ -434,7 +434,12 @@ TARGET = Target(
             "fused_add_rmsnorm",
         ),
         Choice(
-            "gemma", "Weight, or Gemma's weight added to one", "variant", "rmsnorm", "gemma_rmsnorm"
+            "gemma",
+            "Weight, or Gemma's weight added to one",
+            "variant",
+            "rmsnorm",
+            "gemma_rmsnorm",
+            given="model",
         ),
         Choice(
             "norm_quant", "Output in half precision or fp8", "variant", "rmsnorm", "rmsnorm_quant"
@@ -460,6 +465,16 @@ TARGET = Target(
     ),
     opportunities=(
         Opportunity(
+            what="LayerNorm's weights by vector loads",
+            shown="{busiest_unit} works {busiest_pct} of the time, DRAM {sol_dram_pct}: each thread reads gamma and beta one "
+            "float at a time, 32 bytes from its neighbour's",
+            where="main_kernel == 'LayerNormKernel (CuTe DSL)' and busiest_unit == 'l1' and busiest_pct >= 50",
+            bound="1 - second_pct / 100",
+            symbol=Symbol("", "norm/kernels/layernorm.py"),
+            change="in `LayerNormKernel`, load `mGamma` and `mBeta` in vectors, as `x` is",
+            how="change phase 3 of the kernel, and compare two installations",
+        ),
+        Opportunity(
             what="the fused add",
             shown="two kernels move {bytes_analytic}, of which the sum is written by one and read again by the other",
             where="variant == 'add_then_rmsnorm' and norm == 'auto'",
@@ -471,7 +486,7 @@ TARGET = Target(
             what="shared memory without bank conflicts",
             shown="{smem_bank_conflicts} bank conflicts: a thread keeps its fp32 values side by side, so that the "
             "16-byte accesses of a warp stride over the banks",
-            where="variant == 'fused_add_rmsnorm'",
+            where="main_kernel == 'FusedAddRMSNormKernel'",
             # each is a further cycle of an SM's data pipe, if nothing else hides it
             bound="smem_bank_conflicts / gpu_sm_count / cycles_elapsed",
             symbol=Symbol("FusedAddRMSNormKernel", "norm.cuh"),
@@ -493,21 +508,11 @@ TARGET = Target(
             what="fewer instructions per element",
             shown="{busiest_unit} works {busiest_pct} of the time, DRAM {sol_dram_pct}: instructions are issued for "
             "longer than bytes are moved",
-            where="busiest_unit == 'issue' and limiter == 'issue' and norm == pdl == 'auto'",
+            where="main_kernel == 'RMSNormKernel' and busiest_unit == 'issue' and busiest_pct >= 50 and norm == pdl == 'auto'",
             bound="1 - second_pct / 100",
             symbol=Symbol("RMSNormKernel", "norm.cuh"),
             change="keep a row in registers between the two passes instead of loading it twice",
             how="change the second loop of `RMSNormKernel`, and compare two builds",
-        ),
-        Opportunity(
-            what="dependent launch",
-            shown="launch and tail take {tail_pct} of the time: without it a launch waits for the end of the one before",
-            where="pdl == 'off'",
-            bound="tail_pct / 100",
-            symbol=Symbol("RMSNorm", "norm.cuh"),
-            change="leave `enable_pdl` at its default, on where the GPU has it",
-            choice="norm_pdl",
-            turned=True,
         ),
     ),
 )

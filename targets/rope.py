@@ -304,6 +304,7 @@ TARGET = Target(
             "variant",
             "rope_pos_ids",
             "llama31_pos_ids",
+            given="model",
         ),
         Choice(
             "rope_llama31_offsets",
@@ -311,6 +312,7 @@ TARGET = Target(
             "variant",
             "rope",
             "llama31",
+            given="model",
         ),
         Choice(  # offsets are given by sequence, so that this call needs more than one
             "rope_positions",
@@ -328,7 +330,7 @@ TARGET = Target(
             False,
             names=("in place", "new tensors"),
         ),
-        Choice("rope_style", "NeoX halves or pairs", "style", "neox", "interleaved"),
+        Choice("rope_style", "NeoX halves or pairs", "style", "neox", "interleaved", given="model"),
     ),
     opportunities=(
         Opportunity(

@@ -208,6 +208,7 @@ TARGET = Target(
             "from_probs",
             "top_p",
             ignoring=("top_k", "percent"),
+            given="traffic",
         ),
         Choice(
             "sampling_joint",
@@ -216,6 +217,7 @@ TARGET = Target(
             "top_p",
             "top_k_top_p",
             ignoring=("top_k",),
+            given="traffic",
         ),
         Choice(
             "sampling_logits",
@@ -224,17 +226,27 @@ TARGET = Target(
             "from_probs",
             "from_logits",
         ),
-        Choice("sampling_peaked", "Peaked or flat logits", "logit_std", 3, 1),
+        Choice(
+            "sampling_softmax",
+            "Softmax and a draw from its probabilities, or a draw from logits",
+            "variant",
+            "from_probs",
+            "from_logits",
+            after="softmax",
+            names=("softmax, from_probs", "from_logits"),
+        ),
+        Choice("sampling_peaked", "Peaked or flat logits", "logit_std", 3, 1, given="traffic"),
     ),
     opportunities=(
         Opportunity(
             what="sampling from logits",
-            shown="probabilities take {time_cold_us} of softmax before a token is drawn from them",
-            where="variant == 'softmax'",
+            shown="softmax writes the probabilities, and drawing a token reads them again: {time_cold_us} together",
+            where="variant == 'from_probs'",
             other_work=True,  # the softmax goes
             symbol=Symbol("SamplingFromLogitsKernel", "sampling.cuh"),
-            change="`sampling_from_logits` (Gumbel-max), which needs no softmax",
-            how="as a pair; the rows of `from_logits`, and of `softmax` and `from_probs` together, tell",
+            change="`sampling_from_logits` (Gumbel-max), which needs no softmax; it draws from all tokens, with no "
+            "top-k or top-p",
+            choice="sampling_softmax",
         ),
         Opportunity(
             what="more sequences in one call",

@@ -18,6 +18,11 @@ import pytest
 import yaml
 
 from ncuflow.evidence.manifest import checksums, sealed
+from ncuflow.findings import results as findings
+from ncuflow.findings import stored
+from ncuflow.io import read_json, write_json
+from ncuflow.model import Results
+from ncuflow.parsers import tables
 
 if TYPE_CHECKING:
     import fake_machine
@@ -30,6 +35,7 @@ COPIED = (
 # The recording that the pages show unless a setting names another.
 DEFAULT = ROOT / yaml.safe_load((ROOT / "config/config.yaml").read_text())["recording"]
 SECRET = "hunter2-planted-secret"
+Recorded = Callable[[str, str], Results]
 MODULES = pytest.StashKey[gpu_modules.Modules]()
 
 
@@ -140,6 +146,27 @@ def finished(shared: Path) -> Finished:
         copy_project(folder).run("all", "--config", "source=recorded")
 
     return Finished(filled_once(shared / "finished", fill))
+
+
+@pytest.fixture(scope="session")
+def recorded(shared: Path) -> Recorded:
+    """The results of a target of any recording, each found once for all workers."""
+
+    def results(recording: str, target: str) -> Results:
+        evidence = ROOT / "recordings" / recording
+
+        def fill(folder: Path) -> None:
+            batches = read_json(evidence / "manifest.json")["targets"][target]
+            reports = [evidence / target / name for name in sorted(batches)]
+            tables.write(tables.collect(evidence, reports), folder)
+            made = findings.results(target, folder, evidence, recording)
+            write_json(folder / f"{target}_results.json", made)
+
+        return stored.results(
+            filled_once(shared / f"{recording}-{target}", fill) / f"{target}_results.json"
+        )
+
+    return results
 
 
 @pytest.fixture(scope="session")

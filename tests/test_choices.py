@@ -163,8 +163,53 @@ def test_summary_ranges_over_all_pairs():
     found = summary(prices(CORES, results))
     assert (found["pairs"], found["differs"], found["within"]) == (3, 2, 1)
     assert (found["least"], found["most"]) == (pytest.approx(-0.5), pytest.approx(0.5))
-    assert found["median"] == 0.0  # not the median of the two that differ alone
+    assert found["median"] is None  # some gain, others lose
+    assert [part for part, _ in found["parts"]] == ["batch <= 1", "batch >= 2"]
     assert summary([]) is None
+
+
+def pair(change: float, verdict: str = "differs", **fixed: object) -> choices.Price:
+    return choices.Price(
+        "time_cold_us", "a", "b", tuple(fixed.items()), 1.0, 1 + change, change, verdict=verdict
+    )
+
+
+@pytest.mark.parametrize(
+    ("pairs", "parts"),
+    [
+        # the value that tells gains from losses, and pairs within noise go with what they resemble
+        ([pair(-0.2, cores="tensor", batch=1), pair(0.4, cores="cuda", batch=1)], ["cores == 'tensor'", "cores == 'cuda'"]),
+        ([pair(-0.2, n=1), pair(-0.1, n=4), pair(0, "within noise", n=9), pair(0.1, n=8)], ["n <= 4", "n >= 8"]),
+        ([pair(-0.3, n=8), pair(0.1, n=1)], ["n >= 8", "n <= 1"]),
+        # what changes at all from what does not
+        ([pair(-0.6, n=512), pair(-0.004, "within noise", n=1024)], ["n <= 512", "n >= 1024"]),
+        # alike, and not to be told apart
+        ([pair(-0.1, n=1), pair(-0.5, n=2)], [""]),
+        ([pair(-0.1, n=1), pair(0.5, n=2), pair(-0.5, n=3)], [""]),
+        ([], [""]),
+    ],
+)  # fmt: skip
+def test_pairs_that_fare_unlike_are_parted_by_the_parameter_that_decides(
+    pairs: list[choices.Price], parts: list[str]
+) -> None:
+    found = choices.divided(pairs)
+    assert [part.where for part in found] == parts
+    assert sorted(p.change for part in found for p in part.prices) == sorted(
+        p.change for p in pairs
+    )
+    if len(parts) == 2:
+        assert {p.change > 0 for p in choices.told(found[0].prices)} == {False}
+
+
+def test_a_base_that_needs_a_launch_before_its_own_has_the_time_of_both() -> None:
+    draw = Choice("draw", "", "variant", "probs", "logits", after="softmax")
+    points = [
+        point({"variant": name, "n": 1}, us, spread(us))
+        for name, us in (("probs", 44.0), ("logits", 50.0))
+    ]
+    assert prices(draw, {"points": points}) == []  # what goes before was not measured
+    (found,) = prices(draw, {"points": [*points, point({"variant": "softmax", "n": 1}, 71.0)]})
+    assert (found.base, found.other, found.verdict) == (115.0, 50.0, "differs")
 
 
 def test_choices_name_parameters_and_values_of_their_targets():
@@ -198,7 +243,7 @@ def test_a_threefold_gain_is_as_far_from_noise_as_a_threefold_loss():
 def test_one_query_head_a_kv_head_and_gqa_are_choices_of_their_own():
     by_key = {c.key: c for c in load("decode").prices}
     for kv_heads, key in ((32, "cores"), (8, "cores_grouped")):
-        heads = {"qo_heads": 32, "kv_heads": kv_heads}
+        heads = {"qo_heads": 32, "kv_heads": kv_heads, "backend": "auto"}
         results = {"points": [point({"cores": c, **heads}, 9.0) for c in ("cuda", "tensor")]}
         found = {name: len(prices(by_key[name], results)) for name in ("cores", "cores_grouped")}
         assert found == {"cores": 0, "cores_grouped": 0} | {key: 1}

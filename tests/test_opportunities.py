@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pytest
-from conftest import DEFAULT
+from conftest import DEFAULT, Recorded
 
 from ncuflow.findings import stored
-from ncuflow.findings.opportunities import found, room, said
+from ncuflow.findings.choices import Price, prices, summary
+from ncuflow.findings.opportunities import Found, found, room, said
 from ncuflow.findings.scope import Scope
 from ncuflow.io import read_json
-from ncuflow.pages.markdown.opportunities import _row, brought, place, rows
-from ncuflow.target.contract import Choice, Opportunity, Symbol, Target
+from ncuflow.model import Results
+from ncuflow.pages.markdown.opportunities import _row, brought, fared, first, place, rows
+from ncuflow.target.contract import Choice, Opportunity, Symbol, Target, known
 
 
 def declared(**more: Any) -> Opportunity:
-    usual = {"shown": "busy {busiest_pct}", "where": "side == 'a'", "choice": "ab"}
+    usual = {"what": "b", "shown": "busy {busiest_pct}", "where": "side == 'a'", "choice": "ab"}
     return Opportunity(
-        what="b", symbol=Symbol("f", "x.cuh"), change="take b", **usual | more,
+        symbol=Symbol("f", "x.cuh"), change="take b", **usual | more,
     )  # fmt: skip
 
 
@@ -114,13 +118,65 @@ def test_a_trial_that_failed_is_the_reason() -> None:
     assert one.reason == "points with `side: b` in the sweep"
 
 
-def test_what_saved_most_comes_first_and_what_cost_last() -> None:
+def sized(side: str, size: int, cold: float) -> dict[str, Any]:
+    return point(side, cold) | {"point": f"t/{side}_{size}", "params": {"side": side, "size": size}}
+
+
+def test_what_won_comes_first_and_what_brought_nothing_last() -> None:
     untried = declared(choice="", how="think")
-    cost = of(point("a", 4.0), point("b", 5.0))
-    assert [o.saved for o in found(cost, target(declared(), untried))] == [0, 0]
-    assert [o.price is None for o in found(cost, target(declared(), untried))] == [True, False]
-    won = of(point("a", 4.0), point("b", 3.0))
-    assert [o.price is None for o in found(won, target(untried, declared()))] == [False, True]
+
+    def groups(*points: dict[str, Any]) -> list[str]:
+        return [one.group for one in found(of(*points), target(untried, declared()))]
+
+    assert groups(point("a", 4.0), point("b", 3.0)) == ["won", "untried"]
+    assert groups(point("a", 4.0), point("b", 5.0)) == ["untried", "lost"]
+    assert groups(point("a", 4.0), point("b", 4.0)) == ["untried", "lost"]
+
+
+def test_wins_are_ordered_by_what_they_save_over_all_their_points() -> None:
+    """Half of the time at one point is less than three tenths of it at three."""
+    points = [
+        sized(side, size, cold) for size in (1, 2, 3) for side, cold in (("a", 4.0), ("b", 2.8))
+    ]
+    points += [sized("a", 4, 4.0), sized("c", 4, 2.0)]
+    ac = Choice("ac", "a or c", "side", "a", "c")
+    both = target(declared(what="c", choice="ac"), declared(what="b"))
+    rows = found(of(*points), replace(both, prices=(*both.prices, ac)))
+    assert [one.opportunity.what for one in rows] == ["b", "c"]
+
+
+def test_where_the_sign_turns_there_is_a_row_for_each_side_with_its_condition() -> None:
+    sides = [sized("a", 1, 4.0), sized("b", 1, 3.0), sized("a", 8, 4.0), sized("b", 8, 6.0)]
+    won, lost = found(of(*sides, sized("a", 9, 4.0)), target(declared()))
+    assert (won.group, won.where, won.points) == ("won", "size <= 1", ("t/a_1",))
+    assert (lost.group, lost.where, lost.points) == ("lost", "size >= 8", ("t/a_8", "t/a_9"))
+    assert won.price and won.price.change == pytest.approx(-0.25)
+    alike = [sized("a", 8, 4.0), sized("b", 8, 4.0)]
+    (row,) = found(of(*sides[:2], *alike), target(declared()))
+    assert (row.where, row.points) == ("size <= 1", ("t/a_1",))
+    assert brought(row).endswith("; no difference where `size >= 8`")
+
+
+def test_a_sign_that_no_parameter_decides_is_said_with_the_range() -> None:
+    turning = [
+        sized(side, n, cold)
+        for n, b in ((1, 2.0), (2, 5.0), (3, 3.0))
+        for side, cold in (("a", 4.0), ("b", b))
+    ]
+    (row,) = found(of(*turning), target(declared()))
+    assert brought(row).endswith(
+        "; over 3 pairs −50.0 % to +25.0 %, and no parameter tells which change"
+    )
+
+
+def test_the_first_to_try_is_also_one_for_the_point_of_the_headline() -> None:
+    def row(what: str, group: str, *points: str) -> dict[str, Any]:
+        return {"what": what, "group": group, "points": points}
+
+    best, here, slow = row("b", "won", "t/x"), row("h", "untried", "t/y"), row("s", "lost", "t/y")
+    assert first([best, here, slow], "t/y") == [best, here]
+    assert first([best, here, slow], "t/x") == [best]
+    assert first([slow], "t/y") == []
 
 
 def test_a_point_that_could_bring_more_and_was_not_tried_stands_beside_the_trial() -> None:
@@ -207,19 +263,136 @@ def test_each_kernel_with_counters_has_a_table_of_lines(finished: Any) -> None:
             assert "nan" not in " ".join(map(str, row.values())).lower().split(), row
 
 
-def test_a_parameter_that_a_recording_lacks_hides_no_advice(finished: Any) -> None:
-    """The recorded points are of a time before `kv`, whose default the conditions ask for."""
-    folder = finished.outputs / "results"
-    recorded = read_json(folder / "prefill_results.json")
-    assert not any("kv" in point["params"] for point in recorded["points"])
-    shipped = stored.folder(folder)
-    decode, prefill = (
-        {one.opportunity.what: one for one in found(shipped[name])}
-        for name in ("decode", "prefill")
+def by_name(results: Results) -> dict[tuple[str, str], Found]:
+    return {(one.opportunity.what, one.where): one for one in found(results)}
+
+
+def named(results: Results, what: str) -> list[Found]:
+    return [one for one in found(results) if one.opportunity.what == what]
+
+
+@pytest.mark.parametrize("name", ["h100-flashinfer-0.7.2", "h200-flashinfer-0.7.2"])
+def test_the_largest_win_of_prefill_leads_its_list(recorded: Recorded, name: str) -> None:
+    """The recorded points are of a time before `kv`, whose default the condition asks for."""
+    one = found(recorded(name, "prefill"))[0]
+    assert (one.opportunity.what, one.where, one.group) == ("fa3 instead of fa2", "", "won")
+    assert len(one.prices) == 15 and all(price.change < -0.1 for price in one.prices)
+    assert one.point == "prefill/paged_S512_B1_H32_K32_D128_f16_fa2_c"
+    assert one.price and one.price.change == pytest.approx(-0.7, abs=0.02)
+    assert median(price.change for price in one.prices) == pytest.approx(-0.4, abs=0.02)
+
+
+def test_eight_bits_are_advised_where_the_tensor_pipe_or_dram_is_busiest(
+    recorded: Recorded,
+) -> None:
+    for name, group in (
+        ("h200-flashinfer-0.7.2", "untried"),
+        ("h200-kernels-flashinfer-0.7.2", "won"),
+    ):
+        (one,) = named(recorded(name, "prefill"), "queries, keys and values of 8 bits")
+        assert one.group == group and one.most == pytest.approx(0.5)
+
+
+def test_a_change_that_frees_no_block_promises_nothing(recorded: Recorded) -> None:
+    """Three blocks of 128 threads need at most 168 registers per thread; the sum in float16 leaves 255."""
+    rows = found(recorded("h200-flashinfer-0.7.2", "prefill"))
+    assert not [one for one in rows if "float16" in one.opportunity.what]
+
+
+def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> None:
+    decode = by_name(recorded("h200-kernels-flashinfer-0.7.2", "decode"))
+    for what, won, lost in (
+        ("tensor cores for GQA", "lengths == 'even'", "lengths in ['lognormal', 'zipf']"),
+        ("a KV cache of 8 bits", "cores == 'tensor'", "cores == 'cuda'"),
+    ):
+        assert decode[what, won].group == "won" and decode[what, lost].group == "lost"
+        assert (what, "") not in decode
+    zipf = decode["tensor cores for GQA", "lengths in ['lognormal', 'zipf']"].price
+    assert zipf and (zipf.base, zipf.other) == (
+        pytest.approx(205, abs=1),
+        pytest.approx(419, abs=1),
     )
-    assert "fa3 instead of fa2" in list(prefill)[:2]  # those that the final report names
-    assert prefill["fa3 instead of fa2"].facts["kv"] == "same"
-    assert prefill["fa3 instead of fa2"].saved > 0.4
-    # where it can bring what it promises
-    assert prefill["queries, keys and values of 8 bits"].facts["limiter"] == "tensor"
-    assert decode["a KV cache of 8 bits"].facts["sol_dram_pct"] >= 80
+    cores = decode["a KV cache of 8 bits", "cores == 'tensor'"].price
+    assert cores and cores.change == pytest.approx(-0.228, abs=0.001)
+    rope = by_name(recorded("h200-flashinfer-0.7.2", "rope"))
+    for what in ("positions by offsets", "the cos/sin cache"):
+        assert [one.group for one in rope.values() if one.opportunity.what == what] == [
+            "won",
+            "lost",
+        ]
+
+
+def test_no_median_stands_over_opposite_signs(recorded: Recorded) -> None:
+    split = summary(of_choice(recorded("h200-flashinfer-0.7.2", "prefill"), "prefill_split"))
+    assert (
+        split and fared(split) == "−60.6 % to −0.2 %"
+    )  # by length and batch together, which are two
+    cache = summary(of_choice(recorded("h200-kernels-flashinfer-0.7.2", "decode"), "decode_kv"))
+    assert cache and cache["median"] is None
+    assert fared(cache) == "−22.8 % where `cores == 'tensor'`; +36.9 % where `cores == 'cuda'`"
+    tiny = summary(of_choice(recorded("h200-kernels-flashinfer-0.7.2", "gemm"), "gemm_tiny"))
+    assert tiny and fared(tiny) == "+18.4 % to +477.9 %"  # of two there is no middle
+
+
+def test_the_advice_is_for_the_kernel_that_ran(recorded: Recorded) -> None:
+    """Its shared memory, and its line, are those of a CUDA kernel; most points ran the CuTe DSL one."""
+    (norm,) = named(
+        recorded("h200-flashinfer-0.7.2", "rmsnorm"), "shared memory without bank conflicts"
+    )
+    assert norm.points and all(point.endswith("_cuda") for point in norm.points)
+    assert not named(
+        recorded("h200-kernels-flashinfer-0.7.2", "rmsnorm"), "shared memory without bank conflicts"
+    )
+    decode = recorded("h200-kernels-flashinfer-0.7.2", "decode")
+    index = read_json(DEFAULT / "source_index.json.xz")
+    cores = {point["point"]: point["params"]["cores"] for point in decode["points"]}
+    lines = {
+        (cores[f"decode/{row['at']}"], row["source"])
+        for row in rows(decode, index)
+        if "chunks for short" in row["what"] or row["what"] == "no split"
+    }
+    assert lines == {
+        ("tensor", "attention/scheduler.cuh:544"),
+        ("cuda", "attention/scheduler.cuh:73"),
+    }
+
+
+def test_a_kernel_that_instructions_hold_up_is_advised_fewer(recorded: Recorded) -> None:
+    (gelu,) = named(recorded("h200-kernels-flashinfer-0.7.2", "activation"), "GELU by tanh")
+    assert (
+        gelu.group == "won" and gelu.price and gelu.price.change == pytest.approx(-0.14, abs=0.01)
+    )
+    (layer,) = named(
+        recorded("h200-kernels-flashinfer-0.7.2", "rmsnorm"), "LayerNorm's weights by vector loads"
+    )
+    assert layer.points == ("rmsnorm/layernorm_R4096_D4096_bf16",) and 0.6 < layer.most < 0.8
+
+
+def test_a_draw_from_logits_is_held_against_softmax_and_draw_together(recorded: Recorded) -> None:
+    (one,) = named(recorded("h200-kernels-flashinfer-0.7.2", "sampling"), "sampling from logits")
+    assert one.price and one.price.base == pytest.approx(71.4 + 43.9, abs=0.1)
+    assert one.price.change == pytest.approx(-0.57, abs=0.005) and one.most < 0.9
+    assert "top-k" in one.opportunity.change and one.untried is None
+
+
+def test_what_the_default_does_already_is_no_change(recorded: Recorded) -> None:
+    for name, target in (
+        ("h200-flashinfer-0.7.2", "decode"), ("h200-flashinfer-0.7.2", "rmsnorm"), ("gdn-flashinfer-0.7.2", "gdn_prefill"),
+    ):  # fmt: skip
+        results = recorded(name, target)
+        assert found(results)
+        for one in found(results):
+            assert not one.opportunity.change.startswith("leave"), one.opportunity.what
+
+
+def test_no_gain_of_further_kernels_is_above_its_room(recorded: Recorded) -> None:
+    for target in ("activation", "decode", "gemm", "prefill", "sampling"):
+        for one in found(recorded("h200-kernels-flashinfer-0.7.2", target)):
+            assert 0 <= one.most <= one.room <= 1
+            for price in one.prices:
+                assert -(price.high if price.high is not None else price.change) <= one.room
+
+
+def of_choice(results: Results, key: str) -> list[Price]:
+    choice = next(c for c in known()[results["target"]].prices if c.key == key)
+    return prices(replace(choice, metrics=choice.metrics[:1]), results)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from ncuflow.expression import holds
 from ncuflow.findings import noise, statistics
 from ncuflow.findings.noise import CONFIDENCE
 from ncuflow.model import Measurement, NoiseFloor, Point, Results, Turns
@@ -61,6 +62,14 @@ class Price:
         return self.verdict == "within noise" and self.p is not None and self.p < ALPHA
 
 
+@dataclass(frozen=True)
+class Part:
+    """Pairs of a choice that fare alike. where: what tells them from others, an expression over their parameters, or ""."""
+
+    where: str
+    prices: tuple[Price, ...]
+
+
 Untested = tuple[Price, tuple[Samples, Samples]]
 _TESTS: dict[tuple[Samples, Samples], statistics.Found] = {}
 
@@ -73,6 +82,14 @@ def prices(choice: Choice, results: Results) -> list[Price]:
     for first, second in choice.pairs([point["params"] for point in points]):
         base, other = points[first], points[second]
         fixed = choice.fixed(base["params"])
+        before = [p for p in points if choice.precedes(p["params"], base["params"])]
+        if choice.after is not None:
+            summed = [
+                _apart(base, other, metric, results.get("noise") or {}, fixed, before)
+                for metric in choice.metrics
+            ]
+            found += summed if before else []
+            continue
         pair = turns.get((base["point"], other["point"]))
         if turned := turns.get((other["point"], base["point"])):
             pair = turned | {"base": base["point"], "other": other["point"], "sides": turned["sides"][::-1]}  # fmt: skip
@@ -95,16 +112,24 @@ def in_turns(results: Results) -> list[Price]:
 
 
 def _apart(
-    base: Point, other: Point, metric: str, floors: Mapping[str, NoiseFloor], fixed: Fixed
+    base: Point,
+    other: Point,
+    metric: str,
+    floors: Mapping[str, NoiseFloor],
+    fixed: Fixed,
+    before: Sequence[Point] = (),
 ) -> Untested | None:
-    """One metric of two points that were timed apart; None where either lacks it."""
+    """One metric of two points that were timed apart; None where either lacks it. before: points that the base needs too."""
     a, b = base["measurement"].get(metric), other["measurement"].get(metric)
-    if not a or b is None:
+    more = [point["measurement"].get(metric) for point in before]
+    if not a or b is None or None in more:
         return None
     key = SAMPLES.get(metric)
+    spent = math.fsum(time or 0.0 for time in more)
+    a += spent
     floor = _floor(metric, (base["measurement"], other["measurement"]), floors)
     one = Price(metric, base["point"], other["point"], fixed, a, b, b / a - 1, floor=floor)
-    return one, (_samples(base, key), _samples(other, key))
+    return one, (tuple(time + spent for time in _samples(base, key)), _samples(other, key))
 
 
 def _in_turns(pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed) -> Untested | None:
@@ -193,16 +218,71 @@ def _verdict(p: float | None, change: float, floor: float | None) -> str:
     return "differs" if p < ALPHA else "within noise"
 
 
-def summary(found: list[Price]) -> dict[str, Any] | None:
+def told(found: Iterable[Price]) -> list[Price]:
+    """Those that show a change, faster or slower."""
+    return [price for price in found if price.verdict != "within noise"]
+
+
+def divided(found: Sequence[Price]) -> list[Part]:
+    """The pairs by how they fare: those that gain and those that lose, else those with a change and those without.
+
+    One part where all fare alike, and where no parameter tells those apart that do not.
+    """
+    changed = told(found)
+    sides = (
+        [price for price in changed if price.change < 0],
+        [price for price in changed if price.change > 0],
+    )
+    if not all(sides):
+        sides = changed, [price for price in found if price not in changed]
+    terms = _separating(*sides) if all(sides) else []
+    if not terms:
+        return [Part("", tuple(found))]
+    first, second = (" and ".join(term[side] for term in terms) for side in (0, 1))
+    inside = [price for price in found if holds(first, dict(price.fixed))]
+    return [
+        Part(first, tuple(inside)),
+        Part(second, tuple(price for price in found if price not in inside)),
+    ]
+
+
+def _separating(some: Sequence[Price], others: Sequence[Price]) -> list[tuple[str, str]]:
+    """The parameters whose values tell some pairs from others: a condition for each side."""
+    found = []
+    for name, _ in some[0].fixed:
+        mine: set[Any] = {dict(price.fixed).get(name) for price in some}
+        theirs: set[Any] = {dict(price.fixed).get(name) for price in others}
+        if not all(type(value) in (int, float) for value in mine | theirs):
+            if not mine & theirs:
+                found.append((_among(name, mine), _among(name, theirs)))
+        elif max(mine) < min(theirs):
+            found.append((f"{name} <= {max(mine)}", f"{name} >= {min(theirs)}"))
+        elif max(theirs) < min(mine):
+            found.append((f"{name} >= {min(mine)}", f"{name} <= {max(theirs)}"))
+    return found
+
+
+def _among(name: str, values: set[Any]) -> str:
+    listed = sorted(values, key=str)
+    return f"{name} == {listed[0]!r}" if len(listed) == 1 else f"{name} in {listed!r}"
+
+
+def summary(found: Sequence[Price]) -> dict[str, Any] | None:
     """How a choice fares over its pairs; None without pairs.
 
-    {pairs, differs, within, untested, in_turns: counts; least, median, most: change over all of them; confidence: of
-    the intervals}
+    {pairs, differs, within, untested, in_turns: counts; least, median, most: change over all of them, no median where
+    not all gain, lose or stay the same; confidence: of the intervals; parts: [(where, summary)] of pairs that fare unlike}
     """
     if not found:
         return None
+    parts = [(part.where, _summary(part.prices)) for part in divided(found) if part.where]
+    return _summary(found) | {"parts": parts}
+
+
+def _summary(found: Sequence[Price]) -> dict[str, Any]:
     verdicts = [p.verdict for p in found]
     changes = [p.change for p in found]
+    fare = {p.verdict != "within noise" and math.copysign(1, p.change) for p in found}
     return {
         "pairs": len(found),
         "differs": verdicts.count("differs"),
@@ -211,6 +291,6 @@ def summary(found: list[Price]) -> dict[str, Any] | None:
         "in_turns": sum(p.in_turns for p in found),
         "confidence": CONFIDENCE,
         "least": min(changes),
-        "median": median(changes),
+        "median": median(changes) if len(fare) == 1 else None,
         "most": max(changes),
     }

@@ -1,5 +1,7 @@
 """Opportunities: what the evidence of a target suggests to change, what that can bring at most, and what it brought.
 
+What won comes first, then what nobody tried; what was tried and brought nothing stands last.
+
 The most is the bound that a target declares, and never more than the room: what the roofs leave of the time,
 for the work that is left after the change. A trial is a price, which a target declares as a choice.
 """
@@ -9,20 +11,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from ncuflow import expression
 from ncuflow import format as fmt
 from ncuflow.expression import evaluate, holds
 from ncuflow.findings import choices, limiter
-from ncuflow.findings.choices import STEP, Price
+from ncuflow.findings.choices import STEP, Part, Price, divided, told
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.scope import Scope, point_scope, possible_names
+from ncuflow.io import BadInput
 from ncuflow.model import Point, Results
 from ncuflow.parsers.registry import METRICS
 from ncuflow.target.contract import Choice, Opportunity, Target, known
 
-LEAST = 0.01  # of the time: what can bring less is no opportunity
+WON, UNTRIED, LOST = GROUPS = ("won", "untried", "lost")
+LEAST = 0.01  # of the time: what can bring less is no opportunity to try
 MUCH = 0.1  # of the time: how much more a point without a trial must be able to bring than the tried one
 
 
@@ -33,47 +38,60 @@ UNITS = {metric.key: metric.unit for metric in METRICS.values()} | {
 
 @dataclass(frozen=True)
 class Found:
-    """An opportunity in the evidence, at the point where it brought the most, or else could.
+    """An opportunity in the evidence, at the point where it brought the most (or cost the most, where it lost), or else could.
 
-    points: how many show it; most, room: of 1, of the metric's time; price: of the trial, None where it
-    was not tried, and then ``reason`` says why; prices: of all trials; layers: after how many launches a
+    where: the points that it is about, of those that show it, an expression over their parameters; "" for all of them.
+    points: those points; most, room: of 1, of the metric's time; price: of the trial, None where it was not tried, and
+    then ``reason`` says why; prices: of all trials; alike: where trials changed nothing; layers: after how many launches a
     longer plan() is paid for, None where in turns it was not longer or nothing is saved; untried: beside trials, the point
     without one that could bring much more than the point here, and what it could, of 1.
     """
 
     opportunity: Opportunity
+    where: str
     point: str
     facts: Scope
-    points: int
+    points: tuple[str, ...]
     most: float
     room: float
     price: Price | None
     prices: tuple[Price, ...]
     reason: str
     layers: int | None
+    alike: str = ""
     untried: tuple[str, float] | None = None
 
     @property
+    def group(self) -> str:
+        """One of ``GROUPS``."""
+        if self.price is None:
+            return UNTRIED
+        return WON if self.price.change < 0 and self.price.verdict != "within noise" else LOST
+
+    @property
     def saved(self) -> float:
-        """The share of the time that the trial saved, 0 where it saved none or was not made."""
-        return (
-            max(0.0, -self.price.change) if self.price and self.price.verdict == "differs" else 0.0
-        )
+        """The shares of the time that its trials saved, added up over their points; 0 where it won nowhere."""
+        changed = told(self.prices) if self.group == WON else []
+        return sum(max(0.0, -price.change) for price in changed)
 
 
 def found(results: Results, target: Target | None = None) -> list[Found]:
-    """The opportunities that show in the results: what saved the most first, then what is not tried yet."""
+    """The opportunities that show in the results: what saved the most, what could bring the most, what cost the most.
+
+    Raises BadInput where a target's declaration is wrong.
+    """
     target = target or known().get(results["target"])
     if target is None:
         return []
     points = [point for point in results["points"] if point["status"] == "ok"]
     possible = possible_names(results)
     every = {point["point"]: point_scope(point, results, possible) for point in points}
-    shown = [
-        _found(one, target, results, every) for one in (target.opportunities if target else ())
-    ]
-    kept = [one for one in shown if one and max(one.most, one.saved) >= LEAST]
-    return sorted(kept, key=lambda one: (-one.saved, one.price is not None, -one.most))
+    try:
+        shown = [row for one in target.opportunities for row in _found(one, target, results, every)]
+    except expression.ExpressionError as error:
+        raise BadInput(target.file, f"an opportunity: {error}") from None
+    kept = [row for row in shown if row.group != UNTRIED or row.most >= LEAST]
+    return sorted(kept, key=lambda row: (GROUPS.index(row.group), -row.saved, -row.most))
 
 
 def said(one: Opportunity, scope: Scope) -> str:
@@ -108,44 +126,76 @@ def room(before: Scope, after: Scope, metric: str) -> float:
 def _roof_us(facts: Scope, work: str, ceiling: str, scale: float) -> float:
     peak = facts.get(f"ceiling_{ceiling}_measured") or facts.get(f"ceiling_{ceiling}_datasheet")
     amount = facts.get(work)
-    return (
-        float(amount / peak * scale) if peak and amount else 0.0
-    )  # what is not known bounds nothing
+    # What is not known bounds nothing.
+    return float(amount / peak * scale) if peak and amount else 0.0
 
 
 def _found(
     one: Opportunity, target: Target, results: Results, every: Mapping[str, Scope]
-) -> Found | None:
+) -> list[Found]:
+    """A row for the points that show it; where some gain by it and others lose, one for each."""
     shown = [
         point for point, known in every.items() if holds(one.where, known) and known[one.metric]
     ]
     if not shown:
-        return None
+        return []
     choice = next((choice for choice in target.prices if choice.key == one.choice), None)
     if choice and one.turned:
         choice = replace(choice, base=choice.other, other=choice.base)
     tried, reason = _trials(one, choice, results, set(shown))
-    every = {**every, **_timed_in_turns(tried, results, every)}
-    price = min(tried, key=lambda price: price.change, default=None)
-    after = {price.base_point: every[price.other_point] for price in tried}
+    every = {**every, **_as_priced(tried, results, every)}
+    parts = divided(tried) if tried else [Part("", ())]
+    bounds = _Bounds(one, every, {price.base_point: price.other_point for price in tried})
+    changed = [part for part in parts if told(part.prices)]
+    alike = next((part.where for part in parts if changed and part not in changed), "")
+    return [
+        replace(
+            _row(part, [point for point in shown if not part.where or holds(part.where, every[point])], bounds, reason),
+            alike=alike, layers=_layers(choice, _telling(part.prices), results),
+        )
+        for part in changed or parts
+    ]  # fmt: skip
 
-    def under_roofs(point: str) -> float:
-        if one.other_work and point not in after:
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What an opportunity can bring at most at a point, of 1. after: the points of its trials with the change."""
+
+    one: Opportunity
+    every: Mapping[str, Scope]
+    after: Mapping[str, str]
+
+    def room(self, point: str) -> float:
+        """What the roofs leave for the work that remains."""
+        if self.one.other_work and point not in self.after:
             return 1.0
-        return room(every[point], after.get(point, every[point]), one.metric)
+        return room(self.every[point], self.every[self.after.get(point, point)], self.one.metric)
 
-    def most(point: str) -> float:
-        left = under_roofs(point)
-        bound = evaluate(one.bound, every[point])
+    def most(self, point: str) -> float:
+        left = self.room(point)
+        bound = evaluate(self.one.bound, self.every[point])
         return left if bound is None else max(0.0, min(left, bound))
 
-    at = price.base_point if price else max(shown, key=most)
-    left = max((point for point in shown if price and point not in after), key=most, default=None)
+
+def _row(part: Part, points: Sequence[str], bounds: _Bounds, reason: str) -> Found:
+    price = _telling(part.prices)
+    at = price.base_point if price else max(points, key=bounds.most)
+    untried = [point for point in points if price and point not in bounds.after]
+    left = max(untried, key=bounds.most, default=None)
     return Found(
-        one, at, every[at], len(shown), most(at), under_roofs(at),
-        price, tuple(tried), reason, _layers(choice, price, results),
-        (left, most(left)) if left and most(left) >= most(at) + MUCH else None,
+        bounds.one, part.where, at, bounds.every[at], tuple(points), bounds.most(at), bounds.room(at),
+        price, part.prices, reason, None,
+        untried=(left, bounds.most(left)) if left and 1 > bounds.most(left) >= bounds.most(at) + MUCH else None,
     )  # fmt: skip
+
+
+def _telling(prices: Sequence[Price]) -> Price | None:
+    """Of trials the one that changed the most, in the direction of most of them."""
+    changed = told(prices) or prices
+    if not changed:
+        return None
+    gains = median(price.change for price in changed) < 0
+    return (min if gains else max)(changed, key=lambda price: price.change)
 
 
 def _trials(
@@ -173,29 +223,27 @@ def _trials(
     return tried, next((str(p["reason"]) for p in failed), untried)
 
 
-def _timed_in_turns(
+def _as_priced(
     tried: Sequence[Price], results: Results, every: Mapping[str, Scope]
 ) -> dict[str, Scope]:
-    """The facts of what a step was timed for in turns, with the times of that pair.
+    """What is known of the points that a trial has a time of: that time is theirs.
 
     What the host takes for a call moves between processes and hosts: a bound from another process's time is none.
     """
+    sides = {
+        frozenset((pair["base"], pair["other"])): dict(
+            zip((pair["base"], pair["other"]), pair["sides"], strict=True)
+        )
+        for pair in results.get("pairs") or ()
+        if pair["sides"]
+    }
     timed = {}
     for price in tried:
-        for pair in results.get("pairs") or ():
-            points = (pair["base"], pair["other"])
-            if (
-                price.metric == STEP
-                and price.in_turns
-                and set(points) == {price.base_point, price.other_point}
-            ):
-                side = pair["sides"][points.index(price.base_point)]
-                own = {
-                    "host_launch_us": side["host_us"],
-                    "time_hot_us": side["hot_us"],
-                    STEP: price.base,
-                }
-                timed[price.base_point] = every[price.base_point].with_values(**own)
+        own: dict[str, Any] = {price.metric: price.base}
+        if price.metric == STEP and price.in_turns:
+            side = sides[frozenset((price.base_point, price.other_point))][price.base_point]
+            own |= {"host_launch_us": side["host_us"], "time_hot_us": side["hot_us"]}
+        timed[price.base_point] = every[price.base_point].with_values(**own)
     return timed
 
 

@@ -183,9 +183,9 @@ def _of_kernels(kernels: Sequence[Kernel], main: Kernel | None) -> Values:
 
 
 def _of_merges(kernels: Sequence[Kernel]) -> Values:
-    """The time of the kernels that merge what another one split, and how busy the first keeps each unit."""
+    """The time of the kernels that merge what others split, and how busy the first keeps each unit."""
     merges = list(filter(is_merge, kernels))
-    if not merges or len(merges) == len(kernels):
+    if not 0 < len(merges) < len(kernels):
         return {}
     units = limiter.judge(merges[0]["breakdown"], merges[0]["metrics"]).units
     spent = ratio(total(kernel["duration_ns"] for kernel in merges), 1e3)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from ncuflow.expression import holds
+from ncuflow.expression import holds, names
 from ncuflow.io import resource
 from ncuflow.target.launch import GpuFacts, Launch, Params, skip_reason
 from ncuflow.target.rules import CuteKernel, LaunchRule, SplitRule
@@ -59,11 +59,13 @@ class Jit:
 
 @dataclass(frozen=True)
 class Choice:
-    """A parameter that a caller sets, and two of its values whose price is measured.
+    """A parameter, and two of its values whose price is measured.
 
     where: which points take part, an expression over their parameters; ignoring: parameters that may differ as
     well, because they mean nothing on one side; metrics: measurement columns compared; names: of
-    the two values, where they do not say it themselves.
+    the two values, where they do not say it themselves; after: a value whose launch the base needs before
+    its own: both are its time; given: what fixes the parameter, "model" or "traffic",
+    where no caller is free to choose it.
     """
 
     key: str
@@ -75,6 +77,8 @@ class Choice:
     ignoring: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("time_cold_us",)
     names: tuple[str, str] | None = None
+    after: Any = None
+    given: Literal["", "model", "traffic"] = ""
 
     @property
     def called(self) -> tuple[str, str]:
@@ -84,12 +88,17 @@ class Choice:
     def pairs(self, points: Sequence[Params]) -> list[tuple[int, int]]:
         """Places, in ``points``, of the pairs that differ in this choice alone, in the order of their bases."""
         sides: dict[Any, dict[tuple[tuple[str, Any], ...], int]] = {self.base: {}, self.other: {}}
+        unknown = dict.fromkeys(names(self.where))  # to points of before a parameter
         for place, params in enumerate(points):
             value = params.get(self.parameter)
-            if value in sides and holds(self.where, params):
+            if value in sides and holds(self.where, {**unknown, **params}):
                 sides[value].setdefault(self.fixed(params), place)
         bases, others = sides[self.base], sides[self.other]
         return [(place, others[rest]) for rest, place in bases.items() if rest in others]
+
+    def precedes(self, params: Params, base: Params) -> bool:
+        """Whether these parameters are those of the launch that a base needs before its own."""
+        return params.get(self.parameter) == self.after and self.fixed(params) == self.fixed(base)
 
     def fixed(self, params: Params) -> tuple[tuple[str, Any], ...]:
         """The parameters in which both points of a pair agree."""
@@ -104,7 +113,14 @@ def uneven(target: str, work: str = "") -> tuple[Choice, ...]:
     """
     title = "As many tokens in sequences of one length, or "
     return tuple(
-        Choice(f"{target}_{kind}", f"{title}{name} lengths{work}", "lengths", "even", kind)
+        Choice(
+            f"{target}_{kind}",
+            f"{title}{name} lengths{work}",
+            "lengths",
+            "even",
+            kind,
+            given="traffic",
+        )
         for kind, name in (("lognormal", "log-normal"), ("zipf", "Zipf"))
     )
 

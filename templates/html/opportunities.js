@@ -27,30 +27,41 @@ export async function rulesOf(side, target) {
   return d3.sort(found.values(), (one) => -one.points.size);
 }
 
-/** Opportunities as the finding ranks them: what shows it, the most that it can bring, and what it brought where it was tried. */
+// Groups of the finding in the order in which they stand, with what they are called.
+const GROUPS = [
+  ["won", "Tried, and faster", "What saved most over its points comes first for each kernel."],
+  ["untried", "Not tried", "What can bring most comes first for each kernel."],
+  ["lost", "Tried, and not faster", "Where a change does not pay."],
+];
+
+/** Opportunities as the finding groups and ranks them: what shows it, the most that it can bring, and what it brought. */
 export function opportunities(evidence, side) {
-  const rows = side.targets.flatMap((target) =>
-    target.opportunities.map((one) => {
-      const at = side.place.get(`${target.name}/${one.at}`);
-      const point = h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, one.at);
-      const where = ["at ", point, one.more > 0 && ` and ${one.more} more`];
-      return [
-        [h("b", null, one.what), h("div", { class: "note" }, target.title)],
-        [code(one.shown), ", ", where],
-        [code(one.change), h("div", { class: "note" }, "decided at ", h("code", null, one.source))],
-        one.most,
-        code(one.brought),
-      ];
-    }),
-  );
-  return (
-    rows.length > 0 &&
-    section(
-      "Opportunities",
-      "What saved most when it was tried comes first for each kernel, then what can bring most. At most: of the time, as the counters bound it and never more than the roofs leave. It brought: the change of that time with its interval.",
-      table(["try", "what the evidence shows", "change", ["at most"], "it brought"], rows, "Opportunities"),
-    )
-  );
+  return GROUPS.map(([group, title, order]) => {
+    const rows = side.targets.flatMap((target) =>
+      target.opportunities.filter((one) => one.group === group).map((one) => row(evidence, side, target, one)),
+    );
+    return (
+      rows.length > 0 &&
+      section(
+        title,
+        `${order} At most: of the time, as the counters bound it and never more than the roofs leave. It brought: the change of that time with its interval.`,
+        table(["change", "what the evidence shows", "how", ["at most"], "it brought"], rows, title),
+      )
+    );
+  });
+}
+
+function row(evidence, side, target, one) {
+  const at = side.place.get(`${target.name}/${one.at}`);
+  const point = h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, one.at);
+  const where = ["at ", point, one.more > 0 && ` and ${one.more} more`];
+  return [
+    [h("b", null, one.what), one.where && [", where ", h("code", null, one.where)], h("div", { class: "note" }, target.title)],
+    [code(one.shown), ", ", where],
+    [code(one.change), h("div", { class: "note" }, "decided at ", h("code", null, one.source))],
+    one.most,
+    code(one.brought),
+  ];
 }
 
 /** Text with what stands between backticks as code. */
@@ -60,7 +71,7 @@ function code(text) {
 
 /** The best opportunity of a target as a cell: a finding's where there is one, else the choice that differs most. */
 export function best(target) {
-  const told = target.opportunities[0];
+  const told = target.opportunities.find((one) => one.group !== "lost");
   if (told) {
     const brought = told.brought.startsWith("not tried") ? `at most −${told.most}` : told.brought.split(/ \(|[,;]/)[0];
     return h("a", { href: href("choices", { at: target.name }) }, `${told.what}: ${brought}`);

@@ -146,7 +146,10 @@ def target_of(results: Results, index: Any) -> Block:
         "best": best and best["id"],
         "noise": results["noise"],
         "prices": list(prices(results)),
-        "opportunities": found["opportunities"],
+        "opportunities": [
+            {name: value for name, value in row.items() if name != "points"}
+            for row in found["opportunities"]
+        ],
     }
 
 

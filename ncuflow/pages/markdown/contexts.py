@@ -79,6 +79,7 @@ def target_section(results: Results, index: Any = None) -> Context:
     floors = [
         p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
     ]
+    advice = opportunities.rows(results, index)
     return {
         "name": results["target"],
         "title": title(results["target"]),
@@ -100,7 +101,8 @@ def target_section(results: Results, index: Any = None) -> Context:
             for m in (p["measurement"] for p in good)
             if m["time_cold_us"] and m.get("time_floor_us")
         ),
-        "opportunities": opportunities.rows(results, index),
+        "opportunities": advice,
+        "first": opportunities.first(advice, top and top["point"]),
         "looked": bool(target and target.opportunities),
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
         "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),

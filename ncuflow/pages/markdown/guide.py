@@ -118,12 +118,17 @@ def chapter(results: Results, index: Any) -> Context:
 
 
 def batches(points: list[Any], target: Target) -> list[Any]:
-    """Points that leave all but ``batch`` and ``kv_heads`` at the target's defaults, most KV heads first."""
+    """Points that leave all but ``batch``, ``kv_heads`` and ``cores`` at the target's defaults, most KV heads first."""
     if not {"batch", "kv_heads"} <= target.parameters.keys():
         return []
-    usual = target.parameters.items() - {(k, target.parameters[k]) for k in ("batch", "kv_heads")}
-    found = [p for p in points if all(p["params"][k] == v for k, v in usual)]
-    return sorted(found, key=lambda p: (-p["params"]["kv_heads"], p["params"]["batch"]))
+    usual = {k: v for k, v in target.parameters.items() if k not in ("batch", "kv_heads", "cores")}
+    found = [p for p in points if all(p["params"][k] == v for k, v in usual.items())]
+
+    def place(point: Point) -> tuple[Any, ...]:
+        params = point["params"]
+        return -params["kv_heads"], params.get("cores") or "", params["batch"]
+
+    return sorted(found, key=place)
 
 
 def anchor(heading: str) -> str:

@@ -19,7 +19,7 @@ METRICS = {
 
 
 def shown_choices(results: Results) -> dict[str, Context]:
-    """Choice key -> {choice, target, summary (None without pairs), metric, pairs}."""
+    """Choice key -> {choice, target, summary and how it fared (None without pairs), metric, pairs}."""
     target = known().get(results["target"])
     return {c.key: _shown(c, results) for c in (target.prices if target else ())}
 
@@ -46,10 +46,12 @@ def _default(knob: Knob, index: Any) -> str | None:
 def _shown(choice: Choice, results: Results) -> Context:
     found = prices(choice, results)
     first = [p for p in found if p.metric == choice.metrics[0]]
+    counted = summary(first)
     return {
         "choice": choice,
         "target": results["target"],
-        "summary": summary(first),
+        "summary": counted,
+        "fared": counted and opportunities.fared(counted),
         "metric": METRICS.get(choice.metrics[0], BY_NAME[choice.metrics[0]].formula),
         "pairs": _pairs(first, results["points"]),
     }

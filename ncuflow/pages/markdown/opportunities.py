@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ncuflow import format as fmt
-from ncuflow.findings.choices import STEP, Price
-from ncuflow.findings.opportunities import Found, found, said
+from ncuflow.findings.choices import STEP, Price, summary
+from ncuflow.findings.opportunities import LOST, Found, found, said
 from ncuflow.model import Results
 from ncuflow.pages import Context
 from ncuflow.target.contract import Symbol
 
 
 def rows(results: Results, index: Any) -> list[Context]:
-    """[{what, at, more, shown, source, change, most, brought}], text but for the number of further points."""
+    """[{group, what, where, at, points, more, shown, source, change, most, brought}], in the order of the findings.
+
+    All is text but for the points and how many more than the one shown they are; group is one of ``GROUPS``.
+    """
     return [_row(one, results["target"], index) for one in found(results)]
+
+
+def first(rows: Sequence[Context], headline: str | None) -> list[Context]:
+    """What to try first at the point of the headline, and before it what saves most elsewhere, where that is something else."""
+    hopeful = [row for row in rows if row["group"] != LOST]
+    there = [row for row in hopeful if headline in row["points"]]
+    return list({row["what"]: row for row in (*hopeful[:1], *there[:1])}.values())
 
 
 def _row(one: Found, target: str, index: Any) -> Context:
     declared = one.opportunity
     return {
+        "group": one.group,
         "what": declared.what,
+        "where": one.where,
+        "points": one.points,
         "at": one.point.split("/", 1)[1],
         "shown": said(declared, one.facts) + " (times of the pair)" * _on_its_host(one.price),
-        "more": one.points - 1,
+        "more": len(one.points) - 1,
         "source": place(declared.symbol, target, index),
         "change": declared.change,
-        "most": fmt.percent(one.most) + (" of a step" if declared.metric == STEP else ""),
+        "most": "no bound known" if one.most >= 1 else fmt.percent(one.most) + " of a step" * (declared.metric == STEP),
         "brought": brought(one),
     }  # fmt: skip
 
@@ -42,14 +56,40 @@ def brought(one: Found) -> str:
     text += ", within noise" if price.verdict == "within noise" else ""
     text += "" if price.in_turns else ", not timed in turns"
     text += " on the pair's host" * _on_its_host(price)
-    changes = [price.change for price in one.prices]
-    if len(changes) > 1:
-        text += f"; over {len(changes)} pairs {change(min(changes))} to {change(max(changes))}"
+    text += _over_all(one.prices)
+    if one.alike:
+        text += f"; no difference where `{one.alike}`"
     if one.layers:
         text += f"; its plan() takes longer, which {one.layers} {'launch pays' if one.layers == 1 else 'launches pay'} for"
     if one.untried:
         text += f"; not tried at `{one.untried[0].split('/', 1)[1]}`, at most {fmt.percent(one.untried[1])}"
     return text
+
+
+def _over_all(prices: Sequence[Price]) -> str:
+    """How all trials fared."""
+    found = summary(prices)
+    if found is None or len(prices) < 2:
+        return ""
+    told = "" if found["median"] is not None else ", and no parameter tells which change"
+    return f"; over {len(prices)} pairs {ranged(found)}{told}"
+
+
+def fared(found: Context) -> str:
+    """How a choice fared, by its summary: each part for itself where parameters tell how pairs fare."""
+    if not found["parts"]:
+        return ranged(found)
+    return "; ".join(f"{ranged(part)} where `{where}`" for where, part in found["parts"])
+
+
+def ranged(found: Context) -> str:
+    """Changes as their median and range, of two or of opposite signs as the range alone."""
+    if found["least"] == found["most"]:
+        return change(found["least"])
+    ends = f"{change(found['least'])} to {change(found['most'])}"
+    if found["median"] is None or found["pairs"] < 3:
+        return ends
+    return f"{change(found['median'])} in the median, {ends}"
 
 
 def _on_its_host(price: Price | None) -> bool:
