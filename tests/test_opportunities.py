@@ -11,7 +11,7 @@ from conftest import DEFAULT, Recorded
 
 from ncuflow.findings import stored
 from ncuflow.findings.choices import Price, prices, summary
-from ncuflow.findings.opportunities import Found, found, room, said
+from ncuflow.findings.opportunities import Found, found, room, said, undecided
 from ncuflow.findings.scope import Scope
 from ncuflow.io import read_json
 from ncuflow.model import Results
@@ -225,6 +225,20 @@ def test_what_is_not_known_meets_no_condition() -> None:
     for where in ("waves >= 0", "waves < 0", "not waves >= 0"):
         assert not found(of(point("a", 4.0)), target(declared(where=where)))
     assert said(declared(shown="{busiest_pct}, {waves}"), unknown) == "42 %, –"
+
+
+def test_a_condition_over_what_is_missing_is_neither_met_nor_unmet() -> None:
+    """Of evidence without counters a page does not say that nothing suggests a change."""
+    for waves, names in ((None, ["chunks"]), (0.4, []), (2.0, [])):
+        one = declared(what="chunks", where="side == 'a' and waves < 1")
+        assert undecided(of(point("a", 4.0, waves=waves)), target(one)) == names
+    assert undecided(of(point("c", 4.0, waves=None)), target(one)) == []  # false whatever it is
+
+
+def test_where_one_kernel_ran_alone_nothing_is_known_to_merge() -> None:
+    one = target(declared(where="merge_pct > 0"))
+    assert undecided(of(point("a", 4.0)), one) == []
+    assert undecided(of(point("a", 4.0) | {"kernels": []}), one) == ["b"]
 
 
 def test_a_symbol_is_found_in_the_index_or_is_its_file() -> None:

@@ -22,6 +22,7 @@ from ncuflow.target.contract import Choice
 Fixed = tuple[tuple[str, Any], ...]
 Samples = tuple[float, ...]
 ALPHA = 0.01
+APART = 0.05  # by how much pairs with a change differ from those within noise, to be told apart
 FEWEST_SAMPLES = 8  # per side, for the normal approximation
 # column -> the samples in the results file that it is the median of
 SAMPLES = {
@@ -235,6 +236,9 @@ def divided(found: Sequence[Price]) -> list[Part]:
     )
     if not all(sides):
         sides = changed, [price for price in found if price not in changed]
+        least, most = (([abs(price.change) for price in side]) for side in sides)
+        if least and most and min(least) < max(most) + APART:
+            return [Part("", tuple(found))]
     terms = _separating(*sides) if all(sides) else []
     if not terms:
         return [Part("", tuple(found))]

@@ -83,15 +83,31 @@ def found(results: Results, target: Target | None = None) -> list[Found]:
     target = target or known().get(results["target"])
     if target is None:
         return []
-    points = [point for point in results["points"] if point["status"] == "ok"]
-    possible = possible_names(results)
-    every = {point["point"]: point_scope(point, results, possible) for point in points}
+    every = _scopes(results)
     try:
         shown = [row for one in target.opportunities for row in _found(one, target, results, every)]
     except expression.ExpressionError as error:
         raise BadInput(target.file, f"an opportunity: {error}") from None
     kept = [row for row in shown if row.group != UNTRIED or row.most >= LEAST]
     return sorted(kept, key=lambda row: (GROUPS.index(row.group), -row.saved, -row.most))
+
+
+def undecided(results: Results, target: Target | None = None) -> list[str]:
+    """The opportunities whose condition is known to hold nowhere, and somewhere is not known."""
+    target = target or known().get(results["target"])
+    scopes, found = list(_scopes(results).values()), []
+    for one in target.opportunities if target else ():
+        answers = [evaluate(one.where, scope) for scope in scopes]
+        if None in answers and True not in answers:
+            found.append(one.what)
+    return found
+
+
+def _scopes(results: Results) -> dict[str, Scope]:
+    """What is known of each point that ran and gave the right result."""
+    possible = possible_names(results)
+    points = [point for point in results["points"] if point["status"] == "ok"]
+    return {point["point"]: point_scope(point, results, possible) for point in points}
 
 
 def said(one: Opportunity, scope: Scope) -> str:

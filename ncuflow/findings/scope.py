@@ -136,7 +136,7 @@ def point_scope(
     values |= {name: value for name, value in row.items() if name != "params"} | params
     values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
     values["limited_by"] = limiter.words(row)
-    values |= _of_merges(entry["kernels"])
+    values |= _of_merges(entry["kernels"]) | _shares(entry["kernels"], values)
     values["step_us"] = evaluate("max(host_launch_us, time_hot_us)", row)
     values |= dict.fromkeys(struck)
     floors = results.get("noise") or {}
@@ -180,6 +180,13 @@ def _of_kernels(kernels: Sequence[Kernel], main: Kernel | None) -> Values:
     if main:
         out |= main["metrics"] | {"main_template": main["demangled"]} | _stalls(main["stalls"])
     return out
+
+
+def _shares(kernels: Sequence[Kernel], values: Values) -> Values:
+    """Shares of the kernels' time that no kernel takes: none, where all kernels are known and the main one runs alone."""
+    if len(kernels) != 1 or is_merge(kernels[0]):
+        return {}
+    return {name: values.get(name) or 0.0 for name in ("merge_pct", "others_pct")}
 
 
 def _of_merges(kernels: Sequence[Kernel]) -> Values:

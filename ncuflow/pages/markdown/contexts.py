@@ -8,6 +8,7 @@ from typing import Any
 
 from ncuflow.evidence.provenance import together
 from ncuflow.findings import limiter
+from ncuflow.findings.opportunities import undecided
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import guide, guide_choices, opportunities
@@ -104,6 +105,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "opportunities": advice,
         "first": opportunities.first(advice, top and top["point"]),
         "looked": bool(target and target.opportunities),
+        "undecided": undecided(results),
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
         "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),
     }

@@ -79,7 +79,10 @@ def fared(found: Context) -> str:
     """How a choice fared, by its summary: each part for itself where parameters tell how pairs fare."""
     if not found["parts"]:
         return ranged(found)
-    return "; ".join(f"{ranged(part)} where `{where}`" for where, part in found["parts"])
+    return "; ".join(
+        f"{ranged(part)}{', within noise' * (part['within'] == part['pairs'])} where `{where}`"
+        for where, part in found["parts"]
+    )
 
 
 def ranged(found: Context) -> str:
