@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 
 from ncuflow import format as fmt
 from ncuflow.findings.machine import environment_info
+from ncuflow.findings.roles import MBARRIER
 from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.pages.markdown import (
     contexts,
@@ -337,7 +338,8 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
 
 
 def test_remedies_are_of_reasons_that_ncu_has():
-    assert set(guide_waits.REMEDIES) <= {n for n, r in STALL_REASONS.items() if r.kind == "stall"}
+    reasons = {name for name, reason in STALL_REASONS.items() if reason.kind == "stall"}
+    assert set(guide_waits.REMEDIES) <= reasons | {MBARRIER}
 
 
 def test_a_device_is_named_in_one_line_without_markup(tmp_path):

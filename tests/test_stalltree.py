@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncuflow.findings import stalltree
+from ncuflow.findings.roles import MBARRIER
 from ncuflow.parsers.stalls import STALL_REASONS
 
 REASONS = [name for name, reason in STALL_REASONS.items() if reason.kind == "stall"]
@@ -42,7 +43,30 @@ def test_issued_and_all_reasons_add_up_to_one(issued, ratios):
 def test_every_reason_of_the_registry_has_its_group():
     grouped = {reason for members in stalltree.GROUPS.values() for reason in members}
     assert set(REASONS) - grouped == {"misc"}
-    assert grouped <= set(REASONS)
+    assert grouped - set(REASONS) == {MBARRIER}  # a part of long_scoreboard
+
+
+def line(opcode, reason, samples):
+    return {"pc": 0, "opcode": opcode, "reason": reason, "samples": samples}
+
+
+def test_a_wait_at_an_mbarrier_is_not_one_for_a_load():
+    stalls = [stall("long_scoreboard", 3.0), stall("wait", 1.0)]
+    rows = [
+        line("SYNCS.PHASECHK.TRANS64.TRYWAIT", "wait", 5), line("BRA", "long_scoreboard", 60),
+        line("BRA", "wait", 7), line("FADD", "long_scoreboard", 20),
+    ]  # fmt: skip
+    tree = stalltree.stall_tree(kernel(0.2, stalls) | {"lines": rows})
+    shares = {r.reason: r.of_stalls for group in tree.groups for r in group.reasons}
+    assert shares == pytest.approx(
+        {"mbarrier": 0.75 * 0.75, "long_scoreboard": 0.75 * 0.25, "wait": 0.25}
+    )
+    assert (
+        next(g.name for g in tree.groups if g.reasons[0].reason == "mbarrier") == "synchronisation"
+    )
+    # A branch of a kernel without mbarriers waits for what its predicate was made from.
+    plain = stalltree.stall_tree(kernel(0.2, stalls) | {"lines": rows[1:]})
+    assert {r.reason for g in plain.groups for r in g.reasons} == {"long_scoreboard", "wait"}
 
 
 def test_an_immediate_constant_waits_for_its_cache_and_not_for_memory():

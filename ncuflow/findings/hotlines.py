@@ -20,9 +20,11 @@ from typing import Any
 
 from ncuflow.findings import stored
 from ncuflow.findings.join import ratio
+from ncuflow.findings.roles import roles, told_apart
 from ncuflow.findings.stalltree import sampling_error
-from ncuflow.io import write_json
+from ncuflow.io import read_json, write_json
 from ncuflow.model import Kernel, Line
+from ncuflow.parsers import listing
 
 MOST_LINES = 5
 MOST_OPCODES = 4
@@ -60,7 +62,7 @@ def hottest(
     index: the source index of the FlashInfer measured; version: that FlashInfer's version, whose
     installed source is quoted.
     """
-    rows = [row for row in kernel["lines"] if row["samples"]]
+    rows = [row for row in told_apart(kernel["lines"]) if row["samples"]]
     total = _samples(rows)
     places: dict[tuple[str | None, int | None, int | None], list[Line]] = defaultdict(list)
     for row in rows:
@@ -79,9 +81,13 @@ def coverage(kernel: Kernel) -> float | None:
 
 
 def records(
-    target: str, deep: Iterable[Kernel], index: Any = None, version: str | None = None
+    target: str,
+    deep: Iterable[Kernel],
+    index: Any = None,
+    version: str | None = None,
+    evidence: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """The hot lines of all deep kernels of a target, as rows for ``results/hotlines.json``."""
+    """The hot lines and roles of all deep kernels of a target, as rows for ``results/hotlines.json``."""
     return [
         {
             "target": target,
@@ -91,9 +97,21 @@ def records(
             "samples": _samples(kernel["lines"]),
             "with_lines": coverage(kernel),
             "lines": [asdict(line) for line in hottest(kernel, index, version, 32)],
+            "roles": [asdict(role) for role in roles(kernel, instructions(kernel, evidence))],
         }
         for kernel in deep
     ]
+
+
+def instructions(kernel: Kernel, evidence: Path | None) -> dict[int, str]:
+    """Instruction text by pc from the listing beside a recorded report; {} without one."""
+    path = listing.place(evidence / kernel["report"]) if evidence else None
+    if path is None or not path.exists():
+        return {}
+    for listed in read_json(path)["kernels"]:
+        if listed["kernel"] == kernel["kernel"]:
+            return {pc: text for pc, text, _, _ in listed["instructions"]}
+    return {}
 
 
 def _samples(rows: Iterable[Line]) -> int:
@@ -180,5 +198,5 @@ def run(args: argparse.Namespace) -> None:
     kernels = []
     for results in map(stored.results, args.results):
         version = results["provenance"].get("flashinfer")
-        kernels += records(results["target"], results["deep"], index, version)
+        kernels += records(results["target"], results["deep"], index, version, args.evidence)
     write_json(args.out, {"schema": 1, "kernels": kernels})

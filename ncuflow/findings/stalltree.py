@@ -12,6 +12,8 @@ warps wait, each for its own reason, and the hardware names none of them as the 
 charged to the reasons in proportion to the warps that waited: by the per-PC samples taken while
 nothing issued, where the report has enough of them, else by the stall ratios (cycles in the state
 per issued instruction). ``selected`` and ``not_selected`` warps were ready and are not charged.
+Where a deep profile shows which long_scoreboard are waits at an mbarrier, those stand apart: they wait
+for other warps, not for a load of their own.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ncuflow.findings import roles
 from ncuflow.model import Kernel, Rule, Stall
 from ncuflow.parsers.stalls import STALL_REASONS
 
@@ -29,7 +32,7 @@ GROUPS = {
     "constant cache": ("imc_miss",),  # of immediate constants: no load through L1TEX waits for it
     "shared memory and special functions": ("short_scoreboard", "mio_throttle"),
     "execution": ("math_pipe_throttle", "gmma", "wait", "dispatch_stall"),
-    "synchronisation": ("barrier", "membar", "sleeping"),
+    "synchronisation": ("barrier", "membar", "sleeping", roles.MBARRIER),
     "front end": ("no_instruction", "branch_resolving"),
 }  # fmt: skip
 OTHER = "other"
@@ -85,6 +88,9 @@ def stall_tree(kernel: Kernel) -> Tree | None:
     issued = kernel["metrics"].get("issue_active")
     stalls = [s for s in kernel["stalls"] if s["kind"] == "stall"]
     basis, weights = _weights(stalls)
+    if part := roles.mbarrier_part(kernel):
+        waited = weights.pop("long_scoreboard", 0.0)
+        weights |= {"long_scoreboard": (1 - part) * waited, roles.MBARRIER: part * waited}
     total = sum(weights.values())
     if issued is None or not total:
         return None
@@ -109,9 +115,14 @@ def _weights(stalls: list[Stall]) -> tuple[str, dict[str, float]]:
 
 
 def _reason(name: str, of_stalls: float, not_issued: float, samples: int | None) -> Reason:
-    known = STALL_REASONS.get(name)
     error = sampling_error(of_stalls, samples)
-    return Reason(name, known.meaning if known else None, of_stalls * not_issued, of_stalls, error)
+    return Reason(name, meaning(name), of_stalls * not_issued, of_stalls, error)
+
+
+def meaning(name: str) -> str | None:
+    """What a warp waits for, by the reason's name; None of a reason that is not known."""
+    known = STALL_REASONS.get(name)
+    return roles.MEANING if name == roles.MBARRIER else known.meaning if known else None
 
 
 def sampling_error(share: float, samples: int | None) -> float | None:

@@ -16,17 +16,16 @@ from typing import Any
 
 from ncuflow import format as form
 from ncuflow.evidence.provenance import together
-from ncuflow.findings import ceilings, choices, hotlines, limiter, stalltree
+from ncuflow.findings import ceilings, choices, hotlines, limiter, roles, stalltree
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.results import read
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import BadInput
 from ncuflow.model import SOFTWARE, Kernel, Line, Operation, Point, Results
 from ncuflow.pages.markdown import contexts
 from ncuflow.pages.markdown.filters import Struck
 from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.series import tensor_kinds
-from ncuflow.parsers import listing
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
@@ -96,7 +95,8 @@ def main(sides: Sequence[ShownSide]) -> Block:
         ],
         "metrics": {m.key: [m.label, m.unit, m.meaning] for m in METRICS.values()},
         "limiters": {name: limiter.label(name) for name in (*UNITS, *limiter.WAITS)},
-        "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()},
+        "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()}
+        | {roles.MBARRIER: roles.MEANING},
         "software": SOFTWARE,
         "groups": {r: name for name, found in stalltree.GROUPS.items() for r in found},
     }
@@ -312,12 +312,14 @@ def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Bl
     by_pc: dict[int, list[Line]] = defaultdict(list)
     for row in kernel.get("lines") or ():
         by_pc[row["pc"]].append(row)
-    sass = {pc: rows[0]["sass"] for pc, rows in by_pc.items()} | _listing(kernel, evidence)
+    listing = hotlines.instructions(kernel, evidence)
+    sass = {pc: rows[0]["sass"] for pc, rows in by_pc.items()} | listing
     firsts = [rows[0] for rows in by_pc.values()]
     places = {(r["file"], r["line"]) for r in firsts if r["file"] and r["line"]}
     return {
         **{name: value for name, value in kernel.items() if name in (*KERNEL, "point", "metrics")},
         "tree": tree(kernel),
+        "roles": [asdict(role) for role in roles.roles(kernel, listing)],
         "pc": list(by_pc),
         "sass": [sass[pc] for pc in by_pc],
         "file": [r["file"] for r in firsts],
@@ -331,14 +333,3 @@ def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Bl
             for file, line in sorted(places)
         ],
     }
-
-
-def _listing(kernel: Kernel, evidence: Path) -> dict[int, str]:
-    """Instruction text by pc from the listing beside a recorded report; the table has the hottest alone."""
-    path = listing.place(evidence / kernel["report"])
-    if not path.exists():
-        return {}
-    for listed in read_json(path)["kernels"]:
-        if listed["kernel"] == kernel["kernel"]:
-            return {pc: text for pc, text, _, _ in listed["instructions"]}
-    return {}

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ncuflow.findings import crossing
+from ncuflow.findings import crossing, stalltree
 from ncuflow.findings.kernelname import Decoder
 from ncuflow.findings.limiter import kind
 from ncuflow.model import Point, Results
@@ -26,7 +26,6 @@ from ncuflow.pages.markdown import (
 from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.guide_waits import REMEDIES, hot_kernels, trees
 from ncuflow.pages.markdown.series import axis_of, best, varying
-from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.target.contract import Target, known, template_folders
 
 MOST_LINES = 4  # crossings per target that are spelt out
@@ -61,9 +60,7 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
             "other_variables": guide_source.other_variables(index),
             "jit": guide_source.jit(jit),
             "commands": guide_commands.of_evidence(findings.evidence),
-            "stalls": [
-                (name, STALL_REASONS[name].meaning, text) for name, text in REMEDIES.items()
-            ],
+            "stalls": [(name, stalltree.meaning(name), text) for name, text in REMEDIES.items()],
             "performance": [row for k in kernels.values() if (row := performance(k))],
             "generators": guide_source.generators(index),
         }

@@ -8,6 +8,7 @@ from typing import Any
 from ncuflow.findings import hotlines, limiter, stalltree
 from ncuflow.findings.join import is_torchs, main_kernel
 from ncuflow.findings.kernelname import decode
+from ncuflow.findings.roles import told_apart
 from ncuflow.io import read_yaml, resource
 from ncuflow.model import Kernel, Point
 from ncuflow.pages import Context
@@ -65,7 +66,7 @@ def _shown(point: str | None, kernel: Kernel, deep: bool) -> Context | None:
 def _most_at(kernel: Kernel, reason: str) -> str | None:
     """The source line that most samples of a reason are of, ``prefill.cuh:1140``; None without samples."""
     lines: Counter[str] = Counter()
-    for row in kernel.get("lines") or ():
+    for row in told_apart(kernel.get("lines") or ()):
         if row["reason"] == reason and row["file"]:
             lines[f"{row['file'].rpartition('flashinfer/')[2]}:{row['line']}"] += row["samples"]
     return max(lines, key=lambda line: lines[line]) if lines else None

@@ -1,0 +1,80 @@
+"""Roles of warps: who waits for whom at an mbarrier, made up and in the recorded fa3 kernel."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ncuflow.findings.roles import roles
+
+LISTING = {
+    0: "S2R R0, SR_TID.X",
+    16: "USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xd8",
+    32: "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR14], R0",
+    48: "@!P0 BRA 0x7f0000000020",
+    64: "HGMMA.64x128x16.F32 R24, gdesc[UR4], R24",
+    80: "USETMAXREG.DEALLOC.CTAPOOL 0x48",
+    96: "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR14], R0",
+    112: "@P1 BRA 0x7f0000000070",
+    128: "LDGSTS.E.128 [R2], [R4.64]",
+}
+
+
+def kernel(*samples):
+    return {
+        "lines": [
+            {"pc": pc, "reason": reason, "samples": n, "opcode": None} for pc, reason, n in samples
+        ]
+    }
+
+
+SAMPLES = kernel(
+    (0, "no_instruction", 10),
+    (48, "long_scoreboard", 30), (64, "wait", 20), (64, "selected", 10),
+    (112, "long_scoreboard", 6), (128, "long_scoreboard", 24),
+)  # fmt: skip
+
+
+def test_a_consumer_waits_for_the_tile_and_the_producer_for_a_stage():
+    consumer, producer, other = roles(SAMPLES, LISTING)
+    assert [(r.name, r.share) for r in (consumer, producer, other)] == [
+        ("consumer", 0.6),
+        ("producer", 0.3),
+        ("other", 0.1),
+    ]
+    assert consumer.waits == (("the producer's tile", 0.5), ("wait", pytest.approx(1 / 3)))
+    waits = dict(producer.waits)
+    assert waits == {"a stage that the consumers have read": 0.2, "long_scoreboard": 0.8}
+
+
+def test_warps_that_are_alike_have_no_roles():
+    alike = {pc: text for pc, text in LISTING.items() if "USETMAXREG" not in text}
+    assert roles(SAMPLES, alike) == roles(SAMPLES, {}) == []
+
+
+def test_code_that_is_not_laid_out_by_role_tells_none():
+    assert roles(SAMPLES, LISTING | {144: "HGMMA.64x128x16.F32 R24, gdesc[UR4], R24"}) == []
+
+
+def test_the_recorded_fa3_kernel_waits_for_its_own_warps_and_not_for_loads(finished):
+    """Two of its three warpgroups consume. At the lines of the barrier nobody waits for a load."""
+    found = json.loads((finished.outputs / "results/hotlines.json").read_text())["kernels"]
+    (fa3,) = (k for k in found if k["kernel"] == "PrefillWithKVCacheKernel")
+    shares = {role["name"]: role["share"] for role in fa3["roles"]}
+    assert shares["consumer"] == pytest.approx(2 / 3, abs=0.02)
+    assert shares["producer"] == pytest.approx(1 / 3, abs=0.02)
+    waits = {role["name"]: dict(role["waits"]) for role in fa3["roles"]}
+    assert (
+        0.03
+        < waits["consumer"]["the producer's tile"]
+        < waits["producer"]["a stage that the consumers have read"]
+    )
+    barrier = [
+        line
+        for line in fa3["lines"]
+        if (line["file"] or "").endswith(("barrier.h", "mainloop_mma.cuh"))
+    ]
+    at = {line["line"]: line["reason"] for line in barrier}
+    assert at[426] == at[61] == "mbarrier"
+    assert all(not k["roles"] for k in found if k["kernel"] != fa3["kernel"])
