@@ -40,6 +40,15 @@ def held(text) -> dict[str, Any]:
     return blocks(text)
 
 
+def test_a_mark_is_held_against_the_roof_of_its_data_type(finished, held):
+    (side,) = held["main"]["sides"]
+    prefill = json.loads((finished.outputs / "results/prefill_results.json").read_text())
+    peaks = prefill["ceilings"]["measured"]["tensor_tflops"]
+    assert peaks["f16"] < peaks["bf16"]
+    assert side["tensor_roofs"]["measured"] == peaks
+    assert set(side["tensor_roofs"]["datasheet"]) == set(peaks)
+
+
 def test_each_number_of_the_page_is_that_of_the_tables(finished, held):
     (side,) = held["main"]["sides"]
     shown = side["points"]

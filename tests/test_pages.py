@@ -337,6 +337,19 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
             assert row["default"] or not row["knob"].signature, f"{row['knob'].name}: no default"
 
 
+def test_a_burst_stands_beside_the_sustained_rate_each_with_its_clock(finished):
+    text = (finished.outputs / "reports/analysis.md").read_text()
+    (best,) = re.findall(
+        r"^Best: (\S+) TFLOPS in bursts \(SM clock (.+?) MHz\), (\S+) TFLOPS sustained \((.+?) MHz\)",
+        text,
+        re.M,
+    )
+    burst, clock, sustained, slower = (
+        float(number.replace("\u202f", "").replace(" ", "").replace("\xa0", "")) for number in best
+    )
+    assert sustained < burst and slower < clock
+
+
 def test_remedies_are_of_reasons_that_ncu_has():
     reasons = {name for name, reason in STALL_REASONS.items() if reason.kind == "stall"}
     assert set(guide_waits.REMEDIES) <= reasons | {MBARRIER}
