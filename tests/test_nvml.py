@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -125,6 +129,52 @@ def test_throttle_reasons_are_named_and_unknown_bits_kept() -> None:
     assert nvml.throttle_reasons(0) == []
     assert nvml.throttle_reasons(0x24) == ["sw_power_cap", "sw_thermal_slowdown"]
     assert nvml.throttle_reasons(0x400) == ["reason_0x400"]
+
+
+LIBCUDA = """
+#include <string.h>
+int cuInit(unsigned flags) { return REFUSES; }
+int cuDeviceGet(int *gpu, int ordinal) { *gpu = 7 + ordinal; return 0; }
+int cuDeviceTotalMem_v2(size_t *bytes, int gpu) { *bytes = 5000000000 + gpu; return 0; }
+int cuDeviceGetName(char *name, int size, int gpu) { strncpy(name, "NVIDIA H200", size); return gpu != 7; }
+int cuDeviceGetUuid(char *uuid, int gpu) { for (int i = 0; i < 16; i++) uuid[i] = i; return gpu != 7; }
+int cuDeviceGetAttribute(int *value, int attribute, int gpu)
+{
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : 50;
+    return gpu != 7 || attribute == 38;
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_nvml_is_not_asked_for_is_asked_of_the_cuda_driver(
+    tmp_path: Path, refuses: bool
+) -> None:
+    library = ["cc", "-shared", "-fPIC", f"-DREFUSES={int(refuses)}", "-x", "c", "-"]
+    library += ["-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run(library, input=LIBCUDA, text=True, check=True)
+    code = "import json; from ncuflow.gpu import nvml; print(json.dumps(nvml.cuda()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert found.pop("l2_bytes") is None  # it does not tell
+    if refuses:
+        assert {*found.values()} == {None}
+        return
+    assert found == {
+        "name": "NVIDIA H200",
+        "uuid": "00010203-0405-0607-0809-0a0b0c0d0e0f",
+        "compute_capability": "9.0",
+        "sm_count": 132,
+        "memory_bytes": 5000000007,
+    }
 
 
 def test_the_names_that_are_asked_for_are_those_of_the_package() -> None:

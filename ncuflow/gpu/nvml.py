@@ -56,9 +56,7 @@ def visible() -> list[VisibleGpu]:
 
 def names() -> list[str]:
     """Names of the visible GPUs; empty without one."""
-    with suppress(NoGpuError):
-        return [gpu.name for gpu in visible()]
-    return []
+    return [gpu.name for gpu in _here()]
 
 
 def driver() -> str | None:
@@ -72,9 +70,13 @@ def driver() -> str | None:
 
 def capabilities() -> list[str]:
     """Compute capabilities of the visible GPUs, e.g. ["9.0"]; empty without one."""
+    told = {Told(gpu.uuid).capability() for gpu in _here()}
+    return [f"{major}.{minor}" for major, minor in sorted(filter(None, told))]
+
+
+def _here() -> list[VisibleGpu]:
     with suppress(NoGpuError):
-        told = {Told(gpu.uuid).capability() for gpu in visible()}
-        return [f"{major}.{minor}" for major, minor in sorted(filter(None, told))]
+        return visible()
     return []
 
 
@@ -202,9 +204,7 @@ class Told:
 
 def first() -> Told:
     """The first visible GPU; one that tells nothing where there is none."""
-    with suppress(NoGpuError):
-        return Told(visible()[0].uuid)
-    return Told("")
+    return Told(next((gpu.uuid for gpu in _here()), ""))
 
 
 def cuda() -> dict[str, Any]:
@@ -216,22 +216,23 @@ def cuda() -> dict[str, Any]:
     except OSError:
         return found
     gpu, value, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    text, uuid = ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
     if library.cuInit(0) or library.cuDeviceGet(ctypes.byref(gpu), 0):
         return found
-    told = {}
-    for name, attribute in _ATTRIBUTES.items():
-        if library.cuDeviceGetAttribute(ctypes.byref(value), attribute, gpu) == 0:
-            told[name] = value.value
+    told = {
+        name: value.value
+        for name, attribute in _ATTRIBUTES.items()
+        if library.cuDeviceGetAttribute(ctypes.byref(value), attribute, gpu) == 0
+    }
     if library.cuDeviceTotalMem_v2(ctypes.byref(size), gpu) == 0:
         told["memory_bytes"] = size.value
-    text = ctypes.create_string_buffer(256)
     if library.cuDeviceGetName(text, len(text), gpu) == 0:
         found["name"] = text.value.decode()
-    if library.cuDeviceGetUuid(text, gpu) == 0:
-        found["uuid"] = str(UUID(bytes=text.raw[:16]))
+    if library.cuDeviceGetUuid(uuid, gpu) == 0:
+        found["uuid"] = str(UUID(bytes=uuid.raw))
     if {"major", "minor"} <= told.keys():
         found["compute_capability"] = _dotted((told["major"], told["minor"]))
-    return found | {name: told.get(name) for name in names[3:]}
+    return found | {name: told[name] for name in names if name in told}
 
 
 def _dotted(capability: Sequence[int] | None) -> str | None:

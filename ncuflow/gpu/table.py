@@ -15,13 +15,13 @@ Count = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0)]
 
 
-class Facts(BaseModel):
-    """Published numbers."""
+class Entry(BaseModel):
+    """A part of the table."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class Sourced(Facts):
+class Facts(Entry):
     """Published numbers, and where."""
 
     source: Annotated[str, Field(min_length=1)]
@@ -58,15 +58,7 @@ class Chip(Facts):
     """SM clock that the published tensor peak is of."""
 
 
-class SourcedCapability(Capability, Sourced):
-    """An entry of `capabilities`."""
-
-
-class SourcedChip(Chip, Sourced):
-    """The `chip` of an entry of `gpus`."""
-
-
-class Datasheet(Sourced):
+class Datasheet(Facts):
     """Peak rates of a product."""
 
     tensor_tflops: Rate
@@ -75,7 +67,7 @@ class Datasheet(Sourced):
     """DRAM, in decimal GB/s."""
 
 
-class Gpu(Facts):
+class Gpu(Entry):
     """A product."""
 
     names: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -84,14 +76,14 @@ class Gpu(Facts):
     """Such as 9.0; an entry of `capabilities`."""
     datasheet: Datasheet
     """One of three ceilings (datasheet, counter, measured)."""
-    chip: SourcedChip | None = None
+    chip: Chip | None = None
     """What rules of launches and occupancy need of it; None: no launch is predicted."""
 
 
-class Table(Facts):
+class Table(Entry):
     """All of it."""
 
-    capabilities: dict[str, SourcedCapability]
+    capabilities: dict[str, Capability]
     """By compute capability."""
     gpus: dict[str, Gpu]
     """By the product's name."""

@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ncuflow.gpu.nvml import VisibleGpu, visible
@@ -174,38 +174,34 @@ def _queued(state: str, uuids: set[str]) -> Iterator[Callable[[], bool]]:
     """A ticket for one of these GPUs, for the length of the block; whether it is its turn."""
     queue = own_folder(lock_folder() / "queue")
     ticket = queue / f"{time.time_ns():020}-{os.getpid()}.{state}"
-    draft = ticket.with_name(
-        f".{ticket.name}"
-    )  # until it is locked: who sees one that is not takes its owner for dead
+    # Its name comes last: who sees a ticket that is not locked takes its owner for dead.
+    draft = queue / f".{ticket.name}"
     draft.write_text(" ".join(uuids), encoding="ascii")
     handle = _opened(draft)
     fcntl.flock(handle, OWN)
     draft.rename(ticket)
     try:
-        yield lambda: not any(_is_before(other, state, uuids) for other in _earlier(ticket))
+        yield lambda: not any(_is_before(other, ticket, uuids) for other in queue.glob("[!.]*"))
     finally:
         ticket.unlink(missing_ok=True)
         os.close(handle)
 
 
-def _earlier(ticket: Path) -> list[Path]:
-    return sorted(other for other in ticket.parent.glob("[!.]*") if other.name < ticket.name)
-
-
-def _is_before(other: Path, state: str, uuids: set[str]) -> bool:
-    """Whether an earlier ticket is to be waited for. That of a process that died goes."""
-    if state == TIMED and other.suffix == f".{PROFILED}":
+def _is_before(other: Path, ticket: Path, uuids: set[str]) -> bool:
+    """Whether a ticket waits for another. That of a process that died goes."""
+    passed = ticket.suffix == f".{TIMED}" and other.suffix == f".{PROFILED}"
+    if passed or other.name >= ticket.name:
         return False
     try:
         if uuids.isdisjoint(other.read_text(encoding="ascii").split()):
             return False
-        if (handle := _locked(other, SHARED)) is None:
-            return True
     except FileNotFoundError:  # it was its turn
         return False
-    os.close(handle)
-    other.unlink(missing_ok=True)
-    return False
+    dead = _locked(Place(f"queue/{other.name}", how=SHARED))
+    if dead:
+        other.unlink(missing_ok=True)
+        os.close(dead[1])
+    return not dead
 
 
 def _alike(gpus: Sequence[VisibleGpu]) -> list[VisibleGpu]:
@@ -216,10 +212,9 @@ def _alike(gpus: Sequence[VisibleGpu]) -> list[VisibleGpu]:
 def _taken(gpu: VisibleGpu) -> int:
     """How many locks of a GPU, its seats among them, somebody has."""
     parts = ["", *map(".seat{}".format, range(SEATS))]
-    found = [_locked(_place(gpu, part).path, SHARED) for part in parts]
-    for handle in found:
-        if handle is not None:
-            os.close(handle)
+    found = [_locked(replace(_place(gpu, part), how=SHARED)) for part in parts]
+    for _, handle in filter(None, found):
+        os.close(handle)
     return found.count(None)
 
 
@@ -233,7 +228,7 @@ def _first_free(
 ) -> Iterator[tuple[Place, int]]:
     """The first of these places that is free, and the handle of its file, when it is our turn."""
     waiting = False
-    while not is_next() or not (found := _any_locked(places)):
+    while not is_next() or not (found := next(filter(None, map(_locked, places)), None)):
         count = len({place.gpu for place in places})
         what = f"GPU of {count}" if places[0].gpu else "quiet host"
         if deadline is not None and time.monotonic() >= deadline:
@@ -251,22 +246,15 @@ def _first_free(
         os.close(found[1])
 
 
-def _any_locked(places: Sequence[Place]) -> tuple[Place, int] | None:
-    for place in places:
-        if (handle := _locked(place.path, place.how)) is not None:
-            return place, handle
-    return None
-
-
-def _locked(path: Path, how: int) -> int | None:
-    """The handle of a file that is now locked; None where somebody else has it."""
-    handle = _opened(path)
+def _locked(place: Place) -> tuple[Place, int] | None:
+    """The place with the handle of its file; None where somebody else has it."""
+    handle = _opened(place.path)
     try:
-        fcntl.flock(handle, how | fcntl.LOCK_NB)
+        fcntl.flock(handle, place.how | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         return None
-    return handle
+    return place, handle
 
 
 def _opened(path: str | Path) -> int:

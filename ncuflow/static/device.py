@@ -58,17 +58,14 @@ def shared_of_block(capability: str) -> int | None:
 def devices() -> dict[str, Device]:
     """The GPUs that launches can be predicted on, by product."""
     found = {}
-    for name, gpu in table().gpus.items():
+    for product_name, gpu in table().gpus.items():
         if gpu.chip:
-            capability = table().capabilities[gpu.compute_capability]
-            facts = capability.model_dump(exclude={"source"}) | gpu.chip.model_dump(
-                exclude={"source"}
-            )
-            found[name] = Device(
+            limits = table().capabilities[gpu.compute_capability]
+            found[product_name] = Device(
                 gpu=f"NVIDIA {gpu.names[0]}",
                 compute_capability=gpu.compute_capability,
-                sources=(gpu.chip.source, capability.source),
-                **facts,
+                sources=(gpu.chip.source, limits.source),
+                **(limits.model_dump() | gpu.chip.model_dump()),
             )
     return found
 
