@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -13,7 +14,7 @@ from ncuflow.findings import stored
 from ncuflow.findings.choices import Price, prices, summary
 from ncuflow.findings.opportunities import Found, found, room, said, undecided
 from ncuflow.findings.scope import Scope
-from ncuflow.io import read_json
+from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
 from ncuflow.pages.markdown.opportunities import _row, brought, fared, first, place, rows
 from ncuflow.target.contract import Choice, Opportunity, Symbol, Target, known
@@ -239,6 +240,13 @@ def test_where_one_kernel_ran_alone_nothing_is_known_to_merge() -> None:
     one = target(declared(where="merge_pct > 0"))
     assert undecided(of(point("a", 4.0)), one) == []
     assert undecided(of(point("a", 4.0) | {"kernels": []}), one) == ["b"]
+
+
+def test_a_condition_over_what_nothing_is_called_is_one_clear_error() -> None:
+    with pytest.raises(BadInput, match=r"mine\.py: an opportunity: unknown name 'wavs'"):
+        found(
+            of(point("a", 4.0)), replace(target(declared(where="wavs > 1")), file=Path("mine.py"))
+        )
 
 
 def test_a_symbol_is_found_in_the_index_or_is_its_file() -> None:

@@ -638,6 +638,12 @@ def test_prose_of_a_target_lies_in_its_folder(documented: Findings, tmp_path: Pa
         ("TARGET = 1", "TARGET is not a Target named mine"),
         ("import nothing_like_it\nTARGET = None", "ModuleNotFoundError: No module"),
         ((ROOT / "targets/rmsnorm.py").read_text(), "TARGET is not a Target named mine"),
+        (
+            "from ncuflow.target.contract import Choice, Target\n"
+            "C = Choice('k', '', 'n', 1, 2, where='cors == 1')\n"
+            "TARGET = Target(name='mine', title='', parameters={'n': 1}, id='{n}', work=None, prepare=None, prices=(C,))",
+            "choice k: no parameter 'cors'",
+        ),
     ],
 )
 def test_a_file_that_is_no_target_is_one_clear_error(

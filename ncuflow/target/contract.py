@@ -325,5 +325,8 @@ def _imported(path: Path) -> Target:
     target = module.TARGET
     if not isinstance(target, Target) or target.name != path.stem:
         raise ValueError(f"{path}: TARGET is not a Target named {path.stem}")
+    for choice in target.prices:
+        if strange := [name for name in names(choice.where) if name not in target.parameters]:
+            raise ValueError(f"{path}: choice {choice.key}: no parameter {strange[0]!r}")
     target.about, target.file = inspect.cleandoc(module.__doc__ or ""), path
     return target
