@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
-from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
-from ncuflow.target.workload import Block, Definition, Entry
+from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.workload import Block, Definition, Entry, Workload
 
 CHECKED_ELEMENTS = 1 << 27  # of the output, compared with the reference
 VARIANTS = ("silu", "gelu", "gelu_tanh")
@@ -120,20 +122,26 @@ TARGET = Target(
     work=work,
     written=lambda p: work(p).bytes - 2 * p["tokens"] * p["hidden"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
-    takes=takes,
-    generate=modules,
-    kernels=(Symbol("act_and_mul_kernel", "activation.cuh"),),
-    api={
-        "python": "flashinfer.activation.silu_and_mul",
-        "python_gelu": "flashinfer.activation.gelu_and_mul",
-        "python_gelu_tanh": "flashinfer.activation.gelu_tanh_and_mul",
-        "jit": "flashinfer.jit.activation.gen_act_and_mul_module",
-        "binding": "include/flashinfer/activation.cuh",  # its source is generated around it
-    },
-    jit=(
-        Jit(
-            "activation", "flashinfer.activation:get_act_and_mul_module", lambda p: (p["variant"],)
+    workload=Workload(takes=takes),
+    build=Build(
+        generate=modules,
+        jit=(
+            Jit(
+                "activation",
+                "flashinfer.activation:get_act_and_mul_module",
+                lambda p: (p["variant"],),
+            ),
         ),
+    ),
+    source=Source(
+        api={
+            "python": "flashinfer.activation.silu_and_mul",
+            "python_gelu": "flashinfer.activation.gelu_and_mul",
+            "python_gelu_tanh": "flashinfer.activation.gelu_tanh_and_mul",
+            "jit": "flashinfer.jit.activation.gen_act_and_mul_module",
+            "binding": "include/flashinfer/activation.cuh",  # its source is generated around it
+        },
+        kernels=(Symbol("act_and_mul_kernel", "activation.cuh"),),
     ),
     prices=(
         Choice("gelu_erf", "GELU by erf or by tanh", "variant", "gelu", "gelu_tanh", given="model"),

@@ -27,8 +27,9 @@ from ncuflow.target.launch import (
     Written,
     capability,
 )
+from ncuflow.target.source import Build, Source
 from ncuflow.target.trace_reference import Compared, cloned, defaults, limited, tensors
-from ncuflow.target.workload import Block, Definition, Entry
+from ncuflow.target.workload import Block, Definition, Entry, Workload
 
 DEVICE = "cuda"
 CONVENTION = "ncuflow: the tensors of the template once; FLOPs unknown"
@@ -465,8 +466,9 @@ TARGET = Target(
     work=work,
     memory=lambda p: 0,
     prepare=prepare,
-    takes=takes,
-    listed=listed,
-    generate=modules,
-    api={"python": "flashinfer.api_logging.flashinfer_api"},
+    workload=Workload(takes=takes, listed=listed),
+    build=Build(generate=modules),
+    source=Source(
+        api={"python": "flashinfer.api_logging.flashinfer_api"},
+    ),
 )

@@ -9,19 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import attention, reference
-from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import PageTable, pages_for
-from ncuflow.target.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    torch_dtype,
-)
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.planinfo import plan_info
+from ncuflow.target.source import Build, Jit, Source, Symbol
 
 WORKSPACE_BYTES = 128 << 20
 _CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
@@ -216,20 +209,21 @@ TARGET = Target(
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
-    generate=modules,
-    kernels=(
-        Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
-        Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
-        Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
-        Symbol("MergeStateInPlaceKernel", "attention/cascade.cuh"),
+    build=Build(generate=modules, jit=(Jit("cascade", "flashinfer.cascade:get_cascade_module"),)),
+    source=Source(
+        api={
+            "python": "flashinfer.cascade.MultiLevelCascadeAttentionWrapper",
+            "jit": "flashinfer.jit.cascade.gen_cascade_module",
+            "binding": "csrc/cascade.cu",
+        },
+        kernels=(
+            Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+            Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
+            Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+            Symbol("MergeStateInPlaceKernel", "attention/cascade.cuh"),
+        ),
+        sources=("cascade.cu", "flashinfer_cascade_binding.cu"),
     ),
-    api={
-        "python": "flashinfer.cascade.MultiLevelCascadeAttentionWrapper",
-        "jit": "flashinfer.jit.cascade.gen_cascade_module",
-        "binding": "csrc/cascade.cu",
-    },
-    sources=("cascade.cu", "flashinfer_cascade_binding.cu"),
-    jit=(Jit("cascade", "flashinfer.cascade:get_cascade_module"),),
     prices=(
         Choice(
             "cascade",

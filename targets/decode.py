@@ -9,25 +9,15 @@ from typing import Any
 
 from ncuflow.format import with_unit
 from ncuflow.target import attention, fa2, reference
-from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, uneven
+from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import PageTable, page_table
-from ncuflow.target.launch import (
-    FP8,
-    ITEMSIZE,
-    KV,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    capability,
-    torch_dtype,
-)
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
-from ncuflow.target.rules import Host, LaunchConfig
-from ncuflow.target.workload import BACKENDS, Block, Definition, Entry, Routine
+from ncuflow.target.rules import Host, LaunchConfig, Rules
+from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.workload import BACKENDS, Block, Definition, Entry, Routine, Workload
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
 WORKSPACE_BYTES = 128 << 20
@@ -153,6 +143,54 @@ def modules(p: Params) -> list[Any]:
     return [gen_batch_decode_module(*attention.arguments(p))]
 
 
+def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
+    """Of DecodePlan: the KV cache is split where whole sequences leave the GPU room."""
+    fa2.refuse_unknown(p)
+    if p["cores"] == "tensor":
+        one = {"seq_len": 1, "layout": "paged", "causal": False}
+        yield from fa2.launches({**p, **one}, host, p["kv_len"])
+        return
+    item, dim, group = ITEMSIZE[p["dtype"]], p["head_dim"], p["qo_heads"] // p["kv_heads"]
+    vec = max(16 // item, dim // 32)
+    bdx, tile = dim // vec, 4 if group == 1 else 1
+    bdz = max(128, bdx * group) // (bdx * group)
+    threads = bdx * group * bdz
+    shared = 2 * 2 * tile * group * bdz * dim * item + max(tile * threads * 8, 2 * group * bdz * 4)
+    name = (
+        f"flashinfer::BatchDecodeWithPagedKVCacheKernel<{fa2.NO_POSITIONS}, 2, {tile}, {vec}, {bdx}, {group}, {bdz},"
+        f" {fa2.variant(p)}, Params>"
+    )
+    slots, pages = host.slots(name, threads, shared), ceil(p["kv_len"] / p["page_size"])
+    blocks, graph = p["batch"], p["launch"] == "graph"
+    split, note = False, ""
+    if p["batch"] * p["kv_heads"] < slots:
+        low = fa2.shortest_chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
+        chunks = ceil(pages / low)
+        blocks = p["batch"] * chunks
+        split = graph or blocks != p["batch"]
+        blocks = slots // p["kv_heads"] if graph else blocks
+        if split:
+            note = f"KV cache in {with_unit(chunks, 'chunks')} of {low * p['page_size']} tokens"
+    yield LaunchConfig(name, (blocks, p["kv_heads"], 1), (bdx, group, bdz), shared, note)
+    if split:
+        yield fa2.merge(p, p["batch"], host)
+
+
+def takes(entry: Entry) -> Block | None:
+    """A case of a workload as a block of the sweep; None for one of another kernel."""
+    match entry:
+        case Routine("BatchDecodeWithPagedKVCacheWrapper"):
+            entry.only(s_qo=1)
+            block, chosen = entry.attention("kv_len"), entry.backend(("fa2_tc", *BACKENDS))
+            if chosen == "fa2":
+                return block | {"cores": "cuda"}
+            return block | {"cores": "tensor", "backend": chosen.removesuffix("_tc")}
+        case Definition("gqa_paged_decode"):
+            block = entry.heads() | {"cores": "tensor", "dtype": entry.element}
+            return block | entry.pages("kv_len")
+    return None
+
+
 def _wrapper(p: Params, table: PageTable, device: Any) -> Any:
     import flashinfer
     import torch
@@ -210,54 +248,6 @@ def _reference(p: Params, q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> 
     return torch.cat(parts)
 
 
-def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
-    """Of DecodePlan: the KV cache is split where whole sequences leave the GPU room."""
-    fa2.refuse_unknown(p)
-    if p["cores"] == "tensor":
-        one = {"seq_len": 1, "layout": "paged", "causal": False}
-        yield from fa2.launches({**p, **one}, host, p["kv_len"])
-        return
-    item, dim, group = ITEMSIZE[p["dtype"]], p["head_dim"], p["qo_heads"] // p["kv_heads"]
-    vec = max(16 // item, dim // 32)
-    bdx, tile = dim // vec, 4 if group == 1 else 1
-    bdz = max(128, bdx * group) // (bdx * group)
-    threads = bdx * group * bdz
-    shared = 2 * 2 * tile * group * bdz * dim * item + max(tile * threads * 8, 2 * group * bdz * 4)
-    name = (
-        f"flashinfer::BatchDecodeWithPagedKVCacheKernel<{fa2.NO_POSITIONS}, 2, {tile}, {vec}, {bdx}, {group}, {bdz},"
-        f" {fa2.variant(p)}, Params>"
-    )
-    slots, pages = host.slots(name, threads, shared), ceil(p["kv_len"] / p["page_size"])
-    blocks, graph = p["batch"], p["launch"] == "graph"
-    split, note = False, ""
-    if p["batch"] * p["kv_heads"] < slots:
-        low = fa2.shortest_chunk(slots // p["kv_heads"], p["batch"], pages, p["page_size"])
-        chunks = ceil(pages / low)
-        blocks = p["batch"] * chunks
-        split = graph or blocks != p["batch"]
-        blocks = slots // p["kv_heads"] if graph else blocks
-        if split:
-            note = f"KV cache in {with_unit(chunks, 'chunks')} of {low * p['page_size']} tokens"
-    yield LaunchConfig(name, (blocks, p["kv_heads"], 1), (bdx, group, bdz), shared, note)
-    if split:
-        yield fa2.merge(p, p["batch"], host)
-
-
-def takes(entry: Entry) -> Block | None:
-    """A case of a workload as a block of the sweep; None for one of another kernel."""
-    match entry:
-        case Routine("BatchDecodeWithPagedKVCacheWrapper"):
-            entry.only(s_qo=1)
-            block, chosen = entry.attention("kv_len"), entry.backend(("fa2_tc", *BACKENDS))
-            if chosen == "fa2":
-                return block | {"cores": "cuda"}
-            return block | {"cores": "tensor", "backend": chosen.removesuffix("_tc")}
-        case Definition("gqa_paged_decode"):
-            block = entry.heads() | {"cores": "tensor", "dtype": entry.element}
-            return block | entry.pages("kv_len")
-    return None
-
-
 TARGET = Target(
     name="decode",
     title="Decode attention",
@@ -303,37 +293,65 @@ TARGET = Target(
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
-    takes=takes,
-    launches=launches,
-    splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, p["kv_len"]),
-    generate=modules,
-    kernels=(
-        Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),
-        Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),  # tensor cores
-        Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+    workload=Workload(takes=takes),
+    rules=Rules(
+        launches=launches,
+        splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, p["kv_len"]),
     ),
-    functions=tuple(
-        Symbol(name, "attention/scheduler.cuh")
-        for name in (
-            "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch",
-            "BatchDecodeWithPagedKVCacheWorkEstimationDispatched",
-            "DecodePlan",
-        )
+    build=Build(
+        generate=modules,
+        jit=(Jit("decode", "flashinfer.decode:get_batch_decode_module", attention.arguments),),
     ),
-    api={
-        "python": "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper",
-        "python_graph": "flashinfer.decode.CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
-        "jit": "flashinfer.jit.attention.gen_batch_decode_module",
-        "binding": "csrc/batch_decode.cu",
-        "scheduler": "include/flashinfer/attention/scheduler.cuh",
-    },
-    sources=(
-        "batch_decode.cu",
-        "batch_decode_jit_binding.cu",
-        "batch_decode_customize_config.jinja",
-        "batch_decode_kernel_inst.jinja",
+    source=Source(
+        api={
+            "python": "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper",
+            "python_graph": "flashinfer.decode.CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
+            "jit": "flashinfer.jit.attention.gen_batch_decode_module",
+            "binding": "csrc/batch_decode.cu",
+            "scheduler": "include/flashinfer/attention/scheduler.cuh",
+        },
+        kernels=(
+            Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),
+            Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),  # tensor cores
+            Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+        ),
+        functions=tuple(
+            Symbol(name, "attention/scheduler.cuh")
+            for name in (
+                "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch",
+                "BatchDecodeWithPagedKVCacheWorkEstimationDispatched",
+                "DecodePlan",
+            )
+        ),
+        sources=(
+            "batch_decode.cu",
+            "batch_decode_jit_binding.cu",
+            "batch_decode_customize_config.jinja",
+            "batch_decode_kernel_inst.jinja",
+        ),
+        meanings={
+            "num_stages_smem": "K/V tiles in flight in shared memory",
+            "tile_size_per_bdx": "KV tokens of a tile for each row of bdx threads",
+            "BatchDecodeWithPagedKVCacheKernel.bdy": "rows of threads: a query head of the group each",
+            "bdz": "groups of rows that share the KV tokens of a tile",
+        },
+        computed={
+            "threads": (
+                "threads per block: bdx × bdy × bdz",
+                lambda n: n["bdx"] * n["bdy"] * n["bdz"],
+            ),
+            "tile": (
+                "KV tokens per stage: tile_size_per_bdx × bdy × bdz",
+                lambda n: n["tile_size_per_bdx"] * n["bdy"] * n["bdz"],
+            ),
+            # The tile size only marks the kernel family.
+            "head dimension": (
+                "bdx × vec_size",
+                lambda n: n["bdx"] * n["vec_size"] if n["tile_size_per_bdx"] else 0,
+            ),
+        },
+        apart={"BatchDecodeWithPagedKVCacheKernel": "bdy"},
     ),
-    jit=(Jit("decode", "flashinfer.decode:get_batch_decode_module", attention.arguments),),
     prices=(
         Choice(
             "cores",
@@ -503,23 +521,4 @@ TARGET = Target(
             how="change `min_kv_chunk_size` in `PrefillSplitQOKVIndptr`, and compare two builds",
         ),
     ),
-    meanings={
-        "num_stages_smem": "K/V tiles in flight in shared memory",
-        "tile_size_per_bdx": "KV tokens of a tile for each row of bdx threads",
-        "BatchDecodeWithPagedKVCacheKernel.bdy": "rows of threads: a query head of the group each",
-        "bdz": "groups of rows that share the KV tokens of a tile",
-    },
-    computed={
-        "threads": ("threads per block: bdx × bdy × bdz", lambda n: n["bdx"] * n["bdy"] * n["bdz"]),
-        "tile": (
-            "KV tokens per stage: tile_size_per_bdx × bdy × bdz",
-            lambda n: n["tile_size_per_bdx"] * n["bdy"] * n["bdz"],
-        ),
-        # The tile size only marks the kernel family.
-        "head dimension": (
-            "bdx × vec_size",
-            lambda n: n["bdx"] * n["vec_size"] if n["tile_size_per_bdx"] else 0,
-        ),
-    },
-    apart={"BatchDecodeWithPagedKVCacheKernel": "bdy"},
 )

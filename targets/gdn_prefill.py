@@ -11,19 +11,11 @@ import math
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, Symbol, Target, Work
-from ncuflow.target.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    capability,
-    torch_dtype,
-)
-from ncuflow.target.workload import Block, Entry, Routine
+from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
+from ncuflow.target.source import Build, Source, Symbol
+from ncuflow.target.workload import Block, Entry, Routine, Workload
 
 HEAD_DIM = 128  # the one that FlashInfer is built for
 _CP = {"on": True, "off": False}
@@ -165,10 +157,12 @@ TARGET = Target(
     work=work,
     written=written,
     prepare=prepare,
-    takes=takes,
-    generate=modules,
-    kernels=(Symbol("delta_rule", ""),),  # of the CuTe DSL: no header declares it
-    api={"python": "flashinfer.gdn_prefill.chunk_gated_delta_rule"},
+    workload=Workload(takes=takes),
+    build=Build(generate=modules),
+    source=Source(
+        api={"python": "flashinfer.gdn_prefill.chunk_gated_delta_rule"},
+        kernels=(Symbol("delta_rule", ""),),  # of the CuTe DSL: no header declares it
+    ),
     prices=(
         Choice(
             "gdn_cp", "FlashInfer's choice, or without context parallelism", "cp", "auto", "off"

@@ -10,19 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
-from ncuflow.target.launch import (
-    FP8,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    NotHereError,
-    Params,
-    Tensor,
-    capability,
-    torch_dtype,
-)
+from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.dtypes import FP8, TOLERANCE, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor, capability
+from ncuflow.target.source import Build, Jit, Source, Symbol
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale
 CHECKED_ROWS = 1024  # of the output, compared with the reference
@@ -234,22 +225,23 @@ TARGET = Target(
     work=work,
     written=lambda p: 2 * p["batch"] * p["m"] * p["n"],
     prepare=prepare,
-    generate=modules,
-    kernels=(  # the libraries' kernels have names of their own
-        Symbol("tinygemm_kernel", ""),
-        Symbol("device_kernel", ""),
-        Symbol("fp8_gemm_kernel", ""),
+    build=Build(generate=modules, jit=(Jit("gemm", "flashinfer.gemm.gemm_base:get_gemm_module"),)),
+    source=Source(
+        api={
+            "python": "flashinfer.gemm.mm_bf16",
+            "python_bmm": "flashinfer.gemm.bmm_fp8",
+            "python_segment": "flashinfer.gemm.SegmentGEMMWrapper",
+            "python_blockscale": "flashinfer.gemm.fp8_blockscale_gemm_sm90",
+            "jit": "flashinfer.jit.gemm.core.gen_gemm_module",
+            "binding": "csrc/flashinfer_gemm_binding.cu",
+        },
+        kernels=(  # the libraries' kernels have names of their own
+            Symbol("tinygemm_kernel", ""),
+            Symbol("device_kernel", ""),
+            Symbol("fp8_gemm_kernel", ""),
+        ),
+        sources=("bmm_fp8.cu", "group_gemm.cu", "flashinfer_gemm_binding.cu"),
     ),
-    api={
-        "python": "flashinfer.gemm.mm_bf16",
-        "python_bmm": "flashinfer.gemm.bmm_fp8",
-        "python_segment": "flashinfer.gemm.SegmentGEMMWrapper",
-        "python_blockscale": "flashinfer.gemm.fp8_blockscale_gemm_sm90",
-        "jit": "flashinfer.jit.gemm.core.gen_gemm_module",
-        "binding": "csrc/flashinfer_gemm_binding.cu",
-    },
-    sources=("bmm_fp8.cu", "group_gemm.cu", "flashinfer_gemm_binding.cu"),
-    jit=(Jit("gemm", "flashinfer.gemm.gemm_base:get_gemm_module"),),
     prices=(
         Choice("gemm_cudnn", "cuBLASLt or cuDNN", "backend", "cublaslt", "cudnn"),
         Choice("gemm_tiny", "cuBLASLt or tinygemm", "backend", "cublaslt", "tinygemm"),

@@ -5,9 +5,11 @@ Nothing is computed: a token's page is looked up in the table, and its bytes are
 
 from __future__ import annotations
 
-from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import page_table
-from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, torch_dtype
+from ncuflow.target.launch import Inputs, Launch, Params
+from ncuflow.target.source import Build, Jit, Source, Symbol
 
 MLA = ((512,), (64,))  # latent vector and position part of a token, without heads
 
@@ -104,18 +106,20 @@ TARGET = Target(
     work=work,
     written=lambda p: (work(p).bytes - _looked_up(p)) // 2,
     prepare=prepare,
-    kernels=(
-        Symbol("AppendPagedKVCacheKernel", "page.cuh"),
-        Symbol("AppendPagedKVMlaCacheKernel", "page.cuh"),
+    source=Source(
+        api={
+            "python": "flashinfer.page.append_paged_kv_cache",
+            "python_mla": "flashinfer.page.append_paged_mla_kv_cache",
+            "jit": "flashinfer.jit.page.gen_page_module",
+            "binding": "csrc/page.cu",
+        },
+        kernels=(
+            Symbol("AppendPagedKVCacheKernel", "page.cuh"),
+            Symbol("AppendPagedKVMlaCacheKernel", "page.cuh"),
+        ),
+        sources=("page.cu", "flashinfer_page_binding.cu"),
     ),
-    api={
-        "python": "flashinfer.page.append_paged_kv_cache",
-        "python_mla": "flashinfer.page.append_paged_mla_kv_cache",
-        "jit": "flashinfer.jit.page.gen_page_module",
-        "binding": "csrc/page.cu",
-    },
-    sources=("page.cu", "flashinfer_page_binding.cu"),
-    jit=(Jit("kv_append", "flashinfer.page:get_page_module"),),
+    build=Build(jit=(Jit("kv_append", "flashinfer.page:get_page_module"),)),
     prices=(Choice("append_page", "Page size 16 or 1", "page_size", 16, 1),),
     opportunities=(
         Opportunity(

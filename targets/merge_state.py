@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
-from ncuflow.target.launch import ITEMSIZE, TOLERANCE, Inputs, Launch, Params, Tensor, torch_dtype
-from ncuflow.target.rules import TYPES, Host, LaunchConfig
+from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
+from ncuflow.target.source import Build, Jit, Source, Symbol
 
 CHECKED_ELEMENTS = 1 << 27  # of the input, compared with the reference
 
@@ -110,19 +112,25 @@ TARGET = Target(
     work=work,
     written=lambda p: work(p).bytes // (_states(p) + 1),
     prepare=prepare,
-    launches=launches,
-    kernels=tuple(
-        Symbol(f"Merge{kind}Kernel", "attention/cascade.cuh")
-        for kind in ("State", "StateInPlace", "States", "StatesLargeNumIndexSets")
+    rules=Rules(launches=launches),
+    source=Source(
+        api={
+            "python": "flashinfer.cascade.merge_states",
+            "python_two": "flashinfer.cascade.merge_state",
+            "jit": "flashinfer.jit.cascade.gen_cascade_module",
+            "binding": "csrc/cascade.cu",
+        },
+        kernels=tuple(
+            Symbol(f"Merge{kind}Kernel", "attention/cascade.cuh")
+            for kind in ("State", "StateInPlace", "States", "StatesLargeNumIndexSets")
+        ),
+        sources=("cascade.cu", "flashinfer_cascade_binding.cu"),
+        meanings={
+            "DTypeIn": "type of the partial outputs",
+            "num_smem_stages": "partial outputs in flight in shared memory",
+        },
     ),
-    api={
-        "python": "flashinfer.cascade.merge_states",
-        "python_two": "flashinfer.cascade.merge_state",
-        "jit": "flashinfer.jit.cascade.gen_cascade_module",
-        "binding": "csrc/cascade.cu",
-    },
-    sources=("cascade.cu", "flashinfer_cascade_binding.cu"),
-    jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),),
+    build=Build(jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),)),
     opportunities=(
         Opportunity(
             what="a CUDA graph",
@@ -164,8 +172,4 @@ TARGET = Target(
             ignoring=("states",),
         ),
     ),
-    meanings={
-        "DTypeIn": "type of the partial outputs",
-        "num_smem_stages": "partial outputs in flight in shared memory",
-    },
 )

@@ -11,22 +11,14 @@ from itertools import groupby
 from typing import Any
 
 from ncuflow.target import attention, reference
-from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target.contract import Choice, Opportunity, Target, Work, uneven
+from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import PageTable, page_table
-from ncuflow.target.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    capability,
-    torch_dtype,
-)
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
-from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine
+from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
 
 LATENT, POSITION = 512, 64  # elements per token: DeepSeek's, the ones that FlashInfer is built for
 SCALE = 1 / math.sqrt(128 + POSITION)  # of a head of 128 elements before its projection is absorbed
@@ -168,24 +160,31 @@ TARGET = Target(
     work=work,
     written=lambda p: p["batch"] * p["heads"] * LATENT * ITEMSIZE[p["dtype"]],
     prepare=prepare,
-    takes=takes,
-    generate=modules,
-    kernels=(
-        Symbol("BatchMLAPagedAttentionKernel", "attention/mla.cuh"),
-        Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh"),
-    ),
-    functions=(Symbol("MLAPlan", "attention/scheduler.cuh"),),
-    api={
-        "python": "flashinfer.mla.BatchMLAPagedAttentionWrapper",
-        "jit": "flashinfer.jit.attention.gen_batch_mla_module",
-        "binding": "csrc/batch_mla_run.cu",
-        "scheduler": "include/flashinfer/attention/scheduler.cuh",
-    },
-    sources=("batch_mla_plan.cu", "batch_mla_run.cu", "batch_mla_binding.cu"),
-    jit=(
-        Jit(
-            "mla", "flashinfer.mla._core:get_batch_mla_module", module_arguments, {"backend": "fa2"}
+    workload=Workload(takes=takes),
+    build=Build(
+        generate=modules,
+        jit=(
+            Jit(
+                "mla",
+                "flashinfer.mla._core:get_batch_mla_module",
+                module_arguments,
+                {"backend": "fa2"},
+            ),
         ),
+    ),
+    source=Source(
+        api={
+            "python": "flashinfer.mla.BatchMLAPagedAttentionWrapper",
+            "jit": "flashinfer.jit.attention.gen_batch_mla_module",
+            "binding": "csrc/batch_mla_run.cu",
+            "scheduler": "include/flashinfer/attention/scheduler.cuh",
+        },
+        kernels=(
+            Symbol("BatchMLAPagedAttentionKernel", "attention/mla.cuh"),
+            Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh"),
+        ),
+        functions=(Symbol("MLAPlan", "attention/scheduler.cuh"),),
+        sources=("batch_mla_plan.cu", "batch_mla_run.cu", "batch_mla_binding.cu"),
     ),
     prices=(
         Choice("mla_backend", "fa2 or fa3", "backend", "fa2", "fa3"),

@@ -9,20 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import attention, reference
-from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import PageTable, page_table
-from ncuflow.target.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    capability,
-    torch_dtype,
-)
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
 from ncuflow.target.planinfo import plan_info
+from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.targets import cascade
 
 WORKSPACE_BYTES = 128 << 20
@@ -260,25 +252,33 @@ TARGET = Target(
         (p["chunk"] + p["batch"]) * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]]
     ),
     prepare=prepare,
-    generate=modules,
-    kernels=(
-        Symbol("PODWithKVCacheTensorKernel", "attention/pod.cuh"),
-        Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh"),
-        Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
-        Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
-        Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+    build=Build(
+        generate=modules, jit=(Jit("pod", "flashinfer.pod:get_pod_module", module_arguments),)
     ),
-    functions=(Symbol("PODWithKVCacheTensorDispatched", "attention/pod.cuh"),),
-    api={
-        "python": "flashinfer.pod.PODWithPagedKVCacheWrapper",
-        "jit": "flashinfer.jit.attention.modules.gen_pod_module",
-        "binding": "csrc/pod.cu",
-    },
-    sources=("pod.cu", "pod_jit_binding.cu", "pod_kernel_inst.jinja", "pod_customize_config.jinja"),
-    jit=(Jit("pod", "flashinfer.pod:get_pod_module", module_arguments),),
-    meanings={
-        "PartitionKV_P": "KV of the prefill split over blocks (…_P: of the prefill, …_D: of the decodes)",
-    },
+    source=Source(
+        api={
+            "python": "flashinfer.pod.PODWithPagedKVCacheWrapper",
+            "jit": "flashinfer.jit.attention.modules.gen_pod_module",
+            "binding": "csrc/pod.cu",
+        },
+        kernels=(
+            Symbol("PODWithKVCacheTensorKernel", "attention/pod.cuh"),
+            Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh"),
+            Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
+            Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+            Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+        ),
+        functions=(Symbol("PODWithKVCacheTensorDispatched", "attention/pod.cuh"),),
+        sources=(
+            "pod.cu",
+            "pod_jit_binding.cu",
+            "pod_kernel_inst.jinja",
+            "pod_customize_config.jinja",
+        ),
+        meanings={
+            "PartitionKV_P": "KV of the prefill split over blocks (…_P: of the prefill, …_D: of the decodes)",
+        },
+    ),
     prices=(
         Choice("pod", "fa2's two kernels, or one for both", "variant", "fa2", "pod"),
         Choice("pod_fa3", "fa3's prefill and a decode, or one kernel", "variant", "fa3", "pod"),

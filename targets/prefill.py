@@ -7,25 +7,15 @@ from itertools import accumulate
 from typing import Any
 
 from ncuflow.target import attention, fa2, reference
-from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work, uneven
+from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, uneven
+from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import page_table
-from ncuflow.target.launch import (
-    FP8,
-    ITEMSIZE,
-    KV,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    capability,
-    torch_dtype,
-)
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
-from ncuflow.target.rules import Host, LaunchConfig
-from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine
+from ncuflow.target.rules import Host, LaunchConfig, Rules
+from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20
@@ -269,11 +259,7 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     shared = (128 + 2 * 2 * keys) * dim * item + BARRIERS
     note = f"query tile 128, KV tile {keys}"
     yield LaunchConfig(
-        "flashinfer::PrefillWithKVCacheKernel",
-        (host.gpu.sm_count, 1, 1),
-        (384, 1, 1),
-        shared,
-        note,
+        "flashinfer::PrefillWithKVCacheKernel", (host.gpu.sm_count, 1, 1), (384, 1, 1), shared, note
     )
 
 
@@ -353,46 +339,89 @@ TARGET = Target(
     work=work,
     written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
     prepare=prepare,
-    takes=takes,
-    launches=launches,
-    splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, *(p["seq_len"],) * 2),
-    generate=attention.modules,
-    kernels=(
-        Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
-        Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh"),
-        Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
-        Symbol("FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"),
-        Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+    workload=Workload(takes=takes),
+    rules=Rules(
+        launches=launches,
+        splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, *(p["seq_len"],) * 2),
     ),
-    functions=tuple(
-        Symbol(name, "attention/scheduler.cuh")
-        for name in ("PrefillBinarySearchKVChunkSize", "PrefillPlan", "PrefillSM90Plan")
+    build=Build(
+        generate=attention.modules,
+        jit=tuple(
+            Jit(
+                f"prefill_{backend}",
+                "flashinfer.prefill:get_batch_prefill_module",
+                attention.module_arguments,
+                {"backend": backend},
+            )
+            for backend in ("fa2", "fa3")
+        ),
     ),
-    api={
-        "python": "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper",
-        "python_ragged": "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper",
-        "jit": "flashinfer.jit.attention.gen_batch_prefill_module",
-        "binding": "csrc/batch_prefill.cu",
-        "binding_fa3": "csrc/batch_prefill_sm90.cu",
-        "scheduler": "include/flashinfer/attention/scheduler.cuh",
-    },
-    sources=(
-        "batch_prefill.cu",
-        "batch_prefill_jit_binding.cu",
-        "batch_prefill_customize_config.jinja",
-        "batch_prefill_paged_kernel_inst.jinja",
-        "batch_prefill_ragged_kernel_inst.jinja",
-        "batch_prefill_sm90.cu",
-        "batch_prefill_paged_sm90_kernel_inst.jinja",
-    ),
-    jit=tuple(
-        Jit(
-            f"prefill_{backend}",
-            "flashinfer.prefill:get_batch_prefill_module",
-            attention.module_arguments,
-            {"backend": backend},
-        )
-        for backend in ("fa2", "fa3")
+    source=Source(
+        api={
+            "python": "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper",
+            "python_ragged": "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper",
+            "jit": "flashinfer.jit.attention.gen_batch_prefill_module",
+            "binding": "csrc/batch_prefill.cu",
+            "binding_fa3": "csrc/batch_prefill_sm90.cu",
+            "scheduler": "include/flashinfer/attention/scheduler.cuh",
+        },
+        kernels=(
+            Symbol("BatchPrefillWithPagedKVCacheKernel", "attention/prefill.cuh"),
+            Symbol("BatchPrefillWithRaggedKVCacheKernel", "attention/prefill.cuh"),
+            Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
+            Symbol("FP8PrefillWithKVCacheKernel", "attention/hopper/quantization/prefill_sm90.cuh"),
+            Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
+        ),
+        functions=tuple(
+            Symbol(name, "attention/scheduler.cuh")
+            for name in ("PrefillBinarySearchKVChunkSize", "PrefillPlan", "PrefillSM90Plan")
+        ),
+        sources=(
+            "batch_prefill.cu",
+            "batch_prefill_jit_binding.cu",
+            "batch_prefill_customize_config.jinja",
+            "batch_prefill_paged_kernel_inst.jinja",
+            "batch_prefill_ragged_kernel_inst.jinja",
+            "batch_prefill_sm90.cu",
+            "batch_prefill_paged_sm90_kernel_inst.jinja",
+        ),
+        meanings={
+            "MASK_MODE": "mask compiled in",
+            "CTA_TILE_Q": "query rows per block (heads of a GQA group are packed into rows)",
+            "SAME_KV_STRIDES": "K and V have the same strides: one set of offsets serves both",
+            "ENABLE_FP4_REPACK": "staging buffer for 4-bit K and V",
+            "NUM_MMA_Q": "16-row tensor-core tiles of Q per warp",
+            "NUM_MMA_KV": "16-token tensor-core tiles of KV per warp and step",
+            "NUM_MMA_D_QK": "16-element tiles of the head dimension of Q and K",
+            "NUM_MMA_D_VO": "16-element tiles of the head dimension of V and O",
+            "NUM_WARPS_Q": "warps that split the query rows",
+            "NUM_WARPS_KV": "warps that split the KV tokens",
+            "DTypeQKAccum": "type in which QKᵀ is accumulated",
+            "CollectiveMainloop": "main loop: Sparse… reads pages, the plain one a contiguous KV",
+            "USE_TMA_LOAD_KV": "K and V by TMA; false: a producer warpgroup gathers them with cp.async",
+            "CTA_Q": "query rows per block",
+            "CTA_KV": "KV tokens per step",
+            "NUM_STAGES": "K/V tiles in flight in shared memory",
+            "LEFT_SLIDING_WINDOW": "sliding window",
+            "CAUSAL": "causal mask",
+            "TileScheduler": "how blocks get their tiles",
+            "MULTIITEMSCORING": "multi-item scoring mask",
+        },
+        computed={
+            "CTA_TILE_KV": (
+                "KV tokens per step: NUM_MMA_KV × NUM_WARPS_KV × 16",
+                lambda n: n["NUM_MMA_KV"] * n["NUM_WARPS_KV"] * 16,
+            ),
+            "HEAD_DIM_QK": ("NUM_MMA_D_QK × 16", lambda n: n["NUM_MMA_D_QK"] * 16),
+            "NUM_THREADS": (
+                "threads per block: NUM_WARPS_Q × NUM_WARPS_KV × 32",
+                lambda n: n["NUM_WARPS_Q"] * n["NUM_WARPS_KV"] * 32,
+            ),
+            "NUM_WARPS": (
+                "a producer warpgroup, and a consumer warpgroup for each 64 query rows",
+                lambda n: (n["CTA_Q"] // 64 + 1) * 4,
+            ),
+        },
     ),
     prices=(
         Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3"),
@@ -547,41 +576,4 @@ TARGET = Target(
             how="points with a larger `batch` in the sweep, time per sequence",
         ),
     ),
-    meanings={
-        "MASK_MODE": "mask compiled in",
-        "CTA_TILE_Q": "query rows per block (heads of a GQA group are packed into rows)",
-        "SAME_KV_STRIDES": "K and V have the same strides: one set of offsets serves both",
-        "ENABLE_FP4_REPACK": "staging buffer for 4-bit K and V",
-        "NUM_MMA_Q": "16-row tensor-core tiles of Q per warp",
-        "NUM_MMA_KV": "16-token tensor-core tiles of KV per warp and step",
-        "NUM_MMA_D_QK": "16-element tiles of the head dimension of Q and K",
-        "NUM_MMA_D_VO": "16-element tiles of the head dimension of V and O",
-        "NUM_WARPS_Q": "warps that split the query rows",
-        "NUM_WARPS_KV": "warps that split the KV tokens",
-        "DTypeQKAccum": "type in which QKᵀ is accumulated",
-        "CollectiveMainloop": "main loop: Sparse… reads pages, the plain one a contiguous KV",
-        "USE_TMA_LOAD_KV": "K and V by TMA; false: a producer warpgroup gathers them with cp.async",
-        "CTA_Q": "query rows per block",
-        "CTA_KV": "KV tokens per step",
-        "NUM_STAGES": "K/V tiles in flight in shared memory",
-        "LEFT_SLIDING_WINDOW": "sliding window",
-        "CAUSAL": "causal mask",
-        "TileScheduler": "how blocks get their tiles",
-        "MULTIITEMSCORING": "multi-item scoring mask",
-    },
-    computed={
-        "CTA_TILE_KV": (
-            "KV tokens per step: NUM_MMA_KV × NUM_WARPS_KV × 16",
-            lambda n: n["NUM_MMA_KV"] * n["NUM_WARPS_KV"] * 16,
-        ),
-        "HEAD_DIM_QK": ("NUM_MMA_D_QK × 16", lambda n: n["NUM_MMA_D_QK"] * 16),
-        "NUM_THREADS": (
-            "threads per block: NUM_WARPS_Q × NUM_WARPS_KV × 32",
-            lambda n: n["NUM_WARPS_Q"] * n["NUM_WARPS_KV"] * 32,
-        ),
-        "NUM_WARPS": (
-            "a producer warpgroup, and a consumer warpgroup for each 64 query rows",
-            lambda n: (n["CTA_Q"] // 64 + 1) * 4,
-        ),
-    },
 )

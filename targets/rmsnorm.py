@@ -10,20 +10,12 @@ from math import ceil, gcd
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Jit, Knob, Opportunity, Symbol, Target, Work
-from ncuflow.target.launch import (
-    DTYPES,
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    torch_dtype,
-)
-from ncuflow.target.rules import TYPES, CuteKernel, Host, LaunchConfig
-from ncuflow.target.workload import Block, Definition, Entry, Routine
+from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work
+from ncuflow.target.dtypes import DTYPES, ITEMSIZE, TOLERANCE, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
+from ncuflow.target.source import Build, CuteKernel, Jit, Source, Symbol
+from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
 EPSILON = 1e-6
 CHECKED_ELEMENTS = 1 << 27  # of a tensor, compared with the reference
@@ -394,36 +386,39 @@ TARGET = Target(
     work=work,
     written=written,
     prepare=prepare,
-    takes=takes,
-    launches=launches,
-    cute=cute,
-    described=described,
-    kernels=tuple(
-        Symbol(name, "norm.cuh")
-        for name in (
-            "RMSNormKernel",
-            "FusedAddRMSNormKernel",
-            "RMSNormQuantKernel",
-            "generalLayerNorm",
-        )
-    ),
-    api={
-        "python": "flashinfer.norm.rmsnorm",
-        "python_fused": "flashinfer.norm.fused_add_rmsnorm",
-        "python_gemma": "flashinfer.norm.gemma_rmsnorm",
-        "python_quant": "flashinfer.norm.rmsnorm_quant",
-        "python_layernorm": "flashinfer.norm.layernorm",
-        "jit": "flashinfer.jit.norm.gen_norm_module",
-        "binding": "csrc/norm.cu",
-    },
-    sources=("norm.cu", "flashinfer_norm_binding.cu"),
-    # the CUDA module also where the CuTe DSL is installed
-    jit=(
-        Jit(
-            "rmsnorm",
-            "flashinfer.norm:get_norm_module",
-            environ={"FLASHINFER_USE_CUDA_NORM": "1"},
+    workload=Workload(takes=takes),
+    rules=Rules(launches=launches, described=described),
+    build=Build(
+        cute=cute,
+        # the CUDA module also where the CuTe DSL is installed
+        jit=(
+            Jit(
+                "rmsnorm",
+                "flashinfer.norm:get_norm_module",
+                environ={"FLASHINFER_USE_CUDA_NORM": "1"},
+            ),
         ),
+    ),
+    source=Source(
+        api={
+            "python": "flashinfer.norm.rmsnorm",
+            "python_fused": "flashinfer.norm.fused_add_rmsnorm",
+            "python_gemma": "flashinfer.norm.gemma_rmsnorm",
+            "python_quant": "flashinfer.norm.rmsnorm_quant",
+            "python_layernorm": "flashinfer.norm.layernorm",
+            "jit": "flashinfer.jit.norm.gen_norm_module",
+            "binding": "csrc/norm.cu",
+        },
+        kernels=tuple(
+            Symbol(name, "norm.cuh")
+            for name in (
+                "RMSNormKernel",
+                "FusedAddRMSNormKernel",
+                "RMSNormQuantKernel",
+                "generalLayerNorm",
+            )
+        ),
+        sources=("norm.cu", "flashinfer_norm_binding.cu"),
     ),
     prices=(
         Choice(

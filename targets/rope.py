@@ -7,19 +7,12 @@ from math import ceil
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
-from ncuflow.target.launch import (
-    ITEMSIZE,
-    TOLERANCE,
-    GpuFacts,
-    Inputs,
-    Launch,
-    Params,
-    Tensor,
-    torch_dtype,
-)
-from ncuflow.target.rules import TYPES, Host, LaunchConfig
-from ncuflow.target.workload import Block, Definition, Entry, Routine
+from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
+from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
 _FUNCTIONS = {
     "rope": "apply_rope",
@@ -274,26 +267,34 @@ TARGET = Target(
     work=work,
     written=lambda p: _elements(p) * ITEMSIZE[p["dtype"]],
     prepare=prepare,
-    takes=takes,
-    launches=launches,
-    kernels=tuple(
-        Symbol(f"BatchQKApplyRotary{kind}Kernel", "pos_enc.cuh")
-        for kind in (
-            "",
-            "PosIds",
-            "PosIdsHeadParallelism",
-            "PosIdsCosSinCache",
-            "PosIdsCosSinCacheHeadParallelism",
-        )
+    workload=Workload(takes=takes),
+    rules=Rules(launches=launches),
+    source=Source(
+        api={
+            "python": "flashinfer.rope.apply_rope_with_cos_sin_cache_inplace",
+            "python_on_the_fly": "flashinfer.rope.apply_rope_pos_ids_inplace",
+            "jit": "flashinfer.jit.rope.gen_rope_module",
+            "binding": "csrc/rope.cu",
+        },
+        kernels=tuple(
+            Symbol(f"BatchQKApplyRotary{kind}Kernel", "pos_enc.cuh")
+            for kind in (
+                "",
+                "PosIds",
+                "PosIdsHeadParallelism",
+                "PosIdsCosSinCache",
+                "PosIdsCosSinCacheHeadParallelism",
+            )
+        ),
+        sources=("rope.cu", "flashinfer_rope_binding.cu"),
+        meanings={
+            "interleave": "pairs (0, 1), (2, 3)…; false: NeoX halves",
+            "head_dim": "head dimension",
+            "heads_per_step": "heads whose loads are issued before the first of them is stored",
+            "split_heads": "blocks share the heads of a token; false: one block goes through all of them",
+        },
     ),
-    api={
-        "python": "flashinfer.rope.apply_rope_with_cos_sin_cache_inplace",
-        "python_on_the_fly": "flashinfer.rope.apply_rope_pos_ids_inplace",
-        "jit": "flashinfer.jit.rope.gen_rope_module",
-        "binding": "csrc/rope.cu",
-    },
-    sources=("rope.cu", "flashinfer_rope_binding.cu"),
-    jit=(Jit("rope", "flashinfer.rope:get_rope_module"),),
+    build=Build(jit=(Jit("rope", "flashinfer.rope:get_rope_module"),)),
     prices=(
         Choice(
             "rope_cache", "On the fly or cos/sin cache", "variant", "rope_pos_ids", "cos_sin_cache"
@@ -387,10 +388,4 @@ TARGET = Target(
             metric="step_us",
         ),
     ),
-    meanings={
-        "interleave": "pairs (0, 1), (2, 3)…; false: NeoX halves",
-        "head_dim": "head dimension",
-        "heads_per_step": "heads whose loads are issued before the first of them is stored",
-        "split_heads": "blocks share the heads of a token; false: one block goes through all of them",
-    },
 )

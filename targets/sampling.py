@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Jit, Opportunity, Symbol, Target, Work
+from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
-from ncuflow.target.workload import Block, Definition, Entry, Routine
+from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
 # variant -> (FlashInfer's function, parameters in percent or whole numbers that limit the tokens,
 #             whether it writes as much as it reads)
@@ -176,30 +177,33 @@ TARGET = Target(
     memory=lambda p: 6 * p["batch"] * p["vocab"] * 4,  # logits, probabilities, reference
     work=work,
     prepare=prepare,
-    takes=takes,
-    generate=modules,
-    kernels=(
-        Symbol("SamplingFromLogitsKernel", "sampling.cuh"),
-        Symbol("SamplingFromProbKernel", "sampling.cuh"),
-        Symbol("TopKSamplingFromProbKernel", "sampling.cuh"),
-        Symbol("TopPSamplingFromProbKernel", "sampling.cuh"),
-        Symbol("MinPSamplingFromProbKernel", "sampling.cuh"),
-        Symbol("TopKTopPSamplingFromProbKernel", "sampling.cuh"),
-        Symbol("TopPRenormProbKernel", "sampling.cuh"),
-        Symbol("OnlineSoftmaxFusedKernel", "sampling.cuh"),
-        Symbol("RadixTopKRenormProbKernel_MultiCTA", "topk.cuh"),
-        Symbol("FilteredTopKUnifiedKernel", "topk.cuh"),
-        Symbol("RadixTopKKernel_Unified", "topk.cuh"),
+    workload=Workload(takes=takes),
+    build=Build(
+        generate=modules, jit=(Jit("sampling", "flashinfer.sampling:get_sampling_module"),)
     ),
-    api={
-        "python": "flashinfer.sampling.top_k_top_p_sampling_from_probs",
-        "python_logits": "flashinfer.sampling.sampling_from_logits",
-        "python_select": "flashinfer.topk.top_k",
-        "jit": "flashinfer.jit.sampling.gen_sampling_module",
-        "binding": "csrc/sampling.cu",
-    },
-    sources=("sampling.cu", "renorm.cu", "flashinfer_sampling_binding.cu"),
-    jit=(Jit("sampling", "flashinfer.sampling:get_sampling_module"),),
+    source=Source(
+        api={
+            "python": "flashinfer.sampling.top_k_top_p_sampling_from_probs",
+            "python_logits": "flashinfer.sampling.sampling_from_logits",
+            "python_select": "flashinfer.topk.top_k",
+            "jit": "flashinfer.jit.sampling.gen_sampling_module",
+            "binding": "csrc/sampling.cu",
+        },
+        kernels=(
+            Symbol("SamplingFromLogitsKernel", "sampling.cuh"),
+            Symbol("SamplingFromProbKernel", "sampling.cuh"),
+            Symbol("TopKSamplingFromProbKernel", "sampling.cuh"),
+            Symbol("TopPSamplingFromProbKernel", "sampling.cuh"),
+            Symbol("MinPSamplingFromProbKernel", "sampling.cuh"),
+            Symbol("TopKTopPSamplingFromProbKernel", "sampling.cuh"),
+            Symbol("TopPRenormProbKernel", "sampling.cuh"),
+            Symbol("OnlineSoftmaxFusedKernel", "sampling.cuh"),
+            Symbol("RadixTopKRenormProbKernel_MultiCTA", "topk.cuh"),
+            Symbol("FilteredTopKUnifiedKernel", "topk.cuh"),
+            Symbol("RadixTopKKernel_Unified", "topk.cuh"),
+        ),
+        sources=("sampling.cu", "renorm.cu", "flashinfer_sampling_binding.cu"),
+    ),
     prices=(
         Choice(
             "sampling_top_p",

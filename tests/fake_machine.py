@@ -30,6 +30,7 @@ TARGET = '''
 """A kernel target that needs no GPU."""
 from ncuflow.target.launch import Launch
 from ncuflow.target.contract import Target, Work
+from ncuflow.target.source import Build
 from ncuflow.targets import plans
 
 
@@ -49,7 +50,7 @@ TARGET = Target(
     id="n{n}",
     work=lambda p: Work(1000 * p["n"], 1000 * p["n"], "toy"),
     prepare=prepare,
-    generate=lambda p: [],
+    build=Build(generate=lambda p: []),
 )
 '''
 

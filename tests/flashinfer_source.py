@@ -30,20 +30,20 @@ def made_package(root: Path) -> Path:
     }  # lines as keys: each once, in order
     files["decode.py"] = {"import os": None, 'X = os.environ.get("MAX_JOBS", "1")': None}
     for target in known().values():
-        for value in target.api.values():
+        for value in target.source.api.values():
             if value.startswith("flashinfer."):
                 module, symbol = value.rsplit(".", 1)
                 file = "/".join(module.split(".")[1:]) + ".py"
                 files.setdefault(file, {})[f"def {symbol}(): ..."] = None
             else:
                 files.setdefault(f"data/{value}", {})
-        for file in target.sources:
+        for file in target.source.sources:
             files[f"{sourceindex.CSRC}/{file}"] = {}
-        for symbol, header in filter(lambda kernel: kernel.header, target.kernels):
+        for symbol, header in filter(lambda kernel: kernel.header, target.source.kernels):
             lines = files.setdefault(f"{sourceindex.INCLUDE}/{header}", {})
             lines[f"void {symbol}(float x) {{ }}"] = None  # no kernel
             lines[f"__global__ void {symbol}(int n) {{ }}"] = None
-        for symbol, header in target.functions:
+        for symbol, header in target.source.functions:
             lines = files.setdefault(f"{sourceindex.INCLUDE}/{header}", {})
             lines[f"inline auto {symbol}(int n) {{ }}"] = None
     for file, content in files.items():

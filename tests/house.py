@@ -50,7 +50,7 @@ FLOORS = (
         Room(
             "target",
             "the kit that targets are made of",
-            "the contract, launches, inputs, references, pages of KV",
+            "the contract, launches and their rules, inputs, references, pages of KV, cases of a workload",
             "a run",
         ),
     ),
@@ -106,7 +106,7 @@ FLOORS = (
         Room(
             "static",
             "static evidence",
-            "compiled kernels, launch rules, occupancy → results of a GPU that was not there",
+            "compiled kernels, occupancy → results of a GPU that was not there",
             "times",
         ),
     ),

@@ -19,6 +19,7 @@ from ncuflow.io import BadInput
 from ncuflow.runner import builds, gpu
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import load
+from ncuflow.target.source import Build
 
 
 def test_the_watch_counts_compilers_that_any_library_starts() -> None:
@@ -171,7 +172,7 @@ def test_the_modules_of_all_targets_are_one_build(
     paths = []
     for name in ("rmsnorm", "rope"):
         target = load(name)
-        monkeypatch.setattr(target, "generate", lambda p, name=name: [Spec(name)])
+        monkeypatch.setattr(target, "build", Build(generate=lambda p, name=name: [Spec(name)]))
         (tmp_path / name).mkdir()
         (point,) = sweep.points(target, [{}])
         paths.append(str(points_file(tmp_path / name, [point.as_dict()])))
@@ -186,7 +187,7 @@ def test_the_command_tells_a_failure_and_names_the_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
-    monkeypatch.setattr(load("rope"), "generate", lambda p: [Spec("rope", "no nvcc")])
+    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: [Spec("rope", "no nvcc")]))
     (point,) = sweep.points(load("rope"), [{}])
     path, out = points_file(tmp_path, [point.as_dict()]), tmp_path / "build.json"
     assert dispatch(["build", "--points", str(path), "--out", str(out)]) == 3
@@ -241,7 +242,7 @@ def test_build_mode_with_an_arch_list_asks_no_gpu(
     monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", "8.0")
     monkeypatch.setattr(gpu, "Gpu", lambda: pytest.fail("asked"))
     monkeypatch.setattr(nvml, "capabilities", lambda: pytest.fail("asked"))
-    monkeypatch.setattr(PREFILL, "generate", lambda p: [Spec(p["backend"])])
+    monkeypatch.setattr(PREFILL, "build", Build(generate=lambda p: [Spec(p["backend"])]))
     path, out = points_file(tmp_path, [p.as_dict() for p in BOTH]), tmp_path / "build.json"
     files = ["--points", str(path), "--out", str(out)]
     assert dispatch(["build", *files]) == 0

@@ -15,6 +15,7 @@ from ncuflow.capture import jit, jitprobe
 from ncuflow.cli import dispatch
 from ncuflow.process import CaptureError, Outcome
 from ncuflow.target.contract import jit_modules, known
+from ncuflow.target.source import Build
 
 NINJA = """ninja_required_version = 1.3
 cuda_home = /usr/local/cuda
@@ -96,7 +97,7 @@ class Spec:
 def test_cold_build_is_timed_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = Spec(tmp_path, prebuilt=False)
     target, module = jit_modules()["rmsnorm"]
-    monkeypatch.setattr(target, "generate", lambda p: [spec])
+    monkeypatch.setattr(target, "build", Build(generate=lambda p: [spec]))
     found = jitprobe.probe_cold(target, module, 1)
     assert spec.calls == ["write_ninja", "build", "load"]
     assert (
@@ -110,7 +111,7 @@ def test_a_prebuilt_module_is_no_jit_measurement(
 ) -> None:
     spec = Spec(tmp_path, prebuilt=True)
     target, module = jit_modules()["rmsnorm"]
-    monkeypatch.setattr(target, "generate", lambda p: [spec])
+    monkeypatch.setattr(target, "build", Build(generate=lambda p: [spec]))
     found = jitprobe.probe_cold(target, module, 1)
     assert spec.calls == ["build_and_load"]
     assert found["aot"] is True and "build_s" not in found and "prebuilt" in found["note"]
@@ -210,7 +211,7 @@ def test_unknown_modules_are_refused() -> None:
 
 
 def test_every_module_belongs_to_one_target_and_is_launched_small() -> None:
-    declared = [module.name for target in known().values() for module in target.jit]
+    declared = [module.name for target in known().values() for module in target.build.jit]
     assert sorted(declared) == sorted(jit_modules())  # no two of one name
     for target, module in jit_modules().values():
         chosen = jitprobe.params(target, module)

@@ -225,5 +225,5 @@ def test_the_real_package_has_all_that_is_declared() -> None:
     kernel = index["prefill"]["kernels"][2]
     line = (real / kernel["file"]).read_text().splitlines()[kernel["line"] - 1]
     assert kernel["symbol"] == "PrefillWithKVCacheKernel" and kernel["symbol"] in line
-    place = sourceindex.span(package, load("decode").functions[0])
+    place = sourceindex.span(package, load("decode").source.functions[0])
     assert place["line_end"] - place["line"] > 10

@@ -65,6 +65,7 @@ class JitSpec:
     "targets/made.py": '''
 """A target of them."""
 from ncuflow.target.contract import Target, Work
+from ncuflow.target.source import Build
 
 def generate(p):
     from flashinfer.jit.core import JitSpec
@@ -72,7 +73,7 @@ def generate(p):
 
 TARGET = Target(
     name="made", title="Made", parameters={"n": 2}, id="N{n}", work=lambda p: Work(1, 2, "none"),
-    prepare=None, generate=generate,
+    prepare=None, build=Build(generate=generate),
 )
 ''',
     "made/usage.py": """

@@ -18,7 +18,7 @@ def split(batch, pages, page_size, kv_heads, queries=1):
     name, length = ("prefill", "seq_len") if queries > 1 else ("decode", "kv_len")
     heads = {"qo_heads": kv_heads, "kv_heads": kv_heads, "page_size": page_size}
     p = load(name).completed({"batch": batch, length: pages * page_size, **heads})
-    return load(name).splits(p, "", lambda parameter: "128")
+    return load(name).rules.splits(p, "", lambda parameter: "128")
 
 
 @pytest.mark.parametrize(

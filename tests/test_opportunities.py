@@ -17,7 +17,8 @@ from ncuflow.findings.scope import Scope
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
 from ncuflow.pages.markdown.opportunities import _row, brought, fared, first, place, rows
-from ncuflow.target.contract import Choice, Opportunity, Symbol, Target, known
+from ncuflow.target.contract import Choice, Opportunity, Target, known
+from ncuflow.target.source import Symbol
 
 
 def declared(**more: Any) -> Opportunity:
@@ -426,8 +427,8 @@ def test_the_report_tells_what_a_caller_chooses_from_what_is_fixed(finished: Any
     assert "fa2 or fa3 (prefill)" in tables["A caller chooses"]
     fixed = {c.key: c.given for target in known().values() for c in target.prices if c.given}
     assert fixed["decode_zipf"] == "traffic" and fixed["prefill_window"] == "model"
-    guide = (finished.outputs / "reports/kernel-dev-guide.md").read_text()
-    (cap,) = [line for line in guide.splitlines() if line.startswith("| `logits_soft_cap` |")]
+    page = (finished.outputs / "reports/prefill.md").read_text()
+    (cap,) = [line for line in page.splitlines() if line.startswith("| `logits_soft_cap` |")]
     assert "; fixed by the model |" in cap
 
 

@@ -20,7 +20,7 @@ GPU = device("NVIDIA H200")
 
 def launches(target, params, rules):
     """FlashInfer's: a launch of PyTorch's kernels is None."""
-    return [one for one in load(target).launches(params, rules) if one]
+    return [one for one in load(target).rules.launches(params, rules) if one]
 
 
 def host(recording, gpu=GPU):

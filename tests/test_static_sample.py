@@ -24,7 +24,7 @@ def rows(point):
 def test_every_launch_of_the_sweep_is_on_the_page_as_it_is_computed():
     seen = 0
     for name, blocks in default_blocks().items():
-        if load(name).launches:
+        if load(name).rules.launches:
             found = results(load(name), blocks, stored("8.0"), device("NVIDIA A100-SXM4-80GB"))
             for point in found["points"]:
                 shown = [[k["grid"], k["registers"]] for k in point["kernels"] if k["grid"]]

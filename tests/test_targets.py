@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from statistics import NormalDist
@@ -40,6 +41,9 @@ from ncuflow.sweep import points as sweep
 from ncuflow.target import reference
 from ncuflow.target.contract import FOLDERS, Target, jit_modules, known, load
 from ncuflow.target.planinfo import plan_info
+from ncuflow.target.rules import Rules
+from ncuflow.target.source import Build, Source
+from ncuflow.target.workload import Workload
 
 ROOT = Path(__file__).parents[1]
 NAMES = list(known())
@@ -96,8 +100,8 @@ def test_a_target_has_all_its_parts(name: str) -> None:
     assert all(target.parameters[key] in values for key, values in target.choices.items())
     assert target.small.keys() <= target.parameters.keys()
     if name not in ("apis", "gdn_prefill"):  # another function each point; compiled by the CuTe DSL
-        assert {"python", "jit", "binding"} <= target.api.keys()
-        assert target.kernels and target.jit
+        assert {"python", "jit", "binding"} <= target.source.api.keys()
+        assert target.source.kernels and target.build.jit
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -547,6 +551,19 @@ def test_the_documented_target_works(page_append: Target) -> None:
             assert page_append.point_id(changed) != page_append.point_id(page_append.parameters)
 
 
+def test_every_part_of_a_target_is_documented() -> None:
+    text = (ROOT / "docs/adding-a-target.md").read_text(encoding="utf-8")
+    first = re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
+    named = re.findall(r"`(\w+)", " ".join(first))
+    named += re.findall(r"by `(memory)\(p\)`", text)  # where it is a part of another's row
+    parts = [Build, Source, Rules, Workload]
+    said = [one.name for part in parts for one in fields(part)]
+    own = {one.name for one in fields(Target)} - {part.__name__.lower() for part in parts}
+    assert sorted(named) == sorted([*said, *own - {"about", "file"}])  # which reading the file sets
+    for part in parts:
+        assert f"`{part.__name__.lower()}={part.__name__}(…)`" in text
+
+
 def test_the_documented_way_to_try_it_plans_the_point(page_append: Target, tmp_path: Path) -> None:
     line = re.search(r"python -m ncuflow plan (.*)", (ROOT / "docs/adding-a-target.md").read_text())
     assert line
@@ -657,7 +674,8 @@ def test_a_file_that_is_no_target_is_one_clear_error(
 
 
 MINE = """
-from ncuflow.target.contract import Symbol, Target, Work
+from ncuflow.target.contract import Target, Work
+from ncuflow.target.source import Source, Symbol
 
 TARGET = Target(
     name="mine",
@@ -666,9 +684,11 @@ TARGET = Target(
     id="n{n}",
     work=lambda p: Work(0, 8 * p["n"], "ours"),
     prepare=lambda p, seed=0: None,
-    kernels=(Symbol("AcmeKernel", ""),),
-    templates={"AcmeKernel": ("kTile", "T")},
-    meanings={"AcmeKernel.kTile": "elements of a tile"},
+    source=Source(
+        kernels=(Symbol("AcmeKernel", ""),),
+        templates={"AcmeKernel": ("kTile", "T")},
+        meanings={"AcmeKernel.kTile": "elements of a tile"},
+    ),
 )
 """
 
@@ -919,8 +939,9 @@ def test_a_page_table_is_shuffled_complete_and_gathers_in_order(
 
 
 def test_a_cache_of_8_bits_is_gathered_as_it_is(torch: Any) -> None:
+    from ncuflow.target.dtypes import torch_dtype
     from ncuflow.target.kv_pages import page_table
-    from ncuflow.target.launch import Inputs, torch_dtype
+    from ncuflow.target.launch import Inputs
 
     inputs = Inputs("point", device="cpu")
     table = page_table(inputs, 2, 5, 2)

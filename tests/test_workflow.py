@@ -390,7 +390,7 @@ def test_a_target_in_a_folder_of_the_users_own_is_planned(project):
     own = project.folder / "kernels of ours"
     own.mkdir()
     text = (ROOT / "targets/rmsnorm.py").read_text().replace('name="rmsnorm"', 'name="ours"')
-    (own / "ours.py").write_text(text.replace("    jit=", "    jit=() and "))
+    (own / "ours.py").write_text(text.replace("        jit=", "        jit=() and "))
     (project.folder / "mine.yaml").write_text(json.dumps({
         "source": "live", "machine": "fake", "targets": ["ours"], "target_folders": [own.name],
         "sweeps": {"mine": {"ours": [{"rows": [1, 2]}]}}, "sweep": "mine", "deep": {},

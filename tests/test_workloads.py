@@ -74,7 +74,9 @@ def test_a_case_is_taken_by_one_target() -> None:
     owners = []
     for kind in kinds:
         entry = Definition(kind, sizes, "float16", axes)
-        names = [name for name, target in known().items() if target.takes(entry) is not None]
+        names = [
+            name for name, target in known().items() if target.workload.takes(entry) is not None
+        ]
         owners += [name for name in names if not load(name).generic]
     assert owners == [
         "decode", "mla_decode", "prefill", "prefill", "rmsnorm", "activation", "rope", "sampling", "sampling",
@@ -83,7 +85,7 @@ def test_a_case_is_taken_by_one_target() -> None:
 
 OWN = """
 from ncuflow.target.contract import Target, Work
-from ncuflow.target.workload import Definition, Routine
+from ncuflow.target.workload import Definition, Routine, Workload
 
 
 def takes(entry):
@@ -101,7 +103,7 @@ TARGET = Target(
     id="n{n}",
     work=lambda p: Work(0, 8 * p["n"], "ours"),
     prepare=lambda p, seed=0: None,
-    takes=takes,
+    workload=Workload(takes=takes),
 )
 """
 

@@ -8,7 +8,7 @@ try:
     ABSENT = _device.of_architecture(SETTINGS.arch, SETTINGS.gpu)
 except ValueError as error:
     refuse(error)
-_LAUNCHED = [name for name, target in _known().items() if target.launches]
+_LAUNCHED = [name for name, target in _known().items() if target.rules.launches]
 STATIC = f"{SETTINGS.outputs}/{SETTINGS.machine if STATIC_MACHINE else ABSENT.folder}"
 RECORDED_FACTS = _facts.recorded(ABSENT.compute_capability)
 BESIDE = _facts.recorded("9.0" if ABSENT.compute_capability != "9.0" else "8.0")

@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ncuflow.target.contract import Jit, Target, jit_modules
+from ncuflow.target.contract import Target, jit_modules
 from ncuflow.target.launch import Params
+from ncuflow.target.source import Jit
 
 MARKER = "JIT-PROBE "
 CALLS = 100  # requests between two readings of the clock, because a single request takes less time than a reading

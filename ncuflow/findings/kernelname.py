@@ -62,8 +62,8 @@ class Decoder:
         self.templates: dict[str, Sequence[Sequence[str]]] = {**shipped}
         self.meanings: dict[str, str] = dict(WORDS["vocabulary"])
         for target in known().values():
-            self.templates |= {name: [names] for name, names in target.templates.items()}
-            self.meanings |= target.meanings
+            self.templates |= {name: [names] for name, names in target.source.templates.items()}
+            self.meanings |= target.source.meanings
         self.templates |= own or {}
         self._decoded: dict[str, DecodedName] = {}
 
@@ -190,6 +190,6 @@ def _computed(arguments: Sequence[Argument]) -> Iterator[Argument]:
             if a.value.isdigit() and a.parameter.endswith(suffix)
         }
         for target in known().values():
-            for name, (meaning, compute) in target.computed.items():
+            for name, (meaning, compute) in target.source.computed.items():
                 with suppress(KeyError):
                     yield Argument(name + suffix, str(compute(number)), meaning)

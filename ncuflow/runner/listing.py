@@ -89,7 +89,7 @@ def apis(facts: dict[str, Any] | None, measured: dict[str, Row]) -> list[Row]:
     rows = []
     for target in known().values():
         try:
-            for name, api, why in target.listed(facts) if target.listed else ():
+            for name, api, why in target.workload.listed(facts) if target.workload.listed else ():
                 row = {"name": name, "status": "not here" if why else "ready", "what": why or api}
                 rows.append(measured.get(name, row))
         except ImportError:

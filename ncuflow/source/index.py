@@ -23,7 +23,8 @@ from ncuflow.process import CaptureError
 from ncuflow.source import cuda
 from ncuflow.source.api import exports, signatures
 from ncuflow.source.cuda import Function, functions
-from ncuflow.target.contract import Symbol, Target, known
+from ncuflow.target.contract import Target, known
+from ncuflow.target.source import Symbol
 
 CSRC, INCLUDE = "data/csrc", "data/include/flashinfer"
 HEADERS = ("*.cuh", "attention/*.cuh", "attention/hopper/*.cuh", "norm/*.cuh")
@@ -110,7 +111,7 @@ def index(package: Package) -> dict[str, Any]:
     missing: dict[str, str] = {}
     for name, target in known().items():
         try:
-            cited = {function.name: span(package, function) for function in target.functions}
+            cited = {function.name: span(package, function) for function in target.source.functions}
             entries[name] = target_entry(package, target)
             scheduler |= cited
         except CaptureError as error:
@@ -141,15 +142,17 @@ def python_symbols(entries: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 def target_entry(package: Package, target: Target) -> dict[str, Any]:
     """API, JIT generator, templates and kernels of one kernel target."""
-    symbols = {key: value for key, value in target.api.items() if value.startswith("flashinfer.")}
-    files = {key: value for key, value in target.api.items() if "/" in value}
+    symbols = {
+        key: value for key, value in target.source.api.items() if value.startswith("flashinfer.")
+    }
+    files = {key: value for key, value in target.source.api.items() if "/" in value}
     return {
         "api": {key: {"symbol": s, **package.python(s)._asdict()} for key, s in symbols.items()},
         "files": {key: existing(package, f"data/{value}") for key, value in files.items()},
-        "templates": [existing(package, f"{CSRC}/{file}") for file in target.sources],
+        "templates": [existing(package, f"{CSRC}/{file}") for file in target.source.sources],
         "kernels": [
             {"symbol": kernel.name, **span(package, kernel, kernels=True)}
-            for kernel in target.kernels
+            for kernel in target.source.kernels
             if kernel.header
         ],
     }
@@ -208,7 +211,7 @@ def environment_reads(tree: ast.Module) -> Iterator[tuple[str, int, str | None]]
 def templates(package: Package) -> dict[str, list[list[str]]]:
     """Template parameters of kernels, and of the structs that their arguments are, by name."""
     found: dict[str, list[list[str]]] = {}
-    kernels = {kernel.name for target in known().values() for kernel in target.kernels}
+    kernels = {kernel.name for target in known().values() for kernel in target.source.kernels}
     for path in headers(package):
         for name, overloads in cuda.templates(path.read_text()).items():
             if name in kernels or name.endswith(("Kernel", "KernelTraits", "DefaultAttention")):
@@ -219,7 +222,10 @@ def templates(package: Package) -> dict[str, list[list[str]]]:
 def headers(package: Package) -> list[Path]:
     """Headers with kernels: those of HEADERS, and what lies beside a header that a target names."""
     beside = {
-        f"{Path(k.header).parent}/*.cuh" for t in known().values() for k in t.kernels if k.header
+        f"{Path(k.header).parent}/*.cuh"
+        for t in known().values()
+        for k in t.source.kernels
+        if k.header
     }
     base = package.root / INCLUDE
     return sorted({path for pattern in {*HEADERS, *beside} for path in base.glob(pattern)})

@@ -28,21 +28,23 @@ from ncuflow.model import Params
 from ncuflow.process import CaptureError
 from ncuflow.static.device import shared_of_block
 from ncuflow.target.contract import Target, known
-from ncuflow.target.rules import CuteKernel
+from ncuflow.target.source import CuteKernel
 
 
 def described(kernel: str) -> str | None:
     """A kernel's name as its target says it for people; None where no target does."""
-    return next((said for target in known().values() if (said := target.described(kernel))), None)
+    return next(
+        (said for target in known().values() if (said := target.rules.described(kernel))), None
+    )
 
 
 def commands(
     target: Target, arch: str, points: Sequence[Params]
 ) -> Iterator[tuple[CuteKernel, str]]:
     """(kernel, command) of what CuTe DSL compiles for points of a target, each once; none where it is not installed."""
-    if target.cute is None or find_spec("cutlass") is None:
+    if find_spec("cutlass") is None:
         return
-    wanted = {kernel: None for p in points if (kernel := target.cute(p, arch.rstrip("af")))}
+    wanted = {kernel: None for p in points if (kernel := target.build.cute(p, arch.rstrip("af")))}
     for kernel in wanted:
         arguments = shlex.quote(json.dumps(kernel.arguments))
         words = f"--arch sm_{arch.replace('.', '')} --function {kernel.function} --arguments {arguments}"

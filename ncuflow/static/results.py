@@ -51,12 +51,12 @@ def results(target: Target, blocks: Sequence[sweep.Block], facts: Facts, gpu: De
     version = tuple(map(int, facts.content["flashinfer"].split(".")[:2]))
     compiled = {dtype: facts.of_type(dtype) for dtype in TYPES}
     points = []
-    assert target.launches
+    assert target.rules.launches
     for point in sweep.points(target, blocks):
         timing, known = _timing(target, point, gpu), compiled[point.params["dtype"]]
         host = Host(gpu, cast(tuple[int, int], version), _registers(known))
         found, lost = (
-            _kernels(target.launches, point, host, gpu, known)
+            _kernels(target.rules.launches, point, host, gpu, known)
             if timing["status"] == "ok"
             else ([], [])
         )
@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> None:
     if gpu.compute_capability != compiled:
         raise UsageError(f"{args.facts} is of {compiled}, {args.gpu} has {gpu.compute_capability}")
     for target in targets:
-        if target.launches:
+        if target.rules.launches:
             found = results(target, blocks[target.name], facts, gpu)
             write_json(args.out / f"{target.name}_results.json", found, levels=3)
     machine = {

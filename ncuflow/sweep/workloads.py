@@ -164,7 +164,7 @@ def _named(name: str, entry: Entry) -> Callable[[], Case]:
 def _taken(entry: Entry) -> tuple[Target, Block]:
     """The first target that takes a case, and the block that it reads from it. Raises RefusedError where none does."""
     for target in sorted(known().values(), key=lambda target: target.generic):
-        block = target.takes(entry)
+        block = target.workload.takes(entry)
         if block is not None:
             return target, block
     raise RefusedError(f"no target measures this {entry.noun}")

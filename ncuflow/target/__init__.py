@@ -1,1 +1,1 @@
-"""What targets are made of: the contract, launches, inputs, references, pages of a KV cache."""
+"""What targets are made of: the contract, launches and their rules, inputs, references, pages of a KV cache."""

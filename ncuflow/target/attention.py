@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ncuflow.target.launch import FP8, Params, torch_dtype
+from ncuflow.target.dtypes import FP8, torch_dtype
+from ncuflow.target.launch import Params
 
 SOFT_CAPS, WINDOWS = (0, 30), (0, 1024, 4096)
 # By the backend (``Target.silences``): of fa3's prefill kernels nsys 2023.4 records none, and none of what follows them.

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,8 +19,9 @@ from typing import Any, Literal, NamedTuple
 from ncuflow.expression import holds, names
 from ncuflow.io import resource
 from ncuflow.target.launch import GpuFacts, Launch, Params, skip_reason
-from ncuflow.target.rules import CuteKernel, LaunchRule, SplitRule
-from ncuflow.target.workload import Block, Entry
+from ncuflow.target.rules import Rules
+from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.workload import Workload
 
 FOLDERS = "NCUFLOW_TARGETS"  # the environment variable with further folders, separated as in PATH
 _DECLARES = re.compile(r"^TARGET\s*(:.*)?=", re.MULTILINE)
@@ -32,29 +33,6 @@ class Work(NamedTuple):
     flops: int
     bytes: int
     convention: str
-
-
-class Symbol(NamedTuple):
-    """A kernel or function, and its header below ``include/flashinfer``; "" where FlashInfer has none."""
-
-    name: str
-    header: str
-
-
-@dataclass(frozen=True)
-class Jit:
-    """A JIT module whose compilation is measured.
-
-    getter: FlashInfer's cached function that returns it, "module:function"; arguments: those of the
-    getter, from the parameters; params: where the module needs others than the target's defaults;
-    environ: variables without which FlashInfer would take another way.
-    """
-
-    name: str
-    getter: str
-    arguments: Callable[[Params], Sequence[Any]] = lambda p: ()
-    params: Mapping[str, Any] = field(default_factory=dict)
-    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -171,64 +149,47 @@ class Opportunity:
 class Target:
     """One kernel target; ``docs/adding-a-target.md`` says what the pipeline does with each part.
 
+    What every target has:
     id         format of a point's id after "name/", or a function that makes it
-    generate   JIT modules (JitSpec) of a point; the JIT generator of ``api``, called alone, unless given
-    cute       the kernel that FlashInfer has CuTe DSL compile for a point on a compute capability
-    described  a kernel's name for people, where its template arguments do not tell it
-    launches   the launches of a point on a GPU that need not be there
-    splits     what the scheduler of a kernel that splits the KV cache looks at
-    takes      a block of one point, of a case of a workload that it measures; None of any other
-    listed     of a target that stands for many APIs: (name, function, why it cannot be tried) of each, where this is
-               the GPU; takes what no other target does
+
+    What points it has, and where:
+    small      the sizes of a launch that only has to run
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
     silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
                None where FlashInfer or the machine decides, and those are traced between
     memory     bytes that a point takes on the GPU; its work's unless given
     written    of its work's bytes, those that its kernels write, or read again after that: L2 may keep them from DRAM
-    small      the sizes of a launch that only has to run
+
+    On its page:
+    heading    the guide's; the title unless given
     order      where the target stands on pages; equal ones by name
-    templates  parameter names, by kernel, that FlashInfer's headers do not tell
-    meanings   of its kernels' template parameters; "kernel.parameter" where two kernels disagree
-    computed   what headers compute of template arguments: name -> its meaning, and the value from the whole
-               numbers among the arguments, by parameter; a KeyError is another kernel
-    apart      by kernel, the template parameter by which its instances wait for different things
     about      the text of its module; set, as ``file`` is, when the file is read
     """
 
     name: str
     title: str
-    heading: str = ""
     parameters: Params
-    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     id: str | Callable[[Params], str]
     work: Callable[[Params], Work]
     prepare: Callable[..., Launch]
-    generate: Callable[[Params], list[Any]] | None = None
-    cute: Callable[[Params, str], CuteKernel | None] | None = None
-    described: Callable[[str], str | None] = lambda kernel: None
-    launches: LaunchRule | None = None
-    splits: SplitRule = lambda p, kernel, argument: None
-    takes: Callable[[Entry], Block | None] = lambda entry: None
-    listed: Callable[[GpuFacts | None], Iterator[tuple[str, str, str | None]]] | None = None
+
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    small: Params = field(default_factory=dict)
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
     silences: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None
     written: Callable[[Params], int] | None = None
-    small: Params = field(default_factory=dict)
-    kernels: tuple[Symbol, ...] = ()
-    functions: tuple[Symbol, ...] = ()
-    api: Mapping[str, str] = field(default_factory=dict)
-    sources: tuple[str, ...] = ()
-    jit: tuple[Jit, ...] = ()
+
+    build: Build = field(default_factory=Build)
+    source: Source = field(default_factory=Source)
+    rules: Rules = field(default_factory=Rules)
+    workload: Workload = field(default_factory=Workload)
+
     prices: tuple[Choice, ...] = ()
-    opportunities: tuple[Opportunity, ...] = ()
     knobs: tuple[Knob, ...] = ()
-    templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    meanings: Mapping[str, str] = field(default_factory=dict)
-    computed: Mapping[str, tuple[str, Callable[[Mapping[str, int]], int]]] = field(
-        default_factory=dict
-    )
-    apart: Mapping[str, str] = field(default_factory=dict)
+    opportunities: tuple[Opportunity, ...] = ()
+
+    heading: str = ""
     order: int = 99
     about: str = ""
     file: Path = Path()
@@ -244,7 +205,7 @@ class Target:
     @property
     def generic(self) -> bool:
         """Whether it stands for many APIs, and takes those that no other target does."""
-        return self.listed is not None
+        return self.workload.listed is not None
 
     def skip(self, p: Params, gpu: GpuFacts) -> str | None:
         """Why this GPU cannot run the point; None if it can."""
@@ -253,11 +214,11 @@ class Target:
 
     def modules(self, p: Params) -> list[Any]:
         """JIT modules of the point; needs FlashInfer and an arch list, but no GPU."""
-        if self.generate:
-            return self.generate(p)
-        if "jit" not in self.api:
+        if self.build.generate:
+            return self.build.generate(p)
+        if "jit" not in self.source.api:
             return []
-        module, _, name = self.api["jit"].rpartition(".")
+        module, _, name = self.source.api["jit"].rpartition(".")
         return [getattr(importlib.import_module(module), name)()]
 
 
@@ -279,7 +240,9 @@ def load(name: str) -> Target:
 
 def jit_modules() -> dict[str, tuple[Target, Jit]]:
     """The JIT modules that the targets declare, by name, with their targets."""
-    return {module.name: (target, module) for target in known().values() for module in target.jit}
+    return {
+        module.name: (target, module) for target in known().values() for module in target.build.jit
+    }
 
 
 def folders() -> list[Path]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import ceil
 
-from ncuflow.target.launch import ITEMSIZE, Params
+from ncuflow.target.dtypes import ITEMSIZE
+from ncuflow.target.launch import Params
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, SplitKv
 
 NO_POSITIONS = "(flashinfer::PosEncodingMode)0"

@@ -12,17 +12,7 @@ Tensor = Any  # torch.Tensor; torch is not imported here
 Params = dict[str, Any]
 GpuFacts = dict[str, Any]
 
-DTYPES = {"f16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
-ITEMSIZE = {"f16": 2, "bf16": 2}  # of the types that every target takes
 MOST = 2**31 - 1  # of a parameter that is a number: FlashInfer's indices have 32 bits
-FP8 = "fp8"  # a byte: e4m3, a sign, 4 bits of exponent and 3 of mantissa
-KV = ("same", FP8)  # what a KV cache holds: elements of the queries' type, or of 8 bits
-
-# Relative L2 error allowed against the float32 reference. Rounding an output to fp16 (11 bits)
-# costs 3e-4 and to bf16 (8 bits) 2e-3; attention rounds its probabilities once more. A dropped KV
-# token, a wrong mask or a wrong page costs percents, so these limits sit well between the two.
-TOLERANCE = {"f16": 5e-3, "bf16": 2e-2}
-
 MEMORY_SHARE = 0.85  # of the GPU's memory that a point may ask for
 REFERENCE_BYTES = 2 << 30  # room for the float32 reference and the L2 flush buffer
 
@@ -57,13 +47,6 @@ class Launch:
     reset: Callable[[], None] | None = None
     info: dict[str, Any] = field(default_factory=dict)
     work: dict[str, Any] | None = None
-
-
-def torch_dtype(name: str) -> Any:
-    """torch.float16 for "f16", torch.bfloat16 for "bf16", torch.float8_e4m3fn for "fp8"."""
-    import torch
-
-    return getattr(torch, DTYPES[name])
 
 
 class Written(tuple[str, ...]):

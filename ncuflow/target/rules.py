@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from ncuflow.target.launch import Params
 
@@ -123,14 +123,15 @@ class SplitKv:
 SplitRule = Callable[[Params, str, Callable[[str], str | None]], SplitKv | None]
 
 
-class CuteKernel(NamedTuple):
-    """A kernel that FlashInfer writes in CuTe DSL, which no nvcc compiles.
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """FlashInfer's host code, written out again.
 
-    module: what its facts are filed under; source: what tells it from others there; function:
-    FlashInfer's, which compiles it, "module:function"; arguments: its arguments before the SM version.
+    launches   the launches of a point on a GPU that need not be there
+    splits     what the scheduler of a kernel that splits the KV cache looks at
+    described  a kernel's name for people, where its template arguments do not tell it
     """
 
-    module: str
-    source: str
-    function: str
-    arguments: tuple[Any, ...]
+    launches: LaunchRule | None = None
+    splits: SplitRule = lambda p, kernel, argument: None
+    described: Callable[[str], str | None] = lambda kernel: None

@@ -1,17 +1,18 @@
 """A case of somebody's workload, as targets read it: a line of FlashInfer's benchmarks, or a definition of its traces.
 
-A target takes the cases that it can measure (``Target.takes``), and hands back a block of one point. What the
+A target takes the cases that it can measure (``Workload.takes``), and hands back a block of one point. What the
 cases of several targets have in common is read here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, ClassVar
 
-from ncuflow.target.launch import DTYPES, ITEMSIZE, MOST
+from ncuflow.target.dtypes import DTYPES, ITEMSIZE
+from ncuflow.target.launch import MOST, GpuFacts
 
 Block = dict[str, Any]
 ELEMENTS = {DTYPES[ours]: ours for ours in ITEMSIZE}
@@ -153,6 +154,19 @@ class Definition:
 
 
 Entry = Routine | Definition
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What of somebody's workload a target measures.
+
+    takes   a block of one point, of a case that it measures; None of any other
+    listed  of a target that stands for many APIs: (name, function, why it cannot be tried) of each, where this is
+            the GPU; it takes what no other target does
+    """
+
+    takes: Callable[[Entry], Block | None] = lambda entry: None
+    listed: Callable[[GpuFacts | None], Iterator[tuple[str, str, str | None]]] | None = None
 
 
 def uniform(batch: int, longest: int) -> str:

@@ -213,7 +213,7 @@ def _names(kernels: Value) -> list[Value]:
 def _from(target: str, kernel: Value) -> str:
     """A kernel's name with FlashInfer's header that it comes from, where its target knows it, or else another."""
     own = sorted(known().values(), key=lambda one: one.name != target)
-    symbols = (symbol for one in own for symbol in one.kernels)
+    symbols = (symbol for one in own for symbol in one.source.kernels)
     header = next((symbol.header for symbol in symbols if symbol.name == kernel), None)
     return f"`{kernel}`" + (f" ({header})" if header else "")
 

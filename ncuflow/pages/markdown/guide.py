@@ -91,7 +91,7 @@ def chapter(results: Results, index: Any) -> Context:
     target, names = known().get(name), Decoder((index or {}).get("templates"))
     points = [p for p in results["points"] if p["status"] == "ok"]
     choices = guide_choices.shown_choices(results)
-    own = [kernel.name for kernel in target.kernels] if target else []
+    own = [kernel.name for kernel in target.source.kernels] if target else []
     return {
         "about": target.about if target else "",
         "prose": prose(name),

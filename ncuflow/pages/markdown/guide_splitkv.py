@@ -35,7 +35,7 @@ def _row(target: Target, point: Point, sm_count: int | None, names: Decoder) -> 
     if main is None or sm_count is None or not main["grid_size"]:
         return None
     decoded = names.decode(main["demangled"] or main["name"])
-    split = target.splits(target.completed(point["params"]), decoded.name, decoded.value)
+    split = target.rules.splits(target.completed(point["params"]), decoded.name, decoded.value)
     limit = occupancy_limit(main["metrics"])
     fits = limit.blocks if limit else None
     if split is None or not (sm_blocks := split.sm_blocks or fits):

@@ -41,7 +41,11 @@ def trees(points: list[Point], deep: list[Kernel]) -> list[Context]:
 def _kind(kernel: Kernel) -> str:
     """Kernels that differ in what they wait for: by name, and by what their target tells them apart."""
     found = decode(kernel["demangled"] or kernel["name"])
-    told = [target.apart[found.name] for target in known().values() if found.name in target.apart]
+    told = [
+        target.source.apart[found.name]
+        for target in known().values()
+        if found.name in target.source.apart
+    ]
     return " ".join([found.name, *(found.value(parameter) or "" for parameter in told)])
 
 

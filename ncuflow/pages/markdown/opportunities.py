@@ -10,7 +10,7 @@ from ncuflow.findings.choices import STEP, Price, summary
 from ncuflow.findings.opportunities import LOST, Found, found, said
 from ncuflow.model import Results
 from ncuflow.pages import Context
-from ncuflow.target.contract import Symbol
+from ncuflow.target.source import Symbol
 
 
 def rows(results: Results, index: Any) -> list[Context]:
