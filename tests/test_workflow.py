@@ -80,9 +80,9 @@ def test_an_edited_page_template_renders_the_pages_over_all_targets_alone(change
     assert changed.planned("all", *RECORDED) == ["pages", "html", "all"]
 
 
-def test_an_edited_target_template_renders_the_target_pages_alone(changed):
+def test_an_edited_target_template_renders_the_target_pages_and_what_shows_them(changed):
     _append(changed.folder / "templates/target.md.j2", "\nOne line more.\n")
-    assert set(changed.planned("all", *RECORDED)) == {"target_page", "all"}
+    assert set(changed.planned("all", *RECORDED)) == {"target_page", "html", "all"}
 
 
 def test_an_edited_parser_reads_every_target_again(changed):

@@ -113,6 +113,7 @@ rule hotlines:
     input:
         results=RESULTS,
         source_index=captured("source_index.json"),
+        listings=RUNNING.listings(),
         code=closure.of("hotlines"),
     output:
         f"{OUT}/results/hotlines.json",
