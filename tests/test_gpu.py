@@ -317,7 +317,7 @@ def test_what_the_driver_reaches_torch_reaches_too(device: Any, driver: Driver) 
     assert ours.keys() == theirs.keys()
     for name in ours:
         mine, other = (
-            timing.bursts(clock, run, 15, 3)[0]["median"]
+            timing.bursts(clock, run, 15, 3)[0].median
             for clock, run in ((driver, ours[name].run), (device, theirs[name]))
         )
         print(f"{name}: driver {mine:.1f} µs, torch {other:.1f} µs")

@@ -56,6 +56,13 @@ def test_a_mistake_of_the_program_leaves_its_traceback(
     assert "AssertionError: a mistake" in (tmp_path / "log").read_text()
 
 
+def test_a_missing_package_is_a_line_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(jobs.USED, "docs", "nowhere_to_be_found")
+    with pytest.raises(RuntimeError, match="No module named 'nowhere_to_be_found'"):
+        in_pool(tmp_path / "log", "docs")
+    assert (tmp_path / "log").read_text() == "error: No module named 'nowhere_to_be_found'\n"
+
+
 def test_many_at_once_do_not_wait_for_each_other(tmp_path: Path):
     evidence = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
     with ThreadPoolExecutor(8) as pool:

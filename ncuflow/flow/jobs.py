@@ -38,8 +38,12 @@ def run(log: str, name: str, *given: Value, **options: Value) -> None:
     start = Thread(target=child.start)
     with _importing:
         used = [module for word, module in USED.items() if word in words]
-        for module in (*LATE, *used, cli.COMMANDS[name][0]):
-            import_module(module)
+        try:
+            for module in (*LATE, *used, cli.COMMANDS[name][0]):
+                import_module(module)
+        except ImportError as error:
+            Path(log).write_text(f"error: {error}\n", encoding="utf-8")
+            raise RuntimeError(f"ncuflow {name}: {error}") from error
         # What is here is no garbage: each collection would go through all of it, and copy what a child shares.
         gc.freeze()
         start.start()
