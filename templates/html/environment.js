@@ -17,10 +17,7 @@ export function environment(evidence) {
           null,
           table(
             ["", "version"],
-            Object.entries(evidence.software).map(([key, name]) => [
-              name,
-              side.provenance[key] ?? "–",
-            ]),
+            Object.entries(evidence.main.software).map(([key, name]) => [name, side.provenance[key] ?? "–"]),
             "Software",
           ),
         ),
