@@ -605,6 +605,49 @@ def test_a_telephone_shows_it_without_scrolling_sideways(browser, report, fragme
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+# Of each table that is shown: its columns of sentences, words that stand on two lines, and whether it is cut off.
+TABLES = r"""() => [...document.querySelectorAll("main table.plain, .prose table")].filter((t) => t.offsetWidth).map((table) => {
+  const columns = new Map(), broken = [];
+  for (const cell of table.querySelectorAll("tbody td")) {
+    const found = columns.get(cell.cellIndex) ?? [0, 0];
+    columns.set(cell.cellIndex, [Math.max(found[0], cell.innerText.length), cell.offsetWidth]);
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode())
+      for (const word of texts.currentNode.data.matchAll(/[A-Za-z]{2,}/g)) {
+        const range = document.createRange();
+        range.setStart(texts.currentNode, word.index);
+        range.setEnd(texts.currentNode, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) broken.push(word[0]);
+      }
+  }
+  const frame = table.closest(".scroll");
+  const cut = table.offsetWidth > frame.clientWidth + 1 && getComputedStyle(frame).overflowX !== "auto";
+  return {columns: [...columns.values()], broken, cut};
+})"""
+GUIDE = [f"guide?page={name}" for name in ("kernel-dev-guide", "prefill", "decode", "final-report")]
+
+
+@pytest.mark.parametrize("width", [1440, 1142, 390])
+@pytest.mark.parametrize("view", [*GUIDE, "choices", "claims", "environment"])
+def test_a_table_can_be_read_at_any_width(browser, report, view, width):
+    page = browser.open(report, f"#/{view}", size=(width, 900))
+    page.wait_for_selector("main > *")
+    found = page.evaluate(TABLES)
+    assert found or view == "claims"
+    assert [word for table in found for word in table["broken"]] == []
+    assert not any(table["cut"] for table in found)
+    narrow = [c for table in found for c in table["columns"] if c[0] >= 60 and c[1] < 200]
+    assert narrow == [], "a sentence in a column of few letters"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_what_won_is_advised_before_what_nobody_tried(browser, report):
+    page = browser.open(report, "#/choices")
+    titles = texts(page.locator("main h2"))
+    groups = ["Tried, and faster", "Not tried", "Tried, and not faster"]
+    assert [title for title in titles if title in groups] == groups
+
+
 def test_paper_has_all_rows(browser, report, points):
     page = browser.open(report, "#/points")
     page.emulate_media(media="print")

@@ -61,6 +61,31 @@ export function breakable(text) {
     .flatMap((part) => [part, document.createElement("wbr")]);
 }
 
+/** Let code break after the marks within it, and nowhere else. */
+export function softened(element) {
+  for (const code of element.querySelectorAll("code")) {
+    const pieces = code.textContent.split(/(?<=[_/,(=])(?=\w)/);
+    if (pieces.length > 1 && !code.closest("pre"))
+      code.replaceChildren(...pieces.flatMap((part, at) => (at ? [document.createElement("wbr"), part] : [part])));
+  }
+}
+
+// Characters of a column's longest cell from which on it is text, and a sentence: style.css has their least widths.
+const TEXT = 18;
+const SENTENCE = 60;
+
+/** Give each column of a table the least width that its text needs to be read. */
+export function readable(table) {
+  const longest = [];
+  const cells = [...table.rows].filter((row) => row.closest("tbody")).flatMap((row) => [...row.cells]);
+  for (const cell of cells) longest[cell.cellIndex] = Math.max(longest[cell.cellIndex] ?? 0, cell.textContent.length);
+  for (const cell of cells) {
+    const most = longest[cell.cellIndex];
+    cell.classList.add(most >= SENTENCE ? "sentence" : most >= TEXT ? "text" : "short");
+  }
+  return table;
+}
+
 /** A labelled choice between few values, as buttons of which one is pressed. */
 export function switcher(label, values, chosen, onchoose) {
   const buttons = values.map(([value, text, title]) =>
@@ -92,33 +117,25 @@ export function section(title, note, ...children) {
 /** A plain table. heads: text, or [text, "number"]; rows: lists of cells. */
 export function table(heads, rows, caption) {
   const numeric = heads.map((head) => Array.isArray(head));
-  return h(
-    "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+  const head = heads.map((text, at) => h("th", { scope: "col", class: numeric[at] && "number" }, text));
+  const body = rows.map((row) =>
     h(
-      "table",
-      { class: "plain" },
-      h("caption", { class: "hidden" }, caption),
-      h(
-        "thead",
-        null,
-        h(
-          "tr",
-          null,
-          heads.map((head, at) => h("th", { scope: "col", class: numeric[at] && "number" }, head)),
-        ),
-      ),
-      h(
-        "tbody",
-        null,
-        rows.map((row) =>
-          h(
-            "tr",
-            null,
-            row.map((cell, at) => h("td", { class: numeric[at] && "number" }, cell)),
-          ),
-        ),
-      ),
+      "tr",
+      null,
+      row.map((cell, at) => h("td", { class: numeric[at] && "number" }, cell)),
     ),
   );
+  const shown = h(
+    "table",
+    { class: "plain" },
+    h("caption", { class: "hidden" }, caption),
+    h("thead", null, h("tr", null, head)),
+    h("tbody", null, body),
+  );
+  return framed(readable(shown), caption);
+}
+
+/** A frame in which what is wider scrolls. */
+export function framed(wide, name) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, wide);
 }

@@ -1,7 +1,7 @@
 /** Guide: the prose of the Markdown pages. */
 
 import { block, has } from "./block.js";
-import { fill, h, picker } from "./dom.js";
+import { fill, framed, h, picker, readable, softened } from "./dom.js";
 import { href, keep } from "./state.js";
 
 const DEEPEST = 3; // heading level that the contents list
@@ -51,10 +51,11 @@ function prose(page) {
   const article = h("article", { class: "prose" });
   article.innerHTML = page.html;
   for (const found of article.querySelectorAll("table")) {
-    const frame = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" });
-    found.replaceWith(frame);
-    frame.append(found);
+    const place = document.createComment("");
+    found.replaceWith(place);
+    place.replaceWith(framed(readable(found), "Table"));
   }
+  softened(article);
   for (const code of article.querySelectorAll("pre")) code.tabIndex = 0;
   for (const link of article.querySelectorAll('a[href^="http"]')) {
     link.target = "_blank";
