@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from conftest import DEFAULT, ROOT
 
 from ncuflow.compare import verdict
+from ncuflow.findings import limiter
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.results import read
 from ncuflow.format import number
@@ -162,6 +164,43 @@ def test_the_overview_has_a_row_per_kernel_and_leads_to_its_points(browser, repo
     rows.nth(1).locator("th a").click()
     page.wait_for_selector('main[data-view="points"]')
     assert page.input_value("[data-filter]") == "target=decode"
+
+
+def test_a_sweep_is_a_few_lines_that_are_named(browser, report):
+    page = browser.open(report)
+    prefill = page.locator('tr[data-target="prefill"] .sparked')
+    drawn = prefill.locator("svg[role=img] path")
+    named = texts(prefill.locator(".lines > span"))
+    assert len(named) == drawn.and_(page.locator(":not(.faint)")).count() == 3
+    assert drawn.and_(page.locator(".faint")).count() > 3
+    assert len(set(named)) == 3
+    assert {name.split(",")[0] for name in named} == {"fa2", "fa3"}
+    dashes = [
+        path.get_attribute("stroke-dasharray") for path in prefill.locator(".lines path").all()
+    ]
+    assert len(set(dashes)) == 3, "told apart without colours too"
+
+
+def test_verdicts_are_in_the_words_of_the_limiter(browser, report, finished):
+    page = browser.open(report)
+    for target in ("prefill", "decode", "rmsnorm", "rope", "merge_state"):
+        rows = rows_of(finished, target)
+        shown = page.locator(f'tr[data-target="{target}"]')
+        kinds = Counter(limiter.kind(row) for row in rows.values()).most_common()
+        said = texts(shown.locator(".shares li"))
+        assert [int(one.split()[0]) for one in said[:4]] == [count for _, count in kinds[:4]]
+        assert set(said[:4]) <= {f"{count} {words}" for words, count in kinds}
+        best = rows[f"{target}/{shown.locator('a.id').text_content()}"]
+        assert shown.locator(".limited").inner_text() == limiter.words(best)
+    page = browser.open(report, "#/points?q=target%3Dprefill&cols=limits,limited_by")
+    for row in page.locator("table.grid tbody tr[aria-rowindex]").all():
+        _, point, *told = texts(row.locator("th, td"))
+        found = rows_of(finished, "prefill")[point]
+        assert told == [limiter.kind(found), limiter.words(found)]
+
+
+def rows_of(finished: Any, target: str) -> dict[str, Any]:
+    return {row["point"]: row for row in read(finished.outputs / "tables" / target, "measurements")}
 
 
 def test_a_series_of_the_roofline_stands_alone_and_short_points_go(browser, report):

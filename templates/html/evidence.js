@@ -93,6 +93,7 @@ function columnsOf(points, declared) {
     add(name, values, { kind: numeric ? "float" : "text", group: "parameter", label: name, formula: "parameter of the point" });
   }
   add("limiter", points.limiter, { kind: "text", group: "verdict", formula: "what limits the point: a unit or a wait" });
+  add("limits", points.limits, { kind: "text", group: "verdict", formula: "the verdict without its figures" });
   add("limited_by", points.limited_by, { kind: "text", group: "verdict", formula: "the same with its figures" });
   for (const column of declared) {
     if (all.has(column.name)) continue;

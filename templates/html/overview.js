@@ -82,9 +82,9 @@ function row(evidence, side, target, signs, kinds) {
     at === undefined ? "–" : `${number(side.value(rate, at))} ${unit}`,
     meter(share),
     at === undefined ? "–" : h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, breakable(side.short(at))),
-    at === undefined ? "–" : [limitedBy(side, at, signs), h("div", { class: "note small" }, side.points.limited_by[at])],
+    at === undefined ? "–" : limitedBy(side, at, signs),
     spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate)) ?? "–",
-    shares(side, places, signs),
+    shares(side, target, places, signs),
     best(target),
   ];
   return h(
@@ -106,19 +106,21 @@ function meter(share) {
   );
 }
 
-/** How many points each limiter bounds, as a bar of its signs' colours with their counts. */
-function shares(side, places, signs) {
-  const counts = d3.sort(
-    d3.rollup(
-      places,
-      (found) => found.length,
-      (at) => side.points.limiter[at] ?? "unknown",
-    ),
-    ([, count]) => -count,
+const VERDICTS = 4; // of a row: the rest is a press away
+
+/** How many points have each verdict, with the sign of its limiter. */
+function shares(side, target, places, signs) {
+  const found = d3.sort(
+    d3.group(places, (at) => side.points.limits[at]),
+    ([, those]) => -those.length,
   );
+  const more = found.length - VERDICTS;
   return h(
     "ul",
     { class: "shares" },
-    counts.map(([name, count]) => h("li", null, signs.mark(name), `${count} ${side.limiterName(name)}`)),
+    found
+      .slice(0, VERDICTS)
+      .map(([words, [at, ...others]]) => h("li", null, signs.mark(side.points.limiter[at] ?? "unknown"), `${1 + others.length} ${words}`)),
+    more > 0 && h("li", null, h("a", { href: href("points", { q: `target=${target.name}`, by: "limits" }) }, `${more} more`)),
   );
 }

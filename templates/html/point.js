@@ -92,7 +92,7 @@ function tiles({ side, at, n }) {
     ["cold time", n("time_cold_us", micro(side.value("time_cold_us", at)))],
     ["rate", n(rate, `${number(side.value(rate, at))} ${unit}`)],
     ["of the measured peak", n(fraction, percent(side.value(fraction, at)))],
-    ["limited by", [limitedBy(side, at, limiterSigns(side)), h("div", { class: "note small" }, side.points.limited_by[at])]],
+    ["limited by", limitedBy(side, at, limiterSigns(side))],
     ["schedulers issue in", n("issue_active", percent(side.value("issue_active", at)))],
     ["occupancy", n("achieved_occupancy_pct", `${inColumn(side.value("achieved_occupancy_pct", at), "%")} %`)],
     ["top stall", n("top_stall", `${side.value("top_stall", at) ?? "–"} ${percent(side.value("top_stall_share", at))}`)],

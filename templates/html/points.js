@@ -16,7 +16,7 @@ const USUAL = [
   "gbs",
   "tflops_fraction_measured",
   "gbs_fraction_measured",
-  "limiter",
+  "limits",
   "issue_active",
   "achieved_occupancy_pct",
   "top_stall",
@@ -73,6 +73,7 @@ export function points(evidence, params) {
   const groups = [
     ["", "none"],
     ["target", "kernel"],
+    ["limits", "verdict"],
     ["limiter", "limiter"],
     ...Object.keys(side.points.params).map((name) => [name, name]),
   ];
@@ -163,7 +164,7 @@ function groupHead(side, by, value, places, chosen) {
     const axis = side.byTarget.get(target).axis;
     const column = numeric || side.rateOf(target).rate;
     const drawn = spark(`${target}: ${side.columns.get(column).label} over ${axis}`, sweeps(side, found, axis, column));
-    return drawn && h("span", { class: "sparked" }, `${target} `, drawn);
+    return drawn && h("span", { class: "series" }, `${target} `, drawn);
   });
   return h(
     "span",
@@ -208,8 +209,8 @@ function columnsOf(view) {
 function columnOf(side, name, signs) {
   const column = side.columns.get(name);
   const numeric = column.kind !== "text";
-  const named = name === "limiter" ? (value) => value && `   ${side.limiterName(value)}` : (value) => value;
-  const text = ({ at }) => inColumn(named(column.values[at]), column.unit);
+  const verdict = name === "limits";
+  const text = ({ at }) => (verdict ? `   ${column.values[at]}` : inColumn(column.values[at], column.unit));
   const struck = ({ at }) => (side.points.struck[at].includes(name) ? h("s", { title: "cannot be true" }, text({ at })) : text({ at }));
   return {
     key: name,
@@ -218,7 +219,7 @@ function columnOf(side, name, signs) {
     number: numeric,
     title: `${name}: ${column.formula}`,
     text,
-    node: name === "limiter" ? ({ at }) => limitedBy(side, at, signs) : struck,
+    node: verdict ? ({ at }) => limitedBy(side, at, signs, name) : struck,
   };
 }
 

@@ -34,11 +34,6 @@ export class Signs {
       s("path", { d: d3.symbol(symbol, 70)(), style: `fill:${this.colour(name)};stroke:${this.colour(name)}` }),
     );
   }
-
-  /** The sign with its name. */
-  chip(name, text = name) {
-    return h("span", { class: "chip" }, this.mark(name), text);
-  }
 }
 
 function shapeName(shape) {
@@ -56,8 +51,8 @@ export function targetSigns(side) {
   return new Signs(side.targets.map((target) => target.name));
 }
 
-/** What limits a point, with its sign; the figures behind it as its title. */
-export function limitedBy(side, at, signs) {
+/** What limits a point, with the sign of its limiter; words: ``limited_by`` or, without figures, ``limits``. */
+export function limitedBy(side, at, signs, words = "limited_by") {
   const name = side.points.limiter[at];
-  return name ? h("span", { title: side.points.limited_by[at] }, signs.chip(name, side.limiterName(name))) : "–";
+  return h("span", { class: "limited", title: side.points.limited_by[at] }, name && signs.mark(name), side.points[words][at]);
 }

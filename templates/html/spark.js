@@ -1,44 +1,89 @@
 /** Sparklines: the shape of a series along its sweep, in the room of a word. */
 
-import { s } from "./dom.js";
+import { h, s } from "./dom.js";
 
-const WIDTH = 120;
-const HEIGHT = 20;
+const WIDTH = 130;
+const HEIGHT = 30;
+const DRAWN = 3; // lines that an eye follows; the others are their ground
+const DASHES = [null, "5 2", "2 2"];
 
-/** One line per series of [x, y] with known y, x by order or logarithm; name: what it shows. */
-export function spark(name, series) {
-  const known = series.map((line) => line.filter(([, y]) => y !== null)).filter((line) => line.length > 1);
+/** The lines of `sweeps`: the first few in full and named below, the others faint; name: what they show. */
+export function spark(name, lines) {
+  const known = lines.map((one) => ({ ...one, line: one.line.filter(([, y]) => y !== null) })).filter(({ line }) => line.length > 1);
   if (!known.length) return null;
-  const xs = known.flat().map(([x]) => x);
+  const ordered = d3.sort(
+    known,
+    ({ line }) => -line.length,
+    ({ line }) => -d3.max(line, ([, v]) => v),
+  );
+  const [drawn, faint] = [ordered.slice(0, DRAWN), ordered.slice(DRAWN)];
+  const all = known.flatMap(({ line }) => line);
+  const xs = all.map(([x]) => x);
   const x = (xs.every((v) => typeof v === "number" && v > 0) ? d3.scaleLog() : d3.scalePoint())
     .domain(typeof xs[0] === "number" ? d3.extent(xs) : [...new Set(xs)])
     .range([3, WIDTH - 3]);
-  const y = d3.scaleLinear([0, d3.max(known.flat(), ([, v]) => v)], [HEIGHT - 2, 3]);
-  const line = d3.line(
+  const y = d3.scaleLinear([0, d3.max(all, ([, v]) => v)], [HEIGHT - 2, 3]);
+  const path = d3.line(
     ([a]) => x(a),
     ([, b]) => y(b),
   );
-  const best = d3.greatest(known.flat(), ([, v]) => v);
-  return s(
-    "svg",
-    { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": name },
-    s("title", null, name),
-    known.map((points) => s("path", { d: line(points) })),
-    s("circle", { cx: x(best[0]), cy: y(best[1]), r: 2.2 }),
+  const best = d3.greatest(all, ([, v]) => v);
+  const names = namesOf(drawn);
+  const label = names.length > 1 ? `${name}: ${names.join("; ")}` : name;
+  return h(
+    "span",
+    { class: "sparked" },
+    s(
+      "svg",
+      { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": label },
+      s("title", null, faint.length ? `${label}; faint: ${faint.length} more` : label),
+      faint.map(({ line }) => s("path", { class: "faint", d: path(line) })),
+      drawn.map(({ line }, at) => s("path", { d: path(line), ...stroke(at) })),
+      s("circle", { cx: x(best[0]), cy: y(best[1]), r: 2.2 }),
+    ),
+    names.length > 1 &&
+      h(
+        "span",
+        { class: "lines" },
+        names.map((one, at) => h("span", null, swatch(at), one)),
+      ),
   );
 }
 
-/** Points of a side as series along a parameter: one per combination of the other parameters. */
+function stroke(at) {
+  return { style: `stroke:var(--c${at})`, "stroke-dasharray": DASHES[at] };
+}
+
+function swatch(at) {
+  return s(
+    "svg",
+    { class: "spark", viewBox: "0 0 18 6", width: 18, height: 6, "aria-hidden": "true" },
+    s("path", { d: "M0 3H18", ...stroke(at) }),
+  );
+}
+
+/** What sets lines apart: the parameters that are not the same in all of them. */
+function namesOf(lines) {
+  const varied = Object.keys(lines[0].params).filter((name) => new Set(lines.map(({ params }) => params[name])).size > 1);
+  return lines.map(({ params }) => varied.map((name) => told(name, params[name])).join(", "));
+}
+
+function told(name, value) {
+  return typeof value === "string" ? value : `${name} ${value ?? "–"}`;
+}
+
+/** Points of a side as series along a parameter, one per combination of the others: [{params, line: [[x, y]]}]. */
 export function sweeps(side, places, axis, column) {
   const names = Object.keys(side.points.params).filter((name) => name !== axis);
   const lines = d3.group(places, (at) => names.map((name) => side.points.params[name][at]).join("\u0000"));
   const along = (at) => side.value(axis, at);
-  return [...lines.values()].map((line) =>
-    d3
+  return [...lines.values()].map((line) => ({
+    params: Object.fromEntries(names.map((name) => [name, side.points.params[name][line[0]]])),
+    line: d3
       .sort(
         line.filter((at) => along(at) !== null),
         along,
       )
       .map((at) => [along(at), side.value(column, at)]),
-  );
+  }));
 }

@@ -168,6 +168,7 @@ def points(all_results: Sequence[Results]) -> Block:
         "measurement": columns(rows, (column.name for column in COLUMNS)),
         "limiter": [row["limiter"] for row in rows],
         "limited_by": [limiter.words(row) or form.MISSING for row in rows],
+        "limits": [limiter.kind(row) or form.MISSING for row in rows],
         "instruction": [kinds.get(point["point"]) for _, point in found],
         "work": {
             name: [total(k["metrics"].get(key) for k in point["kernels"]) for _, point in found]
