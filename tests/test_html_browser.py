@@ -403,6 +403,28 @@ def test_a_point_has_all_that_is_known_of_it(browser, report):
     assert page.locator('figure[aria-label="Timeline"] rect').count() >= 2
 
 
+def test_what_many_points_lack_is_said_once(browser, report, finished):
+    rows = rows_of(finished, "prefill")
+    lack = [point for point, row in rows.items() if row["problems"]]
+    why = rows[lack[0]]["problems"]
+    assert len(lack) > 5
+    page = browser.open(report, f"#/point?id={lack[0]}")
+    assert page.locator(".point-head .warning").count() == 0
+    assert why not in page.inner_text("main")
+    mark = page.locator(".point-head a.incomplete")
+    assert mark.inner_text() == "incomplete: trace"
+    mark.click()
+    page.wait_for_selector('main[data-view="environment"]')
+    said = page.locator("#incomplete tbody tr", has_text=why).filter(has_text="Prefill")
+    assert said.count() == 1
+    playwright.expect(page.locator("#incomplete")).to_be_in_viewport()
+    said.locator(f"a:text-is('{len(lack)} of {len(rows)}')").click()
+    page.wait_for_selector(f'tr.group:has-text("{len(lack)} points")')
+    whole = next(point for point in rows if point not in lack)
+    page = browser.open(report, f"#/point?id={whole}")
+    assert page.locator(".point-head a.incomplete").count() == 0
+
+
 def test_the_kernels_of_a_split_are_chosen_between(browser, report):
     page = browser.open(report, "#/point?id=decode%2FB1_L2048_H32_K32_D128_P16_f16_cc")
     options = page.locator('label:has-text("Kernel") option')

@@ -2,8 +2,11 @@
 
 import { away, h, section, table } from "./dom.js";
 import { micro, number, si, unit } from "./format.js";
+import { href } from "./state.js";
 
-export function environment(evidence) {
+export function environment(evidence, params) {
+  const at = params.get("at");
+  if (at) requestAnimationFrame(() => document.getElementById(at)?.scrollIntoView());
   return [...evidence.sides]
     .reverse()
     .map((side) => [
@@ -25,6 +28,7 @@ export function environment(evidence) {
       ceilings(side),
       preflight(side.machine),
       jit(side.jit),
+      incomplete(evidence, side),
       struck(side),
     ])
     .concat([columnsOf(evidence), about()]);
@@ -102,6 +106,38 @@ function jit(found) {
       rows.map((one) => [h("code", null, one.module), seconds(one.cold_s), seconds(one.disk_hit_s), seconds(one.memory_hit_s)]),
       "JIT",
     ),
+  );
+}
+
+/** What points lack, once for all points of a kernel that lack it. */
+function incomplete(evidence, side) {
+  const rows = side.targets.flatMap((target) =>
+    target.incomplete.map(([why, points]) => [
+      target.title,
+      why,
+      h("a", { href: href("points", { q: `target=${target.name}`, by: "problems" }) }, `${points.length} of ${target.total}`),
+      h(
+        "details",
+        null,
+        h("summary", null, "points"),
+        points
+          .map((id) => h("a", { class: "id", href: href("point", { id: evidence.reference(side, side.place.get(id)) }) }, id))
+          .flatMap((link) => [link, " "]),
+      ),
+    ]),
+  );
+  const why = h("a", { href: href("guide", { page: side.targets[0]?.name, at: "not-measured-or-not-wholly" }) }, "the guide");
+  return (
+    rows.length > 0 &&
+    h(
+      "div",
+      { id: "incomplete" },
+      section(
+        "Incomplete points",
+        ["Each lacks what is named here; all else of it stands. Why, as far as it is known: ", why, ", under what was not measured."],
+        table(["kernel", "lacks", ["points"], ""], rows, "Incomplete points"),
+      ),
+    )
   );
 }
 

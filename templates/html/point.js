@@ -62,9 +62,7 @@ function head({ side, at, detail, place }) {
   const id = side.points.id[at];
   const params = Object.entries(side.points.params).filter(([, values]) => values[at] !== null);
   const status = side.points.status[at];
-  const problems = [...(detail.problems[place] ?? []), side.value("problems", at), status !== "ok" && side.points.reason[at]].filter(
-    Boolean,
-  );
+  const problems = detail.problems[place] ?? [];
   return h(
     "header",
     { class: "point-head" },
@@ -82,7 +80,17 @@ function head({ side, at, detail, place }) {
       params.map(([name, values]) => h("li", null, h("span", null, name), h("b", null, String(values[at])))),
     ),
     status !== "ok" && h("p", { class: "warning" }, `${status}: ${side.points.reason[at] ?? "no reason was recorded"}`),
-    problems.length > 0 && h("p", { class: "warning" }, "Incomplete: ", [...new Set(problems)].join("; ")),
+    problems.length > 0 && (status === "ok" ? incomplete(problems) : h("p", { class: "warning" }, problems.join("; "))),
+  );
+}
+
+/** Which tools have less of a point than of others: what it is stands once, in the Environment view. */
+function incomplete(problems) {
+  const tools = [...new Set(problems.map((text) => text.split(":")[0]))].join(", ");
+  return h(
+    "a",
+    { class: "incomplete", href: href("environment", { at: "incomplete" }), title: problems.join("; ") },
+    `incomplete: ${tools}`,
   );
 }
 

@@ -140,7 +140,10 @@ def target_of(results: Results, index: Any) -> Block:
     found = contexts.target_section(results, index)
     best = found["best"]
     return {
-        **{k: found[k] for k in ("name", "title", "base", "total", "good", "ceilings")},
+        **{
+            k: found[k]
+            for k in ("name", "title", "base", "total", "good", "ceilings", "incomplete")
+        },
         "axis": found["axis"].name,
         "rate": found["axis"].rate,
         "best": best and best["id"],
