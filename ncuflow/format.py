@@ -15,7 +15,7 @@ MISSING = "–"
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # Units that stand with a decimal prefix, by the name that the registry has for them.
 PREFIXED = {
-    "byte": "B", "byte/s": "B/s", "hz": "Hz", "FLOP": "FLOP", "FLOP/s": "FLOP/s", "op": "op", "op/s": "op/s",
+    "B": "B", "byte": "B", "byte/s": "B/s", "hz": "Hz", "FLOP": "FLOP", "FLOP/s": "FLOP/s", "op": "op", "op/s": "op/s",
 }  # fmt: skip
 COUNTED = re.compile("[a-z ]{3,}s")  # units that are words in the plural; ms and TFLOPS are none
 LARGE = 1e5  # from here on a count reads better with a prefix
@@ -85,7 +85,9 @@ def quantity(value: Any, unit: str) -> str:
     if unit in ("ns", "µs"):
         return micro(value / 1e3 if unit == "ns" else value)
     plain = "" if unit == "count" else unit
-    return f"{si(value, '').rstrip() if abs(value) >= LARGE else number(value)} {plain}".rstrip()
+    if abs(value) < LARGE:
+        return with_unit(value, plain)
+    return f"{si(value, '').rstrip()} {plain}".rstrip()
 
 
 def short(text: str | None, width: int) -> str:

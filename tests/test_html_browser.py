@@ -17,9 +17,10 @@ from ncuflow.compare import verdict
 from ncuflow.findings import limiter
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.results import read
-from ncuflow.format import number
+from ncuflow.format import micro, number, pct, percent, quantity, si
 from ncuflow.pages.html import page as html
 from ncuflow.pages.html.columns import ShownSide
+from ncuflow.parsers.registry import METRICS
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
@@ -251,7 +252,76 @@ def test_numbers_on_the_page_are_those_of_the_table(browser, report, finished):
     for at, row in enumerate(rows):
         cells = texts(shown.nth(at).locator("th, td"))
         assert cells[1] == row["point"]
-        assert cells[2:] == [number(row[name], 4) for name in columns], row["point"]
+        told = [cell.replace(" ", "") for cell in cells[2:]]
+        wanted = [number(row[name]).replace("\u202f", "").replace("\u00a0", "") for name in columns]
+        assert [cell if cell == "–" else float(cell) for cell in told] == [
+            text if text == "–" else float(text.replace(" ", "")) for text in wanted
+        ], row["point"]
+
+
+# Of each cell of a column that has a point, where it stands; of one that has none, where its last digit ends.
+POINTS = r"""place => [...document.querySelectorAll("table.grid tbody tr[aria-rowindex]")].map((row) => {
+  const cell = row.cells[place], text = cell.firstChild;
+  if (!/\d/.test(cell.textContent)) return null;
+  const at = text.data.indexOf("."), end = text.data.trimEnd().length;
+  const range = document.createRange();
+  range.setStart(text, at < 0 ? end - 1 : at - 1);
+  range.setEnd(text, at < 0 ? end : at);
+  return [text.data.trim(), Math.round(range.getBoundingClientRect().right)];
+}).filter(Boolean)"""
+
+
+def test_numbers_of_a_column_stand_point_under_point(browser, report):
+    names = [
+        "time_cold_us",
+        "gbs",
+        "issue_active",
+        "ai_counted",
+        "tflops_fraction_measured",
+        "grid_size",
+    ]
+    page = browser.open(report, f"#/points?q=target%3Dprefill&cols={','.join(names)}")
+    for place, name in enumerate(names, start=2):
+        cells = page.evaluate(POINTS, place)
+        assert len(cells) > 30
+        assert len({right for _, right in cells}) == 1, name
+        digits = {len(text.replace(".", "").lstrip("0")) for text, _ in cells if "." in text}
+        assert digits <= {3} or name.endswith("fraction_measured"), name
+
+
+def test_the_page_rounds_as_the_markdown_does(browser, report, finished):
+    """format.js and ncuflow/format.py on each value of each table, in its unit."""
+    values = {
+        ("", value) for value in (0.5, 1.5, 2.5, 0.125, 62.25, 1234.5, 99999.5, 1e5, 1e-7, 0, -3.25)
+    }
+    units = {column.name: column.unit for column in BY_NAME.values()}
+    registry = {metric.key: metric.unit for metric in METRICS.values()}
+    for folder in (finished.outputs / "tables").iterdir():
+        for row in read(folder, "measurements"):
+            values |= {(units[k], v) for k, v in row.items() if isinstance(v, int | float)}
+        for row in read(folder, "metrics"):
+            if isinstance(row["value"], int | float):
+                values.add((registry[row["key"]], row["value"]))
+    shown = [(unit, value) for unit, value in sorted(values) if unit != "of 1"]
+    assert len(shown) > 10_000
+    text = (ROOT / "templates/html/format.js").read_text().replace("export ", "")
+    page = browser.open(report)
+    found = page.evaluate(
+        f"""values => {{ {text}
+        return values.map(([name, value]) =>
+          [number(value), quantity(value, name), si(value, "B"), micro(value), percent(value), pct(value, 1)]); }}""",
+        shown,
+    )
+    for (unit, value), told in zip(shown, found, strict=True):
+        wanted = [
+            number(value), quantity(value, unit), si(value, "B"), micro(value), percent(value), pct(value, 1),
+        ]  # fmt: skip
+        assert [plain(one) for one in told] == [plain(one) for one in wanted], (value, unit)
+
+
+def plain(text: str) -> str:
+    """Text in which a space is a space, however wide it is."""
+    return " ".join(text.split())
 
 
 def test_a_number_tells_the_counter_that_it_comes_from(browser, report):

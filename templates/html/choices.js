@@ -2,7 +2,7 @@
 
 import { base, chart, narrow } from "./chart.js";
 import { h, section, table } from "./dom.js";
-import { change, interval, micro, number, percent } from "./format.js";
+import { change, inColumn, interval, number, percent } from "./format.js";
 import { opportunities, rulesSection } from "./opportunities.js";
 import { href } from "./state.js";
 
@@ -27,6 +27,12 @@ function choiceOf(evidence, side, choice) {
   const varied = variedIn(choice.pairs);
   const rows = choice.pairs.map((pair) => ({ ...pair, label: labelOf(pair, varied, choice) }));
   const differ = rows.filter((pair) => pair.verdict === "differs").length;
+  const [first, second] = ["base", "other"].map((side) =>
+    inColumn(
+      rows.map((pair) => pair[side]),
+      "µs",
+    ),
+  );
   const cells = rows.map((pair) => [
     h(
       "a",
@@ -37,8 +43,8 @@ function choiceOf(evidence, side, choice) {
       },
       pair.label,
     ),
-    micro(pair.base),
-    micro(pair.other),
+    first(pair.base),
+    second(pair.other),
     change(pair.change),
     interval(pair),
     percent(pair.floor, 1),
@@ -62,8 +68,7 @@ function choiceOf(evidence, side, choice) {
       table(
         [
           "pair",
-          [choice.called[0]],
-          [choice.called[1]],
+          ...choice.called.map((name) => [`${name}, µs`]),
           ["change"],
           ["interval, with the floor"],
           ["noise floor"],

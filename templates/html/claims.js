@@ -2,7 +2,7 @@
 
 import { block, has } from "./block.js";
 import { fill, h, picker, table } from "./dom.js";
-import { number, percent, unit } from "./format.js";
+import { inColumn, number, percent, unit } from "./format.js";
 import { href, keep } from "./state.js";
 
 const SHAPES = { confirmed: "✓", refuted: "✗", "differs by architecture": "≠", "not testable here": "?" };
@@ -157,7 +157,8 @@ function proof(evidence, side, claim) {
     one.point ? pointLink(evidence, side, one.point) : "–",
     h("code", null, one.report ?? "–"),
   ]);
-  const points = (claim.points ?? []).map((one) => [pointLink(evidence, side, one.point), number(one.value)]);
+  const print = inColumn((claim.points ?? []).map((one) => one.value));
+  const points = (claim.points ?? []).map((one) => [pointLink(evidence, side, one.point), print(one.value)]);
   return [
     h(
       "dl",

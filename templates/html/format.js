@@ -91,6 +91,7 @@ export function micro(value) {
   return value >= 1e4 ? `${number(value / 1e3)}\u00a0ms` : `${number(value)}\u00a0µs`;
 }
 
+const LARGE = 1e5; // from here on a count reads better with a prefix
 const PREFIXED = { byte: "B", "byte/s": "B/s", hz: "Hz", FLOP: "FLOP", "FLOP/s": "FLOP/s", op: "op", "op/s": "op/s", B: "B" };
 
 /** A value in a unit of the tables or of the metric registry, with that unit. */
@@ -100,18 +101,41 @@ export function quantity(value, name) {
   if (name in PREFIXED) return si(value, PREFIXED[name]);
   if (name === "ns") return micro(value / 1e3);
   if (name === "µs") return micro(value);
-  if (name === "%") return pct(value, 1);
   if (name === "of 1" || name === "fraction") return percent(value, 1);
-  return unit(value, name === "count" ? "" : name);
+  const plain = name === "count" ? "" : name;
+  return Math.abs(value) >= LARGE ? `${si(value, "")}\u00a0${plain}`.trimEnd() : unit(value, plain);
 }
 
-/** A value in a column whose head has the unit: one unit for all of its rows. */
-export function inColumn(value, name) {
-  if (value === null || value === undefined) return DASH;
-  if (typeof value !== "number") return String(value);
+/** A value beside which its unit stands: headUnit. */
+export function bare(value, name) {
+  if (typeof value !== "number") return value ?? DASH;
   if (name === "of 1") return fixed(100 * value, 1);
-  if (name === "%") return fixed(value, 1);
-  return number(value, 4);
+  return name === "%" ? fixed(value, 1) : number(value);
+}
+
+const SIGNIFICANT = 3;
+const FIGURE_SPACE = "\u2007"; // as wide as a digit
+const POINT_SPACE = "\u2008"; // as wide as a point
+
+/** How the values of a column are printed: as `bare`, each with all its significant digits, the points under each other. */
+export function inColumn(values, name) {
+  const whole = values.every((value) => typeof value !== "number" || Number.isInteger(value));
+  const text = (value) => (whole || typeof value !== "number" ? bare(value, name) : filled(bare(value, name)));
+  const decimals = (shown) => (/\.(\d+)$/.exec(shown)?.[1] ?? "").length;
+  const most = Math.max(0, ...values.filter((value) => typeof value === "number").map((value) => decimals(text(value))));
+  return (value) => {
+    if (typeof value !== "number") return text(value);
+    const shown = text(value);
+    const own = decimals(shown);
+    return shown + (most && !own ? POINT_SPACE : "") + FIGURE_SPACE.repeat(most - own);
+  };
+}
+
+/** A number with the zeros that `number` leaves out at its end. */
+function filled(text) {
+  const digits = text.replace(/\D/g, "").replace(/^0+/, "").length;
+  if (!digits || digits >= SIGNIFICANT || text.includes("e")) return text;
+  return `${text}${text.includes(".") ? "" : "."}${"0".repeat(SIGNIFICANT - digits)}`;
 }
 
 /** The unit that stands in the head of such a column. */

@@ -2,7 +2,7 @@
 
 import { bars } from "./bars.js";
 import { fill, h, picker, section, table } from "./dom.js";
-import { change, headUnit, inColumn, micro, number, percent, quantity, si } from "./format.js";
+import { bare, change, headUnit, micro, number, percent, quantity, si } from "./format.js";
 import { icicle } from "./icicle.js";
 import { lanes } from "./lanes.js";
 import { kernelsOf, numberOf } from "./origin.js";
@@ -102,7 +102,7 @@ function tiles({ side, at, n }) {
     ["of the measured peak", n(fraction, percent(side.value(fraction, at)))],
     ["limited by", limitedBy(side, at, limiterSigns(side))],
     ["schedulers issue in", n("issue_active", percent(side.value("issue_active", at)))],
-    ["occupancy", n("achieved_occupancy_pct", `${inColumn(side.value("achieved_occupancy_pct", at), "%")} %`)],
+    ["occupancy", n("achieved_occupancy_pct", `${bare(side.value("achieved_occupancy_pct", at), "%")} %`)],
     ["top stall", n("top_stall", `${side.value("top_stall", at) ?? "–"} ${percent(side.value("top_stall_share", at))}`)],
   ];
   return h(
@@ -343,7 +343,7 @@ function registry(evidence, detail, row) {
 function numbers({ evidence, side, at, n }) {
   const rows = [...evidence.declared.values()].map(({ name, unit, formula, source }) => [
     h("code", null, name),
-    n(name, inColumn(side.value(name, at), unit)),
+    n(name, bare(side.value(name, at), unit)),
     headUnit(unit ?? ""),
     source,
     formula,

@@ -210,7 +210,8 @@ function columnOf(side, name, signs) {
   const column = side.columns.get(name);
   const numeric = column.kind !== "text";
   const verdict = name === "limits";
-  const text = ({ at }) => (verdict ? `   ${column.values[at]}` : inColumn(column.values[at], column.unit));
+  const print = inColumn(column.values, column.unit);
+  const text = ({ at }) => (verdict ? `   ${column.values[at]}` : print(column.values[at]));
   const struck = ({ at }) => (side.points.struck[at].includes(name) ? h("s", { title: "cannot be true" }, text({ at })) : text({ at }));
   return {
     key: name,
