@@ -117,10 +117,12 @@ const SIGNIFICANT = 3;
 const FIGURE_SPACE = "\u2007"; // as wide as a digit
 const POINT_SPACE = "\u2008"; // as wide as a point
 
-/** How the values of a column are printed: as `bare`, each with all its significant digits, the points under each other. */
+/** How the values of a column are printed: as `bare`, each with all its significant digits (per cent:
+ * with one decimal), the points under each other. */
 export function inColumn(values, name) {
   const whole = values.every((value) => typeof value !== "number" || Number.isInteger(value));
-  const text = (value) => (whole || typeof value !== "number" ? bare(value, name) : filled(bare(value, name)));
+  const even = whole || headUnit(name) === "%";
+  const text = (value) => (even || typeof value !== "number" ? bare(value, name) : filled(bare(value, name)));
   const decimals = (shown) => (/\.(\d+)$/.exec(shown)?.[1] ?? "").length;
   const most = Math.max(0, ...values.filter((value) => typeof value === "number").map((value) => decimals(text(value))));
   return (value) => {
