@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -221,6 +222,29 @@ def test_a_series_of_the_roofline_stands_alone_and_short_points_go(browser, repo
     assert again.locator(".roofline .mark-dot path").count() == marks.count()
 
 
+def test_each_mark_is_held_against_the_roof_of_its_type(browser, report, finished):
+    rows = rows_of(finished, "prefill")
+    roofs = {row["dtype"]: row["ceiling_tensor_tflops_measured"] for row in rows.values()}
+    assert roofs["f16"] < roofs["bf16"]
+    page = browser.open(report, "#/overview?only=prefill")
+    told = [
+        mark.get_attribute("aria-label") for mark in page.locator(".roofline .mark-dot path").all()
+    ]
+    said = {text.split("\n")[0]: text for text in told}
+    held = 0
+    for point, row in rows.items():
+        (of,) = re.findall(r"of its roof: (.*), (.*) TFLOPS", said[point.removeprefix("prefill/")])
+        instruction = row["ceiling_tensor_tflops_counter"]
+        if row["flops_tensor_counted"] and roofs[row["dtype"]] < instruction:
+            assert of == (f"measured {row['dtype']}", number(roofs[row["dtype"]])), point
+            held += 1
+        else:
+            assert of == ("HMMA", number(instruction)), point
+    assert held > 10
+    key = page.inner_text(".roofs")
+    assert all(f"tensor {dtype} {number(top)} TFLOPS" in plain(key) for dtype, top in roofs.items())
+
+
 def test_a_mark_of_the_roofline_opens_its_point(browser, report):
     page = browser.open(report)
     mark = page.locator(".roofline .mark-dot path").nth(3)
@@ -285,8 +309,11 @@ def test_numbers_of_a_column_stand_point_under_point(browser, report):
         cells = page.evaluate(POINTS, place)
         assert len(cells) > 30
         assert len({right for _, right in cells}) == 1, name
-        digits = {len(text.replace(".", "").lstrip("0")) for text, _ in cells if "." in text}
-        assert digits <= {3} or name.endswith("fraction_measured"), name
+        if name.endswith("fraction_measured"):
+            assert all(len(text.split(".")[1]) == 1 for text, _ in cells), "per cent"
+        else:
+            digits = {len(text.replace(".", "").lstrip("0")) for text, _ in cells if "." in text}
+            assert digits <= {3}, name
 
 
 def test_the_page_rounds_as_the_markdown_does(browser, report, finished):

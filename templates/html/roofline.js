@@ -19,7 +19,8 @@ export function marks(side, level, work) {
     const [done, bytes, time] = [flops(at), side.value(BYTES[level], at), side.value("time_ncu_us", at)];
     if (!done || !bytes || !time) continue;
     const mark = { at, x: done / bytes, y: done / time / 1e6, time: side.value("time_cold_us", at) };
-    mark.roof = Math.min(...[mark.x * slopeOf(side, at, level), topOf(side, at, work)].filter((top) => top > 0));
+    const over = [{ name: LEVELS[level], top: mark.x * slopeOf(side, at, level) }, ...topsOf(side, at, work)].filter(({ top }) => top > 0);
+    mark.roof = d3.least(over, ({ top }) => top) ?? null;
     found.push(mark);
   }
   return found;
@@ -30,12 +31,15 @@ function slopeOf(side, at, level) {
   return (side.points.roofs[`${level}_peak_bytes_per_second`][at] ?? 0) / 1e12;
 }
 
-/** The flat roof over a point, TFLOPS: of the instruction that ran, at the launch's clock. */
-function topOf(side, at, work) {
-  const of = { fp32: side.points.roofs.fp32_flops_peak_per_second[at], fp16: side.points.roofs.fp16_flops_peak_per_second[at] };
-  if (work in of) return (of[work] ?? 0) / 1e12;
-  const tensor = side.value("flops_tensor_counted", at) ? side.value("ceiling_tensor_tflops_counter", at) : null;
-  return work === "tensor" ? (tensor ?? 0) : (tensor ?? (of.fp32 ?? 0) / 1e12);
+/** The flat roofs over a point: of the instruction that ran, at the launch's clock, and the measured one of its data type. */
+function topsOf(side, at, work) {
+  const plain = (kind) => ({ name: kind.toUpperCase(), top: (side.points.roofs[`${kind}_flops_peak_per_second`][at] ?? 0) / 1e12 });
+  if (work === "fp32" || work === "fp16") return [plain(work)];
+  if (!side.value("flops_tensor_counted", at)) return work === "tensor" ? [] : [plain("fp32")];
+  return [
+    { name: side.points.instruction[at] ?? "tensor", top: side.value("ceiling_tensor_tflops_counter", at) },
+    { name: `measured ${side.value("dtype", at)}`, top: side.value("ceiling_tensor_tflops_measured", at) },
+  ];
 }
 
 /** Roofs over marks: [{source, label, slope}] of memory and [{source, label, top}] of arithmetic. */
@@ -185,6 +189,7 @@ function draw(side, chosen, width) {
     y: { type: "log", domain: y, label: "↑ counted TFLOPS", grid: true, ticks: 6, tickFormat: plain },
     marks: [roofMarks(memory, flat, x, narrow(width)), pointMarks(side, found, signs, name)],
   });
+  for (const mark of plot.querySelectorAll("path[aria-label]")) mark.setAttribute("role", "img");
   plot.style.cursor = "crosshair";
   plot.addEventListener("click", () => {
     if (plot.value) go("point", { id: side.points.id[plot.value.at] });
@@ -263,7 +268,7 @@ function pointMarks(side, found, signs, name) {
       side.short(at),
       `${number(y)} TFLOPS at ${number(x)} FLOP/B`,
       `limited by ${side.points.limited_by[at]}`,
-      Number.isFinite(roof) ? `${percent(y / roof)} of its roof, ${number(roof / y)}× below` : "no roof known",
+      roof ? `${percent(y / roof.top)} of its roof: ${roof.name}, ${number(roof.top)} TFLOPS` : "no roof known",
       `cold ${micro(side.value("time_cold_us", at))}`,
     ].join("\n");
   return [
@@ -276,6 +281,7 @@ function pointMarks(side, found, signs, name) {
       fill: (mark) => signs.colour(name(mark.at)),
       fillOpacity: 0.45,
       strokeWidth: 1.2,
+      ariaLabel: text,
     }),
     Plot.tip(found, Plot.pointer({ x: "x", y: "y", title: text, maxRadius: 24 })),
   ];
