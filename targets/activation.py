@@ -167,8 +167,8 @@ TARGET = Target(
     opportunities=(
         Opportunity(
             what="one kernel instead of two",
-            shown="apart, {bytes_analytic} are moved: the activation is written and read again; DRAM works {sol_dram_pct} of the "
-            "longer kernel's time",
+            shown="apart, {bytes_analytic} are moved: the activation is written and read again; DRAM is busy {sol_dram_pct} of "
+            "the longer kernel's time",
             where="fused == 'off'",
             symbol=Symbol("act_and_mul_kernel", "activation.cuh"),
             change="`silu_and_mul`, `gelu_and_mul` or `gelu_tanh_and_mul` over both projections in one row",
@@ -177,7 +177,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="GELU by tanh",
-            shown="schedulers issue in {issue_active} of the cycles, DRAM works {sol_dram_pct}: the "
+            shown="schedulers issue in {issue_active} of the cycles, DRAM is busy {sol_dram_pct} of the time: the "
             "instructions of erf hold up the bytes",
             where="variant == 'gelu' and issue_active >= 0.5",
             bound="1 - sol_dram_pct / 100",

@@ -236,7 +236,8 @@ TARGET = Target(
     opportunities=(
         Opportunity(
             what="the prefix once for all sequences",
-            shown="{batch} sequences read {prefix} tokens of one prefix: L2 works {sol_l2_pct}, DRAM {sol_dram_pct}",
+            shown="{batch} sequences read {prefix} tokens of one prefix: L2 is busy {sol_l2_pct} of the time, DRAM "
+            "{sol_dram_pct}",
             where="variant == 'flat'",
             symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
             change="`MultiLevelCascadeAttentionWrapper` with the prefix as its first level",

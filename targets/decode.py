@@ -447,7 +447,7 @@ TARGET = Target(
     opportunities=(
         Opportunity(
             what="tensor cores for GQA",
-            shown="{busiest_unit} works {busiest_pct} of the time and DRAM {sol_dram_pct}: CUDA cores multiply a KV "
+            shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}: CUDA cores multiply a KV "
             "token for each query head of its group",
             where="kv_heads < qo_heads and cores == 'cuda'",
             bound="1 - sol_dram_pct / 100",
@@ -457,8 +457,8 @@ TARGET = Target(
         ),
         Opportunity(
             what="a KV cache of 8 bits",
-            shown="DRAM works {sol_dram_pct}, and schedulers issue in {issue_active} of the cycles: the bytes halve, "
-            "the instructions do not",
+            shown="DRAM is busy {sol_dram_pct} of the time, and schedulers issue in {issue_active} of the cycles: the bytes "
+            "halve, the instructions do not",
             where="kv == 'same' and backend != 'fa3' and sol_dram_pct >= 60",
             # half of the bytes, by as many instructions, and those that convert
             bound="min(0.5, 1 - issue_active)",
@@ -492,7 +492,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="a merge kernel for few chunks",
-            shown="merging takes {merge_us}, {merge_pct} of the kernels' time; DRAM works {merge_dram_pct} of that",
+            shown="merging takes {merge_us}, {merge_pct} of the kernels' time; DRAM is busy {merge_dram_pct} of that",
             where="merge_pct > 0 and launch == 'eager'",
             bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
             symbol=Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),

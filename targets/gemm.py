@@ -271,7 +271,8 @@ TARGET = Target(
     opportunities=(
         Opportunity(
             what="a kernel for few rows",
-            shown="{m} rows: the weight is read for little work, DRAM works {sol_dram_pct}; the grid is {waves} waves",
+            shown="{m} rows: the weight is read for little work, DRAM is busy {sol_dram_pct} of the time; the grid is "
+            "{waves} waves",
             where="backend == 'cublaslt' and m <= 16",
             bound="1 - sol_dram_pct / 100",
             symbol=Symbol("mm_bf16", "gemm/gemm_base.py"),
@@ -290,7 +291,8 @@ TARGET = Target(
         ),
         Opportunity(
             what="a weight of 8 bits",
-            shown="DRAM works {sol_dram_pct}, the tensor pipe {tensor_pipe_elapsed_pct}; of {bytes_analytic} the weight is most",
+            shown="DRAM is busy {sol_dram_pct} of the time, the tensor pipe {tensor_pipe_elapsed_pct}; of "
+            "{bytes_analytic} the weight is most",
             where="backend == 'cublaslt' and sol_dram_pct > 50",
             symbol=Symbol("bmm_fp8", "gemm/gemm_base.py"),
             change="`bmm_fp8` with a scale per tensor, at the price of precision",

@@ -124,7 +124,7 @@ TARGET = Target(
     opportunities=(
         Opportunity(
             what="larger pages",
-            shown="each token looks up a page of its own; DRAM works {sol_dram_pct}",
+            shown="each token looks up a page of its own; DRAM is busy {sol_dram_pct} of the time",
             where="page_size == 1",
             bound="1 - sol_dram_pct / 100",
             symbol=Symbol("AppendPagedKVCacheKernel", "page.cuh"),

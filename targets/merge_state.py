@@ -144,7 +144,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="merge_state for two states",
-            shown="MergeStatesKernel works DRAM {sol_dram_pct} of the time for two states, and counts {flops_counted}",
+            shown="MergeStatesKernel keeps DRAM busy {sol_dram_pct} of the time for two states, and counts {flops_counted}",
             where="variant == 'merge_states' and states == 2",
             bound="1 - sol_dram_pct / 100",
             symbol=Symbol("MergeStateKernel", "attention/cascade.cuh"),

@@ -196,7 +196,7 @@ TARGET = Target(
         Opportunity(
             what="fa3 instead of fa2",
             shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its instruction "
-            "(HMMA) can, not a warpgroup's; DRAM works {sol_dram_pct}",
+            "(HMMA) can, not a warpgroup's; DRAM is busy {sol_dram_pct} of the time",
             where="backend == 'fa2'",
             symbol=Symbol("BatchMLAPageAttentionHopperKernel", "attention/mla_hopper.cuh"),
             change='`backend="fa3"`, on compute capability 9.0',
@@ -214,8 +214,8 @@ TARGET = Target(
         ),
         Opportunity(
             what="fewer tensor-parallel ranks",
-            shown="with {heads} heads the cache is read for little work: DRAM works {sol_dram_pct}, the tensor pipe "
-            "{tensor_pipe_elapsed_pct}",
+            shown="with {heads} heads the cache is read for little work: DRAM is busy {sol_dram_pct} of the time, "
+            "the tensor pipe {tensor_pipe_elapsed_pct}",
             where="heads <= 16 and sol_dram_pct > 50",
             # as much arithmetic on fewer bytes: a rank has all heads of its own sequences
             bound=f"1 - max(bytes_analytic * heads / {HEADS} / ceiling_dram_gbs_measured * 1e-3, "

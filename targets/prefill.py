@@ -492,9 +492,9 @@ TARGET = Target(
     opportunities=(
         Opportunity(
             what="fa3 instead of fa2",
-            shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its "
-            "instruction (HMMA) can, "
-            "not a warpgroup's; schedulers issue in {issue_active} of the cycles",
+            shown="fa2 runs {tensor_tflops_counted} on the tensor cores, {tflops_fraction_counter} of what its instruction "
+            "(HMMA) can, and that is not a warpgroup's; schedulers of the attention kernel issue in {split_issue_active} of "
+            "its cycles",
             where="backend == 'fa2' and split == 'auto' and kv == 'same'",
             symbol=Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
             change='`backend="fa3"`; the default `"auto"` takes it on compute capability 9.0',
@@ -502,7 +502,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="queries, keys and values of 8 bits",
-            shown="the tensor pipe works {tensor_pipe_elapsed_pct}, at half the rate that it has for 8 bits",
+            shown="the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time, at half the rate that it has for 8 bits",
             where="backend == 'fa3' and dtype == 'f16' and kv == 'same' and soft_cap == 0 and busiest_unit == 'tensor'",
             bound="0.5",
             other_work=True,
@@ -515,7 +515,7 @@ TARGET = Target(
         Opportunity(
             what="no split of a short KV",
             shown="the merge of the split takes {merge_pct} of the kernels' time ({merge_us}); "
-            "attention alone holds {waves} waves",
+            "the blocks of the attention kernel fill {split_waves} of a wave",
             where="merge_pct > 0 and split == 'auto'",
             bound="merge_pct / 100",
             symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
@@ -525,7 +525,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="a merge kernel for few chunks",
-            shown="merging takes {merge_us}, in which DRAM works {merge_dram_pct} and instruction issue "
+            shown="merging takes {merge_us}, in which DRAM is busy {merge_dram_pct} of the time and instruction issue "
             "{merge_issue_pct}: a block merges one row of one head at a time, with a "
             "thread row for each chunk, most of which hold none",
             where="merge_pct > 0",
@@ -547,8 +547,8 @@ TARGET = Target(
         Opportunity(
             what="contiguous K and V instead of pages",
             shown="pages are gathered by a producer warpgroup with cp.async, with no TMA, and CTA_KV is smaller: "
-            "issue active is {issue_active}, "
-            "the tensor pipe works {tensor_pipe_elapsed_pct}",
+            "schedulers issue in {issue_active} of the cycles, "
+            "the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time",
             where="backend == 'fa3' and layout == 'paged'",
             bound="latency_pct / 100",
             symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),
@@ -557,8 +557,8 @@ TARGET = Target(
         ),
         Opportunity(
             what="TMA for pages",
-            shown="the tensor pipe works {tensor_pipe_elapsed_pct}, latency takes {latency_pct} of the time, issue active is "
-            "{issue_active}",
+            shown="the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time, warps only wait {latency_pct} of it; "
+            "schedulers issue in {issue_active} of the cycles",
             where="backend == 'fa3' and layout == 'paged' and page_size >= 16",
             bound="latency_pct / 100",
             symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),

@@ -461,7 +461,7 @@ TARGET = Target(
     opportunities=(
         Opportunity(
             what="LayerNorm's weights by vector loads",
-            shown="{busiest_unit} works {busiest_pct} of the time, DRAM {sol_dram_pct}: each thread reads gamma and beta one "
+            shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}: each thread reads gamma and beta one "
             "float at a time, 32 bytes from its neighbour's",
             where="main_kernel == 'LayerNormKernel (CuTe DSL)' and busiest_unit == 'l1' and busiest_pct >= 50",
             bound="1 - second_pct / 100",
@@ -490,7 +490,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="the CuTe DSL norms",
-            shown="{busiest_unit} works {busiest_pct} of the time, DRAM {sol_dram_pct}",
+            shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}",
             where="norm == 'cuda' and busiest_pct >= 50",
             bound="1 - sol_dram_pct / 100",
             symbol=Symbol("rmsnorm", "norm/__init__.py"),
@@ -501,7 +501,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="fewer instructions per element",
-            shown="{busiest_unit} works {busiest_pct} of the time, DRAM {sol_dram_pct}: instructions are issued for "
+            shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}: instructions are issued for "
             "longer than bytes are moved",
             where="main_kernel == 'RMSNormKernel' and busiest_unit == 'issue' and busiest_pct >= 50 and norm == pdl == 'auto'",
             bound="1 - second_pct / 100",

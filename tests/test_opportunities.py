@@ -442,3 +442,27 @@ def test_the_rows_of_continuous_batching_say_on_which_cores(finished: Any) -> No
 def of_choice(results: Results, key: str) -> list[Price]:
     choice = next(c for c in known()[results["target"]].prices if c.key == key)
     return prices(replace(choice, metrics=choice.metrics[:1]), results)
+
+
+def test_what_is_said_of_a_split_kernel_is_not_its_merges(recorded: Recorded) -> None:
+    """At 512 tokens the merge is the longest kernel: its issue activity and its waves are not those of attention."""
+    results = recorded("h200-flashinfer-0.7.2", "prefill")
+    (point,) = [p for p in results["points"] if p["point"].endswith("/paged_S512_B1_H32_K32_D128_f16_fa2_c")]  # fmt: skip
+    split, merge = sorted(point["kernels"], key=lambda kernel: kernel["name"])
+    assert merge["name"] == point["measurement"]["main_kernel"]
+    (fa3,), (whole,) = (
+        named(results, "fa3 instead of fa2"),
+        named(results, "no split of a short KV"),
+    )
+    assert fa3.point == whole.point == point["point"]
+    busy, merging = (f"{kernel['metrics']['issue_active']:.0%}"[:-1] for kernel in (split, merge))
+    text = said(fa3.opportunity, fa3.facts)
+    assert f"issue in {busy} % of its cycles" in text and f"{merging} %" not in text
+    assert f"fill {split['metrics']['waves']:.2g} of a wave" in said(whole.opportunity, whole.facts)
+
+
+def test_an_untried_change_says_how_to_try_it_once(finished: Any) -> None:
+    page = (finished.outputs / "reports/prefill.md").read_text()
+    table = page.split("| not tried |")[1].split("\n\n")[0]
+    assert "how to try it" in table.splitlines()[0] and table.count("not tried") == 0
+    assert "compare two builds |" in table and "it brought" not in page

@@ -33,6 +33,7 @@ MUCH = 0.1  # of the time: how much more a point without a trial must be able to
 
 UNITS = {metric.key: metric.unit for metric in METRICS.values()} | {
     "merge_us": "µs", "merge_dram_pct": "%", "merge_issue_pct": "%", STEP: "µs",
+    "split_issue_active": "of 1", "split_tensor_pipe_elapsed_pct": "%",
 } | {column.name: column.unit for column in COLUMNS}  # fmt: skip
 
 

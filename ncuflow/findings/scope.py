@@ -45,7 +45,11 @@ MACHINE = {
     *(f"{r}_sustained" for r in REACHED),
 }
 # Of the kernels that merge a split, and the time of a launch among many.
-DERIVED = {"step_us", "merge_us", *(f"merge_{unit}_pct" for unit in UNITS)}
+# Of the kernel whose work others merge, which need not be the longest.
+SPLIT = ("issue_active", "waves", "tensor_pipe_elapsed_pct")
+DERIVED = {
+    "step_us", "merge_us", *(f"merge_{unit}_pct" for unit in UNITS), *(f"split_{name}" for name in SPLIT),
+}  # fmt: skip
 FIXED = {
     *DERIVED,
     "itemsize",
@@ -137,6 +141,7 @@ def point_scope(
     values["itemsize"] = ITEMSIZE.get(str(values.get("dtype")))
     values["limited_by"] = limiter.words(row)
     values |= _of_merges(entry["kernels"]) | _shares(entry["kernels"], values)
+    values |= _of_split(entry["kernels"])
     values["step_us"] = evaluate("max(host_launch_us, time_hot_us)", row)
     values |= dict.fromkeys(struck)
     floors = results.get("noise") or {}
@@ -197,6 +202,13 @@ def _of_merges(kernels: Sequence[Kernel]) -> Values:
     units = limiter.judge(merges[0]["breakdown"], merges[0]["metrics"]).units
     spent = ratio(total(kernel["duration_ns"] for kernel in merges), 1e3)
     return {f"merge_{unit.name}_pct": unit.pct for unit in units} | {"merge_us": spent}
+
+
+def _of_split(kernels: Sequence[Kernel]) -> Values:
+    """Counters of the one kernel that merges nothing: the point's own where no merge follows it."""
+    own = [kernel for kernel in kernels if not is_merge(kernel)]
+    counted = own[0]["metrics"] if len(own) == 1 else {}
+    return {f"split_{name}": counted.get(name) for name in SPLIT}
 
 
 def _stalls(stalls: Sequence[Stall]) -> Values:

@@ -14,7 +14,7 @@ from ncuflow.target.source import Symbol
 
 
 def rows(results: Results, index: Any) -> list[Context]:
-    """[{group, what, where, at, points, more, shown, source, change, most, brought}], in the order of the findings.
+    """[{group, what, where, at, points, more, shown, source, change, most, brought, reason}], in the order of the findings.
 
     All is text but for the points and how many more than the one shown they are; group is one of ``GROUPS``.
     """
@@ -42,6 +42,7 @@ def _row(one: Found, target: str, index: Any) -> Context:
         "change": declared.change,
         "most": "no bound known" if one.most >= 1 else fmt.percent(one.most) + " of a step" * (declared.metric == STEP),
         "brought": brought(one),
+        "reason": one.reason,
     }  # fmt: skip
 
 
