@@ -74,21 +74,21 @@ HEADINGS = {
     # 001: the final report
     "FlashInfer Hands-On Learning: Final Report": ("final-report", ""),
     "Executive Summary": ("final-report", "Summary"),
-    "Key Findings": ("final-report", "Findings"),
-    "1. Prefill Attention: Compute-Bound Excellence": ("final-report", "Findings"),
-    "2. Decode Attention: Memory-Bound Reality": ("final-report", "Findings"),
-    "3. The Prefill vs Decode Gap": ("final-report", "Roofline summary"),
-    "4. Auxiliary Kernels: Memory-Bound but Efficient": ("final-report", "Findings"),
+    "Key Findings": ("final-report", "What to Try First"),
+    "1. Prefill Attention: Compute-Bound Excellence": ("final-report", "Summary"),
+    "2. Decode Attention: Memory-Bound Reality": ("final-report", "Summary"),
+    "3. The Prefill vs Decode Gap": ("final-report", "Prefill against Decode"),
+    "4. Auxiliary Kernels: Memory-Bound but Efficient": ("final-report", "Summary"),
     "5. JIT Compilation: Startup Cost": ("jit", ""),
-    "Roofline Summary": ("final-report", "Roofline summary"),
-    "Recommendations": ("final-report", "Recommendations"),
-    "For Serving System Developers": ("final-report", "Recommendations"),
-    "For Kernel Developers": ("final-report", "Recommendations"),
+    "Roofline Summary": ("analysis", ""),
+    "Recommendations": ("final-report", "What to Try First"),
+    "For Serving System Developers": ("final-report", "Choices and Their Price"),
+    "For Kernel Developers": ("final-report", "What to Try First"),
     "Files Generated": ("INDEX", "Files"),
     "Scripts": ("INDEX", "Make these pages again"),
     "Reports": ("INDEX", "Quick start"),
     "Results (JSON)": ("INDEX", "Files"),
-    "Conclusion": ("final-report", "Summary"),
+    "Conclusion": ("final-report", "Conclusion"),
     # 003: the index
     "FlashInfer Hands-On Learning Index": ("INDEX", ""),
     "Directory Structure": ("INDEX", "Files"),
@@ -569,3 +569,41 @@ def test_a_kernel_without_generated_source_is_not_said_to_be_made_from_any():
     of = {"steps": [], "kernels": [], "templates": []}
     assert "made from" not in code({"code": of, "version": "0"})
     assert "made from `a`, `b`." in code({"code": of | {"templates": ["a", "b"]}, "version": "0"})
+
+
+def test_plan_is_priced_in_layers_of_the_kernel_that_it_plans(evidence):
+    """Four kernels of 10 to 1 280 µs: a plan() of 40 µs takes as long as four launches of the first."""
+    path = evidence / "results" / "decode_results.json"
+    content = json.loads(path.read_text())
+    for one in content["points"]:
+        one["measurement"]["plan_us"] = 40.0
+    content["points"] = [p for p in content["points"] if p["params"]["cores"] == "tensor"]
+    path.write_text(json.dumps(content))
+    section = chapter(evidence, "decode").split("## Cost of plan()")[1].split("\n## ")[0]
+    row = "| `BatchDecodeWithPagedKVCacheKernel` | 4 | 40 µs | 0.0312 to 4 times | 0.312 | 1 to 4 |"
+    assert row in section
+    assert "## Cost of plan()" not in chapter(evidence, "rmsnorm")  # which plans nothing
+
+
+def test_a_kernel_like_one_above_it_names_what_it_shares(finished):
+    section = (finished.outputs / "reports/prefill.md").read_text().split("## Key Parameters")[1]
+    ragged = section.split("**`BatchPrefillWithRaggedKVCacheKernel`**")[1].split("**`")[0]
+    assert "| MASK_MODE | causal | mask compiled in |" in ragged and "| NUM_WARPS_Q |" not in ragged
+    assert "The others, CTA_TILE_Q, NUM_MMA_Q, " in ragged
+    assert ragged.rstrip().endswith("as of `BatchPrefillWithPagedKVCacheKernel`.")
+    assert section.count("| NUM_WARPS_Q | 4 |") == 1
+
+
+def test_each_page_of_a_kernel_is_short_and_all_pages_are(finished):
+    pages = list((finished.outputs / "reports").glob("*.md"))
+    words = {
+        page.name: sum(
+            bool(re.search(r"\w", word))
+            for word in re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).split()
+        )
+        for page in pages
+    }
+    kernels = [f"{name}.md" for name in known() if f"{name}.md" in words]
+    assert {name: words[name] for name in kernels if words[name] > 2500} == {}
+    assert words["final-report.md"] <= 1200
+    assert sum(page.stat().st_size for page in pages) <= 196_000

@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 
 from ncuflow import format as fmt
 from ncuflow.findings.machine import environment_info
+from ncuflow.findings.opportunities import found as opportunities
 from ncuflow.findings.roles import MBARRIER
 from ncuflow.io import BadInput, read_json, write_json
 from ncuflow.pages.markdown import (
@@ -338,9 +339,9 @@ def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
 
 
 def test_a_burst_stands_beside_the_sustained_rate_each_with_its_clock(finished):
-    text = (finished.outputs / "reports/analysis.md").read_text()
+    text = (finished.outputs / "reports/final-report.md").read_text()
     (best,) = re.findall(
-        r"^Best: (\S+) TFLOPS in bursts \(SM clock (.+?) MHz\), (\S+) TFLOPS sustained \((.+?) MHz\)",
+        r"^1\. \*\*Prefill attention\*\*: (\S+) TFLOPS in bursts \(SM clock (.+?) MHz\), (\S+) TFLOPS sustained \((.+?) MHz\)",
         text,
         re.M,
     )
@@ -384,3 +385,46 @@ def test_ceilings_of_an_older_recording_have_no_sustained_rate(tmp_path):
     write_json(tmp_path / "environment_info.json", machine)
     text = machine_page.render(tmp_path / "environment_info.json")
     assert "| copy | 4 272 GB/s | 4 271 to 4 273 | – | – | – | – |" in text
+
+
+def test_the_final_report_tries_first_what_saved_most_over_all_kernels(finished):
+    found = Findings(finished.outputs / "results", DEFAULT)
+    text = (finished.outputs / "reports/final-report.md").read_text()
+    table = text.split("## What to Try First")[1].split("\n## ")[0].split("|---|")[-1]
+    rows = [line for line in table.splitlines() if line.startswith("| [")]
+    whats = [re.search(r"\*\*(.+?)\*\*", row)[1] for row in rows]
+    every = [one for r in found.targets.values() for one in opportunities(r)]
+    won = sorted((o for o in every if o.group == "won"), key=lambda o: -o.saved)
+    assert whats[: len(won)] == [o.opportunity.what for o in won]
+    assert all(row.endswith("| not tried |") for row in rows[len(won) :])
+    lost = {o.opportunity.what for o in every if o.group == "lost"}
+    assert not lost & set(whats[len(won) :])
+
+
+def test_the_conclusion_is_made_of_findings(finished):
+    found = Findings(finished.outputs / "results", DEFAULT)
+    text = (finished.outputs / "reports/final-report.md").read_text()
+    said = text.split("## Conclusion")[1]
+    rows = [p["measurement"] for r in found.targets.values() for p in r["points"]]
+    bound, partly, waiting = (sum(row["verdict"] == v for row in rows) for v in ("bound", "partly", "latency"))  # fmt: skip
+    limits = f"{bound} run at the peak of a hardware unit, {partly} near one and {waiting} mostly"
+    assert f"Of {len(rows)} points, {limits} wait" in said
+    plans = [row for row in rows if row["plan_us"]]
+    longer = sum(row["plan_us"] > row["time_cold_us"] for row in plans)
+    assert f"at {longer} of {len(plans)} points that have one" in said
+    assert 3 <= len(re.findall(r"[a-z)%`]\. ", said + " ")) <= 5
+
+
+def test_the_analysis_stands_kernels_beside_each_other_and_repeats_no_page(finished):
+    text = (finished.outputs / "reports/analysis.md").read_text()
+    assert re.findall(r"^## (.+)$", text, re.M) == ["What Limits Their Points", "At Their Best Points"]  # fmt: skip
+    for name in ("prefill", "decode", "rmsnorm", "rope", "merge_state"):
+        assert text.count(f"]({name}.md)") == 1
+    assert "| [Decode attention](decode.md) | 37 | 10.7 µs to 1 875 µs | bound by DRAM 22, " in text
+
+
+def test_the_index_says_by_which_call_a_kernel_is_reached_and_of_which_kind_it_is(finished):
+    text = (finished.outputs / "reports/INDEX.md").read_text()
+    assert "| [Decode attention](decode.md) | memory-bound | " in text
+    assert "| [Prefill attention](prefill.md) | partly compute-bound | " in text
+    assert "| Merging attention states | `merge_states`, `merge_state` | 9 | " in text

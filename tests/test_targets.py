@@ -611,7 +611,9 @@ def test_the_documented_target_is_on_every_page_by_its_one_file(documented: Find
     index = render("INDEX", documented)
     assert "| [Append to a paged KV cache](page_append.md) | " in index
     assert "snakemake -j1 page_append     # append to a paged kv cache alone" in index
-    assert "1. Append to a paged KV cache analysis" in render("analysis", documented)
+    assert "| [Append to a paged KV cache](page_append.md) | 2 | 20 µs to 30 µs |" in render(
+        "analysis", documented
+    )
     assert "| `page` | 30 s | 30 s | 2 000 µs |" in render("jit", documented)
     report = render("final-report", documented)
     assert "| Page size 16 or 1 (page_append) | 16 | 1 | +50.0 % | 1 |" in report

@@ -38,6 +38,7 @@ WAITS = {
 PADDED = 50.0  # per cent of the tensor FLOPs from which on padding is said: more of it than work
 MERGING = 5.0  # per cent of the time from which on a merge is said beside the main kernel
 UNKNOWN = "unknown"
+MEMORY = ("dram", "l2", "l1")  # units that move data; the others compute or issue
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,16 @@ def kind(row: Mapping[str, Any]) -> str | None:
     if row["verdict"] == PARTLY:
         return f"{', '.join(names)} and waits"
     return _latency_bound(names)
+
+
+def nature(row: Mapping[str, Any]) -> str | None:
+    """Memory-bound, compute-bound, either in part, or latency-bound; None where nothing is known."""
+    if row.get("verdict") is None:
+        return None
+    if row["verdict"] == WAITING:
+        return "latency-bound"
+    bound = "memory-bound" if row["busiest_unit"] in MEMORY else "compute-bound"
+    return bound if row["verdict"] == BOUND else f"partly {bound}"
 
 
 def words(row: Mapping[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from ncuflow.findings import limiter
 from ncuflow.findings.opportunities import undecided
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
-from ncuflow.pages.markdown import guide, guide_choices, opportunities
+from ncuflow.pages.markdown import guide, opportunities, report
 from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.series import axis_of, best, spread, usual
 from ncuflow.target.contract import known
@@ -44,12 +44,7 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
         records = findings.optional("claims_summary") | {"claims": records}
     context["claims"] = records
     if page == "final-report":
-        context["choices"] = [
-            choice
-            for results in findings.targets.values()
-            for choice in guide_choices.shown_choices(results).values()
-            if choice["summary"]
-        ]
+        context["report"] = report.context(findings.targets, context["targets"])
     if page == "kernel-dev-guide":
         context |= guide.context(findings, context["targets"])
     return context
@@ -84,6 +79,11 @@ def target_section(results: Results, index: Any = None) -> Context:
     return {
         "name": results["target"],
         "title": title(results["target"]),
+        "apis": [
+            symbol.rpartition(".")[2]
+            for step, symbol in (target.api.items() if target else ())
+            if step.startswith("python")
+        ],
         "provenance": results["provenance"],
         "ceilings": results["ceilings"],
         "axis": axis,
@@ -97,6 +97,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "best": top and _shown(top),
         "floor": median(floors) if floors else None,
         "limiters": _limiters(good),
+        "span": _span(good),
         "launches": sum(
             m["time_cold_us"] < 2 * m["time_floor_us"]
             for m in (p["measurement"] for p in good)
@@ -117,6 +118,7 @@ def _shown(point: Point) -> Context:
         "label": point["point"].split("/", 1)[1],
         "id": point["point"],
         "m": m,
+        "nature": limiter.nature(m),
         "params": point["params"],
     }
 
@@ -140,6 +142,12 @@ def _limiters(points: list[Point]) -> list[Context]:
         {"limiter": name, "count": len(members), "fastest": min(members, key=_time), "slowest": max(members, key=_time)}
         for name, members in sorted(groups.items(), key=lambda g: -len(g[1]))
     ]  # fmt: skip
+
+
+def _span(points: list[Point]) -> tuple[float, float] | None:
+    """The shortest and the longest cold time, in µs."""
+    times = [m["time_cold_us"] for p in points if (m := p["measurement"])["time_cold_us"]]
+    return (min(times), max(times)) if times else None
 
 
 def _time(shown: Context) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 from ncuflow.findings import crossing, stalltree
 from ncuflow.findings.kernelname import Decoder
 from ncuflow.findings.limiter import kind
+from ncuflow.findings.plans import planned
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import (
@@ -107,6 +108,7 @@ def chapter(results: Results, index: Any) -> Context:
         "parameters": guide_kernels.parameter_tables(points, names, own),
         "launched": guide_kernels.launches(points),
         "choices": choices,
+        "plans": planned(points),
         "knobs": guide_choices.knobs(results, choices, index),
         "split": guide_splitkv.rows(target, points, results["provenance"].get("sm_count"), names)
         if target

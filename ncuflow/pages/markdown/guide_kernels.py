@@ -12,11 +12,12 @@ from ncuflow.model import Point
 from ncuflow.pages import Context
 
 MOST_LAUNCHES = 6
+LEAST_ALIKE = 5  # rows that two kernels must share for the second to refer to the first
 TYPES = ("DType", "IdType")  # the id of a point says which
 
 
 def parameter_tables(points: list[Point], names: Decoder, own: Collection[str]) -> list[Context]:
-    """A table per kernel: {kernel, instances (how many), example (points), rows (parameter, values, meaning)}.
+    """A table per kernel: {kernel, instances (how many), example (points), rows (parameter, values, meaning), alike, of}.
 
     An instance is one set of template arguments, and a parameter's values are those of all that were launched. A mangled
     name has no parameter to read, and no rows. Kernels of FlashInfer, and those of the target's ``own``.
@@ -29,7 +30,22 @@ def parameter_tables(points: list[Point], names: Decoder, own: Collection[str]) 
             if "flashinfer" in demangled or decoded.name in own:
                 values = tuple(a.value for a in decoded.arguments)
                 found.setdefault(decoded.name, {}).setdefault(values, decoded)
-    return [_table(name, list(instances.values())) for name, instances in found.items()]
+    tables = [_table(name, list(instances.values())) for name, instances in found.items()]
+    return [_shortened(table, tables[:at]) for at, table in enumerate(tables)]
+
+
+def _shortened(table: Context, before: list[Context]) -> Context:
+    """A table without the rows of the table above that it is most like: ``alike`` are their parameters, ``of`` that kernel."""
+    rows = table["rows"]
+    shared = [(sum(row in rows for row in above["rows"]), above) for above in before]
+    most, above = max(shared, key=lambda one: one[0], default=(0, None))
+    if above is None or most < LEAST_ALIKE:
+        return table | {"alike": [], "of": None}
+    return table | {
+        "rows": [row for row in rows if row not in above["rows"]],
+        "alike": [row[0] for row in rows if row in above["rows"]],
+        "of": above["kernel"],
+    }
 
 
 def _table(name: str, instances: list[Any]) -> Context:

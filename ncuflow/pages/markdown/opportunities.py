@@ -14,9 +14,11 @@ from ncuflow.target.source import Symbol
 
 
 def rows(results: Results, index: Any) -> list[Context]:
-    """[{group, what, where, at, points, more, shown, source, change, most, brought, reason}], in the order of the findings.
+    """[{group, what, where, at, points, more, shown, source, change, most, brought, reason, saved, bound, changed, pairs,
+    spread}], in the order of the findings.
 
-    All is text but for the points and how many more than the one shown they are; group is one of ``GROUPS``.
+    All is text but for the points, how many more than the one shown they are, how many pairs were timed, and what they saved
+    and the bound, of 1; group is one of ``GROUPS``.
     """
     return [_row(one, results["target"], index) for one in found(results)]
 
@@ -43,6 +45,11 @@ def _row(one: Found, target: str, index: Any) -> Context:
         "most": "no bound known" if one.most >= 1 else fmt.percent(one.most) + " of a step" * (declared.metric == STEP),
         "brought": brought(one),
         "reason": one.reason,
+        "saved": one.saved,
+        "bound": one.most,
+        "changed": change(one.price.change) if one.price else None,
+        "pairs": len(one.prices),
+        "spread": ranged(over) if (over := summary(one.prices)) else "",
     }  # fmt: skip
 
 
