@@ -456,6 +456,37 @@ TARGET = Target(
             choice="cores_grouped",
         ),
         Opportunity(
+            what="CUDA cores for uneven lengths",
+            shown="launch and tail take {tail_pct} of the time: on tensor cores plan() leaves the KV of the longest request "
+            "whole, and its blocks run alone at the end",
+            where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 25 and merge_pct == 0",
+            bound="tail_pct / 100",
+            symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
+            change="`use_tensor_cores=False` where few requests are much longer than the others: its plan() splits them",
+            choice="cores_grouped",
+            turned=True,
+        ),
+        Opportunity(
+            what="chunks of a fixed size for uneven lengths",
+            shown="launch and tail take {tail_pct} of the time, and no KV is split: there are enough blocks, of unequal length",
+            where="cores == 'tensor' and lengths != 'even' and backend != 'fa3' and tail_pct >= 25 and merge_pct == 0",
+            bound="tail_pct / 100",
+            symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            change="`plan(fixed_split_size=…)`, in pages, of about the mean length",
+            how="time such a plan() beside the usual one: no point of the sweep sets it",
+        ),
+        Opportunity(
+            what="only the pages of the window",
+            shown="{bytes_dram_counted} are read where the window needs {bytes_analytic}: the kernel of CUDA cores goes through "
+            "the whole cache and masks what lies outside",
+            where="cores == 'cuda' and window > 0 and bytes_dram_counted > 2 * bytes_analytic",
+            bound="1 - bytes_analytic / bytes_dram_counted",
+            symbol=Symbol("BatchDecodeWithPagedKVCacheKernel", "attention/decode.cuh"),
+            change="hand plan() the pages of the last `window_left + 1` tokens alone, positions being in the keys; or "
+            "`use_tensor_cores=True`, whose kernel begins at the window",
+            choice="cores_grouped",
+        ),
+        Opportunity(
             what="a KV cache of 8 bits",
             shown="DRAM is busy {sol_dram_pct} of the time, and schedulers issue in {issue_active} of the cycles: the bytes "
             "halve, the instructions do not",

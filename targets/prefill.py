@@ -545,6 +545,16 @@ TARGET = Target(
             relaunches=True,
         ),
         Opportunity(
+            what="the longest query tiles first",
+            shown="launch and tail take {tail_pct} of the time: plan() numbers the query tiles of a causal mask from the "
+            "lightest to the heaviest, so that a heavy one starts last",
+            where="backend == 'fa2' and causal and tail_pct >= 10 and merge_pct == 0 and split == 'auto'",
+            bound="tail_pct / 100",
+            symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
+            change="number the query tiles of each request from the last to the first",
+            how="turn the loop over `q_tile_idx` in `PrefillSplitQOKVIndptr` around, and compare two builds",
+        ),
+        Opportunity(
             what="contiguous K and V instead of pages",
             shown="pages are gathered by a producer warpgroup with cp.async, with no TMA, and CTA_KV is smaller: "
             "schedulers issue in {issue_active} of the cycles, "

@@ -439,6 +439,9 @@ TARGET = Target(
         Choice(
             "norm_quant", "Output in half precision or fp8", "variant", "rmsnorm", "rmsnorm_quant"
         ),
+        Choice(
+            "layernorm", "RMSNorm or LayerNorm", "variant", "rmsnorm", "layernorm", given="model"
+        ),
         Choice("norm", "FlashInfer's choice or the CUDA kernels", "norm", "auto", "cuda"),
         Choice(
             "norm_pdl",

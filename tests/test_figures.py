@@ -325,9 +325,9 @@ def test_pages_read_the_same_figure_the_same_way() -> None:
     """What a line under a ceiling and a mark under a roof mean is said once, in the glossary; figures refer to it."""
     templates = Path(__file__).parents[1] / "templates"
     said = {p.name: p.read_text() for p in templates.rglob("*.j2")}
-    assert [
-        name for name, text in said.items() if "flattens" in text or "knee" in text
-    ] == ["_macros.j2"]
+    assert [name for name, text in said.items() if "flattens" in text or "knee" in text] == [
+        "_macros.j2"
+    ]
     users = {name for name, text in said.items() if "{{ reads_" in text}
     assert users == {"reference.md.j2"}
     found = results(rated(100.0), rated(200.0, 1024))

@@ -466,3 +466,40 @@ def test_an_untried_change_says_how_to_try_it_once(finished: Any) -> None:
     table = page.split("| not tried |")[1].split("\n\n")[0]
     assert "how to try it" in table.splitlines()[0] and table.count("not tried") == 0
     assert "compare two builds |" in table and "it brought" not in page
+
+
+def test_a_window_that_the_kernel_does_not_know_is_advised_its_pages_alone(
+    recorded: Recorded,
+) -> None:
+    (one,) = named(recorded("h200-kernels-flashinfer-0.7.2", "decode"), "only the pages of the window")  # fmt: skip
+    assert one.points == ("decode/B64_L8192_H32_K8_D128_P16_f16_cc_win1024",)
+    assert one.most == pytest.approx(1 - 269746176 / 2153512192, abs=0.001) and one.price is None
+    assert "2.15 GB are read where the window needs 270 MB" in said(one.opportunity, one.facts)
+    assert not named(recorded("h200-flashinfer-0.7.2", "decode"), "only the pages of the window")
+
+
+def test_uneven_lengths_on_tensor_cores_are_advised_a_split(recorded: Recorded) -> None:
+    """There plan() splits nothing, as there are blocks enough: the longest request's run alone."""
+    results = recorded("h200-kernels-flashinfer-0.7.2", "decode")
+    (cuda,) = named(results, "CUDA cores for uneven lengths")
+    assert cuda.group == "won" and cuda.point.endswith("B64_L2048_zipf_H32_K8_D128_P16_f16_tc_fa2")
+    assert cuda.price and cuda.price.change == pytest.approx(205.0 / 419.3 - 1, abs=0.001)
+    assert "launch and tail take 73 % of the time" in said(cuda.opportunity, cuda.facts)
+    (fixed,) = named(results, "chunks of a fixed size for uneven lengths")
+    assert fixed.points == cuda.points and all("H32" in point and "_tc" in point for point in fixed.points)  # fmt: skip
+    by_id = {point["point"]: point for point in results["points"]}
+    assert not any(by_id[point]["info"]["split_kv"] for point in fixed.points)
+
+
+def test_a_causal_tail_is_shown_where_query_tiles_ascend(recorded: Recorded) -> None:
+    (one,) = named(recorded("h200-flashinfer-0.7.2", "prefill"), "the longest query tiles first")
+    shares = {p.split("_S")[1].split("_")[0]: None for p in one.points}
+    assert {"1024", "2048", "4096"} <= shares.keys() and "16384" not in shares
+    assert one.most == pytest.approx(0.389, abs=0.001) and "_fa2_c" in one.point
+    assert all("_fa2_c" in point for point in one.points)
+
+
+def test_layer_norm_is_priced_against_rms_norm(recorded: Recorded) -> None:
+    (small, large) = of_choice(recorded("h200-kernels-flashinfer-0.7.2", "rmsnorm"), "layernorm")
+    assert (large.base, large.other) == (pytest.approx(19.7, abs=0.1), pytest.approx(49.6, abs=0.1))
+    assert small.change < large.change and large.verdict == "differs"
