@@ -23,6 +23,7 @@ from ncuflow.pages.markdown import (
     guide_kernels,
     guide_source,
     guide_splitkv,
+    guide_tensor,
 )
 from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.guide_waits import REMEDIES, hot_kernels, trees
@@ -109,6 +110,8 @@ def chapter(results: Results, index: Any) -> Context:
         "launched": guide_kernels.launches(points),
         "choices": choices,
         "plans": planned(points),
+        "instructions": guide_tensor.instructions(results),
+        "tails": guide_tensor.tails(points, main_axis(points)),
         "knobs": guide_choices.knobs(results, choices, index),
         "split": guide_splitkv.rows(target, points, results["provenance"].get("sm_count"), names)
         if target

@@ -54,6 +54,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
         finalize=markdown.shown,
     )
     env.filters.update(FILTERS)
+    env.tests["contains"] = lambda items, item: item in items
     env.globals |= {
         "one_line": lambda p: markdown.cell(one_line(p)),
         "named": named,

@@ -167,8 +167,8 @@ def tensor_kinds(all_results: Sequence[Results]) -> dict[str, str]:
 
     Told apart by the peak per cycle, which no clock moves; named by the SASS of a deep profile.
     """
-    points = {p["point"]: _tensor_peak(p["kernels"]) for r in all_results for p in r["points"]}
-    deep = [(_tensor_peak([kernel]), kernel) for r in all_results for kernel in r["deep"]]
+    points = {p["point"]: tensor_peak(p["kernels"]) for r in all_results for p in r["points"]}
+    deep = [(tensor_peak([kernel]), kernel) for r in all_results for kernel in r["deep"]]
     lowest = _groups([*points.values(), *(peak for peak, _ in deep)])
     names: dict[float, set[str]] = {first: set() for first in lowest.values()}
     for peak, kernel in deep:
@@ -182,7 +182,7 @@ def tensor_kinds(all_results: Sequence[Results]) -> dict[str, str]:
     return {point: labels[lowest[peak]] for point, peak in points.items() if peak}
 
 
-def _tensor_peak(kernels: Iterable[Kernel]) -> float | None:
+def tensor_peak(kernels: Iterable[Kernel]) -> float | None:
     """FLOP per cycle and SM, at most, of the instruction in the longest kernel that ran one."""
     for kernel in sorted(kernels, key=lambda k: -(k["duration_ns"] or 0)):
         of = kernel["metrics"].get

@@ -1,0 +1,41 @@
+"""Why fa2 stays below fa3: what its instruction can do in a clock, and how long SMs hold no block."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Recorded
+
+from ncuflow.pages.markdown.guide_tensor import instructions, tails
+
+
+def test_an_instruction_has_the_peak_that_counters_have(recorded: Recorded) -> None:
+    slow, fast = instructions(recorded("h200-flashinfer-0.7.2", "prefill"))
+    assert (slow["name"], round(slow["peak"])) == ("HMMA", 2731)
+    assert (fast["name"], round(fast["peak"])) == ("HGMMA", 4096)
+    assert fast["kernels"] == ["PrefillWithKVCacheKernel"] and fast["points"] == 16
+    assert slow["peak"] / fast["peak"] == pytest.approx(2 / 3, abs=0.001)
+    assert fast["at"].endswith("ragged_S8192_B1_H32_K32_D128_f16_fa3_c")
+    assert [row["name"] for row in instructions(recorded("h200-kernels-flashinfer-0.7.2", "prefill"))] == [None] * 3  # fmt: skip
+
+
+def test_the_tail_under_a_causal_mask_is_that_of_attention_alone(recorded: Recorded) -> None:
+    points = recorded("h200-flashinfer-0.7.2", "prefill")["points"]
+    fa2, fa3 = tails(points, "seq_len")
+    assert (fa2["label"], fa3["label"]) == ("fa2", "fa3")
+    assert [tokens for tokens, _ in fa2["values"]] == [
+        1024,
+        2048,
+        4096,
+        8192,
+        16384,
+    ]  # 512: a merge
+    assert [round(share) for _, share in fa2["values"]] == [39, 30, 18, 11, 5]
+    assert fa3["values"][0][0] == 512
+    assert tails([p for p in points if not p["params"]["causal"]], "seq_len") == []
+
+
+def test_the_page_says_why_fa2_cannot_reach_fa3(finished) -> None:
+    section = (finished.outputs / "reports/prefill.md").read_text().split("## fa2 against fa3")[1]
+    assert "| HMMA | 2 731 | 23 | 371 TFLOPS, " in section
+    assert "fa2 does at most 67 % of fa3's FLOP in a clock" in section
+    assert "in fa2 for 39 % of the time at 1 024 tokens, 30 % at 2 048, 18 % at 4 096" in section
