@@ -15,6 +15,7 @@ from ncuflow.findings import crossing, stalltree
 from ncuflow.findings.kernelname import Decoder
 from ncuflow.findings.limiter import kind
 from ncuflow.findings.plans import planned
+from ncuflow.findings.steps import LAYERS, NORMS, Step, steps
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import (
@@ -30,6 +31,7 @@ from ncuflow.pages.markdown.guide_waits import REMEDIES, hot_kernels, trees
 from ncuflow.pages.markdown.series import axis_of, best, varying
 from ncuflow.target.contract import Target, known, template_folders
 
+MOST_STEPS = 6
 MOST_LINES = 4  # crossings per target that are spelt out
 # Parameters by which a sweep grows, the first that a target varies is the one that is read.
 GROWTH = ("seq_len", "batch", "rows", "tokens", "kv_len")
@@ -63,10 +65,21 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
             "jit": guide_source.jit(jit),
             "commands": guide_commands.of_evidence(findings.evidence),
             "stalls": [(name, stalltree.meaning(name), text) for name, text in REMEDIES.items()],
+            "steps": _steps(findings),
+            "layers": LAYERS,
+            "norms": NORMS,
             "performance": [row for k in kernels.values() if (row := performance(k))],
             "generators": guide_source.generators(index),
         }
     }
+
+
+def _steps(findings: Findings) -> list[Step]:
+    """Steps of as many shapes as there are, two of each phase of one."""
+    found: dict[Any, list[Step]] = {}
+    for step in steps(findings.targets):
+        found.setdefault((step.phase, step.shape), []).append(step)
+    return [step for alike in found.values() for step in alike[:2]][:MOST_STEPS]
 
 
 def kernel(target: Target, results: Results, shown: Context) -> Context:

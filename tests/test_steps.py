@@ -1,0 +1,78 @@
+"""Steps: parts of one size, the fastest attention, and nothing in the sum that was not measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import Recorded
+
+from ncuflow.findings.steps import LAYERS, Parts, Step, steps
+
+HEADS = {"qo_heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "f16"}
+
+
+def point(target: str, cold: float, plan: float | None = None, **params: Any) -> dict[str, Any]:
+    return {
+        "point": f"{target}/{cold}", "params": params, "status": "ok",
+        "measurement": {"time_cold_us": cold, "plan_us": plan},
+    }  # fmt: skip
+
+
+def of(*points: dict[str, Any]) -> Any:
+    found: dict[str, Any] = {}
+    for one in points:
+        found.setdefault(one["point"].split("/")[0], {"points": []})["points"].append(one)
+    return found
+
+
+DECODE = HEADS | {"batch": 32, "kv_len": 2048}
+NORM = {"rows": 32, "hidden": 4096, "dtype": "f16", "variant": "fused_add_rmsnorm"}
+
+
+def test_the_sum_has_a_plan_a_sampler_and_layers_of_the_rest() -> None:
+    full = Step("decode", "decode/x", (32, 8, 128), Parts(100.0, 70.0, 5.0, 7.0, 3.0, 50.0))
+    assert full.total(LAYERS) == 100 + 32 * (70 + 2 * 5 + 7 + 3) + 50
+    assert full.total(1) == 100 + 90 + 50 and full.measured == 6
+    bare = Step("decode", "decode/x", (32, 8, 128), Parts(100.0, 70.0, 5.0, None, None, None))
+    assert bare.total(2) == 100 + 2 * (70 + 2 * 5) and bare.measured == 3
+
+
+def test_parts_are_points_of_as_many_tokens_and_the_same_heads() -> None:
+    rope = HEADS | {"variant": "rope_pos_ids"}
+    append = {"variant": "kv", "kv_heads": 8, "head_dim": 128, "dtype": "bf16"}
+    (step,) = steps(of(
+        point("decode", 90.0, 100.0, **DECODE), point("decode", 70.0, 120.0, **DECODE),
+        point("rmsnorm", 5.0, **NORM), point("rmsnorm", 1.0, **NORM | {"rows": 64}),
+        point("rmsnorm", 2.0, **NORM | {"variant": "rmsnorm"}), point("rmsnorm", 3.0, **NORM | {"hidden": 8192}),
+        point("rope", 7.0, tokens=32, **rope), point("rope", 1.0, tokens=32, **rope | {"kv_heads": 32}),
+        point("kv_append", 6.0, batch=32, append_len=1, **append), point("kv_append", 1.0, batch=32, append_len=2, **append),
+        point("sampling", 50.0, batch=32, variant="top_p"), point("sampling", 40.0, batch=32, variant="from_logits"),
+    ))  # fmt: skip
+    assert step.parts == Parts(120.0, 70.0, 5.0, 7.0, 6.0, 50.0)
+
+
+def test_attention_alone_is_no_step_nor_is_a_window_or_an_uneven_batch() -> None:
+    norm = point("rmsnorm", 5.0, **NORM)
+    assert steps(of(point("decode", 70.0, 100.0, **DECODE))) == []
+    for odd in ({"window": 1024}, {"lengths": "zipf"}, {"kv": "fp8"}, {"soft_cap": 30}, {"dtype": "fp8"}):  # fmt: skip
+        assert steps(of(norm, point("decode", 70.0, 100.0, **DECODE | odd))) == []
+    assert len(steps(of(norm, point("decode", 70.0, 100.0, **DECODE)))) == 1
+
+
+def test_a_step_of_the_recording_is_the_sum_of_its_points(recorded: Recorded) -> None:
+    name = "h200-flashinfer-0.7.2"
+    (step,) = [
+        s
+        for s in steps({t: recorded(name, t) for t in ("decode", "prefill", "rmsnorm", "rope")})
+        if s.point == "decode/B32_L2048_H32_K8_D128_P16_f16_tc"
+    ]
+    assert step.total() == pytest.approx(180.0 + 32 * (70.37 + 2 * 5.376))
+
+
+def test_the_guide_says_which_parts_of_a_step_were_not_measured(finished: Any) -> None:
+    guide = (finished.outputs / "reports/kernel-dev-guide.md").read_text()
+    section = guide.split("### Budget of a Step")[1].split("\n### ")[0]
+    assert "A model of 32 layers" in section and "| sampling | 32 layers |" in section
+    (row,) = [line for line in section.splitlines() if "`B32_L2048_H32_K8_D128_P16_f16_tc`" in line]
+    assert row.endswith("| 180 µs | 70.4 µs | 5.38 µs | – | – | – | 2 776 µs |")
