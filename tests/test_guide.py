@@ -535,7 +535,7 @@ def test_a_choice_that_depends_on_the_size_says_where_it_saves_and_where_it_cost
         "less time in 3 of 6 pairs (tokens 512, 1 024) and more time in 1 of 6 pairs (tokens 65 536) beyond noise"
     )
     assert where({"summary": {}, "pairs": pairs[3:4]}, "tokens") == "no difference beyond noise"
-    assert where({"summary": None, "pairs": []}, "tokens") == "not measured here"
+    assert where({"summary": None, "pairs": []}, "tokens") == "–"
 
 
 def test_key_parameters_say_what_the_module_has_and_not_what_another_has(evidence):
@@ -607,3 +607,37 @@ def test_each_page_of_a_kernel_is_short_and_all_pages_are(finished):
     assert {name: words[name] for name in kernels if words[name] > 2500} == {}
     assert words["final-report.md"] <= 1200
     assert sum(page.stat().st_size for page in pages) <= 196_000
+
+
+def test_times_by_size_are_those_of_one_line_each(evidence):
+    section = page(evidence).split("### Time by Size")[1].split("\n### ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| Decode")]
+    assert rows == [
+        "| Decode Attention (cores cuda) | batch | 11 µs, 3 000 GB/s | 321 µs, 3 000 GB/s | 1 281 µs, 3 000 GB/s |",
+        "| Decode Attention (cores tensor) | batch | 10 µs, 3 000 GB/s | 320 µs, 3 000 GB/s | 1 280 µs, 3 000 GB/s |",
+    ]
+    assert "| RMSNorm" not in section  # which has one of the sizes
+
+
+def test_selection_rows_price_what_was_measured_and_announce_nothing(recorded, tmp_path):
+    results = tmp_path / "results"
+    name = "h200-kernels-flashinfer-0.7.2"
+    targets = ("activation", "cascade", "gemm", "kv_append", "mla_decode", "pod", "sampling", "decode")  # fmt: skip
+    for target in targets:
+        write(results, f"{target}_results", recorded(name, target))
+    write(results, "environment_info", {"provenance": PROVENANCE, "findings": [], "ceilings": {}})
+    text = render(GUIDE, Findings(results, tmp_path))
+    section = text.split("### Kernel Selection Guide")[1].split("\n### ")[0]
+    for row in (
+        '`BatchMLAPagedAttentionWrapper(…, backend="fa3")` | 45.3 % less time than fa2, one pair |',
+        "| the cascade's time against flat decode: +11.5 % to +169.8 % |",
+        "56.9 % less time than softmax and sampling from probabilities, one pair |",
+        "tinygemm's time against cuBLASLt: +18.4 % to +477.9 % |",
+        "`gelu_tanh_and_mul` | 14.1 % less time than erf's, one pair |",
+        "10.1 % less time than fa2's two kernels (median of 3, of which 3 differ beyond noise)",
+    ):
+        assert row in section, row
+    assert "not measured" not in section and "`MultiLevelCascadeAttentionWrapper`" not in section
+    assert {t for t in known() if (ROOT / f"templates/guide/{t}/selection.md.j2").exists()} == {
+        *known()
+    } - {"apis"}

@@ -16,7 +16,7 @@ from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.series import axis_of, best, spread, usual
 from ncuflow.target.contract import known
 
-MOST_ROWS = 10  # of a table on a page; the CSV beside it has them all
+MOST_ROWS = 8  # of a table on a page; the CSV beside it has them all
 
 
 def page_context(page: str, findings: Findings, target: str | None) -> Context:

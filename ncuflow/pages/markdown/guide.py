@@ -32,6 +32,9 @@ from ncuflow.pages.markdown.series import axis_of, best, varying
 from ncuflow.target.contract import Target, known, template_folders
 
 MOST_STEPS = 6
+SIZES = (1, 32, 128)  # requests or rows of a call, as a reader looks them up
+COUNTED = ("batch", "rows")  # the parameters that count them
+MOST_SIZED = 3  # lines of a target
 MOST_LINES = 4  # crossings per target that are spelt out
 # Parameters by which a sweep grows, the first that a target varies is the one that is read.
 GROWTH = ("seq_len", "batch", "rows", "tokens", "kv_len")
@@ -69,6 +72,8 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
             "layers": LAYERS,
             "norms": NORMS,
             "performance": [row for k in kernels.values() if (row := performance(k))],
+            "columns": SIZES,
+            "sizes": [row for k in kernels.values() for row in by_size(k)],
             "generators": guide_source.generators(index),
         }
     }
@@ -191,7 +196,8 @@ def crossings(points: list[Point], axis: str) -> list[Context]:
 def performance(found: Context) -> Context | None:
     """One row of the quick reference, along the axis of the sweep figure; None where no two points lie along one.
 
-    Of the longest lines that with the highest rate: its smallest, middle and largest point; best: that of all points.
+    Of the longest lines that with the highest rate: its smallest, middle and largest point; fixed: its other parameters, of
+    those that differ between points; best: that of all points.
     """
     if found["axis"] == "point":
         return None
@@ -204,11 +210,26 @@ def performance(found: Context) -> Context | None:
         "name": found["name"],
         "heading": found["heading"],
         "axis": axis,
-        "fixed": {k: v for k, v in line[0]["params"].items() if k != axis},
+        "fixed": {k: line[0]["params"][k] for k in varying(rated) if k != axis},
         "rate": rate,
         "cells": [line[0], middle, line[-1]],
         "best": found["best"],
     }
+
+
+def by_size(found: Context) -> list[Context]:
+    """Rows of a target with two of ``SIZES`` or more: {heading, axis, fixed, rate, cells: a point for each size, or None}."""
+    rows: list[Context] = []
+    differing = varying(found["points"])
+    for axis in COUNTED:
+        for line in crossing.lines(found["points"], axis):
+            sized = {p["params"][axis]: p for p in line if p["measurement"]["time_cold_us"]}
+            cells = [sized.get(size) for size in SIZES]
+            if sum(cell is not None for cell in cells) >= 2:
+                fixed = {k: line[0]["params"][k] for k in differing if k != axis}
+                row = {"heading": found["heading"], "axis": axis, "rate": found["rate"]}
+                rows.append(row | {"fixed": fixed, "cells": cells})
+    return rows[:MOST_SIZED]
 
 
 def _line(points: list[Point], axis: str) -> list[Point] | None:
