@@ -183,3 +183,31 @@ def test_the_median_is_a_value_of_the_point_that_is_named(tmp_path, others):
     assert found["evidence"][0]["value"] == found["evidence"][1]["value"] == 1000
     assert found["noise_floor"] == pytest.approx(1.57 * 20 / 3 / 100 * 1000)
     assert found["verdict"] == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdict", "measured"),
+    [(15, "confirmed", 17.2), (40, "refuted", 37.5), (20, "not testable here", None)],
+)
+def test_two_values_are_no_median_and_decide_where_they_agree(tmp_path, limit, verdict, measured):
+    points = [
+        entry(f"decode/B{batch}", {"batch": batch}, gbs=rate)
+        for batch, rate in ((1, 37.5), (2, 17.2))
+    ]
+    found = judged(
+        tmp_path, *points, published={"value": limit, "unit": "% faster"},
+        decide=decide("gbs", "at least", "median"),
+    )  # fmt: skip
+    assert (found["verdict"], (found["measured"] or {}).get("value")) == (verdict, measured)
+    if measured is None:
+        assert "two points that there are do not agree: 17.2 and 37.5" in found["reason"]
+    else:
+        assert found["measured"]["aggregate"] == "nearest to the limit"
+
+
+def test_a_single_value_was_chosen_by_nothing(tmp_path):
+    how = decide("gbs", "at least", "median")
+    found = judged(tmp_path, POINTS[2], decide=how)
+    assert (found["measured"]["value"], found["measured"]["aggregate"]) == (4000, None)
+    found = judged(tmp_path, decide=how, published={"value": 1500, "unit": "GB/s"})
+    assert (found["measured"]["value"], found["measured"]["aggregate"]) == (2000, "median")

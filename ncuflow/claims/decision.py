@@ -11,9 +11,11 @@ from ncuflow.claims.evidence import Unanswered
 from ncuflow.claims.model import Claim, Decision
 from ncuflow.expression import ExpressionError, Functions, evaluate, names
 from ncuflow.findings.scope import Scope
+from ncuflow.format import number
 
 Answer = bool | int | float
 Known = tuple[Scope, Answer]
+NEAREST = "nearest to the limit"  # what is cited of one or two values where a median is asked for
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Outcome:
 
     holds: the claim's comparison holds; margin: distance to where it would turn, in the measured
     unit (None for a yes or no); noise: absolute floor of the measured value (None where unknown);
-    scope: of the point that decides; values: of every selected point, None where unknown.
+    scope: of the point that decides; values: of every selected point, None where unknown;
+    aggregate: how the value was chosen among several, None where only one point has it.
     """
 
     holds: bool
@@ -47,6 +50,7 @@ class Outcome:
     values: list[tuple[str | None, Answer | None]]
     decide: Decision
     expected: Expected
+    aggregate: str | None
 
 
 def expected(claim: Claim, decide: Decision | None) -> Expected:
@@ -77,7 +81,8 @@ def decide_over(
         by = decide.by
         known.sort(key=lambda pair: _rank(by, pair[0]), reverse=True)
     margin_of = margins(decide, wanted)
-    scope, measured = _aggregate(decide.aggregate, known, margin_of)
+    aggregate = _chosen_by(decide, [value for _, value in known], margin_of)
+    scope, measured = _aggregate(aggregate, known, margin_of)
     margin = margin_of(measured)
     holds = margin >= 0
     if len(known) < len(pairs) and holds != _settled(decide):
@@ -96,6 +101,7 @@ def decide_over(
         values=[(s.point, value) for s, value in pairs],
         decide=decide,
         expected=wanted,
+        aggregate=aggregate if len(known) > 1 else None,
     )
 
 
@@ -115,34 +121,57 @@ def _lacking(text: str, scope: Scope) -> str:
     """Which names are unknown at which point."""
     missing = [name for name in names(text) if scope.get(name) is None]
     where = f" at {scope.point}" if scope.point else ""
-    what = ", ".join(missing) or f"the value of {text!r}"
+    what = ", ".join(missing) or "what this asks for"
     return f"the evidence lacks {what}{where}"
 
 
-def margins(decide: Decision, wanted: Expected) -> Callable[[Answer], float]:
-    """value -> margin: how far it is inside the claim (≥ 0 holds) or outside (< 0)."""
+def allowed(decide: Decision, wanted: Expected) -> tuple[float, float]:
+    """(least, most) value with which the claim holds, in the unit of the comparison; infinite where there is no such end."""
     low = -math.inf if wanted.low is None else wanted.low
     high = math.inf if wanted.high is None else wanted.high
     # A claim whose comparison lacks its figure is not accepted: the 0 stands for none.
     target = wanted.value or 0.0
     figure = target if decide.compare != "between" else high if high < math.inf else low
     slack = decide.tolerance.slack(figure) if decide.tolerance else 0.0
-    found: dict[str, Callable[[Answer], float]] = {
-        "holds": lambda v: 1.0 if v else -1.0,
-        "between": lambda v: min(v - low + slack, high + slack - v),
-        "within": lambda v: slack - abs(v - target),
-        "at least": lambda v: v - (target - slack),
-        "at most": lambda v: target + slack - v,
-    }
-    return found[decide.compare]
+    if decide.compare == "between":
+        return low - slack, high + slack
+    least = -math.inf if decide.compare == "at most" else target - slack
+    return least, math.inf if decide.compare == "at least" else target + slack
+
+
+def margins(decide: Decision, wanted: Expected) -> Callable[[Answer], float]:
+    """value -> margin: how far it is inside the claim (≥ 0 holds) or outside (< 0)."""
+    if decide.compare == "holds":
+        return lambda value: 1.0 if value else -1.0
+    least, most = allowed(decide, wanted)
+    return lambda value: min(value - least, most - value)
+
+
+def _chosen_by(
+    decide: Decision, values: Sequence[Answer], margin: Callable[[Answer], float]
+) -> str:
+    """How one of these values is chosen. Raises Unanswered for two of which one holds and the other does not.
+
+    Of fewer than three a median is one of them by chance: they decide where they agree, and the nearer to the limit is cited.
+    """
+    if decide.aggregate != "median" or len(values) > 2:
+        return decide.aggregate
+    if len({margin(value) >= 0 for value in values}) > 1:
+        low, high = sorted(values)
+        raise Unanswered(
+            f"the two points that there are do not agree: {number(low)} and {number(high)}"
+        )
+    return NEAREST
 
 
 def _aggregate(kind: str, known: Sequence[Known], margin: Callable[[Answer], float]) -> Known:
     """(deciding point, measured value)."""
+    if kind == NEAREST:
+        return min(known, key=lambda pair: abs(margin(pair[1])))
     if kind in ("max", "min"):
         return (max if kind == "max" else min)(known, key=lambda pair: pair[1])
     if kind == "median":
-        # Not the mean of two middle points: no point has it.
+        # Not the mean of two middle points of four or more: no point has it.
         middle = median_low(value for _, value in known)
         return next(pair for pair in known if pair[1] == middle)
     return (min if kind == "all" else max)(known, key=lambda pair: margin(pair[1]))

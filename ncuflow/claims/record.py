@@ -46,7 +46,8 @@ class Record:
 
         published: the figure as stated, and as it is compared (``compared``); another_gpu: the GPU
         of the figure where it is not the one that was measured; measured: the value that decides,
-        of how many ``points`` it was chosen, and how many of them have a value (``known``).
+        by which ``aggregate`` of how many ``points`` it was chosen, and how many of them have a
+        value (``known``).
         """
         claim, found = self.claim, self.found
         here: dict[str, Any] = {**(self.provenance or {})}
@@ -104,7 +105,7 @@ def _measured(found: Outcome) -> dict[str, Answer | str | None]:
     return {
         "value": found.measured,
         "unit": "" if isinstance(found.measured, bool) else found.expected.unit,
-        "aggregate": found.decide.aggregate,
+        "aggregate": found.aggregate,
         "point": found.scope.point,
         "points": len(found.values),
         "known": sum(value is not None for _, value in found.values),
