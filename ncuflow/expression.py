@@ -19,6 +19,10 @@ from statistics import median
 from typing import Any
 
 Functions = Mapping[str, Callable[..., Any]]
+# How a comparison reads in a sentence.
+IN_WORDS: Mapping[type[ast.cmpop], str] = {
+    ast.Eq: "=", ast.NotEq: "≠", ast.Lt: "<", ast.LtE: "≤", ast.Gt: ">", ast.GtE: "≥", ast.In: "=",
+}  # fmt: skip
 
 
 class ExpressionError(ValueError):
@@ -134,6 +138,41 @@ def evaluate(text: str, values: Mapping[str, Any], functions: Functions | None =
 def holds(text: str, values: Mapping[str, Any]) -> bool:
     """Whether a condition is known to hold: what it needs is there, and says so."""
     return evaluate(text, values) is True
+
+
+def conditions(text: str) -> list[str]:
+    """What an expression asks for, in words: ``a == 1 and not b`` is "a = 1", "not b".
+
+    A condition of what is not known everywhere (``not known(x) or x == y``) is that of where it is known.
+    """
+    return list(_conditions(parse(text)))
+
+
+def _conditions(node: ast.expr) -> Iterator[str]:
+    match node:
+        case ast.BoolOp(op=ast.And(), values=parts):
+            for part in parts:
+                yield from _conditions(part)
+        case ast.BoolOp(
+            op=ast.Or(),
+            values=[ast.UnaryOp(operand=ast.Call(func=ast.Name(id="known"))), condition],
+        ):
+            yield from _conditions(condition)
+        case ast.Compare(left=left, ops=[operation], comparators=[right]) if (
+            type(operation) in IN_WORDS
+        ):
+            yield f"{_in_words(left)} {IN_WORDS[type(operation)]} {_in_words(right)}"
+        case _:
+            yield _in_words(node)
+
+
+def _in_words(node: ast.expr) -> str:
+    """A term without the quotes around texts; of a list its items."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.List):
+        return " or ".join(map(_in_words, node.elts))
+    return ast.unparse(node)
 
 
 def placeholders(text: str) -> list[str]:

@@ -43,6 +43,22 @@ def test_another_model_of_the_same_architecture_cannot_refute(tmp_path):
     assert "H100" in found["reason"] and found["measured"]["value"] == 4000
 
 
+@pytest.mark.parametrize("figure", [4000, 1000])
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        ({"gpu": "NVIDIA H200", "architecture": "sm_90", "library": "flash-attention"}, "of flash-attention"),
+        ({"gpu": "a GPU that the source does not name"}, "does not name its GPU"),
+    ],
+)  # fmt: skip
+def test_another_library_and_a_gpu_without_a_name_are_neither_confirmed_nor_refuted(
+    tmp_path, figure, of, why
+):
+    found = judged(tmp_path, published={"value": figure, "unit": "GB/s", **of}, needs="It.")
+    assert found["verdict"] == "not testable here" and why in found["reason"]
+    assert (found["measured"]["value"], found["needs"]) == (4000, "It.")
+
+
 def test_a_figure_of_another_gpu_is_compared_as_a_fraction_of_its_ceiling(tmp_path):
     points = [entry("decode/B1", {"batch": 1}, gbs=4200.0, gbs_fraction_datasheet=0.875)]
     published = {"value": 1771, "unit": "GB/s", "ceiling": 2039, **A100}
@@ -66,7 +82,7 @@ def test_no_verdict_inside_the_noise_floor(tmp_path):
     )
     assert near["verdict"] == "not testable here" and near["needs"] is None
     assert near["reason"] == (
-        "The distance to the limit (50 GB/s) is smaller than the noise floor (105 GB/s)."
+        "Too close to call: 50 GB/s from the limit, and the measurement is uncertain by 105 GB/s."
     )
     assert near["noise_floor"] == pytest.approx(1.57 * 20 / 3 / 100 * 1000)
     far = judged(
@@ -82,7 +98,7 @@ def test_no_verdict_inside_the_noise_floor(tmp_path):
         published={"value": None, "unit": ""},
         decide=decide("time_cold_us > 99", "holds"),
     )
-    assert yes["verdict"] == "not testable here" and "noise floor" in yes["reason"]
+    assert yes["verdict"] == "not testable here" and "Too close to call" in yes["reason"]
 
 
 def test_noise_of_independent_inputs_adds_in_squares(tmp_path):
@@ -179,7 +195,7 @@ def test_a_host_time_has_the_spread_of_its_samples_for_a_floor(tmp_path):
         decide={"over": "jit", "value": "1000 * disk_build_and_load_s", "compare": "at most"},
     )  # fmt: skip
     assert found["noise_floor"] == pytest.approx(0.5)
-    assert found["verdict"] == "not testable here" and "noise floor" in found["reason"]
+    assert found["verdict"] == "not testable here" and "Too close to call" in found["reason"]
 
 
 def side(us, seed):
@@ -477,6 +493,50 @@ def test_named_claims_get_a_verdict_with_a_traced_number(recorded, name):
 )
 def test_what_short_points_jitter_by_withholds_no_verdict_from_long_ones(recorded, name):
     assert recorded[name]["verdict"] in ("confirmed", "differs by architecture")
+
+
+PUBLISHED_FOR = {  # what each source says of its setup, beside the sequence length
+    "public-fa2-h100": {"layout": "ragged", "qo_heads": 16, "kv_heads": 16, "head_dim": 128, "backend": "fa2"},
+    "public-fa3-h100": {"layout": "ragged", "qo_heads": 16, "kv_heads": 16, "head_dim": 128, "backend": "fa3"},
+    "public-fa2-a100": {"layout": "ragged", "head_dim": 128, "backend": "fa2"},
+    "public-flashinfer-a100-pcie": {"layout": "ragged", "qo_heads": 32, "kv_heads": 32, "head_dim": 128, "batch": 1, "backend": "fa2"},
+    "public-decode-bandwidth": {"qo_heads": 32, "kv_heads": 32, "head_dim": 128, "page_size": 16, "cores": "cuda", "launch": "eager"},
+    "public-rope-19456": {"qo_heads": 32, "kv_heads": 8, "head_dim": 128},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED_FOR)
+def test_a_public_figure_is_held_against_its_own_setup_alone(recorded, finished, name):
+    setups = {
+        point["point"]: point["params"]
+        for target in ("prefill", "decode", "rope")
+        for point in read_json(finished.outputs / f"results/{target}_results.json")["points"]
+    }
+    records = [record for id, record in recorded.items() if id.startswith(name)]
+    compared = [setups[row["point"]] for record in records for row in record["points"]]
+    assert records and all(PUBLISHED_FOR[name].items() <= setup.items() for setup in compared)
+    for record in records:
+        assert record["measured"] or re.match(r"No \w+ point was measured with", record["reason"])
+
+
+def test_what_flash_attention_reached_is_decided_by_no_kernel_of_flashinfer(recorded):
+    found = [r for id, r in recorded.items() if id.startswith(("public-fa2", "public-fa3"))]
+    assert len(found) == 11
+    for record in found:
+        assert record["verdict"] == "not testable here" and record["published"]["library"]
+        assert "contiguous K and V" in record["needs"] and "heads" in record["needs"]
+
+
+def test_a_source_has_one_date_and_one_address_for_each_of_its_sections():
+    pages = {(c.source.document, c.source.section): set() for c in files.load(ROOT / "claims")}
+    for c in files.load(ROOT / "claims"):
+        pages[c.source.document, c.source.section].add((c.source.url, c.source.date))
+    assert [page for page, said in pages.items() if len(said) > 1] == []
+    dated = [c.source for c in files.load(ROOT / "claims") if c.source.url and c.source.date]
+    for source in dated:  # an address that has a day in it is of that day
+        day = re.search(r"/(\d{4})/(\d{2})/(\d{2})/", source.url)
+        assert day is None or "-".join(day.groups()) == source.date
+        assert not re.fullmatch(r"https://[^/]+/", source.url), "the page, not its front door"
 
 
 def test_the_benefit_of_fusing_is_decided_by_points_timed_in_turns(recorded):

@@ -12,6 +12,7 @@ rules.
 from __future__ import annotations
 
 import argparse
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 
 from ncuflow import expression
 from ncuflow.claims import files
-from ncuflow.claims.decision import Outcome, decide_over
+from ncuflow.claims.decision import OF_CEILING, Outcome, allowed, decide_over
 from ncuflow.claims.evidence import Grounds, Unanswered, load, select
 from ncuflow.claims.model import Claim
 from ncuflow.claims.record import (
@@ -34,7 +35,7 @@ from ncuflow.claims.record import (
 from ncuflow.expression import ExpressionError, evaluate, names, placeholders
 from ncuflow.findings.join import architecture
 from ncuflow.findings.scope import Scope
-from ncuflow.format import with_unit
+from ncuflow.format import number, with_unit
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import Provenance
 
@@ -57,7 +58,7 @@ def judge(claim: Claim, evidence: Grounds) -> Record:
         reasons = _reasons(claim, found, verdict, evidence)
     except ExpressionError as error:
         raise BadInput(claim.path, f"claim {claim.id!r}: {error}") from None
-    sentences = [s for s in (why, reasons) if s] or [_plain(found, provenance)]
+    sentences = [s for s in (why, reasons) if s] or [_plain(found)]
     return Record(claim, verdict, " ".join(sentences), found, provenance)
 
 
@@ -81,8 +82,11 @@ def verdict_of(found: Outcome, claim: Claim, provenance: Provenance | None) -> t
 
     A result that holds confirms. One that does not hold refutes where the claim is about the same
     GPU, or about no GPU, or says itself why the GPU does not matter (``independent``). Otherwise
-    another architecture's measurement cannot refute it: the two differ.
+    another architecture's measurement cannot refute it: the two differ. Of another library's kernel, and
+    of a GPU that nobody names, no measurement of FlashInfer says anything.
     """
+    if lacking := _incomparable(claim, provenance):
+        return NOT_TESTABLE, lacking
     if found.within_noise:
         return NOT_TESTABLE, _inside_noise(found)
     if found.holds:
@@ -99,12 +103,26 @@ def verdict_of(found: Outcome, claim: Claim, provenance: Provenance | None) -> t
     )
 
 
+def _incomparable(claim: Claim, provenance: Provenance | None) -> str:
+    """Why no measurement of FlashInfer on a GPU confirms or refutes the figure; '' where one does."""
+    published = claim.published
+    if published.library:
+        return (
+            f"The figure is of a kernel of {published.library}: FlashInfer's in the same setup stands beside it "
+            "and says nothing about it."
+        )
+    unnamed = published.gpu and not published.architecture
+    if unnamed and not claim.independent and not same_gpu(published.gpu, provenance):
+        return "The source does not name its GPU, and a rate says nothing about another one's."
+    return ""
+
+
 def _inside_noise(found: Outcome) -> str:
     if found.margin is None or found.noise is None:
-        return "Inside the noise floor: an input that is moved by its floor turns the answer."
+        return "Too close to call: what the measurement is uncertain by turns the answer."
     unit = found.expected.unit
-    distance, floor = (with_unit(size, unit) for size in (found.margin, found.noise))
-    return f"The distance to the limit ({distance}) is smaller than the noise floor ({floor})."
+    distance, floor = (amount(size, unit) for size in (found.margin, found.noise))
+    return f"Too close to call: {distance} from the limit, and the measurement is uncertain by {floor}."
 
 
 def _reasons(claim: Claim, found: Outcome, verdict: str, evidence: Grounds) -> str:
@@ -133,15 +151,28 @@ def _forgiving(scope: Scope, claim: Claim, *texts: str) -> Scope:
     return scope.with_values(**{name: scope.get(name) for text in texts for name in names(text)})
 
 
-def _plain(found: Outcome, provenance: Provenance | None) -> str:
+def _plain(found: Outcome) -> str:
+    """What was compared with what, for a claim that gives no reason of its own."""
     if isinstance(found.measured, bool):
         where = f" at {found.scope.point}" if found.scope.point else ""
-        return f"{found.decide.value} is {str(found.measured).lower()}{where}."
-    static = provenance is not None and provenance["tier"] == "S"
-    run = found.decide.over != "arithmetic" and not static
-    inside = "within" if found.holds else "outside"
-    value = with_unit(found.measured, found.expected.unit, 4)
-    return f"{'Measured' if run else 'Computed'} {value}: {inside} what the claim allows."
+        return f"{'It is' if found.measured else 'It is not'} so{where}."
+    least, most = allowed(found.decide, found.expected)
+    unit = found.expected.unit
+    if least == most:
+        return f"The claim allows {amount(least, unit)} alone."
+    ends = [
+        f"{word} {amount(end, unit)}"
+        for word, end in (("at least", least), ("at most", most))
+        if math.isfinite(end)
+    ]
+    return f"The claim allows {' and '.join(ends)}."
+
+
+def amount(value: float, unit: str) -> str:
+    """A value of a comparison with its unit; a fraction of a ceiling as per cent."""
+    if unit == OF_CEILING:
+        return f"{number(100 * value)} % of the peak"
+    return with_unit(value, unit)
 
 
 def summary(records: Sequence[Record], evidence: Grounds) -> dict[str, Any]:

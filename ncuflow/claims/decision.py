@@ -15,6 +15,7 @@ from ncuflow.format import number
 
 Answer = bool | int | float
 Known = tuple[Scope, Answer]
+OF_CEILING = "of the ceiling"  # the unit of a figure that is compared as a fraction
 NEAREST = "nearest to the limit"  # what is cited of one or two values where a median is asked for
 
 
@@ -59,7 +60,7 @@ def expected(claim: Claim, decide: Decision | None) -> Expected:
     ends = published.value, *(published.range or (None, None))
     scale = 1 / published.ceiling if published.ceiling else 1.0
     value, low, high = (None if v is None else v * scale for v in ends)
-    unit = "of the ceiling" if published.ceiling else published.unit
+    unit = OF_CEILING if published.ceiling else published.unit
     if decide is not None:
         value = value if decide.limit is None else decide.limit
         unit = unit if decide.unit is None else decide.unit

@@ -12,7 +12,7 @@ from typing import Any, cast
 from ncuflow.claims.model import Claim, Decision, Selection
 from ncuflow.claims.paired import Turned, paired, turned
 from ncuflow.claims.source_facts import SourceFacts
-from ncuflow.expression import Functions, evaluate
+from ncuflow.expression import Functions, conditions, evaluate
 from ncuflow.findings import sanity, stored
 from ncuflow.findings.scope import Origin, Scope, machine_scope, point_scope, possible_names
 from ncuflow.model import Ceilings, Provenance, Results
@@ -159,10 +159,14 @@ def _points(selections: Sequence[Selection], evidence: Grounds) -> list[Scope]:
     target = _last("target", selections)
     scopes = _filtered(evidence.scopes(target), selections)
     if not scopes:
-        wanted = " and ".join(s.where for s in selections if s.where) or "any"
-        globs = _last("points", selections)
-        matching = f" matching {', '.join(globs)}" if globs else ""
-        raise Unanswered(f"no measured {target} point{matching} where {wanted}")
+        globs = _last("points", selections) or []
+        wanted = [term for s in selections if s.where for term in conditions(s.where)]
+        which = ", ".join([*globs, *dict.fromkeys(wanted)])
+        raise Unanswered(
+            f"no {target} point was measured with {which}"
+            if which
+            else f"no {target} point was measured"
+        )
     return scopes
 
 

@@ -85,7 +85,8 @@ class Published(Strict):
 
     range: its lower and upper end, None for an open one; architecture: None where the claim is not
     about a GPU; ceiling: the peak of that GPU in the same unit, of which the figure is then compared
-    as a fraction; expected: it is what the source expects of that GPU, not what it measured there.
+    as a fraction; library: whose kernel it is of, None for FlashInfer's; expected: it is what the
+    source expects of that GPU, not what it measured there.
     """
 
     value: Number | None
@@ -96,6 +97,7 @@ class Published(Strict):
     architecture: Architecture | None = None
     ceiling: Number | None = None
     flashinfer: str | None = None
+    library: Text | None = None
     expected: bool = False
 
     @model_validator(mode="after")
