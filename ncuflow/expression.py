@@ -172,7 +172,7 @@ def _in_words(node: ast.expr) -> str:
         return str(node.value)
     if isinstance(node, ast.List):
         return " or ".join(map(_in_words, node.elts))
-    return ast.unparse(node)
+    return ast.unparse(node).replace(" * ", " × ")
 
 
 def placeholders(text: str) -> list[str]:

@@ -127,7 +127,8 @@ def test_first_decision_that_has_an_answer_decides(tmp_path):
     found = judged(
         tmp_path, decide=both[:1], needs="Counters.", published={"value": 3000, "unit": ""}
     )
-    assert found["verdict"] == "not testable here" and found["reason"].endswith("Needs: Counters.")
+    assert (found["verdict"], found["needs"]) == ("not testable here", "Counters.")
+    assert found["reason"] == "The evidence lacks dram_gbs_counted at decode/B1."
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from ncuflow.expression import ExpressionError, evaluate, names
+from ncuflow.expression import ExpressionError, conditions, evaluate, names
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,16 @@ def test_a_number_beyond_every_float_is_unknown(text):
 
 def test_names_are_those_of_values_in_order():
     assert names("max(b, 2 * a) - b") == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a == 1 and not b and c", ["a = 1", "not b", "c"]),
+        ('(kind == "x y") and (a * b <= 2 or c)', ["kind = x y", "a × b <= 2 or c"]),
+        ('(not known(k) or k == "auto") and v in ["p", "q"]', ["k = auto", "v = p or q"]),
+        ("0 < a < 2", ["0 < a < 2"]),
+    ],
+)
+def test_conditions_read_as_words(text, words):
+    assert conditions(text) == words

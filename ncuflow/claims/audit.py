@@ -51,9 +51,7 @@ def judge(claim: Claim, evidence: Grounds) -> Record:
     try:
         found = _answer(claim, evidence, provenance)
         if isinstance(found, str):
-            needs = f" Needs: {claim.needs.strip()}" if claim.needs else ""
-            why = f"{found[:1].upper()}{found[1:]}.{needs}"
-            return Record(claim, NOT_TESTABLE, why, None, provenance)
+            return Record(claim, NOT_TESTABLE, f"{found[:1].upper()}{found[1:]}.", None, provenance)
         verdict, why = verdict_of(found, claim, provenance)
         reasons = _reasons(claim, found, verdict, evidence)
     except ExpressionError as error:
@@ -159,7 +157,9 @@ def _plain(found: Outcome) -> str:
     least, most = allowed(found.decide, found.expected)
     unit = found.expected.unit
     if least == most:
-        return f"The claim allows {amount(least, unit)} alone."
+        return (
+            "That is exactly it." if found.holds else f"It would have to be {amount(least, unit)}."
+        )
     ends = [
         f"{word} {amount(end, unit)}"
         for word, end in (("at least", least), ("at most", most))

@@ -81,7 +81,7 @@ class Record:
             else [],
             "reason": self.reason,
             "independent": claim.independent,
-            "needs": claim.needs if self.verdict == NOT_TESTABLE else None,
+            "needs": claim.needs.strip() if claim.needs and self.verdict == NOT_TESTABLE else None,
             "gpu": here.get("gpu"),
             "architecture": architecture(here),
             "tier": here.get("tier"),

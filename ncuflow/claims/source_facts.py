@@ -26,6 +26,7 @@ class SourceFacts:
             "header_defines": self.header_defines,
             "api_file": self.api_file,
             "reads_variable": self.reads_variable,
+            "read_at": self.read_at,
             "exports": self.exports,
             "accepts": self.accepts,
             "requires": self.requires,
@@ -55,6 +56,11 @@ class SourceFacts:
         """Whether the package reads this environment variable."""
         variables = self.index.get("environment")
         return None if not variables else name in variables
+
+    def read_at(self, name: str) -> str | None:
+        """Where the package reads this environment variable first: file below the package's folder, and line."""
+        places = (self.index.get("environment") or {}).get(name)
+        return f"{places[0]['file']}:{places[0]['line']}" if places else None
 
     def exports(self, name: str) -> bool | None:
         """Whether ``import flashinfer`` has this name."""
