@@ -9,7 +9,7 @@ import random
 from dataclasses import asdict
 from typing import Any
 
-from ncuflow.compare import attribution, verdict
+from ncuflow.compare import attribution, decomposition, verdict
 from ncuflow.compare.records import Settings
 from ncuflow.compare.verdict import Side
 
@@ -113,6 +113,9 @@ def point(name: str, us: float, kernels: list[Row] | None = None, host: float = 
             "plan_us": None,
             "kernel_gap_us": 0.0,
             "sm_clock_ghz": 1.9,
+            "clock_cold_mhz": (found[0]["metrics"]["sm_clock_hz"] or 1.9e9) / 1e6
+            if found
+            else 1900.0,
         },
         "info": {},
         "kernels": found,
@@ -185,16 +188,14 @@ def profile(row: Row) -> attribution.Profile:
         row["measurement"]["kernel_gap_us"],
         row["info"],
         row.get("traced"),
+        decomposition.Rates("NVIDIA H200", row["measurement"]["clock_cold_mhz"] / 1e3, 4800.0),
     )
 
 
-def explain(
-    base: Row, head: Row, metric: str, delta_us: float, base_us: float = 0.0
-) -> tuple[list[Row], float]:
-    """Causes as rows, and what they leave, of points whose metric differs by so much."""
-    sides = profile(base), profile(head)
-    causes, rest = attribution.explain(*sides, metric, base_us, base_us + delta_us)
-    return [asdict(cause) for cause in causes], rest
+def explain(base: Row, head: Row, delta_us: float) -> tuple[list[Row], float]:
+    """Causes as rows, and what they leave, of points whose times differ by so much."""
+    found = attribution.explain(profile(base), profile(head), 0.0, delta_us)
+    return [asdict(cause) for cause in found.causes], found.unexplained
 
 
 def delta(row: Row) -> float:

@@ -104,17 +104,18 @@ def test_an_extra_kernel_is_found_by_name() -> None:
     assert found["unexplained"] == pytest.approx(delta(found) - 6.0)
 
 
-def test_an_injected_host_delay_is_host_time_and_no_kernel_change() -> None:
+def test_a_host_time_is_shown_and_not_judged() -> None:
     time = sweep()[7]["measurement"]["time_cold_us"]
     base, head = pair(*planted(7, **point("decode/B8", time, host=215.0)))
     document = compare(base, head, LIMITS)
-    assert changed(document) == {"decode/B8": "slower"}
+    assert changed(document) == {}
     found = of(document, "decode/B8")
-    assert found["metric"] == "host_us"
-    assert found["metrics"]["cold_us"]["verdict"] == "same"
-    (cause,) = found["causes"]
-    assert cause["kind"] == "host_launch" and "the same kernels" in cause["evidence"]
-    assert cause["share_of_delta"] == pytest.approx(1)
+    assert (found["metric"], found["verdict"]) == ("cold_us", "same")
+    host = found["metrics"]["host_us"]
+    assert (host["verdict"], host["p"], host["causes"]) == ("not judged", None, [])
+    assert document["statistics"]["tests"] == len(document["points"])
+    (note,) = [n for n in document["statistics"]["notes"] if "not judged" in n]
+    assert "1 host time " in note and "launching call of `decode/B8` 15 → 21" in note
 
 
 def test_a_process_that_is_slow_on_the_host_is_no_regression() -> None:
@@ -143,11 +144,23 @@ def test_a_call_that_outlasts_its_kernels_is_told_where_runs_are_too_few_to_judg
 
 
 def test_a_lower_clock_is_the_clock() -> None:
-    slow = kernel(clock=1.9e9 / 1.2)
+    same = 77e6 * 43e3 / kernel()["duration_ns"]
+    slow = kernel(clock=1.9e9 / 1.2, instructions=same)
     base, head = planted(7, **point("decode/B8", 43.0 * 1.2, [slow]))
+    base[7] = point("decode/B8", 43.0, [kernel(instructions=same)])
     first = of(compare(*pair(base, head), LIMITS), "decode/B8")["causes"][0]
     assert first["kind"] == "clock"
     assert {p["what"] for p in first["parts"]} == {"SM clock"}
+
+
+def test_a_point_that_is_another_call_on_the_other_side_is_not_compared() -> None:
+    base, head = pair(*planted(7, **point("decode/B8", 60.0)))
+    for side, work in ((base, 1e9), (head, 2e9)):
+        side.points["decode/B8"]["measurement"] |= {"flops_analytic": work, "bytes_analytic": 5e8}
+    document = compare(base, head, LIMITS)
+    assert "decode/B8" not in {p["id"] for p in document["points"]}
+    (left,) = document["not_compared"]
+    assert left["base"] == "not the same work: 1e+09 FLOPs, 5e+08 bytes" and "2e+09" in left["head"]
 
 
 def test_a_change_without_evidence_stays_unexplained() -> None:
@@ -474,7 +487,7 @@ def test_load_reads_what_results_hold(tmp_path: Path) -> None:
 
 def test_a_comparison_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     found = verdict.compare(
-        *pair(*planted(7, **point("decode/B8", 60.0, [kernel(tile=1, warps=4.6)]))), LIMITS
+        *pair(*planted(7, **point("decode/B8", 60.0, [kernel(tile=1, warps=5.0)]))), LIMITS
     )
     write_json(tmp_path / "compare.json", asdict(found))
     again = records.read(tmp_path / "compare.json")

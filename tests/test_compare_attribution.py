@@ -7,16 +7,23 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from compare_data import explain, kernel, point
+from compare_data import STALLS, explain, kernel, point
 
 from ncuflow.compare import attribution, decomposition
-from ncuflow.compare.attribution import match
-from ncuflow.compare.records import Fact
+from ncuflow.compare.attribution import Explained, Profile, match
+from ncuflow.compare.decomposition import Rates
+from ncuflow.compare.records import Fact, Part
 from ncuflow.compare.reports import _kernels
 from ncuflow.compare.traces import Copies, Traced, of_timeline
 
 RECORDING = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
 REPORTS = sorted(RECORDING.glob("*/b*/sweep.ncu-rep.xz"))
+
+
+def parts_of(base: dict, head: dict) -> list[Part]:
+    """The parts of two launches that are themselves what is compared: ncu's clock is theirs."""
+    ghz = [(k["metrics"]["sm_clock_hz"] or 0) / 1e9 for k in (base, head)]
+    return decomposition.split(base, head, (Rates(None, ghz[0]), Rates(None, ghz[1]))).parts
 
 
 # --- parts ------------------------------------------------------------------------------------
@@ -35,14 +42,14 @@ REPORTS = sorted(RECORDING.glob("*/b*/sweep.ncu-rep.xz"))
 def test_one_thing_that_doubles_the_time_is_all_of_the_change(change: dict, part: str) -> None:
     base, head = kernel(), kernel(**change)
     assert head["duration_ns"] == pytest.approx(2 * base["duration_ns"])
-    (found,) = decomposition.parts(base, head)
+    (found,) = parts_of(base, head)
     assert found.what == part
     assert found.delta_us == pytest.approx(base["duration_ns"] / 1e3)
 
 
 def test_what_works_against_the_change_counts_negative() -> None:
     base, head = kernel(), kernel(instructions=154e6, long_scoreboard=2.0)
-    parts = {p.what: p.delta_us for p in decomposition.parts(base, head)}
+    parts = {p.what: p.delta_us for p in parts_of(base, head)}
     assert parts["instructions"] > 0 > parts["long_scoreboard"]
     assert sum(parts.values()) == pytest.approx((head["duration_ns"] - base["duration_ns"]) / 1e3)
 
@@ -51,7 +58,7 @@ def test_reasons_that_miss_some_of_the_latency_leave_the_rest_named() -> None:
     base, head = kernel(), kernel()
     head["metrics"]["warp_latency_per_issue"] *= 1.2
     head["duration_ns"] *= 1.2
-    (found,) = decomposition.parts(base, head)
+    (found,) = parts_of(base, head)
     assert found.what == "not attributed to a reason"
 
 
@@ -60,7 +67,7 @@ def test_reasons_that_count_more_than_the_latency_are_passes_that_disagree_and_n
     base, head = kernel(), kernel(instructions=154e6)
     head["metrics"]["warp_latency_per_issue"] *= 0.9
     head["duration_ns"] *= 0.9
-    parts = decomposition.parts(base, head)
+    parts = parts_of(base, head)
     found = {p.kind: p for p in parts}
     assert "not attributed to a reason" not in {p.what for p in parts}
     assert found["passes"].delta_us < 0 and found["passes"].base is found["passes"].head is None
@@ -74,17 +81,17 @@ def test_reasons_that_count_more_than_the_latency_are_passes_that_disagree_and_n
 def test_without_stalls_the_waiting_is_one_part() -> None:
     base, head = kernel(), kernel(long_scoreboard=18.2)
     head["stalls"] = []
-    (found,) = decomposition.parts(base, head)
+    (found,) = parts_of(base, head)
     assert found.what == "all waiting"
     assert found.delta_us == pytest.approx(base["duration_ns"] / 1e3)
 
 
-@pytest.mark.parametrize("missing", ["inst_executed", "sm_clock_hz"])
+@pytest.mark.parametrize("missing", ["inst_executed", "warp_latency_per_issue"])
 def test_without_a_factor_there_are_no_parts(missing: str) -> None:
     base, head = kernel(), kernel(warps=2.7)
     head["metrics"][missing] = None
-    assert decomposition.parts(base, head) == []
-    (cause,), unexplained = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 9)
+    assert parts_of(base, head) == []
+    (cause,), unexplained = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 9)
     assert cause["parts"] == [] and cause["delta_us"] is not None
     assert unexplained == pytest.approx(9 - cause["delta_us"])
 
@@ -95,7 +102,7 @@ def test_parts_of_real_kernels_add_up(report: Path) -> None:
     kernels, _ = _kernels(report)
     compared = 0
     for base, head in combinations(kernels[:12], 2):
-        parts = decomposition.parts(base, head)
+        parts = parts_of(base, head)
         change = (head["duration_ns"] - base["duration_ns"]) / 1e3
         compared += bool(parts)
         assert sum(p.delta_us for p in parts) == pytest.approx(change, abs=1e-4)
@@ -138,7 +145,6 @@ def test_kernels_of_other_names_and_number_are_one_cause() -> None:
         (cause,), unexplained = explain(
             point("d/x", 1, [main, *kernels]),
             point("d/x", 2, [*others, main]),
-            "cold_us",
             34 * turn,
         )
         assert cause["kind"] == "kernel_replaced"
@@ -150,35 +156,30 @@ def test_kernels_of_other_names_and_number_are_one_cause() -> None:
     (work,) = [fact for fact in cause["facts"] if fact["what"] == "instructions executed"]
     assert (work["base"], work["head"]) == (3 * 77e6, 77e6)
     several[0]["metrics"]["inst_executed"] = several[1]["duration_ns"] = None
-    causes, _ = explain(point("d/x", 1, [one]), point("d/x", 2, several), "cold_us", 5.0)
+    causes, _ = explain(point("d/x", 1, [one]), point("d/x", 2, several), 5.0)
     assert {c["kind"] for c in causes} == {"kernel_added", "kernel_removed"}
 
 
 def test_a_kernel_that_went_explains_time_that_went() -> None:
     gone = kernel("fill") | {"duration_ns": 4000.0}
     base, head = point("d/x", 9, [kernel(), gone]), point("d/x", 5, [kernel()])
-    (cause,), unexplained = explain(base, head, "cold_us", -5.0)
+    (cause,), unexplained = explain(base, head, -5.0)
     assert (cause["kind"], cause["base"], cause["head"]) == ("kernel_removed", "fill", None)
     assert (cause["delta_us"], unexplained) == (-4.0, -1.0)
 
 
-@pytest.mark.parametrize("metric", ["cold_us", "host_us"])
 @pytest.mark.parametrize("sides", [([], [kernel()]), ([kernel()], [])])
 def test_kernels_of_a_side_without_counters_neither_came_nor_went(
-    sides: tuple[list[dict], list[dict]], metric: str
+    sides: tuple[list[dict], list[dict]],
 ) -> None:
     base, head = (point("d/x", 9, kernels) for kernels in sides)
-    causes, _ = explain(base, head, metric, 5.0)
-    assert [c["kind"] for c in causes] == ([] if metric == "cold_us" else ["host_launch"])
-    assert all(not c["facts"] and "not known" in c["evidence"] for c in causes)
+    assert explain(base, head, 5.0) == ([], 5.0)
 
 
 def test_another_kernel_in_its_place_is_a_replacement() -> None:
     base, head = kernel(), kernel("BatchPrefillWithPagedKVCacheKernel", tile=1, instructions=2e8)
     delta = (head["duration_ns"] - base["duration_ns"]) / 1e3
-    (cause,), unexplained = explain(
-        point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", delta
-    )
+    (cause,), unexplained = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), delta)
     assert cause["kind"] == "kernel_replaced"
     assert not [fact for fact in cause["facts"] if fact["kind"] == "template"]
     assert (cause["base"], cause["head"]) == (base["name"], head["name"])
@@ -199,13 +200,14 @@ def test_another_kernel_in_its_place_is_a_replacement() -> None:
 )
 def test_the_kind_is_what_changed_first_of_all(change: dict, kind: str) -> None:
     base, head = kernel(), kernel(**change)
-    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 5.0)
     assert cause["kind"] == kind
 
 
 def test_another_clock_and_other_instructions_are_not_called_a_change_of_clock() -> None:
     base, head = kernel(), kernel(clock=1.5e9, instructions=80e6)
-    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+    change = (head["duration_ns"] - base["duration_ns"]) / 1e3
+    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), change)
     assert cause["kind"] == "execution" and cause["what"].endswith("other instructions")
     assert cause["parts"][0]["what"] == "SM clock"
 
@@ -221,7 +223,7 @@ def test_a_template_parameter_that_one_side_lacks_is_a_mark_of_other_code() -> N
     base["demangled"] = PREFILL.format(**plain)
     for other, said in (({"last": ", (bool)0"}, "other code"), ({"tile": "(int)64"}, "arguments")):
         head["demangled"] = PREFILL.format(**plain | other)
-        (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+        (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 5.0)
         assert cause["kind"] == "template" and said in cause["what"]
         assert ("that one side does not have" in cause["what"]) == (said == "other code")
 
@@ -232,7 +234,7 @@ def test_a_named_template_parameter_that_one_side_lacks_is_a_mark_of_other_code(
     base, head = kernel(), kernel(warps=4.0)
     fact = Fact("template", "SAME_KV_STRIDES", None, "true")
     monkeypatch.setattr(attribution, "_template", lambda *_: [fact])
-    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 5.0)
     assert cause["what"].endswith("other code (template parameters that one side does not have)")
     assert (cause["base"], cause["head"]) == ("SAME_KV_STRIDES absent", "SAME_KV_STRIDES true")
 
@@ -253,14 +255,14 @@ def test_a_template_of_an_unknown_version_names_only_what_differs(
     head["demangled"] = PREFILL.format(**plain | other)
     facts = [(f.what, f.base, f.head) for f in attribution.facts_of(base, head)]
     assert facts[0] == ("only here:", *only)
-    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+    (cause,), _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 5.0)
     assert (cause["kind"], cause["head"]) == ("template", f"only here: {only[1]}")
 
 
 def test_causes_are_ordered_by_what_they_explain() -> None:
     extra = kernel("fill") | {"duration_ns": 30_000.0}
     base, head = kernel(), kernel(long_scoreboard=5.2)
-    causes, _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head, extra]), "cold_us", 33.0)
+    causes, _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head, extra]), 33.0)
     assert [c["kind"] for c in causes] == ["kernel_added", "execution"]
     assert causes[0]["share_of_delta"] == pytest.approx(30 / 33)
 
@@ -290,7 +292,7 @@ def test_what_is_not_known_on_a_side_is_no_difference() -> None:
 def test_a_kernel_without_a_duration_explains_nothing() -> None:
     base, head = kernel(), kernel()
     head["duration_ns"] = None
-    causes, unexplained = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), "cold_us", 5.0)
+    causes, unexplained = explain(point("d/x", 1, [base]), point("d/x", 2, [head]), 5.0)
     assert causes == [] and unexplained == 5.0
 
 
@@ -308,7 +310,7 @@ def test_source_lines_that_moved_as_the_kernel_did_are_named_in_time(faster: boo
     slow = kernel(long_scoreboard=8.0) | {"duration_ns": 200_000}
     head = point("d/x", 2, [slow]) | {"deep": [deep({10: 46, 20: 151, 30: 0, 40: 2}, 199_000)]}
     sides = (head, base) if faster else (base, head)
-    (cause,), _ = explain(*sides, "cold_us", -100.0 if faster else 100.0)
+    (cause,), _ = explain(*sides, -100.0 if faster else 100.0)
     lines = [(f["what"], f["base"], f["head"]) for f in cause["facts"] if f["kind"] == "line"]
     # 10 and 30 went the other way, 40 by 2 % of the change
     assert lines == [("norm.cuh:20", *((151.0, 49.0) if faster else (49.0, 151.0)))]
@@ -344,31 +346,118 @@ def test_copies_that_came_went_or_took_longer(
     def side(count: int, us: float) -> dict:
         return point("d/x", 1, []) | {"traced": Traced({"memcpy D2D": Copies(count, us)}, 0.0)}
 
-    (cause,), _ = explain(side(base, 3.0), side(head, 3.0 + delta), "cold_us", delta)
+    (cause,), _ = explain(side(base, 3.0), side(head, 3.0 + delta), delta)
     assert (cause["kind"], cause["delta_us"]) == (kind, delta)
 
 
 def test_gaps_between_kernels_count() -> None:
     base, head = point("d/x", 1, []), point("d/x", 2, [])
     head["measurement"]["kernel_gap_us"] = 4.0
-    (cause,), unexplained = explain(base, head, "cold_us", 5.0)
+    (cause,), unexplained = explain(base, head, 5.0)
     assert (cause["kind"], cause["delta_us"], unexplained) == ("gap", 4.0, 1.0)
 
 
-def test_a_slower_plan_says_what_it_chose_otherwise() -> None:
-    base, head = point("d/x", 1), point("d/x", 1)
-    base["info"], head["info"] = {"split_kv": False}, {"split_kv": True}
-    (cause,), unexplained = explain(base, head, "plan_us", 70.0, base_us=20.0)
-    assert (cause["kind"], cause["base"], cause["head"]) == ("plan", 20.0, 90.0)
-    (fact,) = cause["facts"]
-    assert (fact["what"], fact["base"], fact["head"]) == ("split_kv", False, True)
-    assert unexplained == 0
+def test_what_plan_chose_is_a_fact_where_another_kernel_ran_and_a_label_where_the_same_did() -> (
+    None
+):
+    for other, told in (
+        (kernel("PrefillWithKVCacheKernel"), True),
+        (kernel(long_scoreboard=8), False),
+    ):
+        base, head = point("d/x", 1), point("d/x", 2, [other])
+        base["info"], head["info"] = {"backend": "auto"}, {"backend": "fa3"}
+        (cause,), _ = explain(base, head, 5.0)
+        facts = [(f["base"], f["head"]) for f in cause["facts"] if f["kind"] == "plan"]
+        assert facts == ([("auto", "fa3")] if told else [])
 
 
-def test_a_slower_launch_names_the_launches_that_were_added() -> None:
-    extra = kernel("fill")
-    base, head = point("d/x", 1, [kernel()]), point("d/x", 1, [kernel(), extra], host=30)
-    (cause,), _ = explain(base, head, "host_us", 15.0)
-    (fact,) = cause["facts"]
-    assert fact["what"] == "kernels" and fact["head"].endswith(", fill")
-    assert "differs too" in cause["evidence"]
+# --- the clock, the work, another GPU ------------------------------------------------------------
+
+
+def timed(
+    base: dict, head: dict, us: tuple[float, float], *rates: Rates, noise: float = 0.0
+) -> Explained:
+    """What explains these times of two kernels, each side's launches at these rates."""
+    sides = [Profile([k], [k], rates=r) for k, r in zip((base, head), rates, strict=True)]
+    return attribution.explain(*sides, *us, noise)
+
+
+def test_the_clock_of_ncu_is_no_cause_and_the_kernels_are_compared_in_cycles() -> None:
+    """ncu ran the base at 1.9 and the head at 1.6 GHz, the timing runs both at 1.9; a tenth more instructions."""
+    base, head = kernel(), kernel(clock=1.6e9, instructions=77e6 * 1.1)
+    us = base["duration_ns"] / 1e3
+    found = timed(base, head, (us, 1.1 * us), Rates("H", 1.9), Rates("H", 1.9))
+    (cause,) = found.causes
+    assert [part.kind for part in cause.parts] == ["instructions"]
+    assert "at 1.90 and 1.60 GHz, compared in cycles" in cause.evidence
+    assert cause.share_of_delta == pytest.approx(1) and found.unexplained == pytest.approx(0)
+
+
+def test_a_clock_of_the_timing_run_is_a_cause_by_its_own_ratio() -> None:
+    base, head = kernel(), kernel(clock=1.2e9)
+    us = base["duration_ns"] / 1e3
+    found = timed(base, head, (us, 1.25 * us), Rates("H", 2.0), Rates("H", 1.6))
+    (cause,) = found.causes
+    assert (cause.kind, cause.base, cause.head) == ("clock", "2.000 GHz", "1.600 GHz")
+    assert cause.delta_us == pytest.approx(0.25 * us)
+
+
+def test_causes_of_more_than_the_change_have_no_share_of_it_and_it_is_said_why() -> None:
+    base, head = kernel(), kernel(long_scoreboard=8.0)
+    change = (head["duration_ns"] - base["duration_ns"]) / 1e3
+    for part, shared in ((0.9, True), (0.6, False), (-0.5, False)):
+        found = timed(base, head, (100.0, 100.0 + part * change), Rates(), Rates())
+        (cause,) = found.causes
+        assert (cause.share_of_delta is not None) == shared == bool(cause.parts)
+        assert cause.delta_us + found.unexplained == pytest.approx(part * change)
+        assert "other runs" in found.remainder
+    near = timed(base, head, (100.0, 100.0 + 0.9 * change), Rates(), Rates(), noise=change)
+    assert near.remainder == "no more than runs of one side differ by"
+
+
+@pytest.mark.parametrize("more", [{"grid_size": 264}, {"instructions": 178_000.0}])
+def test_launches_that_did_not_do_the_same_work_share_no_time_out(more: dict) -> None:
+    base, head = kernel(instructions=506.0), kernel(instructions=more.get("instructions", 506.0))
+    for row, blocks in ((base, 1), (head, more.get("grid_size", 1))):
+        row |= {"grid_size": blocks, "grid": f"{blocks},1,1"}
+    extra = kernel("fill") | {"duration_ns": 1e6}
+    found, _ = explain(point("d/x", 1, [base]), point("d/x", 2, [head, extra]), 900.0)
+    assert [c["kind"] for c in found] == ["other_work", "kernel_added"]
+    assert "not the same work" in found[0]["what"] and found[0]["parts"] == []
+    assert f"{more.get('instructions', 506.0):.4g} instructions" in found[0]["head"]
+
+
+def limited(row: dict, **units: float) -> dict:
+    return row | {"breakdown": [{"unit": u, "counter": u, "pct": pct} for u, pct in units.items()]}
+
+
+def test_from_one_gpu_to_another_bandwidth_comes_before_what_warps_wait_for() -> None:
+    """GQA decode: on tensor cores it follows DRAM, on CUDA cores the issue of instructions holds it up on the faster GPU."""
+    slow, fast = Rates("NVIDIA H100", 1.95, 3350.0), Rates("NVIDIA H200", 1.95, 4800.0)
+    base = limited(kernel() | {"duration_ns": 364_000.0}, dram=88.0)
+    for dram, issue, us in ((87.0, 22.0, 257.0), (66.0, 77.0, 337.0)):
+        other = kernel(long_scoreboard=3.0) | {"duration_ns": 1e3 * us}
+        head = limited(other, dram=dram, issue=issue)
+        for row in (base, head):
+            row["metrics"]["dram_bytes_write"] = 1e6
+        (cause,) = timed(base, head, (364.0, us), slow, fast).causes
+        first, *rest = cause.parts
+        assert (cause.kind, cause.base) == ("gpu", "DRAM 88 % of its peak")
+        assert (first.kind, first.base, first.head) == ("DRAM bandwidth", 3350.0, 4800.0)
+        assert sum(p.delta_us for p in cause.parts) == pytest.approx(us - 364)
+        assert not [p for p in cause.parts if p.kind == "stall"]
+        (share,) = [p for p in rest if p.kind == "DRAM share"]
+        held = "as instruction issue limits it (77 %)"
+        assert (held in share.what) == (issue == 77.0) == (share.delta_us > 50)
+
+
+def test_a_kernel_that_dram_limits_is_compared_in_time_on_one_gpu() -> None:
+    """Its warps wait more cycles at a higher clock, and no longer."""
+    base = limited(kernel(), dram=90.0)
+    head = limited(kernel(clock=1.5e9, **{k: v * 1.5 / 1.9 for k, v in STALLS.items()}), dram=90.0)
+    head["duration_ns"] = base["duration_ns"] * 1.001
+    split = decomposition.split(base, head, (Rates("H", 1.9, 4800.0),) * 2)
+    assert not split.cycles and {p.unit for p in split.parts if p.kind == "stall"} <= {
+        "ns per instruction"
+    }
+    assert all(abs(p.delta_us) < 0.01 * base["duration_ns"] / 1e3 for p in split.parts)

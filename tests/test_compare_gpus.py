@@ -17,7 +17,8 @@ def row(limiter, us, dram, ghz, verdict="bound"):
         "verdict": verdict,
         "time_cold_us": us,
         "ceiling_dram_gbs_datasheet": dram,
-        "sm_clock_ghz": ghz,
+        "clock_cold_mhz": 1e3 * ghz,
+        "sm_clock_ghz": 1.4,
     }
 
 
@@ -37,12 +38,23 @@ def test_points_follow_what_limits_them():
     assert rates[gpus.BANDWIDTH] == pytest.approx(4800 / 3350)
     assert (rates["SMs"], rates[gpus.CLOCK]) == (1, pytest.approx(1.2))
     groups = {group.limiter: group for group in found.groups}
+    assert all(group.then == group.limiter for group in found.groups)
     bound = {"bound by DRAM", "bound by tensor pipe"}
     assert set(groups) == bound | {"latency-bound", "DRAM and waits"}  # one point of L2 is no group
     for verdict in bound:
         assert groups[verdict].expected == pytest.approx(groups[verdict].median)
     for verdict in set(groups) - bound:
         assert (groups[verdict].follows, groups[verdict].expected) == (None, None)
+
+
+def test_a_point_that_another_unit_limits_on_the_second_gpu_follows_no_rate() -> None:
+    held = [
+        (row("dram", us, 3350, 1.5), row("issue", 0.92 * us, 4800, 1.5)) for us in (1.0, 9.0, 99.0)
+    ]
+    groups = {g.then: g for g in gpus.of_sides(H100, H200, [*pairs(), *held]).groups}
+    assert groups["bound by instruction issue"].limiter == "bound by DRAM"
+    assert groups["bound by instruction issue"].expected is None
+    assert groups["bound by DRAM"].expected == pytest.approx(3350 / 4800)
 
 
 def test_one_gpu_has_no_second():

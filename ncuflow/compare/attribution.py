@@ -1,4 +1,4 @@
-"""Why a point changed: kernels, copies, launch and plan of both sides, in microseconds.
+"""Why a point changed: kernels, copies and gaps of both sides, in microseconds.
 
 A cause explains a part of the change; the parts of all causes and what stays unexplained add up to
 it. Within a cause that is a kernel, ``parts`` splits its time (``decomposition``) and ``facts``
@@ -17,15 +17,22 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from ncuflow.compare import decomposition
+from ncuflow.compare.decomposition import Rates
 from ncuflow.compare.records import Cause, Fact, Part, Value
 from ncuflow.compare.traces import Copies, Traced
-from ncuflow.findings import kernelname
+from ncuflow.findings import kernelname, limiter
 from ncuflow.findings.occupancy import occupancy_limit
 from ncuflow.format import with_unit
 from ncuflow.model import Kernel
 
 MOST_LINES = 5
 CLOCK_DECIDES = 0.5  # of a kernel's change
+# Times as many instructions, or blocks, and more: two launches that did not do the same work.
+OTHER_WORK = 4.0
+# Of the timed change: causes that come to more than this, or to the opposite of it, are those of other runs.
+MOST_EXPLAINED = 1.2
+SMALL_REST = 0.05  # of the timed change
+IN_CYCLES = "compared in cycles"
 SAME_INSTRUCTIONS = 0.02
 LEAST_LINE = 0.03  # of a kernel's change: a source line that moved by less is left out
 SHOWN = 40  # characters of names that are not decoded
@@ -37,7 +44,7 @@ class Profile:
     """What is known of one side of a point beside its times.
 
     kernels: in launch order, empty without counters; deep: profiled with their lines; gap_us:
-    measured between kernels; info: what plan() chose; traced: None where nsys did not look.
+    measured between kernels; info: what plan() chose; traced: None where nsys did not look; rates: of the timing run.
     """
 
     kernels: Sequence[Kernel] = ()
@@ -45,21 +52,51 @@ class Profile:
     gap_us: float | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     traced: Traced | None = None
+    rates: Rates = field(default_factory=Rates)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Causes by explained part, the µs that they leave of the timed change, and why they leave them."""
+
+    causes: list[Cause]
+    unexplained: float
+    remainder: str
 
 
 def explain(
-    base: Profile, head: Profile, metric: str, base_us: float, head_us: float
-) -> tuple[list[Cause], float]:
-    """(causes by explained part, what they leave unexplained in µs) of one changed point.
-
-    metric: cold_us, host_us or plan_us; base_us, head_us: what it was, over all runs.
-    """
+    base: Profile, head: Profile, base_us: float, head_us: float, noise_us: float = 0.0
+) -> Explained:
+    """What changed the time of a point from base_us to head_us; noise_us: by how much two runs of one side may differ."""
     delta_us = head_us - base_us
-    on_host = metric != "cold_us"
-    found = [_of_host(base, head, metric, base_us, head_us)] if on_host else _of_device(base, head)
-    shared = [replace(cause, share_of_delta=_share(cause.delta_us, delta_us)) for cause in found]
-    shared.sort(key=lambda cause: -(cause.share_of_delta or 0.0))
-    return shared, delta_us - sum(cause.delta_us or 0.0 for cause in shared)
+    found = _of_device(base, head)
+    explained = sum(cause.delta_us or 0.0 for cause in found)
+    rest = delta_us - explained
+    beyond = bool(delta_us) and not 0 <= explained / delta_us <= MOST_EXPLAINED
+    if beyond:
+        # Runs that differ by more than the timed ones do say what moved, and not how much of the timed change that is.
+        shared = [c if abs(rest) <= noise_us else replace(c, parts=[]) for c in found]
+    else:
+        shared = [replace(c, share_of_delta=_share(c.delta_us, delta_us)) for c in found]
+    shared.sort(
+        key=lambda c: (c.kind != "other_work", -math.copysign(1, delta_us) * (c.delta_us or 0))
+    )
+    return Explained(shared, rest, _remainder(found, rest, delta_us, noise_us))
+
+
+def _remainder(found: Sequence[Cause], rest: float, delta_us: float, noise_us: float) -> str:
+    """Why causes leave µs of a change, or explain more than all of it."""
+    if not found:
+        return "nothing that both sides recorded differs"
+    if abs(rest) <= max(noise_us, SMALL_REST * abs(delta_us)):
+        return "no more than runs of one side differ by"
+    clocks = next((cause.evidence for cause in found if IN_CYCLES in cause.evidence), None)
+    if clocks:
+        return "kernels that are compared in cycles: what an idle SM adds is not among them"
+    return (
+        f"ncu's and nsys's launches differ by {delta_us - rest:+.3g} µs, the timed ones by {delta_us:+.3g}: "
+        "they are other runs, each kernel measured alone"
+    )
 
 
 def _share(part: float | None, whole: float) -> float | None:
@@ -70,8 +107,20 @@ def _of_device(base: Profile, head: Profile) -> list[Cause]:
     pairs, removed, added = match(*_kernels_of(base, head))
     found = [cause for a, b in pairs for cause in _of_pair(a, b, base, head)]
     found += _of_rest(removed, added)
+    chosen = list(_chosen(base, head))
+    found = [
+        replace(cause, facts=[*chosen, *cause.facts]) if cause.kind == "kernel_replaced" else cause
+        for cause in found
+    ]
     found += [*_of_copies(base.traced, head.traced), *_of_gaps(base, head)]
     return [cause for cause in found if cause.delta_us or cause.facts]
+
+
+def _chosen(base: Profile, head: Profile) -> Iterator[Fact]:
+    """What plan() chose otherwise: a fact where another kernel ran, and a mere name where the same one did."""
+    for name in base.info.keys() & head.info.keys():
+        if base.info[name] != head.info[name]:
+            yield Fact("plan", f"plan(): {name}", base.info[name], head.info[name])
 
 
 # --- kernels ----------------------------------------------------------------------------------
@@ -157,32 +206,53 @@ def _of_pair(base: Kernel, head: Kernel, base_side: Profile, head_side: Profile)
     if base["duration_ns"] is None or head["duration_ns"] is None:
         return
     facts = [*facts_of(base, head), *_lines(base, head, base_side, head_side)]
-    # of two kernels that are not one, no share of the time is that of a factor alone: their facts stand beside each other
-    parts = decomposition.parts(base, head) if base["name"] == head["name"] else []
-    delta_us = (head["duration_ns"] - base["duration_ns"]) / 1e3
-    kind = _kind(base, head, facts, parts)
-    what, before, after = _headline(kind, base, head, facts)
+    sides = base_side.rates, head_side.rates
+    split = decomposition.split(base, head, sides)
+    kind = _kind(base, head, facts, split.parts, decomposition.of_other_gpus(sides))
+    if kind in ("kernel_replaced", "other_work"):
+        # How long the warps of one wait says nothing of the other: their facts stand beside each other.
+        split = decomposition.Split((head["duration_ns"] - base["duration_ns"]) / 1e3, [])
+    what, before, after = _headline(kind, base, head, facts, split.parts)
     times = f"{base['duration_ns'] / 1e3:.4g} → {head['duration_ns'] / 1e3:.4g} µs"
-    evidence = f"ncu: {times}, {_place(head)}"
-    yield Cause(kind, what, before, after, delta_us, evidence, parts=parts, facts=facts)
+    evidence = f"ncu: {times}{_clocks(base, head) if split.cycles else ''}, {_place(head)}"
+    yield Cause(kind, what, before, after, split.delta_us, evidence, parts=split.parts, facts=facts)
 
 
-def _kind(base: Kernel, head: Kernel, facts: Iterable[Fact], parts: Iterable[Part]) -> str:
+def _clocks(base: Kernel, head: Kernel) -> str:
+    """That ncu's durations are not compared, and why."""
+    ghz = [(kernel["metrics"]["sm_clock_hz"] or 0) / 1e9 for kernel in (base, head)]
+    return f" at {ghz[0]:.2f} and {ghz[1]:.2f} GHz, {IN_CYCLES}"
+
+
+def same_work(base: Kernel, head: Kernel) -> bool:
+    """Whether two launches executed about as many instructions on about as many blocks, as far as is known."""
+    executed = [kernel["metrics"].get("inst_executed") for kernel in (base, head)]
+    blocks = [kernel.get("grid_size") for kernel in (base, head)]
+    return all(not (a and b) or max(a, b) < OTHER_WORK * min(a, b) for a, b in (executed, blocks))
+
+
+def _kind(
+    base: Kernel, head: Kernel, facts: Iterable[Fact], parts: Iterable[Part], other_gpu: bool
+) -> str:
     kinds = {fact.kind for fact in facts}
     if base["name"] != head["name"]:
         return "kernel_replaced"
+    if not same_work(base, head):
+        return "other_work"
     # What ran differs: a change of clock would not be the first thing.
     first = {
         "template": "template",
         "code": "code",
         "launch": "launch_shape",
-        "instructions": "execution",
+        "instructions": "gpu" if other_gpu else "execution",
     }
     for of_fact, kind in first.items():
         if of_fact in kinds:
             return kind
+    if other_gpu:
+        return "gpu"
     total = sum(part.delta_us for part in parts)
-    clock = sum(part.delta_us for part in parts if part.kind == "SM clock")
+    clock = sum(part.delta_us for part in parts if part.kind == decomposition.CLOCK)
     return "clock" if total and clock / total >= CLOCK_DECIDES else "execution"
 
 
@@ -193,20 +263,24 @@ _WHAT = {
     "clock": "{name}: SM clock",
     "execution": "{name}: same code and launch, other execution",
     "kernel_replaced": "another kernel",
+    "gpu": "{name}: the same code and launch on another GPU; what limits it",
+    "other_work": "{name}: not the same work on both sides",
 }
 
 
 def _headline(
-    kind: str, base: Kernel, head: Kernel, facts: Sequence[Fact]
+    kind: str, base: Kernel, head: Kernel, facts: Sequence[Fact], parts: Sequence[Part]
 ) -> tuple[str, Value, Value]:
     what = _WHAT[kind].format(name=head["name"])
     if kind == "kernel_replaced":
         return what, base["name"], head["name"]
     if kind == "clock":
-        before, after = (
-            f"{(k['metrics']['sm_clock_hz'] or 0) / 1e9:.3f} GHz" for k in (base, head)
-        )
-        return what, before, after
+        clock = next(part for part in parts if part.kind == decomposition.CLOCK)
+        return what, *_ghz(clock)
+    if kind == "gpu":
+        return what, _limit_of(base), _limit_of(head)
+    if kind == "other_work":
+        return what, _work(base), _work(head)
     if kind == "execution" and any(fact.kind == "instructions" for fact in facts):
         what = f"{head['name']}: same registers and launch, other instructions"
     named = [fact for fact in facts if fact.kind == kind.removesuffix("_shape")]
@@ -221,6 +295,22 @@ def _headline(
         for side in sides
     )
     return what, before, after
+
+
+def _ghz(clock: Part) -> tuple[str, str]:
+    before, after = (f"{(hz or 0) / 1e9:.3f} GHz" for hz in (clock.base, clock.head))
+    return before, after
+
+
+def _limit_of(kernel: Kernel) -> str:
+    """``DRAM 88 % of its peak``, or that no unit limits the launch."""
+    unit = decomposition.limits(kernel)
+    return f"{limiter.label(unit.name)} {unit.pct:.0f} % of its peak" if unit else "waits"
+
+
+def _work(kernel: Kernel) -> str:
+    executed = kernel["metrics"].get("inst_executed")
+    return f"grid {kernel['grid']}, {'–' if executed is None else f'{executed:.4g}'} instructions"
 
 
 # --- facts ------------------------------------------------------------------------------------
@@ -375,41 +465,3 @@ def _of_gaps(base: Profile, head: Profile) -> Iterator[Cause]:
     if a is not None and b is not None and a != b:
         what = f"idle time between the {between} of a launch"
         yield Cause("gap", what, a, b, b - a, "nsys: gaps of a launch")
-
-
-# --- the host ---------------------------------------------------------------------------------
-
-_HOST = {
-    "host_us": ("host_launch", "host time of the call that launches"),
-    "plan_us": ("plan", "host time of plan()"),
-}
-
-
-def _of_host(base: Profile, head: Profile, metric: str, base_us: float, head_us: float) -> Cause:
-    facts = list(_launches(base, head))
-    work = _gpu_work(base, head, differs=bool(facts))
-    chosen = (
-        (name, base.info.get(name), head.info.get(name)) for name in {**base.info, **head.info}
-    )
-    facts += [Fact("plan_info", name, a, b) for name, a, b in chosen if a != b]
-    evidence = f"perf_counter around the call; {work}"
-    return Cause(*_HOST[metric], base_us, head_us, head_us - base_us, evidence, facts=facts)
-
-
-def _gpu_work(base: Profile, head: Profile, differs: bool) -> str:
-    if differs:
-        return "the GPU work differs too"
-    if not all(_kernels_of(base, head)):
-        return "the kernels of a side are not known"
-    traced = base.traced and head.traced
-    return "the GPU work is the same" if traced else "the same kernels; copies were not traced"
-
-
-def _launches(base: Profile, head: Profile) -> Iterator[Fact]:
-    before, after = ([k["name"] for k in side] for side in _kernels_of(base, head))
-    if before != after:
-        yield Fact("launches", "kernels", ", ".join(before), ", ".join(after))
-    if base.traced and head.traced:
-        a, b = (sum(c.count for c in t.copies.values()) for t in (base.traced, head.traced))
-        if a != b:
-            yield Fact("launches", "copies and fills", a, b)

@@ -1,20 +1,24 @@
-"""Where a kernel's change went: instructions, waiting by reason, active warps, clock, idle SMs.
+"""A kernel's change split into terms that add up: what its warps executed, waited for, and at which rates.
 
-A scheduler's active cycles are (Little's law) instructions × cycles that a warp spends per instruction
-÷ active warps, and a duration is those cycles ÷ clock, stretched by the time in which SMs hold no
-warp. The factors multiply, so their logarithms add; the logarithmic mean of both durations turns
-them into microseconds that add up to the change exactly (the logarithmic mean Divisia
-decomposition). Cycles per instruction are a sum over the stall reasons, so that term splits
+A scheduler's active cycles are instructions × cycles a warp spends per instruction ÷ active warps (Little's law); the
+duration is those cycles ÷ clock, stretched by the time in which SMs hold no warp. Factors multiply, so their logarithms
+add; the logarithmic mean of both durations turns them into microseconds that add up to the change exactly (the
+logarithmic mean Divisia decomposition). Cycles per instruction are a sum over the stall reasons, so that term splits
 further, again without a remainder.
+
+The clock is that of the timing run: what ncu runs at belongs to ncu. Where it ran the two sides at other clocks, their
+durations say nothing of each other, and the kernel is compared in active cycles. A kernel that DRAM limits does not follow
+the SM clock: it is compared in time, and from one GPU to another its duration is DRAM bytes ÷ (peak × share of the peak).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import log
 
 from ncuflow.compare.records import Part
+from ncuflow.findings import limiter
 from ncuflow.model import Kernel, Stall
 
 Pair = tuple[float, float]
@@ -23,15 +27,45 @@ FACTORS = {
     "instructions": ("inst_executed", 1),
     "latency": ("warp_latency_per_issue", 1),
     "active warps": ("warps_active_per_scheduler", -1),
-    "SM clock": ("sm_clock_hz", -1),
     "SMs": ("sm_count", -1),
 }
 ROUNDING = 1e-9  # of the duration
 PASSES = "passes"  # a kind of part: what counters of different replay passes disagree by, which no change caused
 OPTIONAL = ("SMs",)  # equal on one GPU; old reports do not say
+CLOCK, BANDWIDTH = "SM clock", "DRAM bandwidth"
+# What a GPU or its state gives: told before what the warps of a kernel make of it.
+RATES = (BANDWIDTH, CLOCK, "SMs")
+CLOCKS_DIFFER = (
+    0.02  # as a logarithm, between ncu's clocks of two sides and those of their timing runs
+)
 
 
-UNITS = {"instructions": "", "active warps": "warps per scheduler", "SM clock": "hz", "SMs": ""}
+UNITS = {"instructions": "", "active warps": "warps per scheduler", "SMs": ""}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the timed launches of a side had: their GPU, its SM clock in GHz and its published DRAM bandwidth in GB/s."""
+
+    gpu: str | None = None
+    clock_ghz: float | None = None
+    dram_gbs: float | None = None
+
+
+Sides = tuple[Rates, Rates]
+UNKNOWN: Sides = (Rates(), Rates())
+
+
+@dataclass(frozen=True)
+class Split:
+    """A kernel's change in µs and its parts, the rates first, then the largest; none where a factor is not known.
+
+    cycles: it is that of the active cycles, at the clocks of the timing runs, as ncu ran the sides at clocks of its own.
+    """
+
+    delta_us: float
+    parts: list[Part]
+    cycles: bool = False
 
 
 def logarithmic_mean(a: float, b: float) -> float:
@@ -39,35 +73,90 @@ def logarithmic_mean(a: float, b: float) -> float:
     return a if a == b else (b - a) / log(b / a)
 
 
-def parts(base: Kernel, head: Kernel) -> list[Part]:
-    """Terms of the change between two launches, the largest first; they add up to the change.
+def of_other_gpus(sides: Sides) -> bool:
+    """Whether the two sides are known to be of two GPUs."""
+    return None not in (sides[0].gpu, sides[1].gpu) and sides[0].gpu != sides[1].gpu
 
-    Empty where either launch lacks a factor.
-    """
-    if not base["duration_ns"] or not head["duration_ns"]:
-        return []
-    before, after = base["duration_ns"] / 1e3, head["duration_ns"] / 1e3
+
+def limits(kernel: Kernel) -> limiter.Share | None:
+    """The unit that limits a launch, from 60 % of its peak on; None where none does or nothing is known."""
+    units = limiter.judge(kernel.get("breakdown") or (), kernel["metrics"]).units
+    return units[0] if units and units[0].pct >= limiter.LATENCY else None
+
+
+def split(base: Kernel, head: Kernel, sides: Sides = UNKNOWN) -> Split:
+    """The change between two launches of one kernel that were timed, and its parts, which add up to it."""
+    before, after = (base["duration_ns"] or 0.0) / 1e3, (head["duration_ns"] or 0.0) / 1e3
+    by_dram = any(unit and unit.name == "dram" for unit in map(limits, (base, head)))
+    if by_dram and of_other_gpus(sides):
+        by_rate = _by_bandwidth(base, head, sides, (before, after))
+        return Split(after - before, _sorted(by_rate, after - before, after))
     known = {name: _both(base, head, key) for name, (key, _) in FACTORS.items()}
     if any(values is None for name, values in known.items() if name not in OPTIONAL):
-        return []
+        return Split(after - before, [])
+    ncu = _both(base, head, "sm_clock_hz")
+    clock = _positive(sides[0].clock_ghz, sides[1].clock_ghz)
+    apart = ncu is not None and abs(_log(ncu) - _log(clock)) > CLOCKS_DIFFER
+    cycles = apart and not by_dram
+    if cycles:
+        after = (
+            before * _active(known, 1) / _active(known, 0) * (clock[0] / clock[1] if clock else 1)
+        )
     scale = logarithmic_mean(before, after)
-    found: list[Part] = []
-    for name, values in known.items():
-        if values is not None and name == "latency":
-            found += _latency(base["stalls"], head["stalls"], values, scale)
-        elif values is not None:
-            term = scale * FACTORS[name][1] * log(values[1] / values[0])
-            found.append(Part(name, name, *values, UNITS[name], term))
-    change = after - before
-    rest = change - sum(part.delta_us for part in found)
-    idle = _idle(known, 0, before), _idle(known, 1, after)
-    found.append(Part("idle SMs", "launch, tail and uneven SMs", *idle, "of 1", rest))
-    found.sort(key=lambda part: -abs(part.delta_us))
+    found = list(_factors(base, head, known, scale, ncu if by_dram else None))
+    if clock and not by_dram:
+        found.append(Part(CLOCK, CLOCK, clock[0] * 1e9, clock[1] * 1e9, "hz", -scale * _log(clock)))
+    if not cycles:
+        rest = after - before - sum(part.delta_us for part in found)
+        idle = _idle(known, ncu, 0, before), _idle(known, ncu, 1, after)
+        found.append(Part("idle SMs", "launch, tail and uneven SMs", *idle, "of 1", rest))
+    return Split(after - before, _sorted(found, after - before, after), cycles)
+
+
+def _sorted(found: Iterable[Part], change: float, after: float) -> list[Part]:
+    """Rates of the GPU, then the largest; without what is nothing, each with its share."""
     return [
         replace(part, share_of_cause=part.delta_us / change if change else None)
-        for part in found
+        for part in sorted(found, key=lambda part: (part.kind not in RATES, -abs(part.delta_us)))
         if abs(part.delta_us) > ROUNDING * after
     ]
+
+
+def _by_bandwidth(base: Kernel, head: Kernel, sides: Sides, times: Pair) -> Iterator[Part]:
+    """duration = DRAM bytes ÷ (published bandwidth × share of it that was reached)."""
+    peak = _positive(sides[0].dram_gbs, sides[1].dram_gbs)
+    moved = _positive(_moved(base), _moved(head))
+    if not (peak and moved):
+        return
+    scale = logarithmic_mean(*times)
+    shares = [100 * n / us / 1e3 / gbs for n, us, gbs in zip(moved, times, peak, strict=True)]
+    unit = limits(head)
+    why = (
+        f", as {limiter.label(unit.name)} limits it ({unit.pct:.0f} %)"
+        if unit and unit.name != "dram"
+        else ""
+    )
+    yield Part(BANDWIDTH, "DRAM bandwidth, published", *peak, "GB/s", -scale * _log(peak))
+    yield Part("DRAM bytes", "DRAM bytes", *moved, "byte", scale * _log(moved))
+    what = f"share of that bandwidth that the kernel reaches{why}"
+    yield Part("DRAM share", what, shares[0], shares[1], "%", -scale * log(shares[1] / shares[0]))
+
+
+def _moved(kernel: Kernel) -> float | None:
+    values = [kernel["metrics"].get(f"dram_bytes_{way}") for way in ("read", "write")]
+    return sum(v for v in values if v is not None) if None not in values else None
+
+
+def _factors(
+    base: Kernel, head: Kernel, known: dict[str, Pair | None], scale: float, ghz: Pair | None
+) -> Iterator[Part]:
+    """What the warps executed and waited for; waits in ns where ncu's clocks are given, else in cycles."""
+    for name, values in known.items():
+        if values is not None and name == "latency":
+            hz = (ghz[0] / 1e9, ghz[1] / 1e9) if ghz else (1.0, 1.0)
+            yield from _latency(base["stalls"], head["stalls"], values, scale, hz)
+        elif values is not None:
+            yield Part(name, name, *values, UNITS[name], scale * FACTORS[name][1] * _log(values))
 
 
 def causes(found: Iterable[Part], least: float) -> list[Part]:
@@ -77,17 +166,26 @@ def causes(found: Iterable[Part], least: float) -> list[Part]:
 
 def _both(base: Kernel, head: Kernel, key: str) -> Pair | None:
     """A factor on both sides; a factor has no logarithm unless it is positive."""
-    a, b = base["metrics"].get(key), head["metrics"].get(key)
+    return _positive(base["metrics"].get(key), head["metrics"].get(key))
+
+
+def _positive(a: float | None, b: float | None) -> Pair | None:
     return (a, b) if a and b and a > 0 and b > 0 else None
 
 
+def _log(values: Pair | None) -> float:
+    """Of the second by the first; 0 where they are not known."""
+    return log(values[1] / values[0]) if values else 0.0
+
+
 def _latency(
-    base: Iterable[Stall], head: Iterable[Stall], total: Pair, scale: float
+    base: Iterable[Stall], head: Iterable[Stall], total: Pair, scale: float, ghz: Pair
 ) -> Iterator[Part]:
-    """Cycles per issued instruction by reason; what the reasons miss is one more part, whatever they count too much too."""
-    before, after = _ratios(base), _ratios(head)
+    """Time per issued instruction by reason; what the reasons miss is one more part, whatever they count too much too."""
+    before, after = _ratios(base, ghz[0]), _ratios(head, ghz[1])
+    total = (total[0] / ghz[0], total[1] / ghz[1])
     each = scale / logarithmic_mean(*total)
-    unit = "cycles per instruction"
+    unit = "cycles per instruction" if ghz == (1.0, 1.0) else "ns per instruction"
     if not before or not after:
         yield Part("stall", "all waiting", *total, unit, each * (total[1] - total[0]))
         return
@@ -103,17 +201,24 @@ def _latency(
     yield Part("stall", "not attributed to a reason", a, b, unit, each * (b - a))
 
 
-def _ratios(stalls: Iterable[Stall]) -> dict[str, float]:
-    return {s["reason"]: s["ratio"] for s in stalls if s["ratio"] is not None}
+def _ratios(stalls: Iterable[Stall], ghz: float) -> dict[str, float]:
+    return {s["reason"]: s["ratio"] / ghz for s in stalls if s["ratio"] is not None}
 
 
-def _idle(known: dict[str, Pair | None], side: int, duration_us: float) -> float | None:
-    """Fraction of a duration outside active cycles; None where the SM count is not known."""
+def _active(known: dict[str, Pair | None], side: int) -> float:
+    """Active cycles of an SM, times its four schedulers; of one SM where their number is not known."""
     value = 1.0
     for name, (_, sign) in FACTORS.items():
         values = known[name]
-        if values is None:
-            return None
-        value *= values[side] ** sign
+        value *= values[side] ** sign if values else 1.0
+    return value
+
+
+def _idle(
+    known: dict[str, Pair | None], ncu: Pair | None, side: int, duration_us: float
+) -> float | None:
+    """Fraction of a duration outside active cycles, at the clock that ncu counted them at; None where that is not known."""
+    if ncu is None or known["SMs"] is None:
+        return None
     # four schedulers per SM, on every architecture since Volta
-    return 1 - value / 4 * 1e6 / duration_us
+    return 1 - _active(known, side) / 4 / ncu[side] * 1e6 / duration_us

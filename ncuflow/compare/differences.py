@@ -41,7 +41,10 @@ def of_sides(
     ]
     axes.sort(key=lambda difference: not difference.cause)
     causes = sum(difference.cause for difference in axes)
-    return [*axes[:causes], *_clock(pairs, own), *axes[causes:]]
+    both = list(pairs)
+    timed = _clock(both, "clock_cold_mhz", 1e3, "SM clock of the timing run (median)", own)
+    counted = _clock(both, "sm_clock_ghz", 1.0, "SM clock under ncu (median)", cause=False)
+    return [*axes[:causes], *timed, *counted, *axes[causes:]]
 
 
 def _text(value: Any) -> str | None:
@@ -49,12 +52,16 @@ def _text(value: Any) -> str | None:
 
 
 def _clock(
-    pairs: Iterable[tuple[Measurement, Measurement]], cause: bool = True
+    pairs: Iterable[tuple[Measurement, Measurement]],
+    key: str,
+    per_ghz: float,
+    axis: str,
+    cause: bool,
 ) -> list[Difference]:
-    """The observed SM clock, if its median over the points moved by more than 2 %."""
-    known = [(a.get("sm_clock_ghz"), b.get("sm_clock_ghz")) for a, b in pairs]
-    clocks = [(a, b) for a, b in known if a and b]
+    """An observed SM clock, if its median over the points moved by more than 2 %."""
+    known = [(a.get(key), b.get(key)) for a, b in pairs]
+    clocks = [(a / per_ghz, b / per_ghz) for a, b in known if a and b]
     if not clocks or abs(median(b / a for a, b in clocks) - 1) <= CLOCK_DIFFERS:
         return []
     before, after = (f"{median(side):.3f} GHz" for side in zip(*clocks, strict=True))
-    return [Difference("SM clock under ncu (median)", before, after, cause)]
+    return [Difference(axis, before, after, cause)]

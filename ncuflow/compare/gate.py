@@ -18,7 +18,6 @@ from ncuflow.format import with_unit
 
 THRESHOLD = 0.05
 NOTHING_TESTED = 3
-LABELS = {"cold_us": "time", "host_us": "host time of the launch", "plan_us": "plan time"}
 
 
 def limit(text: str) -> float:
@@ -29,23 +28,23 @@ def limit(text: str) -> float:
     return value
 
 
-def slowdowns(found: Comparison, threshold: float) -> list[tuple[str, str, Change]]:
-    """(point, metric, change) of each significant slow-down beyond the threshold, largest first."""
+def slowdowns(found: Comparison, threshold: float) -> list[tuple[str, Change]]:
+    """(point, change) of each significant slow-down beyond the threshold, largest first; host times are not judged."""
     slow = [
-        (point.id, metric, row)
+        (point.id, row)
         for point in found.points
-        for metric, row in point.metrics.items()
+        for row in point.metrics.values()
         if row.verdict == SLOWER and row.relative > threshold
     ]
-    return sorted(slow, key=lambda item: -item[2].relative)
+    return sorted(slow, key=lambda item: -item[1].relative)
 
 
-def line(point: str, metric: str, row: Change) -> str:
+def line(point: str, row: Change) -> str:
     """One slow-down as one line, with its first cause."""
     low, high = (100 * bound for bound in row.interval or (row.relative, row.relative))
     cause = f"; {row.causes[0].what}" if row.causes else ""
     return (
-        f"{point}: {LABELS[metric]} {row.base:.4g} → {row.head:.4g} µs "
+        f"{point}: time {row.base:.4g} → {row.head:.4g} µs "
         f"({100 * row.relative:+.1f} %, {low:+.1f} to {high:+.1f} %){cause}"
     )
 

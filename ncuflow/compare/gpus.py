@@ -12,7 +12,7 @@ from ncuflow.model import Measurement
 
 Pairs = Sequence[tuple[Measurement, Measurement]]
 FEWEST = 3  # points of a group, below which it is not summed up
-BANDWIDTH, CLOCK = "DRAM bandwidth, published", "SMs and their clock under ncu"
+BANDWIDTH, CLOCK = "DRAM bandwidth, published", "SMs and the clock of their timing run"
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,15 @@ class Rate:
 
 @dataclass(frozen=True)
 class Group:
-    """Points of one verdict on the first GPU. limiter: the verdict without its figures; follows: the rate whose ratio
-    their times should have, inverted, None where no one unit bounds them.
+    """Points of one verdict on the first GPU and one on the second: limiter and then, without their figures.
+
+    follows: the rate whose ratio their times should have, inverted, None where no one unit bounds them.
 
     low, high: quartiles of the ratio of their times, the second's by the first's.
     """
 
     limiter: str
+    then: str
     points: int
     median: float
     low: float
@@ -67,7 +69,7 @@ def _rates(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> It
     def of_rows(name: str) -> list[float | None]:
         return [_median(row.get(name) for row in side) for side in zip(*pairs, strict=True)]
 
-    clocks = of_rows("sm_clock_ghz") or [None, None]
+    clocks = [mhz and mhz / 1e3 for mhz in of_rows("clock_cold_mhz") or (None, None)]
     sms = [base.get("sm_count"), head.get("sm_count")]
     l2 = [side["l2_bytes"] / 1e6 if side.get("l2_bytes") else None for side in (base, head)]
     per_second = [n * ghz if n and ghz else None for n, ghz in zip(sms, clocks, strict=True)]
@@ -78,7 +80,7 @@ def _rates(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> It
         ("tensor peak, published", "TFLOPS", of_rows(tensor)),
         ("L2 cache", "MB", l2),
         ("SMs", "", sms),
-        ("SM clock under ncu", "GHz", clocks),
+        ("SM clock of the timing run", "GHz", clocks),
         (CLOCK, "SM·GHz", per_second),
     ):
         known = [float(value) for value in values if value]
@@ -86,20 +88,22 @@ def _rates(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> It
 
 
 def _groups(pairs: Pairs, ratios: Mapping[str, float]) -> Iterable[Group]:
-    of: dict[str, list[float]] = {}
-    follow: dict[str, str | None] = {}
+    of: dict[tuple[str, str], list[float]] = {}
+    follow: dict[tuple[str, str], str | None] = {}
     for a, b in pairs:
-        said, before, after = kind(a), a.get("time_cold_us"), b.get("time_cold_us")
-        if before and after and said:
-            of.setdefault(said, []).append(after / before)
-            follow[said] = _rate_of(a)
+        said, before, after = (kind(a), kind(b)), a.get("time_cold_us"), b.get("time_cold_us")
+        if before and after and said[0] and said[1]:
+            both = said[0], said[1]
+            of.setdefault(both, []).append(after / before)
+            # What another unit holds up on the second GPU follows no rate of the first's limiter.
+            follow[both] = _rate_of(a) if a["limiter"] == b["limiter"] else None
     for said, found in sorted(of.items(), key=lambda item: -len(item[1])):
         if len(found) >= FEWEST:
             follows = follow[said]
             ratio = ratios.get(follows) if follows else None
             low, _, high = quantiles(found, n=4, method="inclusive")
             expected = 1 / ratio if ratio else None
-            yield Group(said, len(found), median(found), low, high, follows, expected)
+            yield Group(*said, len(found), median(found), low, high, follows, expected)
 
 
 def _rate_of(row: Measurement) -> str | None:

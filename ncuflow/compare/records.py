@@ -12,6 +12,8 @@ from ncuflow.compare.gpus import TwoGpus
 from ncuflow.findings.statistics import FASTER, SLOWER, Estimate, Floor
 from ncuflow.io import read_as
 
+# The verdict of a host time: two processes differ by their host, and nothing of two recordings tells that from a version.
+NOT_JUDGED = "not judged"
 Value = bool | int | float | str | list[Any] | None
 
 
@@ -40,8 +42,8 @@ class Fact:
 class Part:
     """One term of a kernel's change: both values in ``unit``, and what it did to the duration.
 
-    kind: instructions | stall | scheduler | active warps | SM clock | SMs | idle SMs | passes (the counters of different
-    replay passes disagree by this: a term of the sum, and no cause)
+    kind: instructions | stall | scheduler | active warps | SM clock (of the timing run) | SMs | idle SMs | DRAM bandwidth |
+    DRAM bytes | DRAM share | passes (the counters of different replay passes disagree by this: a term of the sum, no cause)
     """
 
     kind: str
@@ -58,7 +60,8 @@ class Cause:
     """One explanation. ``delta_us`` is what it adds to the time, ``share_of_delta`` that over Δ.
 
     kind: kernel_added, kernel_removed, kernel_replaced, template, code, launch_shape, clock,
-    execution, copy_added, copy_removed, copy_changed, gap, host_launch, plan.
+    execution, gpu, other_work, copy_added, copy_removed, copy_changed, gap.
+    share_of_delta: None where the causes together are more than the timed change: no share of it is theirs.
     """
 
     kind: str
@@ -76,11 +79,12 @@ class Cause:
 class Change(Estimate):
     """One metric of one point on both sides, with what explains it.
 
-    unexplained: µs that the causes leave, None where none were looked for.
+    unexplained: µs that the causes leave, None where none were looked for; remainder: why they leave them.
     """
 
     causes: list[Cause] = field(default_factory=list)
     unexplained: float | None = None
+    remainder: str = ""
 
     @property
     def changed(self) -> bool:

@@ -131,13 +131,21 @@ def _point(base: Group, head: Group, e: statistics.Estimate, settings: Settings)
     """A matched kernel; causes where the change matters or could not be tested."""
     row = Change(**vars(e))
     if abs(row.relative) > settings.threshold and row.verdict != statistics.SAME:
-        before, after = (attribution.Profile([k], [k]) for k in map(_typical, (base, head)))
-        causes, unexplained = attribution.explain(before, after, "cold_us", row.base, row.head)
-        row = replace(row, causes=causes, unexplained=unexplained)
+        before, after = (
+            attribution.Profile([k], [k], rates=_rates(k)) for k in map(_typical, (base, head))
+        )
+        row = replace(row, **vars(attribution.explain(before, after, row.base, row.head)))
     name = head[0]["name"]
     return PointChange(
         **vars(row), id=_name(head), target=name, metric="ncu_us", metrics={"ncu_us": row}
     )
+
+
+def _rates(kernel: Kernel) -> decomposition.Rates:
+    """The launches that are compared are ncu's, so its clock is theirs."""
+    of = kernel["metrics"].get
+    clock, dram = of("sm_clock_hz"), of("dram_peak_bytes_per_second")
+    return decomposition.Rates(kernel["device"], clock and clock / 1e9, dram and dram / 1e9)
 
 
 def _typical(group: Group) -> Kernel:

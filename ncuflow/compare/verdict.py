@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ncuflow.compare import attribution, differences, gpus, reports, traces
+from ncuflow.compare import attribution, decomposition, differences, gpus, reports, traces
 from ncuflow.compare.records import (
+    NOT_JUDGED,
     Change,
     Comparison,
     Named,
@@ -35,11 +36,12 @@ from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
 
 # metric -> column of the measurement; of several that changed at a point, its page begins with the first
 METRICS = {"cold_us": "time_cold_us", "host_us": "host_launch_us", "plan_us": "plan_us"}
-# A slow process is slow on the host at every point: points do not tell its runs apart, however
-# many.
-HOST = ("host_us", "plan_us")
+# A slow process is slow on the host at every point, however many, and two recordings are two processes: these times are
+# shown and not judged. In turns on one host they are compared (`pairs` of a sweep).
+HOST = {"host_us": "launching call", "plan_us": "plan()"}
 SHORT_US = 20.0  # launches below this are a group of their own
 FEWEST_POINTS = 3  # of such a group
+OTHER_WORK = 1e-3  # of the FLOPs or bytes that a call is: more is another call
 
 
 @dataclass
@@ -73,7 +75,16 @@ class Side:
             gap_us=point["measurement"].get("kernel_gap_us"),
             info=point.get("info") or {},
             traced=self.traced.get(name),
+            rates=decomposition.Rates(
+                gpu=self.provenance.get("gpu"),
+                clock_ghz=_ghz(point["measurement"].get("clock_cold_mhz")),
+                dram_gbs=point["measurement"].get("ceiling_dram_gbs_datasheet"),
+            ),
         )
+
+
+def _ghz(mhz: float | None) -> float | None:
+    return mhz / 1e3 if mhz else None
 
 
 def load(folder: Path, targets: Sequence[str] | None = None) -> Side:
@@ -140,13 +151,14 @@ def compare(base: Side, head: Side, settings: Settings) -> Comparison:
             notes=[
                 *notes(points, floors),
                 *_paced_by_host(points, floors),
+                *_host_apart(points, floors),
                 *_unseen(base, head, points),
             ],
         ),
         only_base=[name for name in base.points if name not in head.points],
         only_head=[name for name in head.points if name not in base.points],
         not_compared=[
-            NotCompared(name, _state(base.points[name]), _state(head.points[name]))
+            NotCompared(name, *_states(base, head, name))
             for name in common
             if name not in estimates
         ],
@@ -173,7 +185,11 @@ def _estimates(
 ) -> tuple[dict[str, dict[str, Estimate]], dict[str, Floor]]:
     """(point -> metric -> estimate with its verdict, floors by group of points)."""
     sides = (base.points, head.points)
-    good = [name for name in common if all(_ok(points[name]) for points in sides)]
+    good = [
+        name
+        for name in common
+        if all(_ok(points[name]) for points in sides) and _same_work(base, head, name)
+    ]
     found: dict[tuple[str, str], Estimate] = {}
     floors: dict[str, Floor] = {}
     for metric in METRICS:
@@ -189,10 +205,13 @@ def _estimates(
                     list(group.values()), settings.alpha, settings.floor, enough
                 )
                 found |= {(name, metric): one for name, one in zip(group, some, strict=True)}
-    decided = statistics.decide(list(found.values()), settings.alpha, settings.threshold)
+    judged = {key: one for key, one in found.items() if key[1] not in HOST}
+    verdicts = statistics.decide(list(judged.values()), settings.alpha, settings.threshold)
+    decided = dict(zip(judged, verdicts, strict=True))
     by_point: dict[str, dict[str, Estimate]] = {name: {} for name in good}
-    for (name, metric), estimate in zip(found, decided, strict=True):
-        by_point[name][metric] = estimate
+    for (name, metric), one in found.items():
+        shown = replace(one, p=None, verdict=NOT_JUDGED)
+        by_point[name][metric] = decided.get((name, metric), shown)
     return {name: metrics for name, metrics in by_point.items() if metrics}, floors
 
 
@@ -220,6 +239,28 @@ def _ok(point: Point) -> bool:
     return point["status"] == "ok"
 
 
+def _same_work(base: Side, head: Side, name: str) -> bool:
+    """Whether the call was asked for as many FLOPs and bytes on both sides, as far as is known."""
+    for key in ("flops_analytic", "bytes_analytic"):
+        a, b = (side.points[name]["measurement"].get(key) for side in (base, head))
+        if a is not None and b is not None and abs(a - b) > OTHER_WORK * max(a, b):
+            return False
+    return True
+
+
+def _states(base: Side, head: Side, name: str) -> tuple[str, str]:
+    """Why a point is not compared, by side."""
+    points = base.points[name], head.points[name]
+    if all(map(_ok, points)) and not _same_work(base, head, name):
+        rows = [point["measurement"] for point in points]
+        before, after = (
+            f"not the same work: {row['flops_analytic']:.4g} FLOPs, {row['bytes_analytic']:.4g} bytes"
+            for row in rows
+        )
+        return before, after
+    return _state(points[0]), _state(points[1])
+
+
 def _state(point: Point) -> str:
     if _ok(point):
         return "ok" if runs_of(point, "cold_us") else "not timed"
@@ -229,16 +270,20 @@ def _state(point: Point) -> str:
 def _point(base: Side, head: Side, name: str, estimates: Mapping[str, Estimate]) -> PointChange:
     """One point: the metric that leads, spelled out, and all metrics beside it."""
     rows = {metric: Change(**vars(estimate)) for metric, estimate in estimates.items()}
-    changed = [metric for metric, row in rows.items() if row.changed]
-    if changed:
+    lead = next(iter(rows))
+    if rows[lead].changed:
+        row = rows[lead]
         sides = base.profile(name), head.profile(name)
-        for metric in changed:
-            row = rows[metric]
-            causes, unexplained = attribution.explain(*sides, metric, row.base, row.head)
-            rows[metric] = replace(row, causes=causes, unexplained=unexplained)
-    lead = changed[0] if changed else next(iter(rows))
+        found = attribution.explain(*sides, row.base, row.head, _noise(row))
+        rows[lead] = replace(row, **vars(found))
     target = name.partition("/")[0]
     return PointChange(**vars(rows[lead]), id=name, target=target, metric=lead, metrics=rows)
+
+
+def _noise(row: Change) -> float:
+    """By how many µs two runs of a side may differ: half the interval, or the floor where that is what counts."""
+    low, high = row.interval or (0.0, 0.0)
+    return row.base * max((high - low) / 2, row.floor or 0.0)
 
 
 _FLOOR_SOURCE = {
@@ -278,7 +323,7 @@ def _paced_by_host(points: Sequence[PointChange], floors: Mapping[str, Floor]) -
     moved = []
     for point in points:
         host, cold = point.metrics.get("host_us"), point.metrics.get("cold_us")
-        if host is None or cold is None or host.changed:
+        if host is None or cold is None:
             continue
         slower_host = host.base > cold.base or host.head > cold.head
         if slower_host and statistics.beyond(host.relative, floors["host_us"].value):
@@ -289,8 +334,27 @@ def _paced_by_host(points: Sequence[PointChange], floors: Mapping[str, Floor]) -
         )
         yield (
             f"At {with_unit(len(moved), 'points')} the call takes the host longer than its kernels take the GPU, and took "
-            f"it another time on each side ({told}). Launched one by one these run at the host's pace. No verdict: "
-            "one process may be slow at every point."
+            f"it another time on each side ({told}). Launched one by one these run at the host's pace."
+        )
+
+
+def _host_apart(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterator[str]:
+    """A note on the host times of two sides that lie further apart than those of two runs of one side."""
+    apart = [
+        (abs(math.log1p(row.relative)), metric, point.id, row)
+        for point in points
+        for metric, row in point.metrics.items()
+        if metric in HOST and statistics.beyond(row.relative, floors[metric].value)
+    ]
+    if apart:
+        told = "; ".join(
+            f"{HOST[metric]} of `{name}` {row.base:.0f} → {row.head:.0f} µs"
+            for _, metric, name, row in nlargest(3, apart)
+        )
+        yield (
+            "Host times are shown, not judged: two recordings are two processes, and how fast their hosts were belongs to no "
+            f"version. {with_unit(len(apart), 'host times')} moved further than two runs of one side lie apart: {told}. Only "
+            "runs in turns on one host tell whether the version did it."
         )
 
 

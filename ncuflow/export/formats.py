@@ -190,12 +190,12 @@ def _xml(text: str) -> str:
 def compared(path: Path, threshold: float) -> Iterator[Case]:
     """The points of a comparison as cases: a significant slow-down beyond the threshold does not hold."""
     found = records.read(path)
-    slow = {point: (metric, row) for point, metric, row in gate.slowdowns(found, threshold)[::-1]}
+    slow = dict(gate.slowdowns(found, threshold))
     hold = f"no slow-down beyond {100 * threshold:g} %"
     if not found.statistics.tests:
         yield Case("comparison", hold, "", "nothing was tested")
     for point in found.points:
-        said = gate.line(point.id, *slow[point.id]) if point.id in slow else None
+        said = gate.line(point.id, slow[point.id]) if point.id in slow else None
         yield Case(
             point.id, hold, said.partition(": ")[2] if said else "", "slower" if said else None
         )

@@ -6,7 +6,7 @@ import { append, fill, h, picker, section, table } from "./dom.js";
 import { change, interval, micro, number, percent, quantity } from "./format.js";
 import { href, keep } from "./state.js";
 
-const ORDER = ["slower", "faster", "too noisy to tell", "same"];
+const ORDER = ["slower", "faster", "too noisy to tell", "same", "not judged"];
 const SIGNS = { slower: "▲", faster: "▼", same: "=", "too noisy to tell": "≈" };
 
 export async function compare(evidence, params) {
