@@ -86,6 +86,18 @@ def test_no_table_is_wider_than_eight_columns():
                 assert line.count("|") - 1 <= 8, f"{page.name}: {line}"
 
 
+def words(text: str) -> int:
+    """Words of a page beside its code: what has a letter or a digit."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return sum(bool(re.search(r"\w", word)) for word in prose.split())
+
+
+def test_a_kernel_is_told_in_2500_words_and_all_pages_in_190_kb(finished):
+    pages = {p.stem: p.read_text() for p in (finished.outputs / "reports").glob("*.md")}
+    assert {name: n for name in known() if (n := words(pages.get(name, ""))) > 2500} == {}
+    assert sum(len(text.encode()) for text in pages.values()) <= 190_000
+
+
 def test_no_heading_stands_over_nothing():
     for page in (SAMPLE / "reports").glob("*.md"):
         text = re.sub(r"```.*?```", "text", page.read_text(), flags=re.DOTALL)

@@ -81,7 +81,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "title": title(results["target"]),
         "apis": [
             symbol.rpartition(".")[2]
-            for step, symbol in (target.api.items() if target else ())
+            for step, symbol in (target.source.api.items() if target else ())
             if step.startswith("python")
         ],
         "provenance": results["provenance"],

@@ -81,7 +81,7 @@ def conclusion(
 
 
 def _strength(choice: Context) -> float:
-    return max(abs(choice["summary"]["least"]), abs(choice["summary"]["most"]))
+    return float(max(abs(choice["summary"]["least"]), abs(choice["summary"]["most"])))
 
 
 def _share(section: Context) -> float | None:
