@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import DEFAULT, ROOT
+from test_html import blocks
 
 from ncuflow.compare import verdict
 from ncuflow.findings import limiter
@@ -498,6 +499,94 @@ def test_a_point_has_all_that_is_known_of_it(browser, report):
     assert page.locator('figure[aria-label="Stall tree"] rect').count() > 5
     page.select_option('label:has-text("Repeat") select', "3")
     assert page.locator('figure[aria-label="Timeline"] rect').count() >= 2
+
+
+def test_each_view_of_the_time_has_its_rate_and_clock(browser, report, finished):
+    (at, row) = next(
+        (point, row)
+        for point, row in rows_of(finished, "prefill").items()
+        if row["throttle_sustained"]
+    )
+    page = browser.open(report, f"#/point?id={at}")
+    table = page.locator('section:has(h2:text-is("Times")) table.plain').first
+    shown = {cells[0]: cells[1:] for cells in map(cells_of, table.locator("tbody tr").all())}
+    assert shown["sustained: at settled clocks"] == [
+        micro(row["time_sustained_us"]),
+        f"{micro(row['time_sustained_q25_us'])} to {micro(row['time_sustained_q75_us'])}",
+        f"{number(row['tflops_sustained'])} TFLOPS",
+        quantity(row["clock_sustained_mhz"], "MHz"),
+        row["throttle_sustained"],
+    ]
+    assert shown["cold: in a burst"][2:4] == [
+        f"{number(row['tflops'])} TFLOPS",
+        quantity(row["clock_cold_mhz"], "MHz"),
+    ]
+    for view, name in (
+        ("in situ: nsys", "time_insitu_us"),
+        ("profiled: ncu", "time_ncu_us"),
+        ("the host's call", "host_launch_us"),
+        ("plan() on the host", "plan_us"),
+    ):
+        assert shown[view][0] == micro(row[name]), view
+
+
+def cells_of(row: Any) -> list[str]:
+    return [plain(text) for text in texts(row.locator("th, td"))]
+
+
+def test_all_stall_reasons_and_rules_of_a_kernel_stand_in_full(browser, report, finished):
+    results = json.loads((finished.outputs / "results" / "decode_results.json").read_text())
+    (kernel,) = next(p["kernels"] for p in results["points"] if p["point"] == POINT)
+    page = browser.open(report, f"#/point?id={POINT}")
+    page.click('summary:has-text("reasons as a table")')
+    rows = {
+        cells[0]: cells
+        for cells in map(cells_of, page.locator('[aria-label="Stall reasons"] tbody tr').all())
+    }
+    assert {one["reason"]: number(one["ratio"]) for one in kernel["stalls"]} == {
+        reason: cells[4] for reason, cells in rows.items()
+    }
+    said = " ".join(page.locator('section:has(h2:text-is("NVIDIA\'s advice"))').all_text_contents())
+    assert kernel["rules"]
+    assert all(plain(rule["message"]) in plain(said) for rule in kernel["rules"])
+
+
+def test_each_pair_of_a_choice_has_its_interval_and_verdict(browser, report, finished):
+    (side,) = blocks(report.read_text())["main"]["sides"]
+    pairs = [
+        p for target in side["targets"] for choice in target["prices"] for p in choice["pairs"]
+    ]
+    page = browser.open(report, "#/choices")
+    for summary in page.locator('.choice summary:text-is("As a table")').all():
+        summary.click()
+    shown = [cells_of(row) for row in page.locator(".choice tbody tr").all()]
+    assert [row[-1] for row in shown] == [pair["verdict"] for pair in pairs]
+    assert all(
+        ("…" in row[4]) == (pair["low"] is not None) for row, pair in zip(shown, pairs, strict=True)
+    )
+
+
+def test_a_claim_shows_what_decides_it(browser, report, finished):
+    claims = json.loads((finished.outputs / "results" / "claims.json").read_text())
+    page = browser.open(report, "#/claims")
+    page.evaluate("document.querySelectorAll('.claims > li summary').forEach((one) => one.click())")
+    page.wait_for_selector(".claims > li:last-child dl")
+    shown = page.locator(".claims > li")
+    assert shown.count() == len(claims)
+    judged = 0
+    for item, claim in zip(shown.all(), claims, strict=True):
+        said = plain(item.inner_text())
+        assert claim["statement"] in said and claim["source"].get("section", "") in said
+        names = texts(item.locator("dl").first.locator("dt"))
+        assert ("rule" in names) == (claim["compare"] is not None), claim["id"]
+        assert ("tolerance" in names) == (claim["tolerance"] is not None), claim["id"]
+        assert ("noise floor" in names) == (claim["noise_floor"] is not None), claim["id"]
+        if claim["compare"]:
+            judged += 1
+            assert f"over {claim['over']} {claim['compare']}" in said, claim["id"]
+        for one in claim["evidence"]:
+            assert plain(one["formula"] or one["metric"] or "–") in said, claim["id"]
+    assert judged > 50
 
 
 def test_what_many_points_lack_is_said_once(browser, report, finished):

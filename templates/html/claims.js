@@ -1,8 +1,8 @@
 /** Claims: what is said about these kernels, by verdict, kernel and source, each with its evidence. */
 
 import { block, has } from "./block.js";
-import { fill, h, picker, table } from "./dom.js";
-import { inColumn, number, percent, unit } from "./format.js";
+import { away, fill, h, picker, table } from "./dom.js";
+import { change, inColumn, number, percent, unit } from "./format.js";
 import { href, keep } from "./state.js";
 
 const SHAPES = { confirmed: "✓", refuted: "✗", "differs by architecture": "≠", "not testable here": "?" };
@@ -131,11 +131,16 @@ function claimOf(evidence, side, claim) {
 
 /** The evidence of a claim: made when it is opened. */
 function proof(evidence, side, claim) {
-  const value = (found) => (found?.value === null || found?.value === undefined ? null : unit(found.value, found.unit ?? ""));
+  const value = (found) => (found?.value === null || found?.value === undefined ? null : amount(found.value, found.unit));
   const facts = [
     ["why", claim.reason],
     ["needs", claim.needs],
-    ["source", [claim.source?.document, claim.source?.section].filter(Boolean).join(", ")],
+    ["whatever the GPU", claim.independent],
+    [
+      "source",
+      [[claim.source?.document, claim.source?.section, claim.source?.date].filter(Boolean).join(", "), " ", away(claim.source?.url)],
+    ],
+    ["convention", claim.published?.convention],
     ["published", value(claim.published) && `${value(claim.published)}${claim.published.gpu ? ` on ${claim.published.gpu}` : ""}`],
     [
       "measured",
@@ -145,8 +150,10 @@ function proof(evidence, side, claim) {
     ["at", claim.measured?.point && pointLink(evidence, side, claim.measured.point)],
     [
       "difference",
-      claim.difference?.relative === null || claim.difference?.relative === undefined ? null : percent(claim.difference.relative, 1),
+      claim.difference?.relative === null || claim.difference?.relative === undefined ? null : change(claim.difference.relative),
     ],
+    ["rule", ruleOf(claim)],
+    ["tolerance", toleranceOf(claim)],
     ["noise floor", claim.noise_floor === null || claim.noise_floor === undefined ? null : percent(claim.noise_floor, 1)],
     ["file", h("code", null, `${claim.file}, ${claim.id}`)],
   ].filter(([, what]) => what);
@@ -174,6 +181,28 @@ function proof(evidence, side, claim) {
         table(["point", ["value"]], points, "Values by point"),
       ),
   ].filter(Boolean);
+}
+
+/** A value of a claim, in its unit. */
+function amount(value, name) {
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  return name === "of the ceiling" ? `${percent(value, 1)} of the ceiling` : unit(value, name ?? "");
+}
+
+/** What decides the claim: how its values are taken together, and what that is compared with. */
+function ruleOf({ compare, limit, measured, over, published, unit: name }) {
+  if (!compare) return null;
+  const { value, low, high } = published.compared ?? {};
+  const bounds = [limit ?? value ?? low, limit ?? value ?? high].filter((bound) => bound !== null && bound !== undefined);
+  const against = compare === "holds" ? [] : [...new Set(bounds)];
+  return [`${measured?.aggregate ?? "value"} over ${over}`, compare, against.map((bound) => amount(bound, name)).join(" and ")]
+    .filter(Boolean)
+    .join(" ");
+}
+
+function toleranceOf({ tolerance, unit: name }) {
+  if (!tolerance) return null;
+  return tolerance.relative === undefined ? `± ${amount(tolerance.absolute, name)}` : `± ${percent(tolerance.relative, 1)} of the figure`;
 }
 
 function pointLink(evidence, side, id) {

@@ -108,7 +108,7 @@ export function quantity(value, name) {
 
 /** A value beside which its unit stands: headUnit. */
 export function bare(value, name) {
-  if (typeof value !== "number") return value ?? DASH;
+  if (typeof value !== "number") return String(value ?? DASH);
   if (name === "of 1") return fixed(100 * value, 1);
   return name === "%" ? fixed(value, 1) : number(value);
 }

@@ -2,24 +2,31 @@
 
 import { chart, narrow } from "./chart.js";
 import { h, s, table } from "./dom.js";
-import { percent } from "./format.js";
+import { number, percent } from "./format.js";
 
 const ROW = 30;
 const GROUP_COLOURS = ["var(--c0)", "var(--c4)", "var(--c2)", "var(--c3)", "var(--c5)", "var(--c6)"];
 const LEAST = 0.004; // of the width: a narrower box is not drawn, the table has it
 
-/** tree: of a kernel, as the detail block has it; about: main block, for groups and meanings. */
-export function icicle(tree, about) {
+/** tree and stalls: of a kernel, as the detail block has them; about: main block, for groups and meanings. */
+export function icicle(tree, about, stalls) {
   if (!tree) return h("p", { class: "empty" }, "Not in this evidence: issue activity and warp states of this kernel.");
   const groups = [...new Set(Object.values(about.groups)), "other"];
   const basis = tree.basis === "samples" ? `by ${tree.samples} samples taken while nothing issued` : "by counted stall cycles";
-  const rows = tree.reasons.map(([reason, group, share, ofStalls, error]) => [
-    reason,
-    group,
-    percent(share, 1),
-    percent(ofStalls, 1) + (error === null ? "" : ` ± ${percent(error, 1)}`),
-    about.stalls[reason] ?? "–",
-  ]);
+  const charged = new Map(tree.reasons.map(([reason, ...rest]) => [reason, rest]));
+  const counted = new Map(stalls.map(([reason, , ratio]) => [reason, ratio]));
+  // What the tree charges first, the largest first; then what was counted beside it.
+  const rows = [...new Set([...charged.keys(), ...counted.keys()])].map((reason) => {
+    const [group, share, ofStalls, error = null] = charged.get(reason) ?? ["–", null, null];
+    return [
+      reason,
+      group,
+      percent(share, 1),
+      percent(ofStalls, 1) + (error === null ? "" : ` ± ${percent(error, 1)}`),
+      number(counted.get(reason)),
+      about.stalls[reason] ?? "–",
+    ];
+  });
   return [
     chart("Stall tree", (width) => draw(tree, groups, about, width)),
     h(
@@ -30,8 +37,8 @@ export function icicle(tree, about) {
     h(
       "details",
       null,
-      h("summary", null, "As a table"),
-      table(["reason", "group", ["of cycles"], ["of stalls"], "a warp waits for"], rows, "Stall reasons"),
+      h("summary", null, `All ${rows.length} reasons as a table`),
+      table(["reason", "group", ["of cycles"], ["of stalls"], ["cycles per instruction"], "a warp waits for"], rows, "Stall reasons"),
     ),
   ];
 }

@@ -113,30 +113,14 @@ function tiles({ side, at, n }) {
 }
 
 function times(context) {
-  const { side, at, detail, place, n } = context;
+  const { detail, place } = context;
   const timing = detail.timing;
   const rows = timing.point
     .map((p, row) => [p, row])
     .filter(([p]) => p === place)
     .map(([, row]) => row);
-  const named = [
-    "time_cold_us",
-    "time_hot_us",
-    "time_sustained_us",
-    "time_insitu_us",
-    "time_span_us",
-    "time_ncu_us",
-    "replay_distortion",
-    "host_launch_us",
-    "plan_us",
-    "kernel_gap_us",
-  ].filter((name) => side.columns.has(name));
   return [
-    table(
-      named.map((name) => [side.columns.get(name).label]),
-      [named.map((name) => n(name, quantity(side.value(name, at), side.columns.get(name).unit)))],
-      "Times",
-    ),
+    views(context),
     rows.length > 0 &&
       h(
         "details",
@@ -157,6 +141,34 @@ function times(context) {
         ),
       ),
   ];
+}
+
+/** The views of a point's time, each with its quartiles, its rate, its clock, and what held that down. */
+function views({ side, at, n }) {
+  const { rate, unit } = side.rateOf(side.points.target[at]);
+  const rates = { cold: rate, hot: `${rate}_hot`, sustained: `${rate}_sustained` };
+  const known = (name) => side.columns.has(name) && side.value(name, at) !== null;
+  const timed = ["cold", "hot", "sustained"].map((view) => {
+    const [low, high] = ["q25", "q75"].map((quartile) => side.value(`time_${view}_${quartile}_us`, at));
+    return [
+      { cold: "cold: in a burst", hot: "hot: L2 warm", sustained: "sustained: at settled clocks" }[view],
+      n(`time_${view}_us`),
+      low === null ? "–" : `${micro(low)} to ${micro(high)}`,
+      known(rates[view]) ? n(rates[view], `${number(side.value(rates[view], at))} ${unit}`) : "–",
+      known(`clock_${view}_mhz`) ? n(`clock_${view}_mhz`) : "–",
+      side.value(`throttle_${view}`, at) ?? "–",
+    ];
+  });
+  const others = [
+    ["in situ: nsys", "time_insitu_us"],
+    ["in situ, with gaps", "time_span_us"],
+    ["gap between kernels", "kernel_gap_us"],
+    ["profiled: ncu", "time_ncu_us", "sm_clock_ghz"],
+    ["profiled to in situ", "replay_distortion"],
+    ["the host's call", "host_launch_us"],
+    ["plan() on the host", "plan_us"],
+  ].map(([view, name, clock]) => [view, n(name), "–", "–", clock ? n(clock) : "–", "–"]);
+  return table(["time", [""], ["quartiles"], ["rate"], ["SM clock"], "held down by"], [...timed, ...others], "Times");
 }
 
 function work({ side, at, n }) {
@@ -208,7 +220,7 @@ function kernelSections(context, row) {
       ),
       section("Launch and occupancy", null, launch(kernels, row)),
     ),
-    section("Stalls", null, icicle(kernels.tree[row], evidence.main)),
+    section("Stalls", null, icicle(kernels.tree[row], evidence.main, kernels.stalls[row])),
     section("NVIDIA's advice", null, advice(kernels, row)),
     section(
       "Counters",

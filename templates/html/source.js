@@ -102,7 +102,7 @@ function kernelView(evidence, side, kernel, chosen) {
         `${number(total)} samples on ${number(rows.length)} instructions, ${percent(withLine / total)} of them with a source line. A sample says where a warp stood: the line that waits, seldom the one that causes the wait. `,
         h("a", { href: href("point", { id: kernel.point }) }, "The point"),
       ),
-      h("details", null, h("summary", null, "Stall tree of this profile"), icicle(kernel.tree, evidence.main)),
+      h("details", null, h("summary", null, "Stall tree of this profile"), icicle(kernel.tree, evidence.main, kernel.stalls)),
       h("details", null, h("summary", null, "Full name"), h("code", { class: "wrap" }, kernel.demangled ?? "–")),
     ),
     section(

@@ -237,10 +237,7 @@ def kernel_columns(kernels: Sequence[Kernel]) -> Block:
     parts: dict[str, int] = {}
     return {
         "metrics": columns([kernel["metrics"] for kernel in kernels], keys),
-        "stalls": [
-            [[s["reason"], s["kind"], s["ratio"], s["share"], s["samples"]] for s in kernel["stalls"]]
-            for kernel in kernels
-        ],
+        "stalls": [stalls(kernel) for kernel in kernels],
         "breakdown": [
             [
                 [part["parent"], parts.setdefault(part["counter"], len(parts)), part["unit"], part["pct"]]
@@ -260,6 +257,13 @@ def kernel_columns(kernels: Sequence[Kernel]) -> Block:
         ],
         "texts": list(texts),
     }  # fmt: skip
+
+
+def stalls(kernel: Kernel) -> list[list[Any]]:
+    """Every state that a warp of a kernel was found in: [reason, kind, cycles per instruction, share, samples]."""
+    return [
+        [s["reason"], s["kind"], s["ratio"], s["share"], s["samples"]] for s in kernel["stalls"]
+    ]
 
 
 def tree(kernel: Kernel) -> Block | None:
@@ -323,6 +327,7 @@ def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Bl
     return {
         **{name: value for name, value in kernel.items() if name in (*KERNEL, "point", "metrics")},
         "tree": tree(kernel),
+        "stalls": stalls(kernel),
         "roles": [asdict(role) for role in roles.roles(kernel, listing)],
         "pc": list(by_pc),
         "sass": [sass[pc] for pc in by_pc],
