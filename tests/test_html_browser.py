@@ -850,6 +850,7 @@ def test_a_telephone_shows_it_without_scrolling_sideways(browser, report, fragme
     page = browser.open(report, fragment, size=(360, 740))
     page.wait_for_selector("main > *")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    playwright.expect(page.locator("nav [aria-current]").first).to_be_in_viewport(ratio=0.99)
 
 
 # Of each table that is shown: its columns of sentences, words that stand on two lines, and whether it is cut off.

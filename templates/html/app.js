@@ -46,6 +46,8 @@ async function start() {
     const name = location.hash ? state.view : first;
     const [tab, title, view] = WITHIN[name] ?? (name in VIEWS && shown.includes(name) ? [name, ...VIEWS[name]] : [first, ...VIEWS[first]]);
     for (const link of tabs.children) link.ariaCurrent = link.dataset.view === tab ? "page" : null;
+    // Where the tabs have no room the one that is shown is scrolled to.
+    tabs.scrollLeft = tabs.querySelector("[aria-current]").offsetLeft - tabs.offsetLeft - tabs.clientWidth / 2;
     document.title = `${title}${state.params.has("id") ? ` ${state.params.getAll("id").join(", ")}` : ""} · ${found.side.name} · ncuflow`;
     turn += 1;
     const mine = turn;

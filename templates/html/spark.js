@@ -68,8 +68,10 @@ function namesOf(lines) {
   return lines.map(({ params }) => varied.map((name) => told(name, params[name])).join(", "));
 }
 
+const VAGUE = ["auto", "none", "off", "on", "same"]; // values that say nothing without their parameter
+
 function told(name, value) {
-  return typeof value === "string" ? value : `${name} ${value ?? "–"}`;
+  return typeof value === "string" && !VAGUE.includes(value) ? value : `${name} ${value ?? "–"}`;
 }
 
 /** Points of a side as series along a parameter, one per combination of the others: [{params, line: [[x, y]]}]. */
