@@ -53,9 +53,11 @@ class SourceFacts:
         return str(symbol["file"]) if symbol else None
 
     def reads_variable(self, name: str) -> bool | None:
-        """Whether the package reads this environment variable."""
-        variables = self.index.get("environment")
-        return None if not variables else name in variables
+        """Whether the package reads this environment variable; unknown where no Python module does.
+
+        The index holds what Python modules read, and not every name of those; C++ and CUDA sources read more.
+        """
+        return True if name in (self.index.get("environment") or {}) else None
 
     def read_at(self, name: str) -> str | None:
         """Where the package reads this environment variable first: file below the package's folder, and line."""
