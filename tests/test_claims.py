@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import math
 import re
 import shutil
@@ -343,6 +344,7 @@ def test_source_facts_answer_or_say_that_they_cannot():
     assert facts.header_defines("Llama31RoPEKernel") is False
     assert facts.header_defines("RMSNormKernel", "other.cuh") is None
     assert facts.reads_variable("FLASHINFER_JIT_DEBUG") is True
+    assert facts.reads_variable("B12X_TIMING") is None  # what was not searched is no answer
     assert (facts.requires("f", "a"), facts.requires("f", "b")) == (True, False)
     assert (facts.accepts("f", "c"), facts.accepts("g", "c"), facts.accepts("h", "c")) == (
         False,
@@ -435,6 +437,22 @@ def test_page_shows_every_claim(tmp_path):
     assert "| 4 000 GB/s, expected of a GPU |" in page
     assert re.findall("^##+ (.*)$", page, re.M) == ["Confirmed (1)", "Not testable here (1)"]
     assert max(len(re.findall(r"(?<!\\)\|", row)) for row in rows) <= 5
+
+
+def test_the_guide_says_which_variables_were_searched(finished):
+    index = json.loads(lzma.decompress((DEFAULT / "source_index.json.xz").read_bytes()))
+    others = [
+        n
+        for n in index["environment"]
+        if not re.match("FLASHINFER_|CUDA_|CUTE_DSL_ARCH$|CC$|CXX$|MAX_JOBS$", n)
+    ]
+    assert others == []
+    guide = " ".join((finished.outputs / "reports/kernel-dev-guide.md").read_text().split())
+    said = re.search(
+        r"The Python modules of FlashInfer \S+ read (\d+) more that are named `FLASHINFER_…`", guide
+    )
+    assert said and 0 < int(said[1]) < len(index["environment"])
+    assert "C++ and CUDA sources read were not searched" in guide
 
 
 def test_the_page_says_nothing_twice_and_nothing_in_code(finished):
