@@ -631,8 +631,9 @@ def test_a_counterexample_is_of_what_the_claim_is_about(recorded, name, verdict)
 
 def test_a_batch_of_one_that_waits_is_not_memory_bound():
     (always,) = [c for c in files.load(ROOT / "claims") if c.id == "decode-always-memory-bound"]
-    waits = entry("decode/B1", {"batch": 1}, sol_memory_pct=22.0, sol_sm_pct=19.0)
-    assert audit.judge(always, Grounds({"decode": results(waits)})).verdict == "refuted"
+    waits = {"batch": 1, "cores": "cuda"}
+    point = entry("decode/B1", waits, sol_memory_pct=22.0, sol_sm_pct=19.0)
+    assert audit.judge(always, Grounds({"decode": results(point)})).verdict == "refuted"
 
 
 def test_one_figure_in_other_words_has_one_verdict(recorded):

@@ -201,7 +201,10 @@ def test_two_values_are_no_median_and_decide_where_they_agree(tmp_path, limit, v
     )  # fmt: skip
     assert (found["verdict"], (found["measured"] or {}).get("value")) == (verdict, measured)
     if measured is None:
-        assert "two points that there are do not agree: 17.2 and 37.5" in found["reason"]
+        assert (
+            "two points that there are do not agree: 17.2 % faster and 37.5 % faster."
+            in found["reason"]
+        )
     else:
         assert found["measured"]["aggregate"] == "nearest to the limit"
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ncuflow import expression
 from ncuflow.claims import files
-from ncuflow.claims.decision import OF_CEILING, Outcome, allowed, decide_over
+from ncuflow.claims.decision import Outcome, allowed, amount, decide_over
 from ncuflow.claims.evidence import Grounds, Unanswered, load, select
 from ncuflow.claims.model import Claim
 from ncuflow.claims.record import (
@@ -35,7 +35,6 @@ from ncuflow.claims.record import (
 from ncuflow.expression import ExpressionError, evaluate, names, placeholders
 from ncuflow.findings.join import architecture
 from ncuflow.findings.scope import Scope
-from ncuflow.format import number, with_unit
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import Provenance
 
@@ -166,13 +165,6 @@ def _plain(found: Outcome) -> str:
         if math.isfinite(end)
     ]
     return f"The claim allows {' and '.join(ends)}."
-
-
-def amount(value: float, unit: str) -> str:
-    """A value of a comparison with its unit; a fraction of a ceiling as per cent."""
-    if unit == OF_CEILING:
-        return f"{number(100 * value)} % of the peak"
-    return with_unit(value, unit)
 
 
 def summary(records: Sequence[Record], evidence: Grounds) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ncuflow.claims.evidence import Unanswered
 from ncuflow.claims.model import Claim, Decision
 from ncuflow.expression import ExpressionError, Functions, evaluate, names
 from ncuflow.findings.scope import Scope
-from ncuflow.format import number
+from ncuflow.format import number, with_unit
 
 Answer = bool | int | float
 Known = tuple[Scope, Answer]
@@ -67,6 +67,11 @@ def expected(claim: Claim, decide: Decision | None) -> Expected:
     return Expected(value, low, high, unit)
 
 
+def amount(value: float, unit: str) -> str:
+    """A value of a comparison with its unit; a fraction of a ceiling as per cent."""
+    return f"{number(100 * value)} % of the peak" if unit == OF_CEILING else with_unit(value, unit)
+
+
 def decide_over(
     claim: Claim, decide: Decision, scopes: Sequence[Scope], functions: Functions
 ) -> Outcome:
@@ -82,7 +87,7 @@ def decide_over(
         by = decide.by
         known.sort(key=lambda pair: _rank(by, pair[0]), reverse=True)
     margin_of = margins(decide, wanted)
-    aggregate = _chosen_by(decide, [value for _, value in known], margin_of)
+    aggregate = _chosen_by(decide, wanted.unit, [value for _, value in known], margin_of)
     scope, measured = _aggregate(aggregate, known, margin_of)
     margin = margin_of(measured)
     holds = margin >= 0
@@ -149,7 +154,7 @@ def margins(decide: Decision, wanted: Expected) -> Callable[[Answer], float]:
 
 
 def _chosen_by(
-    decide: Decision, values: Sequence[Answer], margin: Callable[[Answer], float]
+    decide: Decision, unit: str, values: Sequence[Answer], margin: Callable[[Answer], float]
 ) -> str:
     """How one of these values is chosen. Raises Unanswered for two of which one holds and the other does not.
 
@@ -160,7 +165,7 @@ def _chosen_by(
     if len({margin(value) >= 0 for value in values}) > 1:
         low, high = sorted(values)
         raise Unanswered(
-            f"the two points that there are do not agree: {number(low)} and {number(high)}"
+            f"the two points that there are do not agree: {amount(low, unit)} and {amount(high, unit)}"
         )
     return NEAREST
 
