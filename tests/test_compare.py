@@ -155,8 +155,8 @@ def test_a_lower_clock_is_the_clock() -> None:
 
 def test_a_point_that_is_another_call_on_the_other_side_is_not_compared() -> None:
     base, head = pair(*planted(7, **point("decode/B8", 60.0)))
-    for each, work in ((base, 1e9), (head, 2e9)):
-        each.points["decode/B8"]["measurement"] |= {"flops_analytic": work, "bytes_analytic": 5e8}
+    for own, work in ((base, 1e9), (head, 2e9)):
+        own.points["decode/B8"]["measurement"] |= {"flops_analytic": work, "bytes_analytic": 5e8}
     document = compare(base, head, LIMITS)
     assert "decode/B8" not in {p["id"] for p in document["points"]}
     (left,) = document["not_compared"]

@@ -14,26 +14,40 @@ import pytest
 from compare_data import kernel, pair, point, sweep
 from conftest import Pipeline
 
+from ncuflow.compare import lineage
 from ncuflow.compare.records import Cause, Comparison, Fact, Part, PointChange, Settings
 from ncuflow.compare.verdict import compare
 from ncuflow.pages.compare import figures as compare_figures
 from ncuflow.pages.compare import page as compare_page
 from ncuflow.pages.compare.page import context, figure_name, render, series, value
 
+B8_US = sweep()[7]["measurement"]["time_cold_us"]
+
+
+def kernel_of_b8(**change: object) -> dict:
+    """The kernel that takes as long as decode/B8 does, changed."""
+    return kernel(instructions=77e6 * B8_US / (kernel()["duration_ns"] / 1e3), **change)
+
+
+def points_of_a_side() -> list[dict]:
+    rows = sweep()
+    rows[7] = point("decode/B8", B8_US, [kernel_of_b8()])
+    return rows
+
 
 def document(change: dict | None = None, count: int = 5, **provenance: str) -> Comparison:
     """A comparison; ``change`` replaces the point decode/B8 of the head."""
-    head_points = sweep()
+    head_points = points_of_a_side()
     if change is not None:
         head_points[7] = head_points[7] | change
-    base, head = pair(sweep(), head_points, count=count)
+    base, head = pair(points_of_a_side(), head_points, count=count)
     head.provenance = {**head.provenance, **provenance}
     return compare(base, head, Settings())
 
 
 @pytest.fixture(scope="module")
 def slower() -> Comparison:
-    worse = kernel(tile=1, registers=110, warps=4.6, long_scoreboard=6.5)
+    worse = kernel_of_b8(tile=1, registers=110, warps=4.6, long_scoreboard=6.5)
     return document(point("decode/B8", 60.0, [worse]), flashinfer="0.7.2", driver="590.1")
 
 
@@ -45,7 +59,7 @@ def test_the_page_leads_with_the_differences_then_counts_then_changes(slower: Co
     text = render([slower], ["../figures"])
     assert sections(text) == [
         "What differs", "Summary", "The largest changes",
-        f"`decode/B8`: slower, {100 * slower.points[7].relative:+.1f} %", "All points",
+        f"`decode/B8`: slower, {100 * slower.points[7].relative:+.1f} %",
     ]  # fmt: skip
     assert "| FlashInfer | 0.6.18 | 0.7.2 | yes |" in text
     assert "**Mixed causes.** driver, FlashInfer differ at once." in text
@@ -54,7 +68,7 @@ def test_the_page_leads_with_the_differences_then_counts_then_changes(slower: Co
 
 def test_the_page_tells_the_cause_its_parts_and_what_stays_unexplained(slower: Comparison) -> None:
     text = render([slower], ["../figures"])
-    told = text.partition("### `decode/B8`")[2].partition("## All points")[0]
+    told = text.partition("### `decode/B8`")[2].partition("more points are in")[0]
     assert "template arguments**: tile_size_per_bdx 4 → tile_size_per_bdx 1" in told
     assert "long_scoreboard: 5 → 6.5 cycles per instruction" in told
     assert "registers 70 → 110" in told and "Unexplained: " in told
@@ -121,8 +135,10 @@ def test_one_run_a_side_is_a_note_on_the_page() -> None:
     assert "- 1 and 1 runs per side, fewer than 5" in render([document(count=1)], [None])
 
 
-def test_tables_are_whole_and_have_at_most_eight_columns(slower: Comparison) -> None:
-    text = render([slower, slower], [None, None])
+def test_tables_are_whole_and_have_at_most_eight_columns(
+    slower: Comparison, seven: list[Comparison]
+) -> None:
+    text = render([slower, slower], [None, None]) + render(seven, [None] * 6)
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         columns = {len(re.findall(r"(?<!\\)\|", line)) - 1 for line in table.splitlines()}
         assert len(columns) == 1 and max(columns) <= 8, table
@@ -150,10 +166,18 @@ def test_a_head_that_failed_everywhere_has_a_page_and_a_figure(tmp_path: Path) -
 
 def test_a_long_comparison_shows_what_changed_first_and_says_what_it_left_out() -> None:
     long = [point(f"decode/B{i}", 50.0) for i in range(100)]
-    base, head = pair(long, [*long[:70], point("decode/B70", 80.0), *long[71:]])
-    found = context(compare(base, head, Settings()), None)
-    assert found["rows"][0].id == "decode/B70" and len(found["rows"]) == compare_page.MOST_ROWS
-    assert "40 more in `compare.json`" in render([compare(base, head, Settings())], [None])
+    base, head = pair(
+        long, [*long[:60], *(point(f"decode/B{i}", 40.0 + i) for i in range(60, 100))]
+    )
+    compared = compare(base, head, Settings())
+    found = context(compared, None)
+    assert (
+        found["told"][0][0].id == "decode/B99" and len(found["told"]) == compare_page.MOST_CHANGED
+    )
+    assert len(found["rows"]) == compare_page.MOST_ROWS
+    assert all(row.changed for row in found["rows"])
+    left = 100 - compare_page.MOST_CHANGED - compare_page.MOST_ROWS
+    assert f"{left} more points are in `compare.json`" in render([compared], [None])
 
 
 def test_several_sides_make_one_page_with_all_times(slower: Comparison) -> None:
@@ -172,10 +196,10 @@ VERSIONS = ("0.5.3", "0.6.0", "0.6.6", "0.6.12", "0.6.14", "0.6.18.post1", "0.7.
 @pytest.fixture(scope="module")
 def seven() -> list[Comparison]:
     """Seven versions: from the fourth to the fifth, the kernel of decode/B8 is another and takes half as long again."""
-    worse = kernel(tile=1, registers=110, warps=4.6, long_scoreboard=6.5)
+    worse = kernel_of_b8(tile=1, registers=110, warps=4.6, long_scoreboard=6.5)
     found = []
     for before, (old, new) in enumerate(itertools.pairwise(VERSIONS)):
-        points, others = sweep(), sweep()
+        points, others = points_of_a_side(), points_of_a_side()
         slow = point("decode/B8", points[7]["measurement"]["time_cold_us"] * 1.5, [worse])
         if before >= 3:
             others[7] = slow
@@ -192,8 +216,7 @@ def test_a_series_of_seven_versions_says_which_changed_what_and_why(
     seven: list[Comparison],
 ) -> None:
     text = render(seven, [None] * 6, "../figures")
-    assert f"| point | {' | '.join(VERSIONS)} | step 1 |" in text
-    row = r"^\| (\d): (\S+) → (\S+) \| (.*?) \| (.*?) \| (.*?) \| (.*) \|$"
+    row = r"^\| (\d): (\S+) → (\S+) \| (.*?) \| (.*?) \| (.*?) \|$"
     steps = re.findall(row, text, re.MULTILINE)
     compared = [
         f"{sum(p.target == t for p in step.points)}" for step in seven for t in ("decode", "rope")
@@ -203,7 +226,9 @@ def test_a_series_of_seven_versions_says_which_changed_what_and_why(
     assert [step[4:6] for step in steps] == [
         ("decode 1", "–") if step == 3 else ("–", "–") for step in range(6)
     ]
-    assert "(1)" in steps[3][6] and steps[2][6] == "–"
+    assert "- **decode**, step 4 (0.6.12 → 0.6.14): 1 point, +" in text
+    assert "tile_size_per_bdx 4 → tile_size_per_bdx 1. No later step took it back." in text
+    assert re.search(r"^\| `decode/B8` \| 4\S* µs \| 6\S* µs \| .* \| 4: \+\d\S* % \|$", text, re.M)
     assert re.findall(r"\]\(\.\./figures/(.*?)\)", text) == ["series-decode.svg", "series-rope.svg"]
 
 
@@ -214,30 +239,49 @@ def test_a_series_names_the_kernels_where_another_ran_for_the_same_call(
     names = ("BatchPrefillWithPagedKVCacheKernel", "PrefillWithKVCacheKernel")
     place, moved = next((i, p) for i, p in enumerate(slower.points) if p.changed)
     other = replace(moved.causes[0], kind="kernel_replaced", base=names[0], head=names[1])
+
+    def ran(cause: Cause) -> PointChange:
+        cold = replace(moved.metrics["cold_us"], causes=[cause])
+        return replace(moved, causes=[cause], metrics={"cold_us": cold})
+
     points = [*slower.points]
-    points[place] = replace(moved, causes=[other])
+    points[place] = ran(other)
     swapped = replace(slower, points=points)
     text = render([slower, swapped], [None, None])
     headers = ("attention/prefill.cuh", "attention/hopper/prefill_sm90.cuh")
     was, came = (f"`{n}` ({header})" for n, header in zip(names, headers, strict=True))
-    assert f"| `decode/B8` | – | {was} → {came} |" in text
-    points[place] = replace(moved, causes=[replace(other, base=[names[0]], head=[*names])])
+    assert f"| `decode/B8` | 2 | {was} → {came} |" in text
+    assert f"Why: another kernel: {was} → {came}" in text
+    points[place] = ran(replace(other, base=[names[0]], head=[*names]))
     text = render([slower, replace(slower, points=points)], [None, None])
-    assert f"| `decode/B8` | – | {was} → {was}, {came} |" in text
+    assert f"| `decode/B8` | 2 | {was} → {was}, {came} |" in text
     assert f": {names[0]} → {names[0]}, {names[1]}. " in text
     assert "The same call" not in render([slower, slower], [None, None])
 
 
-def test_a_cause_of_less_than_half_did_not_take_most_of_a_change(slower: Comparison) -> None:
-    def said(share: float) -> str:
-        points = [
-            replace(p, causes=[replace(p.causes[0], share_of_delta=share)]) if p.changed else p
-            for p in slower.points
-        ]
-        found = series([slower, replace(slower, points=points)])
-        return str(found["told"][1]["causes"])
+def test_a_change_that_a_later_step_took_back_is_one_story(seven: list[Comparison]) -> None:
+    """The time is again what it was: the way back is no change of its own."""
+    undone = replace(seven[3], points=[_turned(p) for p in seven[3].points])
+    text = render([*seven[:4], undone], [None] * 5)
+    (told,) = [line for line in text.splitlines() if line.startswith("- **decode**")]
+    assert "step 4 (0.6.12 → 0.6.14)" in told and "Step 5 (0.6.14 → 0.6.14) took it back, -" in told
+    assert len(lineage.shifts([*seven[:4], undone])) == 1
+    halfway = replace(undone, points=[_turned(p, 1.2) for p in seven[3].points])
+    (came, less) = lineage.shifts([*seven[:4], halfway])
+    assert (came.step, came.back, less.step, less.back) == (3, None, 4, None)
 
-    assert "unexplained" in said(0.35) and "template arguments" in said(0.65)
+
+def _turned(p: PointChange, to: float = 1.0) -> PointChange:
+    """The change of a point in the other direction, to so much of what it was before."""
+    if not p.changed:
+        return p
+    back = {
+        "base": p.head,
+        "head": to * p.base,
+        "relative": to * p.base / p.head - 1,
+        "verdict": "faster",
+    }
+    return replace(p, **back, metrics={"cold_us": replace(p.metrics["cold_us"], **back)})
 
 
 def test_a_chart_for_each_kernel_goes_over_all_versions(
@@ -301,15 +345,11 @@ def test_many_small_parts_are_one_step() -> None:
     assert steps[-2] == ("other explained", sum(range(1, 12)))
 
 
-def test_a_host_time_has_no_waterfall_and_stands_beside_a_slower_kernel() -> None:
+def test_a_host_time_is_a_note_and_no_change() -> None:
     time = sweep()[7]["measurement"]["time_cold_us"]
-    host = document(point("decode/B8", time, host=215.0))
-    text = render([host], ["../figures"])
-    assert "### `decode/B8`: slower" in text and "waterfall" not in text
-    both = document(point("decode/B8", 60.0, host=215.0))
-    told = render([both], ["../figures"]).partition("### `decode/B8`")[2].partition("## All")[0]
-    assert "Time of a launch: 42.8" in told and "waterfall-decode-B8.svg" in told
-    assert re.search(r"^Host time of the launching call: slower, 1\d\S* µs → 21", told, re.M)
+    text = render([document(point("decode/B8", time, host=215.0))], ["../figures"])
+    assert "**Nothing changed.**" in text and "- Host times are shown, not judged" in text
+    assert "`decode/B8` 15 → 21" in text
 
 
 def test_a_tiny_negative_share_is_no_negative_zero(slower: Comparison) -> None:
@@ -366,7 +406,7 @@ def test_several_heads_make_a_page_of_all_sides(two_sides: Pipeline) -> None:
     made = two_sides.folder / "outputs/compare"
     assert (made / "two-vs-three/reports/compare.md").exists()
     text = (made / "one-vs-two-vs-three/reports/series.md").read_text()
-    assert "| point | one | two | three | step 1 | step 2 |" in text
+    assert "| step | points compared | slower | faster |" in text
     charts = re.findall(r"\]\(\.\./figures/(series-.*?)\)", text)
     assert charts and sorted(charts) == sorted(
         path.name for path in (made / "one-vs-two-vs-three/figures").glob("*.svg")

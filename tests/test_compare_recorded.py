@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import pytest
 from compare_data import compare
 
 from ncuflow.cli import dispatch
-from ncuflow.compare.records import Settings
+from ncuflow.compare import lineage, records
+from ncuflow.compare.records import Comparison, Settings
 from ncuflow.compare.verdict import load
 from ncuflow.flow import evidence
 from ncuflow.io import write_json
+from ncuflow.pages.compare.page import render
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "recordings"
@@ -151,6 +154,39 @@ def test_causes_add_up_to_the_timed_change_and_none_is_more_than_it(
         shares = [c["share_of_delta"] for c in point["causes"] if c["share_of_delta"] is not None]
         assert sum(shares) == 0 or sum(shares) == pytest.approx(explained / delta)
         assert -0.01 <= sum(shares) <= 1.2
+
+
+def in_a_row(compared: Compared, folder: Path, *sides: str) -> list[Comparison]:
+    for number, pair in enumerate(pairwise(sides)):
+        write_json(folder / f"{number}.json", compared(*pair))
+    return [records.read(folder / f"{number}.json") for number in range(len(sides) - 1)]
+
+
+def test_a_slow_version_is_joined_with_the_one_that_took_it_back(
+    compared: Compared, tmp_path: Path
+) -> None:
+    found = in_a_row(compared, tmp_path, "v0.6.14", "v0.6.18", "v0.7.2")
+    (shift,) = lineage.shifts(found)
+    assert (shift.target, shift.step, shift.back, len(shift.points)) == ("prefill", 0, 1, 2)
+    text = render(found, [None, None])
+    (told,) = [line for line in text.splitlines() if line.startswith("- **prefill**")]
+    assert "step 1 (v0.6.14 → v0.6.18): 2 points, +5.6 to +6.2 %" in told
+    assert "instructions +6.2 %" in told and "Step 2 (v0.6.18 → v0.7.2) took it back" in told
+    assert "SAME_KV_STRIDES absent" in told and "SAME_KV_STRIDES true" in told
+
+
+def test_the_version_whose_auto_was_fa3_is_joined_with_the_one_that_left_it(
+    compared: Compared, tmp_path: Path
+) -> None:
+    sides = ("decode-flashinfer-0.5.3", "decode-flashinfer-0.6.1", "decode-flashinfer-0.7.2")
+    found = in_a_row(compared, tmp_path, *sides)
+    back = {name: shift.back for shift in lineage.shifts(found) for name in shift.points}
+    assert {name: step == 1 for name, step in back.items()} == {
+        name: not name.endswith("_fa3") for name in back
+    }
+    told = [line for line in render(found, [None, None]).splitlines() if "took it back" in line]
+    assert told and all("attention/hopper/prefill_sm90.cuh" in line for line in told)
+    assert all("plan(): backend auto → fa3" in line for line in told)
 
 
 def test_gqa_decode_on_another_gpu_follows_what_limits_it(compared: Compared) -> None:

@@ -21,7 +21,6 @@ from ncuflow.compare import records
 from ncuflow.compare.records import Comparison, Named, PointChange
 from ncuflow.io import write_text
 from ncuflow.pages.compare.page import (
-    LABELS,
     MOST_CHANGED,
     by_change,
     figure_name,
@@ -91,7 +90,7 @@ def shown(found: Comparison) -> list[PointChange]:
 
 def label(point: PointChange) -> str:
     """The id, and which time it is where it is not the launch's."""
-    return point.id if point.metric == "cold_us" else f"{point.id} ({LABELS[point.metric]})"
+    return point.id if point.metric == "cold_us" else f"{point.id} (host)"
 
 
 def _change(axes: Any, row: int, point: PointChange) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ncuflow.compare import decomposition, records
+from ncuflow.compare import decomposition, lineage, records
 from ncuflow.compare.records import Cause, Change, Comparison, Fact, PointChange, Value
 from ncuflow.format import MISSING, quantity
 from ncuflow.io import write_text
@@ -24,15 +24,10 @@ from ncuflow.pages import Context
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.target.contract import known
 
-MOST_CHANGED = 12  # told in full, with a waterfall each
-MOST_ROWS = 60
-MOST_PARTS, LEAST_SHARE, MOST_CAUSES = 5, 0.05, 3
-LABELS = {
-    "cold_us": "time",
-    "cold_us_short": "time of short launches",
-    "host_us": "host",
-    "plan_us": "plan",
-}
+MOST_CHANGED = 6  # told in full, with a waterfall each; the others are rows
+MOST_OF_STEP = 2  # the same in a step of several
+MOST_ROWS = 24
+MOST_PARTS, LEAST_SHARE = 5, 0.05
 # facts that a reader of the page wants first; bytes and rates follow in the order found
 FIRST = ("template", "launch", "code", "smem", "occupancy")
 WORK = (
@@ -41,8 +36,7 @@ WORK = (
     "dram",
     "l2",
 )  # of another kernel: the work that it makes of the same call
-MOST = 0.5  # of a change: a cause with less did not take most of it
-MOST_FACTS = 12
+MOST_FACTS = 6
 # causes that are another time of what both sides did alike
 TIMES_ONLY = ("clock", "execution", "copy_changed", "gap")
 SAID_BY_PARTS = ("instructions executed", "SM clock", "active warps per scheduler")
@@ -61,14 +55,14 @@ def by_change(found: Comparison) -> list[PointChange]:
     return found.changed + sorted(rest, key=lambda point: -abs(point.relative))
 
 
-def context(found: Comparison, figures: str | None) -> Context:
-    """What the template is given of one comparison. figures: their folder, from the page."""
+def context(found: Comparison, figures: str | None, most: int = MOST_CHANGED) -> Context:
+    """What the template is given of one comparison. figures: their folder, from the page; most: points told in full."""
     return vars(found) | {
         "figures": figures,
         "targets": _counts(found.points),
         "changed": found.changed,
-        "told": [_told(point) for point in found.changed[:MOST_CHANGED]],
-        "rows": by_change(found)[:MOST_ROWS],
+        "told": [_told(point) for point in found.changed[:most]],
+        "rows": found.changed[most : most + MOST_ROWS],
         "causes": found.causes,
     }
 
@@ -80,10 +74,8 @@ def _counts(points: Iterable[PointChange]) -> dict[str, Counter[str]]:
     return dict(sorted(out.items()))
 
 
-def _told(
-    point: PointChange,
-) -> tuple[PointChange, str | None, list[tuple[str, Change]], list[float]]:
-    """(the point with what is worth a line of its causes, its figure, its other times that changed, µs of the other causes)."""
+def _told(point: PointChange) -> tuple[PointChange, str | None, list[float]]:
+    """(the point with what is worth a line of its causes, its figure, µs of the other causes)."""
     causes = [
         replace(
             cause,
@@ -91,17 +83,15 @@ def _told(
             facts=[_fact(fact) for fact in _ordered(cause) if not _said(fact, cause)],
         )
         for cause in point.causes
-        if _worth_a_line(cause)
+        if _worth_a_line(cause, point.delta)
     ]
-    smaller = [cause.delta_us or 0.0 for cause in point.causes if not _worth_a_line(cause)]
-    others = [(metric, row) for metric, row in point.metrics.items() if metric != point.metric]
-    also = [(metric, row) for metric, row in others if row.changed]
-    return replace(point, causes=causes), figure_name(point), also, smaller
+    smaller = [c.delta_us or 0.0 for c in point.causes if not _worth_a_line(c, point.delta)]
+    return replace(point, causes=causes), figure_name(point), smaller
 
 
-def _worth_a_line(cause: Cause) -> bool:
+def _worth_a_line(cause: Cause, delta_us: float) -> bool:
     """Large enough, or something that another binary or another call did: of those none is left out."""
-    small = cause.delta_us is not None and abs(cause.share_of_delta or 0) < LEAST_SHARE
+    small = cause.delta_us is not None and abs(cause.delta_us) < LEAST_SHARE * abs(delta_us)
     return not small or cause.kind not in TIMES_ONLY
 
 
@@ -163,20 +153,18 @@ def series(found: Sequence[Comparison], figures: str | None = None) -> Context:
     sides = [found[0].base, *(comparison.head for comparison in found)]
     times = over_sides(found)
     steps = [{point.id: point for point in comparison.points} for comparison in found]
-    rows = [
-        {"id": name, "times": own, "steps": [points.get(name) for points in steps]}
-        for name, own in times.items()
-    ]
-    moved = [
-        row
-        for row in rows
-        if any(points[row["id"]].changed for points in steps if row["id"] in points)
-    ]
-    ran = [(name, _ran([points.get(name) for points in steps])) for name in times]
+    rows = [_row(name, own, [points.get(name) for points in steps]) for name, own in times.items()]
+    moved = [row for row in rows if row["changes"]]
     return {
         "sides": sides,
-        "rows": (moved or rows)[:MOST_ROWS],
-        "ran": [(name, kernels) for name, kernels in ran if any(kernels)][:MOST_ROWS],
+        "rows": moved[:MOST_ROWS],
+        "ran": [
+            (name, number, ran)
+            for name in times
+            for number, points in enumerate(steps, start=1)
+            if (ran := _ran(points.get(name)))
+        ][:MOST_ROWS],
+        "shifts": [_shift(one) for one in lineage.shifts(found)],
         "moved": len(moved),
         "points": len(rows),
         "told": [_step(comparison) for comparison in found],
@@ -188,21 +176,60 @@ def series(found: Sequence[Comparison], figures: str | None = None) -> Context:
     }
 
 
-def _ran(steps: Sequence[PointChange | None]) -> list[str]:
-    """What ran for a point, step by step, where another kernel took a place: ``a (its header) → b (its header)``."""
-    return [
-        "; ".join(
-            " → ".join(
-                ", ".join(_from(point.target, kernel) for kernel in _names(side))
-                for side in (cause.base, cause.head)
-            )
-            for cause in point.causes
-            if cause.kind == "kernel_replaced"
+def _row(name: str, times: list[float | None], steps: Sequence[PointChange | None]) -> Context:
+    """A point over the sides: its first, last, least and greatest time, and the steps that changed it."""
+    known = [time for time in times if time is not None]
+    changes = [(at, p.relative) for at, p in enumerate(steps, start=1) if p and p.changed]
+    ends = {"first": known[0], "last": known[-1], "least": min(known), "most": max(known)}
+    return {"id": name, "times": times, "changes": changes, **ends}
+
+
+def _shift(one: lineage.Shift) -> Context:
+    """A change that points share, in words: by how much, why, and what took it back."""
+    return {
+        **vars(one),
+        "by": _span(one.changes),
+        "why": _why(one.target, one.cause),
+        "back_by": _span(one.returned),
+        "back_why": _why(one.target, one.undone),
+    }
+
+
+def _span(changes: Sequence[Change]) -> str:
+    """``+5.6 to +6.2 %``"""
+    ends = sorted({f"{100 * row.relative:+.1f}" for row in changes}, key=float)
+    return f"{' to '.join(ends[:: max(1, len(ends) - 1)])} %" if ends else ""
+
+
+def _why(target: str, cause: Cause | None) -> str:
+    """A cause in one sentence: the kernels and their headers, or the code that differs, and how many more instructions."""
+    if cause is None:
+        return "nothing that both sides recorded explains it"
+    if cause.kind == "kernel_replaced":
+        sides = (", ".join(_from(target, k) for k in _names(s)) for s in (cause.base, cause.head))
+        chosen = [f"{f.what} {f.base} → {f.head}" for f in cause.facts if f.kind == "plan"]
+        return f"another kernel: {' → '.join(sides)}" + "".join(f"; {text}" for text in chosen[:1])
+    ratio = "".join(
+        f"; instructions {100 * (f.head / f.base - 1):+.1f} %"
+        for f in cause.facts
+        if f.kind == "instructions" and isinstance(f.base, float) and isinstance(f.head, float)
+    )
+    differs = f": {cause.base} → {cause.head}" if isinstance(cause.base, str) else ""
+    return f"{cause.what}{differs}{ratio}"
+
+
+def _ran(point: PointChange | None) -> str:
+    """What ran for a point where another kernel took a place: ``a (its header) → b (its header)``."""
+    if point is None or not point.changed:
+        return ""
+    return "; ".join(
+        " → ".join(
+            ", ".join(_from(point.target, kernel) for kernel in _names(side))
+            for side in (cause.base, cause.head)
         )
-        if point and point.changed
-        else ""
-        for point in steps
-    ]
+        for cause in point.causes
+        if cause.kind == "kernel_replaced"
+    )
 
 
 def _names(kernels: Value) -> list[Value]:
@@ -219,23 +246,13 @@ def _from(target: str, kernel: Value) -> str:
 
 
 def _step(found: Comparison) -> Context:
-    """What changed from one side to the next, by target, and the causes that took most of a change most often."""
-    leading = Counter(
-        first.what if (first.share_of_delta or 0) >= MOST else "unexplained"
-        for first in (
-            max(point.causes, key=lambda cause: cause.share_of_delta or 0)
-            for point in found.changed
-            if point.causes
-        )
-    )
+    """What changed from one side to the next, by target."""
     return {
         "targets": {
             target: counts
             for target, counts in _counts(found.points).items()
             if counts["slower"] or counts["faster"]
-        },
-        "causes": leading.most_common(MOST_CAUSES),
-        "only": (len(found.only_base), len(found.only_head)),
+        }
     }
 
 
@@ -243,10 +260,12 @@ def render(
     found: Sequence[Comparison], figures: Sequence[str | None], charts: str | None = None
 ) -> str:
     """The Markdown of one comparison or of several that follow one another, with their charts' folder."""
+    most = MOST_CHANGED if len(found) == 1 else MOST_OF_STEP
     given = {
-        "comparisons": [context(one, folder) for one, folder in zip(found, figures, strict=True)],
+        "comparisons": [
+            context(one, folder, most) for one, folder in zip(found, figures, strict=True)
+        ],
         "series": series(found, charts) if len(found) > 1 else None,
-        "labels": LABELS,
     }
     return environment().get_template("compare.md.j2").render(given).rstrip() + "\n"
 
