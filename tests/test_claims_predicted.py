@@ -8,7 +8,7 @@ from results_data import entry, results
 
 from ncuflow.claims import files
 from ncuflow.claims.evidence import Grounds
-from ncuflow.claims.predicted import ENDS, at, judge, of_another_gpu
+from ncuflow.claims.predicted import ENDS, at, biases, judge, of_another_gpu, once, place
 
 WORK = {"flops_analytic": 1e9, "bytes_analytic": 1e9, "ceiling_dram_gbs_datasheet": 2000.0}
 POINTS = results(
@@ -114,3 +114,40 @@ def test_a_figure_of_another_architecture_is_not_this_gpus():
         {"gpu": "a GPU that the source does not name", "architecture": None}, "sm_80"
     )
     assert not of_another_gpu({"gpu": None, "architecture": None}, "sm_80")
+
+
+def figure(point: str, published: float, value: float, document: str = "a report") -> dict:
+    """A published figure beside a prediction whose interval spans a factor of two each way."""
+    ends = {"value": value, "low": value / 2, "high": 2 * value}
+    return {
+        "source": {"document": document},
+        "predicted": {"point": point, "figure": published, **ends},
+    }
+
+
+@pytest.mark.parametrize(
+    ("published", "where"),
+    [(10, "yes"), (19, "yes"), (19.7, "on its edge"), (20.3, "on its edge"), (5, "on its edge"), (21, "no"), (4, "no")],
+)  # fmt: skip
+def test_a_figure_at_an_end_of_the_interval_is_neither_inside_nor_outside(published, where):
+    assert place(figure("decode/B1", published, 10)["predicted"]) == where
+
+
+def test_what_one_source_derives_from_one_measurement_counts_once():
+    """53 000 tokens per second are 1 771 GB/s, and 82 over 53 thousand is 1.5."""
+    rows = [
+        figure("decode/B128", 87, 91), figure("decode/B128", 0.873, 0.91), figure("decode/B1", 46, 54),
+        figure("decode/B128", 87, 91, "another"),
+    ]  # fmt: skip
+    assert once(rows) == [rows[0], rows[2], rows[3]]
+
+
+def test_the_bias_of_predictions_is_that_of_each_target():
+    rows = [figure(f"decode/B{n}", 80, 80 + n) for n in (4, 8, 16)]
+    rows += [
+        figure("prefill/S1", 70, 50),
+        figure("prefill/S2", 70, 60),
+        figure("prefill/S3", 70, 77),
+    ]
+    found = {bias.target: tuple(bias[1:]) for bias in biases(rows)}
+    assert found == {"decode": (3, 0, 1.1), "prefill": (1, 2, 60 / 70)}

@@ -184,7 +184,7 @@ def test_the_version_whose_auto_was_fa3_is_joined_with_the_one_that_left_it(
     assert {name: step == 1 for name, step in back.items()} == {
         name: not name.endswith("_fa3") for name in back
     }
-    told = [line for line in render(found, [None, None]).splitlines() if "took it back" in line]
+    told = [line for line in render(found, [None, None]).splitlines() if ") took it back" in line]
     assert told and all("attention/hopper/prefill_sm90.cuh" in line for line in told)
     assert all("plan(): backend auto → fa3" in line for line in told)
 

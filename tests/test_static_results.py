@@ -304,10 +304,13 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path, 
     start = r"\| A norm of somebody's reaches 4.4 % of the bandwidth. \|"
     assert re.search(rf"{start} a measured time \| {interval} \|\n", text)
     assert re.search(rf"{start} 4.4 % of peak \| {interval} \| yes \|\n", text)
-    assert "held against: 1 of 1 lie inside the interval" in text
+    assert (
+        "of 1 figure 1 inside the interval, 0 on its edge, 0 outside; 1 from one document" in text
+    )
+    assert "bias, which their intervals do not take away: rmsnorm is predicted" in text
     # what somebody only expected tests no prediction, which may speak against it
     expected = text[text.index("## What was expected") :]
-    assert "0 of 3 lie inside the interval" in expected
+    assert "of 3 figures 0 inside the interval, 0 on its edge, 3 outside" in expected
     start = r"\| RMSNorm at batch 1 reaches 5 % of the bandwidth. \|"
     interval = r"0\.\d+ \(0\.\d+ to 0\.\d+\) % of peak"
     assert re.search(rf"{start} predicted not to hold \| {interval} \|", text)

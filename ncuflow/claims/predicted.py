@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import log
 from pathlib import Path
-from statistics import median_low
+from statistics import median, median_low
 from typing import Any, NamedTuple, cast
 
 from ncuflow.claims import files
@@ -148,6 +149,50 @@ def _best(margin: Callable[[Answer], float], r: Range, middle: float) -> float:
 def of_another_gpu(published: Mapping[str, Any], here: str | None) -> bool:
     """Whether a figure is of a GPU of another architecture, or of one that its source does not name."""
     return bool(published["gpu"]) and published["architecture"] != here
+
+
+# A published figure nearer to an end of the interval than this part of its width (as logarithms) lies on its edge.
+EDGE = 0.03
+INSIDE, ON_EDGE, OUTSIDE = "yes", "on its edge", "no"
+
+
+class Bias(NamedTuple):
+    """How often a target's predicted rates are above the published ones, and below, and by what factor in the median."""
+
+    target: str
+    above: int
+    below: int
+    median: float
+
+
+def place(found: Mapping[str, Any]) -> str:
+    """Where the published figure of an answer lies: inside its interval, on an edge of it, or outside."""
+    low, figure, high = (found[key] for key in ("low", "figure", "high"))
+    near = EDGE * log(high / low) if low > 0 else 0.0
+    if any(end > 0 and abs(log(figure / end)) <= near for end in (low, high)):
+        return ON_EDGE
+    return INSIDE if low < figure < high else OUTSIDE
+
+
+def once(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of records with a figure each one for a source and a point: what a source derives from one measurement is one."""
+    first: dict[tuple[str, str | None], Mapping[str, Any]] = {}
+    for record in records:
+        first.setdefault((record["source"]["document"], record["predicted"]["point"]), record)
+    return [*first.values()]
+
+
+def biases(records: Sequence[Mapping[str, Any]]) -> list[Bias]:
+    """Of each target, from records with a predicted and a published figure."""
+    ratios: dict[str, list[float]] = {}
+    for record in records:
+        found = record["predicted"]
+        target = found["point"].partition("/")[0]
+        ratios.setdefault(target, []).append(found["value"] / found["figure"])
+    return [
+        Bias(target, sum(r > 1 for r in of), sum(r < 1 for r in of), median(of))
+        for target, of in sorted(ratios.items())
+    ]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

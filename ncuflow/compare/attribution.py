@@ -118,9 +118,9 @@ def _of_device(base: Profile, head: Profile) -> list[Cause]:
 
 def _chosen(base: Profile, head: Profile) -> Iterator[Fact]:
     """What plan() chose otherwise: a fact where another kernel ran, and a mere name where the same one did."""
-    for name in base.info.keys() & head.info.keys():
-        if base.info[name] != head.info[name]:
-            yield Fact("plan", f"plan(): {name}", base.info[name], head.info[name])
+    for name, before in base.info.items():
+        if before != head.info.get(name, before):
+            yield Fact("plan", f"plan(): {name}", before, head.info[name])
 
 
 # --- kernels ----------------------------------------------------------------------------------

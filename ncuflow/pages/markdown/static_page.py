@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ncuflow.claims.audit import UNDECIDABLE
-from ncuflow.claims.predicted import OPEN, of_another_gpu
+from ncuflow.claims.predicted import OPEN, biases, of_another_gpu, once, place
 from ncuflow.claims.record import CONFIRMED, REFUTED
 from ncuflow.findings import stored
 from ncuflow.findings.columns import BY_NAME
@@ -177,14 +178,21 @@ def _claims(
         kind: [r for r in published if r["predicted"]["expected"] is expected]
         for kind, expected in (("measured", False), ("expected", True))
     }
-    inside = {kind: sum(map(_inside, rows)) for kind, rows in figures.items()}
-    return {"total": len(static), **groups, "figures": figures, "inside": inside}
+    held = {kind: _held(rows) for kind, rows in figures.items()}
+    return {"total": len(static), **groups, "figures": figures, "held": held}
 
 
-def _inside(record: ClaimRow) -> bool:
-    """Whether the published figure lies inside the interval."""
-    found = record["predicted"]
-    return bool(found["low"] <= found["figure"] <= found["high"])
+def _held(rows: Sequence[ClaimRow]) -> Context:
+    """Predictions beside published figures: each row's place, and of independent figures how many lie where, and the bias."""
+    independent = once(rows)
+    sources = Counter(row["source"]["document"] for row in independent)
+    return {
+        "places": {row["id"]: place(row["predicted"]) for row in rows},
+        "count": Counter(place(row["predicted"]) for row in independent),
+        "independent": len(independent),
+        "most": sources.most_common(1)[0] if sources else None,
+        "biases": biases(independent),
+    }
 
 
 def _lacking(record: ClaimRow) -> str:
