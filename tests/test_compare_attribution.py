@@ -443,7 +443,7 @@ def test_from_one_gpu_to_another_bandwidth_comes_before_what_warps_wait_for() ->
         (cause,) = timed(base, head, (364.0, us), slow, fast).causes
         first, *rest = cause.parts
         assert (cause.kind, cause.base) == ("gpu", "DRAM 88 % of its peak")
-        assert (first.kind, first.base, first.head) == ("DRAM bandwidth", 3350.0, 4800.0)
+        assert (first.kind, first.base, first.head) == ("DRAM bandwidth", 3350e9, 4800e9)
         assert sum(p.delta_us for p in cause.parts) == pytest.approx(us - 364)
         assert not [p for p in cause.parts if p.kind == "stall"]
         (share,) = [p for p in rest if p.kind == "DRAM share"]

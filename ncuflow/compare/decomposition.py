@@ -136,7 +136,14 @@ def _by_bandwidth(base: Kernel, head: Kernel, sides: Sides, times: Pair) -> Iter
         if unit and unit.name != "dram"
         else ""
     )
-    yield Part(BANDWIDTH, "DRAM bandwidth, published", *peak, "GB/s", -scale * _log(peak))
+    yield Part(
+        BANDWIDTH,
+        "DRAM bandwidth, published",
+        1e9 * peak[0],
+        1e9 * peak[1],
+        "B/s",
+        -scale * _log(peak),
+    )
     yield Part("DRAM bytes", "DRAM bytes", *moved, "byte", scale * _log(moved))
     what = f"share of that bandwidth that the kernel reaches{why}"
     yield Part("DRAM share", what, shares[0], shares[1], "%", -scale * log(shares[1] / shares[0]))

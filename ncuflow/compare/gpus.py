@@ -11,7 +11,7 @@ from ncuflow.findings.limiter import BOUND, kind
 from ncuflow.model import Measurement
 
 Pairs = Sequence[tuple[Measurement, Measurement]]
-FEWEST = 3  # points of a group, below which it is not summed up
+FEWEST = 2  # points of a group, below which it is not summed up
 BANDWIDTH, CLOCK = "DRAM bandwidth, published", "SMs and the clock of their timing run"
 
 
@@ -96,7 +96,7 @@ def _groups(pairs: Pairs, ratios: Mapping[str, float]) -> Iterable[Group]:
             both = said[0], said[1]
             of.setdefault(both, []).append(after / before)
             # What another unit holds up on the second GPU follows no rate of the first's limiter.
-            follow[both] = _rate_of(a) if a["limiter"] == b["limiter"] else None
+            follow[both] = _rate_of(a) if _rate_of(a) == _rate_of(b) else None
     for said, found in sorted(of.items(), key=lambda item: -len(item[1])):
         if len(found) >= FEWEST:
             follows = follow[said]
