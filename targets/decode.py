@@ -293,6 +293,7 @@ TARGET = Target(
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
+    part=lambda p: attention.part(p, "decode", p["batch"]),
     workload=Workload(takes=takes),
     rules=Rules(
         launches=launches,

@@ -339,6 +339,7 @@ TARGET = Target(
     work=work,
     written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
     prepare=prepare,
+    part=lambda p: attention.part(p, "prefill", p["batch"] * p["seq_len"]) if p["causal"] else None,
     workload=Workload(takes=takes),
     rules=Rules(
         launches=launches,

@@ -10,7 +10,7 @@ from math import ceil, gcd
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work
+from ncuflow.target.contract import Choice, Knob, Opportunity, Part, Target, Work
 from ncuflow.target.dtypes import DTYPES, ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
@@ -386,6 +386,11 @@ TARGET = Target(
     work=work,
     written=written,
     prepare=prepare,
+    part=lambda p: (  # before attention and before the feed-forward network
+        Part("norm", tokens=p["rows"], hidden=p["hidden"], per_layer=2)
+        if p["variant"] == "fused_add_rmsnorm"
+        else None
+    ),
     workload=Workload(takes=takes),
     rules=Rules(launches=launches, described=described),
     build=Build(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, Target, Work
+from ncuflow.target.contract import Choice, Opportunity, Part, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
@@ -30,6 +30,8 @@ _VARIANTS: dict[str, tuple[str, tuple[str, ...], bool]] = {
     "select": ("top_k", ("top_k",), False),
 }
 _BY_FUNCTION = {function: variant for variant, (function, _, _) in _VARIANTS.items()}
+# What a sampler runs of these, the most first.
+_SAMPLED = ("top_k_top_p", "top_p", "from_logits", "from_probs")
 TOLERANCE = 1e-3  # of float32 sums over a vocabulary; a sample that may not be drawn costs far more
 
 
@@ -177,6 +179,11 @@ TARGET = Target(
     memory=lambda p: 6 * p["batch"] * p["vocab"] * 4,  # logits, probabilities, reference
     work=work,
     prepare=prepare,
+    part=lambda p: (
+        Part("sampling", sequences=p["batch"], per_layer=0, rank=_SAMPLED.index(p["variant"]))
+        if p["variant"] in _SAMPLED
+        else None
+    ),
     workload=Workload(takes=takes),
     build=Build(
         generate=modules, jit=(Jit("sampling", "flashinfer.sampling:get_sampling_module"),)

@@ -655,11 +655,13 @@ def test_the_algorithm_of_a_norm_is_that_of_the_kernels_that_ran(evidence, finis
     assert cute in new and cuda not in new
 
 
-@pytest.mark.parametrize("target", [t for t in known().values() if t.kernels], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "target", [t for t in known().values() if t.source.kernels], ids=lambda t: t.name
+)
 def test_ncus_filter_of_a_target_takes_every_kernel_of_it(target):
     option, _, pattern = guide_source.kernel_filter(target.name).partition(" regex:")
     assert option == "--kernel-name"
-    for kernel in target.kernels:
+    for kernel in target.source.kernels:
         assert re.search(pattern.strip('"'), kernel.name), kernel.name
 
 

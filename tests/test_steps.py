@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from conftest import Recorded
 
-from ncuflow.findings.steps import LAYERS, Parts, Step, steps
+from ncuflow.findings.steps import LAYERS, Step, steps
+from ncuflow.target.contract import Part
 
 HEADS = {"qo_heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "f16"}
 
@@ -15,7 +16,7 @@ HEADS = {"qo_heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "f16"}
 def point(target: str, cold: float, plan: float | None = None, **params: Any) -> dict[str, Any]:
     return {
         "point": f"{target}/{cold}", "params": params, "status": "ok",
-        "measurement": {"time_cold_us": cold, "plan_us": plan},
+        "measurement": {"time_cold_us": cold, "plan_us": plan, "bytes_analytic": 1},
     }  # fmt: skip
 
 
@@ -30,12 +31,17 @@ DECODE = HEADS | {"batch": 32, "kv_len": 2048}
 NORM = {"rows": 32, "hidden": 4096, "dtype": "f16", "variant": "fused_add_rmsnorm"}
 
 
+def full(step: Step) -> dict[str, float]:
+    return {name: time for name, time in step.times.items() if name != "attention"}
+
+
 def test_the_sum_has_a_plan_a_sampler_and_layers_of_the_rest() -> None:
-    full = Step("decode", "decode/x", (32, 8, 128), Parts(100.0, 70.0, 5.0, 7.0, 3.0, 50.0))
-    assert full.total(LAYERS) == 100 + 32 * (70 + 2 * 5 + 7 + 3) + 50
-    assert full.total(1) == 100 + 90 + 50 and full.measured == 6
-    bare = Step("decode", "decode/x", (32, 8, 128), Parts(100.0, 70.0, 5.0, None, None, None))
-    assert bare.total(2) == 100 + 2 * (70 + 2 * 5) and bare.measured == 3
+    attention = Part("attention", 32, 32, 32, 8, 128, phase="decode")
+    of_layer = {attention: 70.0, Part("norm", per_layer=2): 5.0, Part("rope"): 7.0}
+    step = Step("decode/x", attention, 100.0, of_layer | {Part("sampling", per_layer=0): 50.0})
+    assert step.total(LAYERS) == 100 + 32 * (70 + 2 * 5 + 7) + 50
+    assert step.total(1) == 100 + 87 + 50
+    assert Step("decode/x", attention, None, {attention: 70.0}).total(2) == 140
 
 
 def test_parts_are_points_of_as_many_tokens_and_the_same_heads() -> None:
@@ -49,15 +55,18 @@ def test_parts_are_points_of_as_many_tokens_and_the_same_heads() -> None:
         point("kv_append", 6.0, batch=32, append_len=1, **append), point("kv_append", 1.0, batch=32, append_len=2, **append),
         point("sampling", 50.0, batch=32, variant="top_p"), point("sampling", 40.0, batch=32, variant="from_logits"),
     ))  # fmt: skip
-    assert step.parts == Parts(120.0, 70.0, 5.0, 7.0, 6.0, 50.0)
+    assert (step.plan_us, step.times["attention"], step.attention.phase) == (120.0, 70.0, "decode")
+    assert full(step) == {"norm": 5.0, "rope": 7.0, "append": 6.0, "sampling": 50.0}
 
 
 def test_attention_alone_is_no_step_nor_is_a_window_or_an_uneven_batch() -> None:
     norm = point("rmsnorm", 5.0, **NORM)
     assert steps(of(point("decode", 70.0, 100.0, **DECODE))) == []
-    for odd in ({"window": 1024}, {"lengths": "zipf"}, {"kv": "fp8"}, {"soft_cap": 30}, {"dtype": "fp8"}):  # fmt: skip
+    for odd in ({"window": 1024}, {"lengths": "zipf"}, {"kv": "fp8"}, {"soft_cap": 30}):
         assert steps(of(norm, point("decode", 70.0, 100.0, **DECODE | odd))) == []
     assert len(steps(of(norm, point("decode", 70.0, 100.0, **DECODE)))) == 1
+    prompt = HEADS | {"batch": 1, "seq_len": 32}
+    assert steps(of(norm, point("prefill", 70.0, 100.0, **prompt | {"causal": False}))) == []
 
 
 def test_a_step_of_the_recording_is_the_sum_of_its_points(recorded: Recorded) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ncuflow.target.contract import Part
 from ncuflow.target.dtypes import FP8, torch_dtype
 from ncuflow.target.launch import Params
 
@@ -67,3 +68,12 @@ def masking(p: Params) -> dict[str, Any]:
     """Keyword arguments of plan() for a soft cap and a window, where there are any."""
     found: dict[str, Any] = {"logits_soft_cap": float(p["soft_cap"])} if p["soft_cap"] else {}
     return found | ({"window_left": p["window"]} if p["window"] else {})
+
+
+def part(p: Params, phase: str, tokens: int) -> Part | None:
+    """Attention of a step; None under a window, a soft cap, uneven lengths or values of 8 bits, which steps do not mix."""
+    plain = p["lengths"] == "even" and p["kv"] == "same" and p["dtype"] != FP8
+    if not plain or p["window"] or p["soft_cap"]:
+        return None
+    heads = (p["qo_heads"], p["kv_heads"], p["head_dim"])
+    return Part("attention", tokens, p["batch"], *heads, phase=phase)

@@ -103,6 +103,31 @@ def uneven(target: str, work: str = "") -> tuple[Choice, ...]:
     )
 
 
+class Part(NamedTuple):
+    """What of a model's step a point is: a part belongs to the steps that are like it in all that it states.
+
+    name: of the part, attention being that which a step is made around, and ``phase`` what that computes; per_layer: how often
+    a layer runs it, 0 for once a step; rank: of several that do it, the lowest that was measured is taken, the fastest of those.
+    """
+
+    name: str
+    tokens: int | None = None
+    sequences: int | None = None
+    qo_heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    hidden: int | None = None
+    phase: str = ""
+    per_layer: int = 1
+    rank: int = 0
+
+    def belongs(self, attention: Part) -> bool:
+        """Whether a step around this attention has the part."""
+        hidden = (attention.qo_heads or 0) * (attention.head_dim or 0)
+        step = (*attention[1:6], hidden)
+        return all(mine in (None, its) for mine, its in zip(self[1:7], step, strict=True))
+
+
 class Knob(NamedTuple):
     """A setting of the API: who acts on it when, where, and the key of its price.
 
@@ -154,6 +179,7 @@ class Target:
 
     What points it has, and where:
     small      the sizes of a launch that only has to run
+    part       what of a model's step a point is, as a model runs it by default; None of any other
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
     silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
                None where FlashInfer or the machine decides, and those are traced between
@@ -175,6 +201,7 @@ class Target:
 
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     small: Params = field(default_factory=dict)
+    part: Callable[[Params], Part | None] = lambda p: None
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
     silences: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None

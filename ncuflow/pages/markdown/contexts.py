@@ -79,7 +79,7 @@ def target_section(results: Results, index: Any = None) -> Context:
     return {
         "name": results["target"],
         "title": title(results["target"]),
-        "apis": [
+        "calls": [
             symbol.rpartition(".")[2]
             for step, symbol in (target.source.api.items() if target else ())
             if step.startswith("python")

@@ -15,7 +15,7 @@ from ncuflow.findings import crossing, stalltree
 from ncuflow.findings.kernelname import Decoder
 from ncuflow.findings.limiter import kind
 from ncuflow.findings.plans import planned
-from ncuflow.findings.steps import LAYERS, NORMS, Step, steps
+from ncuflow.findings.steps import LAYERS, Step, steps
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import (
@@ -70,8 +70,8 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
             "stalls": [(name, stalltree.meaning(name), text) for name, text in REMEDIES.items()],
             "steps": _steps(findings),
             "layers": LAYERS,
-            "norms": NORMS,
             "performance": [row for k in kernels.values() if (row := performance(k))],
+            "engine": guide_source.ENGINE,
             "columns": SIZES,
             "sizes": [row for k in kernels.values() for row in by_size(k)],
             "generators": guide_source.generators(index),
@@ -83,7 +83,7 @@ def _steps(findings: Findings) -> list[Step]:
     """Steps of as many shapes as there are, two of each phase of one."""
     found: dict[Any, list[Step]] = {}
     for step in steps(findings.targets):
-        found.setdefault((step.phase, step.shape), []).append(step)
+        found.setdefault((step.attention.phase, step.shape), []).append(step)
     return [step for alike in found.values() for step in alike[:2]][:MOST_STEPS]
 
 
@@ -127,6 +127,7 @@ def chapter(results: Results, index: Any) -> Context:
         "parameters": guide_kernels.parameter_tables(points, names, own),
         "launched": guide_kernels.launches(points),
         "choices": choices,
+        "ran": sorted({kernel["name"] for p in points for kernel in p["kernels"]}),
         "plans": planned(points),
         "instructions": guide_tensor.instructions(results),
         "tails": guide_tensor.tails(points, main_axis(points)),

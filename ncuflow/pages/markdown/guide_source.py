@@ -10,8 +10,10 @@ from typing import Any
 
 from ncuflow.io import read_yaml, resource
 from ncuflow.pages import Context
+from ncuflow.target.contract import known
 
 PURPOSE: dict[str, str] = read_yaml(resource("templates/guide/variables.yaml"))
+ENGINE: Context = read_yaml(resource("templates/guide/engine.yaml"))
 # Steps of the code path: the first word of a role in a target's ``api``; the rest tells two apart.
 STEPS = {
     "python": "Python API",
@@ -29,7 +31,7 @@ def place(entry: Mapping[str, Any]) -> str:
 
 
 def code_path(target: str, index: Any, results: Any) -> Context | None:
-    """{steps: [(step, symbol, place)], templates, kernels: [(symbol, place, points)]}."""
+    """{steps: [(step, symbol, place)], templates, kernels: [(symbol, place, points)], filter}."""
     entry = ((index or {}).get("targets") or {}).get(target)
     if entry is None:
         return None
@@ -50,7 +52,15 @@ def code_path(target: str, index: Any, results: Any) -> Context | None:
         "kernels": [
             (k["symbol"], place(k), launched.get(k["symbol"], 0)) for k in entry["kernels"]
         ],
+        "filter": kernel_filter(target),
     }
+
+
+def kernel_filter(target: str) -> str | None:
+    """ncu's option for the kernels that a target declares, the longest common names once; None where it declares none."""
+    names = [symbol.name for symbol in known()[target].source.kernels] if target in known() else []
+    apart = [name for name in names if not any(other in name for other in names if other != name)]
+    return f'--kernel-name regex:"{"|".join(dict.fromkeys(apart))}"' if apart else None
 
 
 def _label(role: str) -> str:
