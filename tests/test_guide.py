@@ -674,7 +674,7 @@ def test_the_filter_of_the_norms_takes_cute_dsls_names_and_stands_on_the_page(fi
 
 
 def test_an_engines_calls_are_calls_that_targets_measure(evidence):
-    apis = {s.rpartition(".")[2] for t in known().values() for s in t.api.values()}
+    apis = {s.rpartition(".")[2] for t in known().values() for s in t.source.api.values()}
     calls = [call["call"] for call in guide_source.ENGINE["calls"]]
     assert set(calls) - {"plan", "run"} <= apis and len(calls) == len(set(calls))
     section = page(evidence).split("### Calls in mini-sglang")[1].split("\n### ")[0]

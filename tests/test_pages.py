@@ -169,11 +169,11 @@ def test_no_cell_of_a_table_is_longer_than_a_kernel_name():
 
 
 def test_a_claim_is_shown_as_it_is_stated(finished):
-    """A pattern's asterisks are no emphasis."""
+    """The underscores of a name are no emphasis."""
     page = (finished.outputs / "reports/claims.md").read_text()
     shown = unescape(MarkdownIt().enable("table").render(page))
     stated = json.loads((finished.outputs / "results/claims.json").read_text())
-    assert any("*" in claim["statement"] for claim in stated)
+    assert any(claim["statement"].count("_") > 1 for claim in stated)
     for claim in stated:
         assert claim["statement"] in shown, claim["id"]
 
