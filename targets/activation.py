@@ -173,7 +173,7 @@ TARGET = Target(
             symbol=Symbol("act_and_mul_kernel", "activation.cuh"),
             change="`silu_and_mul`, `gelu_and_mul` or `gelu_tanh_and_mul` over both projections in one row",
             choice="activation_fused",
-            turned=True,
+            inverted=True,
         ),
         Opportunity(
             what="GELU by tanh",

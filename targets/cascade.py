@@ -262,7 +262,7 @@ TARGET = Target(
             symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
             change="where few sequences share little: the prefix's pages in every page table",
             choice="cascade",
-            turned=True,
+            inverted=True,
         ),
     ),
 )

@@ -465,7 +465,7 @@ TARGET = Target(
             symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
             change="`use_tensor_cores=False` where few requests are much longer than the others: its plan() splits them",
             choice="cores_grouped",
-            turned=True,
+            inverted=True,
         ),
         Opportunity(
             what="chunks of a fixed size for uneven lengths",

@@ -135,7 +135,7 @@ TARGET = Target(
             symbol=Symbol("AppendPagedKVCacheKernel", "page.cuh"),
             change="`page_size=16`",
             choice="append_page",
-            turned=True,
+            inverted=True,
         ),
         Opportunity(
             what="appending in the kernel before",

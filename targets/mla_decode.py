@@ -210,7 +210,7 @@ TARGET = Target(
             symbol=Symbol("MLAPlan", "attention/scheduler.cuh"),
             change="`page_size=64`",
             choice="mla_page",
-            turned=True,
+            inverted=True,
         ),
         Opportunity(
             what="fewer tensor-parallel ranks",

@@ -307,7 +307,7 @@ TARGET = Target(
             symbol=Symbol("PrefillWithKVCacheKernel", "attention/hopper/prefill_sm90.cuh"),
             change='on compute capability 9.0, two kernels: a prefill of `backend="fa3"`, and the decodes',
             choice="pod_fa3",
-            turned=True,
+            inverted=True,
         ),
     ),
 )

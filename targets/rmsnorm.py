@@ -504,7 +504,7 @@ TARGET = Target(
             symbol=Symbol("rmsnorm", "norm/__init__.py"),
             change="`pip install nvidia-cutlass-dsl`, and no `FLASHINFER_USE_CUDA_NORM=1`",
             choice="norm",
-            turned=True,
+            inverted=True,
             relaunches=True,
         ),
         Opportunity(

@@ -377,7 +377,7 @@ TARGET = Target(
             symbol=Symbol("apply_rope_with_cos_sin_cache_inplace", "rope.py"),
             change="the `_inplace` functions, where the unrotated tensors are not needed again",
             choice="rope_inplace",
-            turned=True,
+            inverted=True,
             metric="step_us",
         ),
         Opportunity(

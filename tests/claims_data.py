@@ -10,7 +10,7 @@ import yaml
 from results_data import entry, results
 
 from ncuflow.claims import audit, files
-from ncuflow.claims.evidence import Grounds
+from ncuflow.claims.evidence import ClaimEvidence
 
 ROOT = Path(__file__).parents[1]
 A100 = {"gpu": "NVIDIA A100 80GB", "architecture": "sm_80"}
@@ -39,9 +39,11 @@ def write(folder: Path, *found: dict[str, Any], **top: Any) -> Path:
     return folder
 
 
-def judged(tmp_path: Path, *points: Any, evidence: Grounds | None = None, **changes: Any) -> Any:
+def judged(
+    tmp_path: Path, *points: Any, evidence: ClaimEvidence | None = None, **changes: Any
+) -> Any:
     (loaded,) = files.load(write(tmp_path / "claims", claim(**changes)))
-    found = audit.judge(loaded, evidence or Grounds({"decode": results(*(points or POINTS))}))
+    found = audit.judge(loaded, evidence or ClaimEvidence({"decode": results(*(points or POINTS))}))
     return json.loads(json.dumps(found.as_json()))
 
 

@@ -16,7 +16,7 @@ from conftest import DEFAULT
 from results_data import entry, kernel, results
 
 from ncuflow.claims import audit, files
-from ncuflow.claims.evidence import Grounds, load
+from ncuflow.claims.evidence import ClaimEvidence, load
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.findings.jit import jit_analysis
 from ncuflow.io import read_json, write_json
@@ -31,7 +31,7 @@ def test_another_architecture_differs_and_is_not_refuted(tmp_path):
     assert judged(tmp_path, published=published)["verdict"] == "differs by architecture"
     why = "It is arithmetic."
     assert judged(tmp_path, published=published, independent=why)["verdict"] == "refuted"
-    same_gpu = Grounds(
+    same_gpu = ClaimEvidence(
         {"decode": results(*POINTS, gpu="NVIDIA A100-SXM4-80GB", compute_capability="8.0")}
     )
     assert judged(tmp_path, published=published, evidence=same_gpu)["verdict"] == "refuted"
@@ -124,7 +124,7 @@ def test_an_unknown_input_that_does_not_matter_adds_no_noise(tmp_path, value, co
     point = entry("decode/B1", {"batch": 1}, gbs=1000.0)
     floors = {"gbs_hot": {"floor": 0.01, "n": 30}}
     found = judged(
-        tmp_path, evidence=Grounds({"decode": results(point) | {"noise": floors}}),
+        tmp_path, evidence=ClaimEvidence({"decode": results(point) | {"noise": floors}}),
         published={"value": 500, "unit": "GB/s"}, decide=decide(value, compare),
     )  # fmt: skip
     assert (found["verdict"], found["noise_floor"]) == ("confirmed", None)
@@ -172,7 +172,7 @@ def test_jit_modules_are_rows(tmp_path):
         "rope": {"target": "rope", "cold": {"build_s": 38.0, "uri": "rope"},
                  "disk": {"build_and_load_s": 0.01}},
     }}  # fmt: skip
-    evidence = Grounds({"decode": results(*POINTS)}, jit=jit)
+    evidence = ClaimEvidence({"decode": results(*POINTS)}, jit=jit)
     cold = judged(
         tmp_path, evidence=evidence, applies={"target": "jit"},
         published={"value": None, "range": [10, 500], "unit": "ms"},
@@ -191,7 +191,7 @@ def test_jit_modules_are_rows(tmp_path):
 def test_a_host_time_has_the_spread_of_its_samples_for_a_floor(tmp_path):
     disk = {"build_and_load_s": 0.0098, "build_and_load_s_samples": [0.0093, 0.0098, 0.0103]}
     found = judged(
-        tmp_path, evidence=Grounds({}, jit={"modules": {"rope": {"disk": disk}}}),
+        tmp_path, evidence=ClaimEvidence({}, jit={"modules": {"rope": {"disk": disk}}}),
         applies={"target": "jit"}, published={"value": 10, "unit": "ms"},
         decide={"over": "jit", "value": "1000 * disk_build_and_load_s", "compare": "at most"},
     )  # fmt: skip
@@ -217,7 +217,7 @@ def compared(*pairs, fused=100.0, apart=115.0):
          "sides": [side(us, n) for n, us in enumerate(times)]}
         for a, b, times in pairs
     ]  # fmt: skip
-    return Grounds({"decode": results(*points) | {"pairs": turns}})
+    return ClaimEvidence({"decode": results(*points) | {"pairs": turns}})
 
 
 FASTER = {
@@ -272,7 +272,7 @@ SERIES = {
 def ceilings(**series):
     sheet = {"dram_gbs": 4800.0, "tensor_tflops": 990.0, "source": "a sheet"}
     measured = {"dram_gbs": 4276.0, "read_gbs": None, "series": series, "tensor_tflops": {}, "source": "a copy"}  # fmt: skip
-    return Grounds({"decode": results(*POINTS) | {"ceilings": {"datasheet": sheet, "measured": measured}}})  # fmt: skip
+    return ClaimEvidence({"decode": results(*POINTS) | {"ceilings": {"datasheet": sheet, "measured": measured}}})  # fmt: skip
 
 
 def test_what_is_of_the_machine_is_decided_by_its_ceilings_and_names_no_point(tmp_path):
@@ -309,7 +309,10 @@ def test_a_ceiling_that_an_earlier_recording_lacks_decides_nothing(tmp_path):
     }
     for evidence, why in (
         (ceilings(copy=SERIES["copy"]), "The evidence lacks matmul_tflops_f16_sustained."),
-        (Grounds({"decode": results(*POINTS)}), "The evidence has no ceilings of its machine."),
+        (
+            ClaimEvidence({"decode": results(*POINTS)}),
+            "The evidence has no ceilings of its machine.",
+        ),
     ):
         found = judged(tmp_path, evidence=evidence, decide=over)
         assert (found["verdict"], found["reason"]) == ("not testable here", why)
@@ -419,7 +422,7 @@ def test_page_shows_every_claim(tmp_path):
             claim(id="y", applies={"target": "rope"}, published=expected),
         )
     )
-    evidence = Grounds({"decode": results(*POINTS)})
+    evidence = ClaimEvidence({"decode": results(*POINTS)})
     records = [audit.judge(one, evidence).as_json() for one in loaded]
     found = audit.summary([audit.judge(one, evidence) for one in loaded], evidence)
     page = (
@@ -633,7 +636,7 @@ def test_a_batch_of_one_that_waits_is_not_memory_bound():
     (always,) = [c for c in files.load(ROOT / "claims") if c.id == "decode-always-memory-bound"]
     waits = {"batch": 1, "cores": "cuda"}
     point = entry("decode/B1", waits, sol_memory_pct=22.0, sol_sm_pct=19.0)
-    assert audit.judge(always, Grounds({"decode": results(point)})).verdict == "refuted"
+    assert audit.judge(always, ClaimEvidence({"decode": results(point)})).verdict == "refuted"
 
 
 def test_one_figure_in_other_words_has_one_verdict(recorded):

@@ -266,7 +266,7 @@ def test_a_prefill_and_decodes_apart_are_bound_by_the_sum_of_their_roofs() -> No
         "ceiling_tensor_tflops_measured": 800.0,
         "ceiling_dram_gbs_measured": 4000.0,
     }
-    bound = next(one.bound for one in pod.opportunities if one.turned)
+    bound = next(one.bound for one in pod.opportunities if one.inverted)
     chunk = 2 * 1024 * 1024 * 32 * 128 / 800e6  # µs of tensor cores, longer than its 21 MB
     decodes = 2 * 2 * 128 * (32 * 32 + 32 * 4096 * 8) / 4000e3  # µs of DRAM
     assert evaluate(bound, known) == pytest.approx(1 - (chunk + decodes) / 200)

@@ -21,7 +21,7 @@ from typing import Any
 from ncuflow import expression
 from ncuflow.claims import files
 from ncuflow.claims.decision import Outcome, allowed, amount, decide_over
-from ncuflow.claims.evidence import Grounds, Unanswered, load, select
+from ncuflow.claims.evidence import ClaimEvidence, Unanswered, load, select
 from ncuflow.claims.model import Claim
 from ncuflow.claims.record import (
     CONFIRMED,
@@ -41,7 +41,7 @@ from ncuflow.model import Provenance
 UNDECIDABLE = "No measurement of this pipeline decides it"
 
 
-def judge(claim: Claim, evidence: Grounds) -> Record:
+def judge(claim: Claim, evidence: ClaimEvidence) -> Record:
     """The record of one claim.
 
     Raises BadInput naming file and claim for an expression or a format that is wrong.
@@ -59,7 +59,7 @@ def judge(claim: Claim, evidence: Grounds) -> Record:
     return Record(claim, verdict, " ".join(sentences), found, provenance)
 
 
-def _answer(claim: Claim, evidence: Grounds, provenance: Provenance | None) -> Outcome | str:
+def _answer(claim: Claim, evidence: ClaimEvidence, provenance: Provenance | None) -> Outcome | str:
     """The first decision that this evidence can make, or why none of them can be made."""
     only = claim.applies.architecture
     if only and provenance and architecture(provenance) != only:
@@ -122,7 +122,7 @@ def _inside_noise(found: Outcome) -> str:
     return f"Too close to call: {distance} from the limit, and the measurement is uncertain by {floor}."
 
 
-def _reasons(claim: Claim, found: Outcome, verdict: str, evidence: Grounds) -> str:
+def _reasons(claim: Claim, found: Outcome, verdict: str, evidence: ClaimEvidence) -> str:
     """The sentences whose ``when`` is true at the deciding point, their placeholders filled in."""
     functions = evidence.functions(found.decide.over)
     wanted = found.expected
@@ -167,7 +167,7 @@ def _plain(found: Outcome) -> str:
     return f"The claim allows {' and '.join(ends)}."
 
 
-def summary(records: Sequence[Record], evidence: Grounds) -> dict[str, Any]:
+def summary(records: Sequence[Record], evidence: ClaimEvidence) -> dict[str, Any]:
     """The counts by verdict, and the noise floors by target."""
     counts = Counter(record.verdict for record in records)
     return {

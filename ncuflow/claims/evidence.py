@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ncuflow.claims.model import Claim, Decision, Selection
-from ncuflow.claims.paired import Turned, paired, turned
+from ncuflow.claims.paired import PairTimes, pair_times, paired
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.expression import Functions, conditions, evaluate
 from ncuflow.findings import sanity, stored
@@ -34,7 +34,7 @@ class Unanswered(Exception):  # noqa: N818  (no error: the evidence has no answe
 
 
 @dataclass
-class Grounds:
+class ClaimEvidence:
     """Everything under ``results/``, and the source index where there is one."""
 
     results: dict[str, Results]
@@ -43,7 +43,7 @@ class Grounds:
     machine: Provenance | None = None
     checked: bool = True  # numbers that cannot be are struck
     _scopes: dict[str, list[Scope]] = field(default_factory=dict)
-    _turned: dict[str, Turned] = field(default_factory=dict)
+    _pair_times: dict[str, PairTimes] = field(default_factory=dict)
 
     def provenance(self, target: str) -> Provenance | None:
         """Provenance of a target's results; the machine's where the target was not measured."""
@@ -74,11 +74,13 @@ class Grounds:
             ]
         return self._scopes.get(target, [])
 
-    def turned(self, targets: set[str]) -> Turned:
+    def pair_times(self, targets: set[str]) -> PairTimes:
         """The times of the targets' points that were timed in turns."""
-        for target in targets & self.results.keys() - self._turned.keys():
-            self._turned[target] = turned(self.results[target])
-        return {pair: of for target in targets for pair, of in self._turned.get(target, {}).items()}
+        for target in targets & self.results.keys() - self._pair_times.keys():
+            self._pair_times[target] = pair_times(self.results[target])
+        return {
+            pair: of for target in targets for pair, of in self._pair_times.get(target, {}).items()
+        }
 
     def parameters(self, targets: set[str]) -> set[str]:
         """Names of the points' parameters."""
@@ -93,7 +95,9 @@ class Grounds:
         return [_of_module(name, row) for name, row in (self.jit or {}).get("modules", {}).items()]
 
 
-def load(results: Path, source_index: Path | None, targets: Sequence[str] | None = None) -> Grounds:
+def load(
+    results: Path, source_index: Path | None, targets: Sequence[str] | None = None
+) -> ClaimEvidence:
     """Evidence of these targets (``jit`` among them) in a results folder, or of all that it holds.
 
     Raises BadInput for a folder without results, and for a file that is named but not there.
@@ -105,7 +109,7 @@ def load(results: Path, source_index: Path | None, targets: Sequence[str] | None
         else stored.optional(results / "source_index.json")
     )
     with_jit = targets is None or "jit" in targets
-    return Grounds(
+    return ClaimEvidence(
         results=stored.folder(results, targets),
         jit=stored.optional(results / "jit_analysis.json") if with_jit else None,
         source=SourceFacts(index) if index else None,
@@ -114,7 +118,10 @@ def load(results: Path, source_index: Path | None, targets: Sequence[str] | None
 
 
 def select(
-    claim: Claim, decide: Decision, evidence: Grounds, others: Mapping[str, Grounds] | None = None
+    claim: Claim,
+    decide: Decision,
+    evidence: ClaimEvidence,
+    others: Mapping[str, ClaimEvidence] | None = None,
 ) -> list[Scope]:
     """The scopes that a decision is made over. Raises Unanswered where there is none.
 
@@ -144,7 +151,9 @@ def select(
     of = others or {}
     scopes = {name: _points(chosen, of.get(name, evidence)) for name, chosen in samples.items()}
     targets = {_last("target", s) for s in samples.values()}
-    found = paired(scopes, decide.differ, evidence.parameters(targets), evidence.turned(targets))
+    found = paired(
+        scopes, decide.differ, evidence.parameters(targets), evidence.pair_times(targets)
+    )
     if not found:
         raise Unanswered(f"no points of {' and '.join(scopes)} that agree in every other parameter")
     return found
@@ -155,7 +164,7 @@ def _last(key: str, selections: Sequence[Selection]) -> Any:
     return next((v for s in reversed(selections) if (v := getattr(s, key)) is not None), None)
 
 
-def _points(selections: Sequence[Selection], evidence: Grounds) -> list[Scope]:
+def _points(selections: Sequence[Selection], evidence: ClaimEvidence) -> list[Scope]:
     target = _last("target", selections)
     scopes = _filtered(evidence.scopes(target), selections)
     if not scopes:

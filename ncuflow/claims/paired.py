@@ -12,10 +12,10 @@ from ncuflow.findings.scope import Origin, Scope, Values
 from ncuflow.model import Results
 
 # (point, other point) -> column -> its value at each of them, and the half width of the interval of their log ratio
-Turned = Mapping[tuple[str, str], Mapping[str, tuple[float, float, float]]]
+PairTimes = Mapping[tuple[str, str], Mapping[str, tuple[float, float, float]]]
 
 
-def turned(results: Results) -> Turned:
+def pair_times(results: Results) -> PairTimes:
     """The times of all points that were timed in turns, by both orders of each two."""
     if not results.get("pairs"):
         return {}
@@ -35,7 +35,7 @@ def paired(
     scopes: dict[str, list[Scope]],
     differ: Iterable[str],
     params: Iterable[str],
-    turns: Turned | None = None,
+    turns: PairTimes | None = None,
 ) -> list[Scope]:
     """Points of several samples joined where all parameters but ``differ`` agree.
 
@@ -73,7 +73,7 @@ def _joined(group: dict[str, Scope], shared: list[str]) -> Scope:
     return joined
 
 
-def _in_turns(joined: Scope, group: Mapping[str, Scope], turns: Turned) -> Scope:
+def _in_turns(joined: Scope, group: Mapping[str, Scope], turns: PairTimes) -> Scope:
     """The joined scope with the times that its points have in turns, where both have one of their own.
 
     Each side has its part of the noise of the pair: together they are the half width of its interval.

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 
 from ncuflow.claims import files
 from ncuflow.claims.decision import Answer, expected, margins, value_at
-from ncuflow.claims.evidence import Grounds, Unanswered, select
+from ncuflow.claims.evidence import ClaimEvidence, Unanswered, select
 from ncuflow.claims.model import Claim, Decision
 from ncuflow.claims.record import NOT_TESTABLE
 from ncuflow.findings import stored
@@ -39,7 +39,7 @@ HOLDS, FAILS, OPEN = "predicted to hold", "predicted not to hold", "open"
 ENDS = ("us", "low", "high")  # of a prediction: the time itself, and its interval
 RATES = ("tflops", "gbs", "gbs_fraction_datasheet", "tflops_fraction_datasheet")
 Times = Mapping[str, Mapping[str, float]]  # point -> ends
-Sides = Mapping[str, Grounds]  # end -> the results with such times
+Sides = Mapping[str, ClaimEvidence]  # end -> the results with such times
 
 
 class Range(NamedTuple):
@@ -116,7 +116,7 @@ def _ranges(claim: Claim, decide: Decision, sides: Sides) -> Iterator[Range | No
     yield from (_range(decide, scopes) for scopes in zip(*corners, strict=True))
 
 
-def _corners(decide: Decision, sides: Sides) -> Iterator[Mapping[str, Grounds]]:
+def _corners(decide: Decision, sides: Sides) -> Iterator[Mapping[str, ClaimEvidence]]:
     """As predicted, then every combination of ends: of the points, or of each sample against the others."""
     for end in ENDS:
         yield dict.fromkeys(decide.samples or [""], sides[end])
@@ -206,7 +206,9 @@ def run(args: argparse.Namespace) -> None:
     found = stored.folder(args.results)
     times = {point["point"]: point for point in read_json(args.predictions)["points"]}
     sides = {
-        end: Grounds({name: at(one, times, end) for name, one in found.items()}, checked=False)
+        end: ClaimEvidence(
+            {name: at(one, times, end) for name, one in found.items()}, checked=False
+        )
         for end in ENDS
     }
     here = architecture(next(iter(found.values()))["provenance"])

@@ -157,7 +157,7 @@ def _found(
     if not shown:
         return []
     choice = next((choice for choice in target.prices if choice.key == one.choice), None)
-    if choice and one.turned:
+    if choice and one.inverted:
         choice = replace(choice, base=choice.other, other=choice.base)
     tried, reason = _trials(one, choice, results, set(shown))
     every = {**every, **_as_priced(tried, results, every)}

@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Raises BadInput where --results has no results of the target ``apis``."""
     facts, why = gpu()
-    measured = came_to(args.results) if args.results else {}
+    measured = measured_apis(args.results) if args.results else {}
     rows = [*targets(facts, why), *apis(facts, measured)]
     if args.format == "json":
         emit(json.dumps(rows, indent=1) + "\n", None)
@@ -98,7 +98,7 @@ def apis(facts: dict[str, Any] | None, measured: dict[str, Row]) -> list[Row]:
     return rows
 
 
-def came_to(results: Path) -> dict[str, Row]:
+def measured_apis(results: Path) -> dict[str, Row]:
     """{API: its row} of a results file of the target ``apis``."""
     rows = {}
     for point in read_as(results, _Results, "the results of single APIs").points:

@@ -42,7 +42,7 @@ from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record, Run
 from ncuflow.runner.progress import Progress
-from ncuflow.runner.succession import Ledger, Rest, line_of, succeed
+from ncuflow.runner.succession import Journal, Rest, line_of, succeed
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, known, load
 from ncuflow.target.launch import Launch, NotHereError
@@ -228,7 +228,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
 
     Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
-    ledger = Ledger(args.out)
+    journal = Journal(args.out)
     try:
         from ncuflow.runner.gpu import Gpu
 
@@ -236,8 +236,8 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
         device = Gpu()
     except (ImportError, RuntimeError) as error:
         return _fail(builds.one_line(error), FATAL)
-    what, rest = _run_of(args, target, device), ledger.rest()
-    what.done, what.rest, what.series = ledger.lines().keys(), rest.records, rest.series
+    what, rest = _run_of(args, target, device), journal.rest()
+    what.done, what.rest, what.series = journal.lines().keys(), rest.records, rest.series
     made = rest.origin or origin(device.facts()["name"], device.driver())
     progress = Progress(
         len(_names(args, points)),
@@ -246,7 +246,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
         begun={name: len(s.positions) for name, s in what.series.items() if name not in what.done},
     )
     what.visited = progress.visited
-    with ledger.partial.open("a", encoding="utf-8", newline="\n") as file:
+    with journal.partial.open("a", encoding="utf-8", newline="\n") as file:
 
         def emit(record: Record) -> None:
             file.write(line_of(record, made))
@@ -255,7 +255,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
 
         status = run_points(what, points, emit)
     if status == LOST:
-        ledger.leave(Rest(what.rest, what.series, made))
+        journal.leave(Rest(what.rest, what.series, made))
     return status
 
 
@@ -317,10 +317,10 @@ def run(args: argparse.Namespace) -> int:
     points = read_points(args.points, target)
     if args.alone:
         return measure(args, target, points)
-    ledger, names = Ledger(args.out), _names(args, points)
+    journal, names = Journal(args.out), _names(args, points)
     if args.mode == "trace":
-        return succeed(ledger, names, lambda: measure(args, target, points), restarts=0)
-    return succeed(ledger, names, lambda: _apart(args))
+        return succeed(journal, names, lambda: measure(args, target, points), restarts=0)
+    return succeed(journal, names, lambda: _apart(args))
 
 
 def load_libraries() -> None:

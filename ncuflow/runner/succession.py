@@ -30,7 +30,7 @@ class Rest:
     origin: Origin | None = None  # of the run: its processes have one
 
 
-class Ledger:
+class Journal:
     """The records of a run, beside its OUT: OUT.partial has a line for each point that is finished, OUT.rest what
     a process left to the next."""
 
@@ -85,27 +85,27 @@ def line_of(record: Record, origin: Origin | None) -> str:
 
 
 def succeed(
-    ledger: Ledger, names: Sequence[str], start: Callable[[], int], restarts: int = RESTARTS
+    journal: Journal, names: Sequence[str], start: Callable[[], int], restarts: int = RESTARTS
 ) -> int:
     """``start`` a process, and after one that broke its context another; returns the status of the run.
 
     Where the next one cannot use the GPU at all, or ``restarts`` are used up, the points that are left are lost.
     """
-    ledger.begin()
+    journal.begin()
     status = start()
     left = restarts
-    while ledger.broken and status != FATAL and left:
+    while journal.broken and status != FATAL and left:
         left -= 1
         status = start()
-    if not ledger.broken and status not in (OK, SOME_FAILED):
+    if not journal.broken and status not in (OK, SOME_FAILED):
         if status == FATAL:
-            ledger.partial.unlink()
+            journal.partial.unlink()
         return status if status >= 0 else 128 - status
-    rest = ledger.rest()
+    rest = journal.rest()
     if status != FATAL and restarts:
         for record in rest.records:
             if record.status == "lost":
                 record.reason = (
                     f"{record.reason}; {restarts + 1} points did so, and no further process tries"
                 )
-    return ledger.close(names, rest)
+    return journal.close(names, rest)

@@ -296,9 +296,11 @@ def of_bursts(bursts: Sequence[Burst], kind: type[L], **own: Any) -> L:
 
     own: what this kind of series says beside what all do.
     """
-    calm = [burst for burst in bursts if not burst.throttled]
-    enough = len(_joined(calm)) >= LEAST
-    counted, others = (calm, [b for b in bursts if b.throttled]) if enough else (list(bursts), [])
+    unthrottled = [burst for burst in bursts if not burst.throttled]
+    enough = len(_joined(unthrottled)) >= LEAST
+    counted, others = (
+        (unthrottled, [b for b in bursts if b.throttled]) if enough else (list(bursts), [])
+    )
     clocks = [burst.sm_mhz for burst in counted if burst.sm_mhz is not None]
     return kind(
         **summary(_joined(counted)),

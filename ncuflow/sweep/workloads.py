@@ -271,12 +271,12 @@ def _planned(found: list[tuple[str, Definition]]) -> Iterator[tuple[str, Definit
     for name, one in found:
         if one.kind.endswith("_plan"):
             continue
-        of_it = [
+        plans_of_call = [
             sizes
             for sizes in plans.get(f"{one.kind}_plan", [])
             if all(sizes.get(k, v) == v for k, v in one.sizes.items())
         ]
-        for sizes in of_it or [{}]:
+        for sizes in plans_of_call or [{}]:
             yield name, replace(one, sizes={**sizes, **one.sizes})
 
 

@@ -151,7 +151,7 @@ class Opportunity:
     shown: what the evidence shows; where: the points at which it shows; symbol:
     where FlashInfer's source decides it; change: what to do; bound: the share of the time, of 1, that
     it can save there at most, where that is less than the room under the roofs; choice: the key of
-    the price that tries it, ``turned`` where its base is what is advised; relaunches: it is
+    the price that tries it, ``inverted`` where its base is what is advised; relaunches: it is
     tried only where other kernels or grids ran; other_work: it does other work than the launch here, whose roofs
     bound nothing then; how: to try it where no price does; metric: the time that it saves.
     """
@@ -163,7 +163,7 @@ class Opportunity:
     change: str
     bound: str = "1"
     choice: str = ""
-    turned: bool = False
+    inverted: bool = False
     relaunches: bool = False
     other_work: bool = False
     how: str = ""
