@@ -101,6 +101,12 @@ FLOORS = (
             "two sides of evidence → changes, with statistics and causes",
             "formats of tools",
         ),
+        Room(
+            "trial",
+            "a trial",
+            "a change of FlashInfer, base and change in turns → right or wrong, faster or slower",
+            "pages",
+        ),
     ),
     (
         Room(

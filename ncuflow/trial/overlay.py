@@ -1,0 +1,72 @@
+"""An overlay: a copy of the installed FlashInfer with a change in it. The installed one stays as it is.
+
+Files are hard links where the file system has them across, else copies; those that the change touches are always
+copies. Folders of `data/` that it leaves alone (CUTLASS, CCCL) are symbolic links: FlashInfer resolves those to the
+installed ones, which hold the same. Nothing else may be a symbolic link, or it would find its way back by `resolve()`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ncuflow.trial.change import DATA, PACKAGE, Change, apply
+
+PREBUILT = f"{DATA}/aot"  # of the package: FlashInfer loads <name>/<name>.so from here, and asks no compiler
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """package: the changed copy; workspace: a base folder for its JIT cache; files: of the package that differ."""
+
+    package: Path
+    workspace: Path
+    files: frozenset[PurePosixPath]
+
+
+def lay(change: Change, installed: Path, folder: Path) -> Overlay:
+    """The overlay of a change in an empty folder. Raises BadInput where the change does not apply."""
+    package = folder / "lib" / PACKAGE
+    _link(installed, package, PurePosixPath(), frozenset(change.files))
+    before = _files(package)
+    apply(change, package)
+    (folder / "jit").mkdir()
+    # A patch that renames a file says its new name alone.
+    return Overlay(package, folder / "jit", frozenset(change.files) | (before - _files(package)))
+
+
+def _link(source: Path, target: Path, at: PurePosixPath, touched: Set[PurePosixPath]) -> None:
+    """Copy a folder of the package, `at` below it."""
+    target.mkdir(parents=True)
+    for entry in sorted(source.iterdir()):
+        here = at / entry.name
+        if entry.name == "__pycache__" or str(here) == PREBUILT:
+            continue
+        alone = at == PurePosixPath(DATA) and not any(f.is_relative_to(here) for f in touched)
+        if entry.is_dir() and alone:
+            (target / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
+        elif entry.is_dir():
+            _link(entry, target / entry.name, here, touched)
+        elif here in touched or not _hard(entry, target / entry.name):
+            shutil.copy2(entry, target / entry.name)
+
+
+def _hard(source: Path, target: Path) -> bool:
+    """Whether a hard link could be made: not across file systems, nor of another user's file."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        return False
+    return True
+
+
+def _files(package: Path) -> frozenset[PurePosixPath]:
+    """Files of an overlay, but not those behind its symbolic links."""
+    return frozenset(
+        PurePosixPath(folder, name).relative_to(package)
+        for folder, _, names in os.walk(package)
+        for name in names
+    )

@@ -1,0 +1,202 @@
+"""A change: read from a patch or a folder, made in an overlay, and the installed package stays as it is."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from ncuflow.io import BadInput, CommandError, digest
+from ncuflow.trial import change as changes
+from ncuflow.trial.overlay import Overlay, lay
+
+HEADER, SOURCE, CODE = "data/include/flashinfer/a.cuh", "data/csrc/b.cu", "decode.py"
+TEXT = "".join(f"line {n}\n" for n in range(1, 21))
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A small installed package."""
+    root = tmp_path / "site/flashinfer"
+    for name in (HEADER, SOURCE, CODE, "data/cutlass/include/c.h", "jit/env.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(TEXT)
+    return root
+
+
+def hunk(name: str, old: str = TEXT, line: int = 10, to: str = "changed") -> str:
+    """A patch of one line of a file."""
+    new = old.replace(f"line {line}\n", f"{to}\n")
+    lines = difflib.unified_diff(
+        old.splitlines(True), new.splitlines(True), f"a/{name}", f"b/{name}"
+    )
+    return "".join(lines)
+
+
+def state(folder: Path) -> dict[str, tuple[str, int, float]]:
+    found = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {
+        str(p.relative_to(folder)): (digest(p), p.stat().st_mode, p.stat().st_mtime) for p in found
+    }
+
+
+def laid(package: Path, text: str, folder: Path) -> Overlay:
+    patch = folder / "x.patch"
+    patch.write_text(text)
+    (folder / "over").mkdir()
+    return lay(changes.read(patch, package), package, folder / "over")
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("include/flashinfer/a.cuh", HEADER),
+        ("csrc/b.cu", SOURCE),
+        ("flashinfer/decode.py", CODE),
+        (f"flashinfer/{HEADER}", HEADER),
+        (SOURCE, SOURCE),
+        (CODE, CODE),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["a/", "", "a/a/"])
+def test_a_patch_names_files_as_the_repository_or_the_package_does(
+    package: Path, tmp_path: Path, name: str, file: str, prefix: str
+) -> None:
+    text = hunk(name).replace("--- a/", f"--- {prefix}").replace("+++ b/", f"+++ {prefix}")
+    before = state(package)
+    overlay = laid(package, text, tmp_path)
+    assert overlay.files == {PurePosixPath(file)}
+    assert (overlay.package / file).read_text() == TEXT.replace("line 10\n", "changed\n")
+    others = {HEADER, SOURCE, CODE} - {file}
+    assert all((overlay.package / other).read_text() == TEXT for other in others)
+    assert state(package) == before
+
+
+def test_one_patch_may_change_files_of_several_folders_and_files_that_are_not_installed(
+    package: Path, tmp_path: Path
+) -> None:
+    text = hunk("include/flashinfer/a.cuh") + hunk("tests/x.py") + hunk("flashinfer/decode.py")
+    overlay = laid(package, text, tmp_path)
+    assert overlay.files == {PurePosixPath(HEADER), PurePosixPath(CODE)}
+    assert changes.read(tmp_path / "x.patch", package).elsewhere == ("tests/x.py",)
+
+
+def test_a_file_that_a_patch_renames_or_removes_counts_as_changed(
+    package: Path, tmp_path: Path
+) -> None:
+    old, new = "include/flashinfer/a.cuh", "include/flashinfer/new.cuh"
+    text = (
+        f"diff --git a/{old} b/{new}\nsimilarity index 100%\nrename from {old}\nrename to {new}\n"
+    )
+    overlay = laid(package, text, tmp_path)
+    assert overlay.files == {PurePosixPath(HEADER), PurePosixPath(HEADER).with_name("new.cuh")}
+    assert not (overlay.package / HEADER).exists() and (package / HEADER).exists()
+
+
+def test_a_folder_is_laid_over_and_what_is_the_same_is_no_change(
+    package: Path, tmp_path: Path
+) -> None:
+    given = tmp_path / "given"
+    for name, text in {
+        "include/flashinfer/a.cuh": "other",
+        "csrc/b.cu": TEXT,
+        "include/flashinfer/more.cuh": "more",
+        "README.md": "x",
+        ".git/HEAD": "x",
+    }.items():
+        (given / name).parent.mkdir(parents=True, exist_ok=True)
+        (given / name).write_text(text)
+    before = state(package)
+    found = changes.read(given, package)
+    assert found.elsewhere == ("README.md",)
+    (tmp_path / "over").mkdir()
+    overlay = lay(found, package, tmp_path / "over")
+    more = PurePosixPath(HEADER).with_name("more.cuh")
+    assert overlay.files == {PurePosixPath(HEADER), more}
+    assert (overlay.package / HEADER).read_text() == "other"
+    assert (overlay.package / more).read_text() == "more"
+    assert state(package) == before
+
+
+def test_nothing_that_flashinfer_resolves_leads_back_unless_it_is_the_same(
+    package: Path, tmp_path: Path
+) -> None:
+    (package / "data/aot/norm").mkdir(parents=True)
+    overlay = laid(package, hunk("include/flashinfer/a.cuh"), tmp_path)
+    linked = {p for p in overlay.package.rglob("*") if p.is_symlink()}
+    assert linked == {overlay.package / "data/cutlass", overlay.package / "data/csrc"}
+    assert Path(overlay.package / "data/cutlass").samefile(package / "data/cutlass")
+    assert not (overlay.package / "data/aot").exists()  # prebuilt of another source
+    assert not Path(overlay.package / HEADER).samefile(package / HEADER)
+
+
+def test_what_a_change_writes_to_is_no_link(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ncuflow.trial.overlay.apply", lambda change, package: None)
+    overlay = laid(package, hunk("flashinfer/decode.py"), tmp_path)
+    assert (overlay.package / "jit/env.py").samefile(package / "jit/env.py")
+    assert not (overlay.package / CODE).samefile(package / CODE)
+
+
+def test_across_file_systems_files_are_copied(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*names: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr("ncuflow.trial.overlay.os.link", refuse)
+    overlay = laid(package, hunk("flashinfer/decode.py"), tmp_path)
+    assert (overlay.package / "jit/env.py").read_text() == TEXT
+    assert not Path(overlay.package / "jit/env.py").samefile(package / "jit/env.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            hunk("include/flashinfer/a.cuh", TEXT.replace("line 9\n", "line nine\n")),
+            "does not apply to flashinfer/data/include/flashinfer/a.cuh: its hunk at line 7 does not fit",
+        ),
+        ("no patch", "does not apply: No valid patches in input"),
+        (hunk(CODE)[:-30], "does not apply: corrupt patch at line"),
+        (hunk("tests/x.py"), "changes no file of the installed package flashinfer"),
+        (hunk("../../etc/passwd"), "changes no file of the installed package flashinfer"),
+    ],
+)
+def test_what_does_not_apply_is_one_line_with_file_and_hunk(
+    package: Path, tmp_path: Path, text: str, said: str
+) -> None:
+    before = state(package)
+    with pytest.raises(BadInput) as refused:
+        laid(package, text, tmp_path)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert refused.value.code == 2
+    assert state(package) == before
+
+
+def test_a_folder_around_it_that_is_a_repository_plays_no_part(
+    package: Path, tmp_path: Path
+) -> None:
+    """git would take paths for those of the repository, and pass over what lies outside of the current folder."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    for name in ("objects", "refs"):
+        (tmp_path / ".git" / name).mkdir()
+    overlay = laid(package, hunk("flashinfer/decode.py"), tmp_path)
+    assert "changed" in (overlay.package / CODE).read_text()
+
+
+def test_without_git_a_patch_is_one_clear_line(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(CommandError, match="by git, which is not installed here"):
+        laid(package, hunk(CODE), tmp_path)
+
+
+def test_neither_file_nor_folder(package: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such file or folder"):
+        changes.read(tmp_path / "none", package)
