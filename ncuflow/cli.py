@@ -27,6 +27,10 @@ USER = {
     ),
     "show": ("ncuflow.parsers.show", "a report of ncu or nsys as a table, JSON or CSV"),
     "compare": ("ncuflow.compare.verdict", "what got slower between A and B, and why"),
+    "try": (
+        "ncuflow.trial.verb",
+        "a change of FlashInfer: still right? faster, where, by how much?",
+    ),
     "trace": ("ncuflow.findings.lineage", "from a number back to its report, kernel and metric"),
     "claims": ("ncuflow.claims.audit", "judge claims by measured results"),
     "require": ("ncuflow.claims.require", "hold single points against what a file asks of them"),
@@ -50,6 +54,7 @@ RULES = {
     "lock": ("ncuflow.gpu.turns", "run a command with one GPU locked"),
     "build": ("ncuflow.runner.builds", "compile the JIT modules of a sweep"),
     "launch": ("ncuflow.runner.run", "check, time or trace the points of a batch"),
+    "trial-worker": ("ncuflow.trial.worker", "one side of a trial, told by lines what to do"),
     "nsys": ("ncuflow.capture.nsys", "trace a batch under Nsight Systems"),
     "ncu": ("ncuflow.capture.ncu", "profile a batch under Nsight Compute"),
     "jit": ("ncuflow.capture.jit", "measure FlashInfer's compilation and caches"),

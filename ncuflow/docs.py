@@ -26,6 +26,7 @@ from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import GROUPS, Metric
 from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.trial import record as trial_record
 
 FOLDER = Path("docs")
 APIS = Path("recordings/apis-flashinfer-0.7.2")
@@ -119,12 +120,35 @@ def _reason(point: dict[str, Any]) -> str:
     return said + text.replace("|", "\\|")
 
 
+def trial() -> str:
+    """The models of a trial's record, field by field."""
+    models = [
+        model
+        for model in vars(trial_record).values()
+        if isinstance(model, type)
+        and issubclass(model, trial_record.Strict)
+        and model.__module__ == trial_record.__name__
+        and model.model_fields
+    ]
+    return "\n".join(
+        f"**{model.__name__}**: {(model.__doc__ or '').strip()}\n\n"
+        + _rows(
+            "field | meaning",
+            (
+                f"| `{name}` | {f.description} |".replace("\n", " ")
+                for name, f in model.model_fields.items()
+            ),
+        )
+        for model in reversed(models)
+    )
+
+
 def _rows(heads: str, rows: Iterable[str]) -> str:
     line = "|---" * (heads.count("|") + 1) + "|"
     return "\n".join([f"| {heads} |", line, *rows]) + "\n"
 
 
-PARTS = {part.__name__: part for part in (tables, metrics, stalls, units, columns, apis)}
+PARTS = {part.__name__: part for part in (tables, metrics, stalls, units, columns, apis, trial)}
 
 
 def made(page: str) -> str:

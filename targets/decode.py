@@ -13,7 +13,7 @@ from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, une
 from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import PageTable, page_table
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
-from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
+from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol
@@ -287,6 +287,7 @@ TARGET = Target(
     small={"batch": 1, "kv_len": 128},
     id=point_id,
     unable=unable,
+    edges=lambda p: edges(p, "kv_len"),
     # on tensor cores a prefill kernel runs; "auto" has been fa3 in some versions
     silences=lambda p: attention.SILENCES[p["backend"]] if p["cores"] == "tensor" else False,
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,

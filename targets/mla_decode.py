@@ -15,7 +15,7 @@ from ncuflow.target.contract import Choice, Opportunity, Target, Work, uneven
 from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import PageTable, page_table
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
-from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
+from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
@@ -156,6 +156,7 @@ TARGET = Target(
     small={"batch": 1, "kv_len": 128},
     id=point_id,
     unable=unable,
+    edges=lambda p: edges(p, "kv_len"),
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["heads"] * LATENT * ITEMSIZE[p["dtype"]],

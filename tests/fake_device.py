@@ -57,6 +57,13 @@ class Device:
         pairs = zip(outputs, expected, strict=True)
         return [(abs(o - e) / abs(e), abs(o - e)) for o, e in pairs]
 
+    def worst(
+        self, outputs: tuple[float, ...], expected: tuple[float, ...]
+    ) -> dict[str, int | float | list[int]]:
+        pairs = list(zip(outputs, expected, strict=True))
+        far = max(range(len(pairs)), key=lambda i: abs(pairs[i][0] - pairs[i][1]))
+        return {"output": far, "index": [0], "got": pairs[far][0], "expected": pairs[far][1]}
+
     def flush(self) -> None:
         self.log.append("flush")
 
@@ -138,6 +145,7 @@ def fake_target(device: Device, **kinds: Any) -> Any:
         parameters={"n": 1},
         choices={},
         point_id=lambda p: f"fake/p{p['n']}",
+        edges=lambda p: [],
         skip=skip,
         work=lambda p: Work(1, 2, "none"),
         prepare=prepare,

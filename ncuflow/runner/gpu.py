@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ncuflow.runner.stopwatch import HOST_US, Event, Stopwatch
 from ncuflow.target.launch import Launch, Tensor
@@ -92,6 +94,30 @@ class Gpu(Stopwatch):
             ratio = error.norm() / reference.norm()
             found.append((float(ratio), float(error.abs().max())))
         return found
+
+    def worst(self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> dict[str, Any]:
+        """The element that is farthest from its reference, one that is not a number before all:
+        {"output", "index", "got" (None where it is not finite), "expected"}."""
+        found = []
+        for number, (output, reference) in enumerate(zip(outputs, expected, strict=True)):
+            error = (output.float() - reference).abs()
+            place = int(error.argmax())  # of NaN, if there is one
+            far, got = float(error.flatten()[place]), float(output.float().flatten()[place])
+            index = [
+                int(i) for i in self.torch.unravel_index(self.torch.tensor(place), error.shape)
+            ]
+            found.append(
+                (
+                    math.inf if math.isnan(far) else far,
+                    {
+                        "output": number,
+                        "index": index,
+                        "got": got if math.isfinite(got) else None,
+                        "expected": float(reference.flatten()[place]),
+                    },
+                )
+            )
+        return max(found, key=lambda pair: pair[0])[1]
 
     # timing
 

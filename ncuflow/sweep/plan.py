@@ -19,7 +19,7 @@ from ncuflow.target.contract import known, load
 def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--points", type=_points, help="the points, as JSON")
-    what.add_argument("--blocks", type=_objects, help="blocks of a sweep (with --target), as JSON")
+    what.add_argument("--blocks", type=objects, help="blocks of a sweep (with --target), as JSON")
     parser.add_argument("--target", choices=list(known()), help="kernel target of the blocks")
     parser.add_argument("--out", type=Path, required=True)
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(str(error)) from None
 
 
-def _objects(text: str) -> list[dict[str, Any]]:
+def objects(text: str) -> list[dict[str, Any]]:
     """A JSON list of one object or more."""
     try:
         found = json.loads(text)
@@ -48,7 +48,7 @@ def _objects(text: str) -> list[dict[str, Any]]:
 
 
 def _points(text: str) -> list[dict[str, Any]]:
-    points = _objects(text)
+    points = objects(text)
     if not all({"id", "target", "params"} <= point.keys() for point in points):
         raise argparse.ArgumentTypeError("a point without id, target and params")
     return points

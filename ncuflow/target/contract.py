@@ -184,6 +184,7 @@ class Target:
     silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
                None where FlashInfer or the machine decides, and those are traced between
     memory     bytes that a point takes on the GPU; its work's unless given
+    edges      parameters that replace those of a point, a set for each input at which kernels go wrong: checked, not timed
     written    of its work's bytes, those that its kernels write, or read again after that: L2 may keep them from DRAM
 
     On its page:
@@ -205,6 +206,7 @@ class Target:
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
     silences: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None
+    edges: Callable[[Params], Sequence[Params]] = lambda p: ()
     written: Callable[[Params], int] | None = None
 
     build: Build = field(default_factory=Build)

@@ -55,6 +55,16 @@ def refusal(p: Params) -> str | None:
     return None
 
 
+def edges(p: Params, mean: str) -> list[Params]:
+    """Lengths at which a kernel goes wrong, in place of a point's: one token, just below, at and above a page, all of
+    these in one batch, and an uneven one."""
+    page = p["page_size"]
+    found = list(dict.fromkeys((1, max(1, page - 1), page, page + 1)))
+    each = [{mean: length, "lengths": "even"} for length in found]
+    mixed = "_".join(f"1x{length}" for length in found)
+    return [*each, {"batch": len(found), "lengths": mixed}, {"lengths": "zipf"}]
+
+
 def _scaled(weights: Sequence[float], mean: int) -> list[int]:
     """Whole numbers from 1 in proportion to the weights, whose sum is exactly that of the mean."""
     total = mean * len(weights)

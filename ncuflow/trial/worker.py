@@ -1,0 +1,212 @@
+"""One side of a trial: a process that has one FlashInfer loaded, and does what a line tells it.
+
+    ncuflow trial-worker TARGET --answers FD [--package FOLDER]
+
+A line of its standard input is a request, {"do": …} with what that takes; the answer is a line of the file descriptor.
+What FlashInfer and torch print goes to standard output, which is no part of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ncuflow.runner import builds, timing
+from ncuflow.runner.check import check, warm_up
+from ncuflow.sweep.points import Planned
+from ncuflow.target.contract import Target, load
+from ncuflow.target.launch import Launch, NotHereError
+from ncuflow.trial.record import Case, CompileError, Worst
+
+SEEDS = (0, 1)  # a result that was kept from the first call is wrong in the second
+LAUNCHES = 10  # of a burst
+# nvcc: file(line): error: …; the host's compiler: file:line:column: error: …
+_ERROR = re.compile(
+    r"(?P<file>[^\s:(][^:(]*)(?:\((?P<nvcc>\d+)\)|:(?P<host>\d+)(?::\d+)?):\s*"
+    r"(?:catastrophic |fatal )?error\b[^:]*:\s*(?P<what>.+)"
+)
+Answer = dict[str, Any]
+
+
+class Worker:
+    """What a side can do. ``device``: makes a ncuflow.runner.gpu.Gpu, or a test's, when it is first needed."""
+
+    def __init__(self, target: Target, device: Callable[[], Any]) -> None:
+        self.target = target
+        self._make = device
+        self._device: Any = None
+        self._launch: Launch | None = None
+        self._each = 1.0
+
+    def answer(self, request: Answer) -> Answer:
+        """The answer to a request; {"error": …, "alive": …} where it failed."""
+        words = dict(request)
+        try:
+            found: Answer = getattr(self, f"do_{words.pop('do')}")(**words)
+            return found
+        except Exception as error:
+            return {"error": builds.one_line(error), "alive": self._alive()}
+
+    @property
+    def device(self) -> Any:
+        if self._device is None:
+            self._device = self._make()
+        return self._device
+
+    def _alive(self) -> bool:
+        return self._device is None or bool(self._device.alive())
+
+    def do_hello(self) -> Answer:
+        """Which FlashInfer this is, and where what it generates lies."""
+        import flashinfer
+        from flashinfer.jit import env
+
+        package = str(Path(str(flashinfer.__file__)).parent)
+        return {"package": package, "workspace": str(env.FLASHINFER_WORKSPACE_DIR)}
+
+    def do_modules(self, points: list[Answer]) -> Answer:
+        """Generate sources and build files of the points' modules. CuTe DSL compiles at the first launch, and has none."""
+        self._specs = builds.modules(self.target, [_planned(point) for point in points])
+        found = []
+        for spec in self._specs:
+            if hasattr(spec, "write_ninja"):
+                spec.write_ninja()
+                folder = str(Path(spec.ninja_path).parent)
+                found.append(
+                    {"name": spec.name, "folder": folder, "library": str(spec.jit_library_path)}
+                )
+        return {"modules": found}
+
+    def do_build(self, jobs: int) -> Answer:
+        """Compile the modules of the last request, and what failed: {"failed": name or None, "reason", "complaint"}."""
+        lines: list[str] = []
+        built = builds.build(self._specs, jobs, lambda text: lines.extend(text.splitlines()))
+        failed = next((module for module in built if module["status"] == "error"), None)
+        if failed is None:
+            return {"failed": None}
+        complaint = first_error(lines)
+        said = complaint.model_dump() if complaint else None
+        return {"failed": failed["name"], "reason": failed["reason"], "complaint": said}
+
+    def do_gpu(self) -> Answer:
+        """The GPU's name and driver."""
+        return {"name": self.device.facts()["name"], "driver": self.device.driver()}
+
+    def do_check(self, point: Answer) -> Answer:
+        """Hold a point against its reference, with several inputs: a Case."""
+        planned = _planned(point)
+        reason = self.target.skip(planned.params, self.device.facts())
+        if reason is not None:
+            return Case(id=planned.id, status="skipped", reason=reason).model_dump()
+        try:
+            found = self._checked(planned)
+        except NotHereError as error:
+            found = Case(id=planned.id, status="skipped", reason=str(error))
+        except Exception as error:
+            found = Case(id=planned.id, status="error", reason=builds.one_line(error))
+            if not self.device.alive():
+                found.status = "lost"
+        if found.status != "lost":
+            self.device.release()
+        return found.model_dump()
+
+    def _checked(self, point: Planned) -> Case:
+        """The first wrong result of SEEDS, or the last right one. Memory stays allocated between the calls: the second
+        one's inputs lie where the first one's lay, and tell a result that is kept by address."""
+        found = None
+        for seed in SEEDS:
+            launch = self.target.prepare(point.params, seed)
+            warm_up(self.device, launch)
+            result, wrong = check(self.device, launch)
+            found = Case(id=point.id, status="ok", check=result)
+            if wrong is not None:
+                worst = Worst(**self.device.worst(launch.output(), launch.reference()))
+                return Case(
+                    id=point.id, status="wrong", reason=wrong, seed=seed, check=result, worst=worst
+                )
+            del launch
+            gc.collect()
+        assert found is not None
+        return found
+
+    def do_open(self, point: Answer) -> Answer:
+        """Make a point ready to be timed: {"each_us"}."""
+        self._launch = self.target.prepare(_planned(point).params, SEEDS[0])
+        warm_up(self.device, self._launch)
+        _reset(self._launch)
+        self._each = max(min(self.device.cold(self._launch.run, 3).times), 1.0)
+        return {"each_us": self._each}
+
+    def do_burst(self) -> Answer:
+        """Time launches of the point that is open, from settled clocks: {"times", "throttled"}."""
+        assert self._launch is not None
+        n = timing.repetitions(LAUNCHES, timing.BURST_US, self._each, least=3)
+        for _ in range(1 + timing.RETAKES):
+            self.device.settle()
+            _reset(self._launch)
+            burst = self.device.cold(self._launch.run, n)
+            if not burst.throttled:
+                break
+        return {"times": burst.times, "throttled": burst.throttled}
+
+    def do_close(self) -> Answer:
+        """Give the point's memory back."""
+        self._launch = None
+        self.device.release()
+        return {}
+
+
+def first_error(lines: Sequence[str]) -> CompileError | None:
+    """The first thing that a compiler complained of, with file and line; None where it named none."""
+    found = next((match for line in lines if (match := _ERROR.match(line.strip()))), None)
+    if found is None:
+        return None
+    return CompileError(
+        file=found["file"], line=int(found["nvcc"] or found["host"]), message=found["what"].strip()
+    )
+
+
+def _planned(point: Answer) -> Planned:
+    return Planned(point["id"], point["target"], point["params"])
+
+
+def _reset(launch: Launch) -> None:
+    if launch.reset is not None:
+        launch.reset()
+
+
+def serve(worker: Worker, requests: Any, answers: Any) -> None:
+    """Answer each line of a stream by a line of another, to the end of the first."""
+    for line in requests:
+        answers.write(json.dumps(worker.answer(json.loads(line))) + "\n")
+        answers.flush()
+
+
+def _gpu() -> Any:
+    from ncuflow.runner.gpu import Gpu
+
+    return Gpu()
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target")
+    parser.add_argument("--answers", type=int, required=True, help="file descriptor of the answers")
+    parser.add_argument("--package", type=Path, help="folder of the FlashInfer to load")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.package is not None:
+        sys.path.insert(0, str(args.package.parent))
+    # Modules that were compiled elsewhere, of other sources and by other flags, are those of neither side.
+    if importlib.util.find_spec("flashinfer_jit_cache") is not None:
+        sys.modules["flashinfer_jit_cache"] = None  # type: ignore[assignment]
+    with os.fdopen(args.answers, "w", encoding="utf-8") as answers:
+        serve(Worker(load(args.target), _gpu), sys.stdin, answers)

@@ -1,0 +1,43 @@
+class Gpu:
+    """In place of the one above: a launch takes the time that it says, a little more or less."""
+
+    def __init__(self):
+        import random
+
+        self.random = random.Random(0)
+
+    def facts(self):
+        return {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 1 << 37}
+
+    def driver(self):
+        return "580.159.04"
+
+    def synchronize(self):
+        pass
+
+    def alive(self):
+        return True
+
+    def release(self):
+        pass
+
+    def poison(self, launch):
+        pass
+
+    def written(self, launch):
+        return True
+
+    def settle(self):
+        pass
+
+    def differences(self, outputs, expected):
+        return [(abs(o - e) / abs(e), abs(o - e)) for o, e in zip(outputs, expected, strict=True)]
+
+    def worst(self, outputs, expected):
+        return {"output": 0, "index": [0], "got": outputs[0], "expected": expected[0]}
+
+    def cold(self, run, n):
+        return Burst([run() * self.random.gauss(1, 0.001) for _ in range(n)], True, None)
+
+
+from ncuflow.runner.timing import Burst  # noqa: E402

@@ -1,0 +1,241 @@
+"""`ncuflow try` from end to end: real processes, patches, builds and pipes; FlashInfer and the GPU are none."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fake_gpus
+import pytest
+from conftest import copy_project
+
+from ncuflow.cli import dispatch
+from ncuflow.io import SCRATCH, BadInput, CommandError, digest
+from ncuflow.trial.record import EXIT, WORST, Trial
+
+FAKE = Path(__file__).parent / "fake_flashinfer"
+HEADER = "include/flashinfer/toy.cuh"
+PARTS = ("targets", "parsers", "ncuflow", "templates", "claims", "config", "workflows")
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("ninja") and shutil.which("c++") and shutil.which("git")),
+    reason="needs ninja, git and a compiler",
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The project on a machine with one GPU that is none."""
+
+    folder: Path
+
+    @property
+    def package(self) -> Path:
+        return self.folder / "site/flashinfer"
+
+    def patch(self, old: str, new: str, name: str = HEADER) -> Path:
+        """A patch that replaces a text of a file, as FlashInfer's repository names it."""
+        root = self.package / "data" if name == HEADER else self.package.parent
+        text = (root / name).read_text()
+        assert old in text
+        lines = (t.splitlines(True) for t in (text, text.replace(old, new, 1)))
+        path = self.folder / "change.patch"
+        path.write_text("".join(difflib.unified_diff(*lines, f"a/{name}", f"b/{name}")))
+        return path
+
+    def tried(self, change: Path, *words: str) -> tuple[int, str, dict[str, Any] | None]:
+        """(exit status, output, record or None) of a trial; checks that it left the package as it was, and nothing else."""
+        before, out = self.state(), self.folder / "out.json"
+        out.unlink(missing_ok=True)
+        paths = [str(self.package.parent), fake_gpus.environment(self.folder)["PYTHONPATH"]]
+        env = os.environ | fake_gpus.environment(self.folder) | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "NCUFLOW_LOCK_DIR": str(self.folder / "locks"),
+            "NCUFLOW_TARGETS": str(FAKE / "targets"),
+            "FLASHINFER_WORKSPACE_BASE": str(self.folder / "base"),
+            "TMPDIR": str(self.folder / "tmp"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+        command = [sys.executable, "-m", "ncuflow", "try", str(change), "--target", "twice"]
+        done = subprocess.run(
+            [*command, "--json", str(out), *words],
+            cwd=self.folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert self.state() == before
+        assert not list((self.folder / "tmp").glob(f"{SCRATCH}*"))
+        record = json.loads(out.read_text()) if out.exists() else None
+        return done.returncode, done.stdout + done.stderr, record
+
+    def state(self) -> dict[str, str]:
+        files = (path for path in self.package.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.package)): digest(path) for path in files}
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    folder = tmp_path_factory.mktemp("machine")
+    copy_project(folder, PARTS)
+    with (folder / "ncuflow/runner/gpu.py").open("a") as device:
+        device.write((FAKE / "device.py").read_text())
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(FAKE / "flashinfer", folder / "site/flashinfer", ignore=ignored)
+    (folder / "tmp").mkdir()
+    fake_gpus.write(folder, fake_gpus.H200)
+    yield Machine(folder)
+
+
+BOTH = '[{"module": ["toy", "plain"], "n": [3, 4]}]'
+
+
+def test_a_comment_is_the_same_and_compiles_what_reads_it_alone(machine: Machine) -> None:
+    patch = machine.patch("// What", "// Well, what")
+    status, said, found = machine.tried(patch, "--blocks", BOTH)
+    assert status == 0 and found is not None, said
+    trial = Trial.model_validate(found)
+    assert (trial.outcome, trial.flashinfer, trial.gpu) == ("same", "0.0.1", "NVIDIA H200")
+    assert {m.name: (m.compiled, m.why) for m in trial.modules} == {
+        "toy": (True, "it reads data/include/flashinfer/toy.cuh"),
+        "plain": (False, None),
+    }
+    assert [point.outcome for point in trial.points] == ["same"] * 4
+    assert "change.patch is code, and runs as the user" in said
+    assert "change.patch at twice: same" in said and "6 of 6 inputs right" in said
+
+
+def test_what_takes_longer_is_slower_where_it_does(machine: Machine) -> None:
+    patch = machine.patch("return 100.0", "return 110.0")
+    status, said, found = machine.tried(patch, "--blocks", BOTH)
+    assert status == 3 and found is not None, said
+    outcomes = {point["point"]: point["outcome"] for point in found["points"]}
+    assert outcomes["twice/toy_n3"] == "slower" and outcomes["twice/plain_n3"] == "same"
+    slower = found["points"][0]["timing"]
+    assert slower["change"]["estimate"] == pytest.approx(0.1)
+    assert "+10.0 %" in said
+
+
+@pytest.mark.exhaustive
+def test_what_takes_less_is_faster(machine: Machine) -> None:
+    status, said, found = machine.tried(machine.patch("return 100.0", "return 80.0"))
+    assert status == 0 and found is not None and found["outcome"] == "faster", said
+
+
+@pytest.mark.exhaustive
+def test_an_effect_is_what_the_user_says(machine: Machine) -> None:
+    status, _, found = machine.tried(
+        machine.patch("return 100.0", "return 105.0"), "--effect", "10%"
+    )
+    assert status == 0 and found is not None and found["outcome"] == "same"
+
+
+def test_a_wrong_result_is_named_and_not_timed(machine: Machine) -> None:
+    status, said, found = machine.tried(
+        machine.patch("2.0 * input", "(input > 3 ? 2.5 : 2) * input")
+    )
+    assert status == 4 and found is not None, said
+    (point,) = found["points"]
+    assert point["outcome"] == "wrong" and point["timing"] is None
+    wrong = point["cases"][0]  # right for the first seed
+    assert (
+        wrong["seed"] == 1 and wrong["worst"]["got"] == 10.0 and wrong["worst"]["expected"] == 8.0
+    )
+    assert "worst element: output 0 at [0]: 10, expected 8 (seed 1)" in said
+
+
+def test_what_does_not_compile_is_its_first_error(machine: Machine) -> None:
+    status, said, found = machine.tried(machine.patch("return 100.0", "return missing"))
+    assert status == 1 and found is not None, said
+    assert found["outcome"] == "not compiled" and found["points"] == []
+    error = found["compile_error"]
+    assert (error["file"], error["line"]) == ("data/include/flashinfer/toy.cuh", 7)
+    assert "missing" in error["message"]
+    assert "data/include/flashinfer/toy.cuh:7: " in said and str(machine.folder) not in said
+
+
+def test_python_that_cannot_be_imported_does_not_compile(machine: Machine) -> None:
+    patch = machine.patch("def spec(", "def spec)", "flashinfer/jit/__init__.py")
+    status, said, found = machine.tried(patch)
+    assert status == 1 and found is not None and "SyntaxError" in found["reason"], said
+
+
+@pytest.mark.exhaustive
+def test_other_flags_compile_every_module(machine: Machine) -> None:
+    patch = machine.patch('"-O0"', '"-O1"', "flashinfer/jit/__init__.py")
+    status, said, found = machine.tried(patch, "--blocks", BOTH)
+    assert status == 0 and found is not None, said
+    assert {module["why"] for module in found["modules"]} == {"its flags or sources differ"}
+
+
+def test_what_hangs_is_stopped_at_the_limit(machine: Machine) -> None:
+    patch = machine.patch("return 2.0 * input", 'for (;;) asm volatile(""); return input')
+    status, said, found = machine.tried(patch, "--limit", "2")
+    assert status == 4 and found is not None, said
+    assert found["outcome"] == "lost"
+    assert "twice/toy_n3: did not end within 2 s, and was stopped" in found["points"][0]["reason"]
+
+
+def test_what_crashes_is_named(machine: Machine) -> None:
+    status, said, found = machine.tried(machine.patch("return 2.0 * input", "__builtin_trap()"))
+    assert status == 4 and found is not None and found["outcome"] == "lost", said
+    assert "its process ended with signal" in found["points"][0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--effect", "0"], "'0' is no change between 0.1% and 50%"),
+        (["--effect", "x"], "'x' is no change"),
+        (["--limit", "0"], "--limit and --jobs are above 0"),
+        (["--jobs", "0"], "--limit and --jobs are above 0"),
+        (["--blocks", "{}"], "not a list of one object or more"),
+        (["--blocks", '[{"m": 1}]'], "unknown parameter 'm'"),
+        (["--points", "none.json"], "none.json: no such file"),
+    ],
+)
+def test_bad_usage(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["try", str(tmp_path), "--target", "rmsnorm", *words]
+    with pytest.raises((SystemExit, BadInput)) as ended:
+        dispatch(given)
+    assert getattr(ended.value, "code") == 2  # noqa: B009
+    assert said in capsys.readouterr().err + str(ended.value)
+
+
+def test_an_unknown_target_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["try", "x", "--target", "decoed"])
+    assert ended.value.code == 2 and "unknown kernel target 'decoed'" in capsys.readouterr().err
+
+
+def test_without_flashinfer_nothing_can_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ncuflow.trial.verb.package_folder", lambda name: None)
+    with pytest.raises(CommandError, match="flashinfer is not installed") as ended:
+        dispatch(["try", str(tmp_path), "--target", "rmsnorm"])
+    assert ended.value.code == 1
+
+
+def test_a_patch_that_does_not_apply_is_one_line(machine: Machine) -> None:
+    patch = machine.patch("return 100.0", "return 90.0")
+    patch.write_text(patch.read_text().replace("-  return 100.0", "-  return 101.0"))
+    status, said, found = machine.tried(patch)
+    assert status == 2 and found is None
+    assert said.splitlines()[-1].startswith("error: ")
+    assert "data/include/flashinfer/toy.cuh: its hunk at line 4 does not fit" in said
+
+
+def test_every_outcome_has_a_rank_and_a_status() -> None:
+    assert set(EXIT) == {*WORST, "not compiled"}

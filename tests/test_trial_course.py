@@ -1,0 +1,261 @@
+"""The course of a trial, on sides that are no processes and a device that measures nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_device import Device, fake_target, made
+
+from ncuflow.runner import timing
+from ncuflow.runner.timing import Burst
+from ncuflow.sweep.points import Planned
+from ncuflow.trial.course import BaseError, Sides, cases, checked, timed
+from ncuflow.trial.record import PointTrial
+from ncuflow.trial.sequential import LOOKS
+from ncuflow.trial.sides import LostError, SideError
+from ncuflow.trial.worker import LAUNCHES, SEEDS, Worker, first_error
+
+
+class Paced(Device):
+    """A device on which a launch takes so long, a little more or less."""
+
+    def __init__(self, us: float = 100.0, name: str = "") -> None:
+        super().__init__()
+        self.us = us
+        self.random = random.Random(name)
+
+    def cold(self, run: Callable[[], None], n: int) -> Burst:
+        run()
+        jittered = self.us * self.random.gauss(1, 0.001)
+        return Burst([jittered] * n, True, 1900.0, self.throttle())
+
+
+class Local:
+    """A side in this process: what it is asked and answers goes through JSON, as on a pipe."""
+
+    def __init__(self, log: list[str], name: str, us: float = 100.0, **kinds: Any) -> None:
+        self.log, self.name = log, name
+        self.device = Paced(us, name)
+        self.target = fake_target(self.device, **kinds)
+        self.target.edges = lambda p: [{"n": 10 * p["n"]}]
+        self.worker = Worker(self.target, lambda: self.device)
+        self.lost_at: tuple[str, str] | None = None
+
+    def ask(self, do: str, limit_s: float, **words: Any) -> dict[str, Any]:
+        point = words.get("point", {}).get("id", "")
+        self.log.append(f"{self.name} {do} {point}".strip())
+        if self.lost_at == (do, point):
+            raise LostError("did not end within 5 s, and was stopped")
+        request = json.dumps({"do": do, **words})
+        answer: dict[str, Any] = json.loads(json.dumps(self.worker.answer(json.loads(request))))
+        if "error" in answer:
+            raise (SideError if answer["alive"] else LostError)(answer["error"])
+        return answer
+
+
+class Trial:
+    def __init__(self, change: dict[str, Any] | None = None, base: dict[str, Any] | None = None):
+        self.log: list[str] = []
+        self.base = Local(self.log, "base", **(base or {}))
+        self.change = Local(self.log, "change", **(change or {}))
+        self.again = Local(self.log, "again", **(base or {}))
+        self.sides = Sides(self.base, self.change, self.again, 5.0)
+
+    def run(self, n: int = 1, effect: float = 0.02) -> list[PointTrial]:
+        points = made(n)
+        trials = checked(self.sides, self.base.target, points, self.log.append)
+        timed(self.sides, points, trials, effect, lambda line: None)
+        return trials
+
+
+@pytest.mark.parametrize(
+    ("us", "outcome"), [(100.0, "same"), (101.0, "same"), (110.0, "slower"), (90.0, "faster")]
+)
+def test_a_right_change_is_timed_and_judged(us: float, outcome: str) -> None:
+    (found,) = Trial({"us": us}).run()
+    assert (found.outcome, found.reason) == (outcome, None)
+    assert found.timing is not None
+    assert found.timing.change.low < us / 100 - 1 < found.timing.change.high
+    assert found.timing.noise.low < 0 < found.timing.noise.high
+    assert found.timing.base_us == pytest.approx(100, rel=0.01)
+    assert found.timing.rounds == LOOKS[0]
+    assert [case.id for case in found.cases] == ["fake/p1", "fake/p10"]
+
+
+def test_base_and_change_are_timed_in_turns_there_and_back() -> None:
+    trial = Trial()
+    trial.run()
+    bursts = [line.split()[0] for line in trial.log if line.endswith(" burst")]
+    there = ["base", "change", "again"]
+    assert bursts[:12] == [*there, *there[::-1], *there[::-1], *there]
+    assert trial.base.device.log.count("settle") == 2 * LOOKS[0]
+
+
+@pytest.mark.parametrize("point", ["p1", "p10"])
+def test_a_wrong_change_is_never_timed_and_names_point_and_element(point: str) -> None:
+    trial = Trial({point: 2.5})
+    (found,) = trial.run()
+    assert found.outcome == "wrong" and found.timing is None
+    assert found.reason == f"fake/{point}: relative L2 error 0.25 is above 0.01"
+    bad = next(case for case in found.cases if case.status == "wrong")
+    assert bad.worst is not None and bad.seed == SEEDS[0]
+    assert (bad.worst.index, bad.worst.got, bad.worst.expected) == ([0], 2.5, 2.0)
+    assert not any("burst" in line or "open" in line for line in trial.log)
+
+
+def test_one_wrong_point_keeps_all_from_being_timed() -> None:
+    trial = Trial({"p2": 2.5})
+    right, wrong = trial.run(2)
+    assert (right.outcome, wrong.outcome) == ("unchecked", "wrong")
+    assert right.reason == "not timed: the change is wrong at another point"
+    assert not any("burst" in line for line in trial.log)
+
+
+def test_a_result_that_was_kept_from_another_call_is_caught() -> None:
+    """Each input is prepared twice with other seeds, and the first call's result is wrong for the second."""
+    trial = Trial()
+    prepare = trial.change.target.prepare
+    first: list[float] = []
+
+    def keeping(p: dict[str, Any], seed: int) -> Any:
+        launch = prepare(p, seed)
+        value = 2.0 + seed
+        first.append(value)
+        launch.output, launch.reference = lambda: (first[0],), lambda: (value,)
+        return launch
+
+    trial.change.target.prepare = keeping
+    (found,) = trial.run()
+    assert found.outcome == "wrong" and found.cases[0].seed == 1
+    assert trial.change.device.log.count("poison") >= 2
+
+
+def test_what_is_not_written_is_wrong() -> None:
+    trial = Trial()
+    trial.change.device.unwritten = True
+    (found,) = trial.run()
+    assert found.outcome == "wrong" and "not finite everywhere" in str(found.reason)
+
+
+def test_what_the_base_cannot_do_either_is_not_the_changes() -> None:
+    trial = Trial({"p10": 2.5}, {"p10": 3.0})
+    (found,) = trial.run()
+    assert found.outcome == "same"
+    assert found.cases[1].status == "skipped"
+    assert "the base is no better: relative L2 error 0.5" in str(found.cases[1].reason)
+    (found,) = Trial({"p1": 2.5}, {"p1": 3.0}).run()
+    assert found.outcome == "skipped" and found.timing is None
+
+
+def test_an_error_at_a_point_is_the_changes_where_the_base_is_right() -> None:
+    (found,) = Trial({"p1": RuntimeError("no kernel image")}).run()
+    assert (found.outcome, found.timing) == ("error", None)
+    assert "no kernel image" in str(found.reason)
+
+
+def test_a_point_that_the_gpu_cannot_run_is_skipped_and_others_are_timed() -> None:
+    first, second = Trial({"p1": "skip"}, {"p1": "skip"}).run(2)
+    assert (first.outcome, first.reason) == ("skipped", "not here")
+    assert second.outcome == "same"
+
+
+def test_a_change_that_hangs_costs_itself_alone_and_is_named() -> None:
+    trial = Trial()
+    trial.change.lost_at = ("check", "fake/p10")
+    lost, after = trial.run(2)
+    assert (
+        lost.outcome == "lost"
+        and lost.reason == "fake/p10: did not end within 5 s, and was stopped"
+    )
+    assert (after.outcome, after.reason) == ("unchecked", "the trial ended at fake/p10")
+    assert not any("base" in line for line in trial.log)
+
+
+def test_a_change_that_breaks_the_gpus_context_is_lost() -> None:
+    trial = Trial({"p1": RuntimeError("illegal memory access")})
+    trial.change.device.answers = False
+    (found,) = trial.run()
+    assert found.outcome == "lost" and "illegal memory access" in str(found.reason)
+
+
+def test_a_change_that_hangs_while_it_is_timed_leaves_what_was_measured() -> None:
+    trial = Trial()
+    trial.change.lost_at = ("open", "fake/p2")
+    first, second, third = trial.run(3)
+    assert (first.outcome, second.outcome, third.outcome) == ("same", "lost", "unchecked")
+    assert third.reason == "the trial ended at fake/p2"
+
+
+@pytest.mark.parametrize("what", [("open", "fake/p1"), ("burst", "")])
+@pytest.mark.parametrize("side", ["base", "again"])
+def test_a_base_that_fails_is_no_fault_of_the_change(side: str, what: tuple[str, str]) -> None:
+    trial = Trial()
+    getattr(trial, side).lost_at = what
+    with pytest.raises(BaseError, match="the base: did not end"):
+        trial.run()
+
+
+def test_an_input_of_two_points_is_checked_once() -> None:
+    trial = Trial()
+    trial.change.target.edges = trial.base.target.edges = lambda p: [{"n": 9}, dict(p)]
+    first, second = trial.run(2)
+    assert [case.id for case in first.cases] == ["fake/p1", "fake/p9"]
+    assert [case.id for case in second.cases] == ["fake/p2", "fake/p9"]
+    assert trial.log.count("change check fake/p9") == 1
+
+
+def test_cases_are_the_point_first() -> None:
+    target = Trial().base.target
+    assert [case.id for case in cases(target, Planned("fake/p3", "fake", {"n": 3}))] == [
+        "fake/p3",
+        "fake/p30",
+    ]
+
+
+def test_a_throttled_burst_is_taken_again_and_counted_where_it_stays_so() -> None:
+    trial = Trial()
+    cap = ("sw_power_cap",)
+    trial.base.device.throttled = [
+        (),
+        cap,
+    ]  # the first is of the three launches that say how long one takes
+    (found,) = trial.run()
+    assert found.timing is not None and found.timing.throttled == 0
+    trial = Trial()
+    trial.base.device.throttled = [(), *[cap] * (1 + timing.RETAKES)]
+    (found,) = trial.run()
+    assert found.timing is not None and found.timing.throttled == 1
+
+
+def test_a_burst_holds_as_many_launches_as_its_time_allows() -> None:
+    for us, n in ((100.0, LAUNCHES), (4500.0, 4), (1e5, 3)):
+        side = Local([], "base", us)
+        side.ask("open", 1.0, point=made(1)[0].as_dict())
+        assert len(side.ask("burst", 1.0)["times"]) == n
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('/p/decode.cuh(123): error: identifier "x" is undefined', ("/p/decode.cuh", 123, 'identifier "x" is undefined')),
+        ("/p/a.cu(7): catastrophic error: cannot open source file", ("/p/a.cu", 7, "cannot open source file")),
+        ("/p/a.h:12:5: error: expected ';' before '}' token", ("/p/a.h", 12, "expected ';' before '}' token")),
+        ("/p/a.h:1:10: fatal error: no.h: No such file or directory", ("/p/a.h", 1, "no.h: No such file or directory")),
+        ("/p/a.cu(7): error #20: it is undefined", ("/p/a.cu", 7, "it is undefined")),
+    ],
+)  # fmt: skip
+def test_the_first_error_of_a_compiler_has_file_and_line(
+    line: str, expected: tuple[str, int, str]
+) -> None:
+    before = ["[1/3] nvcc -Werror -c /p/error.cu", "FAILED: x.o", "/p/a.h(3): warning: error-prone"]
+    found = first_error([*before, line, "/p/b.cu(9): error: second"])
+    assert found is not None
+    assert (found.file, found.line, found.message) == expected
+
+
+def test_a_build_that_names_no_place_has_no_first_error() -> None:
+    assert first_error(["ninja: build stopped: subcommand failed.", "1 error detected"]) is None
