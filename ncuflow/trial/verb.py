@@ -27,6 +27,7 @@ from ncuflow.format import aligned, micro, with_unit
 from ncuflow.gpu import nvml, turns
 from ncuflow.io import CommandError, UsageError, clean, emit, scratch, write_json
 from ncuflow.origin import flashinfer_version, now, package_folder
+from ncuflow.runner import builds
 from ncuflow.runner.job import FATAL
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
@@ -46,7 +47,7 @@ from ncuflow.trial.record import (
     Trial,
 )
 from ncuflow.trial.sequential import ALPHA
-from ncuflow.trial.sides import LostError, Process, SideError, started
+from ncuflow.trial.sides import LostError, Process, Side, SideError, started
 
 BUILD_S = 3600.0  # that all modules of a side may take
 START_S = 300.0  # to load torch and FlashInfer, and to generate sources
@@ -149,7 +150,9 @@ def _built(
 ) -> list[ModuleTrial]:
     """Compile the modules of both sides; those that the change does not reach are copies of the base's."""
     jobs = jobs or len(os.sched_getaffinity(0))
-    entries = [point.as_dict() for point in planned]
+    here = builds.capabilities(os.environ, nvml.capabilities)
+    able = builds.buildable(target, planned, here, _tell)
+    entries = [case.as_dict() for point in able for case in course.cases(target, point)]
     with (
         started(target.name) as base,
         started(target.name, overlay.package, _own(overlay)) as other,
@@ -182,7 +185,7 @@ def _own(overlay: Overlay) -> dict[str, str]:
     return {"FLASHINFER_WORKSPACE_BASE": str(overlay.workspace)}
 
 
-def _roots(side: Process, package: Path) -> Roots:
+def _roots(side: Side, package: Path) -> Roots:
     """Where a side has its FlashInfer. Raises SideError where it loads another than it should."""
     found = side.ask("hello", START_S)
     if Path(found["package"]).resolve() != package.resolve():
@@ -190,7 +193,7 @@ def _roots(side: Process, package: Path) -> Roots:
     return Roots(package, Path(found["workspace"]))
 
 
-def _modules(side: Process, entries: list[dict[str, Any]]) -> list[Module]:
+def _modules(side: Side, entries: list[dict[str, Any]]) -> list[Module]:
     found = side.ask("modules", START_S, points=entries)["modules"]
     return [Module.model_validate(module) for module in found]
 
@@ -200,7 +203,10 @@ def _complaint(failed: dict[str, Any], overlay: Overlay) -> tuple[str, CompileEr
     if failed["complaint"] is None:
         return f"{failed['failed']}: {_relative(failed['reason'], overlay)}", None
     found = CompileError.model_validate(failed["complaint"])
-    found.file, found.message = _relative(found.file, overlay), clean(found.message)
+    # Names of the user are masked in what a compiler says, so its folders are told by their last part.
+    for folder in (overlay.package.relative_to(overlay.package.parents[1]), overlay.workspace.name):
+        found.file = found.file.rpartition(f"/{folder}/")[2]
+    found.file, found.message = clean(found.file), clean(found.message)
     return f"{found.file}:{found.line}: {found.message}", found
 
 
@@ -232,6 +238,7 @@ def _measured(
             raise course.BaseError(f"the base: {error}") from None
         trial.gpu, trial.driver = found["name"], found["driver"]
         try:
+            _roots(sides.change, overlay.package)
             sides.change.ask("gpu", START_S)
         except SideError as error:
             trial.outcome = "lost" if isinstance(error, LostError) else "error"
