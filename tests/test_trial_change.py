@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shutil
 from pathlib import Path, PurePosixPath
 
 import pytest
+from flashinfer_source import flashinfer_package
 
 from ncuflow.io import BadInput, CommandError, digest
 from ncuflow.trial import change as changes
@@ -195,6 +197,18 @@ def test_without_git_a_patch_is_one_clear_line(
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(CommandError, match="by git, which is not installed here"):
         laid(package, hunk(CODE), tmp_path)
+
+
+def test_the_patch_of_the_documentation_applies_to_flashinfer(tmp_path: Path) -> None:
+    real = flashinfer_package()
+    text = (Path(__file__).parents[1] / "docs/try.md").read_text(encoding="utf-8")
+    found = re.search(r"```diff\n(.*?)```", text, re.DOTALL)
+    assert found
+    overlay = laid(real, found[1], tmp_path)
+    (file,) = overlay.files
+    assert str(file) in text
+    assert "__nanosleep" in (overlay.package / file).read_text()
+    assert "__nanosleep" not in (real / file).read_text()
 
 
 def test_neither_file_nor_folder(package: Path, tmp_path: Path) -> None:
