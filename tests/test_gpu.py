@@ -123,6 +123,22 @@ def test_small_points_agree_with_the_reference(
         assert all(record["check"]["rel_l2"] for record in records)
 
 
+@pytest.mark.gpu
+def test_the_worst_element_is_the_farthest_off_and_one_that_is_no_number_before_all(
+    device: Any,
+) -> None:
+    import torch
+
+    expected = (torch.ones(4, device="cuda"), torch.ones(2, 3, device="cuda"))
+    outputs = tuple(tensor.half() for tensor in expected)
+    outputs[0][3], outputs[1][1, 2] = 1.5, -1.0
+    worst = {"output": 1, "index": [1, 2], "got": -1.0, "expected": 1.0}
+    assert device.worst(outputs, expected) == worst
+    outputs[0][2] = float("nan")
+    worst = {"output": 0, "index": [2], "got": None, "expected": 1.0}
+    assert device.worst(outputs, expected) == worst
+
+
 @EACH
 def test_a_planted_wrong_result_is_refused_and_not_timed(
     name: str, device: Any, points: list[Planned]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ncuflow.sweep import points as sweep
-from ncuflow.target.contract import load
-from ncuflow.target.lengths import lengths
+from ncuflow.target.contract import known, load
+from ncuflow.target.lengths import edges, lengths, refusal
 
 
 def of(kind: str, batch: int, mean: int = 0) -> list[int]:
@@ -78,3 +78,26 @@ def test_pages_of_uneven_sequences_are_gathered_in_order() -> None:
     pages = table.indices.tolist()
     assert first[0, 32, 0] == pages[2] * 16
     assert others[1, 4, 0] == pages[4] * 16 + 4
+
+
+@pytest.mark.parametrize("page", [1, 2, 16])
+def test_edges_are_one_token_what_is_around_a_page_and_uneven_lengths(page: int) -> None:
+    p = {"batch": 3, "kv_len": 64, "page_size": page, "lengths": "even"}
+    found = [{**p, **edge} for edge in edges(p, "kv_len")]
+    assert all(refusal(edge) is None for edge in found)
+    each = [lengths(edge, "kv_len") for edge in found]
+    assert {1, page, page + 1} <= {one for tokens in each for one in tokens}
+    assert any(len(set(tokens)) > 1 and page + 1 in tokens for tokens in each)
+    assert lengths({**p, "lengths": "zipf"}, "kv_len") in each
+
+
+def test_the_edges_of_every_target_are_points_of_it() -> None:
+    having = 0
+    for target in known().values():
+        for edge in target.edges(target.parameters):
+            having += 1
+            (params,) = sweep.expand(
+                [{**target.parameters, **edge}], target.parameters, target.choices
+            )
+            assert target.unable(params, {"compute_capability": "9.0"}) is None
+    assert having

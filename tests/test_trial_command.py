@@ -19,6 +19,7 @@ from conftest import copy_project
 
 from ncuflow.cli import dispatch
 from ncuflow.io import SCRATCH, BadInput, CommandError, digest
+from ncuflow.trial import record
 from ncuflow.trial.record import EXIT, WORST, Trial
 
 FAKE = Path(__file__).parent / "fake_flashinfer"
@@ -239,3 +240,18 @@ def test_a_patch_that_does_not_apply_is_one_line(machine: Machine) -> None:
 
 def test_every_outcome_has_a_rank_and_a_status() -> None:
     assert set(EXIT) == {*WORST, "not compiled"}
+
+
+def test_every_field_of_the_record_says_what_it_holds() -> None:
+    models = [
+        model
+        for model in vars(record).values()
+        if isinstance(model, type) and issubclass(model, record.Strict)
+    ]
+    assert Trial in models
+    said = {
+        f"{model.__name__}.{name}": field.description
+        for model in models
+        for name, field in model.model_fields.items()
+    }
+    assert [name for name, text in said.items() if not text] == []
