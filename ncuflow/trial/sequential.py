@@ -62,16 +62,16 @@ def look(
         return None
     alpha = ALPHA / (len(LOOKS) * points)
     found, against_itself = interval(change, alpha), interval(noise, alpha)
-    # A base that seems to differ from itself by what matters: only what goes beyond that is the change's.
-    spread = against_itself.farthest
-    verdict = judge(found, effect, spread if spread >= effect else 0.0)
+    # The change runs in a process of its own, as the base does twice: what these differ by is not the change's.
+    verdict = judge(found, effect, against_itself.farthest)
     narrow = found.half <= max(effect / 2, FINE * abs(found.estimate))
     final = (verdict != "undecided" and narrow) or len(change) == LOOKS[-1]
     return Judged(verdict, found, against_itself, final)
 
 
 def judge(found: Interval, effect: float, noise: float = 0.0) -> Verdict:
-    """slower: longer for sure, and perhaps by the effect; same: less than the effect to either side for sure."""
+    """slower: longer for sure by more than the base differs from itself, and perhaps by the effect; same: less than the
+    effect to either side for sure."""
     if found.farthest < effect:
         return "same"
     if found.low > noise:
