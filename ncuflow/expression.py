@@ -52,9 +52,9 @@ def _count(texts: list[str], pattern: str) -> int:
 
 
 def _capture(text: str, pattern: str) -> float | str | None:
-    """The pattern's first group, as a number where it is one; None without a match."""
+    """The pattern's first group, as a number where it is one; None without a match, or where the group has none."""
     found = _search(pattern, text)
-    if not found:
+    if not found or found[1] is None:
         return None
     try:
         return float(found[1])
@@ -62,18 +62,27 @@ def _capture(text: str, pattern: str) -> float | str | None:
         return str(found[1])
 
 
+def _log2(value: float) -> float | None:
+    """None of what has no logarithm: as with a division by zero, one point's value is no fault of the expression."""
+    return math.log2(value) if value > 0 else None
+
+
+def _sqrt(value: float) -> float | None:
+    return math.sqrt(value) if value >= 0 else None
+
+
 FUNCTIONS: Functions = {
     "abs": abs,
     "capture": _capture,
     "count": _count,
     "len": len,
-    "log2": math.log2,
+    "log2": _log2,
     "matches": _matches,
     "max": max,
     "median": median,
     "min": min,
     "round": round,
-    "sqrt": math.sqrt,
+    "sqrt": _sqrt,
     "sum": sum,
 }
 ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -145,7 +154,10 @@ def conditions(text: str) -> list[str]:
 
     A condition of what is not known everywhere (``not known(x) or x == y``) is that of where it is known.
     """
-    return list(_conditions(parse(text)))
+    try:
+        return list(_conditions(parse(text)))
+    except RecursionError as error:
+        raise ExpressionError(f"{text.strip()!r}: {error}") from error
 
 
 def _conditions(node: ast.expr) -> Iterator[str]:
@@ -176,7 +188,9 @@ def _in_words(node: ast.expr) -> str:
 
 
 def placeholders(text: str) -> list[str]:
-    """The expressions of a sentence, see ``said``."""
+    """The expressions of a sentence, see ``said``. Raises ExpressionError for a brace that is of none of them."""
+    if re.search("[{}]", _PLACEHOLDER.sub("", text)):
+        raise ExpressionError(f"a brace is of no {{expression}}: {text.strip()!r}")
     return [match[1] for match in _PLACEHOLDER.finditer(text)]
 
 

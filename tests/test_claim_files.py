@@ -66,6 +66,8 @@ def test_a_claim_needs_no_code(tmp_path):
         ({"published": {"value": "many", "unit": ""}}, "published.value"),
         ({"decide": {"value": "gbs", "compare": "about"}}, "compare"),
         ({"decide": {"value": "gbs +", "compare": "within"}}, "not an expression"),
+        ({"reasons": [{"when": "true", "say": "Here {gbs."}]}, "reasons[0].say: a brace"),
+        ({"reasons": [{"when": "false", "say": "Here {gbs +}."}]}, "reasons[0].say: not an expr"),
         ({"id": "Not An Id"}, "id"),
     ],
 )

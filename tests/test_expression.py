@@ -28,6 +28,10 @@ from ncuflow.expression import ExpressionError, conditions, evaluate, names
         ('count(names, "Merge")', 1),
         ('capture(name2, "tile([0-9]+)") * 2', 256),
         ("a if a > 1 else missing", 2),
+        ('capture(name, "x(y)?")', None),
+        ("log2(a - 2)", None),
+        ("sqrt(1 - a)", None),
+        ("log2(4 * a) + sqrt(a + 2)", 5),
     ],
 )
 def test_expression_keeps_what_is_unknown_unknown(text, value):
@@ -77,6 +81,11 @@ def test_a_power_is_one_of_floats():
 def test_nesting_has_a_value_or_is_refused(text):
     with contextlib.suppress(ExpressionError):
         assert abs(evaluate(text, {})) == 1
+
+
+def test_nesting_too_deep_for_words_is_refused():
+    with pytest.raises(ExpressionError):
+        conditions("not " * 900 + "a")
 
 
 @pytest.mark.parametrize("text", ["1e999", "9" * 590, "9" * 290 + " * " + "9" * 290])

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from ncuflow.expression import names
+from ncuflow.expression import names, placeholders
 from ncuflow.target import contract as target
 
 
@@ -39,6 +39,12 @@ def _expression(value: Any) -> str:
         raise ValueError("not an expression")
     names(str(value))
     return str(value)
+
+
+def _sentence(text: str) -> str:
+    for expression in placeholders(text):
+        names(expression)
+    return text
 
 
 def _known_targets() -> tuple[str, ...]:
@@ -166,7 +172,7 @@ class Reason(Strict):
     """A sentence that is printed where an expression is true."""
 
     when: Expression
-    say: Text
+    say: Annotated[Text, AfterValidator(_sentence)]
 
 
 class Claim(Strict):
