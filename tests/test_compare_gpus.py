@@ -57,6 +57,18 @@ def test_a_point_that_another_unit_limits_on_the_second_gpu_follows_no_rate() ->
     assert groups["bound by DRAM"].expected == pytest.approx(3350 / 4800)
 
 
+def test_the_highest_measured_bandwidth_is_that_of_the_target_that_reached_most() -> None:
+    """Each target's ceiling counts its own points: a median over targets is less than what one of them reached."""
+    ceilings = [(3106.0, 4467.0), (3106.0, 4584.0), (3061.0, 4467.0), (None, None)]
+    rows = [
+        tuple(row("dram", 1.0, 1.0, 1.0) | {"ceiling_dram_gbs_measured": gbs} for gbs in both)
+        for both in ceilings
+    ]
+    rates = {rate.what: rate for rate in gpus.of_sides(H100, H200, rows).rates}
+    found = rates["DRAM bandwidth, highest measured"]
+    assert (found.base, found.head) == (3106.0, 4584.0)
+
+
 def test_one_gpu_has_no_second():
     assert gpus.of_sides(H200, H200, list(pairs())) is None
     assert gpus.of_sides({"gpu": None}, H200, list(pairs())) is None

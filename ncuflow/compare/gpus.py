@@ -73,10 +73,15 @@ def _rates(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> It
     sms = [base.get("sm_count"), head.get("sm_count")]
     l2 = [side["l2_bytes"] / 1e6 if side.get("l2_bytes") else None for side in (base, head)]
     per_second = [n * ghz if n and ghz else None for n, ghz in zip(sms, clocks, strict=True)]
-    copied, tensor = "ceiling_dram_gbs_measured", "ceiling_tensor_tflops_datasheet"
+    reached, tensor = "ceiling_dram_gbs_measured", "ceiling_tensor_tflops_datasheet"
+    # Each target's ceiling is the highest that its own points reached, too.
+    highest = [
+        max(filter(None, (row.get(reached) for row in side)), default=None)
+        for side in zip(*pairs, strict=True)
+    ]
     for what, unit, values in (
         (BANDWIDTH, "GB/s", of_rows("ceiling_dram_gbs_datasheet")),
-        ("DRAM bandwidth, highest measured", "GB/s", of_rows(copied)),
+        ("DRAM bandwidth, highest measured", "GB/s", highest),
         ("tensor peak, published", "TFLOPS", of_rows(tensor)),
         ("L2 cache", "MB", l2),
         ("SMs", "", sms),
