@@ -581,6 +581,14 @@ def test_a_claim_shows_what_decides_it(browser, report, finished):
         assert ("rule" in names) == (claim["compare"] is not None), claim["id"]
         assert ("tolerance" in names) == (claim["tolerance"] is not None), claim["id"]
         assert ("noise floor" in names) == (claim["noise_floor"] is not None), claim["id"]
+        if claim["noise_floor"] is not None:
+            floor = claim["noise_floor"]
+            floor = f"{100 * floor:.1f}" if claim["unit"] == "of the ceiling" else number(floor)
+            facts = dict(zip(names, texts(item.locator("dl").first.locator("dd")), strict=True))
+            assert plain(facts["noise floor"]).startswith(floor), claim["id"]
+        assert ("published" in names) == (
+            claim["published"]["value"] is not None or claim["published"]["range"] is not None
+        ), claim["id"]
         if claim["compare"]:
             judged += 1
             assert f"over {claim['over']} {claim['compare']}" in said, claim["id"]
@@ -654,7 +662,7 @@ def test_claims_are_filtered_and_show_their_evidence(browser, report):
     split = page.locator(".claims > li", has_text="into 4 KV chunks")
     split.locator("summary").click()
     said = split.locator("dl").inner_text()
-    assert "1\u00a0chunk," in said and "4\u00a0chunks" in said
+    assert "measured\n1\u00a0chunk\n" in said and "published\n4\u00a0chunks, on NVIDIA A100" in said
 
 
 def test_the_guide_is_rendered_and_its_links_stay_inside(browser, report):

@@ -141,7 +141,7 @@ function proof(evidence, side, claim) {
       [[claim.source?.document, claim.source?.section, claim.source?.date].filter(Boolean).join(", "), " ", away(claim.source?.url)],
     ],
     ["convention", claim.published?.convention],
-    ["published", value(claim.published) && `${value(claim.published)}${claim.published.gpu ? ` on ${claim.published.gpu}` : ""}`],
+    ["published", publishedOf(claim.published)],
     [
       "measured",
       value(claim.measured) &&
@@ -154,7 +154,7 @@ function proof(evidence, side, claim) {
     ],
     ["rule", ruleOf(claim)],
     ["tolerance", toleranceOf(claim)],
-    ["noise floor", claim.noise_floor === null || claim.noise_floor === undefined ? null : percent(claim.noise_floor, 1)],
+    ["noise floor", claim.noise_floor === null || claim.noise_floor === undefined ? null : amount(claim.noise_floor, claim.unit)],
     ["file", h("code", null, `${claim.file}, ${claim.id}`)],
   ].filter(([, what]) => what);
   const rows = (claim.evidence ?? []).map((one) => [
@@ -187,6 +187,22 @@ function proof(evidence, side, claim) {
 function amount(value, name) {
   if (typeof value === "boolean") return value ? "yes" : "no";
   return name === "of the ceiling" ? `${percent(value, 1)} of the ceiling` : unit(value, name ?? "");
+}
+
+/** The published figure or range, and the GPU that it was measured on or is expected of. */
+function publishedOf(published) {
+  const figure = figureOf(published);
+  return figure && [figure, published.gpu && `${published.expected ? "expected of" : "on"} ${published.gpu}`].filter(Boolean).join(", ");
+}
+
+function figureOf({ value, range, unit: name }) {
+  const missing = (end) => end === null || end === undefined;
+  if (!missing(value)) return amount(value, name);
+  if (!range) return null;
+  const [low, high] = range;
+  if (missing(low)) return `at most ${amount(high, name)}`;
+  if (missing(high)) return `at least ${amount(low, name)}`;
+  return low === high ? amount(low, name) : `${number(low)}–${amount(high, name)}`;
 }
 
 /** What decides the claim: how its values are taken together, and what that is compared with. */
