@@ -322,9 +322,12 @@ def fault(error: ValidationError) -> str:
 
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:
-    """The value of one of the project's own YAML files, by the parser in C where PyYAML has it."""
+    """The value of one of the project's own YAML files, by the parser in C where PyYAML has it; BadInput where it is none."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
+    try:
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise BadInput(path, f"not YAML ({' '.join(str(error).split())[:300]})") from None
 
 
 def _no_constant(name: str) -> None:

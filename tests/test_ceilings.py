@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -160,3 +162,26 @@ def test_no_recorded_point_is_above_its_ceiling(finished):
     assert len(known) > 200 and max(known) <= 1
     (decode,) = (results for results in found if results["target"] == "decode")
     assert decode["ceilings"]["measured"]["source"].startswith("decode/")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: "", "not a table of GPUs"),
+        (lambda text: text[: len(text) // 2], "not a table of GPUs"),
+        (lambda text: text.replace("sm_count: 132", "sm_count: 0"), "sm_count: Input should be gr"),
+        (lambda text: text.replace("dram_gbs: 4800", "dram_gbs: .inf"), "dram_gbs: Input should"),
+        (lambda text: text.replace("dram_gbs: 4800", "dram_gbs: many"), "dram_gbs: Input should"),
+        (lambda text: text.replace("  ", "\t"), "not YAML"),
+        (lambda text: text + "x: \udcff", "not YAML"),
+    ],
+)
+def test_a_damaged_table_of_gpus_is_one_line_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str], said: str
+) -> None:
+    damaged = tmp_path / "gpus.yaml"
+    damaged.write_text(change(table.TABLE.read_text()), errors="surrogateescape")
+    monkeypatch.setattr(table, "TABLE", damaged)
+    with pytest.raises(BadInput, match=said) as raised:
+        table.table.__wrapped__()
+    assert str(raised.value).startswith(str(damaged)) and "\n" not in str(raised.value)

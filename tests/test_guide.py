@@ -620,6 +620,15 @@ def test_times_by_size_are_those_of_one_line_each(evidence):
     assert "| RMSNorm" not in section  # which has one of the sizes
 
 
+def test_a_guide_without_a_kernel_to_choose_has_no_empty_table(recorded, tmp_path):
+    results = tmp_path / "results"
+    write(results, "apis_results", recorded("apis-flashinfer-0.7.2", "apis"))
+    write(results, "environment_info", {"provenance": PROVENANCE, "findings": [], "ceilings": {}})
+    text = render(GUIDE, Findings(results, tmp_path))
+    section = text.split("### Kernel Selection Guide")[1].split("\n### ")[0]
+    assert section.strip() == "*Not in this evidence: any kernel of which callers choose one.*"
+
+
 def test_selection_rows_price_what_was_measured_and_announce_nothing(recorded, tmp_path):
     results = tmp_path / "results"
     name = "h200-kernels-flashinfer-0.7.2"

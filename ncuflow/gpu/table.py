@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ncuflow.io import read_yaml
+from ncuflow.io import conforming, read_yaml
 
 TABLE = Path(__file__).with_name("gpus.yaml")
 Count = Annotated[int, Field(gt=0)]
@@ -18,7 +18,9 @@ Rate = Annotated[float, Field(gt=0)]
 class Entry(BaseModel):
     """A part of the table."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class Facts(Entry):
@@ -100,8 +102,8 @@ class Table(Entry):
 
 @cache
 def table() -> Table:
-    """The content of `gpus.yaml`."""
-    return Table.model_validate(read_yaml(TABLE))
+    """The content of `gpus.yaml`. Raises BadInput, with the first fault, where it is none."""
+    return conforming(TABLE, read_yaml(TABLE), Table, "a table of GPUs")
 
 
 def product(name: str | None) -> str | None:
