@@ -629,6 +629,15 @@ def test_a_guide_without_a_kernel_to_choose_has_no_empty_table(recorded, tmp_pat
     assert section.strip() == "*Not in this evidence: any kernel of which callers choose one.*"
 
 
+def test_the_conclusion_counts_the_points_that_no_counter_tells_of(recorded, tmp_path):
+    results = tmp_path / "results"
+    write(results, "gdn_prefill_results", recorded("gdn-flashinfer-0.6.12", "gdn_prefill"))
+    write(results, "environment_info", {"provenance": PROVENANCE, "findings": [], "ceilings": {}})
+    text = render("final-report", Findings(results, tmp_path))
+    limits = "0 run at the peak of a hardware unit, 0 near one and 1 mostly wait"
+    assert f"Of 2 points, {limits}; what limits 1 only counters could say." in text
+
+
 def test_selection_rows_price_what_was_measured_and_announce_nothing(recorded, tmp_path):
     results = tmp_path / "results"
     name = "h200-kernels-flashinfer-0.7.2"
