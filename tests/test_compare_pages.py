@@ -129,6 +129,13 @@ def test_nothing_changed_is_said_plainly() -> None:
     assert "**Nothing changed.** None of 24 points is slower or faster" in text
     assert "Nothing that is recorded: same GPU, driver, versions and clock policy on both" in text
     assert "The largest changes" not in text and "Mixed causes" not in text
+    assert "\n24 points are in `compare.json`" in text  # none stands above of which they were more
+
+
+def test_the_one_point_that_is_left_is_one() -> None:
+    base, head = pair(sweep(2), [point("decode/B1", 50.0), *sweep(2)[1:]])
+    text = render([compare(base, head, Settings())], [None])
+    assert "\n1 more point is in `compare.json`" in text
 
 
 def test_one_run_a_side_is_a_note_on_the_page() -> None:
@@ -350,6 +357,17 @@ def test_a_host_time_is_a_note_and_no_change() -> None:
     text = render([document(point("decode/B8", time, host=215.0))], ["../figures"])
     assert "**Nothing changed.**" in text and "- Host times are shown, not judged" in text
     assert "`decode/B8` 15 → 21" in text
+
+
+def test_of_many_host_times_the_most_are_named_as_such() -> None:
+    base, head = pair(
+        sweep(4),
+        [point(p["point"], 10.0 * 1.2 ** (i + 1), host=215.0) for i, p in enumerate(sweep(4))],
+    )
+    text = render([compare(base, head, Settings())], [None])
+    assert (
+        "4 host times moved further than two runs of one side lie apart, the most: launch" in text
+    )
 
 
 def test_a_tiny_negative_share_is_no_negative_zero(slower: Comparison) -> None:
