@@ -353,7 +353,8 @@ def _host_apart(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> I
         )
         yield (
             "Host times are shown, not judged: two recordings are two processes, and how fast their hosts were belongs to no "
-            f"version. {with_unit(len(apart), 'host times')} moved further than two runs of one side lie apart{', the most' if len(apart) > 3 else ''}: {told}. Only "
+            f"version. {with_unit(len(apart), 'host times')} moved further than two runs of one side lie "
+            f"apart{', the most' if len(apart) > 3 else ''}: {told}. Only "
             "runs in turns on one host tell whether the version did it."
         )
 
