@@ -21,6 +21,7 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Some = Annotated[int, Field(ge=1, lt=1 << 63)]
 Measure = Annotated[float, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
+Parameter = bool | int | float | str | None  # pages sort and group points by them
 Status = Literal["ok", "wrong", "skipped", "error", "lost"]
 # Samples are written with four significant digits, and their quartiles once more.
 ROUNDED = 1.1e-3
@@ -228,7 +229,7 @@ class PointRecord(Strict):
     """point id"""
     target: Annotated[Name, Stands("target")]
     """kernel target"""
-    params: Annotated[dict[str, Any], Stands("params")] = {}
+    params: Annotated[dict[str, Parameter], Stands("params")] = {}
     """parameters as JSON"""
     status: Annotated[Status, Stands("status")]
     """ok, wrong, skipped, error or lost"""

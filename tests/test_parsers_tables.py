@@ -677,3 +677,16 @@ def test_a_pair_has_a_row_per_side_and_a_refused_one_has_no_times(tmp_path: Path
     path.write_text(json.dumps(ok | {"sides": sides[:1]}), encoding="utf-8")
     with pytest.raises(BadInput, match="line 1: no timing record"):
         timing.read_pairs(path)
+
+
+@pytest.mark.parametrize("value", [{}, [512], [[]]])
+def test_a_parameter_that_nothing_can_be_sorted_by_is_no_timing_record(
+    tmp_path: Path, value: object
+) -> None:
+    path = tmp_path / "timing.jsonl"
+    record = {"point": "a/b", "target": "a", "status": "skipped", "reason": "no"}
+    path.write_text(json.dumps(record | {"params": {"seq_len": 512}}), encoding="utf-8")
+    assert len(timing.read(path)) == 1
+    path.write_text(json.dumps(record | {"params": {"seq_len": value}}), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"line 1: no timing record \(params\.seq_len"):
+        timing.read(path)
