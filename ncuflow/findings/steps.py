@@ -43,7 +43,8 @@ class Step:
 def steps(results: Mapping[str, Results]) -> list[Step]:
     """Steps of which more was measured than attention, those of most parts first, then of fewest KV heads.
 
-    Of several points of one part, attention among them, the fastest choice stands for it.
+    Of several points of one part, attention among them, the fastest choice stands for it, and of attention's
+    data type if there is one.
     """
     points = [(part, point) for name in results for part, point in _parts(name, results[name])]
     fastest: dict[tuple[object, ...], Step] = {}
@@ -72,14 +73,16 @@ def _parts(name: str, results: Results) -> Iterator[tuple[Part, Point]]:
 
 def _step(attention: Part, point: Point, points: list[tuple[Part, Point]]) -> Step:
     row = point["measurement"]
-    parts: dict[str, tuple[int, float, Part]] = {}
+    parts: dict[str, tuple[int, bool, float, Part]] = {}
     for part, other in points:
         if part.phase or not part.belongs(attention):
             continue
-        found = (part.rank, float(other["measurement"]["time_cold_us"] or 0), part)
-        if part.name not in parts or found[:2] < parts[part.name][:2]:
+        # A step has one type: a part of another stands for it only where its own was not measured.
+        strange = other["params"].get("dtype") != point["params"].get("dtype")
+        found = (part.rank, strange, float(other["measurement"]["time_cold_us"] or 0), part)
+        if part.name not in parts or found[:3] < parts[part.name][:3]:
             parts[part.name] = found
-    times = {part: time for _, time, part in parts.values()}
+    times = {part: time for *_, time, part in parts.values()}
     return Step(
         point["point"],
         attention,
