@@ -534,9 +534,10 @@ TARGET = Target(
         ),
         Opportunity(
             what="smaller chunks for short sequences",
-            shown="the grid is {waves} waves: slots that no block fills take {blocks_pct} of the time",
+            shown="the grid is {waves} waves: {blocks_pct} of the places for blocks on the GPU stay empty",
             where="cores == 'cuda' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
-            bound="blocks_pct / 100",
+            # places stay empty in the attention kernel alone
+            bound="blocks_pct / 100 * main_pct / 100",
             symbol=Symbol(
                 "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch", "attention/scheduler.cuh"
             ),
@@ -545,9 +546,10 @@ TARGET = Target(
         ),
         Opportunity(
             what="smaller chunks for short sequences on tensor cores",
-            shown="the grid is {waves} waves: slots that no block fills take {blocks_pct} of the time",
+            shown="the grid is {waves} waves: {blocks_pct} of the places for blocks on the GPU stay empty",
             where="cores == 'tensor' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
-            bound="blocks_pct / 100",
+            # places stay empty in the attention kernel alone
+            bound="blocks_pct / 100 * main_pct / 100",
             symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
             change="lower `min_kv_chunk_size`, which `PrefillBinarySearchKVChunkSize` starts from, where sequences × KV "
             "heads leave SMs empty",

@@ -153,9 +153,10 @@ TARGET = Target(
         ),
         Opportunity(
             what="more rows per launch",
-            shown="the grid is {waves} waves: slots that no block fills take {blocks_pct} of the time",
+            shown="the grid is {waves} waves: {blocks_pct} of the places for blocks on the GPU stay empty",
             where="blocks_pct >= 20",
             bound="blocks_pct / 100",
+            other_work=True,
             symbol=Symbol("MergeStates", "attention/cascade.cuh"),
             change="merge the rows of all requests in one call",
             how="points with a larger `seq_len` in the sweep, time per row",

@@ -261,9 +261,10 @@ TARGET = Target(
         ),
         Opportunity(
             what="more sequences in one call",
-            shown="the grid of `{main_kernel}` is {waves} waves: slots that no block fills take {blocks_pct} of its time",
+            shown="the grid of `{main_kernel}` is {waves} waves: {blocks_pct} of the places for blocks on the GPU stay empty",
             where="blocks_pct >= 20 and batch > 1",
             bound="blocks_pct / 100 * (1 - others_pct / 100)",
+            other_work=True,
             symbol=Symbol("softmax", "sampling.py"),
             change="sample the sequences of several engines in one call",
             how="points with a larger `batch` in the sweep, time per sequence",

@@ -322,6 +322,25 @@ def test_a_change_that_frees_no_block_promises_nothing(recorded: Recorded) -> No
     assert not [one for one in rows if "float16" in one.opportunity.what]
 
 
+def test_no_launch_is_promised_less_than_an_empty_kernels_time(recorded: Recorded) -> None:
+    (one,) = found(of(point("a", 8.0, time_floor_us=2.0)), target(declared(bound="0.9")))
+    assert one.most == one.room == pytest.approx(0.75)
+    rows = found(recorded("h200-flashinfer-0.7.2", "decode"))
+    for one in [one for one in rows if one.opportunity.metric == "time_cold_us"]:
+        assert (1 - one.most) * one.facts["time_cold_us"] >= one.facts["time_floor_us"] - 1e-6
+
+
+def test_empty_places_of_the_attention_kernel_cost_no_time_of_its_merge(recorded: Recorded) -> None:
+    """Of one request's call 71 % is the attention kernel's, which leaves 80 % of the places empty."""
+    rows = found(recorded("h200-flashinfer-0.7.2", "decode"))
+    found_here = [one for one in rows if "smaller chunks" in one.opportunity.what]
+    assert len(found_here) == 2
+    for one in found_here:
+        assert one.most <= one.facts["blocks_pct"] / 100 * one.facts["main_pct"] / 100 + 1e-9
+    assert found_here[0].point == "decode/B1_L2048_H32_K8_D128_P16_f16_cc"
+    assert found_here[0].most == pytest.approx(0.80 * 0.71, abs=0.01)
+
+
 def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> None:
     decode = by_name(recorded("h200-kernels-flashinfer-0.7.2", "decode"))
     for what, won, lost in (

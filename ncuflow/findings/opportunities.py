@@ -2,8 +2,9 @@
 
 What won comes first, then what nobody tried; what was tried and brought nothing stands last.
 
-The most is the bound that a target declares, and never more than the room: what the roofs leave of the time,
-for the work that is left after the change. A trial is a price, which a target declares as a choice.
+The most is the bound that a target declares, and never more than the room: what the roofs and an
+empty kernel leave of the time, for the work that is left after the change.
+A trial is a price, which a target declares as a choice.
 """
 
 from __future__ import annotations
@@ -130,13 +131,15 @@ def _in_its_unit(name: str, value: Any) -> str:
 def room(before: Scope, after: Scope, metric: str) -> float:
     """What the roofs leave of a time, of 1, for the work of ``after``: measured ceilings, else the datasheet's.
 
-    A step that the host takes longer for than the GPU cannot be shorter than what the GPU takes.
+    No launch takes less than an empty kernel's; a step
+    that the host takes longer for than the GPU cannot be shorter than what the GPU takes.
     """
     if metric == STEP:
         least = before["time_hot_us"]
     else:
         moved = _roof_us(after, "bytes_analytic", "dram_gbs", 1e-3)
-        least = max(moved, _roof_us(after, "flops_analytic", "tensor_tflops", 1e-6))
+        launched = (before.get("time_floor_us") or 0.0) if metric == "time_cold_us" else 0.0
+        least = max(moved, _roof_us(after, "flops_analytic", "tensor_tflops", 1e-6), launched)
     return max(0.0, 1 - float(least / before[metric]))
 
 
