@@ -44,6 +44,11 @@ def test_lines_are_summed_over_instructions_and_ordered():
     assert (found[1].reason, found[1].reason_share) == ("long_scoreboard", pytest.approx(2 / 3))
 
 
+def test_an_instruction_is_shown_without_the_address_of_its_branch():
+    branch = row(None, 1, opcode="BRA", file=None) | {"sass": "BRA `(.L_x_0) 0x7f5ab17a94c0"}
+    assert [h.sass for h in hotlines.hottest(kernel(branch))] == ["BRA `(.L_x_0)"]
+
+
 def test_the_innermost_function_is_named():
     found = {
         h.line: h.function

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ from ncuflow.model import Kernel, Line
 from ncuflow.parsers import listing
 
 MOST_LINES = 5
+ADDRESS = re.compile(r"\s+0x[0-9a-f]{6,}$")  # that a branch goes to, of one process
 MOST_OPCODES = 4
 NOT_A_STALL = ("selected", "not_selected")
 
@@ -134,7 +136,7 @@ def _line(
         file,
         line,
         enclosing(index, file, line),
-        rows[0]["sass"] if file is None else None,
+        _placeless(rows[0]["sass"]) if file is None else None,
         samples,
         samples / total,
         sampling_error(samples / total, total),
@@ -143,6 +145,11 @@ def _line(
         tuple(_largest((row["opcode"], row["samples"]) for row in rows)[:MOST_OPCODES]),
         text_of(root, file, line),
     )
+
+
+def _placeless(sass: str | None) -> str | None:
+    """An instruction without the address that its branch had in one process."""
+    return sass and ADDRESS.sub("", sass)
 
 
 def _largest(counted: Iterable[tuple[str | None, int]]) -> list[tuple[str, int]]:
