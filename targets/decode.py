@@ -507,7 +507,8 @@ TARGET = Target(
             where="host_launch_us > time_hot_us and launch == 'eager' and split == pdl == 'auto'",
             bound="1 - time_hot_us / step_us",
             symbol=Symbol("CUDAGraphBatchDecodeWithPagedKVCacheWrapper", "decode.py"),
-            change="capture the step with `CUDAGraphBatchDecodeWithPagedKVCacheWrapper`",
+            change="capture the step with `CUDAGraphBatchDecodeWithPagedKVCacheWrapper`, whose grids are padded to what a later "
+            "plan() could need: kernels of few blocks take longer",
             choice="launch",
             metric="step_us",
         ),

@@ -481,7 +481,7 @@ TARGET = Target(
             what="the fused add",
             shown="two kernels move {bytes_analytic}, of which the sum is written by one and read again by the other",
             where="variant == 'add_then_rmsnorm' and norm == 'auto'",
-            symbol=Symbol("FusedAddRMSNormKernel", "norm.cuh"),
+            symbol=Symbol("fused_add_rmsnorm", "norm/__init__.py"),
             change="`fused_add_rmsnorm(x, residual, weight)`",
             choice="fused",
         ),

@@ -16,6 +16,7 @@ from ncuflow.findings.opportunities import Found, found, room, said, undecided
 from ncuflow.findings.scope import Scope
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
+from ncuflow.pages.markdown import report
 from ncuflow.pages.markdown.opportunities import _row, brought, fared, first, place, rows
 from ncuflow.target.contract import Choice, Opportunity, Target, known
 from ncuflow.target.source import Symbol
@@ -167,7 +168,7 @@ def test_a_sign_that_no_parameter_decides_is_said_with_the_range() -> None:
     ]
     (row,) = found(of(*turning), target(declared()))
     assert brought(row).endswith(
-        "; over 3 pairs −50.0 % to +25.0 %, and no parameter tells which change"
+        "; over 3 pairs −50.0 % to +25.0 %, and no parameter tells which gain"
     )
 
 
@@ -376,6 +377,28 @@ def test_no_median_stands_over_opposite_signs(recorded: Recorded) -> None:
     assert tiny and fared(tiny) == "+18.4 % to +477.9 %"  # of two there is no middle
 
 
+def test_a_fused_norm_is_chosen_at_the_call_whichever_kernels_run(recorded: Recorded) -> None:
+    """FlashInfer took CuTe DSL's kernel here: a line of the CUDA kernel's is not on the path."""
+    index = read_json(DEFAULT / "source_index.json.xz")
+    (fused,) = [
+        row
+        for row in rows(recorded("h200-flashinfer-0.7.2", "rmsnorm"), index)
+        if row["what"] == "the fused add"
+    ]
+    assert fused["source"].startswith("norm/__init__.py:")
+
+
+def test_trials_within_noise_are_counted_where_others_change(recorded: Recorded) -> None:
+    lost = [
+        one
+        for one in found(recorded("h200-flashinfer-0.7.2", "rope"))
+        if one.opportunity.what == "the cos/sin cache" and one.group == "lost"
+    ]
+    assert [brought(one).split("; ")[1] for one in lost] == [
+        "over 5 pairs +0.5 % to +3.8 %, 1 of them within noise"
+    ]
+
+
 def test_the_advice_is_for_the_kernel_that_ran(recorded: Recorded) -> None:
     """Its shared memory, and its line, are those of a CUDA kernel; most points ran the CuTe DSL one."""
     (norm,) = named(
@@ -433,6 +456,14 @@ def test_no_gain_of_further_kernels_is_above_its_room(recorded: Recorded) -> Non
             assert 0 <= one.most <= one.room <= 1
             for price in one.prices:
                 assert -(price.high if price.high is not None else price.change) <= one.room
+
+
+def test_what_saves_of_the_same_work_is_tried_before_what_saves_of_a_step() -> None:
+    """83 % of a step that holds one launch alone says less than 64 % of a kernel's time."""
+    merge = {"group": "untried", "what": "graph", "saved": 0, "bound": 0.83, "same_work": False}
+    kernel = merge | {"what": "kernel", "bound": 0.64, "same_work": True}
+    sections = {"t": {"name": "t", "title": "T", "opportunities": [merge, kernel]}}
+    assert [row["what"] for row in report.to_try(sections)] == ["kernel", "graph"]
 
 
 def test_the_report_tells_what_a_caller_chooses_from_what_is_fixed(finished: Any) -> None:

@@ -15,10 +15,11 @@ from ncuflow.target.source import Symbol
 
 def rows(results: Results, index: Any) -> list[Context]:
     """[{group, what, where, at, points, more, shown, source, change, most, brought, reason, saved, bound, changed, pairs,
-    spread}], in the order of the findings.
+    spread, same_work}], in the order of the findings.
 
     All is text but for the points, how many more than the one shown they are, how many pairs were timed, and what they saved
-    and the bound, of 1; group is one of ``GROUPS``.
+    and the bound, of 1; same_work: whether the bound is of the time of this work, not of a step or of less work; group is
+    one of ``GROUPS``.
     """
     return [_row(one, results["target"], index) for one in found(results)]
 
@@ -42,6 +43,7 @@ def _row(one: Found, target: str, index: Any) -> Context:
         "more": len(one.points) - 1,
         "source": place(declared.symbol, target, index),
         "change": declared.change,
+        "same_work": declared.metric != STEP and not declared.other_work,
         "most": "no bound known" if one.most >= 1 else fmt.percent(one.most) + " of a step" * (declared.metric == STEP),
         "brought": brought(one),
         "reason": one.reason,
@@ -79,8 +81,10 @@ def _over_all(prices: Sequence[Price]) -> str:
     found = summary(prices)
     if found is None or len(prices) < 2:
         return ""
-    told = "" if found["median"] is not None else ", and no parameter tells which change"
-    return f"; over {len(prices)} pairs {ranged(found)}{told}"
+    within = f", {found['within']} of them within noise" if found["within"] else ""
+    changed = {price.change > 0 for price in prices if price.verdict != "within noise"}
+    turning = ", and no parameter tells which gain" if len(changed) > 1 else ""
+    return f"; over {len(prices)} pairs {ranged(found)}{within}{turning}"
 
 
 def fared(found: Context) -> str:

@@ -39,13 +39,21 @@ def context(results: Mapping[str, Results], sections: Mapping[str, Context]) -> 
 
 
 def to_try(sections: Mapping[str, Context]) -> list[Context]:
-    """The opportunities of all kernels as their pages have them, by what they saved, then by what they can."""
+    """The opportunities of all kernels as their pages have them, by what they saved, then by what they can of the same work."""
     rows = [
         row | {"target": section["name"], "title": section["title"]}
         for section in sections.values()
         for row in section["opportunities"]
     ]
-    return sorted(rows, key=lambda row: (GROUPS.index(row["group"]), -row["saved"], -row["bound"]))
+    return sorted(
+        rows,
+        key=lambda row: (
+            GROUPS.index(row["group"]),
+            -row["saved"],
+            not row["same_work"],
+            -row["bound"],
+        ),
+    )
 
 
 def conclusion(
