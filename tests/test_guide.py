@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from conftest import DEFAULT
 
 from ncuflow.findings.choices import Price
 from ncuflow.findings.columns import COLUMNS
@@ -592,6 +593,37 @@ def test_a_kernel_like_one_above_it_names_what_it_shares(finished):
     assert "The others, CTA_TILE_Q, NUM_MMA_Q, " in ragged
     assert ragged.rstrip().endswith("as of `BatchPrefillWithPagedKVCacheKernel`.")
     assert section.count("| NUM_WARPS_Q | 4 |") == 1
+
+
+@pytest.fixture(scope="module")
+def measured(recorded, tmp_path_factory):
+    """A page of the default recording, by its kernel."""
+    results = tmp_path_factory.mktemp("measured")
+
+    def rendered(target):
+        write(results, f"{target}_results", recorded("h200-flashinfer-0.7.2", target))
+        return render("target", Findings(results, DEFAULT, names=[target]), target)
+
+    return rendered
+
+
+def test_a_kernel_wholly_like_one_above_it_is_not_said_to_be_mangled(measured):
+    section = measured("rope").split("## Key Parameters")[1].split("\n## ")[0]
+    (line,) = [one for one in section.splitlines() if "`BatchQKApplyRotaryPosIdsKernel`**" in one]
+    assert line.endswith("split_heads as of `BatchQKApplyRotaryPosIdsCosSinCacheKernel`.")
+    assert "compiled for the types" not in section
+
+
+def test_a_rate_is_held_against_what_is_named_and_never_against_itself(measured):
+    decode, norm = (measured(target).split("**In short:**")[1] for target in ("decode", "rmsnorm"))
+    assert decode.lstrip().startswith("4 584 GB/s, more than any copy or read measured here, at")
+    assert "91 % of the fastest copy or read measured here (torch.sum of 4 GiB" in norm
+
+
+def test_each_kernel_of_the_waits_begins_a_paragraph(measured):
+    lines = measured("decode").splitlines()
+    rules = [at for at, line in enumerate(lines) if line.startswith("NVIDIA's rules: ")]
+    assert len(rules) == 2 and all(not lines[at + 1] and lines[at][-1] == "." for at in rules)
 
 
 def test_each_page_of_a_kernel_is_short_and_all_pages_are(finished):

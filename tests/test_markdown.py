@@ -82,6 +82,11 @@ def test_code_stays_in_its_backticks(value, shown):
     ]
 
 
+def test_blank_lines_are_single_but_in_code():
+    page = "\n# a\n\n\n b \n```\nx\n\n\ny\n```\n\n\n"
+    assert markdown.single_spaced(page) == "# a\n\n b\n```\nx\n\n\ny\n```\n"
+
+
 def test_a_cell_knows_what_is_missing_and_holds_one_line():
     assert markdown.cell(None) == markdown.cell("") == "–"
     assert markdown.cell(Markup("**a**\nb")) == "**a** b"

@@ -19,7 +19,7 @@ from ncuflow.pages.markdown.rendering import environment
 def render(page: str, findings: Findings, target: str | None = None) -> str:
     """The text of a page. ``page`` names a template; ``target`` is set for a target's own page."""
     context = contexts.page_context(page, findings, target)
-    text = environment().get_template(f"{page}.md.j2").render(context).rstrip() + "\n"
+    text = markdown.single_spaced(environment().get_template(f"{page}.md.j2").render(context))
     if findings.struck:
         text += "\n## Struck through\n\n" + "".join(
             f"- {markdown.text(reason)}\n" for reason in findings.struck

@@ -97,6 +97,17 @@ def joined(parts: Iterable[Any]) -> str:
     return "".join(map(str, found))
 
 
+def single_spaced(page: str) -> str:
+    """A page with one blank line where there were several, but in blocks of code; it ends in one newline."""
+    lines: list[str] = []
+    code = False
+    for line in page.strip().splitlines():
+        code ^= line.startswith("```")
+        if code or line.strip() or lines[-1]:
+            lines.append(line if code else line.rstrip())
+    return "\n".join(lines) + "\n"
+
+
 def _inert(found: re.Match[str]) -> str:
     return BY_NAME.get(found[0], f"\\{found[0]}")
 
