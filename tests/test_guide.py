@@ -620,6 +620,13 @@ def test_a_rate_is_held_against_what_is_named_and_never_against_itself(measured)
     assert "91 % of the fastest copy or read measured here (torch.sum of 4 GiB" in norm
 
 
+def test_writes_that_stay_in_l2_are_said_where_rates_pass_what_dram_did(measured):
+    """4 096 rows of RMSNorm have 78 % of the measured rate while DRAM is busy 49 % of the time."""
+    says = "At 25 of 33 points a tenth of the bytes or more never passed DRAM"
+    assert says in measured("rmsnorm")
+    assert not any("never passed DRAM" in measured(t) for t in ("decode", "prefill"))
+
+
 def test_each_kernel_of_the_waits_begins_a_paragraph(measured):
     lines = measured("decode").splitlines()
     rules = [at for at, line in enumerate(lines) if line.startswith("NVIDIA's rules: ")]

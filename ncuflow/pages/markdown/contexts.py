@@ -16,6 +16,9 @@ from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.series import axis_of, best, spread, usual
 from ncuflow.target.contract import known
 
+PAST_DRAM = (
+    10.0  # % of the bytes: where more never passed DRAM, it was less busy than the rate says
+)
 MOST_ROWS = 8  # of a table on a page; the CSV beside it has them all
 
 
@@ -102,6 +105,9 @@ def target_section(results: Results, index: Any = None) -> Context:
             m["time_cold_us"] < 2 * m["time_floor_us"]
             for m in (p["measurement"] for p in good)
             if m["time_cold_us"] and m.get("time_floor_us")
+        ),
+        "past_dram": sum(
+            (p["measurement"].get("bytes_beyond_dram_pct") or 0) >= PAST_DRAM for p in good
         ),
         "opportunities": advice,
         "first": opportunities.first(advice, top and top["point"]),
