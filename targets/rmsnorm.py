@@ -464,7 +464,7 @@ TARGET = Target(
             Symbol("rmsnorm", "norm/__init__.py"),
             "norm",
         ),
-        Knob("enable_pdl", "launch", Symbol("RMSNorm", "norm.cuh"), "norm_pdl"),
+        Knob("enable_pdl", "launch", Symbol("RMSNorm", "norm.cuh"), "norm_pdl", "rmsnorm"),
     ),
     opportunities=(
         Opportunity(

@@ -627,6 +627,12 @@ def test_writes_that_stay_in_l2_are_said_where_rates_pass_what_dram_did(measured
     assert not any("never passed DRAM" in measured(t) for t in ("decode", "prefill"))
 
 
+def test_a_setting_has_the_default_that_the_source_states(measured):
+    section = measured("rmsnorm").split("## Knobs")[1].split("\n## ")[0]
+    assert "| `FLASHINFER_USE_CUDA_NORM` | `'0'` |" in section
+    assert "| `enable_pdl` | `None` |" in section
+
+
 def test_each_kernel_of_the_waits_begins_a_paragraph(measured):
     lines = measured("decode").splitlines()
     rules = [at for at, line in enumerate(lines) if line.startswith("NVIDIA's rules: ")]

@@ -39,8 +39,12 @@ def knobs(results: Results, shown: dict[str, Context], index: Any) -> list[Conte
 
 
 def _default(knob: Knob, index: Any) -> str | None:
-    parameters = ((index or {}).get("signatures") or {}).get(knob.signature) or ()
-    return next((p["default"] for p in parameters if p["name"] == knob.name), None)
+    """As the call's signature states it, or the source that reads a variable of the environment; None where neither does."""
+    known = index or {}
+    parameters = (known.get("signatures") or {}).get(knob.signature) or ()
+    stated = [p["default"] for p in parameters if p["name"] == knob.name]
+    read = [r["default"] for r in (known.get("environment") or {}).get(knob.name) or ()]
+    return next((default for default in stated + read if default is not None), None)
 
 
 def _shown(choice: Choice, results: Results) -> Context:
