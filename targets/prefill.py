@@ -529,7 +529,7 @@ TARGET = Target(
             shown="merging takes {merge_us}, in which DRAM is busy {merge_dram_pct} of the time and instruction issue "
             "{merge_issue_pct}: a block merges one row of one head at a time, with a "
             "thread row for each chunk, most of which hold none",
-            where="merge_pct > 0",
+            where="merge_pct > 0 and split == 'auto'",  # chunks that somebody asked for are not plan()'s
             bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
             symbol=Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
             change="give idle thread rows other rows and heads, as `MergeStatesKernel` does",

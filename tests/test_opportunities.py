@@ -399,6 +399,12 @@ def test_trials_within_noise_are_counted_where_others_change(recorded: Recorded)
     ]
 
 
+def test_a_merge_is_advised_of_for_the_chunks_that_plan_chose(recorded: Recorded) -> None:
+    """Chunks of 16 pages more than double the time: what their merge could save is no first thing to try."""
+    (merge,) = named(recorded("h200-flashinfer-0.7.2", "prefill"), "a merge kernel for few chunks")
+    assert merge.points == ("prefill/paged_S512_B1_H32_K32_D128_f16_fa2_c",)
+
+
 def test_the_advice_is_for_the_kernel_that_ran(recorded: Recorded) -> None:
     """Its shared memory, and its line, are those of a CUDA kernel; most points ran the CuTe DSL one."""
     (norm,) = named(
