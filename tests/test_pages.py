@@ -435,6 +435,17 @@ def test_the_analysis_stands_kernels_beside_each_other_and_repeats_no_page(finis
     assert "| [Decode attention](decode.md) | 37 | 10.7 µs to 1 875 µs | bound by DRAM 22, " in text
 
 
+def test_l2_is_as_busy_as_its_own_counters_say(finished):
+    """ncu's L2 throughput of the best decode point is 97 %, above DRAM's 96 %, by the fills from DRAM; L2's own is 67 %."""
+    found = Findings(finished.outputs / "results", DEFAULT)
+    section = contexts.target_section(found.results("decode"))
+    assert section["best"]["l2_pct"] == pytest.approx(67.1, abs=0.1)
+    text = (
+        (finished.outputs / "reports/analysis.md").read_text().split("## At Their Best Points")[1]
+    )
+    assert "| 96 % | 67 % | 0 % |" in text
+
+
 def test_the_index_says_by_which_call_a_kernel_is_reached_and_of_which_kind_it_is(finished):
     text = (finished.outputs / "reports/INDEX.md").read_text()
     assert "| [Decode attention](decode.md) | memory-bound | " in text

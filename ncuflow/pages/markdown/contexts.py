@@ -8,6 +8,7 @@ from typing import Any
 
 from ncuflow.evidence.provenance import together
 from ncuflow.findings import limiter
+from ncuflow.findings.join import main_kernel
 from ncuflow.findings.opportunities import undecided
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
@@ -126,7 +127,15 @@ def _shown(point: Point) -> Context:
         "m": m,
         "nature": limiter.nature(m),
         "params": point["params"],
+        "l2_pct": _own_l2(point),
     }
+
+
+def _own_l2(point: Point) -> float | None:
+    """How busy L2 is by its own counters: ncu's L2 throughput has the fills from DRAM in it, and follows DRAM."""
+    main = main_kernel(point["kernels"])
+    units = limiter.judge(main["breakdown"], main["metrics"]).units if main else ()
+    return next((unit.pct for unit in units if unit.name == "l2"), None)
 
 
 def _by_problem(points: list[Point]) -> list[tuple[str, list[str]]]:
