@@ -45,7 +45,7 @@ if PAIRS:
             report=f"{SERIES}/report.html",
             pages=[*PAIRS, *[SERIES_NAME] * (len(PAIRS) > 1)],
             out=COMPARE,
-        # The page of a series holds those of its pairs, of which it shows the figures.
+        # The page of a series holds those of its pairs, of which it shows some figures: the others go.
         shell:
             "(for page in {params.pages:q}; do mkdir -p docs/sample/compare/$page;"
             " rm -rf docs/sample/compare/$page/figures; if [ -d {params.out:q}/$page/figures ]; then"
@@ -53,4 +53,7 @@ if PAIRS:
             " cp -r {params.out:q}/{params.series:q}/reports docs/sample/compare/{params.series:q}/;"
             " if grep -qF compare/{params.series:q}/report.html README.md; then"
             " cp {params.report:q} docs/sample/compare/{params.series:q}/; fi;"
-            " find docs/sample -name .snakemake_timestamp -delete) 2> {log:q}"
+            " find docs/sample -name .snakemake_timestamp -delete;"
+            " cd docs/sample/compare && for figure in */figures/*; do name=${{figure##*/}};"
+            ' grep -qsF "/$figure)" */reports/*.md ||'
+            ' grep -qsF "(../figures/$name)" "${{figure%%/*}}"/reports/*.md || rm -f "$figure"; done) 2> {log:q}'
