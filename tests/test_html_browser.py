@@ -485,7 +485,7 @@ def test_a_point_has_all_that_is_known_of_it(browser, report):
     titles = texts(page.locator("main h2"))
     for title in (
         "Times",
-        "Work, twice",
+        "Work: analytic and counted",
         "Speed of Light",
         "Stalls",
         "Launch and occupancy",

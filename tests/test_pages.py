@@ -202,10 +202,10 @@ def test_a_sweep_without_an_axis_has_no_figure_of_a_rate_over_it(finished):
 
 def test_where_nobody_looked_for_a_change_none_is_ruled_out(finished, monkeypatch):
     found = Findings(finished.outputs / "results", DEFAULT)
-    assert "Nobody looked" not in pages.render("target", found, "rmsnorm")
+    assert "No change is declared" not in pages.render("target", found, "rmsnorm")
     monkeypatch.setattr(known()["rmsnorm"], "opportunities", ())
     page = pages.render("target", found, "rmsnorm")
-    assert "Nobody looked" in page and "Nothing in this evidence" not in page
+    assert "No change is declared" in page and "Nothing in this evidence" not in page
 
 
 def test_a_rate_of_a_launch_is_not_said_to_be_a_kernels(finished):

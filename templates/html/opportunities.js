@@ -45,7 +45,7 @@ export function opportunities(evidence, side) {
       section(
         title,
         `${order} At most: of the time, as the counters bound it and never more than the roofs leave. It brought: the change of that time with its interval.`,
-        table(["change", "what the evidence shows", "how", ["at most"], "it brought"], rows, title),
+        table(["change", "what the evidence shows", "how", ["at most"], "measured"], rows, title),
       )
     );
   });

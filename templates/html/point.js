@@ -46,7 +46,7 @@ async function onePoint(evidence, side, at, params) {
       { class: "wide-two" },
       section("Times", null, strips(side, at, detail, place), times(context)),
       section(
-        "Work, twice",
+        "Work: analytic and counted",
         "Analytic is what rates are quoted with; counted is what the hardware did. A ratio far from 1 says which of the two to distrust.",
         work(context),
       ),
@@ -177,7 +177,7 @@ function work({ side, at, n }) {
   const ratio = (name) => n(name, number(side.value(name, at)));
   const rows = [
     ["arithmetic", flop("flops_analytic"), flop("flops_counted"), ratio("flops_ratio")],
-    ["of it tensor", "–", flop("flops_tensor_counted"), "–"],
+    ["on tensor cores", "–", flop("flops_tensor_counted"), "–"],
     ["DRAM traffic", bytes("bytes_analytic"), bytes("bytes_dram_counted"), ratio("bytes_ratio")],
     ["L2 traffic", "–", bytes("bytes_l2_counted"), "–"],
     ["L1 traffic", "–", bytes("bytes_l1_counted"), "–"],
