@@ -54,6 +54,6 @@ if PAIRS:
             " if grep -qF compare/{params.series:q}/report.html README.md; then"
             " cp {params.report:q} docs/sample/compare/{params.series:q}/; fi;"
             " find docs/sample -name .snakemake_timestamp -delete;"
-            " cd docs/sample/compare && for figure in */figures/*; do name=${{figure##*/}};"
-            ' grep -qsF "/$figure)" */reports/*.md ||'
-            ' grep -qsF "(../figures/$name)" "${{figure%%/*}}"/reports/*.md || rm -f "$figure"; done) 2> {log:q}'
+            " cd docs/sample/compare && for figure in */figures/*; do pair=$(dirname $(dirname $figure));"
+            ' grep -qsF "$figure)" */reports/*.md ||'
+            ' grep -rqsF --include="*.md" "(../figures/$(basename $figure))" $pair || rm -f $figure; done) 2> {log:q}'

@@ -134,7 +134,7 @@ def _shown(point: Point) -> Context:
 def _own_l2(point: Point) -> float | None:
     """How busy L2 is by its own counters: ncu's L2 throughput has the fills from DRAM in it, and follows DRAM."""
     main = main_kernel(point["kernels"])
-    units = limiter.judge(main["breakdown"], main["metrics"]).units if main else ()
+    units = limiter.judge(main.get("breakdown") or (), main["metrics"]).units if main else ()
     return next((unit.pct for unit in units if unit.name == "l2"), None)
 
 
