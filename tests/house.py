@@ -27,9 +27,9 @@ class Room(NamedTuple):
 FLOORS = (
     (
         Room(
-            "io process private origin record model format parquet expression",
+            "io process private origin record model format parquet expression toolkit",
             "a file, a child process, a record",
-            "atomic writes, one-line errors, a minimal environment, installed versions, expressions, records of the rooms",
+            "atomic writes, one-line errors, a minimal environment, installed versions, CUDA tools, expressions, records",
             "the rooms",
         ),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncuflow.findings.kernelname import canonical
-from ncuflow.static import sass
+from ncuflow.parsers import sass
 from ncuflow.static.build import read
 
 LISTING = """

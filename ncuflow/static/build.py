@@ -31,12 +31,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ncuflow import toolkit
 from ncuflow.io import UsageError, read_json, replacing, scratch, write_text
 from ncuflow.origin import flashinfer_version, now, package_version
+from ncuflow.parsers import sass
 from ncuflow.private import masked
 from ncuflow.process import CaptureError, run_child
 from ncuflow.runner import builds
-from ncuflow.static import cute, sass
+from ncuflow.static import cute
 from ncuflow.static.device import RESERVED_SHARED
 from ncuflow.static.facts import FILE, default_blocks
 from ncuflow.sweep import points as sweep
@@ -82,7 +84,7 @@ def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Job]:
     """
     os.environ[builds.ARCH_LIST] = arch
     if not shutil.which("nvcc"):  # FlashInfer looks for it there
-        os.environ.setdefault("CUDA_HOME", str(Path(tool("nvcc")).parent.parent))
+        os.environ.setdefault("CUDA_HOME", str(Path(toolkit.tool("nvcc")).parent.parent))
     try:
         importlib.import_module("flashinfer")
     except ImportError as error:
@@ -143,9 +145,11 @@ def build(job: Job, out: Path, deadline: float) -> dict[str, Any]:
             complaint = masked(next(complaints, "no output").strip())
             reason = re.sub(r"(/[^\s/:]+)*/(?=[^\s/])", "", complaint)
             return result | {"status": "error", "reason": reason}
-        usage = _tool("cuobjdump", "-res-usage", str(cubin))
+        usage = toolkit.said("cuobjdump", "-res-usage", str(cubin))
         write_text(out / "usage" / job.arch / f"{job.module}.{job.source}.txt", usage)
-        found = read(job.arch, usage, _tool("cuobjdump", "-sass", str(cubin)), "\n".join(said))
+        found = read(
+            job.arch, usage, toolkit.said("cuobjdump", "-sass", str(cubin)), "\n".join(said)
+        )
     return result | {"status": "built", "reason": None, "kernels": found}
 
 
@@ -161,17 +165,15 @@ def read(arch: str, usage: str, listing: str, compiled: str) -> dict[str, dict[s
         for name in names:
             shared = resources[name]["shared_bytes"]
             resources[name]["shared_bytes"] = max(0, shared - RESERVED_SHARED)
-    shown = subprocess.run(
-        ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
-    )
+    shown = toolkit.demangled(names)
     return {
         name: {
-            "name": demangled,
+            "name": shown[name],
             **resources[name],
             **spills.get(name, _unspilled(resources[name])),
             **code[name],
         }
-        for name, demangled in zip(names, shown.stdout.split("\n"), strict=False)
+        for name in names
     }
 
 
@@ -179,27 +181,6 @@ def _unspilled(resources: Mapping[str, int]) -> dict[str, int | None]:
     """Of a kernel whose compiler says nothing of spills: without a stack there are none, else that is unknown."""
     none = None if resources["stack_bytes"] else 0
     return {"spill_store_bytes": none, "spill_load_bytes": none, "barriers": None}
-
-
-def _tool(name: str, *arguments: str) -> str:
-    done = subprocess.run([tool(name), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CaptureError(f"{name}: {done.stderr.strip().splitlines()[-1]}")
-    return done.stdout
-
-
-def tool(name: str) -> str:
-    """A program of the CUDA toolkit: on the PATH, in $CUDA_HOME, or of the extra `static`.
-
-    Raises CaptureError with the remedy where it is nowhere.
-    """
-    folders = [os.environ.get("PATH", "")]
-    folders += [f"{home}/bin" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
-    folders += [f"{folder}/nvidia/cu13/bin" for folder in sys.path]
-    found = shutil.which(name, path=os.pathsep.join(folders))
-    if found is None:
-        raise CaptureError(f"{name}: not found; pip install 'ncuflow[static]' brings it")
-    return found
 
 
 def facts(arch: str, results: Sequence[Mapping[str, Any]], todo: Sequence[Job]) -> dict[str, Any]:
@@ -267,7 +248,7 @@ def _built(source: Mapping[str, Any] | None) -> bool:
 
 
 def _version(name: str) -> str | None:
-    found = re.search(r"V(\d+\.\d+\.\d+)", _tool(name, "--version"))
+    found = re.search(r"V(\d+\.\d+\.\d+)", toolkit.said(name, "--version"))
     return found[1] if found else None
 
 
@@ -308,7 +289,7 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         raise UsageError(f"--targets: the sweep has no points of {unknown[0]}")
     for name in TOOLS:
-        tool(name)
+        toolkit.tool(name)
     todo = jobs(args.arch, {name: blocks[name] for name in names})
     todo = [job for job in todo if re.search(args.only, f"{job.module}/{job.source}")]
     file = args.out / FILE

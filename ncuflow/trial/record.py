@@ -100,6 +100,34 @@ class PointTrial(Strict):
     """null where it was not timed"""
 
 
+class KernelCode(Strict):
+    """What a compiled kernel takes, as the disassembler has it."""
+
+    registers: int
+    """of a thread"""
+    shared_bytes: int
+    """static shared memory of a block, with what CUDA reserves of it"""
+    stack_bytes: int
+    """of a thread: for what spills, and for arrays that are indexed"""
+    local_instructions: int
+    """that load or store local memory, where spilled registers lie"""
+    instructions: int
+    """in the code, not how many run"""
+
+
+class KernelTrial(Strict):
+    """A kernel whose compiled code differs between the sides."""
+
+    name: str
+    """demangled, without its parameters"""
+    base: KernelCode | None
+    """null where the base has no such kernel"""
+    change: KernelCode | None
+    """null where the change has none"""
+    opcodes: dict[str, int]
+    """instructions of which the change has another number: how many more, or fewer below zero"""
+
+
 class ModuleTrial(Strict):
     """A JIT module of the points."""
 
@@ -109,6 +137,12 @@ class ModuleTrial(Strict):
     """whether the change reaches it; else it is a copy of the base's"""
     why: str | None = None
     """what of the change reaches it"""
+    same_kernels: int | None = None
+    """kernels whose compiled code is the same on both sides; null where it was not compared"""
+    kernels: list[KernelTrial] = []
+    """kernels whose compiled code differs"""
+    not_compared: str | None = None
+    """of a module that was compiled anew: why its code was not compared with the base's"""
 
 
 class CompileError(Strict):

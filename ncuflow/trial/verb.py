@@ -17,7 +17,7 @@ import argparse
 import getpass
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from ncuflow.runner.job import FATAL
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
 from ncuflow.target.contract import Target, known, load
-from ncuflow.trial import course
+from ncuflow.trial import code, course
 from ncuflow.trial.change import PACKAGE, read
 from ncuflow.trial.overlay import Overlay, lay
 from ncuflow.trial.reach import Module, Roots, reached, reuse
@@ -42,6 +42,7 @@ from ncuflow.trial.record import (
     Case,
     ChangeRecord,
     CompileError,
+    KernelTrial,
     ModuleTrial,
     PointTrial,
     Trial,
@@ -52,6 +53,14 @@ from ncuflow.trial.sides import LostError, Process, Side, SideError, started
 BUILD_S = 3600.0  # that all modules of a side may take
 START_S = 300.0  # to load torch and FlashInfer, and to generate sources
 LIMIT_S = 300.0  # of a point's check, or of one burst
+KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
+CODE = {
+    "registers": "registers",
+    "shared_bytes": "static shared memory",
+    "stack_bytes": "stack",
+    "local_instructions": "loads and stores of local memory",
+    "instructions": "instructions",
+}
 
 
 @dataclass
@@ -177,7 +186,18 @@ def _built(
             raise NotCompiledError(_relative(str(error), overlay)) from None
     if failed["failed"]:
         raise NotCompiledError(*_complaint(failed, overlay))
-    return [ModuleTrial(name=m.name, compiled=m.name in why, why=why.get(m.name)) for m in theirs]
+    return [_module(m, modules, why) for m in theirs]
+
+
+def _module(module: Module, base: Sequence[Module], anew: Mapping[str, str]) -> ModuleTrial:
+    """The record of a module of the change; of one that was compiled anew, its code beside the base's."""
+    trial = ModuleTrial(name=module.name, compiled=module.name in anew, why=anew.get(module.name))
+    theirs = next((m.library for m in base if m.name == module.name), None)
+    if trial.compiled and theirs is not None:
+        code.compare(trial, theirs, module.library)
+    elif trial.compiled:
+        trial.not_compared = "the base has no module of this name"
+    return trial
 
 
 def _own(overlay: Overlay) -> dict[str, str]:
@@ -258,7 +278,8 @@ def screen(trial: Trial) -> str:
     anew = [module for module in trial.modules if module.compiled]
     if trial.modules:
         lines.append(f"{len(anew)} of {with_unit(len(trial.modules), 'modules')} compiled anew")
-        lines += [f"  {module.name}: {module.why}" for module in anew]
+        lines += [f"  {module.name}: {module.why}{_alike(module)}" for module in anew]
+        lines += _code([kernel for module in anew for kernel in module.kernels])
     if cases := {case.id: case for point in trial.points for case in point.cases}:
         right = sum(case.status == "ok" for case in cases.values())
         lines.append(f"{right} of {with_unit(len(cases), 'inputs')} right")
@@ -273,6 +294,40 @@ def screen(trial: Trial) -> str:
     apart = [point for point in trial.points if point.timing is None and not point.cases]
     lines += [f"{point.point}: {point.outcome}: {point.reason}" for point in apart]
     return "\n".join(lines) + "\n"
+
+
+def _alike(module: ModuleTrial) -> str:
+    """How many of a module's kernels the change left as they were."""
+    if module.same_kernels is None:
+        return f" (code not compared: {module.not_compared})"
+    total = module.same_kernels + len(module.kernels)
+    return f"; the code of {len(module.kernels)} of {with_unit(total, 'kernels')} differs"
+
+
+def _code(kernels: Sequence[KernelTrial]) -> list[str]:
+    """What differs in compiled code, a line per kernel."""
+    lines = [f"  {kernel.name}: {', '.join(_differences(kernel))}" for kernel in kernels[:KERNELS]]
+    left = len(kernels) - KERNELS
+    return (
+        [*lines, f"  and {with_unit(left, 'kernels')} more (--json has them)"]
+        if left > 0
+        else lines
+    )
+
+
+def _differences(kernel: KernelTrial) -> Iterator[str]:
+    if kernel.base is None or kernel.change is None:
+        yield "new" if kernel.base is None else "gone"
+        return
+    for field, label in CODE.items():
+        was, now_is = getattr(kernel.base, field), getattr(kernel.change, field)
+        if was != now_is:
+            yield f"{label} {was} to {now_is}"
+    most = sorted(kernel.opcodes, key=lambda opcode: -abs(kernel.opcodes[opcode]))[:OPCODES]
+    yield (
+        " ".join(f"{kernel.opcodes[opcode]:+d} {opcode}" for opcode in most)
+        or "other operands or order"
+    )
 
 
 def _case(case: Case) -> list[str]:

@@ -24,7 +24,8 @@ from ncuflow.io import read_json, write_text
 from ncuflow.model import Kernel, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown.rendering import environment
-from ncuflow.static import cute, sass
+from ncuflow.parsers import sass
+from ncuflow.static import cute
 from ncuflow.static.facts import Facts
 from ncuflow.target.contract import load, ordered
 

@@ -9,6 +9,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 _FUNCTION = re.compile(r"^\s*Function\s*:?\s+([^\s:]+)\s*:?\s*$")
@@ -46,6 +47,19 @@ def kernels(listing: str) -> dict[str, dict[str, Any]]:
     of the innermost loop with the most tensor instructions, else loads; None in straight code.
     """
     return {name: _summary(code) for name, code in _functions(listing)}
+
+
+def digests(listing: str) -> dict[str, str]:
+    """Mangled name -> digest of its code, of `cuobjdump -sass`: instructions with their operands and encodings."""
+    found: dict[str, Any] = {}
+    current = None
+    for line in listing.splitlines():
+        function = _FUNCTION.match(line)
+        if function:
+            current = found.setdefault(function[1], sha256())
+        elif current is not None and line.lstrip().startswith("/*"):
+            current.update(" ".join(line.split()).encode())
+    return {name: code.hexdigest() for name, code in found.items()}
 
 
 def resources(usage: str) -> dict[str, dict[str, int]]:
