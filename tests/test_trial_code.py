@@ -9,7 +9,7 @@ import pytest
 
 from ncuflow.trial import code
 from ncuflow.trial.record import ChangeRecord, KernelCode, ModuleTrial, Trial
-from ncuflow.trial.verb import screen
+from ncuflow.trial.screen import screen
 
 HEAD = '\t\tFunction : {name}\n\t.headerflags\t@"EF_CUDA_SM90"\n'
 LINE = "        /*{at:04x}*/                   {text} ;   /* 0x{word:016x} */\n"

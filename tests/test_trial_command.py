@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from conftest import copy_project
 from ncuflow.cli import dispatch
 from ncuflow.io import SCRATCH, BadInput, CommandError, digest
 from ncuflow.trial import record
-from ncuflow.trial.record import EXIT, WORST, Trial
+from ncuflow.trial.record import EXIT, WORST, Trial, Trials
 
 FAKE = Path(__file__).parent / "fake_flashinfer"
 HEADER = "include/flashinfer/toy.cuh"
@@ -41,17 +41,19 @@ class Machine:
     def package(self) -> Path:
         return self.folder / "site/flashinfer"
 
-    def patch(self, old: str, new: str, name: str = HEADER) -> Path:
+    def patch(self, old: str, new: str, name: str = HEADER, file: str = "change.patch") -> Path:
         """A patch that replaces a text of a file, as FlashInfer's repository names it."""
         root = self.package / "data" if name == HEADER else self.package.parent
         text = (root / name).read_text()
         assert old in text
         lines = (t.splitlines(True) for t in (text, text.replace(old, new, 1)))
-        path = self.folder / "change.patch"
+        path = self.folder / file
         path.write_text("".join(difflib.unified_diff(*lines, f"a/{name}", f"b/{name}")))
         return path
 
-    def tried(self, change: Path, *words: str) -> tuple[int, str, dict[str, Any] | None]:
+    def tried(
+        self, change: Path | Sequence[Path], *words: str
+    ) -> tuple[int, str, dict[str, Any] | None]:
         """(exit status, output, record or None) of a trial; checks that it left the package as it was, and nothing else."""
         before, out = self.state(), self.folder / "out.json"
         out.unlink(missing_ok=True)
@@ -65,7 +67,8 @@ class Machine:
             "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
         env.pop("CUDA_VISIBLE_DEVICES", None)
-        command = [sys.executable, "-m", "ncuflow", "try", str(change), "--target", "twice"]
+        changes = [str(path) for path in ([change] if isinstance(change, Path) else change)]
+        command = [sys.executable, "-m", "ncuflow", "try", *changes, "--target", "twice"]
         done = subprocess.run(
             [*command, "--json", str(out), *words],
             cwd=self.folder,
@@ -190,6 +193,47 @@ def test_what_crashes_is_named(machine: Machine) -> None:
     status, said, found = machine.tried(machine.patch("return 2.0 * input", "__builtin_trap()"))
     assert status == 4 and found is not None and found["outcome"] == "lost", said
     assert "its process ended with signal" in found["points"][0]["reason"]
+
+
+def test_of_several_changes_the_fastest_comes_first_and_a_broken_one_costs_itself(
+    machine: Machine,
+) -> None:
+    new = {
+        "slow": "return 110.0",
+        "broken": "return missing",
+        "fast": "return 80.0",
+        "hangs": 'for (;;) asm volatile(""); return 1',
+        "nothing": "return 0.0",
+    }
+    patches = [
+        machine.patch("return 100.0", text, file=f"{name}.patch") for name, text in new.items()
+    ]
+    status, said, found = machine.tried(patches, "--limit", "3")
+    assert status == 0 and found is not None, said
+    trials = Trials.model_validate(found).trials
+    assert [(trial.change.name, trial.outcome) for trial in trials] == [
+        ("fast.patch", "faster"),
+        ("slow.patch", "slower"),
+        ("nothing.patch", "error"),
+        ("hangs.patch", "lost"),
+        ("broken.patch", "not compiled"),
+    ]
+    assert "nothing.patch at twice: error" in said
+    assert "a launch took 0 µs: it cannot have run" in said
+    rows = [line.split() for line in said[said.index("\nrank") :].splitlines()[2:5]]
+    assert [(row[0], row[1]) for row in rows] == [
+        ("1", "fast.patch"),
+        ("2", "slow.patch"),
+        ("–", "nothing.patch"),
+    ]
+
+
+def test_one_change_that_does_not_apply_ends_several_before_any_is_tried(machine: Machine) -> None:
+    good = machine.patch("return 100.0", "return 90.0", file="good.patch")
+    bad = machine.patch("return 100.0", "return 80.0", file="bad.patch")
+    bad.write_text(bad.read_text().replace("-  return 100.0", "-  return 101.0"))
+    status, said, found = machine.tried([good, bad])
+    assert status == 2 and found is None and "good.patch at twice" not in said
 
 
 @pytest.mark.parametrize(

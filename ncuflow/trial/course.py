@@ -170,10 +170,19 @@ def _round(sides: Sides, rounds: _Rounds, turned: bool) -> None:
     for name in [*there, *there[::-1]]:
         side = {"base": sides.base, "change": sides.change, "again": sides.again}[name]
         answer = _of(name, side, sides.limit_s, "burst")
-        found[name].append(median(answer["times"]))
+        found[name].append(_positive(name, median(answer["times"])))
         rounds.throttled += bool(answer["throttled"])
     for name, times in found.items():
         getattr(rounds, name).append(fmean(times))
+
+
+def _positive(name: str, time_us: float) -> float:
+    """A time. Raises SideError where a launch of the change took none, BaseError where one of the base did."""
+    if time_us > 0:
+        return time_us
+    if name == "change":
+        raise SideError(f"a launch took {time_us:g} µs: it cannot have run")
+    raise BaseError(f"the base: a launch took {time_us:g} µs")
 
 
 def _of(name: str, side: Side, limit_s: float, do: str, **words: object) -> Answer:

@@ -198,3 +198,12 @@ class Trial(Strict):
     """JIT modules of the points"""
     points: list[PointTrial] = []
     """each point of the trial"""
+
+
+class Trials(Strict):
+    """Several changes, tried one after the other."""
+
+    schema_version: Literal[1] = 1
+    """of this record"""
+    trials: list[Trial]
+    """the first in rank first; a change that is not there ended the command"""

@@ -1,11 +1,12 @@
 """A change of FlashInfer: is it still right? Is it faster, where, and by how much?
 
-    ncuflow try CHANGE --target TARGET [--points points.json | --blocks JSON] [--effect 2%] [--json out.json]
+    ncuflow try CHANGE… --target TARGET [--points points.json | --blocks JSON] [--effect 2%] [--json out.json]
 
 CHANGE is a unified patch against FlashInfer, or a folder that is laid over it. It is made in a copy: the installed
 package stays as it is. Modules that it reaches are compiled anew, by the flags of the base. Each point is held against
 its float32 reference, also at inputs where kernels go wrong; then base and change are timed in turns, until it is
 known whether the change matters. A change is code, and runs as the user who tries it.
+Several changes are tried one after the other, and ranked; the exit status is that of the first in rank.
 
 exit  0 faster or the same    1 it does not compile, or nothing could be run    2 bad input    3 slower somewhere
       4 wrong somewhere, in error, or it did not end    5 nothing is slower, and some are not decided
@@ -17,13 +18,13 @@ import argparse
 import getpass
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncuflow.format import aligned, micro, with_unit
+from ncuflow.format import with_unit
 from ncuflow.gpu import nvml, turns
 from ncuflow.io import CommandError, UsageError, clean, emit, scratch, write_json
 from ncuflow.origin import flashinfer_version, now, package_folder
@@ -33,34 +34,25 @@ from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
 from ncuflow.target.contract import Target, known, load
 from ncuflow.trial import code, course
-from ncuflow.trial.change import PACKAGE, read
+from ncuflow.trial.change import PACKAGE, Change, read
 from ncuflow.trial.overlay import Overlay, lay
 from ncuflow.trial.reach import Module, Roots, reached, reuse
 from ncuflow.trial.record import (
     EXIT,
     WORST,
-    Case,
     ChangeRecord,
     CompileError,
-    KernelTrial,
     ModuleTrial,
-    PointTrial,
     Trial,
+    Trials,
 )
+from ncuflow.trial.screen import ranked, ranking, screen
 from ncuflow.trial.sequential import ALPHA
 from ncuflow.trial.sides import LostError, Process, Side, SideError, started
 
 BUILD_S = 3600.0  # that all modules of a side may take
 START_S = 300.0  # to load torch and FlashInfer, and to generate sources
 LIMIT_S = 300.0  # of a point's check, or of one burst
-KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
-CODE = {
-    "registers": "registers",
-    "shared_bytes": "static shared memory",
-    "stack_bytes": "stack",
-    "local_instructions": "loads and stores of local memory",
-    "instructions": "instructions",
-}
 
 
 @dataclass
@@ -73,7 +65,13 @@ class NotCompiledError(Exception):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("change", type=Path, metavar="CHANGE", help="unified patch, or folder of changed files")
+    add(
+        "change",
+        type=Path,
+        nargs="+",
+        metavar="CHANGE",
+        help="unified patch, or folder of changed files",
+    )
     add("--target", required=True, help=f"kernel target: {', '.join(known())}")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--points", type=Path, help="points.json (default: the target's own point)")
@@ -81,7 +79,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--effect", type=effect, default=0.02, help="change of the time that matters (default: 2%%)"
     )
-    add("--json", type=Path, metavar="OUT", help="write the record of the trial as well")
+    add(
+        "--json", type=Path, metavar="OUT", help="write the record of the trial, or trials, as well"
+    )
     add(
         "--limit",
         type=float,
@@ -109,39 +109,68 @@ def run(args: argparse.Namespace) -> int:
     installed = package_folder(PACKAGE)
     if installed is None:
         raise CommandError("flashinfer is not installed", FATAL)
-    change = read(args.change, installed)
+    changes = [read(path, installed) for path in args.change]
     nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
-    trial = Trial(
+    trials: list[Trial] = []
+    with ExitStack() as stack:
+        # All are laid first: one that does not apply is told before another is compiled.
+        laid = [lay(change, installed, stack.enter_context(scratch())) for change in changes]
+        for path, change, overlay in zip(args.change, changes, laid, strict=True):
+            trial = _begun(clean(path.name), change, overlay, target.name, args.effect)
+            _tried(trial, target, planned, installed, overlay, args)
+            trials.append(trial)
+            if args.json is not None:
+                write_json(args.json, _record(trials, len(changes)))
+            emit(screen(trial), None)
+    if len(trials) > 1:
+        emit(ranking(trials), None)
+    return EXIT[ranked(trials)[0][1].outcome]
+
+
+def _record(trials: list[Trial], changes: int) -> dict[str, Any]:
+    """Of one change its trial, of several all that have ended, the first in rank first."""
+    if changes == 1:
+        return trials[0].model_dump()
+    return Trials(trials=[trial for _, trial in ranked(trials)]).model_dump()
+
+
+def _begun(name: str, change: Change, overlay: Overlay, target: str, effect: float) -> Trial:
+    """The record of a trial before it, after a word of warning."""
+    _tell(f"{name} is code, and runs as the user {getpass.getuser()}")
+    for other in change.elsewhere:
+        _tell(f"left out, for it is no file of the installed package: {other}")
+    return Trial(
         change=ChangeRecord(
-            name=clean(args.change.name),
-            files=[clean(str(file)) for file in change.files],
+            name=name,
+            files=sorted(clean(str(file)) for file in overlay.files),
             elsewhere=list(change.elsewhere),
         ),
-        target=target.name,
-        effect=args.effect,
+        target=target,
+        effect=effect,
         alpha=ALPHA,
         date=now(),
         flashinfer=flashinfer_version(),
         outcome="unchecked",
     )
-    _tell(f"{trial.change.name} is code, and runs as the user {getpass.getuser()}")
-    for name in change.elsewhere:
-        _tell(f"left out, for it is no file of the installed package: {name}")
-    with scratch() as folder:
-        overlay = lay(change, installed, folder)
-        trial.change.files = sorted(clean(str(file)) for file in overlay.files)
-        try:
-            trial.modules = _built(target, planned, installed, overlay, args.jobs)
-            _measured(trial, target, planned, overlay, args.limit)
-        except NotCompiledError as error:
-            trial.outcome, trial.reason = "not compiled", error.reason
-            trial.compile_error = error.complaint
-        except course.BaseError as error:
-            raise CommandError(clean(str(error)), FATAL) from None
-    if args.json is not None:
-        write_json(args.json, trial.model_dump())
-    emit(screen(trial), None)
-    return EXIT[trial.outcome]
+
+
+def _tried(
+    trial: Trial,
+    target: Target,
+    planned: Sequence[Planned],
+    installed: Path,
+    overlay: Overlay,
+    args: argparse.Namespace,
+) -> None:
+    """Compile, check and time a change. Raises CommandError where the base fails."""
+    try:
+        trial.modules = _built(target, planned, installed, overlay, args.jobs)
+        _measured(trial, target, planned, overlay, args.limit)
+    except NotCompiledError as error:
+        trial.outcome, trial.reason = "not compiled", error.reason
+        trial.compile_error = error.complaint
+    except course.BaseError as error:
+        raise CommandError(clean(str(error)), FATAL) from None
 
 
 def _points(args: argparse.Namespace) -> tuple[Target, list[Planned]]:
@@ -268,95 +297,6 @@ def _measured(
         course.timed(sides, planned, trial.points, trial.effect, _tell)
     found_here = {point.outcome for point in trial.points}
     trial.outcome = next(outcome for outcome in WORST if outcome in found_here)
-
-
-def screen(trial: Trial) -> str:
-    """What a trial says, on one screen."""
-    lines = [f"{trial.change.name} at {trial.target}: {trial.outcome}"]
-    if trial.reason:
-        lines.append(f"  {trial.reason}")
-    anew = [module for module in trial.modules if module.compiled]
-    if trial.modules:
-        lines.append(f"{len(anew)} of {with_unit(len(trial.modules), 'modules')} compiled anew")
-        lines += [f"  {module.name}: {module.why}{_alike(module)}" for module in anew]
-        lines += _code([kernel for module in anew for kernel in module.kernels])
-    if cases := {case.id: case for point in trial.points for case in point.cases}:
-        right = sum(case.status == "ok" for case in cases.values())
-        lines.append(f"{right} of {with_unit(len(cases), 'inputs')} right")
-        lines += [f"  {told}" for case in cases.values() for told in _case(case)]
-    if timed := [point for point in trial.points if point.timing is not None]:
-        head = ("point", "base", "change", "difference", "base against itself", "rounds", "")
-        lines += [
-            "",
-            aligned(head, [_row(point) for point in timed]).rstrip(),
-            f"{100 * (1 - trial.alpha):g} % sure of all points together; what matters is {100 * trial.effect:g} %",
-        ]
-    apart = [point for point in trial.points if point.timing is None and not point.cases]
-    lines += [f"{point.point}: {point.outcome}: {point.reason}" for point in apart]
-    return "\n".join(lines) + "\n"
-
-
-def _alike(module: ModuleTrial) -> str:
-    """How many of a module's kernels the change left as they were."""
-    if module.same_kernels is None:
-        return f" (code not compared: {module.not_compared})"
-    total = module.same_kernels + len(module.kernels)
-    return f"; the code of {len(module.kernels)} of {with_unit(total, 'kernels')} differs"
-
-
-def _code(kernels: Sequence[KernelTrial]) -> list[str]:
-    """What differs in compiled code, a line per kernel."""
-    lines = [f"  {kernel.name}: {', '.join(_differences(kernel))}" for kernel in kernels[:KERNELS]]
-    left = len(kernels) - KERNELS
-    return (
-        [*lines, f"  and {with_unit(left, 'kernels')} more (--json has them)"]
-        if left > 0
-        else lines
-    )
-
-
-def _differences(kernel: KernelTrial) -> Iterator[str]:
-    if kernel.base is None or kernel.change is None:
-        yield "new" if kernel.base is None else "gone"
-        return
-    for field, label in CODE.items():
-        was, now_is = getattr(kernel.base, field), getattr(kernel.change, field)
-        if was != now_is:
-            yield f"{label} {was} to {now_is}"
-    most = sorted(kernel.opcodes, key=lambda opcode: -abs(kernel.opcodes[opcode]))[:OPCODES]
-    yield (
-        " ".join(f"{kernel.opcodes[opcode]:+d} {opcode}" for opcode in most)
-        or "other operands or order"
-    )
-
-
-def _case(case: Case) -> list[str]:
-    """A case that is not right, and its worst element."""
-    if case.status == "ok":
-        return []
-    lines = [f"{case.id}: {case.status}: {case.reason}"]
-    if case.worst is not None:
-        got = "not finite" if case.worst.got is None else f"{case.worst.got:.6g}"
-        place = f"output {case.worst.output} at {case.worst.index}"
-        lines.append(
-            f"  worst element: {place}: {got}, expected {case.worst.expected:.6g} (seed {case.seed})"
-        )
-    return lines
-
-
-def _row(point: PointTrial) -> list[str]:
-    timing = point.timing
-    assert timing is not None
-    late = f", {timing.throttled} bursts throttled" if timing.throttled else ""
-    return [
-        point.point,
-        micro(timing.base_us),
-        micro(timing.change_us),
-        course.spelled(timing.change),
-        course.spelled(timing.noise),
-        str(timing.rounds),
-        point.outcome + late,
-    ]
 
 
 def _tell(line: str) -> None:

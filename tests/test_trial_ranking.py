@@ -1,0 +1,65 @@
+"""Several changes in order of their times."""
+
+from __future__ import annotations
+
+from ncuflow.trial.record import ChangeRecord, Outcome, PointTrial, Relative, Timing, Trial
+from ncuflow.trial.screen import ranked, ranking
+
+NOISE = Relative(estimate=0.0, low=-0.01, high=0.01)
+
+
+def trial(name: str, outcome: Outcome, *changes: float, half: float = 0.01) -> Trial:
+    """A change with these differences at its points, each known to ± half."""
+    points = [
+        PointTrial(
+            point=f"p{number}",
+            outcome=outcome,
+            timing=Timing(
+                base_us=10.0,
+                change_us=10.0 * (1 + change),
+                change=Relative(estimate=change, low=change - half, high=change + half),
+                noise=NOISE,
+                rounds=6,
+                throttled=0,
+            ),
+        )
+        for number, change in enumerate(changes)
+    ]
+    return Trial(
+        change=ChangeRecord(name=name, files=[], elsewhere=[]),
+        target="decode",
+        effect=0.02,
+        alpha=0.05,
+        date="2026-01-01T00:00:00Z",
+        flashinfer=None,
+        outcome=outcome,
+        points=points,
+    )
+
+
+def ranks(*trials: Trial) -> list[tuple[int | None, str]]:
+    return [(rank, found.change.name) for rank, found in ranked(trials)]
+
+
+def test_what_intervals_do_not_tell_apart_shares_a_rank() -> None:
+    near = trial("near", "faster", -0.101), trial("also", "faster", -0.1)
+    assert ranks(trial("far", "same", 0.0), *near) == [(1, "near"), (1, "also"), (3, "far")]
+
+
+def test_one_point_that_tells_them_apart_is_enough() -> None:
+    both = trial("even", "same", 0.0, 0.0), trial("mixed", "slower", -0.1, 0.1)
+    assert [rank for rank, _ in ranked(both)] == [1, 2]
+
+
+def test_a_chain_of_overlaps_is_not_one_rank() -> None:
+    chain = [trial(str(n), "same", 0.015 * n) for n in range(3)]
+    assert ranks(*chain) == [(1, "0"), (1, "1"), (3, "2")]
+
+
+def test_what_was_not_timed_at_every_point_has_no_rank() -> None:
+    half_timed = trial("half", "lost", -0.5, -0.5)
+    half_timed.points[1].timing = None
+    found = ranks(trial("wrong", "wrong"), half_timed, trial("right", "same", 0.0, 0.0))
+    assert found == [(1, "right"), (None, "wrong"), (None, "half")]
+    rows = ranking([trial("wrong", "wrong"), trial("right", "same", 0.0)]).splitlines()
+    assert rows[-2].split() == ["–", "wrong", "–", "wrong"]
