@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import reports
 from benchmarks.machine import Cost, description, measure
+from ncuflow.evidence import location
 
 ROOT = Path(__file__).parents[1]
 OURS = """
@@ -77,7 +78,7 @@ def summary(costs: list[Cost]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    default = ROOT / "recordings/h200-flashinfer-0.7.2/rmsnorm"
+    default = ROOT / location.default() / "rmsnorm"
     parser.add_argument(
         "--report", type=Path, default=next(default.glob("b*/sweep.ncu-rep*"), None)
     )

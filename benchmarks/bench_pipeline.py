@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import synthetic
 from benchmarks.machine import description, measure
+from ncuflow.evidence import location
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("Snakefile", "workflows", "config", "profiles", "ncuflow", "parsers", "targets", "templates", "claims")  # fmt: skip
@@ -102,7 +103,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--recording", type=Path, default=ROOT / "recordings/h200-flashinfer-0.7.2")
+    parser.add_argument("--recording", type=Path, default=ROOT / location.default())
     parser.add_argument("--folds", type=numbers, default=FOLDS)
     parser.add_argument("--sizes", type=numbers, default=SIZES)
     parser.add_argument("--jobs", type=numbers, default=(1, 2), help="-j values, in this one run")

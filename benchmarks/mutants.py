@@ -28,7 +28,7 @@ from ncuflow.io import BadInput, opened
 from ncuflow.parsers import tables
 
 ROOT = Path(__file__).parents[1]
-BATCH = next((ROOT / "recordings/h200-flashinfer-0.7.2/merge_state").glob("b*"))
+BATCH = next((ROOT / "recordings/h200/0.7.2/default/merge_state").glob("b*"))
 REPORT = "sweep.ncu-rep"
 KEYS = {
     "kernels": (), "metrics": ("key",), "stalls": ("reason",), "breakdown": ("parent", "counter"), "rules": ("rule",),

@@ -1,6 +1,6 @@
 """A recording multiplied: as many points as wanted, every one of them marked as synthetic.
 
-    python benchmarks/synthetic.py --recording recordings/h200-flashinfer-0.7.2 --points 1000 --out /tmp/syn1000
+    python benchmarks/synthetic.py --recording recordings/h200/0.7.2/default --points 1000 --out /tmp/syn1000
 
 A copy of a batch holds the real report, trace and times under other names: the point
 ``decode/B32_L2048_H32_K32_cc`` becomes ``decode/B32_L2048_H32_K32_cc~syn7`` in the plan, in the
@@ -27,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import reports
+from ncuflow.evidence import location
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.io import opened
 from ncuflow.model import SHARED
@@ -158,7 +159,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--recording", type=Path, default=Path("recordings/h200-flashinfer-0.7.2"))
+    parser.add_argument("--recording", type=Path, default=location.default())
     parser.add_argument("--points", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder that does not exist yet")
     args = parser.parse_args()

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ncuflow.evidence import location
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number
 from ncuflow.io import clean, write_text
@@ -29,7 +30,7 @@ from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.trial import record as trial_record
 
 FOLDER = Path("docs")
-APIS = Path("recordings/apis-flashinfer-0.7.2")
+APIS = "recordings/*/*/apis"
 MOST_REASON = 160  # characters
 _PART = re.compile(r"(<!-- ncuflow docs: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
@@ -93,7 +94,11 @@ def columns() -> str:
 
 def apis() -> str:
     """The APIs with a trace template, measured on the recorded GPU or with the reason why not."""
-    found = [point for path in sorted(APIS.rglob("timing.jsonl.xz")) for point in timing.read(path)]
+    found = [
+        point
+        for path in sorted(location.matching(APIS)[-1].rglob("timing.jsonl.xz"))
+        for point in timing.read(path)
+    ]
     measured, others = [], defaultdict(list)
     for point in sorted(found, key=lambda point: str(point["point"])):
         api = f"`{json.loads(point['params'])['api']}`"

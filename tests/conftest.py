@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING
 
 import gpu_modules
 import pytest
-import yaml
 
+from ncuflow.evidence import location
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.findings import results as findings
 from ncuflow.findings import stored
@@ -33,7 +33,7 @@ COPIED = (
     "recordings",
 )  # fmt: skip
 # The recording that the pages show unless a setting names another.
-DEFAULT = ROOT / yaml.safe_load((ROOT / "config/config.yaml").read_text())["recording"]
+DEFAULT = ROOT / location.default()
 SECRET = "hunter2-planted-secret"
 Recorded = Callable[[str, str], Results]
 MODULES = pytest.StashKey[gpu_modules.Modules]()
@@ -154,16 +154,17 @@ def recorded(shared: Path) -> Recorded:
 
     def results(recording: str, target: str) -> Results:
         evidence = ROOT / "recordings" / recording
+        name = location.name(evidence)
 
         def fill(folder: Path) -> None:
             batches = read_json(evidence / "manifest.json")["targets"][target]
             reports = [evidence / target / name for name in sorted(batches)]
             tables.write(tables.collect(evidence, reports), folder)
-            made = findings.results(target, folder, evidence, recording)
+            made = findings.results(target, folder, evidence, name)
             write_json(folder / f"{target}_results.json", made)
 
         return stored.results(
-            filled_once(shared / f"{recording}-{target}", fill) / f"{target}_results.json"
+            filled_once(shared / f"{name}-{target}", fill) / f"{target}_results.json"
         )
 
     return results
@@ -198,7 +199,7 @@ def project(tmp_path: Path) -> Pipeline:
 @pytest.fixture
 def two_sides(project: Pipeline) -> Pipeline:
     """The project with recordings/one and recordings/two: one target of the shipped recording."""
-    source = ROOT / "recordings/h200-flashinfer-0.7.2"
+    source = ROOT / "recordings/h200/0.7.2/default"
     if not (source / "merge_state").exists():
         pytest.skip("the shipped recording has no merge_state")
     (project.folder / "recordings").unlink()

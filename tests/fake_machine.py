@@ -275,7 +275,7 @@ class Machine:
 
 def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
     """The fake machine in `folder`: a sweep of `points` points, batches of about `batch_size`."""
-    recorded = next((ROOT / "recordings/h200-flashinfer-0.7.2").glob("*/b*/sweep.ncu-rep.xz"))
+    recorded = next((ROOT / "recordings/h200/0.7.2/default").glob("*/b*/sweep.ncu-rep.xz"))
     project: Pipeline = copy_project(folder, [name for name in _parts() if name != "recordings"])
     (project.folder / "targets/toy.py").write_text(TARGET.lstrip())
     (project.folder / "targets/plans.py").write_text(PLANS.lstrip())
@@ -285,7 +285,7 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
         device.write(DRIVER)
     with (project.folder / "ncuflow/capture/torch_check.py").open("a") as question:
         question.write(ASK)
-    ceilings = json.loads((ROOT / "recordings/h200-flashinfer-0.7.2/ceilings.json").read_text())
+    ceilings = json.loads((ROOT / "recordings/h200/0.7.2/default/ceilings.json").read_text())
     with (project.folder / "ncuflow/runner/ceilings.py").open("a") as measuring:
         measuring.write(f"\n\ndef measure(device):\n    return {ceilings!r}\n")
     plan = project.folder / "plan"

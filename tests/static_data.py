@@ -15,7 +15,7 @@ from ncuflow.parsers import ncu, reader
 from ncuflow.target.contract import load
 from ncuflow.target.launch import Params
 
-H200 = {"h200-flashinfer-0.7.2": (0, 7)}  # recording -> FlashInfer
+H200 = {"h200/0.7.2/default": (0, 7)}  # recording -> FlashInfer
 LIMITS = {
     "registers": "registers",
     "shared memory": "shared_mem",

@@ -24,7 +24,7 @@ def of_recording(folder: Path) -> Digests:
     """ "recording/target" -> table -> digest of its rows."""
     targets = json.loads((folder / "manifest.json").read_text())["targets"]
     return {
-        f"{folder.name}/{target}": _of_target(
+        f"{folder.relative_to(ROOT / 'recordings')}/{target}": _of_target(
             folder, [folder / target / name for name in sorted(batches)]
         )
         for target, batches in targets.items()
@@ -42,7 +42,7 @@ def _digest(rows: list[dict[str, object]]) -> str:
 
 
 def recordings() -> list[Path]:
-    return sorted(path.parent for path in (ROOT / "recordings").glob("*/manifest.json"))
+    return sorted(path.parent for path in (ROOT / "recordings").glob("*/*/*/manifest.json"))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 
 from ncuflow.parsers import breakdown, ncu
 
-RECORDED = sorted((Path(__file__).parents[1] / "recordings").glob("*/*/*/sweep.ncu-rep.xz"))
+RECORDED = sorted((Path(__file__).parents[1] / "recordings").rglob("sweep.ncu-rep.xz"))
 PCT = ".avg.pct_of_peak_sustained_elapsed"
 
 
@@ -61,7 +61,7 @@ def test_a_counter_without_a_value_is_no_part():
     assert [part["unit"] for part in found] == ["issue"]
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda p: "-".join(p.parts[-4:-2]))
+@pytest.mark.parametrize("path", RECORDED, ids=lambda p: "-".join(p.parts[-6:-2]))
 def test_the_largest_part_is_the_throughput(path):
     report = ncu.read(path, with_lines=False)
     whole = {
@@ -74,7 +74,7 @@ def test_the_largest_part_is_the_throughput(path):
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in RECORDED if p.parts[-3] == "decode"], ids=lambda p: p.parts[-4]
+    "path", [p for p in RECORDED if p.parts[-3] == "decode"], ids=lambda p: "-".join(p.parts[-6:-3])
 )
 def test_what_a_decode_reads_once_passes_each_level_once_and_cp_async_counts_in_l1(path):
     report = ncu.read(path, with_lines=False)

@@ -22,7 +22,7 @@ from ncuflow.process import CaptureError
 
 POINTS = ["rope/T512", "rope/T4096"]
 TOKEN = "hf_planted_token_value"
-RECORDED = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
+RECORDED = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 SCHEMA = """
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, globalTid INTEGER, textId INTEGER);

@@ -64,6 +64,23 @@ def test_a_recording_holds_the_evidence_and_a_manifest(evidence: Path, tmp_path:
     assert target.stat().st_mode & 0o777 == target.parent.stat().st_mode & 0o777
 
 
+def test_a_recording_lies_and_is_called_by_its_gpu_and_version_unless_told(
+    evidence: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert dispatch(["record", str(evidence)]) == 0
+    manifest = json.loads((tmp_path / "recordings/h200/0.7.2/default/manifest.json").read_text())
+    assert manifest["name"] == "h200-0.7.2-default"
+    (evidence / "environment.json").write_text('{"provenance": {"gpu": "NVIDIA H200"}}')
+    with pytest.raises(SystemExit, match="2"):
+        dispatch(["record", str(evidence)])
+    said = "captures: no GPU or no FlashInfer in environment.json: give RECORDING_DIR"
+    assert said in capsys.readouterr().err
+
+
 def test_a_folder_of_something_else_is_refused(evidence: Path, tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     evidence.rename(outputs)
@@ -263,7 +280,7 @@ def test_captures_of_several_versions_and_of_a_slice_of_the_gpu_are_of_one_machi
 def test_a_shipped_recording_whose_manifest_names_another_gpu_is_not_verified(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shipped = Path(__file__).parents[1] / "recordings/gdn-flashinfer-0.6.14"
+    shipped = Path(__file__).parents[1] / "recordings/h200/0.6.14/gdn"
     folder = shutil.copytree(shipped, tmp_path / "r")
     renamed(folder, ["manifest.json"], *GPU)
     assert ended(lambda: dispatch(["record", "--verify", str(folder)])) == 2

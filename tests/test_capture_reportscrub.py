@@ -16,7 +16,7 @@ from ncuflow.io import dump_json, read_json, write_json
 from ncuflow.parsers import listing
 from ncuflow.process import CaptureError
 
-RECORDED = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
+RECORDED = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 PRIVATE = (b"alice-laptop", b"192.0.2.7", b"fe80::1%eth0", b"/home/alice", b"--secret-option")
 
 

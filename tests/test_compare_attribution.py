@@ -16,7 +16,7 @@ from ncuflow.compare.records import Fact, Part
 from ncuflow.compare.reports import _kernels
 from ncuflow.compare.traces import Copies, Traced, of_timeline
 
-RECORDING = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
+RECORDING = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 REPORTS = sorted(RECORDING.glob("*/b*/sweep.ncu-rep.xz"))
 
 

@@ -24,17 +24,17 @@ from ncuflow.pages.compare.page import render
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "recordings"
-BASE, AGAIN, PLANTED = "flashinfer-0.6.18", "flashinfer-0.6.18-again", "planted-slow-downs"
+BASE, AGAIN, PLANTED = "h200/0.6.18/baseline", "h200/0.6.18/again", "h200/0.6.18/planted-slow-downs"
 # What was planted there, all in one capture: fa2 built to take tiles of 64 query rows, copies after the long norm
 # kernels, a host that waits in one norm call. docs/compare.md says how.
-H100, H200 = "h100-flashinfer-0.7.2", "h200-flashinfer-0.7.2"
+H100, H200 = "h100/0.7.2/default", "h200/0.7.2/default"
 TILE, COPY, DELAY = "prefill/*", "rmsnorm/*_R16384_*", "rmsnorm/rmsnorm_R128_*"
 Compared = Callable[[str, str], dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
-    """``compared("flashinfer-0.6.18", "planted-slow-downs")``: the document, from the evidence on."""
+    """``compared("h200/0.6.18/baseline", "h200/0.6.18/planted-slow-downs")``: the document, from the evidence on."""
     folder = tmp_path_factory.mktemp("sides")
     done: dict[str, Path] = {}
 
@@ -114,7 +114,10 @@ def test_an_injected_host_delay_is_shown_and_not_judged(compared: Compared) -> N
 
 def test_no_host_time_of_two_recordings_is_judged(compared: Compared) -> None:
     """plan() of one version takes 76 to 264 µs by recording: "faster" and "slower" of it are the host's."""
-    for sides in (("v0.6.18", "v0.7.2"), ("gdn-flashinfer-0.6.14", "gdn-flashinfer-0.7.2")):
+    for sides in (
+        ("h200/0.6.18/versions", "h200/0.7.2/versions"),
+        ("h200/0.6.14/gdn", "h200/0.7.2/gdn"),
+    ):
         for point in compared(*sides)["points"]:
             judged = {m for m, row in point["metrics"].items() if row["verdict"] != "not judged"}
             assert judged <= {"cold_us"}
@@ -126,7 +129,7 @@ V_STRIDES = "prefill/paged_S4096_*"
 
 def test_the_clock_that_ncu_ran_at_is_no_cause_of_a_timed_change(compared: Compared) -> None:
     """ncu's clock fell from 1.92 to 1.77 GHz, the timing run's rose from 1.935 to 1.937."""
-    for point in points(compared("v0.6.14", "v0.6.18"), V_STRIDES):
+    for point in points(compared("h200/0.6.14/versions", "h200/0.6.18/versions"), V_STRIDES):
         (cause,) = [c for c in point["causes"] if c["kind"] == "execution"]
         assert point["verdict"] == "slower" and 0.7 < cause["share_of_delta"] < 1.1
         for part in cause["parts"]:
@@ -139,7 +142,12 @@ def test_the_clock_that_ncu_ran_at_is_no_cause_of_a_timed_change(compared: Compa
         assert grown == ["instructions", "short_scoreboard"]
 
 
-EVIDENCE = [("v0.6.14", "v0.6.18"), ("v0.6.18", "v0.7.2"), (BASE, PLANTED), (H100, H200)]
+EVIDENCE = [
+    ("h200/0.6.14/versions", "h200/0.6.18/versions"),
+    ("h200/0.6.18/versions", "h200/0.7.2/versions"),
+    (BASE, PLANTED),
+    (H100, H200),
+]
 
 
 @pytest.mark.parametrize("sides", EVIDENCE, ids=lambda sides: "-".join(sides))
@@ -165,20 +173,25 @@ def in_a_row(compared: Compared, folder: Path, *sides: str) -> list[Comparison]:
 def test_a_slow_version_is_joined_with_the_one_that_took_it_back(
     compared: Compared, tmp_path: Path
 ) -> None:
-    found = in_a_row(compared, tmp_path, "v0.6.14", "v0.6.18", "v0.7.2")
+    found = in_a_row(
+        compared, tmp_path, "h200/0.6.14/versions", "h200/0.6.18/versions", "h200/0.7.2/versions"
+    )
     (shift,) = lineage.shifts(found)
     assert (shift.target, shift.step, shift.back, len(shift.points)) == ("prefill", 0, 1, 2)
     text = render(found, [None, None])
     (told,) = [line for line in text.splitlines() if line.startswith("- **prefill**")]
-    assert "step 1 (v0.6.14 → v0.6.18): 2 points, +5.6 to +6.2 %" in told
-    assert "instructions +6.2 %" in told and "Step 2 (v0.6.18 → v0.7.2) took it back" in told
+    assert "step 1 (h200-0.6.14-versions → h200-0.6.18-versions): 2 points, +5.6 to +6.2 %" in told
+    assert (
+        "instructions +6.2 %" in told
+        and "Step 2 (h200-0.6.18-versions → h200-0.7.2-versions) took it back" in told
+    )
     assert "SAME_KV_STRIDES absent" in told and "SAME_KV_STRIDES true" in told
 
 
 def test_the_version_whose_auto_was_fa3_is_joined_with_the_one_that_left_it(
     compared: Compared, tmp_path: Path
 ) -> None:
-    sides = ("decode-flashinfer-0.5.3", "decode-flashinfer-0.6.1", "decode-flashinfer-0.7.2")
+    sides = ("h200/0.5.3/decode", "h200/0.6.1/decode", "h200/0.7.2/decode")
     found = in_a_row(compared, tmp_path, *sides)
     back = {name: shift.back for shift in lineage.shifts(found) for name in shift.points}
     assert {name: step == 1 for name, step in back.items()} == {

@@ -19,7 +19,7 @@ from ncuflow.io import BadInput
 from ncuflow.parsers import ncu
 
 ROOT = Path(__file__).parents[1]
-REPORTS = sorted((ROOT / "recordings/h200-flashinfer-0.7.2").glob("decode/b*/sweep.ncu-rep.xz"))
+REPORTS = sorted((ROOT / "recordings/h200/0.7.2/default").glob("decode/b*/sweep.ncu-rep.xz"))
 
 
 def launch(name: str, nvtx: str | None = None, grid: str = "1,1,1", ns: float = 1e4) -> dict:

@@ -601,7 +601,7 @@ def measured(recorded, tmp_path_factory):
     results = tmp_path_factory.mktemp("measured")
 
     def rendered(target):
-        write(results, f"{target}_results", recorded("h200-flashinfer-0.7.2", target))
+        write(results, f"{target}_results", recorded("h200/0.7.2/default", target))
         return render("target", Findings(results, DEFAULT, names=[target]), target)
 
     return rendered
@@ -667,7 +667,7 @@ def test_times_by_size_are_those_of_one_line_each(evidence):
 
 def test_a_guide_without_a_kernel_to_choose_has_no_empty_table(recorded, tmp_path):
     results = tmp_path / "results"
-    write(results, "apis_results", recorded("apis-flashinfer-0.7.2", "apis"))
+    write(results, "apis_results", recorded("h200/0.7.2/apis", "apis"))
     write(results, "environment_info", {"provenance": PROVENANCE, "findings": [], "ceilings": {}})
     text = render(GUIDE, Findings(results, tmp_path))
     section = text.split("### Kernel Selection Guide")[1].split("\n### ")[0]
@@ -676,7 +676,7 @@ def test_a_guide_without_a_kernel_to_choose_has_no_empty_table(recorded, tmp_pat
 
 def test_the_conclusion_counts_the_points_that_no_counter_tells_of(recorded, tmp_path):
     results = tmp_path / "results"
-    write(results, "gdn_prefill_results", recorded("gdn-flashinfer-0.6.12", "gdn_prefill"))
+    write(results, "gdn_prefill_results", recorded("h200/0.6.12/gdn", "gdn_prefill"))
     write(results, "environment_info", {"provenance": PROVENANCE, "findings": [], "ceilings": {}})
     text = render("final-report", Findings(results, tmp_path))
     limits = "0 run at the peak of a hardware unit, 0 near one and 1 mostly wait"
@@ -685,7 +685,7 @@ def test_the_conclusion_counts_the_points_that_no_counter_tells_of(recorded, tmp
 
 def test_selection_rows_price_what_was_measured_and_announce_nothing(recorded, tmp_path):
     results = tmp_path / "results"
-    name = "h200-kernels-flashinfer-0.7.2"
+    name = "h200/0.7.2/kernels"
     targets = ("activation", "cascade", "gemm", "kv_append", "mla_decode", "pod", "sampling", "decode")  # fmt: skip
     for target in targets:
         write(results, f"{target}_results", recorded(name, target))
@@ -713,7 +713,7 @@ def test_the_algorithm_of_a_norm_is_that_of_the_kernels_that_ran(evidence, finis
     assert cuda in both and cute in both and "`norm/kernels/fused_add_rmsnorm.py`" in both
     alone = chapter(evidence, "rmsnorm")
     assert cuda in alone and cute not in alone
-    write(tmp_path / "new", "rmsnorm_results", recorded("h200-kernels-flashinfer-0.7.2", "rmsnorm"))
+    write(tmp_path / "new", "rmsnorm_results", recorded("h200/0.7.2/kernels", "rmsnorm"))
     new = render("target", Findings(tmp_path / "new", tmp_path), "rmsnorm")
     assert cute in new and cuda not in new
 

@@ -9,17 +9,17 @@ from ncuflow.pages.markdown.guide_tensor import instructions, tails
 
 
 def test_an_instruction_has_the_peak_that_counters_have(recorded: Recorded) -> None:
-    slow, fast = instructions(recorded("h200-flashinfer-0.7.2", "prefill"))
+    slow, fast = instructions(recorded("h200/0.7.2/default", "prefill"))
     assert (slow["name"], round(slow["peak"])) == ("HMMA", 2731)
     assert (fast["name"], round(fast["peak"])) == ("HGMMA", 4096)
     assert fast["kernels"] == ["PrefillWithKVCacheKernel"] and fast["points"] == 16
     assert slow["peak"] / fast["peak"] == pytest.approx(2 / 3, abs=0.001)
     assert fast["at"].endswith("ragged_S8192_B1_H32_K32_D128_f16_fa3_c")
-    assert [row["name"] for row in instructions(recorded("h200-kernels-flashinfer-0.7.2", "prefill"))] == [None] * 3  # fmt: skip
+    assert [row["name"] for row in instructions(recorded("h200/0.7.2/kernels", "prefill"))] == [None] * 3  # fmt: skip
 
 
 def test_the_tail_under_a_causal_mask_is_that_of_attention_alone(recorded: Recorded) -> None:
-    points = recorded("h200-flashinfer-0.7.2", "prefill")["points"]
+    points = recorded("h200/0.7.2/default", "prefill")["points"]
     fa2, fa3 = tails(points, "seq_len")
     assert (fa2["label"], fa3["label"]) == ("fa2", "fa3")
     assert [tokens for tokens, _ in fa2["values"]] == [

@@ -23,7 +23,7 @@ def in_pool(log: Path, name: str, *given: jobs.Value, **options: jobs.Value) -> 
 
 
 def test_a_command_that_ends_well_leaves_an_empty_log(tmp_path: Path):
-    evidence = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
+    evidence = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
     in_pool(tmp_path / "log", "environment", evidence=evidence, out=tmp_path / "machine.json")
     assert (tmp_path / "machine.json").exists()
     assert (tmp_path / "log").read_text() == ""
@@ -64,7 +64,7 @@ def test_a_missing_package_is_a_line_in_the_log(tmp_path: Path, monkeypatch: pyt
 
 
 def test_many_at_once_do_not_wait_for_each_other(tmp_path: Path):
-    evidence = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
+    evidence = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
     with ThreadPoolExecutor(8) as pool:
         done = [
             pool.submit(

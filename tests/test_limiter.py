@@ -14,7 +14,7 @@ from ncuflow.findings.kernelname import MERGE
 from ncuflow.parsers import ncu
 from ncuflow.parsers.breakdown import UNITS
 
-RECORDED = sorted((Path(__file__).parents[1] / "recordings").glob("*/*/*/sweep.ncu-rep.xz"))
+RECORDED = sorted((Path(__file__).parents[1] / "recordings").rglob("sweep.ncu-rep.xz"))
 CYCLES = {"cycles_elapsed": 1000.0}
 
 
@@ -131,7 +131,7 @@ def launches():
         for point, of_point in kernels.items():
             main = main_kernel(of_point)
             judged = limiter.judge(main["breakdown"], main["metrics"])
-            recording = path.parts[-4]
+            recording = "/".join(path.parts[-6:-3])
             found[point, main["demangled"]].append((recording, main["breakdown"], judged))
     return found
 
@@ -176,7 +176,7 @@ def test_every_recorded_verdict_names_the_largest_entry(launches):
 def test_a_launch_captured_again_stays_within_a_draw(launches):
     moved = []
     for captures in launches.values():
-        same = [c for c in captures if c[0] in ("v0.6.18", "flashinfer-0.6.18")]
+        same = [c for c in captures if c[0] in ("h200/0.6.18/versions", "h200/0.6.18/baseline")]
         for (_, parts, _), (_, again, _) in combinations(same, 2):
             largest = max(parts, key=lambda part: part["pct"])
             pct = next(p["pct"] for p in again if p["counter"] == largest["counter"])

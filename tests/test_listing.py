@@ -16,8 +16,8 @@ from ncuflow.parsers import listing, ncu
 from ncuflow.process import CaptureError
 
 ROOT = Path(__file__).parents[1]
-REPORTS = sorted((ROOT / "recordings").glob("*/*/deep/deep.ncu-rep.xz"))
-SMALL = ROOT / "recordings/h200-flashinfer-0.7.2/merge_state/deep/deep.ncu-rep.xz"
+REPORTS = sorted((ROOT / "recordings").rglob("deep.ncu-rep.xz"))
+SMALL = ROOT / "recordings/h200/0.7.2/default/merge_state/deep/deep.ncu-rep.xz"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from results_data import entry
 from ncuflow.findings import floors, noise
 from ncuflow.parsers import timing
 
-RECORDED = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
+RECORDED = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 
 
 def rows(**times: float) -> list[dict]:

@@ -295,7 +295,7 @@ def named(results: Results, what: str) -> list[Found]:
     return [one for one in found(results) if one.opportunity.what == what]
 
 
-@pytest.mark.parametrize("name", ["h100-flashinfer-0.7.2", "h200-flashinfer-0.7.2"])
+@pytest.mark.parametrize("name", ["h100/0.7.2/default", "h200/0.7.2/default"])
 def test_the_largest_win_of_prefill_leads_its_list(recorded: Recorded, name: str) -> None:
     """The recorded points are of a time before `kv`, whose default the condition asks for."""
     one = found(recorded(name, "prefill"))[0]
@@ -310,8 +310,8 @@ def test_eight_bits_are_advised_where_the_tensor_pipe_or_dram_is_busiest(
     recorded: Recorded,
 ) -> None:
     for name, group in (
-        ("h200-flashinfer-0.7.2", "untried"),
-        ("h200-kernels-flashinfer-0.7.2", "won"),
+        ("h200/0.7.2/default", "untried"),
+        ("h200/0.7.2/kernels", "won"),
     ):
         (one,) = named(recorded(name, "prefill"), "queries, keys and values of 8 bits")
         assert one.group == group and one.most == pytest.approx(0.5)
@@ -319,21 +319,21 @@ def test_eight_bits_are_advised_where_the_tensor_pipe_or_dram_is_busiest(
 
 def test_a_change_that_frees_no_block_promises_nothing(recorded: Recorded) -> None:
     """Three blocks of 128 threads need at most 168 registers per thread; the sum in float16 leaves 255."""
-    rows = found(recorded("h200-flashinfer-0.7.2", "prefill"))
+    rows = found(recorded("h200/0.7.2/default", "prefill"))
     assert not [one for one in rows if "float16" in one.opportunity.what]
 
 
 def test_no_launch_is_promised_less_than_an_empty_kernels_time(recorded: Recorded) -> None:
     (one,) = found(of(point("a", 8.0, time_floor_us=2.0)), target(declared(bound="0.9")))
     assert one.most == one.room == pytest.approx(0.75)
-    rows = found(recorded("h200-flashinfer-0.7.2", "decode"))
+    rows = found(recorded("h200/0.7.2/default", "decode"))
     for one in [one for one in rows if one.opportunity.metric == "time_cold_us"]:
         assert (1 - one.most) * one.facts["time_cold_us"] >= one.facts["time_floor_us"] - 1e-6
 
 
 def test_empty_places_of_the_attention_kernel_cost_no_time_of_its_merge(recorded: Recorded) -> None:
     """Of one request's call 71 % is the attention kernel's, which leaves 80 % of the places empty."""
-    rows = found(recorded("h200-flashinfer-0.7.2", "decode"))
+    rows = found(recorded("h200/0.7.2/default", "decode"))
     found_here = [one for one in rows if "smaller chunks" in one.opportunity.what]
     assert len(found_here) == 2
     for one in found_here:
@@ -343,7 +343,7 @@ def test_empty_places_of_the_attention_kernel_cost_no_time_of_its_merge(recorded
 
 
 def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> None:
-    decode = by_name(recorded("h200-kernels-flashinfer-0.7.2", "decode"))
+    decode = by_name(recorded("h200/0.7.2/kernels", "decode"))
     for what, won, lost in (
         ("tensor cores for GQA", "lengths == 'even'", "lengths in ['lognormal', 'zipf']"),
         ("a KV cache of 8 bits", "cores == 'tensor'", "cores == 'cuda'"),
@@ -357,7 +357,7 @@ def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> No
     )
     cores = decode["a KV cache of 8 bits", "cores == 'tensor'"].price
     assert cores and cores.change == pytest.approx(-0.228, abs=0.001)
-    rope = by_name(recorded("h200-flashinfer-0.7.2", "rope"))
+    rope = by_name(recorded("h200/0.7.2/default", "rope"))
     for what in ("positions by offsets", "the cos/sin cache"):
         assert [one.group for one in rope.values() if one.opportunity.what == what] == [
             "won",
@@ -366,14 +366,14 @@ def test_advice_whose_sign_turns_carries_its_condition(recorded: Recorded) -> No
 
 
 def test_no_median_stands_over_opposite_signs(recorded: Recorded) -> None:
-    split = summary(of_choice(recorded("h200-flashinfer-0.7.2", "prefill"), "prefill_split"))
+    split = summary(of_choice(recorded("h200/0.7.2/default", "prefill"), "prefill_split"))
     assert (
         split and fared(split) == "−60.6 % to −0.2 %"
     )  # by length and batch together, which are two
-    cache = summary(of_choice(recorded("h200-kernels-flashinfer-0.7.2", "decode"), "decode_kv"))
+    cache = summary(of_choice(recorded("h200/0.7.2/kernels", "decode"), "decode_kv"))
     assert cache and cache["median"] is None
     assert fared(cache) == "−22.8 % where `cores == 'tensor'`; +36.9 % where `cores == 'cuda'`"
-    tiny = summary(of_choice(recorded("h200-kernels-flashinfer-0.7.2", "gemm"), "gemm_tiny"))
+    tiny = summary(of_choice(recorded("h200/0.7.2/kernels", "gemm"), "gemm_tiny"))
     assert tiny and fared(tiny) == "+18.4 % to +477.9 %"  # of two there is no middle
 
 
@@ -382,7 +382,7 @@ def test_a_fused_norm_is_chosen_at_the_call_whichever_kernels_run(recorded: Reco
     index = read_json(DEFAULT / "source_index.json.xz")
     (fused,) = [
         row
-        for row in rows(recorded("h200-flashinfer-0.7.2", "rmsnorm"), index)
+        for row in rows(recorded("h200/0.7.2/default", "rmsnorm"), index)
         if row["what"] == "the fused add"
     ]
     assert fused["source"].startswith("norm/__init__.py:")
@@ -391,7 +391,7 @@ def test_a_fused_norm_is_chosen_at_the_call_whichever_kernels_run(recorded: Reco
 def test_trials_within_noise_are_counted_where_others_change(recorded: Recorded) -> None:
     lost = [
         one
-        for one in found(recorded("h200-flashinfer-0.7.2", "rope"))
+        for one in found(recorded("h200/0.7.2/default", "rope"))
         if one.opportunity.what == "the cos/sin cache" and one.group == "lost"
     ]
     assert [brought(one).split("; ")[1] for one in lost] == [
@@ -401,20 +401,20 @@ def test_trials_within_noise_are_counted_where_others_change(recorded: Recorded)
 
 def test_a_merge_is_advised_of_for_the_chunks_that_plan_chose(recorded: Recorded) -> None:
     """Chunks of 16 pages more than double the time: what their merge could save is no first thing to try."""
-    (merge,) = named(recorded("h200-flashinfer-0.7.2", "prefill"), "a merge kernel for few chunks")
+    (merge,) = named(recorded("h200/0.7.2/default", "prefill"), "a merge kernel for few chunks")
     assert merge.points == ("prefill/paged_S512_B1_H32_K32_D128_f16_fa2_c",)
 
 
 def test_the_advice_is_for_the_kernel_that_ran(recorded: Recorded) -> None:
     """Its shared memory, and its line, are those of a CUDA kernel; most points ran the CuTe DSL one."""
     (norm,) = named(
-        recorded("h200-flashinfer-0.7.2", "rmsnorm"), "shared memory without bank conflicts"
+        recorded("h200/0.7.2/default", "rmsnorm"), "shared memory without bank conflicts"
     )
     assert norm.points and all(point.endswith("_cuda") for point in norm.points)
     assert not named(
-        recorded("h200-kernels-flashinfer-0.7.2", "rmsnorm"), "shared memory without bank conflicts"
+        recorded("h200/0.7.2/kernels", "rmsnorm"), "shared memory without bank conflicts"
     )
-    decode = recorded("h200-kernels-flashinfer-0.7.2", "decode")
+    decode = recorded("h200/0.7.2/kernels", "decode")
     index = read_json(DEFAULT / "source_index.json.xz")
     cores = {point["point"]: point["params"]["cores"] for point in decode["points"]}
     lines = {
@@ -429,18 +429,18 @@ def test_the_advice_is_for_the_kernel_that_ran(recorded: Recorded) -> None:
 
 
 def test_a_kernel_that_instructions_hold_up_is_advised_fewer(recorded: Recorded) -> None:
-    (gelu,) = named(recorded("h200-kernels-flashinfer-0.7.2", "activation"), "GELU by tanh")
+    (gelu,) = named(recorded("h200/0.7.2/kernels", "activation"), "GELU by tanh")
     assert (
         gelu.group == "won" and gelu.price and gelu.price.change == pytest.approx(-0.14, abs=0.01)
     )
     (layer,) = named(
-        recorded("h200-kernels-flashinfer-0.7.2", "rmsnorm"), "LayerNorm's weights by vector loads"
+        recorded("h200/0.7.2/kernels", "rmsnorm"), "LayerNorm's weights by vector loads"
     )
     assert layer.points == ("rmsnorm/layernorm_R4096_D4096_bf16",) and 0.6 < layer.most < 0.8
 
 
 def test_a_draw_from_logits_is_held_against_softmax_and_draw_together(recorded: Recorded) -> None:
-    (one,) = named(recorded("h200-kernels-flashinfer-0.7.2", "sampling"), "sampling from logits")
+    (one,) = named(recorded("h200/0.7.2/kernels", "sampling"), "sampling from logits")
     assert one.price and one.price.base == pytest.approx(71.4 + 43.9, abs=0.1)
     assert one.price.change == pytest.approx(-0.57, abs=0.005) and 0.8 < one.most < 0.9
     assert "top-k" in one.opportunity.change and one.untried is None
@@ -448,7 +448,7 @@ def test_a_draw_from_logits_is_held_against_softmax_and_draw_together(recorded: 
 
 def test_what_the_default_does_already_is_no_change(recorded: Recorded) -> None:
     for name, target in (
-        ("h200-flashinfer-0.7.2", "decode"), ("h200-flashinfer-0.7.2", "rmsnorm"), ("gdn-flashinfer-0.7.2", "gdn_prefill"),
+        ("h200/0.7.2/default", "decode"), ("h200/0.7.2/default", "rmsnorm"), ("h200/0.7.2/gdn", "gdn_prefill"),
     ):  # fmt: skip
         results = recorded(name, target)
         assert found(results)
@@ -458,7 +458,7 @@ def test_what_the_default_does_already_is_no_change(recorded: Recorded) -> None:
 
 def test_no_gain_of_further_kernels_is_above_its_room(recorded: Recorded) -> None:
     for target in ("activation", "decode", "gemm", "prefill", "sampling"):
-        for one in found(recorded("h200-kernels-flashinfer-0.7.2", target)):
+        for one in found(recorded("h200/0.7.2/kernels", target)):
             assert 0 <= one.most <= one.room <= 1
             for price in one.prices:
                 assert -(price.high if price.high is not None else price.change) <= one.room
@@ -502,7 +502,7 @@ def of_choice(results: Results, key: str) -> list[Price]:
 
 def test_what_is_said_of_a_split_kernel_is_not_its_merges(recorded: Recorded) -> None:
     """At 512 tokens the merge is the longest kernel: its issue activity and its waves are not those of attention."""
-    results = recorded("h200-flashinfer-0.7.2", "prefill")
+    results = recorded("h200/0.7.2/default", "prefill")
     (point,) = [p for p in results["points"] if p["point"].endswith("/paged_S512_B1_H32_K32_D128_f16_fa2_c")]  # fmt: skip
     split, merge = sorted(point["kernels"], key=lambda kernel: kernel["name"])
     assert merge["name"] == point["measurement"]["main_kernel"]
@@ -527,16 +527,16 @@ def test_an_untried_change_says_how_to_try_it_once(finished: Any) -> None:
 def test_a_window_that_the_kernel_does_not_know_is_advised_its_pages_alone(
     recorded: Recorded,
 ) -> None:
-    (one,) = named(recorded("h200-kernels-flashinfer-0.7.2", "decode"), "only the pages of the window")  # fmt: skip
+    (one,) = named(recorded("h200/0.7.2/kernels", "decode"), "only the pages of the window")  # fmt: skip
     assert one.points == ("decode/B64_L8192_H32_K8_D128_P16_f16_cc_win1024",)
     assert one.most == pytest.approx(1 - 269746176 / 2153512192, abs=0.001) and one.price is None
     assert "2.15 GB are read where the window needs 270 MB" in said(one.opportunity, one.facts)
-    assert not named(recorded("h200-flashinfer-0.7.2", "decode"), "only the pages of the window")
+    assert not named(recorded("h200/0.7.2/default", "decode"), "only the pages of the window")
 
 
 def test_uneven_lengths_on_tensor_cores_are_advised_a_split(recorded: Recorded) -> None:
     """There plan() splits nothing, as there are blocks enough: the longest request's run alone."""
-    results = recorded("h200-kernels-flashinfer-0.7.2", "decode")
+    results = recorded("h200/0.7.2/kernels", "decode")
     (cuda,) = named(results, "CUDA cores for uneven lengths")
     assert cuda.group == "won" and cuda.point.endswith("B64_L2048_zipf_H32_K8_D128_P16_f16_tc_fa2")
     assert cuda.price and cuda.price.change == pytest.approx(205.0 / 419.3 - 1, abs=0.001)
@@ -548,7 +548,7 @@ def test_uneven_lengths_on_tensor_cores_are_advised_a_split(recorded: Recorded) 
 
 
 def test_a_causal_tail_is_shown_where_query_tiles_ascend(recorded: Recorded) -> None:
-    (one,) = named(recorded("h200-flashinfer-0.7.2", "prefill"), "the longest query tiles first")
+    (one,) = named(recorded("h200/0.7.2/default", "prefill"), "the longest query tiles first")
     shares = {p.split("_S")[1].split("_")[0]: None for p in one.points}
     assert {"1024", "2048", "4096"} <= shares.keys() and "16384" not in shares
     assert one.most == pytest.approx(0.389, abs=0.001) and "_fa2_c" in one.point
@@ -556,6 +556,6 @@ def test_a_causal_tail_is_shown_where_query_tiles_ascend(recorded: Recorded) -> 
 
 
 def test_layer_norm_is_priced_against_rms_norm(recorded: Recorded) -> None:
-    (small, large) = of_choice(recorded("h200-kernels-flashinfer-0.7.2", "rmsnorm"), "layernorm")
+    (small, large) = of_choice(recorded("h200/0.7.2/kernels", "rmsnorm"), "layernorm")
     assert (large.base, large.other) == (pytest.approx(19.7, abs=0.1), pytest.approx(49.6, abs=0.1))
     assert small.change < large.change and large.verdict == "differs"

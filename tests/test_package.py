@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import DEFAULT, Finished
 
+from ncuflow.evidence import location
+
 ROOT = Path(__file__).parents[1]
 SOURCES = (
     "ncuflow",
@@ -26,10 +28,7 @@ SOURCES = (
     "workflows",
 )
 FILES = ("Snakefile", "pyproject.toml", "README.md")
-REPORT = min(
-    ROOT.glob("recordings/h200*/*/*/sweep.ncu-rep.xz"), key=lambda path: path.stat().st_size
-)
-STATIC = ("static-flashinfer-0.7.2", "static-modules-flashinfer-0.7.2")
+REPORT = min(DEFAULT.glob("*/*/sweep.ncu-rep.xz"), key=lambda path: path.stat().st_size)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +96,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: zipfile.ZipFi
         if path.is_file() and "__pycache__" not in path.parts
     }
     others = {name for name in wanted if name.startswith("ncuflow/data/recordings/")}
-    shipped = tuple(f"ncuflow/data/recordings/{name}/" for name in (DEFAULT.name, *STATIC))
+    shipped = (f"ncuflow/data/{DEFAULT.relative_to(ROOT)}/", "ncuflow/data/recordings/sm_")
     others = {name for name in others if not name.startswith(shipped)}
     assert names - {"ncuflow/data/Snakefile"} == wanted - others - {"ncuflow/data/Snakefile"}
     assert wheel.read("ncuflow/data/Snakefile") == (ROOT / "Snakefile").read_bytes()
@@ -128,7 +127,7 @@ def test_the_workflow_runs_in_any_folder_by_its_own_code(
     done = python(installed, tmp_path, "-P", "-m", "ncuflow", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     page = "reports/rmsnorm.md"
-    made = tmp_path / f"outputs/recorded-{DEFAULT.name}"
+    made = tmp_path / f"outputs/recorded-{location.name(DEFAULT)}"
     assert (made / page).read_bytes() == (finished.outputs / page).read_bytes()
     records = [
         path.read_text() for path in (tmp_path / ".snakemake/metadata").rglob("*") if path.is_file()

@@ -369,7 +369,7 @@ def test_remedies_are_of_reasons_that_ncu_has():
 
 
 def test_a_device_is_named_in_one_line_without_markup(tmp_path):
-    older = ROOT / "recordings/h200-flashinfer-0.7.2"
+    older = ROOT / "recordings/h200/0.7.2/default"
     machine = environment_info(older, older.name)
     machine["provenance"]["gpu"] = "H200\n# Faster|<script>alert(1)</script>"
     write_json(tmp_path / "environment_info.json", machine)
@@ -389,7 +389,7 @@ def test_the_page_of_a_machine_waits_for_no_statistics():
 
 
 def test_ceilings_of_an_older_recording_have_no_sustained_rate(tmp_path):
-    older = ROOT / "recordings/flashinfer-0.6.18"
+    older = ROOT / "recordings/h200/0.6.18/baseline"
     machine = environment_info(older, older.name)
     assert not any(
         "sustained" in series for series in machine["ceilings"]["measured"]["series"].values()

@@ -14,7 +14,7 @@ import pytest
 from ncuflow.io import BadInput
 from ncuflow.parsers import children, ncu
 
-RECORDINGS = Path(__file__).parents[1] / "recordings/h200-flashinfer-0.7.2"
+RECORDINGS = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 
 
 def sweep_of(target: str) -> Path:

@@ -18,7 +18,9 @@ from ncuflow.io import BadInput, opened
 from ncuflow.parsers import ncu, ncu_csv, reader, units
 from ncuflow.parsers.registry import METRICS, counters
 
-(RECORDED,) = (Path(__file__).parents[1] / "recordings/v0.7.2/rmsnorm").glob("b*/sweep.ncu-rep.xz")
+(RECORDED,) = (Path(__file__).parents[1] / "recordings/h200/0.7.2/versions/rmsnorm").glob(
+    "b*/sweep.ncu-rep.xz"
+)
 HEAD = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream",
         "Block Size", "Grid Size", "Device", "CC"]  # fmt: skip
 LAUNCH = ["0", "77", "python", "127.0.0.1", "void ns::Norm<8, float>(const float *, int)", "1", "7",

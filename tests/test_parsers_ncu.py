@@ -25,7 +25,7 @@ from ncuflow.parsers.sources import PEAK
 from ncuflow.parsers.stalls import STALL_REASONS
 
 ROOT = Path(__file__).parents[1]
-H200 = ROOT / "recordings/h200-flashinfer-0.7.2"
+H200 = ROOT / "recordings/h200/0.7.2/default"
 CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus
 RECORDED = sorted(ROOT.glob("recordings/*/**/*.ncu-rep.xz"), key=lambda p: p.stat().st_size)
 TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
@@ -34,7 +34,7 @@ TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines")
 @functools.cache
 def smallest() -> bytes:
     """The real report to damage: a small one, cut down to its first kernel's block."""
-    (path,) = ROOT.glob("recordings/v0.7.2/rmsnorm/b*/sweep.ncu-rep.xz")
+    (path,) = ROOT.glob("recordings/h200/0.7.2/versions/rmsnorm/b*/sweep.ncu-rep.xz")
     return first_kernels(lzma.decompress(path.read_bytes()), 1)
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from ncuflow import private
+from ncuflow.evidence import location
 from ncuflow.process import minimal_environment
 from ncuflow.runner.builds import one_line
 
-RECORDINGS = sorted(p for p in (Path(__file__).parents[1] / "recordings").iterdir() if p.is_dir())
+RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").glob("*/*/*"))
 SECRET = "correct-horse"
 
 
@@ -118,7 +119,7 @@ def test_the_working_folder_and_the_jit_cache_are_private(
     assert private.find_secret(b"/scratch/jit/.cache", known) == "the JIT cache"
 
 
-@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name)
+@pytest.mark.parametrize("recording", RECORDINGS, ids=location.name)
 def test_no_shipped_recording_names_a_machine_s_path(recording: Path) -> None:
     for path in recording.rglob("*"):
         if path.is_file():

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 from table_digests import FILE, ROOT, of_recording, recordings
 
-from ncuflow.evidence import modules, recording
+from ncuflow.evidence import location, manifest, modules, recording
 from ncuflow.io import NCU_MAGIC, opened, read_json
 from ncuflow.parsers import listing, ncu
+from ncuflow.static import facts
 
 MB = 1_000_000
-SWEEPS = sorted((ROOT / "recordings").glob("*/*/*/sweep.ncu-rep.xz"))
-DEEP = sorted((ROOT / "recordings").glob("*/*/deep/deep.ncu-rep.xz"))
+STATIC = sorted((ROOT / "recordings").rglob(facts.FILE))
+SWEEPS = sorted((ROOT / "recordings").rglob("sweep.ncu-rep.xz"))
+DEEP = sorted((ROOT / "recordings").rglob("deep.ncu-rep.xz"))
 SMALL = min(DEEP, key=lambda path: path.stat().st_size)
 TABLES = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines", "problems")
 
@@ -40,7 +42,7 @@ def test_a_clone_is_light():
     assert {name: size for name, size in files.items() if size > 1.5 * MB} == {}
 
 
-@pytest.mark.parametrize("folder", recordings(), ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", recordings(), ids=location.name)
 def test_the_tables_of_a_recording_are_what_they_were(folder):
     known = json.loads(FILE.read_text())
     for target, digests in of_recording(folder).items():
@@ -48,8 +50,8 @@ def test_the_tables_of_a_recording_are_what_they_were(folder):
 
 
 def test_there_is_a_digest_of_every_recording_and_of_no_other():
-    folders = {name.split("/")[0] for name in json.loads(FILE.read_text())}
-    assert folders == {folder.name for folder in recordings()}
+    folders = {ROOT / "recordings" / Path(name).parent for name in json.loads(FILE.read_text())}
+    assert folders == set(recordings())
 
 
 def test_no_recorded_sweep_holds_a_compiled_module_and_every_deep_report_does():
@@ -102,5 +104,25 @@ def test_a_damaged_report_is_not_rewritten(cut):
 
 
 def test_the_purpose_of_every_recording_is_said():
-    rows = re.findall(r"(?m)^\| `([^`]+)` \|", (ROOT / "recordings/README.md").read_text())
-    assert sorted(rows) == sorted(p.name for p in (ROOT / "recordings").iterdir() if p.is_dir())
+    rows = re.findall(r"(?m)^\| `([^`]+)` \| .", (ROOT / "recordings/README.md").read_text())
+    folders = [*recordings(), *(path.parent for path in STATIC)]
+    assert sorted(rows) == sorted(str(p.relative_to(ROOT / "recordings")) for p in folders)
+
+
+def test_a_recording_lies_where_its_manifest_says_that_it_is_of():
+    assert recordings() and STATIC
+    for folder in recordings():
+        found = json.loads((folder / manifest.FILE).read_text())
+        origin = found["provenance"]
+        place = ROOT / location.of(origin, folder.name)
+        assert (folder, found["name"]) == (place, location.name(folder))
+        assert origin["recording"] == found["name"]
+
+
+def test_static_facts_lie_where_they_say_that_they_are_of():
+    assert STATIC
+    for path in STATIC:
+        found = read_json(path)
+        release = location.release(found["flashinfer"])
+        assert path.parts[-4:-2] == (found["arch"], release), path
+    assert {path.resolve() for path in facts.every_recorded()} == set(STATIC)

@@ -22,6 +22,8 @@ from conftest import DEFAULT, Finished, Pipeline
 from fake_machine import Machine, make
 from test_faults import GATED, TABLE, same_as
 
+from ncuflow.evidence import location
+
 pytestmark = pytest.mark.slurm
 
 # What a small test cluster needs beside the profile: no accounting, and no patience.
@@ -150,7 +152,7 @@ def test_capture_asks_for_one_gpu_a_job(machine: Machine, undisturbed: Machine):
 
 def test_jobs_of_one_rule_can_be_an_array(project: Pipeline):
     files = [
-        f"outputs/recorded-{DEFAULT.name}/tables/{name}/timing.parquet"
+        f"outputs/recorded-{location.name(DEFAULT)}/tables/{name}/timing.parquet"
         for name in ("decode", "rope")
     ]
     more = ["--config", "source=recorded", "--groups", "none=none", "--slurm-array-jobs", "tables"]

@@ -106,7 +106,7 @@ def test_threads_and_blocks_are_products():
 def test_registers_and_shared_memory_of_compiled_kernels_are_what_ncu_reports():
     facts = stored("9.0")
     seen, lacking = 0, set()
-    for kernel in (k for point in launched("h200-flashinfer-0.7.2") for k in point):
+    for kernel in (k for point in launched("h200/0.7.2/default") for k in point):
         static = facts.of_type(kernel.params["dtype"]).get(kernel.kernel)
         if static is None:
             lacking.add((kernel.target, kernel.kernel))

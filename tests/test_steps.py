@@ -70,7 +70,7 @@ def test_attention_alone_is_no_step_nor_is_a_window_or_an_uneven_batch() -> None
 
 
 def test_a_step_of_the_recording_is_the_sum_of_its_points(recorded: Recorded) -> None:
-    name = "h200-flashinfer-0.7.2"
+    name = "h200/0.7.2/default"
     (step,) = [
         s
         for s in steps({t: recorded(name, t) for t in ("decode", "prefill", "rmsnorm", "rope")})
@@ -81,7 +81,7 @@ def test_a_step_of_the_recording_is_the_sum_of_its_points(recorded: Recorded) ->
 
 def test_a_part_is_of_the_data_type_of_its_step(recorded: Recorded) -> None:
     """The fused norm of 4 096 rows takes 34.6 µs in bf16 and 35.0 µs in f16, which the attention is of."""
-    name = "h200-flashinfer-0.7.2"
+    name = "h200/0.7.2/default"
     found = steps({target: recorded(name, target) for target in ("prefill", "rmsnorm")})
     (step,) = [s for s in found if s.point == "prefill/paged_S4096_B1_H32_K32_D128_f16_fa3_c"]
     assert step.times["norm"] == pytest.approx(34.99, abs=0.01)

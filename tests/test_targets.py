@@ -450,7 +450,7 @@ class Traced(NamedTuple):
 
 
 def traces() -> Iterator[Traced]:
-    for path in sorted((ROOT / "recordings").glob("*/*/*/trace.json")):
+    for path in sorted((ROOT / "recordings").rglob("trace.json")):
         record, manifest = (
             json.loads(p.read_text()) for p in (path, path.parents[2] / "manifest.json")
         )

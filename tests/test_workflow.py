@@ -15,13 +15,14 @@ import pytest
 import yaml
 from conftest import COPIED, DEFAULT, ROOT, SECRET, Finished, Pipeline, copy_project
 
+from ncuflow.evidence import location
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.flow.evidence import recorded
 
 RECORDED = ("--config", "source=recorded")
 CONFIG = yaml.safe_load((ROOT / "config/config.yaml").read_text())
 # Those that the recording has: a new target is in the configuration before anything of it is recorded.
-TARGETS = list(json.loads((ROOT / CONFIG["recording"] / "manifest.json").read_text())["targets"])
+TARGETS = list(json.loads((DEFAULT / "manifest.json").read_text())["targets"])
 PAGES = ["INDEX", "environment", "analysis", "kernel-dev-guide", "final-report", "claims"]
 
 
@@ -68,7 +69,10 @@ def test_environment_says_what_is_missing_where_nothing_can_be_measured(project)
     project.run("environment", *RECORDED, "machine=this-machine")
     page = (project.outputs.parent / "this-machine/reports/environment.md").read_text()
     assert "## Preflight" in page and "| torch | " in page and "recording `" not in page
-    assert f"recording `{DEFAULT.name}`" in (project.outputs / "reports/environment.md").read_text()
+    assert (
+        f"recording `{location.name(DEFAULT)}`"
+        in (project.outputs / "reports/environment.md").read_text()
+    )
 
 
 def _append(path, text):
@@ -155,7 +159,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 @pytest.mark.parametrize("options", [(), ("-n",), ("-p",)])
 def test_of_a_damaged_recording_one_line_is_said(project, options):
-    damaged = shutil.copytree(ROOT / "recordings/gdn-flashinfer-0.6.14", project.folder / "damaged")
+    damaged = shutil.copytree(ROOT / "recordings/h200/0.6.14/gdn", project.folder / "damaged")
     (damaged / "environment.json").write_text("{}")
     done = project.run(*options, "rmsnorm", *RECORDED, f"recording={damaged.name}", check=False)
     assert done.returncode != 0
@@ -229,7 +233,7 @@ def test_a_path_of_the_project_with_a_space_in_it(tmp_path):
     "file", ["timing.jsonl.xz", "sweep.ncu-rep.xz", "sweep.json", "points.json"]
 )
 def test_a_recording_without_a_file_of_its_manifest_is_named(tmp_path, file):
-    recording = shutil.copytree(ROOT / "recordings/flashinfer-0.6.18", tmp_path / "r")
+    recording = shutil.copytree(ROOT / "recordings/h200/0.6.18/baseline", tmp_path / "r")
     (lost,) = recording.glob(f"decode/*/{file}")
     lost.unlink()
     with pytest.raises(ValueError, match=f"{file}: missing, though the manifest lists it"):
@@ -245,7 +249,7 @@ def test_a_manifest_that_is_none_is_named(tmp_path, text):
 
 @pytest.mark.parametrize("rule", ["compare", "compare_gate", "predict"])
 def test_a_comparison_without_its_sides_says_so(project, rule):
-    done = project.run(rule, "--config", "base=recordings/flashinfer-0.6.18", check=False)
+    done = project.run(rule, "--config", "base=recordings/h200/0.6.18/baseline", check=False)
     assert done.returncode != 0
     assert f"error: {rule} needs --config base=recordings/A head=recordings/B" in done.stderr
 
@@ -354,7 +358,7 @@ def test_what_an_earlier_run_left_is_on_no_page_of_this_one(changed):
 
 def test_evidence_of_another_gpu_than_its_environment_says_is_refused(tmp_path):
     spoilt = copy_project(tmp_path, [name for name in COPIED if name != "recordings"])
-    recording = spoilt.folder / "recordings" / DEFAULT.name
+    recording = spoilt.folder / DEFAULT.relative_to(ROOT)
     shutil.copytree(DEFAULT, recording)
     environment = recording / "environment.json"
     for path in (environment, recording / "manifest.json"):
@@ -370,14 +374,14 @@ def test_evidence_of_another_gpu_than_its_environment_says_is_refused(tmp_path):
 
 def test_what_a_shell_would_run_in_the_path_of_a_recording_is_not_run(project):
     odd = project.folder / "a$(pwd>PWNED)"
-    odd.symlink_to(ROOT / "recordings/flashinfer-0.6.18")
+    odd.symlink_to(ROOT / "recordings/h200/0.6.18/baseline")
     project.run("rmsnorm", *RECORDED, f"recording={odd.name}")
     assert (project.outputs / "reports/rmsnorm.md").exists()
     assert not list(project.folder.glob("**/PWNED"))
 
 
 def test_what_a_shell_would_run_in_the_name_of_a_recording_is_not_run(project):
-    folder = shutil.copytree(ROOT / "recordings/flashinfer-0.6.18", project.folder / "odd")
+    folder = shutil.copytree(ROOT / "recordings/h200/0.6.18/baseline", project.folder / "odd")
     content = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(content | {"name": "x$(touch PWNED)"}))
     done = project.run("rmsnorm", *RECORDED, "recording=odd", check=False)

@@ -1,6 +1,6 @@
 # Two or more sides of evidence -> what changed, and why. Asked for by name, never by `all`:
 #   snakemake -j1 compare --config base=recordings/A head=recordings/B
-# head may list several, separated by commas: each is then compared with the one before it.
+# head may list several, separated by commas, or by a pattern: each is then compared with the one before it.
 # A side is a recording's folder, or `live`: what this machine's GPU gives now.
 COMPARE = f"{SETTINGS.outputs}/compare"
 SERIES_NAME = "-vs-".join(SIDES)

@@ -1,6 +1,6 @@
 """Make a recording of an evidence folder: compressed, checked for secrets, with a manifest.
 
-    ncuflow record EVIDENCE_DIR RECORDING_DIR [--name h200] [--with-modules]
+    ncuflow record EVIDENCE_DIR [RECORDING_DIR] [--name NAME] [--with-modules]
     ncuflow record --verify RECORDING_DIR
 
 Exit status 2, and nothing written, if a file holds something private or a report source files.
@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ncuflow.evidence import manifest, modules, origins, points
+from ncuflow.evidence import location, manifest, modules, origins, points
 from ncuflow.evidence.reportscrub import scrubbed
 from ncuflow.evidence.staging import staging
 from ncuflow.io import UsageError, digest, dump_json, opened, read_json, scratch, write_json
@@ -258,9 +258,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "folders",
         nargs="+",
         type=Path,
-        help="EVIDENCE_DIR RECORDING_DIR, or RECORDING_DIR with --verify",
+        metavar="FOLDER",
+        help="EVIDENCE_DIR and RECORDING_DIR (default: recordings/<gpu>/<flashinfer>/default, as"
+        " environment.json names them), or RECORDING_DIR with --verify",
     )
-    parser.add_argument("--name", help="name of the recording (default: its folder's name)")
+    parser.add_argument(
+        "--name",
+        help="name of the recording (default: its path below recordings, joined by dashes)",
+    )
     parser.add_argument(
         "--with-modules",
         action="store_true",
@@ -272,16 +277,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if len(args.folders) != (1 if args.verify else 2):
-        raise UsageError("give EVIDENCE_DIR RECORDING_DIR, or --verify RECORDING_DIR")
+    if len(args.folders) > (1 if args.verify else 2):
+        raise UsageError("give EVIDENCE_DIR [RECORDING_DIR], or --verify RECORDING_DIR")
     if args.verify:
         (folder,) = args.folders
         print(f"{folder}: {verify(folder)} files match; {judge(folder)}")
         if "digest" not in read_json(folder / manifest.FILE):
             print("note: its manifest has no digest of its own; recorded again it would have one")
         return 0
-    evidence, target = args.folders
-    made = record(evidence, target, args.name or target.name, args.with_modules)
+    evidence, target = args.folders[0], args.folders[-1]
+    if len(args.folders) == 1:
+        try:
+            target = location.of(manifest.provenance(evidence))
+        except ValueError as error:
+            raise UsageError(f"{evidence}: {error}: give RECORDING_DIR") from None
+    made = record(evidence, target, args.name or location.name(target), args.with_modules)
     files = made["files"]
     size = sum(entry["bytes"] for entry in files.values())
     print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB")

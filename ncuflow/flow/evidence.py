@@ -1,6 +1,6 @@
 """Evidence: where the captures of a run lie and which files each kernel target has. Read by the rules.
 
-Live evidence (``outputs/<machine>/captures``) and recorded evidence (``recordings/<name>``) have one layout;
+Live evidence (``outputs/<machine>/captures``) and recorded evidence (``recordings/…``) have one layout;
 a recording's large files carry ``.xz``. Importing this module costs milliseconds: the DAG does it every time.
 """
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.machine import counters_refused_here, tool
-from ncuflow.evidence import manifest
+from ncuflow.evidence import location, manifest
 from ncuflow.flow.settings import Settings
 from ncuflow.format import slug
 from ncuflow.gpu.nvml import names
-from ncuflow.io import present, resource
+from ncuflow.io import present
 from ncuflow.model import DEEP, PAIRS, REPORTS
 from ncuflow.parsers import listing
 from ncuflow.sweep import points as sweep
@@ -88,12 +88,11 @@ class Evidence:
 
 
 def recorded(folder: Path) -> Evidence:
-    """Evidence of a recording, in this folder or the project's own of that name.
+    """Evidence of a recording, in this folder or the project's own in its place.
 
     Raises ValueError with one clear line where it is none, or not as it was recorded.
     """
-    if not folder.exists() and folder.parent == Path("recordings"):
-        folder = resource("recordings") / folder.name
+    folder = location.here(folder)
     if {"{", "}"} & {*str(folder)}:
         raise ValueError(f"{folder}: Snakemake takes braces in a path for wildcards")
     found = manifest.read(folder)
@@ -154,7 +153,7 @@ def resolve(settings: Settings) -> Evidence:
         if not settings.machine and not names():
             raise ValueError("source: live, but no NVIDIA GPU is visible")
         return live(settings)
-    found = recorded(Path(settings.recording))
+    found = recorded(Path(settings.recording) if settings.recording else location.default())
     if not set(settings.targets) & set(found.targets):
         known = ", ".join(found.targets) or "no target"
         raise ValueError(f"{found.root}: nothing of {', '.join(settings.targets)}; it has {known}")

@@ -119,7 +119,7 @@ class Settings(Group):
     """Every setting of a run, in the order of config/config.yaml."""
 
     source: Literal["auto", "live", "recorded"]
-    recording: Text
+    recording: Text | None
     outputs: Outputs
     machine: Machine | None
     arch: Annotated[str, BeforeValidator(_architecture)]

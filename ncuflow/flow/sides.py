@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from ncuflow.evidence import location
 from ncuflow.flow.evidence import Evidence, recorded
 
 LIVE = "live"
@@ -15,18 +16,33 @@ def of(base: str | None, head: str | None, running: Evidence) -> dict[str, Evide
     """name -> evidence, in the order of comparison; empty unless both are given.
 
     base, head: folders of recordings, or ``live`` for what this machine's GPU gives now; head may
-    list several, separated by commas. running: the evidence of this run. Raises ValueError with one
-    line where a side is none, or two have one name.
+    list several, separated by commas, or have a pattern of folders in it. running: the evidence of this
+    run. Raises ValueError with one line where a side is none, or two have one name.
     """
     if not base or not head:
         return {}
     found: dict[str, Evidence] = {}
-    for text in (base, *head.split(",")):
-        name = LIVE if text.strip() == LIVE else Path(text.strip()).name
+    for text in _listed(base, head):
+        name = _name(text)
         if name in found:
             raise ValueError(f"compare: two sides are called {name}")
-        found[name] = _side(text.strip(), running)
+        found[name] = _side(text, running)
     return found
+
+
+def _listed(base: str, head: str) -> Iterator[str]:
+    """The sides, a pattern as the recordings that match it and are not named beside it, by FlashInfer's version."""
+    texts = [text.strip() for text in (base, *head.split(","))]
+    named = {_name(text) for text in texts}
+    for text in texts:
+        if "*" in text:
+            yield from (str(at) for at in location.matching(text) if location.name(at) not in named)
+        else:
+            yield text
+
+
+def _name(text: str) -> str:
+    return LIVE if text == LIVE else location.name(Path(text))
 
 
 def by_folder(running: Evidence, sides: Iterable[Evidence]) -> dict[str, Evidence]:
@@ -48,7 +64,7 @@ def by_folder(running: Evidence, sides: Iterable[Evidence]) -> dict[str, Evidenc
 def _side(path: str, running: Evidence) -> Evidence:
     if path != LIVE:
         found = recorded(Path(path))
-        name = Path(path).name  # what its owner calls it, whatever the manifest says
+        name = _name(path)  # what its owner calls it, whatever the manifest says
         return replace(found, folder=f"recorded-{name}", recording=name)
     if running.recording is not None:
         raise ValueError("compare: a side is live, but this run has recorded evidence")

@@ -191,9 +191,10 @@ def over_versions(found: Sequence[Comparison], target: str) -> Figure:
 
 
 def _version(side: Named) -> str:
-    """The name of a side, with FlashInfer's version below where the name does not say it."""
+    """The name of a side, a part a line, with FlashInfer's version below where the name does not say it."""
     version = side.provenance.get("flashinfer") or ""
-    return side.name if version in side.name else f"{side.name}\n{version}"
+    lines = side.name.split("-") + [version] * (version not in side.name)
+    return "\n".join(lines)
 
 
 def save(figure: Figure, path: Path, sides: Sequence[Named]) -> None:
