@@ -27,6 +27,7 @@ from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import GROUPS, Metric
 from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.record import Strict
 from ncuflow.trial import record as trial_record
 
 FOLDER = Path("docs")
@@ -131,9 +132,8 @@ def trial() -> str:
         model
         for model in vars(trial_record).values()
         if isinstance(model, type)
-        and issubclass(model, trial_record.Strict)
+        and issubclass(model, Strict)
         and model.__module__ == trial_record.__name__
-        and model.model_fields
     ]
     return "\n".join(
         f"**{model.__name__}**: {(model.__doc__ or '').strip()}\n\n"

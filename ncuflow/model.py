@@ -125,7 +125,7 @@ class Stall(TypedDict):
     ]
 
 
-class Part(TypedDict):
+class BreakdownRow(TypedDict):
     """One counter of the breakdown of one kernel's SM or memory throughput, which is the largest of its counters."""
 
     parent: Annotated[str, About("registry key of the throughput: sm_throughput_pct or memory_throughput_pct")]
@@ -145,7 +145,7 @@ class Rule(TypedDict):
     speedup_type: Annotated[str | None, About("local (of the part) or global (of the kernel)")]
 
 
-class Line(TypedDict):
+class LineRow(TypedDict):
     """One warp state at one instruction of one kernel, where it was sampled at all (deep reports)."""
 
     pc: Annotated[int, About("instruction address, from the kernel's first instruction", "byte")]
@@ -193,7 +193,7 @@ class Operation(TypedDict):
     bytes: Annotated[int | None, About("bytes copied or set", "byte")]
 
 
-class Range(TypedDict):
+class RangeRow(TypedDict):
     """One NVTX range of the host."""
 
     report: Report
@@ -292,7 +292,7 @@ class CaptureRow(Capture, Origin):
     warnings: Annotated[str | None, About("what the tool warned of, joined by ; ")]
 
 
-class Loss(TypedDict):
+class LossRow(TypedDict):
     """One point that a capture did not get."""
 
     report: Report
@@ -315,13 +315,13 @@ def _columns(name: str, about: str, of: type[record.Strict]) -> Any:
 
 
 if TYPE_CHECKING:
-    Times = dict[str, Any]
-    Timing = dict[str, Any]
+    SideTimes = dict[str, Any]
+    TimingRow = dict[str, Any]
 else:
-    Times = _columns(
-        "Times", "One side of a pair of points that were timed in turns.", record.Series
+    SideTimes = _columns(
+        "SideTimes", "One side of a pair of points that were timed in turns.", record.Series
     )
-    Timing = _columns("Timing", "One point: checked and timed.", record.PointRecord)
+    TimingRow = _columns("TimingRow", "One point: checked and timed.", record.PointRecord)
 # Batches of points that other batches have: some profiled with their source lines, and some timed in turns. The name
 # of any other is made of its points.
 DEEP, PAIRS = "deep", "pairs"
@@ -334,14 +334,14 @@ TABLES: dict[str, tuple[type, ...]] = {
     "kernels": (KernelRow,),
     "metrics": (OfKernel, MetricRow),
     "stalls": (OfKernel, Stall),
-    "breakdown": (OfKernel, Part),
+    "breakdown": (OfKernel, BreakdownRow),
     "rules": (OfKernel, Rule),
-    "lines": (OfKernel, Line),
+    "lines": (OfKernel, LineRow),
     "timeline": (Operation,),
-    "ranges": (Range,),
-    "timing": (Captured, Throttled, Timing),
-    "pairs": (Pair, Times),
-    "lost": (Loss,),
+    "ranges": (RangeRow,),
+    "timing": (Captured, Throttled, TimingRow),
+    "pairs": (Pair, SideTimes),
+    "lost": (LossRow,),
     "captures": (CaptureRow,),
 }
 # What numbers depend on, by its key in Origin and Provenance, and of these the versions as pages call them.
@@ -378,12 +378,12 @@ class Kernel(KernelRow):
 
     metrics: dict[str, float | None]
     stalls: list[Stall]
-    breakdown: list[Part]
+    breakdown: list[BreakdownRow]
     rules: list[Rule]
-    lines: NotRequired[list[Line]]
+    lines: NotRequired[list[LineRow]]
 
 
-class Check(TypedDict):
+class ReferenceCheck(TypedDict):
     """A point's output against its float32 reference, and what was allowed."""
 
     rel_l2: float | None
@@ -403,7 +403,7 @@ class Point(TypedDict):
     status: str
     reason: str | None
     problems: list[str]
-    check: Check
+    check: ReferenceCheck
     info: dict[str, Any]
     measurement: Measurement
     samples: dict[str, list[float] | None]
@@ -411,7 +411,7 @@ class Point(TypedDict):
     runs: dict[str, list[list[float] | None]]
 
 
-class Datasheet(TypedDict):
+class DatasheetPeaks(TypedDict):
     """Published peaks of a part; None where it is unknown."""
 
     dram_gbs: float | None
@@ -438,7 +438,7 @@ class Ceilings(TypedDict):
     """What a machine could do at most, by source."""
 
     gpu: str | None
-    datasheet: Datasheet
+    datasheet: DatasheetPeaks
     measured: MeasuredPeaks
 
 
@@ -463,7 +463,7 @@ class Turns(TypedDict):
     other: str
     status: str
     reason: str | None
-    sides: list[Times]
+    sides: list[SideTimes]
 
 
 class Warned(TypedDict):

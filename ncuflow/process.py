@@ -34,7 +34,7 @@ class CaptureError(CommandError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessExit:
     """How a child ended: exit status (-n for signal n), time limit hit, seconds."""
 
     returncode: int
@@ -58,7 +58,7 @@ def run_child(
     capture: bool = True,
     inherited: Sequence[int] = (),
     waited: Callable[[], float] = lambda: 0.0,
-) -> Outcome:
+) -> ProcessExit:
     """Run `command` in its own process group, hand each line of its output to `on_line`.
 
     inherited: file descriptors that it and its children keep open. waited: seconds that do not count so far, because the
@@ -100,7 +100,7 @@ def run_child(
         end_group(child, group=capture)
         raise
     reader.join(GRACE_S)
-    return Outcome(child.returncode, timed_out, time.monotonic() - started - waited())
+    return ProcessExit(child.returncode, timed_out, time.monotonic() - started - waited())
 
 
 def end_group(child: subprocess.Popen[str], group: bool = True) -> None:

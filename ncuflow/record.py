@@ -30,7 +30,7 @@ GPU = ("cold", "hot", "sustained")
 
 
 @dataclass(frozen=True)
-class Stands:
+class ColumnSpec:
     """Where a field stands in the tables.
 
     column: of the timing or pairs table, {} for the field that holds its record (cold, before), as
@@ -49,7 +49,8 @@ def each(column: str, *holders: str) -> dict[str, str]:
 
 
 class Strict(BaseModel):
-    # What a later version adds is passed over; what is here must be what it says.
+    """What is here must be what it says, and of its type; what a later version adds is passed over."""
+
     model_config = ConfigDict(
         strict=True,
         allow_inf_nan=False,
@@ -65,16 +66,16 @@ class Times(Strict):
     """of all times here"""
     median: Annotated[
         Microseconds,
-        Stands("{}_us", "µs", each("time_{}_us", *GPU) | {"host": "host_launch_us", "plan": "plan_us"}),
+        ColumnSpec("{}_us", "µs", each("time_{}_us", *GPU) | {"host": "host_launch_us", "plan": "plan_us"}),
     ]  # fmt: skip
     """median {}"""
-    q25: Annotated[Microseconds, Stands("{}_q25_us", "µs", each("time_{}_q25_us", *GPU))]
+    q25: Annotated[Microseconds, ColumnSpec("{}_q25_us", "µs", each("time_{}_q25_us", *GPU))]
     """lower quartile of the same"""
-    q75: Annotated[Microseconds, Stands("{}_q75_us", "µs", each("time_{}_q75_us", *GPU))]
+    q75: Annotated[Microseconds, ColumnSpec("{}_q75_us", "µs", each("time_{}_q75_us", *GPU))]
     """upper quartile of the same"""
-    n: Annotated[Some, Stands("{}_n", "", each("time_{}_n", "cold", "hot"))]
+    n: Annotated[Some, ColumnSpec("{}_n", "", each("time_{}_n", "cold", "hot"))]
     """repetitions in that median"""
-    samples: Annotated[list[Microseconds] | None, Stands("{}_samples_us", "µs")] = None
+    samples: Annotated[list[Microseconds] | None, ColumnSpec("{}_samples_us", "µs")] = None
     """each repetition, of a long series the first ones"""
 
     @model_validator(mode="after")
@@ -98,14 +99,16 @@ class Launches(Times):
 
     queued: bool | None = None
     """the host stayed ahead of the GPU"""
-    sm_mhz: Annotated[Measure | None, Stands("{}_sm_mhz", "MHz", each("clock_{}_mhz", *GPU))] = None
+    sm_mhz: Annotated[
+        Measure | None, ColumnSpec("{}_sm_mhz", "MHz", each("clock_{}_mhz", *GPU))
+    ] = None
     """SM clock right after the launches, read by a kernel that spins, median; lower while they ran where power held it
     down"""
     throttle: Annotated[
-        list[str], Stands("{}_throttle", "", each("throttle_{}", "cold", "sustained"))
+        list[str], ColumnSpec("{}_throttle", "", each("throttle_{}", "cold", "sustained"))
     ] = []
     """throttle reasons among the samples that count, joined by ; """
-    left_out: Annotated[list[Microseconds] | None, Stands("{}_left_out_us", "µs")] = None
+    left_out: Annotated[list[Microseconds] | None, ColumnSpec("{}_left_out_us", "µs")] = None
     """samples under a throttle reason that do not count"""
 
 
@@ -113,7 +116,7 @@ class Cold(Launches):
     """Launches after a flush of the L2 cache."""
 
     floor_us: Annotated[
-        Microseconds | None, Stands("{}_floor_us", "µs", {"cold": "time_floor_us"})
+        Microseconds | None, ColumnSpec("{}_floor_us", "µs", {"cold": "time_floor_us"})
     ] = None
     """cold time of an empty kernel: what the events themselves cost"""
 
@@ -121,7 +124,7 @@ class Cold(Launches):
 class Hot(Launches):
     """Launches queued back to back."""
 
-    group: Annotated[Some | None, Stands("{}_group")] = None
+    group: Annotated[Some | None, ColumnSpec("{}_group")] = None
     """launches of a repetition, between two events; null: not recorded"""
 
 
@@ -156,11 +159,11 @@ class Series(Strict):
 class Check(Strict):
     """The comparison with the float32 reference, the worst over the outputs; None where it is not finite."""
 
-    rel_l2: Annotated[Measure | None, Stands("check_rel_l2")] = None
+    rel_l2: Annotated[Measure | None, ColumnSpec("check_rel_l2")] = None
     """relative L2 error against the float32 reference"""
-    max_abs: Annotated[Measure | None, Stands("check_max_abs")] = None
+    max_abs: Annotated[Measure | None, ColumnSpec("check_max_abs")] = None
     """largest absolute error"""
-    tolerance: Annotated[float | None, Stands("check_tolerance")] = None
+    tolerance: Annotated[float | None, ColumnSpec("check_tolerance")] = None
     """tolerance on check_rel_l2"""
 
     @property
@@ -169,23 +172,23 @@ class Check(Strict):
         return known and self.rel_l2 > self.tolerance  # type: ignore[operator]
 
 
-class Work(Strict):
+class WorkRecord(Strict):
     """Analytic FLOPs and bytes, and how they are counted."""
 
-    flops: Annotated[Count | None, Stands("flops", "FLOP")] = None
+    flops: Annotated[Count | None, ColumnSpec("flops", "FLOP")] = None
     """analytic work"""
-    bytes: Annotated[Count | None, Stands("bytes", "byte")] = None
+    bytes: Annotated[Count | None, ColumnSpec("bytes", "byte")] = None
     """analytic traffic"""
-    convention: Annotated[str | None, Stands("convention")] = None
+    convention: Annotated[str | None, ColumnSpec("convention")] = None
     """how work and traffic are counted"""
 
 
 class State(Strict):
     """Clocks of the GPU and what holds them back."""
 
-    sm_mhz: Annotated[Measure | None, Stands("sm_mhz_{}", "MHz")] = None
+    sm_mhz: Annotated[Measure | None, ColumnSpec("sm_mhz_{}", "MHz")] = None
     """SM clock {}"""
-    mem_mhz: Annotated[Measure | None, Stands("mem_mhz_{}", "MHz")] = None
+    mem_mhz: Annotated[Measure | None, ColumnSpec("mem_mhz_{}", "MHz")] = None
     """memory clock {}"""
     throttle: list[str] | None = []
     """reasons that the driver names; None where it does not tell"""
@@ -198,7 +201,7 @@ class Clocks(Strict):
     """before the series"""
     after: State | None = None
     """after the series"""
-    retakes: Annotated[Count | None, Stands("retakes")] = None
+    retakes: Annotated[Count | None, ColumnSpec("retakes")] = None
     """times the timing was taken again"""
 
     @property
@@ -209,8 +212,8 @@ class Clocks(Strict):
     @property
     def throttled(self) -> bool | None:
         """Whether they were held down; None where the driver does not tell and named nothing."""
-        told = all(s is None or s.throttle is not None for s in (self.before, self.after))
-        return True if self.reasons else False if told else None
+        known = all(s is None or s.throttle is not None for s in (self.before, self.after))
+        return True if self.reasons else False if known else None
 
 
 class Order(Strict):
@@ -225,29 +228,29 @@ class Order(Strict):
 class PointRecord(Strict):
     """What a run writes down of one point: checked, and timed where that was asked for."""
 
-    point: Annotated[Name, Stands("point")]
+    point: Annotated[Name, ColumnSpec("point")]
     """point id"""
-    target: Annotated[Name, Stands("target")]
+    target: Annotated[Name, ColumnSpec("target")]
     """kernel target"""
-    params: Annotated[dict[str, Parameter], Stands("params")] = {}
+    params: Annotated[dict[str, Parameter], ColumnSpec("params")] = {}
     """parameters as JSON"""
-    status: Annotated[Status, Stands("status")]
+    status: Annotated[Status, ColumnSpec("status")]
     """ok, wrong, skipped, error or lost"""
-    reason: Annotated[str | None, Stands("reason")] = None
+    reason: Annotated[str | None, ColumnSpec("reason")] = None
     """why it is not ok"""
     check: Check | None = None
     """None where it was not compared"""
-    work: Work | None = None
+    work: WorkRecord | None = None
     """None where it is not known"""
     timing: Series | None = None
     """None where it was not timed"""
     clocks: Clocks | None = None
     """None where the device cannot tell them"""
-    info: Annotated[dict[str, Any], Stands("info")] = {}
+    info: Annotated[dict[str, Any], ColumnSpec("info")] = {}
     """what plan() chose, as JSON"""
-    peak_memory_bytes: Annotated[Count | None, Stands("peak_memory_bytes", "byte")] = None
+    peak_memory_bytes: Annotated[Count | None, ColumnSpec("peak_memory_bytes", "byte")] = None
     """peak of allocated GPU memory"""
-    order: Annotated[Order | None, Stands("order")] = None
+    order: Annotated[Order | None, ColumnSpec("order")] = None
     """number of the random order, and the point's place in each round, as JSON"""
 
 
@@ -292,7 +295,7 @@ def quartiles(samples: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Place:
+class FieldColumn:
     """A column that a field becomes. path: the fields that lead to it; kind: str, int, float or list[float];
     known: it is never null; measured: its column in the measurement, "" for none."""
 
@@ -306,20 +309,20 @@ class Place:
 
 
 @cache
-def places(record: type[BaseModel]) -> tuple[Place, ...]:
+def places(record: type[BaseModel]) -> tuple[FieldColumn, ...]:
     """The columns of a record and of those that it holds."""
     return tuple(_places(record, (), ""))
 
 
-def _places(record: type[BaseModel], path: tuple[str, ...], held: str) -> Iterator[Place]:
+def _places(record: type[BaseModel], path: tuple[str, ...], held: str) -> Iterator[FieldColumn]:
     """held: what the field that holds the record says of itself."""
     holder = path[-1] if path else ""
     for name, info in record.model_fields.items():
-        stands = next((one for one in info.metadata if isinstance(one, Stands)), None)
+        stands = next((one for one in info.metadata if isinstance(one, ColumnSpec)), None)
         kind, said = _plain(info.annotation), " ".join((info.description or "").split())
         if stands is not None:
             column = stands.column.format(holder)
-            yield Place(
+            yield FieldColumn(
                 (*path, name),
                 column,
                 _stored(kind),

@@ -24,7 +24,7 @@ PROFILED = re.compile(r'^==PROF== Profiling "', re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Line:
+class CsvRow:
     """A row of a table: cells by column, and units by column where the page has a line of them.
 
     `lacks` counts the columns that are missing at its end.
@@ -41,10 +41,10 @@ class Line:
 
 
 @dataclass
-class Table:
+class CsvTable:
     """The whole rows of all tables; `problems` say what is not there."""
 
-    rows: list[Line] = field(default_factory=list)
+    rows: list[CsvRow] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     header: list[str] = field(default_factory=list)
     units: Cells = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Table:
         found = dict(zip(self.header, cells, strict=False))
         if found["ID"] and "Kernel Name" in found:
             lacks = max(0, self._least(cells) - len(cells))
-            self.rows.append(Line(self.run, self.units, found, lacks))
+            self.rows.append(CsvRow(self.run, self.units, found, lacks))
         elif found.get("Kernel Name") == "" and "Metric Name" not in self.header:
             self.units = found
 
@@ -116,9 +116,9 @@ class Table:
             yield self.rows[-1].key, f"it lacks {len(missing)} metrics that every other kernel has"
 
 
-def read(text: str) -> Table:
+def read(text: str) -> CsvTable:
     """The tables of an export."""
-    table = Table()
+    table = CsvTable()
     *lines, rest = re.split(r"\r\n|\n|\r", text)
     for line in lines:
         table.take(line, last=False)

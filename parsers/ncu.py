@@ -22,7 +22,7 @@ from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
 from ncuflow.parsers import breakdown, children, container, cute, lines, listing, reader
 from ncuflow.parsers.registry import LISTED, METRICS, Sources, architecture
-from ncuflow.parsers.sources import Ceiling, Counter, NotANumber, Source
+from ncuflow.parsers.sources import Ceiling, Counter, MetricSource, NotANumber
 from ncuflow.parsers.stalls import COUNTERS, STALL_REASONS, on_all
 from ncuflow.parsers.units import base_unit, expected_unit
 
@@ -116,7 +116,7 @@ def read_all(requests: Iterable[Request]) -> Iterator[Report]:
 
 
 @dataclass(frozen=True)
-class Part:
+class ReportPart:
     """Kernels `first` up to `last` (None: to the end) of a report; the `file` is open until then.
 
     `report` is where its rows belong, `results` the number of kernels that the framing announces,
@@ -133,20 +133,20 @@ class Part:
     context: Any = None
 
 
-def _parts(requests: Iterable[Request], unfinished: contextlib.ExitStack) -> Iterator[Part]:
+def _parts(requests: Iterable[Request], unfinished: contextlib.ExitStack) -> Iterator[ReportPart]:
     for request in requests:
         file = unfinished.enter_context(contextlib.ExitStack())
         plain = file.enter_context(opened(request.path))
         framing = container.check(plain, request.called)
         report = Report(request.called, framing.ncu_version)
         starts = list(range(0, framing.results, PART)) or [0]
-        whole = Part(request, plain, file, report, framing.results)
+        whole = ReportPart(request, plain, file, report, framing.results)
         context = _shared(whole) if len(starts) > 1 else None
         for first, last in zip(starts, [*starts[1:], None], strict=True):
             yield replace(whole, first=first, last=last, context=context)
 
 
-def _shared(whole: Part) -> Any:
+def _shared(whole: ReportPart) -> Any:
     """The loaded report, for children to inherit: the reader goes through all of the file for its first kernel.
 
     A child tries that first, since some damage crashes the reader.
@@ -158,7 +158,7 @@ def _shared(whole: Part) -> Any:
     return context
 
 
-def _read_part(part: Part) -> Report:
+def _read_part(part: ReportPart) -> Report:
     called = part.request.called
     report = Report(called)
     listed = listing.stored(Path(part.request.path), part.plain) if part.request.with_lines else {}
@@ -197,7 +197,7 @@ def _silenced() -> Iterator[None]:
         os.close(kept)
 
 
-def _load(report: Report, part: Part, listed: listing.Listings) -> None:
+def _load(report: Report, part: ReportPart, listed: listing.Listings) -> None:
     context = part.context or reader.load(part.plain)
     report.ranges = context.num_ranges()
     for index, action in reader.actions(context, part.first, part.last):
@@ -241,7 +241,7 @@ class Profiled:
         """All names of metrics that the report has for this kernel."""
         return tuple(self.action.metric_names())
 
-    def counts_all(self, source: Source | Ceiling, value: float) -> bool:
+    def counts_all(self, source: MetricSource | Ceiling, value: float) -> bool:
         """Whether what was read off the counters that are there is all work of the source's kind.
 
         ncu omits the counters that no section asks for, and a chip may have instructions that the registry does not

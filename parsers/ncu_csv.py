@@ -111,7 +111,7 @@ def read(path: str | Path) -> ncu.Report:
     return report
 
 
-def _why_none(text: str, table: csv_table.Table) -> str:
+def _why_none(text: str, table: csv_table.CsvTable) -> str:
     said = re.search(r"^==ERROR== *(.+)", text, re.MULTILINE)
     if said:
         return f" (it says: {said[1].strip()})"
@@ -121,7 +121,7 @@ def _why_none(text: str, table: csv_table.Table) -> str:
     return f" ({'; '.join(table.problems)})" if table.problems else ""
 
 
-def _decimal_comma(called: str, rows: list[csv_table.Line]) -> bool:
+def _decimal_comma(called: str, rows: list[csv_table.CsvRow]) -> bool:
     """Whether numbers are written with a decimal comma."""
     values = {text.partition(" (")[0].strip() for row in rows for text in _numbers(row.cells)}
     english = any(ENGLISH.fullmatch(value) for value in values)

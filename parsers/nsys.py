@@ -54,7 +54,7 @@ class Trace:
     problems: list[str] = field(default_factory=list)
 
 
-class Call(NamedTuple):
+class RuntimeCall(NamedTuple):
     """A CUDA call on the host; times in ns."""
 
     name: str | None
@@ -140,16 +140,16 @@ def _key(process: Any, correlation: Any) -> Key:
     return (integer(process) or 0) & ~nvtx.THREAD, integer(correlation)
 
 
-def _calls(db: Database) -> dict[Key, Call]:
+def _calls(db: Database) -> dict[Key, RuntimeCall]:
     """CUDA calls by process and correlation id, and by the id alone (process 0) for exports whose
     operations do not name their process; the first where ids repeat."""
-    calls: dict[Key, Call] = {}
+    calls: dict[Key, RuntimeCall] = {}
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for start, end, thread, correlation, name in db.rows(RUNTIME, *columns):
         begins, ends, tid, number = map(integer, (start, end, thread, correlation))
         if begins is None or ends is None or ends < begins or number is None:
             continue
-        call = Call(_without_version(db.string(name)), begins, ends, tid or 0)
+        call = RuntimeCall(_without_version(db.string(name)), begins, ends, tid or 0)
         for process in (call.thread & ~nvtx.THREAD, 0):
             calls.setdefault((process, number), call)
     return calls
@@ -190,8 +190,8 @@ def _operations(db: Database, problems: list[str]) -> Iterator[tuple[Row, Key]]:
 
 def _fitting(
     operations: list[tuple[Row, Key]],
-    calls: dict[Key, Call],
-    ranges: list[nvtx.Range],
+    calls: dict[Key, RuntimeCall],
+    ranges: list[nvtx.NvtxRange],
     length_ns: int | None,
 ) -> Iterator[tuple[Row, Key]]:
     """The operations that are not longer than the trace, shortest first.
@@ -254,8 +254,8 @@ def _dim3(values: tuple[Any, ...]) -> str | None:
 
 def _attribute(
     rows: list[Row],
-    calls: list[Call | None],
-    ranges: list[nvtx.Range],
+    calls: list[RuntimeCall | None],
+    ranges: list[nvtx.NvtxRange],
     points: Collection[str] | None,
 ) -> None:
     """Put the call, the open ranges, the point and its repeat into each row."""
@@ -280,7 +280,7 @@ def _gaps(rows: list[Row], column: str, keys: tuple[str, ...]) -> None:
         ends[key] = row["end_ns"] if before is None else max(before, row["end_ns"])
 
 
-def _range_rows(ranges: list[nvtx.Range], points: Collection[str] | None) -> Iterator[Row]:
+def _range_rows(ranges: list[nvtx.NvtxRange], points: Collection[str] | None) -> Iterator[Row]:
     moments = [(item.scope, item.start) for item in ranges]
     for item, around in zip(ranges, nvtx.open_at(ranges, moments), strict=True):
         own = [other for other in around if other is item or nvtx.encloses(other, item)]
@@ -296,10 +296,10 @@ def _range_rows(ranges: list[nvtx.Range], points: Collection[str] | None) -> Ite
 
 def _missing(
     db: Database,
-    calls: dict[Key, Call],
+    calls: dict[Key, RuntimeCall],
     seen: set[Key],
     rows: list[Row],
-    ranges: list[nvtx.Range],
+    ranges: list[nvtx.NvtxRange],
 ) -> Iterator[str]:
     """What a reader of the rows should know is not in them."""
     yield from (f"nsys: {text}" for text in db.warnings())

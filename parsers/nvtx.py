@@ -13,7 +13,7 @@ THREAD = 0xFFFFFF  # the thread's part of a globalTid; the rest is the process
 
 
 @dataclass(frozen=True)
-class Range:
+class NvtxRange:
     """One range. `start`, `end` in ns (end None: never closed); `scope` is what it holds for: a
     thread for push/pop, a process for start/end; `number` counts the ranges of its name."""
 
@@ -24,7 +24,7 @@ class Range:
     number: int
 
 
-def read(db: Database, problems: list[str]) -> list[Range]:
+def read(db: Database, problems: list[str]) -> list[NvtxRange]:
     """All named ranges, by start; of those that start together, the longer first.
 
     Ranges with impossible times are counted in `problems`.
@@ -46,7 +46,7 @@ def read(db: Database, problems: list[str]) -> list[Range]:
     counts: dict[str, int] = defaultdict(int)
     ranges = []
     for begins, ends, name, scope in found:
-        ranges.append(Range(name, begins, ends, scope, counts[name]))
+        ranges.append(NvtxRange(name, begins, ends, scope, counts[name]))
         counts[name] += 1
     return ranges
 
@@ -55,13 +55,15 @@ def _end(end: int | None) -> int:
     return 1 << 62 if end is None else end
 
 
-def open_at(ranges: Iterable[Range], moments: Iterable[tuple[int, int]]) -> list[list[Range]]:
+def open_at(
+    ranges: Iterable[NvtxRange], moments: Iterable[tuple[int, int]]
+) -> list[list[NvtxRange]]:
     """For each (thread, time) the ranges open then, outermost first (process, then thread)."""
     listed = list(moments)
-    by_scope: dict[int, list[Range]] = defaultdict(list)
+    by_scope: dict[int, list[NvtxRange]] = defaultdict(list)
     for item in ranges:
         by_scope[item.scope].append(item)
-    found: list[list[Range]] = [[] for _ in listed]
+    found: list[list[NvtxRange]] = [[] for _ in listed]
     wanted: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for index, (thread, time) in enumerate(listed):
         for scope in dict.fromkeys((thread & ~THREAD, thread)):
@@ -71,10 +73,12 @@ def open_at(ranges: Iterable[Range], moments: Iterable[tuple[int, int]]) -> list
     return found
 
 
-def _sweep(ranges: list[Range], moments: list[tuple[int, int]], found: list[list[Range]]) -> None:
+def _sweep(
+    ranges: list[NvtxRange], moments: list[tuple[int, int]], found: list[list[NvtxRange]]
+) -> None:
     """One pass over time: ranges open as their start is reached, drop behind their end."""
     position = 0
-    active: list[Range] = []
+    active: list[NvtxRange] = []
     for time, index in moments:
         while position < len(ranges) and ranges[position].start <= time:
             active.append(ranges[position])
@@ -83,12 +87,12 @@ def _sweep(ranges: list[Range], moments: list[tuple[int, int]], found: list[list
         found[index] += active
 
 
-def encloses(outer: Range, inner: Range) -> bool:
+def encloses(outer: NvtxRange, inner: NvtxRange) -> bool:
     """`outer` began before `inner` and was still open at its end."""
     return outer.start <= inner.start and _end(outer.end) >= _end(inner.end)
 
 
-def point_range(open_ranges: list[Range], points: Collection[str] | None) -> Range | None:
+def point_range(open_ranges: list[NvtxRange], points: Collection[str] | None) -> NvtxRange | None:
     """The range that names the point: innermost of the plan, or without a plan the outermost."""
     if points is None:
         return open_ranges[0] if open_ranges else None

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import read_yaml
-from ncuflow.parsers.sources import Ceiling, Source, source
+from ncuflow.parsers.sources import Ceiling, MetricSource, source
 
 ANY = "*"
-Sources = tuple[Source | Ceiling, ...]
+Sources = tuple[MetricSource | Ceiling, ...]
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Source:
+class MetricSource:
     """The sum of terms. With `partial`, absent terms are left out as long as one is there: ncu
     omits the counters of instructions that a section does not ask for.
 
@@ -79,7 +79,7 @@ class Source:
 class Ceiling:
     """The ceiling of the work that ran: Σ work ÷ Σ (work ÷ peak), over pairs of work and peak.
 
-    With one kind of instruction it is that instruction's peak; a kernel without has no ceiling. kind: as of a Source.
+    With one kind of instruction it is that instruction's peak; a kernel without has no ceiling. kind: as of a MetricSource.
     """
 
     pairs: tuple[tuple[str, str], ...] = field(default=())
@@ -123,21 +123,21 @@ def _formula(term: Term) -> str:
     return product if term.factor == 1 else f"{term.factor:g} × {product}"
 
 
-def source(said: Any) -> Source | Ceiling:
+def source(said: Any) -> MetricSource | Ceiling:
     """A source as the catalogue writes it; `catalogue.yaml` says how."""
     match said:
         case str():
-            return Source((Term((said,)),))
+            return MetricSource((Term((said,)),))
         case {"product": names}:
-            return Source((Term(tuple(names), said.get("factor", 1)),))
+            return MetricSource((Term(tuple(names), said.get("factor", 1)),))
         case {"sum": dict(weights)}:
             common = said.get("times", ())
-            return Source(tuple(Term((name, *common), weights[name]) for name in weights))
+            return MetricSource(tuple(Term((name, *common), weights[name]) for name in weights))
         case {"sum": names}:
-            return Source(tuple(Term((name,), said.get("factor", 1)) for name in names))
+            return MetricSource(tuple(Term((name,), said.get("factor", 1)) for name in names))
         case {"any_of": names}:
             kind = said.get("kind", "")
-            return Source(tuple(Term((name,)) for name in names), partial=True, kind=kind)
+            return MetricSource(tuple(Term((name,)) for name in names), partial=True, kind=kind)
         case {"peak_of": names}:
             pairs = tuple((name, f"{name}{PEAK}") for name in names)
             return Ceiling(pairs, kind=said.get("kind", ""))

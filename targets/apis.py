@@ -193,7 +193,7 @@ def point_id(p: Params) -> str:
     return f"{p['api']}_T{p['tokens']}_B{p['batch']}"
 
 
-def silences(p: Params) -> bool | None:
+def stops_tracing(p: Params) -> bool | None:
     """As of other targets: cuBLAS does, and the CuTe DSL, which norms take where it is installed."""
     if p["api"].startswith(("bmm_", "gemm_", "mm_")):
         return True
@@ -462,7 +462,7 @@ TARGET = Target(
     choices={"api": Written(("silu_and_mul",), r"[A-Za-z]\w*", "top_k_varlen")},
     small={"tokens": 16, "batch": 4},
     id=point_id,
-    silences=silences,
+    stops_tracing=stops_tracing,
     work=work,
     memory=lambda p: 0,
     prepare=prepare,

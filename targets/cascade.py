@@ -204,7 +204,7 @@ TARGET = Target(
     small={"batch": 2, "prefix": 64, "kv_len": 32},
     id=point_id,
     unable=unable,
-    silences=lambda p: attention.SILENCES["auto"] if p["variant"] == "cascade" else False,
+    stops_tracing=lambda p: attention.STOPS_TRACING["auto"] if p["variant"] == "cascade" else False,
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],

@@ -289,7 +289,9 @@ TARGET = Target(
     unable=unable,
     edges=lambda p: edges(p, "kv_len"),
     # on tensor cores a prefill kernel runs; "auto" has been fa3 in some versions
-    silences=lambda p: attention.SILENCES[p["backend"]] if p["cores"] == "tensor" else False,
+    stops_tracing=lambda p: (
+        attention.STOPS_TRACING[p["backend"]] if p["cores"] == "tensor" else False
+    ),
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],

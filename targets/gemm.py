@@ -23,7 +23,7 @@ LARGEST = 448  # of fp8 (e4m3)
 ROUNDED_INSIDE = 6e-2
 
 
-class Call(NamedTuple):
+class GemmApi(NamedTuple):
     """A call of FlashInfer's: the types that it multiplies, who can compute it, whether it has a batch."""
 
     dtypes: tuple[str, ...]
@@ -32,10 +32,10 @@ class Call(NamedTuple):
 
 
 CALLS = {
-    "mm": Call(("bf16",), ("cublaslt", "cudnn", "tinygemm")),
-    "bmm": Call((FP8,), ("cublas", "cudnn"), batched=True),
-    "segment": Call(("bf16",), ("sm90", "sm80"), batched=True),
-    "blockscale": Call((FP8,), ("deepgemm",)),
+    "mm": GemmApi(("bf16",), ("cublaslt", "cudnn", "tinygemm")),
+    "bmm": GemmApi((FP8,), ("cublas", "cudnn"), batched=True),
+    "segment": GemmApi(("bf16",), ("sm90", "sm80"), batched=True),
+    "blockscale": GemmApi((FP8,), ("deepgemm",)),
 }
 BACKENDS = tuple(dict.fromkeys(b for call in CALLS.values() for b in call.backends))
 _HOPPER = ("sm90", "deepgemm")  # what is built for compute capability 9.0 alone
@@ -220,7 +220,7 @@ TARGET = Target(
     id=point_id,
     unable=unable,
     # cuBLAS does; of the others no trace tells
-    silences=lambda p: True if p["backend"].startswith("cublas") else None,
+    stops_tracing=lambda p: True if p["backend"].startswith("cublas") else None,
     memory=lambda p: 4 * work(p).bytes + WORKSPACE_BYTES,  # float32 copies of the reference
     work=work,
     written=lambda p: 2 * p["batch"] * p["m"] * p["n"],

@@ -5,7 +5,7 @@ Nothing is computed: a token's page is looked up in the table, and its bytes are
 
 from __future__ import annotations
 
-from ncuflow.target.contract import Choice, Opportunity, Part, Target, Work
+from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import page_table
 from ncuflow.target.launch import Inputs, Launch, Params
@@ -107,7 +107,7 @@ TARGET = Target(
     written=lambda p: (work(p).bytes - _looked_up(p)) // 2,
     prepare=prepare,
     part=lambda p: (
-        Part("append", p["batch"] * p["append_len"], None, None, p["kv_heads"], p["head_dim"])
+        StepPart("append", p["batch"] * p["append_len"], None, None, p["kv_heads"], p["head_dim"])
         if p["variant"] == "kv"
         else None
     ),

@@ -10,7 +10,7 @@ from math import ceil, gcd
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Knob, Opportunity, Part, Target, Work
+from ncuflow.target.contract import Choice, Knob, Opportunity, StepPart, Target, Work
 from ncuflow.target.dtypes import DTYPES, ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
@@ -382,12 +382,12 @@ TARGET = Target(
     unable=unable,
     memory=lambda p: 2 * work(p).bytes,
     # a kernel of the CuTe DSL is one that nsys does not record
-    silences=lambda p: False if p["norm"] == "cuda" else None,
+    stops_tracing=lambda p: False if p["norm"] == "cuda" else None,
     work=work,
     written=written,
     prepare=prepare,
     part=lambda p: (  # before attention and before the feed-forward network
-        Part("norm", tokens=p["rows"], hidden=p["hidden"], per_layer=2)
+        StepPart("norm", tokens=p["rows"], hidden=p["hidden"], per_layer=2)
         if p["variant"] == "fused_add_rmsnorm"
         else None
     ),

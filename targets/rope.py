@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, Part, Target, Work
+from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
@@ -267,7 +267,7 @@ TARGET = Target(
     work=work,
     written=lambda p: _elements(p) * ITEMSIZE[p["dtype"]],
     prepare=prepare,
-    part=lambda p: Part("rope", p["tokens"], None, p["qo_heads"], p["kv_heads"], p["head_dim"]),
+    part=lambda p: StepPart("rope", p["tokens"], None, p["qo_heads"], p["kv_heads"], p["head_dim"]),
     workload=Workload(takes=takes),
     rules=Rules(launches=launches),
     source=Source(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ncuflow.target import reference
-from ncuflow.target.contract import Choice, Opportunity, Part, Target, Work
+from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
@@ -180,7 +180,7 @@ TARGET = Target(
     work=work,
     prepare=prepare,
     part=lambda p: (
-        Part("sampling", sequences=p["batch"], per_layer=0, rank=_SAMPLED.index(p["variant"]))
+        StepPart("sampling", sequences=p["batch"], per_layer=0, rank=_SAMPLED.index(p["variant"]))
         if p["variant"] in _SAMPLED
         else None
     ),

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ncuflow.compare import attribution, decomposition, verdict
-from ncuflow.compare.records import Settings
+from ncuflow.compare.records import Thresholds
 from ncuflow.compare.verdict import Side
 
 Row = dict[str, Any]
@@ -174,7 +174,7 @@ def pair(
     return sides[0], sides[1]
 
 
-def compare(base: Side, head: Side, settings: Settings) -> Row:
+def compare(base: Side, head: Side, settings: Thresholds) -> Row:
     """The comparison as ``compare.json`` holds it."""
     found: Row = json.loads(json.dumps(asdict(verdict.compare(base, head, settings))))
     return found
@@ -188,7 +188,9 @@ def profile(row: Row) -> attribution.Profile:
         row["measurement"]["kernel_gap_us"],
         row["info"],
         row.get("traced"),
-        decomposition.Rates("NVIDIA H200", row["measurement"]["clock_cold_mhz"] / 1e3, 4800.0),
+        decomposition.LaunchRates(
+            "NVIDIA H200", row["measurement"]["clock_cold_mhz"] / 1e3, 4800.0
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from fake_machine import make
 
 from ncuflow.capture import jit, jitprobe
 from ncuflow.cli import dispatch
-from ncuflow.process import CaptureError, Outcome
+from ncuflow.process import CaptureError, ProcessExit
 from ncuflow.target.contract import jit_modules, known
 from ncuflow.target.source import Build
 
@@ -134,7 +134,7 @@ def run_jit(
         on_line("ninja: noise")
         if answer is not None:
             on_line(jitprobe.MARKER + json.dumps(answer))
-        return Outcome(0 if answer else 1, False, 0.1)
+        return ProcessExit(0 if answer else 1, False, 0.1)
 
     monkeypatch.setattr(jit, "run_child", fake)
     status = dispatch(["jit", "--out", str(tmp_path / "jit.json"), "--disk-repeats", "2", *more])

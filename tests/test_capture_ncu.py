@@ -14,7 +14,7 @@ from ncuflow import process
 from ncuflow.capture import ncu
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.cli import dispatch
-from ncuflow.evidence.points import Found
+from ncuflow.evidence.points import Contents
 from ncuflow.parsers import registry
 from ncuflow.process import CaptureError
 
@@ -63,7 +63,7 @@ def profile(bench: Path, *more: str) -> int:
 def found(
     monkeypatch: pytest.MonkeyPatch, kernels: dict[str, int], failed: dict[str, int] | None = None
 ) -> None:
-    result = Found(kernels, failed or {}, 0, sum(kernels.values()))
+    result = Contents(kernels, failed or {}, 0, sum(kernels.values()))
     monkeypatch.setattr(ncu, "count_kernels", lambda report, points: result)
 
 

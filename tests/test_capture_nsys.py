@@ -345,7 +345,7 @@ def traced(
     return order, {entry["point"]: entry["reason"] for entry in lost}
 
 
-def test_what_silences_nsys_is_traced_last_and_what_may_before_it(bench: Path) -> None:
+def test_what_stops_tracing_is_traced_last_and_what_may_before_it(bench: Path) -> None:
     """Decode by fa3 did so in the middle of a sweep, and the points after it had no trace."""
     one, two, three, four = (f"decode/{n}" for n in range(4))
     params = {one: "fa3", two: "auto", three: "fa3", four: "fa2"}

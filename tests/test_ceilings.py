@@ -65,7 +65,7 @@ def test_every_gpu_has_a_capability_and_names_of_its_own():
     ):
         wrong = content["gpus"]["L40S"] | {"names": ("L4",)} | change
         with pytest.raises(ValueError, match=words):
-            table.Table.model_validate(content | {"gpus": content["gpus"] | {"L4": wrong}})
+            table.GpuTable.model_validate(content | {"gpus": content["gpus"] | {"L4": wrong}})
 
 
 def test_an_unknown_gpu_still_has_measured_ceilings():

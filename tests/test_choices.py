@@ -198,7 +198,7 @@ def test_pairs_that_fare_unlike_are_parted_by_the_parameter_that_decides(
         p.change for p in pairs
     )
     if len(parts) == 2:
-        assert {p.change > 0 for p in choices.told(found[0].prices)} == {False}
+        assert {p.change > 0 for p in choices.with_a_change(found[0].prices)} == {False}
 
 
 def test_a_base_that_needs_a_launch_before_its_own_has_the_time_of_both() -> None:

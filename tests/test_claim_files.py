@@ -18,7 +18,15 @@ from pydantic import BaseModel
 from results_data import entry, kernel, results
 
 from ncuflow.claims import files
-from ncuflow.claims.model import Applies, Claim, Decision, Published, Reason, Source, Tolerance
+from ncuflow.claims.model import (
+    Applies,
+    Citation,
+    Claim,
+    Decision,
+    Published,
+    ReasonText,
+    Tolerance,
+)
 from ncuflow.io import BadInput
 
 
@@ -215,7 +223,7 @@ def test_no_pattern_of_a_shipped_claim_may_take_for_ever_on_a_name_that_somebody
 def test_every_key_is_documented():
     text = (ROOT / "docs/claims.md").read_text()
     documented = set(re.findall(r"`([a-z]+)`", text))
-    models = (Claim, Source, Published, Applies, Decision, Tolerance, Reason)
+    models = (Claim, Citation, Published, Applies, Decision, Tolerance, ReasonText)
     keys = {key for model in models for key in model.model_fields} - {"path"}
     assert keys - documented == set()
 

@@ -15,13 +15,13 @@ from compare_data import PROVENANCE, compare, delta, kernel, pair, point, side, 
 
 from ncuflow.compare import differences, gate, records, verdict
 from ncuflow.compare.differences import Difference
-from ncuflow.compare.records import Settings
+from ncuflow.compare.records import Thresholds
 from ncuflow.compare.verdict import Side, load, runs_of
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import CONDITIONS, VERSIONS, Provenance
 
 ROOT = Path(__file__).parents[1]
-LIMITS = Settings()
+LIMITS = Thresholds()
 
 
 def changed(document: dict) -> dict[str, str]:
@@ -187,7 +187,7 @@ def test_a_call_that_halved_within_a_floor_of_more_than_double_is_not_told() -> 
             for n in compare(*pair(points, head, count=1), limits)["statistics"]["notes"]
             if "pace" in n
         ]
-        for limits in (Settings(floor=0.9), Settings(floor=1.3))
+        for limits in (Thresholds(floor=0.9), Thresholds(floor=1.3))
     ]
     assert told[0] and not told[1]
 

@@ -11,8 +11,8 @@ from compare_data import STALLS, explain, kernel, point
 
 from ncuflow.compare import attribution, decomposition
 from ncuflow.compare.attribution import Explained, Profile, match
-from ncuflow.compare.decomposition import Rates
-from ncuflow.compare.records import Fact, Part
+from ncuflow.compare.decomposition import LaunchRates
+from ncuflow.compare.records import ChangeTerm, Fact
 from ncuflow.compare.reports import _kernels
 from ncuflow.compare.traces import Copies, Traced, of_timeline
 
@@ -20,10 +20,12 @@ RECORDING = Path(__file__).parents[1] / "recordings/h200/0.7.2/default"
 REPORTS = sorted(RECORDING.glob("*/b*/sweep.ncu-rep.xz"))
 
 
-def parts_of(base: dict, head: dict) -> list[Part]:
+def parts_of(base: dict, head: dict) -> list[ChangeTerm]:
     """The parts of two launches that are themselves what is compared: ncu's clock is theirs."""
     ghz = [(k["metrics"]["sm_clock_hz"] or 0) / 1e9 for k in (base, head)]
-    return decomposition.split(base, head, (Rates(None, ghz[0]), Rates(None, ghz[1]))).parts
+    return decomposition.split(
+        base, head, (LaunchRates(None, ghz[0]), LaunchRates(None, ghz[1]))
+    ).parts
 
 
 # --- parts ------------------------------------------------------------------------------------
@@ -375,7 +377,7 @@ def test_what_plan_chose_is_a_fact_where_another_kernel_ran_and_a_label_where_th
 
 
 def timed(
-    base: dict, head: dict, us: tuple[float, float], *rates: Rates, noise: float = 0.0
+    base: dict, head: dict, us: tuple[float, float], *rates: LaunchRates, noise: float = 0.0
 ) -> Explained:
     """What explains these times of two kernels, each side's launches at these rates."""
     sides = [Profile([k], [k], rates=r) for k, r in zip((base, head), rates, strict=True)]
@@ -386,7 +388,7 @@ def test_the_clock_of_ncu_is_no_cause_and_the_kernels_are_compared_in_cycles() -
     """ncu ran the base at 1.9 and the head at 1.6 GHz, the timing runs both at 1.9; a tenth more instructions."""
     base, head = kernel(), kernel(clock=1.6e9, instructions=77e6 * 1.1)
     us = base["duration_ns"] / 1e3
-    found = timed(base, head, (us, 1.1 * us), Rates("H", 1.9), Rates("H", 1.9))
+    found = timed(base, head, (us, 1.1 * us), LaunchRates("H", 1.9), LaunchRates("H", 1.9))
     (cause,) = found.causes
     assert [part.kind for part in cause.parts] == ["instructions"]
     assert "at 1.90 and 1.60 GHz, compared in cycles" in cause.evidence
@@ -396,7 +398,7 @@ def test_the_clock_of_ncu_is_no_cause_and_the_kernels_are_compared_in_cycles() -
 def test_a_clock_of_the_timing_run_is_a_cause_by_its_own_ratio() -> None:
     base, head = kernel(), kernel(clock=1.2e9)
     us = base["duration_ns"] / 1e3
-    found = timed(base, head, (us, 1.25 * us), Rates("H", 2.0), Rates("H", 1.6))
+    found = timed(base, head, (us, 1.25 * us), LaunchRates("H", 2.0), LaunchRates("H", 1.6))
     (cause,) = found.causes
     assert (cause.kind, cause.base, cause.head) == ("clock", "2.000 GHz", "1.600 GHz")
     assert cause.delta_us == pytest.approx(0.25 * us)
@@ -406,12 +408,14 @@ def test_causes_of_more_than_the_change_have_no_share_of_it_and_it_is_said_why()
     base, head = kernel(), kernel(long_scoreboard=8.0)
     change = (head["duration_ns"] - base["duration_ns"]) / 1e3
     for part, shared in ((0.9, True), (0.6, False), (-0.5, False)):
-        found = timed(base, head, (100.0, 100.0 + part * change), Rates(), Rates())
+        found = timed(base, head, (100.0, 100.0 + part * change), LaunchRates(), LaunchRates())
         (cause,) = found.causes
         assert (cause.share_of_delta is not None) == shared == bool(cause.parts)
         assert cause.delta_us + found.unexplained == pytest.approx(part * change)
         assert "other runs" in found.remainder
-    near = timed(base, head, (100.0, 100.0 + 0.9 * change), Rates(), Rates(), noise=change)
+    near = timed(
+        base, head, (100.0, 100.0 + 0.9 * change), LaunchRates(), LaunchRates(), noise=change
+    )
     assert near.remainder == "no more than runs of one side differ by"
 
 
@@ -433,7 +437,7 @@ def limited(row: dict, **units: float) -> dict:
 
 def test_from_one_gpu_to_another_bandwidth_comes_before_what_warps_wait_for() -> None:
     """GQA decode: on tensor cores it follows DRAM, on CUDA cores the issue of instructions holds it up on the faster GPU."""
-    slow, fast = Rates("NVIDIA H100", 1.95, 3350.0), Rates("NVIDIA H200", 1.95, 4800.0)
+    slow, fast = LaunchRates("NVIDIA H100", 1.95, 3350.0), LaunchRates("NVIDIA H200", 1.95, 4800.0)
     base = limited(kernel() | {"duration_ns": 364_000.0}, dram=88.0)
     for dram, issue, us in ((87.0, 22.0, 257.0), (66.0, 77.0, 337.0)):
         other = kernel(long_scoreboard=3.0) | {"duration_ns": 1e3 * us}
@@ -456,7 +460,7 @@ def test_a_kernel_that_dram_limits_is_compared_in_time_on_one_gpu() -> None:
     base = limited(kernel(), dram=90.0)
     head = limited(kernel(clock=1.5e9, **{k: v * 1.5 / 1.9 for k, v in STALLS.items()}), dram=90.0)
     head["duration_ns"] = base["duration_ns"] * 1.001
-    split = decomposition.split(base, head, (Rates("H", 1.9, 4800.0),) * 2)
+    split = decomposition.split(base, head, (LaunchRates("H", 1.9, 4800.0),) * 2)
     assert not split.cycles and {p.unit for p in split.parts if p.kind == "stall"} <= {
         "ns per instruction"
     }

@@ -15,7 +15,7 @@ from compare_data import kernel, pair, point, sweep
 from conftest import Pipeline
 
 from ncuflow.compare import lineage
-from ncuflow.compare.records import Cause, Comparison, Fact, Part, PointChange, Settings
+from ncuflow.compare.records import Cause, ChangeTerm, Comparison, Fact, PointChange, Thresholds
 from ncuflow.compare.verdict import compare
 from ncuflow.pages.compare import figures as compare_figures
 from ncuflow.pages.compare import page as compare_page
@@ -42,7 +42,7 @@ def document(change: dict | None = None, count: int = 5, **provenance: str) -> C
         head_points[7] = head_points[7] | change
     base, head = pair(points_of_a_side(), head_points, count=count)
     head.provenance = {**head.provenance, **provenance}
-    return compare(base, head, Settings())
+    return compare(base, head, Thresholds())
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_slow_downs_come_before_larger_speed_ups() -> None:
     points = sweep()
     points[3], points[7] = point("decode/B4", 5.0), point("decode/B8", 60.0)
     base, head = pair(sweep(), points)
-    found = compare(base, head, Settings())
+    found = compare(base, head, Thresholds())
     assert [p.id for p in found.changed] == ["decode/B8", "decode/B4"]
 
 
@@ -134,7 +134,7 @@ def test_nothing_changed_is_said_plainly() -> None:
 
 def test_the_one_point_that_is_left_is_one() -> None:
     base, head = pair(sweep(2), [point("decode/B1", 50.0), *sweep(2)[1:]])
-    text = render([compare(base, head, Settings())], [None])
+    text = render([compare(base, head, Thresholds())], [None])
     assert "\n1 more point is in `compare.json`" in text
 
 
@@ -155,7 +155,7 @@ def test_points_of_one_side_and_broken_points_are_on_the_page() -> None:
     base, head = pair(sweep(8))
     del head.points["decode/B1"]
     head.points["decode/B2"] |= {"status": "wrong", "reason": "off by 3 %"}
-    text = render([compare(base, head, Settings())], [None])
+    text = render([compare(base, head, Thresholds())], [None])
     assert "1 point only in the base: `decode/B1`." in text
     assert "| `decode/B2` | ok | wrong: off by 3 % |" in text
 
@@ -164,7 +164,7 @@ def test_a_head_that_failed_everywhere_has_a_page_and_a_figure(tmp_path: Path) -
     base, head = pair(sweep(2))
     for row in head.points.values():
         row |= {"status": "error", "reason": "CUDA error"}
-    found = compare(base, head, Settings())
+    found = compare(base, head, Thresholds())
     text = render([found], ["F"])
     assert "No point could be compared." in text and "error: CUDA error" in text
     assert "](F/" not in text
@@ -176,7 +176,7 @@ def test_a_long_comparison_shows_what_changed_first_and_says_what_it_left_out() 
     base, head = pair(
         long, [*long[:60], *(point(f"decode/B{i}", 40.0 + i) for i in range(60, 100))]
     )
-    compared = compare(base, head, Settings())
+    compared = compare(base, head, Thresholds())
     found = context(compared, None)
     assert (
         found["told"][0][0].id == "decode/B99" and len(found["told"]) == compare_page.MOST_CHANGED
@@ -215,7 +215,7 @@ def seven() -> list[Comparison]:
         base, head = pair([*points, point("rope/T1", 5.0)], [*others, point("rope/T1", 5.0)])
         base = replace(base, name=old, provenance=base.provenance | {"flashinfer": old})
         head = replace(head, name=new, provenance=head.provenance | {"flashinfer": new})
-        found.append(compare(base, head, Settings()))
+        found.append(compare(base, head, Thresholds()))
     return found
 
 
@@ -344,7 +344,7 @@ def test_a_waterfall_goes_from_base_to_head(slower: Comparison) -> None:
 
 
 def test_many_small_parts_are_one_step() -> None:
-    parts = [Part("stall", f"p{i}", None, None, "", float(i)) for i in range(1, 21)]
+    parts = [ChangeTerm("stall", f"p{i}", None, None, "", float(i)) for i in range(1, 21)]
     cause = Cause("execution", "k", None, None, 210.0, "", 1.0, parts)
     point = replace(document().points[0], causes=[cause], unexplained=0.0)
     steps = compare_figures.steps(point)
@@ -364,7 +364,7 @@ def test_of_many_host_times_the_most_are_named_as_such() -> None:
         sweep(4),
         [point(p["point"], 10.0 * 1.2 ** (i + 1), host=215.0) for i, p in enumerate(sweep(4))],
     )
-    text = render([compare(base, head, Settings())], [None])
+    text = render([compare(base, head, Thresholds())], [None])
     assert (
         "4 host times moved further than two runs of one side lie apart, the most: launch" in text
     )

@@ -16,7 +16,7 @@ from compare_data import compare
 
 from ncuflow.cli import dispatch
 from ncuflow.compare import lineage, records
-from ncuflow.compare.records import Comparison, Settings
+from ncuflow.compare.records import Comparison, Thresholds
 from ncuflow.compare.verdict import load
 from ncuflow.flow import evidence
 from ncuflow.io import write_json
@@ -44,7 +44,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
                 pytest.skip(f"recordings/{name} is not here")
             if name not in done:
                 done[name] = results_of(name, folder / name)
-        return compare(load(done[base]), load(done[head]), Settings())
+        return compare(load(done[base]), load(done[head]), Thresholds())
 
     return of
 

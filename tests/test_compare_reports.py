@@ -13,7 +13,7 @@ from compare_data import kernel
 
 from ncuflow.cli import dispatch
 from ncuflow.compare import reports as compare_reports
-from ncuflow.compare.records import Comparison, Settings
+from ncuflow.compare.records import Comparison, Thresholds
 from ncuflow.compare.reports import compare, match, table
 from ncuflow.io import BadInput
 from ncuflow.parsers import ncu
@@ -65,7 +65,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict]]:
 def of(reports: dict, base: list[dict], head: list[dict]) -> Comparison:
     for name, rows in (("a", base), ("b", head)):
         reports[name] = [row | {"device": "GPU", "lines": []} for row in rows]
-    return compare(Path("a"), Path("b"), Settings())
+    return compare(Path("a"), Path("b"), Thresholds())
 
 
 def test_one_sample_a_side_has_no_verdict_and_says_so(reports: dict) -> None:
@@ -125,7 +125,7 @@ def test_a_report_against_itself_changed_nothing() -> None:
 def test_reports_of_two_gpus_name_the_gpu(reports: dict) -> None:
     for name, device in (("a", "NVIDIA GeForce RTX 3070"), ("b", "NVIDIA A100-SXM4-40GB")):
         reports[name] = [launch("k") | {"device": device, "lines": []}]
-    text = table(compare(Path("a"), Path("b"), Settings()))
+    text = table(compare(Path("a"), Path("b"), Thresholds()))
     assert "differs: GPU: NVIDIA GeForce RTX 3070 → NVIDIA A100-SXM4-40GB" in text
 
 
@@ -136,7 +136,7 @@ def test_a_kernel_that_was_not_timed_is_counted(monkeypatch: pytest.MonkeyPatch)
         return found
 
     monkeypatch.setattr(compare_reports, "ncu", SimpleNamespace(read=failing))
-    text = table(compare(REPORTS[0], REPORTS[0], Settings()))
+    text = table(compare(REPORTS[0], REPORTS[0], Thresholds()))
     assert "1 and 1 kernels without a duration are left out" in text
 
 

@@ -8,7 +8,7 @@ import pytest
 from compare_data import compare, delta, pair, point, sweep
 from test_parsers_nsys import PID, Export
 
-from ncuflow.compare.records import Settings
+from ncuflow.compare.records import Thresholds
 from ncuflow.compare.traces import Traced
 from ncuflow.compare.verdict import Side
 from ncuflow.io import write_json
@@ -77,7 +77,7 @@ def sides(us: float) -> tuple[Side, Side]:
 
 
 def found(base: Side, head: Side) -> dict:
-    return next(p for p in compare(base, head, Settings())["points"] if p["id"] == POINT)
+    return next(p for p in compare(base, head, Thresholds())["points"] if p["id"] == POINT)
 
 
 def test_an_added_copy_is_a_cause_with_the_time_of_one_launch(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_side_without_a_trace_has_no_known_copies(without: str, tmp_path: Path
     for side in (base, head):
         if side.name != without:
             side.tables = trace(tmp_path / side.name, [COPY_NS])
-    document = compare(base, head, Settings())
+    document = compare(base, head, Thresholds())
     row = next(p for p in document["points"] if p["id"] == POINT)
     assert (row["verdict"], row["causes"]) == ("slower", [])
     assert row["unexplained"] == delta(row)

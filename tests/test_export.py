@@ -144,7 +144,7 @@ def test_a_case_of_junit_per_gated_point(results: Path) -> None:
 
 
 def test_junit_says_whatever_a_reason_holds() -> None:
-    case = require.Case("x/y", "a < b & c", "\x00\x1b<>&", "\udc80 bad ]]>")
+    case = require.CheckedPoint("x/y", "a < b & c", "\x00\x1b<>&", "\udc80 bad ]]>")
     root = ET.fromstring(export.junit({}, [case]))
     assert root.find(".//failure") is not None
 

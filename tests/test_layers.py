@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -118,3 +119,15 @@ def test_every_room_has_something_in_it():
 def test_the_table_for_contributors_is_the_house():
     found = TABLE.search(CONTRIBUTING.read_text())
     assert found and found[0] == table(), "python tests/house.py"
+
+
+def test_a_class_has_a_name_of_its_own():
+    """One meaning per name: what two rooms call alike is one class, or two names."""
+    defined = Counter(
+        node.name
+        for path in modules().values()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert defined["KernelRow"] == 1
+    assert [name for name, times in defined.items() if times > 1] == []

@@ -12,7 +12,7 @@ from hostile import MARKDOWN, check
 from markupsafe import Markup
 from results_data import PROVENANCE
 
-from ncuflow.compare.records import Settings
+from ncuflow.compare.records import Thresholds
 from ncuflow.compare.verdict import compare
 from ncuflow.export import formats as export
 from ncuflow.pages.compare import page as compare_page
@@ -191,7 +191,7 @@ def test_a_hostile_comparison_leaves_its_page_as_it_is(monkeypatch):
     for head in (points, [*points[:3], broken, *points[4:-1], point("rope/T1", 5.0)]):
         sides = pair(sweep(), head)
         sides[1].provenance = {**sides[1].provenance, "flashinfer": "0.7.2", "gpu": "NVIDIA H100"}
-        steps.append(compare(*sides, Settings()))
+        steps.append(compare(*sides, Thresholds()))
     check(lambda: compare_page.render(steps[:1], ["../figures"]), monkeypatch)
     check(lambda: compare_page.render(steps, ["a", "b"], "c"), monkeypatch)
 

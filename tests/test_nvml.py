@@ -13,7 +13,7 @@ import fake_gpus
 import pytest
 
 from ncuflow.gpu import nvml
-from ncuflow.gpu.nvml import NoGpuError, Told
+from ncuflow.gpu.nvml import DriverQuery, NoGpuError
 
 H200, V100 = fake_gpus.H200, fake_gpus.V100
 TWO = [H200, H200 | {"UUID": "GPU-bbbb1111-2", "Name": "NVIDIA H100 80GB HBM3"}]
@@ -48,7 +48,7 @@ def test_what_is_not_told_is_null_and_never_zero(
         "driver",
     }
     assert told.throttle() is told.clocks() is told.processes() is None
-    some = Told("cccc")  # as CUDA has it
+    some = DriverQuery("cccc")  # as CUDA has it
     assert some.capability() == (7, 0)
     fake_gpus.put(monkeypatch, tmp_path, V100 | {"ClockInfoSM": 345})
     assert nvml.first().clocks() == {"sm_mhz": 345, "mem_mhz": None, "throttle": None}
@@ -58,7 +58,7 @@ def test_a_gpu_that_is_not_there_tells_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake_gpus.put(monkeypatch, tmp_path, H200)
-    assert Told("GPU-other").facts() is Told("MIG-aaaa").clocks() is None
+    assert DriverQuery("GPU-other").facts() is DriverQuery("MIG-aaaa").clocks() is None
     fake_gpus.no_driver(monkeypatch, tmp_path)
     assert nvml.first().facts() is nvml.first().capability() is nvml.driver() is None
     assert nvml.names() == nvml.capabilities() == []

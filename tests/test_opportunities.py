@@ -12,7 +12,7 @@ from conftest import DEFAULT, Recorded
 
 from ncuflow.findings import stored
 from ncuflow.findings.choices import Price, prices, summary
-from ncuflow.findings.opportunities import Found, found, room, said, undecided
+from ncuflow.findings.opportunities import MeasuredOpportunity, found, room, said, undecided
 from ncuflow.findings.scope import Scope
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
@@ -287,11 +287,11 @@ def test_each_kernel_with_counters_has_a_table_of_lines(finished: Any) -> None:
             assert "nan" not in " ".join(map(str, row.values())).lower().split(), row
 
 
-def by_name(results: Results) -> dict[tuple[str, str], Found]:
+def by_name(results: Results) -> dict[tuple[str, str], MeasuredOpportunity]:
     return {(one.opportunity.what, one.where): one for one in found(results)}
 
 
-def named(results: Results, what: str) -> list[Found]:
+def named(results: Results, what: str) -> list[MeasuredOpportunity]:
     return [one for one in found(results) if one.opportunity.what == what]
 
 

@@ -18,7 +18,8 @@ class More(record.Cold):
     """Cold launches, with a column of tomorrow."""
 
     least: Annotated[
-        record.Microseconds | None, record.Stands("{}_least_us", "µs", {"cold": "time_least_us"})
+        record.Microseconds | None,
+        record.ColumnSpec("{}_least_us", "µs", {"cold": "time_least_us"}),
     ] = None
     """least {}"""
 

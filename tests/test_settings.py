@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from ncuflow.flow import settings
-from ncuflow.flow.settings import Group, Settings
+from ncuflow.flow.settings import Settings, SettingsGroup
 from ncuflow.io import read_yaml
 
 CONFIG = read_yaml(Path(__file__).parents[1] / "config/config.yaml")
 MISSING = object()
 
 
-def keys(group: type[Group]) -> dict[str, Any]:
+def keys(group: type[SettingsGroup]) -> dict[str, Any]:
     """The settings that a class has, group by group."""
     kinds = {name: field.annotation for name, field in group.model_fields.items()}
     return {
-        name: keys(kind) if isinstance(kind, type) and issubclass(kind, Group) else None
+        name: keys(kind) if isinstance(kind, type) and issubclass(kind, SettingsGroup) else None
         for name, kind in kinds.items()
     }
 
@@ -43,7 +43,7 @@ def test_the_default_configuration_says_what_each_setting_is() -> None:
 
 
 def test_no_setting_has_a_default_beside_that_of_the_configuration() -> None:
-    for group in (Settings, *Group.__subclasses__()):
+    for group in (Settings, *SettingsGroup.__subclasses__()):
         assert all(field.is_required() for field in group.model_fields.values()), group
 
 

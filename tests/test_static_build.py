@@ -6,7 +6,7 @@ import pytest
 
 from ncuflow.io import UsageError
 from ncuflow.static import cute
-from ncuflow.static.build import Job, merged, save, stored
+from ncuflow.static.build import CompileJob, merged, save, stored
 from ncuflow.target.contract import load
 
 ORIGIN = {"arch": "sm_80", "flashinfer": "0.7.2", "tools": {"nvcc": "13.0"}}
@@ -58,7 +58,7 @@ def test_a_norm_of_cute_dsl_is_compiled_by_a_command_of_ours(tmp_path, monkeypat
     p = {**norm.parameters, "variant": "add_then_rmsnorm", "hidden": 64}
     ((kernel, command),) = cute.commands(norm, "9.0a", [p, p, {**p, "norm": "cuda"}])
     assert (kernel.module, kernel.source) == ("norm_cute_dsl", "rmsnorm_f16_64_pdl")
-    job = Job(kernel.module, kernel.source, command, cute=True)
+    job = CompileJob(kernel.module, kernel.source, command, cute=True)
     assert job.arch == "sm_90a"
     words = ["--arguments", '["float16", 64, 0.0, true]', "--out", str(tmp_path / "x")]
     assert job.to(tmp_path / "x")[-4:] == words

@@ -20,7 +20,16 @@ from ncuflow.io import read_json, write_json
 from ncuflow.static import predict
 from ncuflow.static.device import device, of_architecture
 from ncuflow.static.facts import Facts, default_blocks, every_recorded, recorded, stored
-from ncuflow.static.model import ACROSS, COVERED, OTHER_GPU, Case, Model, Residual, width, width_of
+from ncuflow.static.model import (
+    ACROSS,
+    COVERED,
+    OTHER_GPU,
+    BoundedPoint,
+    Model,
+    Residual,
+    width,
+    width_of,
+)
 from ncuflow.static.results import results
 from ncuflow.target.contract import load
 from ncuflow.targets import rmsnorm as rmsnorm_target
@@ -113,7 +122,9 @@ def made(n=40, noise=0.0, dram=0.7, sm=0.4, cycles=3000.0, seed=1):
     random = np.random.default_rng(seed)
     found = []
     for i in range(n):
-        one = Case(f"p{i}", "t", "k", *(10 ** random.uniform(-1, 3, 2)), cycle_ns=0.5, floor_us=3.0)
+        one = BoundedPoint(
+            f"p{i}", "t", "k", *(10 ** random.uniform(-1, 3, 2)), cycle_ns=0.5, floor_us=3.0
+        )
         us = math.hypot(one.dram_us / dram, one.sm_us / sm) + 3.0 + cycles * 0.5 / 1e3
         found.append(replace(one, measured_us=us * math.exp(random.normal(0, noise))))
     return found

@@ -8,7 +8,7 @@ import pytest
 from conftest import Recorded
 
 from ncuflow.findings.steps import LAYERS, Step, steps
-from ncuflow.target.contract import Part
+from ncuflow.target.contract import StepPart
 
 HEADS = {"qo_heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "f16"}
 
@@ -36,9 +36,9 @@ def full(step: Step) -> dict[str, float]:
 
 
 def test_the_sum_has_a_plan_a_sampler_and_layers_of_the_rest() -> None:
-    attention = Part("attention", 32, 32, 32, 8, 128, phase="decode")
-    of_layer = {attention: 70.0, Part("norm", per_layer=2): 5.0, Part("rope"): 7.0}
-    step = Step("decode/x", attention, 100.0, of_layer | {Part("sampling", per_layer=0): 50.0})
+    attention = StepPart("attention", 32, 32, 32, 8, 128, phase="decode")
+    of_layer = {attention: 70.0, StepPart("norm", per_layer=2): 5.0, StepPart("rope"): 7.0}
+    step = Step("decode/x", attention, 100.0, of_layer | {StepPart("sampling", per_layer=0): 50.0})
     assert step.total(LAYERS) == 100 + 32 * (70 + 2 * 5 + 7) + 50
     assert step.total(1) == 100 + 87 + 50
     assert Step("decode/x", attention, None, {attention: 70.0}).total(2) == 140

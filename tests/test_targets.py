@@ -433,7 +433,7 @@ def test_a_gpu_of_unknown_memory_is_not_too_small() -> None:
     assert decode.skip(huge, {**H200, "memory_bytes": None}) is None
 
 
-# --- what silences nsys -----------------------------------------------------------------------
+# --- after which point nsys records nothing ---------------------------------------------------
 
 
 class Traced(NamedTuple):
@@ -443,7 +443,7 @@ class Traced(NamedTuple):
     lost: set[str]
 
     @property
-    def silencer(self) -> sweep.Planned | None:
+    def stop(self) -> sweep.Planned | None:
         """The point from whose first launch on nothing was recorded."""
         after = list(itertools.takewhile(lambda p: p.id in self.lost, reversed(self.points)))
         return after[-1] if after else None
@@ -461,8 +461,8 @@ def traces() -> Iterator[Traced]:
             yield Traced([planned[point] for point in record["points"]], lost)
 
 
-def silences(point: sweep.Planned) -> bool | None:
-    return load(point.target).silences(point.params)
+def stops_tracing(point: sweep.Planned) -> bool | None:
+    return load(point.target).stops_tracing(point.params)
 
 
 def recorded() -> list[sweep.Planned]:
@@ -471,27 +471,29 @@ def recorded() -> list[sweep.Planned]:
     return [point for trace in traces() for point in trace.points if point.id not in lost]
 
 
-def test_what_silenced_a_recorded_trace_is_declared() -> None:
-    silencers = [trace.silencer for trace in traces()]
-    found = {(p.target, silences(p)) for p in silencers if p is not None}
+def test_what_stopped_a_recorded_trace_is_declared() -> None:
+    stops = [trace.stop for trace in traces()]
+    found = {(p.target, stops_tracing(p)) for p in stops if p is not None}
     assert {("decode", True), ("prefill", True), ("gemm", True)} <= found
     assert {name for name, silent in found if silent is False} == set()
 
 
-def test_what_is_in_recorded_traces_is_not_said_to_silence() -> None:
+def test_what_is_in_recorded_traces_is_not_said_to_stop_them() -> None:
     assert ("mla_decode", "fa3") in {(p.target, p.params.get("backend")) for p in recorded()}
-    assert {point.id for point in recorded() if silences(point)} == set()
+    assert {point.id for point in recorded() if stops_tracing(point)} == set()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_fa3_silences_unless_recorded_traces_hold_it(name: str) -> None:
+def test_fa3_stops_tracing_unless_recorded_traces_hold_it(name: str) -> None:
     """Whichever parameter names it, so that no target forgets it; decode takes it on tensor cores alone."""
     target = load(name)
     cores = {"cores": "tensor"} if "cores" in target.choices else {}
     for key, values in target.choices.items():
         if "fa3" in tuple(values):
             held = [p for p in recorded() if p.target == name and p.params[key] == "fa3"]
-            assert bool(target.silences(params(target, **cores, **{key: "fa3"}))) is not bool(held)
+            assert bool(target.stops_tracing(params(target, **cores, **{key: "fa3"}))) is not bool(
+                held
+            )
 
 
 # --- what plan() chose ------------------------------------------------------------------------

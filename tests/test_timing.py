@@ -144,7 +144,7 @@ def test_a_pair_is_timed_in_turns_and_each_goes_first_as_often() -> None:
     assert sum(len(b.times) for b in base.cold) == sum(len(b.times) for b in other.cold) == 8
 
 
-def _group(series: timing.Series) -> int | None:
+def _group(series: timing.PointTiming) -> int | None:
     hot = series.timing().hot
     return hot and hot.group
 
@@ -152,7 +152,7 @@ def _group(series: timing.Series) -> int | None:
 def test_hot_launches_of_a_pair_are_grouped_as_those_of_a_point_are() -> None:
     device = Device()
     launch = fake_target(device).prepare({"n": 1})
-    series = timing.Series()
+    series = timing.PointTiming()
     timing.visit(device, launch, series)
     of_a_point = _group(series)
     device.log.clear()

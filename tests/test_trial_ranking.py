@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ncuflow.trial.record import ChangeRecord, Outcome, PointTrial, Relative, Timing, Trial
+from ncuflow.trial.record import ChangeRecord, Outcome, PointTrial, Relative, Trial, TrialTiming
 from ncuflow.trial.screen import ranked, ranking
 
 NOISE = Relative(estimate=0.0, low=-0.01, high=0.01)
@@ -14,7 +14,7 @@ def trial(name: str, outcome: Outcome, *changes: float, half: float = 0.01) -> T
         PointTrial(
             point=f"p{number}",
             outcome=outcome,
-            timing=Timing(
+            timing=TrialTiming(
                 base_us=10.0,
                 change_us=10.0 * (1 + change),
                 change=Relative(estimate=change, low=change - half, high=change + half),

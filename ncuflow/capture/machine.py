@@ -67,7 +67,7 @@ def installed() -> str:
 def tier_reason(gpu: Mapping[str, Any] | None, counters: bool = True) -> tuple[str, str]:
     """("A" | "B" | "C", why): live counters, live without counters, or recorded evidence.
 
-    gpu: what `nvml.Told` knows of it; counters: whether the run collects any. Starts no process and imports nothing.
+    gpu: what `nvml.DriverQuery` knows of it; counters: whether the run collects any. Starts no process and imports nothing.
     """
     if gpu is None:
         return "C", "no NVIDIA GPU is visible"

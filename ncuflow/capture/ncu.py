@@ -18,13 +18,13 @@ from typing import Any
 
 from ncuflow.capture.machine import tool
 from ncuflow.capture.profiler import LOST, Batch, add_arguments, capture
-from ncuflow.evidence.points import Found, all_failed, keep_nothing, read_progress
+from ncuflow.evidence.points import Contents, all_failed, keep_nothing, read_progress
 from ncuflow.evidence.reportscrub import scrub_report
-from ncuflow.gpu.nvml import Told, VisibleGpu
+from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
 from ncuflow.io import UsageError
 from ncuflow.parsers import reader
 from ncuflow.parsers.registry import architecture, counters
-from ncuflow.process import CaptureError, Outcome, minimal_environment, output_of
+from ncuflow.process import CaptureError, ProcessExit, minimal_environment, output_of
 
 REFUSED = 5
 DURATION = "gpu__time_duration.sum"
@@ -62,13 +62,13 @@ def registry_counters(gpu: VisibleGpu) -> tuple[str, ...]:
 
     ncu passes over a name that it does not know.
     """
-    capability = Told(gpu.uuid).capability()
+    capability = DriverQuery(gpu.uuid).capability()
     return counters(architecture(capability[0] if capability else None))
 
 
-def count_kernels(report: Path, points: Sequence[str]) -> Found | None:
+def count_kernels(report: Path, points: Sequence[str]) -> Contents | None:
     """Kernels of a report by NVTX range, or None if the reader (ncu-report) is not installed."""
-    found, wanted = Found(), set(points)
+    found, wanted = Contents(), set(points)
     try:
         context = reader.load(report)
     except ImportError:
@@ -90,7 +90,7 @@ def _profile(batch: Batch) -> int:
     outcome = batch.run(command, {**minimal_environment(), **batch.held.environ})
     if batch.progress.refused:
         raise CaptureError(REMEDY, REFUSED)
-    found = count_kernels(report, batch.ids) if report.exists() else Found()
+    found = count_kernels(report, batch.ids) if report.exists() else Contents()
     if not report.exists() or (found is not None and found.total == 0):
         said = read_progress(batch.progress.records)
         if all_failed(batch.ids, said):
@@ -101,7 +101,7 @@ def _profile(batch: Batch) -> int:
 
 
 def _keep(
-    batch: Batch, report: Path, command: Sequence[str], outcome: Outcome, found: Found | None
+    batch: Batch, report: Path, command: Sequence[str], outcome: ProcessExit, found: Contents | None
 ) -> int:
     notes, profiled = [], batch.progress.kernels
     truncated = found is not None and found.total < profiled
@@ -129,7 +129,7 @@ def parse_version(text: str) -> str | None:
     return match.group(1).rstrip(".") if match else None
 
 
-def _count_action(action: Any, wanted: set[str], found: Found) -> None:
+def _count_action(action: Any, wanted: set[str], found: Contents) -> None:
     found.total += 1
     point = next((name for name in _nvtx_names(action) if name in wanted), None)
     if point is None:

@@ -24,10 +24,10 @@ from typing import Any
 from ncuflow.capture.machine import tool
 from ncuflow.capture.ncu import parse_version
 from ncuflow.capture.profiler import NOTHING, Batch, add_arguments, capture
-from ncuflow.evidence.points import NO_KERNEL, Found
+from ncuflow.evidence.points import NO_KERNEL, Contents
 from ncuflow.evidence.tracescrub import scrub_trace, tables
 from ncuflow.parsers.nsys import export_command
-from ncuflow.process import CaptureError, Outcome, minimal_environment, output_of, run_child
+from ncuflow.process import CaptureError, ProcessExit, minimal_environment, output_of, run_child
 from ncuflow.target.contract import known
 
 OPTIONS = (
@@ -82,22 +82,22 @@ def nsys_command(batch: Batch) -> tuple[list[str], list[str], list[str]]:
     return profiled, ["env", *restore], batch.program()
 
 
-def count_kernels(path: Path, points: Sequence[str]) -> Found:
+def count_kernels(path: Path, points: Sequence[str]) -> Contents:
     """Kernels of an export by the NVTX range that was open when they were launched."""
     database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
         names = set(tables(database))
         if "CUPTI_ACTIVITY_KIND_KERNEL" not in names:
-            return Found()
+            return Contents()
         (total,) = database.execute("SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
         if not {"NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME"} <= names:
-            return Found(total=total, unattributed=total)
+            return Contents(total=total, unattributed=total)
         database.executescript(LAUNCHES)
         rows = dict(database.execute(KERNELS_OF_RANGES).fetchall())
     finally:
         database.close()
     kernels = {point: rows[point] for point in points if point in rows}
-    return Found(kernels=kernels, total=total, unattributed=total - sum(kernels.values()))
+    return Contents(kernels=kernels, total=total, unattributed=total - sum(kernels.values()))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -110,8 +110,8 @@ def _turn(point: Mapping[str, Any]) -> int:
     target = known().get(str(point.get("target")))
     if target is None:
         return 0
-    silences = target.silences(target.completed(point.get("params", {})))
-    return {False: 0, None: 1, True: 2}[silences]
+    stops = target.stops_tracing(target.completed(point.get("params", {})))
+    return {False: 0, None: 1, True: 2}[stops]
 
 
 def _trace(batch: Batch) -> int:
@@ -131,21 +131,21 @@ def _trace(batch: Batch) -> int:
     return _keep(batch, sqlite, [*profiled, *program], outcome)
 
 
-def _keep(batch: Batch, sqlite: Path, command: Sequence[str], outcome: Outcome) -> int:
+def _keep(batch: Batch, sqlite: Path, command: Sequence[str], outcome: ProcessExit) -> int:
     scrub_trace(sqlite)
     found = count_kernels(sqlite, batch.ids)
     if found.total == 0:
         raise CaptureError("the trace holds no kernel", NOTHING)
     lost = batch.lost(found, outcome)
     version = parse_version(output_of([nsys_program(), "--version"]) or "")
-    silenced = _silenced(batch.ids, lost)
+    untraced = _untraced(batch.ids, lost)
     for entry in lost:
-        if entry["point"] in silenced:
-            entry["reason"] += f"; nsys {version} recorded none from {silenced[0]} on"
+        if entry["point"] in untraced:
+            entry["reason"] += f"; nsys {version} recorded none from {untraced[0]} on"
     return batch.keep(sqlite, command, version, found, lost, outcome, ())
 
 
-def _silenced(ids: Sequence[str], lost: Sequence[Mapping[str, str]]) -> list[str]:
+def _untraced(ids: Sequence[str], lost: Sequence[Mapping[str, str]]) -> list[str]:
     """The points, in the order of their launches, up to the last from the one on after which nsys recorded no kernel."""
     reasons = {entry["point"]: entry["reason"] for entry in lost}
     backwards = takewhile(lambda point: reasons.get(point) == NO_KERNEL, reversed(ids))

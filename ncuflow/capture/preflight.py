@@ -54,7 +54,7 @@ def finding(check: str, status: str, found: str, remedy: str | None = None) -> F
 
 
 def gpu_findings(gpu: dict[str, Any] | None) -> list[Finding]:
-    """GPU, driver and clocks, from nvml.Told.facts."""
+    """GPU, driver and clocks, from nvml.DriverQuery.facts."""
     if gpu is None:
         remedy = "recorded evidence needs none; to measure, use a machine with an NVIDIA GPU"
         return [finding("gpu", "missing", "no NVIDIA GPU visible", remedy)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.evidence.points import (
-    Found,
+    Contents,
     capture_record,
     keep_nothing,
     lost_points,
@@ -28,7 +28,7 @@ from ncuflow.gpu import nvml
 from ncuflow.gpu.turns import Held, gpu_seat
 from ncuflow.io import write_json
 from ncuflow.model import Origin
-from ncuflow.process import CaptureError, Outcome, run_child, scrub_command
+from ncuflow.process import CaptureError, ProcessExit, run_child, scrub_command
 
 COMPLETE, NOTHING, LOST = 0, 1, 3
 SOME_POINTS_FAILED = 3  # of `ncuflow launch`, which the profilers pass on; its records say which
@@ -73,7 +73,7 @@ class Batch:
         command += ["--repeats", str(args.repeats), *([] if args.flush else ["--no-flush"])]
         return [*command, "--unchecked"] if args.timing else command
 
-    def run(self, command: Sequence[str], env: Mapping[str, str]) -> Outcome:
+    def run(self, command: Sequence[str], env: Mapping[str, str]) -> ProcessExit:
         """Run the tool on the program."""
         write_json(self.stage / "points.json", self.points)
         progress = self.progress
@@ -86,7 +86,7 @@ class Batch:
             waited=progress.waited,
         )
 
-    def ending(self, outcome: Outcome) -> str:
+    def ending(self, outcome: ProcessExit) -> str:
         """How a run ended, if not well."""
         if outcome.timed_out:
             return f"stopped at the time limit after {outcome.wall_s:.0f} s"
@@ -97,7 +97,7 @@ class Batch:
         """What leaves nothing to keep, with what the tool said last."""
         return CaptureError("\n".join([what, *self.progress.tail]), NOTHING)
 
-    def lost(self, found: Found | None, outcome: Outcome) -> list[dict[str, str]]:
+    def lost(self, found: Contents | None, outcome: ProcessExit) -> list[dict[str, str]]:
         """The points that the report lacks; none where nobody could count."""
         said = read_progress(self.progress.records)
         return [] if found is None else lost_points(self.ids, found, said, self.ending(outcome))
@@ -107,9 +107,9 @@ class Batch:
         report: Path,
         command: Sequence[str],
         version: str | None,
-        found: Found | None,
+        found: Contents | None,
         lost: Sequence[Mapping[str, str]],
-        outcome: Outcome,
+        outcome: ProcessExit,
         notes: Sequence[str],
     ) -> int:
         """Move the report into place, with its record beside it. Returns the exit status."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any
 
-from ncuflow.process import CaptureError, Outcome, minimal_environment, run_child
+from ncuflow.process import CaptureError, ProcessExit, minimal_environment, run_child
 from ncuflow.runner.builds import shown
 
 LIMIT_S = 60.0
@@ -50,7 +50,7 @@ class TorchCheck:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._outcome: Outcome | None = None
+        self._outcome: ProcessExit | None = None
         self._thread = Thread(target=self._ask, daemon=True)
         self._thread.start()
 
@@ -66,9 +66,9 @@ class TorchCheck:
         self._thread.join()
         if self._outcome and self._outcome.timed_out:
             return {"timed_out": True}
-        told = [line.removeprefix(MARK) for line in self._lines if line.startswith(MARK)]
-        if told:
-            found: dict[str, Any] = json.loads(told[-1])
+        answers = [line.removeprefix(MARK) for line in self._lines if line.startswith(MARK)]
+        if answers:
+            found: dict[str, Any] = json.loads(answers[-1])
             return {"error": shown(**found)} if "kind" in found else found
         status = self._outcome.returncode if self._outcome else None
         return {"error": f"its process ended with status {status}"}

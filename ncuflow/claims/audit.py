@@ -20,7 +20,7 @@ from typing import Any
 
 from ncuflow import expression
 from ncuflow.claims import files
-from ncuflow.claims.decision import Outcome, allowed, amount, decide_over
+from ncuflow.claims.decision import Decided, allowed, amount, decide_over
 from ncuflow.claims.evidence import ClaimEvidence, Unanswered, load, select
 from ncuflow.claims.model import Claim
 from ncuflow.claims.record import (
@@ -59,7 +59,7 @@ def judge(claim: Claim, evidence: ClaimEvidence) -> Record:
     return Record(claim, verdict, " ".join(sentences), found, provenance)
 
 
-def _answer(claim: Claim, evidence: ClaimEvidence, provenance: Provenance | None) -> Outcome | str:
+def _answer(claim: Claim, evidence: ClaimEvidence, provenance: Provenance | None) -> Decided | str:
     """The first decision that this evidence can make, or why none of them can be made."""
     only = claim.applies.architecture
     if only and provenance and architecture(provenance) != only:
@@ -74,7 +74,7 @@ def _answer(claim: Claim, evidence: ClaimEvidence, provenance: Provenance | None
     return "; ".join(dict.fromkeys(lacking)) or UNDECIDABLE
 
 
-def verdict_of(found: Outcome, claim: Claim, provenance: Provenance | None) -> tuple[str, str]:
+def verdict_of(found: Decided, claim: Claim, provenance: Provenance | None) -> tuple[str, str]:
     """(verdict, why it is not simply confirmed or refuted, '' otherwise).
 
     A result that holds confirms. One that does not hold refutes where the claim is about the same
@@ -114,7 +114,7 @@ def _incomparable(claim: Claim, provenance: Provenance | None) -> str:
     return ""
 
 
-def _inside_noise(found: Outcome) -> str:
+def _inside_noise(found: Decided) -> str:
     if found.margin is None or found.noise is None:
         return "Too close to call: what the measurement is uncertain by turns the answer."
     unit = found.expected.unit
@@ -122,7 +122,7 @@ def _inside_noise(found: Outcome) -> str:
     return f"Too close to call: {distance} from the limit, and the measurement is uncertain by {floor}."
 
 
-def _reasons(claim: Claim, found: Outcome, verdict: str, evidence: ClaimEvidence) -> str:
+def _reasons(claim: Claim, found: Decided, verdict: str, evidence: ClaimEvidence) -> str:
     """The sentences whose ``when`` is true at the deciding point, their placeholders filled in."""
     functions = evidence.functions(found.decide.over)
     wanted = found.expected
@@ -148,7 +148,7 @@ def _forgiving(scope: Scope, claim: Claim, *texts: str) -> Scope:
     return scope.with_values(**{name: scope.get(name) for text in texts for name in names(text)})
 
 
-def _plain(found: Outcome) -> str:
+def _plain(found: Decided) -> str:
     """What was compared with what, for a claim that gives no reason of its own."""
     if isinstance(found.measured, bool):
         where = f" at {found.scope.point}" if found.scope.point else ""

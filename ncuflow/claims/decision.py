@@ -33,7 +33,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Decided:
     """A decision that could be made.
 
     holds: the claim's comparison holds; margin: distance to where it would turn, in the measured
@@ -74,7 +74,7 @@ def amount(value: float, unit: str) -> str:
 
 def decide_over(
     claim: Claim, decide: Decision, scopes: Sequence[Scope], functions: Functions
-) -> Outcome:
+) -> Decided:
     """Evaluate, aggregate and compare. Raises Unanswered where values that decide are unknown."""
     given = {"published": claim.published.value, "ceiling": claim.published.ceiling}
     scopes = [scope.with_values(**given) for scope in scopes]
@@ -97,7 +97,7 @@ def decide_over(
         raise Unanswered(f"{lacking}, and the points that have it do not decide")
     distance = None if isinstance(measured, bool) else abs(margin)
     noise, flips = _noise(decide.value, scope, functions)
-    return Outcome(
+    return Decided(
         holds=holds,
         measured=measured,
         margin=distance,

@@ -14,7 +14,7 @@ from ncuflow.claims.paired import PairTimes, pair_times, paired
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.expression import Functions, conditions, evaluate
 from ncuflow.findings import sanity, stored
-from ncuflow.findings.scope import Origin, Scope, machine_scope, point_scope, possible_names
+from ncuflow.findings.scope import Scope, ValueOrigin, machine_scope, point_scope, possible_names
 from ncuflow.model import Ceilings, Provenance, Results
 
 Jit = dict[str, Any]  # what was measured of the JIT, by module
@@ -211,8 +211,10 @@ def _of_module(name: str, row: Jit) -> Scope:
     values.pop("cache", None)
     point = f"jit/{name}"
 
-    def origin(key: str) -> Origin | None:
-        return Origin("jit/jit_analysis.json", point, None, key, None) if key in values else None
+    def origin(key: str) -> ValueOrigin | None:
+        return (
+            ValueOrigin("jit/jit_analysis.json", point, None, key, None) if key in values else None
+        )
 
     def spread(key: str) -> float | None:
         samples, value = values.get(f"{key}_samples"), values.get(key)

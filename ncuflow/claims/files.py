@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ncuflow.claims.model import Claim, Id, Strict
+from ncuflow.claims.model import Claim, ClaimPart, Id
 from ncuflow.io import BadInput
 
 Shared = Literal["source", "published", "applies", "decide", "independent"]
@@ -42,7 +42,7 @@ class _Stated(_Case):
     cases: list[_Case] = []
 
 
-class _File(Strict):
+class _File(ClaimPart):
     """A file before defaults and cases are merged."""
 
     claims: Annotated[list[_Stated], Field(min_length=1)]

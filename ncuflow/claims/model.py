@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -18,6 +17,7 @@ from pydantic import (
 )
 
 from ncuflow.expression import names, placeholders
+from ncuflow.record import Strict
 from ncuflow.target import contract as target
 
 
@@ -71,13 +71,13 @@ Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_leng
 SampleName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*$")]
 
 
-class Strict(BaseModel):
-    """A record that refuses keys that it does not know and values of another type."""
+class ClaimPart(Strict):
+    """A record that refuses keys that it does not know."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Source(Strict):
+class Citation(ClaimPart):
     """Where the sentence stands."""
 
     document: Text
@@ -86,7 +86,7 @@ class Source(Strict):
     date: Annotated[str, StringConstraints(pattern=r"^\d{4}(-\d{2}(-\d{2})?)?$")] | None = None
 
 
-class Published(Strict):
+class Published(ClaimPart):
     """The published figure, None for a claim without a number.
 
     range: its lower and upper end, None for an open one; architecture: None where the claim is not
@@ -116,7 +116,7 @@ class Published(Strict):
         return self
 
 
-class Selection(Strict):
+class Selection(ClaimPart):
     """Which points: of which target, by glob patterns on the id, and where an expression is true."""
 
     target: Target | None = None
@@ -131,7 +131,7 @@ class Applies(Selection):
     architecture: Architecture | None = None
 
 
-class Tolerance(Strict):
+class Tolerance(ClaimPart):
     """How far the measurement may lie from the figure: a fraction of it, or in its unit."""
 
     relative: Annotated[Number, Field(ge=0)] | None = None
@@ -148,7 +148,7 @@ class Tolerance(Strict):
         return abs(figure) * self.relative if self.relative is not None else self.absolute or 0.0
 
 
-class Decision(Strict):
+class Decision(ClaimPart):
     """An expression over measurements, and how its values decide the claim.
 
     limit: compared with in place of the published value; by: of several points that decide alike,
@@ -160,7 +160,7 @@ class Decision(Strict):
     over: Literal["points", "jit", "machine", "source", "arithmetic"] = "points"
     select: Selection = Selection()
     samples: Annotated[dict[SampleName, Selection], Field(min_length=2)] | None = None
-    differ: list[Text] = []
+    differ: list[Text] = Field(default_factory=list)
     unit: str | None = None
     aggregate: Literal["max", "min", "median", "all", "any"] = "all"
     by: Expression | None = None
@@ -168,14 +168,14 @@ class Decision(Strict):
     tolerance: Tolerance | None = None
 
 
-class Reason(Strict):
+class ReasonText(ClaimPart):
     """A sentence that is printed where an expression is true."""
 
     when: Expression
     say: Annotated[Text, AfterValidator(_sentence)]
 
 
-class Claim(Strict):
+class Claim(ClaimPart):
     """One sentence that somebody wrote about the kernels, and what decides it.
 
     decide: tried in order, the first that the evidence can answer counts; independent: why a
@@ -184,13 +184,13 @@ class Claim(Strict):
 
     id: Id
     statement: Text
-    source: Source
+    source: Citation
     published: Published
     applies: Applies
-    decide: Annotated[list[Decision], BeforeValidator(_listed)] = []
+    decide: Annotated[list[Decision], BeforeValidator(_listed)] = Field(default_factory=list)
     independent: Text | None = None
     needs: Text | None = None
-    reasons: list[Reason] = []
+    reasons: list[ReasonText] = Field(default_factory=list)
     path: Path
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import log1p, sqrt
 from pathlib import PurePosixPath
 
-from ncuflow.findings.scope import Origin, Scope, Values
+from ncuflow.findings.scope import Scope, ValueOrigin, Values
 from ncuflow.model import Results
 
 # (point, other point) -> column -> its value at each of them, and the half width of the interval of their log ratio
@@ -90,7 +90,7 @@ def _in_turns(joined: Scope, group: Mapping[str, Scope], turns: PairTimes) -> Sc
             floors |= dict.fromkeys(names, half / sqrt(2))
     before, spread = joined.origin, joined.noise
 
-    def origin(name: str) -> Origin | None:
+    def origin(name: str) -> ValueOrigin | None:
         found = before(name)
         if found is None or name not in values:
             return found

@@ -42,7 +42,7 @@ Times = Mapping[str, Mapping[str, float]]  # point -> ends
 Sides = Mapping[str, ClaimEvidence]  # end -> the results with such times
 
 
-class Range(NamedTuple):
+class PredictedRange(NamedTuple):
     """What a claim's value may be at a point: as predicted, lowest and highest."""
 
     value: Answer
@@ -78,7 +78,9 @@ def judge(claim: Claim, sides: Sides) -> dict[str, Any] | None:
     return None
 
 
-def _judged(claim: Claim, decide: Decision, ranges: Sequence[Range | None]) -> dict[str, Any]:
+def _judged(
+    claim: Claim, decide: Decision, ranges: Sequence[PredictedRange | None]
+) -> dict[str, Any]:
     wanted = expected(claim, decide)
     margin = margins(decide, wanted)
     known = [r for r in ranges if r is not None]
@@ -106,7 +108,7 @@ def _judged(claim: Claim, decide: Decision, ranges: Sequence[Range | None]) -> d
     }
 
 
-def _ranges(claim: Claim, decide: Decision, sides: Sides) -> Iterator[Range | None]:
+def _ranges(claim: Claim, decide: Decision, sides: Sides) -> Iterator[PredictedRange | None]:
     """What the value may be at each point; None where something else than a time is unknown."""
     given = {"published": claim.published.value, "ceiling": claim.published.ceiling}
     corners = []
@@ -125,22 +127,22 @@ def _corners(decide: Decision, sides: Sides) -> Iterator[Mapping[str, ClaimEvide
             yield {name: sides[mine if name == one else theirs] for name in decide.samples or {}}
 
 
-def _range(decide: Decision, scopes: Sequence[Scope]) -> Range | None:
+def _range(decide: Decision, scopes: Sequence[Scope]) -> PredictedRange | None:
     values = [value_at(decide.value, scope, {}) for scope in scopes]
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
-    return Range(known[0], min(known), max(known), scopes[0].point)
+    return PredictedRange(known[0], min(known), max(known), scopes[0].point)
 
 
-def _aggregated(kind: str, ranges: Sequence[Range]) -> Range:
+def _aggregated(kind: str, ranges: Sequence[PredictedRange]) -> PredictedRange:
     """The range of a maximum, a minimum or a median, at the point that has it as predicted."""
     one: Callable[..., Any] = median_low if kind == "median" else max if kind == "max" else min
     value, low, high = (one(ends) for ends in zip(*(r[:3] for r in ranges), strict=True))
-    return Range(value, low, high, next(r.point for r in ranges if r.value == value))
+    return PredictedRange(value, low, high, next(r.point for r in ranges if r.value == value))
 
 
-def _best(margin: Callable[[Answer], float], r: Range, middle: float) -> float:
+def _best(margin: Callable[[Answer], float], r: PredictedRange, middle: float) -> float:
     """The largest margin inside a range: at an end, or at what is allowed in between."""
     inside = min(max(middle, float(r.low)), float(r.high))
     return max(margin(v) for v in (r.low, r.high, *([] if isinstance(r.low, bool) else [inside])))

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ncuflow.claims.decision import Answer, Expected, Outcome, expected
+from ncuflow.claims.decision import Answer, Decided, Expected, expected
 from ncuflow.claims.model import Claim
 from ncuflow.expression import names
 from ncuflow.findings.join import architecture
-from ncuflow.findings.scope import Origin
+from ncuflow.findings.scope import ValueOrigin
 from ncuflow.model import Provenance
 
 CONFIRMED, REFUTED = "confirmed", "refuted"
@@ -38,7 +38,7 @@ class Record:
     claim: Claim
     verdict: str
     reason: str
-    found: Outcome | None
+    found: Decided | None
     provenance: Provenance | None
 
     def as_json(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _model(gpu: str | None) -> str | None:
     return found[0] if found else None
 
 
-def _measured(found: Outcome) -> dict[str, Answer | str | None]:
+def _measured(found: Decided) -> dict[str, Answer | str | None]:
     return {
         "value": found.measured,
         "unit": "" if isinstance(found.measured, bool) else found.expected.unit,
@@ -127,10 +127,10 @@ def _difference(measured: Answer, wanted: Expected) -> dict[str, float | str | N
     return {"absolute": value - nearest, "relative": relative, "unit": wanted.unit}
 
 
-def _evidence(found: Outcome) -> list[Cited]:
+def _evidence(found: Decided) -> list[Cited]:
     """The measured value first, with its formula, then every input that it was computed from."""
     text = " ".join(found.decide.value.split())
-    unknown = Origin(None, found.scope.point, None, "", None)
+    unknown = ValueOrigin(None, found.scope.point, None, "", None)
     inputs = []
     for name in names(text):
         if name not in ("published", "ceiling"):

@@ -61,7 +61,7 @@ class Requirement(BaseModel):
 
 
 @dataclass(frozen=True)
-class Case:
+class CheckedPoint:
     """One point held against one requirement. why: of one that does not pass; None for one that does."""
 
     point: str
@@ -77,7 +77,9 @@ def load(path: Path) -> list[Requirement]:
     return found
 
 
-def judge(requirements: Sequence[Requirement], results: Mapping[str, Results]) -> list[Case]:
+def judge(
+    requirements: Sequence[Requirement], results: Mapping[str, Results]
+) -> list[CheckedPoint]:
     """Every point that a requirement names, held against it.
 
     Raises CommandError for a share above 1, ExpressionError's text with it where values are of the wrong kind.
@@ -86,18 +88,20 @@ def judge(requirements: Sequence[Requirement], results: Mapping[str, Results]) -
     return [case for one in requirements for case in _cases(one, points)]
 
 
-def _cases(one: Requirement, points: Sequence[Point]) -> Iterator[Case]:
+def _cases(one: Requirement, points: Sequence[Point]) -> Iterator[CheckedPoint]:
     named = [p for p in points if any(fnmatchcase(p["point"], pattern) for pattern in one.points)]
     if not named:
-        yield Case(", ".join(one.points), one.hold, "", "no point of these results")
+        yield CheckedPoint(", ".join(one.points), one.hold, "", "no point of these results")
     for point in named:
         if point["status"] != "ok":
-            yield Case(point["point"], one.hold, "", f"{point['status']}: {point['reason']}")
+            yield CheckedPoint(
+                point["point"], one.hold, "", f"{point['status']}: {point['reason']}"
+            )
         else:
             yield _case(one, point)
 
 
-def _case(one: Requirement, point: Point) -> Case:
+def _case(one: Requirement, point: Point) -> CheckedPoint:
     values = dict(point["measurement"]) | {OF_ROOF: of_roof(point)}
     shown = ", ".join(f"{name} {_number(values[name])}" for name in expression.names(one.hold))
     try:
@@ -105,7 +109,7 @@ def _case(one: Requirement, point: Point) -> Case:
     except expression.ExpressionError as error:
         raise CommandError(f"{point['point']}: {one.hold}: {error}") from None
     why = None if held else "cannot be computed" if held is None else "does not hold"
-    return Case(point["point"], one.hold, shown, why)
+    return CheckedPoint(point["point"], one.hold, shown, why)
 
 
 def of_roof(point: Point) -> float | None:

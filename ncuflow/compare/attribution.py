@@ -17,8 +17,8 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from ncuflow.compare import decomposition
-from ncuflow.compare.decomposition import Rates
-from ncuflow.compare.records import Cause, Fact, Part, Value
+from ncuflow.compare.decomposition import LaunchRates
+from ncuflow.compare.records import Cause, ChangeTerm, Fact, Value
 from ncuflow.compare.traces import Copies, Traced
 from ncuflow.findings import kernelname, limiter
 from ncuflow.findings.occupancy import occupancy_limit
@@ -52,7 +52,7 @@ class Profile:
     gap_us: float | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     traced: Traced | None = None
-    rates: Rates = field(default_factory=Rates)
+    rates: LaunchRates = field(default_factory=LaunchRates)
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def same_work(base: Kernel, head: Kernel) -> bool:
 
 
 def _kind(
-    base: Kernel, head: Kernel, facts: Iterable[Fact], parts: Iterable[Part], other_gpu: bool
+    base: Kernel, head: Kernel, facts: Iterable[Fact], parts: Iterable[ChangeTerm], other_gpu: bool
 ) -> str:
     kinds = {fact.kind for fact in facts}
     if base["name"] != head["name"]:
@@ -269,7 +269,7 @@ _WHAT = {
 
 
 def _headline(
-    kind: str, base: Kernel, head: Kernel, facts: Sequence[Fact], parts: Sequence[Part]
+    kind: str, base: Kernel, head: Kernel, facts: Sequence[Fact], parts: Sequence[ChangeTerm]
 ) -> tuple[str, Value, Value]:
     what = _WHAT[kind].format(name=head["name"])
     if kind == "kernel_replaced":
@@ -297,7 +297,7 @@ def _headline(
     return what, before, after
 
 
-def _ghz(clock: Part) -> tuple[str, str]:
+def _ghz(clock: ChangeTerm) -> tuple[str, str]:
     before, after = (f"{(hz or 0) / 1e9:.3f} GHz" for hz in (clock.base, clock.head))
     return before, after
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import log
 
-from ncuflow.compare.records import Part
+from ncuflow.compare.records import ChangeTerm
 from ncuflow.findings import limiter
 from ncuflow.model import Kernel, Stall
 
@@ -44,7 +44,7 @@ UNITS = {"instructions": "", "active warps": "warps per scheduler", "SMs": ""}
 
 
 @dataclass(frozen=True)
-class Rates:
+class LaunchRates:
     """What the timed launches of a side had: their GPU, its SM clock in GHz and its published DRAM bandwidth in GB/s."""
 
     gpu: str | None = None
@@ -52,8 +52,8 @@ class Rates:
     dram_gbs: float | None = None
 
 
-Sides = tuple[Rates, Rates]
-UNKNOWN: Sides = (Rates(), Rates())
+Sides = tuple[LaunchRates, LaunchRates]
+UNKNOWN: Sides = (LaunchRates(), LaunchRates())
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Split:
     """
 
     delta_us: float
-    parts: list[Part]
+    parts: list[ChangeTerm]
     cycles: bool = False
 
 
@@ -105,15 +105,17 @@ def split(base: Kernel, head: Kernel, sides: Sides = UNKNOWN) -> Split:
     scale = logarithmic_mean(before, after)
     found = list(_factors(base, head, known, scale, ncu if by_dram else None))
     if clock and not by_dram:
-        found.append(Part(CLOCK, CLOCK, clock[0] * 1e9, clock[1] * 1e9, "hz", -scale * _log(clock)))
+        found.append(
+            ChangeTerm(CLOCK, CLOCK, clock[0] * 1e9, clock[1] * 1e9, "hz", -scale * _log(clock))
+        )
     if not cycles:
         rest = after - before - sum(part.delta_us for part in found)
         idle = _idle(known, ncu, 0, before), _idle(known, ncu, 1, after)
-        found.append(Part("idle SMs", "launch, tail and uneven SMs", *idle, "of 1", rest))
+        found.append(ChangeTerm("idle SMs", "launch, tail and uneven SMs", *idle, "of 1", rest))
     return Split(after - before, _sorted(found, after - before, after), cycles)
 
 
-def _sorted(found: Iterable[Part], change: float, after: float) -> list[Part]:
+def _sorted(found: Iterable[ChangeTerm], change: float, after: float) -> list[ChangeTerm]:
     """Rates of the GPU, then the largest; without what is nothing, each with its share."""
     return [
         replace(part, share_of_cause=part.delta_us / change if change else None)
@@ -122,7 +124,7 @@ def _sorted(found: Iterable[Part], change: float, after: float) -> list[Part]:
     ]
 
 
-def _by_bandwidth(base: Kernel, head: Kernel, sides: Sides, times: Pair) -> Iterator[Part]:
+def _by_bandwidth(base: Kernel, head: Kernel, sides: Sides, times: Pair) -> Iterator[ChangeTerm]:
     """duration = DRAM bytes ÷ (published bandwidth × share of it that was reached)."""
     peak = _positive(sides[0].dram_gbs, sides[1].dram_gbs)
     moved = _positive(_moved(base), _moved(head))
@@ -136,7 +138,7 @@ def _by_bandwidth(base: Kernel, head: Kernel, sides: Sides, times: Pair) -> Iter
         if unit and unit.name != "dram"
         else ""
     )
-    yield Part(
+    yield ChangeTerm(
         BANDWIDTH,
         "DRAM bandwidth, published",
         1e9 * peak[0],
@@ -144,9 +146,11 @@ def _by_bandwidth(base: Kernel, head: Kernel, sides: Sides, times: Pair) -> Iter
         "B/s",
         -scale * _log(peak),
     )
-    yield Part("DRAM bytes", "DRAM bytes", *moved, "byte", scale * _log(moved))
+    yield ChangeTerm("DRAM bytes", "DRAM bytes", *moved, "byte", scale * _log(moved))
     what = f"share of that bandwidth that the kernel reaches{why}"
-    yield Part("DRAM share", what, shares[0], shares[1], "%", -scale * log(shares[1] / shares[0]))
+    yield ChangeTerm(
+        "DRAM share", what, shares[0], shares[1], "%", -scale * log(shares[1] / shares[0])
+    )
 
 
 def _moved(kernel: Kernel) -> float | None:
@@ -156,17 +160,19 @@ def _moved(kernel: Kernel) -> float | None:
 
 def _factors(
     base: Kernel, head: Kernel, known: dict[str, Pair | None], scale: float, ghz: Pair | None
-) -> Iterator[Part]:
+) -> Iterator[ChangeTerm]:
     """What the warps executed and waited for; waits in ns where ncu's clocks are given, else in cycles."""
     for name, values in known.items():
         if values is not None and name == "latency":
             hz = (ghz[0] / 1e9, ghz[1] / 1e9) if ghz else (1.0, 1.0)
             yield from _latency(base["stalls"], head["stalls"], values, scale, hz)
         elif values is not None:
-            yield Part(name, name, *values, UNITS[name], scale * FACTORS[name][1] * _log(values))
+            yield ChangeTerm(
+                name, name, *values, UNITS[name], scale * FACTORS[name][1] * _log(values)
+            )
 
 
-def causes(found: Iterable[Part], least: float) -> list[Part]:
+def causes(found: Iterable[ChangeTerm], least: float) -> list[ChangeTerm]:
     """Of the parts those that a page names: at least ``least`` of the change, and not what passes disagree by."""
     return [p for p in found if p.kind != PASSES and abs(p.share_of_cause or 0) >= least]
 
@@ -187,25 +193,25 @@ def _log(values: Pair | None) -> float:
 
 def _latency(
     base: Iterable[Stall], head: Iterable[Stall], total: Pair, scale: float, ghz: Pair
-) -> Iterator[Part]:
+) -> Iterator[ChangeTerm]:
     """Time per issued instruction by reason; what the reasons miss is one more part, whatever they count too much too."""
     before, after = _ratios(base, ghz[0]), _ratios(head, ghz[1])
     total = (total[0] / ghz[0], total[1] / ghz[1])
     each = scale / logarithmic_mean(*total)
     unit = "cycles per instruction" if ghz == (1.0, 1.0) else "ns per instruction"
     if not before or not after:
-        yield Part("stall", "all waiting", *total, unit, each * (total[1] - total[0]))
+        yield ChangeTerm("stall", "all waiting", *total, unit, each * (total[1] - total[0]))
         return
     for reason in before | after:
         a, b = before.get(reason, 0.0), after.get(reason, 0.0)
         kind = "scheduler" if reason in ("selected", "not_selected") else "stall"
-        yield Part(kind, reason, a, b, unit, each * (b - a))
+        yield ChangeTerm(kind, reason, a, b, unit, each * (b - a))
     a, b = total[0] - sum(before.values()), total[1] - sum(after.values())
     if min(a, b) < -ROUNDING * max(total):
         # The total is counted in another replay pass than the reasons: no wait is negative, so this is none.
-        yield Part(PASSES, "replay passes that disagree", None, None, unit, each * (b - a))
+        yield ChangeTerm(PASSES, "replay passes that disagree", None, None, unit, each * (b - a))
         return
-    yield Part("stall", "not attributed to a reason", a, b, unit, each * (b - a))
+    yield ChangeTerm("stall", "not attributed to a reason", a, b, unit, each * (b - a))
 
 
 def _ratios(stalls: Iterable[Stall], ghz: float) -> dict[str, float]:

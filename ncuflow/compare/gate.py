@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ncuflow.compare import records
-from ncuflow.compare.records import Change, Comparison
+from ncuflow.compare.records import Comparison, MetricChange
 from ncuflow.findings.statistics import SLOWER
 from ncuflow.format import with_unit
 
@@ -28,7 +28,7 @@ def limit(text: str) -> float:
     return value
 
 
-def slowdowns(found: Comparison, threshold: float) -> list[tuple[str, Change]]:
+def slowdowns(found: Comparison, threshold: float) -> list[tuple[str, MetricChange]]:
     """(point, change) of each significant slow-down beyond the threshold, largest first; host times are not judged."""
     slow = [
         (point.id, row)
@@ -39,7 +39,7 @@ def slowdowns(found: Comparison, threshold: float) -> list[tuple[str, Change]]:
     return sorted(slow, key=lambda item: -item[1].relative)
 
 
-def line(point: str, row: Change) -> str:
+def line(point: str, row: MetricChange) -> str:
     """One slow-down as one line, with its first cause."""
     low, high = (100 * bound for bound in row.interval or (row.relative, row.relative))
     cause = f"; {row.causes[0].what}" if row.causes else ""

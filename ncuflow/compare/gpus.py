@@ -16,7 +16,7 @@ BANDWIDTH, CLOCK = "DRAM bandwidth, published", "SMs and the clock of their timi
 
 
 @dataclass(frozen=True)
-class Rate:
+class GpuRate:
     """Something that each GPU has so much of."""
 
     what: str
@@ -31,7 +31,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Group:
+class VerdictGroup:
     """Points of one verdict on the first GPU and one on the second: limiter and then, without their figures.
 
     follows: the rate whose ratio their times should have, inverted, None where no one unit bounds them.
@@ -53,8 +53,8 @@ class Group:
 class TwoGpus:
     """The rates of two GPUs, and the ratio of times by what limits the first."""
 
-    rates: list[Rate] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
+    rates: list[GpuRate] = field(default_factory=list)
+    groups: list[VerdictGroup] = field(default_factory=list)
 
 
 def of_sides(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> TwoGpus | None:
@@ -65,7 +65,9 @@ def of_sides(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> 
     return TwoGpus(rates, list(_groups(pairs, {rate.what: rate.ratio for rate in rates})))
 
 
-def _rates(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> Iterable[Rate | None]:
+def _rates(
+    base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs
+) -> Iterable[GpuRate | None]:
     def of_rows(name: str) -> list[float | None]:
         return [_median(row.get(name) for row in side) for side in zip(*pairs, strict=True)]
 
@@ -89,10 +91,10 @@ def _rates(base: Mapping[str, Any], head: Mapping[str, Any], pairs: Pairs) -> It
         (CLOCK, "SM·GHz", per_second),
     ):
         known = [float(value) for value in values if value]
-        yield Rate(what, unit, *known) if len(known) == 2 else None
+        yield GpuRate(what, unit, *known) if len(known) == 2 else None
 
 
-def _groups(pairs: Pairs, ratios: Mapping[str, float]) -> Iterable[Group]:
+def _groups(pairs: Pairs, ratios: Mapping[str, float]) -> Iterable[VerdictGroup]:
     of: dict[tuple[str, str], list[float]] = {}
     follow: dict[tuple[str, str], str | None] = {}
     for a, b in pairs:
@@ -108,7 +110,7 @@ def _groups(pairs: Pairs, ratios: Mapping[str, float]) -> Iterable[Group]:
             ratio = ratios.get(follows) if follows else None
             low, _, high = quantiles(found, n=4, method="inclusive")
             expected = 1 / ratio if ratio else None
-            yield Group(*said, len(found), median(found), low, high, follows, expected)
+            yield VerdictGroup(*said, len(found), median(found), low, high, follows, expected)
 
 
 def _rate_of(row: Measurement) -> str | None:

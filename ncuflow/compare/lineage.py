@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log, log1p
 
-from ncuflow.compare.records import Cause, Change, Comparison
+from ncuflow.compare.records import Cause, Comparison, MetricChange
 
 COLD = "cold_us"
-Step = tuple[int, Change]
+Step = tuple[int, MetricChange]
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Shift:
     target: str
     step: int
     points: list[str]
-    changes: list[Change]
+    changes: list[MetricChange]
     back: int | None
-    returned: list[Change]
+    returned: list[MetricChange]
 
     @property
     def cause(self) -> Cause | None:
@@ -46,7 +46,9 @@ def shifts(found: Sequence[Comparison]) -> list[Shift]:
             row = point.metrics.get(COLD)
             if row is not None and row.changed:
                 steps[point.target, point.id].append((index, row))
-    groups: dict[tuple[str, int, int, str], list[tuple[str, Change, Change | None]]] = {}
+    groups: dict[
+        tuple[str, int, int, str], list[tuple[str, MetricChange, MetricChange | None]]
+    ] = {}
     for (target, name), changed in steps.items():
         for (step, row), back in _paired(changed, found[0].settings.threshold):
             kind = " ".join(cause.kind + cause.what for cause in (_first(row),) if cause)
@@ -79,6 +81,6 @@ def _paired(changed: Sequence[Step], threshold: float) -> Iterator[tuple[Step, S
         yield (step, row), back
 
 
-def _first(row: Change) -> Cause | None:
+def _first(row: MetricChange) -> Cause | None:
     known = [cause for cause in row.causes if cause.share_of_delta is not None]
     return max(known, key=lambda cause: cause.share_of_delta or 0.0, default=None)

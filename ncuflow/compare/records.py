@@ -18,7 +18,7 @@ Value = bool | int | float | str | list[Any] | None
 
 
 @dataclass(frozen=True)
-class Settings:
+class Thresholds:
     """alpha: significance after the correction; threshold: changes below it do not matter (of 1);
     floor: A/A floor known from elsewhere, used where the evidence has no repeats."""
 
@@ -39,7 +39,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Part:
+class ChangeTerm:
     """One term of a kernel's change: both values in ``unit``, and what it did to the duration.
 
     kind: instructions | stall | scheduler | active warps | SM clock (of the timing run) | SMs | idle SMs | DRAM bandwidth |
@@ -71,12 +71,12 @@ class Cause:
     delta_us: float | None
     evidence: str
     share_of_delta: float | None = None
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ChangeTerm] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Change(Estimate):
+class MetricChange(Estimate):
     """One metric of one point on both sides, with what explains it.
 
     unexplained: µs that the causes leave, None where none were looked for; remainder: why they leave them.
@@ -103,13 +103,13 @@ class Change(Estimate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointChange(Change):
+class PointChange(MetricChange):
     """A point: the metric that leads it spelled out, and all its metrics."""
 
     id: str
     target: str
     metric: str
-    metrics: dict[str, Change]
+    metrics: dict[str, MetricChange]
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Comparison:
     base: Named
     head: Named
     differences: list[Difference]
-    settings: Settings
+    settings: Thresholds
     statistics: Statistics
     points: list[PointChange]
     only_base: list[str]

@@ -15,12 +15,12 @@ from typing import Any, cast
 from ncuflow.compare import attribution, decomposition, differences
 from ncuflow.compare.records import (
     Cause,
-    Change,
     Comparison,
+    MetricChange,
     Named,
     PointChange,
-    Settings,
     Statistics,
+    Thresholds,
     Value,
 )
 from ncuflow.findings import statistics
@@ -34,7 +34,7 @@ MOST_PARTS, LEAST_SHARE = 4, 0.05
 Group = list[Kernel]
 
 
-def compare(base: Path, head: Path, settings: Settings) -> Comparison:
+def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
     """As of two sides, a point per matched kernel and ``ncu_us`` its metric.
 
     Raises BadInput where a file is no complete report, and where no kernel is in both.
@@ -127,9 +127,9 @@ def _name(group: Group) -> str:
     return f"{where}{kernel['name']} #{kernel['kernel']}"
 
 
-def _point(base: Group, head: Group, e: statistics.Estimate, settings: Settings) -> PointChange:
+def _point(base: Group, head: Group, e: statistics.Estimate, settings: Thresholds) -> PointChange:
     """A matched kernel; causes where the change matters or could not be tested."""
-    row = Change(**vars(e))
+    row = MetricChange(**vars(e))
     if abs(row.relative) > settings.threshold and row.verdict != statistics.SAME:
         before, after = (
             attribution.Profile([k], [k], rates=_rates(k)) for k in map(_typical, (base, head))
@@ -141,11 +141,11 @@ def _point(base: Group, head: Group, e: statistics.Estimate, settings: Settings)
     )
 
 
-def _rates(kernel: Kernel) -> decomposition.Rates:
+def _rates(kernel: Kernel) -> decomposition.LaunchRates:
     """The launches that are compared are ncu's, so its clock is theirs."""
     of = kernel["metrics"].get
     clock, dram = of("sm_clock_hz"), of("dram_peak_bytes_per_second")
-    return decomposition.Rates(kernel["device"], clock and clock / 1e9, dram and dram / 1e9)
+    return decomposition.LaunchRates(kernel["device"], clock and clock / 1e9, dram and dram / 1e9)
 
 
 def _typical(group: Group) -> Kernel:

@@ -20,13 +20,13 @@ from typing import Any
 from ncuflow.compare import attribution, decomposition, differences, gpus, reports, traces
 from ncuflow.compare.records import (
     NOT_JUDGED,
-    Change,
     Comparison,
+    MetricChange,
     Named,
     NotCompared,
     PointChange,
-    Settings,
     Statistics,
+    Thresholds,
 )
 from ncuflow.findings import statistics, stored
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
@@ -75,7 +75,7 @@ class Side:
             gap_us=point["measurement"].get("kernel_gap_us"),
             info=point.get("info") or {},
             traced=self.traced.get(name),
-            rates=decomposition.Rates(
+            rates=decomposition.LaunchRates(
                 gpu=self.provenance.get("gpu"),
                 clock_ghz=_ghz(point["measurement"].get("clock_cold_mhz")),
                 dram_gbs=point["measurement"].get("ceiling_dram_gbs_datasheet"),
@@ -129,7 +129,7 @@ def runs_of(point: Point, metric: str) -> Runs:
 # --- the comparison ---------------------------------------------------------------------------
 
 
-def compare(base: Side, head: Side, settings: Settings) -> Comparison:
+def compare(base: Side, head: Side, settings: Thresholds) -> Comparison:
     """Everything that ``compare.json`` holds. Raises BadInput where no point is on both sides."""
     common = [name for name in base.points if name in head.points]
     if not common:
@@ -181,7 +181,7 @@ def _same_kernels(base: Side, head: Side, name: str) -> bool:
 
 
 def _estimates(
-    base: Side, head: Side, common: Sequence[str], settings: Settings
+    base: Side, head: Side, common: Sequence[str], settings: Thresholds
 ) -> tuple[dict[str, dict[str, Estimate]], dict[str, Floor]]:
     """(point -> metric -> estimate with its verdict, floors by group of points)."""
     sides = (base.points, head.points)
@@ -269,7 +269,7 @@ def _state(point: Point) -> str:
 
 def _point(base: Side, head: Side, name: str, estimates: Mapping[str, Estimate]) -> PointChange:
     """One point: the metric that leads, spelled out, and all metrics beside it."""
-    rows = {metric: Change(**vars(estimate)) for metric, estimate in estimates.items()}
+    rows = {metric: MetricChange(**vars(estimate)) for metric, estimate in estimates.items()}
     lead = next(iter(rows))
     if rows[lead].changed:
         row = rows[lead]
@@ -280,7 +280,7 @@ def _point(base: Side, head: Side, name: str, estimates: Mapping[str, Estimate])
     return PointChange(**vars(rows[lead]), id=name, target=target, metric=lead, metrics=rows)
 
 
-def _noise(row: Change) -> float:
+def _noise(row: MetricChange) -> float:
     """By how many µs two runs of a side may differ: half the interval, or the floor where that is what counts."""
     low, high = row.interval or (0.0, 0.0)
     return row.base * max((high - low) / 2, row.floor or 0.0)
@@ -329,12 +329,12 @@ def _paced_by_host(points: Sequence[PointChange], floors: Mapping[str, Floor]) -
         if slower_host and statistics.beyond(host.relative, floors["host_us"].value):
             moved.append((abs(math.log1p(host.relative)), point.id, host))
     if moved:
-        told = "; ".join(
+        listed = "; ".join(
             f"`{name}` {host.base:.0f} → {host.head:.0f} µs" for _, name, host in nlargest(3, moved)
         )
         yield (
             f"At {with_unit(len(moved), 'points')} the call takes the host longer than its kernels take the GPU, and took "
-            f"it another time on each side ({told}). Launched one by one these run at the host's pace."
+            f"it another time on each side ({listed}). Launched one by one these run at the host's pace."
         )
 
 
@@ -347,14 +347,14 @@ def _host_apart(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> I
         if metric in HOST and statistics.beyond(row.relative, floors[metric].value)
     ]
     if apart:
-        told = "; ".join(
+        listed = "; ".join(
             f"{HOST[metric]} of `{name}` {row.base:.0f} → {row.head:.0f} µs"
             for _, metric, name, row in nlargest(3, apart)
         )
         yield (
             "Host times are shown, not judged: two recordings are two processes, and how fast their hosts were belongs to no "
             f"version. {with_unit(len(apart), 'host times')} moved further than two runs of one side lie "
-            f"apart{', the most' if len(apart) > 3 else ''}: {told}. Only "
+            f"apart{', the most' if len(apart) > 3 else ''}: {listed}. Only "
             "runs in turns on one host tell whether the version did it."
         )
 
@@ -389,8 +389,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--head-targets", nargs="+", metavar="T", help="of B's folder; default: all of it")
     add("--out", help="file to write; standard output by default")
     add("--format", choices=("table", "json"), default="table")
-    add("--alpha", type=float, default=Settings.alpha, help="significance after the correction")
-    add("--threshold", type=float, default=Settings.threshold, help="smaller changes do not matter")
+    add("--alpha", type=float, default=Thresholds.alpha, help="significance after the correction")
+    add(
+        "--threshold",
+        type=float,
+        default=Thresholds.threshold,
+        help="smaller changes do not matter",
+    )
     add("--floor", type=float, help="A/A floor known from elsewhere, of 1")
 
 
@@ -401,7 +406,7 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(
             "--alpha lies between 0 and 1; --threshold and --floor are finite and not negative"
         )
-    settings = Settings(args.alpha, args.threshold, args.floor)
+    settings = Thresholds(args.alpha, args.threshold, args.floor)
     if args.base.is_dir() and args.head.is_dir():
         base, head = load(args.base, args.base_targets), load(args.head, args.head_targets)
         found = compare(base, head, settings)

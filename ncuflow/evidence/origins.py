@@ -19,7 +19,7 @@ from ncuflow.process import CaptureError
 RECORDS = re.compile(rf"(({'|'.join(REPORTS)})\.json|(timing(\.\d+)?|{PAIRS})\.jsonl)(\.xz)?")
 
 
-class Capture(BaseModel):
+class WithOrigin(BaseModel):
     """A capture record or a line of timing.jsonl: the part that says what it was made with."""
 
     origin: StoredOrigin | None = None
@@ -48,7 +48,7 @@ def of(evidence: Path) -> Iterator[tuple[Path, Origin]]:
     for path in sorted(evidence.glob("*/*/*")):
         if RECORDS.fullmatch(path.name):
             for record in _records(path):
-                found = conforming(path, record, Capture, "of a capture").origin
+                found = conforming(path, record, WithOrigin, "of a capture").origin
                 if found is not None:
                     yield path, found
 

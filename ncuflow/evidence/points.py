@@ -18,7 +18,7 @@ NO_KERNEL = "no kernel in its NVTX range"
 
 
 @dataclass
-class Found:
+class Contents:
     """What a report holds: kernels per point, failed ones among them, kernels of no point."""
 
     kernels: dict[str, int] = field(default_factory=dict)
@@ -79,17 +79,17 @@ def keep_nothing(
 ) -> None:
     """A batch without a point to profile is no failed capture: its report is an empty file, and the
     record beside it says why each point is missing."""
-    lost = lost_points(points, Found(), progress, "")
+    lost = lost_points(points, Contents(), progress, "")
     for entry in lost:
         print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
-    record = capture_record(tool, None, [], [], Found(), lost, 0.0, ["no point was ok"])
+    record = capture_record(tool, None, [], [], Contents(), lost, 0.0, ["no point was ok"])
     with replacing(report) as temporary:
         temporary.touch()
     write_json(report.with_suffix(".json"), record)
 
 
 def lost_points(
-    points: Iterable[str], found: Found, progress: Sequence[Mapping[str, Any]], ended: str
+    points: Iterable[str], found: Contents, progress: Sequence[Mapping[str, Any]], ended: str
 ) -> list[dict[str, str]]:
     """Why each point without a usable kernel is missing; `ended`: how the run ended, "" if well."""
     said = {record.get("point"): record for record in progress}
@@ -108,7 +108,7 @@ def capture_record(
     origin: Origin | None,
     command: Sequence[str],
     points: Sequence[str],
-    found: Found | None,
+    found: Contents | None,
     lost: Sequence[Mapping[str, str]],
     wall_s: float,
     notes: Sequence[str] = (),

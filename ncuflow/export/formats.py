@@ -24,7 +24,7 @@ from typing import Any
 
 from ncuflow import format as form
 from ncuflow.claims import require
-from ncuflow.claims.require import Case
+from ncuflow.claims.require import CheckedPoint
 from ncuflow.compare import gate, records
 from ncuflow.findings import limiter, stored
 from ncuflow.io import UsageError, dump_json, write_text
@@ -74,7 +74,7 @@ def benchmark_action(results: Found) -> str:
     return dump_json(out)
 
 
-def junit(results: Found, cases: Iterable[Case]) -> str:
+def junit(results: Found, cases: Iterable[CheckedPoint]) -> str:
     """https://github.com/testmoapp/junitxml: one suite, a case per gated point."""
     every = list(cases)
     failed = sum(case.why is not None for case in every)
@@ -91,7 +91,7 @@ def junit(results: Found, cases: Iterable[Case]) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def summary(results: Found, cases: Iterable[Case]) -> str:
+def summary(results: Found, cases: Iterable[CheckedPoint]) -> str:
     """Markdown: the gate, what does not hold first, then every point; cut at MOST_BYTES, with a word about it."""
     every = sorted(cases, key=lambda case: case.why is None)
     failed = sum(case.why is not None for case in every)
@@ -187,21 +187,24 @@ def _xml(text: str) -> str:
     return _NOT_XML.sub("?", text)
 
 
-def compared(path: Path, threshold: float) -> Iterator[Case]:
+def compared(path: Path, threshold: float) -> Iterator[CheckedPoint]:
     """The points of a comparison as cases: a significant slow-down beyond the threshold does not hold."""
     found = records.read(path)
     slow = dict(gate.slowdowns(found, threshold))
     hold = f"no slow-down beyond {100 * threshold:g} %"
     if not found.statistics.tests:
-        yield Case("comparison", hold, "", "nothing was tested")
+        yield CheckedPoint("comparison", hold, "", "nothing was tested")
     for point in found.points:
         said = gate.line(point.id, slow[point.id]) if point.id in slow else None
-        yield Case(
+        yield CheckedPoint(
             point.id, hold, said.partition(": ")[2] if said else "", "slower" if said else None
         )
 
 
-GATED: dict[str, Callable[[Found, Iterable[Case]], str]] = {"junit": junit, "summary": summary}
+GATED: dict[str, Callable[[Found, Iterable[CheckedPoint]], str]] = {
+    "junit": junit,
+    "summary": summary,
+}
 PLAIN: dict[str, Callable[[Found], str]] = {
     "bencher": bencher,
     "benchmark-action": benchmark_action,

@@ -39,7 +39,7 @@ class Figure(BaseModel):
         return self
 
 
-class Rate(Figure):
+class MeasuredRate(Figure):
     """What was run, its rate in bursts, and the sustained one."""
 
     method: str
@@ -49,9 +49,9 @@ class Rate(Figure):
 class Measured(BaseModel):
     """``ceilings.json``: rates of large copies, reads and matrix products; None where they failed."""
 
-    copy_gbs: Rate | None = None
-    read_gbs: Rate | None = None
-    matmul_tflops: dict[str, Rate] | None = None
+    copy_gbs: MeasuredRate | None = None
+    read_gbs: MeasuredRate | None = None
+    matmul_tflops: dict[str, MeasuredRate] | None = None
     gpu: str | None = None
 
 

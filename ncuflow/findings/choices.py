@@ -64,7 +64,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Part:
+class Subgroup:
     """Pairs of a choice that fare alike. where: what tells them from others, an expression over their parameters, or ""."""
 
     where: str
@@ -219,17 +219,17 @@ def _verdict(p: float | None, change: float, floor: float | None) -> str:
     return "differs" if p < ALPHA else "within noise"
 
 
-def told(found: Iterable[Price]) -> list[Price]:
+def with_a_change(found: Iterable[Price]) -> list[Price]:
     """Those that show a change, faster or slower."""
     return [price for price in found if price.verdict != "within noise"]
 
 
-def divided(found: Sequence[Price]) -> list[Part]:
+def divided(found: Sequence[Price]) -> list[Subgroup]:
     """The pairs by how they fare: those that gain and those that lose, else those with a change and those without.
 
     One part where all fare alike, and where no parameter tells those apart that do not.
     """
-    changed = told(found)
+    changed = with_a_change(found)
     sides = (
         [price for price in changed if price.change < 0],
         [price for price in changed if price.change > 0],
@@ -238,15 +238,15 @@ def divided(found: Sequence[Price]) -> list[Part]:
         sides = changed, [price for price in found if price not in changed]
         least, most = (([abs(price.change) for price in side]) for side in sides)
         if least and most and min(least) < max(most) + APART:
-            return [Part("", tuple(found))]
+            return [Subgroup("", tuple(found))]
     terms = _separating(*sides) if all(sides) else []
     if not terms:
-        return [Part("", tuple(found))]
+        return [Subgroup("", tuple(found))]
     first, second = (" and ".join(term[side] for term in terms) for side in (0, 1))
     inside = [price for price in found if holds(first, dict(price.fixed))]
     return [
-        Part(first, tuple(inside)),
-        Part(second, tuple(price for price in found if price not in inside)),
+        Subgroup(first, tuple(inside)),
+        Subgroup(second, tuple(price for price in found if price not in inside)),
     ]
 
 

@@ -25,7 +25,7 @@ from ncuflow.findings.join import (
 from ncuflow.findings.limiter import Limiter
 from ncuflow.gpu.table import TABLE
 from ncuflow.model import VERSIONS, Kernel, Measurement
-from ncuflow.record import Place, Series, places
+from ncuflow.record import FieldColumn, Series, places
 
 # Where a value comes from, the rarest last: every point has its own, few machines give counters.
 SOURCES = ("point", "ceilings", "events", "nsys", "ncu")
@@ -86,7 +86,7 @@ def clock(name: str) -> str | None:
     return times[0] if len(times) == 1 else None
 
 
-def _timed(place: Place) -> Column:
+def _timed(place: FieldColumn) -> Column:
     """A field of the timing record."""
     kind = {float: "float", int: "int"}.get(place.kind, "text")
     evidence = f"timing.jsonl of the point's batch, series {place.path[-2]!r}"

@@ -24,7 +24,7 @@ from ncuflow.findings.join import ratio
 from ncuflow.findings.roles import roles, told_apart
 from ncuflow.findings.stalltree import sampling_error
 from ncuflow.io import read_json, write_json
-from ncuflow.model import Kernel, Line
+from ncuflow.model import Kernel, LineRow
 from ncuflow.parsers import listing
 
 MOST_LINES = 5
@@ -66,7 +66,7 @@ def hottest(
     """
     rows = [row for row in told_apart(kernel["lines"]) if row["samples"]]
     total = _samples(rows)
-    places: dict[tuple[str | None, int | None, int | None], list[Line]] = defaultdict(list)
+    places: dict[tuple[str | None, int | None, int | None], list[LineRow]] = defaultdict(list)
     for row in rows:
         known = row["file"] is not None and row["line"]
         places[(row["file"], row["line"], None) if known else (None, None, row["pc"])].append(row)
@@ -116,14 +116,14 @@ def instructions(kernel: Kernel, evidence: Path | None) -> dict[int, str]:
     return {}
 
 
-def _samples(rows: Iterable[Line]) -> int:
+def _samples(rows: Iterable[LineRow]) -> int:
     return sum(row["samples"] for row in rows)
 
 
 def _line(
     file: str | None,
     line: int | None,
-    rows: list[Line],
+    rows: list[LineRow],
     total: int,
     index: Any,
     root: Path | None,

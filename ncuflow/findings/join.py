@@ -22,7 +22,7 @@ from ncuflow.model import (
     Params,
     Provenance,
     Stall,
-    Timing,
+    TimingRow,
 )
 
 TORCH = "at::native::"
@@ -37,7 +37,7 @@ class Joined:
     measurement as far as they are computed.
     """
 
-    timing: Timing
+    timing: TimingRow
     params: Params
     kernels: Sequence[Kernel]
     operations: Sequence[Operation]

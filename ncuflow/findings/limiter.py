@@ -16,7 +16,7 @@ from math import floor
 from typing import Any
 
 from ncuflow.findings.kernelname import MERGE
-from ncuflow.model import Part
+from ncuflow.model import BreakdownRow
 from ncuflow.parsers.breakdown import UNITS
 
 # NVIDIA's Speed-of-Light rule: from the first on a unit bounds a launch, as DRAM and the tensor pipe sustain little
@@ -100,7 +100,7 @@ class Limiter:
         return tuple(unit for unit in self.units if unit.pct >= LATENCY) or self.waits
 
 
-def judge(parts: Iterable[Part], metrics: Mapping[str, float | None]) -> Limiter:
+def judge(parts: Iterable[BreakdownRow], metrics: Mapping[str, float | None]) -> Limiter:
     """The limiter of one launch, from its breakdown and its metrics by registry key."""
     units: dict[str, Share] = {}
     for part in parts:

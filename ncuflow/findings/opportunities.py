@@ -19,7 +19,7 @@ from ncuflow import expression
 from ncuflow import format as fmt
 from ncuflow.expression import evaluate, holds
 from ncuflow.findings import choices, limiter
-from ncuflow.findings.choices import STEP, Part, Price, divided, told
+from ncuflow.findings.choices import STEP, Price, Subgroup, divided, with_a_change
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.scope import Scope, point_scope, possible_names
 from ncuflow.io import BadInput
@@ -39,7 +39,7 @@ UNITS = {metric.key: metric.unit for metric in METRICS.values()} | {
 
 
 @dataclass(frozen=True)
-class Found:
+class MeasuredOpportunity:
     """An opportunity in the evidence, at the point where it brought the most (or cost the most, where it lost), or else could.
 
     where: the points that it is about, of those that show it, an expression over their parameters; "" for all of them.
@@ -73,11 +73,11 @@ class Found:
     @property
     def saved(self) -> float:
         """The shares of the time that its trials saved, added up over their points; 0 where it won nowhere."""
-        changed = told(self.prices) if self.group == WON else []
+        changed = with_a_change(self.prices) if self.group == WON else []
         return sum(max(0.0, -price.change) for price in changed)
 
 
-def found(results: Results, target: Target | None = None) -> list[Found]:
+def found(results: Results, target: Target | None = None) -> list[MeasuredOpportunity]:
     """The opportunities that show in the results: what saved the most, what could bring the most, what cost the most.
 
     Raises BadInput where a target's declaration is wrong.
@@ -152,7 +152,7 @@ def _roof_us(facts: Scope, work: str, ceiling: str, scale: float) -> float:
 
 def _found(
     one: Opportunity, target: Target, results: Results, every: Mapping[str, Scope]
-) -> list[Found]:
+) -> list[MeasuredOpportunity]:
     """A row for the points that show it; where some gain by it and others lose, one for each."""
     shown = [
         point for point, known in every.items() if holds(one.where, known) and known[one.metric]
@@ -164,9 +164,9 @@ def _found(
         choice = replace(choice, base=choice.other, other=choice.base)
     tried, reason = _trials(one, choice, results, set(shown))
     every = {**every, **_as_priced(tried, results, every)}
-    parts = divided(tried) if tried else [Part("", ())]
+    parts = divided(tried) if tried else [Subgroup("", ())]
     bounds = _Bounds(one, every, {price.base_point: price.other_point for price in tried})
-    changed = [part for part in parts if told(part.prices)]
+    changed = [part for part in parts if with_a_change(part.prices)]
     alike = next((part.where for part in parts if changed and part not in changed), "")
     return [
         replace(
@@ -197,12 +197,14 @@ class _Bounds:
         return left if bound is None else max(0.0, min(left, bound))
 
 
-def _row(part: Part, points: Sequence[str], bounds: _Bounds, reason: str) -> Found:
+def _row(
+    part: Subgroup, points: Sequence[str], bounds: _Bounds, reason: str
+) -> MeasuredOpportunity:
     price = _telling(part.prices)
     at = price.base_point if price else max(points, key=bounds.most)
     untried = [point for point in points if price and point not in bounds.after]
     left = max(untried, key=bounds.most, default=None)
-    return Found(
+    return MeasuredOpportunity(
         bounds.one, part.where, at, bounds.every[at], tuple(points), bounds.most(at), bounds.room(at),
         price, part.prices, reason, None,
         untried=(left, bounds.most(left)) if left and 1 > bounds.most(left) >= bounds.most(at) + MUCH else None,
@@ -211,7 +213,7 @@ def _row(part: Part, points: Sequence[str], bounds: _Bounds, reason: str) -> Fou
 
 def _telling(prices: Sequence[Price]) -> Price | None:
     """Of trials the one that changed the most, in the direction of most of them."""
-    changed = told(prices) or prices
+    changed = with_a_change(prices) or prices
     if not changed:
         return None
     gains = median(price.change for price in changed) < 0
@@ -281,7 +283,7 @@ def _layers(choice: Choice | None, price: Price | None, results: Results) -> int
     plans = choices.prices(replace(choice, metrics=("plan_us",)), results)
     mine = (price.base_point, price.other_point)
     for plan in plans:
-        told = plan.in_turns and plan.verdict == "differs" and plan.change > 0
-        if told and (plan.base_point, plan.other_point) == mine:
+        with_a_change = plan.in_turns and plan.verdict == "differs" and plan.change > 0
+        if with_a_change and (plan.base_point, plan.other_point) == mine:
             return math.ceil((plan.other - plan.base) / (price.base - price.other))
     return None

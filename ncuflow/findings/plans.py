@@ -15,7 +15,7 @@ from ncuflow.model import Point
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanTime:
     """plan() of the points at which one kernel does the work: its host time at the median, beside the cold time of the call.
 
     least, median, most: of that quotient; layers: after how many the kernels have taken as long, at the least and at the most.
@@ -33,7 +33,7 @@ class Planned:
         return math.ceil(self.least), math.ceil(self.most)
 
 
-def planned(points: Sequence[Point]) -> list[Planned]:
+def planned(points: Sequence[Point]) -> list[PlanTime]:
     """A row per kernel that does the work of a planned call, in the order of the points."""
     found: dict[str, list[tuple[float, float]]] = {}
     for point in points:
@@ -45,6 +45,6 @@ def planned(points: Sequence[Point]) -> list[Planned]:
     return [_row(name, *zip(*times, strict=True)) for name, times in found.items()]
 
 
-def _row(name: str, plans: Sequence[float], quotients: Sequence[float]) -> Planned:
+def _row(name: str, plans: Sequence[float], quotients: Sequence[float]) -> PlanTime:
     least, most = min(quotients), max(quotients)
-    return Planned(name, len(plans), median(plans), least, median(quotients), most)
+    return PlanTime(name, len(plans), median(plans), least, median(quotients), most)

@@ -19,7 +19,7 @@ from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined
 from ncuflow.io import BadInput, write_json
-from ncuflow.model import DEEP, CaptureRow, Kernel, OfKernel, Point, Results, Timing, Turns
+from ncuflow.model import DEEP, CaptureRow, Kernel, OfKernel, Point, Results, TimingRow, Turns
 from ncuflow.parquet import read_table, write_table
 from ncuflow.record import Series, places
 
@@ -68,10 +68,10 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
     sweep = grouped([k for k in all_kernels if k["batch"] != DEEP], "point")
     timeline = grouped(read(tables, "timeline"), "point")
     lost = grouped(read(tables, "lost"), "point")
-    timed: list[Timing] = read(tables, "timing")
+    timed: list[TimingRow] = read(tables, "timing")
     runs = grouped(timed, "point")
 
-    def joined(timing: Timing) -> Joined:
+    def joined(timing: TimingRow) -> Joined:
         """Of the run that counters and trace are of; of further runs, the times alone."""
         point, first, params = timing["point"], not timing["run"], json.loads(timing["params"])
         kernels, operations = (sweep[point], timeline[point]) if first else ([], [])
@@ -110,7 +110,7 @@ def _same_gpu(devices: list[tuple[str, str | None]], gpu: str | None, evidence: 
             raise BadInput(evidence, f"{report} is of {device}, but environment.json is of {gpu}")
 
 
-def _runs(timed: list[Timing]) -> dict[str, list[Any]]:
+def _runs(timed: list[TimingRow]) -> dict[str, list[Any]]:
     """Samples of each run by series, µs; of host and plan times, which move between runs, the medians."""
     ordered = sorted((t for t in timed if t["status"] == "ok"), key=lambda t: t["run"])
     return {
@@ -121,7 +121,7 @@ def _runs(timed: list[Timing]) -> dict[str, list[Any]]:
     }
 
 
-def point_of(joined: Joined, timed: list[Timing]) -> Point:
+def point_of(joined: Joined, timed: list[TimingRow]) -> Point:
     """What results say of a point; timed: its rows of the timing table, of all runs."""
     timing, row = joined.timing, measurement(joined)
     return {

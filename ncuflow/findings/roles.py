@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ncuflow.model import Kernel, Line
+from ncuflow.model import Kernel, LineRow
 
 MBARRIER = "mbarrier"
 MEANING = "a phase of an mbarrier in shared memory: data that another warp or the copy engine has yet to bring or to read"
@@ -38,7 +38,7 @@ class Role:
     waits: tuple[tuple[str, float], ...]
 
 
-def told_apart(rows: Iterable[Line]) -> list[Line]:
+def told_apart(rows: Iterable[LineRow]) -> list[LineRow]:
     """The samples of a kernel, with ``mbarrier`` as the reason of those of warps that waited at one.
 
     A branch waits for its predicate. Loads give none, and in a kernel with mbarriers (``SYNCS``) the one that is so
@@ -55,11 +55,11 @@ def has_mbarriers(opcodes: Iterable[str | None]) -> bool:
     return any((opcode or "").startswith("SYNCS") for opcode in opcodes)
 
 
-def _told(row: Line) -> Line:
+def _told(row: LineRow) -> LineRow:
     return row | {"reason": MBARRIER} if _at_mbarrier(row) else row
 
 
-def _at_mbarrier(row: Line) -> bool:
+def _at_mbarrier(row: LineRow) -> bool:
     return row["reason"] == "long_scoreboard" and (row["opcode"] or "").startswith("BRA")
 
 
@@ -81,7 +81,7 @@ def roles(kernel: Kernel, listing: Mapping[int, str]) -> list[Role]:
     of_pc = _role_of(listing)
     if not of_pc:
         return []
-    texts: list[Line] = [
+    texts: list[LineRow] = [
         row | {"opcode": _opcode(listing.get(row["pc"]))} for row in kernel.get("lines") or ()
     ]
     counts: dict[str, Counter[str]] = {}

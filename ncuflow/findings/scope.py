@@ -63,7 +63,7 @@ FIXED = {
 
 
 @dataclass(frozen=True)
-class Origin:
+class ValueOrigin:
     """Where a value was read: evidence file, point, kernel, metric and its formula."""
 
     report: str | None
@@ -88,7 +88,7 @@ class Scope(Mapping[str, Value]):
     known: Values
     possible: frozenset[str] = frozenset()
     point: str | None = None
-    origin: Callable[[str], Origin | None] = nothing
+    origin: Callable[[str], ValueOrigin | None] = nothing
     noise: Callable[[str], float | None] = nothing
 
     def __getitem__(self, name: str) -> Value:
@@ -167,9 +167,9 @@ def machine_scope(ceilings: Ceilings) -> Scope:
         "tensor_tflops_datasheet": sheet["tensor_tflops"],
     }
 
-    def origin(name: str) -> Origin:
+    def origin(name: str) -> ValueOrigin:
         method = figures.get(name.removesuffix("_sustained"), {}).get("method", sheet["source"])
-        return Origin("ceilings.json" if name in figures else None, None, None, name, method)
+        return ValueOrigin("ceilings.json" if name in figures else None, None, None, name, method)
 
     def spread(name: str) -> float | None:
         found = figures.get(name, {})
@@ -220,18 +220,18 @@ def _stalls(stalls: Sequence[Stall]) -> Values:
     return out | states
 
 
-def _origin(name: str, entry: Point, main: Kernel | None) -> Origin:
+def _origin(name: str, entry: Point, main: Kernel | None) -> ValueOrigin:
     column, kernel = BY_NAME.get(name), main["name"] if main else None
     point, report = entry["point"], main["report"] if main else None
     if name in entry["params"]:
-        return Origin(None, point, None, name, "parameter of the point")
+        return ValueOrigin(None, point, None, name, "parameter of the point")
     if column is None:
-        return Origin(report, point, kernel, _ncu_name(name), _stall_formula(name))
+        return ValueOrigin(report, point, kernel, _ncu_name(name), _stall_formula(name))
     if column.source == "ncu":
-        return Origin(report, point, kernel, name, column.formula)
+        return ValueOrigin(report, point, kernel, name, column.formula)
     file = {"events": "timing.jsonl", "nsys": "trace.sqlite"}.get(column.source)
     folder = PurePosixPath(report).parent if report else entry["measurement"].get("target")
-    return Origin(f"{folder}/{file}" if file else None, point, None, name, column.formula)
+    return ValueOrigin(f"{folder}/{file}" if file else None, point, None, name, column.formula)
 
 
 def _ncu_name(name: str) -> str:

@@ -43,7 +43,7 @@ NOT_ADVICE = ("MemoryL2Compression",)
 
 
 @dataclass(frozen=True)
-class Reason:
+class StallShare:
     """One stall reason.
 
     share: of all active cycles; of_stalls: of the cycles in which nothing issued; meaning: what
@@ -59,12 +59,12 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Group:
+class StallGroup:
     """Reasons that wait for the same part of the machine, the largest first."""
 
     name: str
     share: float
-    reasons: tuple[Reason, ...]
+    reasons: tuple[StallShare, ...]
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Tree:
 
     issued: float
     not_issued: float
-    groups: tuple[Group, ...]
+    groups: tuple[StallGroup, ...]
     basis: str
     samples: int | None
 
-    def top(self, n: int = 3, least: float = 0.1) -> list[Reason]:
+    def top(self, n: int = 3, least: float = 0.1) -> list[StallShare]:
         """The reasons that matter: at most ``n``, each at least ``least`` of the stall cycles."""
         reasons = sorted((r for g in self.groups for r in g.reasons), key=lambda r: -r.share)
         return [r for r in reasons if r.of_stalls >= least][:n]
@@ -114,9 +114,9 @@ def _weights(stalls: list[Stall]) -> tuple[str, dict[str, float]]:
     return "ratio", {name: r for name, r in ratios.items() if r is not None}
 
 
-def _reason(name: str, of_stalls: float, not_issued: float, samples: int | None) -> Reason:
+def _reason(name: str, of_stalls: float, not_issued: float, samples: int | None) -> StallShare:
     error = sampling_error(of_stalls, samples)
-    return Reason(name, meaning(name), of_stalls * not_issued, of_stalls, error)
+    return StallShare(name, meaning(name), of_stalls * not_issued, of_stalls, error)
 
 
 def meaning(name: str) -> str | None:
@@ -138,12 +138,14 @@ def sampling_error(share: float, samples: int | None) -> float | None:
     return SIGMAS * math.sqrt(p * (1 - p) / n)
 
 
-def _grouped(reasons: list[Reason]) -> list[Group]:
+def _grouped(reasons: list[StallShare]) -> list[StallGroup]:
     group_of = {reason: group for group, members in GROUPS.items() for reason in members}
-    members: dict[str, list[Reason]] = {}
+    members: dict[str, list[StallShare]] = {}
     for reason in sorted(reasons, key=lambda r: (-r.share, r.reason)):
         members.setdefault(group_of.get(reason.reason, OTHER), []).append(reason)
-    groups = [Group(n, sum(r.share for r in found), tuple(found)) for n, found in members.items()]
+    groups = [
+        StallGroup(n, sum(r.share for r in found), tuple(found)) for n, found in members.items()
+    ]
     return sorted(groups, key=lambda g: (-g.share, g.name))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ncuflow.model import Point, Results
-from ncuflow.target.contract import Part, known
+from ncuflow.target.contract import StepPart, known
 
 LAYERS = 32  # of the step that pages add up
 
@@ -20,9 +20,9 @@ class Step:
     """A step: its point of attention, what that is part of, plan_us of the host, and the time of each measured part in µs."""
 
     point: str
-    attention: Part
+    attention: StepPart
     plan_us: float | None
-    parts: Mapping[Part, float]
+    parts: Mapping[StepPart, float]
 
     @property
     def times(self) -> dict[str, float]:
@@ -61,7 +61,7 @@ def steps(results: Mapping[str, Results]) -> list[Step]:
     )
 
 
-def _parts(name: str, results: Results) -> Iterator[tuple[Part, Point]]:
+def _parts(name: str, results: Results) -> Iterator[tuple[StepPart, Point]]:
     """The points of a target that are part of a step, with a time and of 16 bits."""
     target = known().get(name)
     for point in results["points"] if target else ():
@@ -71,9 +71,9 @@ def _parts(name: str, results: Results) -> Iterator[tuple[Part, Point]]:
                 yield part, point
 
 
-def _step(attention: Part, point: Point, points: list[tuple[Part, Point]]) -> Step:
+def _step(attention: StepPart, point: Point, points: list[tuple[StepPart, Point]]) -> Step:
     row = point["measurement"]
-    parts: dict[str, tuple[int, bool, float, Part]] = {}
+    parts: dict[str, tuple[int, bool, float, StepPart]] = {}
     for part, other in points:
         if part.phase or not part.belongs(attention):
             continue

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ncuflow.io import BadInput, conforming, present, read_json
 from ncuflow.model import Results
+from ncuflow.record import Strict
 from ncuflow.target.contract import known
 
 SUFFIX = "_results.json"
@@ -17,11 +18,7 @@ Number = Annotated[int, Field(gt=0)]  # of a line, from 1
 Seconds = Annotated[float, Field(ge=0)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
-
-class _Point(_Strict):
+class _Point(Strict):
     point: str
     status: Literal["ok", "wrong", "skipped", "error", "lost"]
     params: dict[str, Any]
@@ -29,14 +26,14 @@ class _Point(_Strict):
     kernels: list[dict[str, Any]]
 
 
-class _Results(_Strict):
+class _ResultsFile(Strict):
     target: str
     provenance: dict[str, Any]
     points: list[_Point]
     deep: list[dict[str, Any]]
 
 
-class _Place(_Strict):
+class _Place(Strict):
     file: str
     line: Number
 
@@ -45,7 +42,7 @@ class _Symbol(_Place):
     symbol: str
 
 
-class _Indexed(_Strict):
+class _Indexed(Strict):
     api: dict[str, _Symbol]
     files: dict[str, str]
     templates: list[str]
@@ -56,13 +53,13 @@ class _Read(_Place):
     default: str | None
 
 
-class _Parameter(_Strict):
+class _Parameter(Strict):
     name: str
     kind: Literal["positional", "keyword", "var_positional", "var_keyword"]
     default: str | None
 
 
-class _SourceIndex(_Strict):
+class _SourceIndex(Strict):
     """``source_index.json``; an older one lacks what was added since."""
 
     version: str | None
@@ -76,11 +73,11 @@ class _SourceIndex(_Strict):
     exports: list[str] | None = None
 
 
-class _Flags(_Strict):
-    flags: dict[str, list[str]] = {}
+class _Flags(Strict):
+    flags: dict[str, list[str]] = Field(default_factory=dict)
 
 
-class _Cold(_Strict):
+class _Cold(Strict):
     uri: str | None = None
     error: str | None = None
     generation_s: Seconds | None = None
@@ -91,7 +88,7 @@ class _Cold(_Strict):
     ninja: _Flags | None = None
 
 
-class _Disk(_Strict):
+class _Disk(Strict):
     build_and_load_s: Seconds | None = None
     build_and_load_s_samples: list[Seconds] | None = None
     memory_hit_s: Seconds | None = None
@@ -102,12 +99,12 @@ class _Disk(_Strict):
     up_to_date_check_s_samples: list[Seconds] | None = None
 
 
-class _First(_Strict):
+class _First(Strict):
     first_launch_s: Seconds | None = None
     later_launch_s: Seconds | None = None
 
 
-class _Module(_Strict):
+class _Module(Strict):
     target: str
     aot: bool
     cold: _Cold
@@ -116,7 +113,7 @@ class _Module(_Strict):
     cache: dict[str, Annotated[int, Field(ge=0)]] | None = None
 
 
-class _Jit(_Strict):
+class _Jit(Strict):
     """``jit_analysis.json``, as it was measured and, with what was added to it, among results."""
 
     modules: dict[str, _Module]
@@ -127,7 +124,7 @@ class _Jit(_Strict):
     summary: list[dict[str, Any]] | None = None
 
 
-class _Of(_Strict):
+class _Of(Strict):
     provenance: dict[str, Any]
 
 
@@ -181,7 +178,7 @@ def results(path: Path) -> Results:
     Raises BadInput where the file is none, or of another target than its name says.
     """
     content = read_json(path)
-    target = conforming(path, content, _Results, "the results of a target").target
+    target = conforming(path, content, _ResultsFile, "the results of a target").target
     if path.name != target + SUFFIX:
         raise BadInput(path, f"has the results of {target}")
     if declared := known().get(target):

@@ -75,20 +75,20 @@ Fraction = Annotated[float, Field(ge=0)]  # of 1
 Sweep = dict[str, list[dict[str, Annotated[Any, PlainValidator(_values)]]]]
 
 
-class Group(BaseModel):
+class SettingsGroup(BaseModel):
     """Settings that belong together: no key is missing, none is there that is not one."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class Compare(Group):
+class CompareSettings(SettingsGroup):
     alpha: Annotated[float, Field(gt=0, lt=1)]
     threshold: Fraction
     floor: Fraction | None
     gate_threshold: Fraction
 
 
-class Timing(Group):
+class TimingSettings(SettingsGroup):
     repeats: Annotated[int, Field(ge=5)]
     runs: Count
     rounds: Count
@@ -96,7 +96,7 @@ class Timing(Group):
     exclusive_host: bool
 
 
-class Ncu(Group):
+class NcuSettings(SettingsGroup):
     enabled: bool
     clock_control: Literal["none", "base"]
     import_source: bool
@@ -104,18 +104,18 @@ class Ncu(Group):
     sections: Annotated[list[Section], Field(min_length=1)]
 
 
-class Nsys(Group):
+class NsysSettings(SettingsGroup):
     enabled: bool
     repeats: Count
     timeout_s: Count
 
 
-class Build(Group):
+class BuildSettings(SettingsGroup):
     jobs: Count | None
     folder: Folder | None
 
 
-class Settings(Group):
+class Settings(SettingsGroup):
     """Every setting of a run, in the order of config/config.yaml."""
 
     source: Literal["auto", "live", "recorded"]
@@ -131,14 +131,14 @@ class Settings(Group):
     strict: Annotated[bool, BeforeValidator(_boolean)]
     base: str | None
     head: str | None
-    compare: Compare
-    timing: Timing
-    ncu: Ncu
-    nsys: Nsys
+    compare: CompareSettings
+    timing: TimingSettings
+    ncu: NcuSettings
+    nsys: NsysSettings
     sweeps: dict[str, Sweep]
     deep: dict[str, Sweep]
     jit: Annotated[Texts, Field(min_length=1)]
-    build: Build
+    build: BuildSettings
 
     @model_validator(mode="after")
     def _sweeps_are_there(self) -> Self:

@@ -70,8 +70,8 @@ def driver() -> str | None:
 
 def capabilities() -> list[str]:
     """Compute capabilities of the visible GPUs, e.g. ["9.0"]; empty without one."""
-    told = {Told(gpu.uuid).capability() for gpu in _here()}
-    return [f"{major}.{minor}" for major, minor in sorted(filter(None, told))]
+    versions = {DriverQuery(gpu.uuid).capability() for gpu in _here()}
+    return [f"{major}.{minor}" for major, minor in sorted(filter(None, versions))]
 
 
 def _here() -> list[VisibleGpu]:
@@ -136,7 +136,7 @@ def throttle_reasons(mask: int) -> list[str]:
     ]
 
 
-class Told:
+class DriverQuery:
     """What NVML tells of one GPU."""
 
     def __init__(self, uuid: str) -> None:
@@ -202,9 +202,9 @@ class Told:
         }
 
 
-def first() -> Told:
+def first() -> DriverQuery:
     """The first visible GPU; one that tells nothing where there is none."""
-    return Told(next((gpu.uuid for gpu in _here()), ""))
+    return DriverQuery(next((gpu.uuid for gpu in _here()), ""))
 
 
 def cuda() -> dict[str, Any]:
@@ -219,20 +219,20 @@ def cuda() -> dict[str, Any]:
     text, uuid = ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
     if library.cuInit(0) or library.cuDeviceGet(ctypes.byref(gpu), 0):
         return found
-    told = {
+    attributes = {
         name: value.value
         for name, attribute in _ATTRIBUTES.items()
         if library.cuDeviceGetAttribute(ctypes.byref(value), attribute, gpu) == 0
     }
     if library.cuDeviceTotalMem_v2(ctypes.byref(size), gpu) == 0:
-        told["memory_bytes"] = size.value
+        attributes["memory_bytes"] = size.value
     if library.cuDeviceGetName(text, len(text), gpu) == 0:
         found["name"] = text.value.decode()
     if library.cuDeviceGetUuid(uuid, gpu) == 0:
         found["uuid"] = str(UUID(bytes=uuid.raw))
-    if {"major", "minor"} <= told.keys():
-        found["compute_capability"] = _dotted((told["major"], told["minor"]))
-    return found | {name: told[name] for name in names if name in told}
+    if {"major", "minor"} <= attributes.keys():
+        found["compute_capability"] = _dotted((attributes["major"], attributes["minor"]))
+    return found | {name: attributes[name] for name in names if name in attributes}
 
 
 def _dotted(capability: Sequence[int] | None) -> str | None:

@@ -23,14 +23,14 @@ class Entry(BaseModel):
     )
 
 
-class Facts(Entry):
+class CitedEntry(Entry):
     """Published numbers, and where."""
 
     source: Annotated[str, Field(min_length=1)]
     """The publication, with its own figures where these are computed from them."""
 
 
-class Capability(Facts):
+class Capability(CitedEntry):
     """What all GPUs of a compute capability have in common. A rate that is None is not known, or has no such instruction."""
 
     shared_sm: Count
@@ -49,7 +49,7 @@ class Capability(Facts):
     """As `mma_flops`, by warpgroup instructions."""
 
 
-class Chip(Facts):
+class Chip(CitedEntry):
     """The chip as a product has it."""
 
     sm_count: Count
@@ -60,7 +60,7 @@ class Chip(Facts):
     """SM clock that the published tensor peak is of."""
 
 
-class Datasheet(Facts):
+class Datasheet(CitedEntry):
     """Peak rates of a product."""
 
     tensor_tflops: Rate
@@ -69,7 +69,7 @@ class Datasheet(Facts):
     """DRAM, in decimal GB/s."""
 
 
-class Gpu(Entry):
+class Product(Entry):
     """A product."""
 
     names: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -82,16 +82,16 @@ class Gpu(Entry):
     """What rules of launches and occupancy need of it; None: no launch is predicted."""
 
 
-class Table(Entry):
+class GpuTable(Entry):
     """All of it."""
 
     capabilities: dict[str, Capability]
     """By compute capability."""
-    gpus: dict[str, Gpu]
+    gpus: dict[str, Product]
     """By the product's name."""
 
     @model_validator(mode="after")
-    def _whole(self) -> Table:
+    def _whole(self) -> GpuTable:
         names = [_plain(name) for gpu in self.gpus.values() for name in gpu.names]
         if len(names) != len({*names}):
             raise ValueError("two GPUs have a name in common")
@@ -101,9 +101,9 @@ class Table(Entry):
 
 
 @cache
-def table() -> Table:
+def table() -> GpuTable:
     """The content of `gpus.yaml`. Raises BadInput, with the first fault, where it is none."""
-    return conforming(TABLE, read_yaml(TABLE), Table, "a table of GPUs")
+    return conforming(TABLE, read_yaml(TABLE), GpuTable, "a table of GPUs")
 
 
 def product(name: str | None) -> str | None:

@@ -45,7 +45,7 @@ SHARED, OWN = fcntl.LOCK_SH, fcntl.LOCK_EX
 
 
 @dataclass(frozen=True)
-class Place:
+class LockFile:
     """A file to lock, of a GPU or, without one, of the host. kept: not given back as soon as it was had."""
 
     name: str
@@ -102,7 +102,7 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
     wanted = [[_place(gpu) for gpu in _alike(gpus)]]
     if exclusive_host:
         each = [[_place(gpu)] for gpu in gpus]
-        wanted = [[Place("host.timed", how=SHARED)], [Place("host.quiet")], *each]
+        wanted = [[LockFile("host.timed", how=SHARED)], [LockFile("host.quiet")], *each]
     with _held(ALONE, gpus, wanted, timeout) as held:
         yield held
 
@@ -115,11 +115,11 @@ def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held
     """
     gpus = visible()
     seats = [_place(gpu, f".seat{n}") for n in range(SEATS) for gpu in _alike(gpus)]
-    quiet = Place("host.quiet", how=SHARED)
+    quiet = LockFile("host.quiet", how=SHARED)
     # The seat comes first: who waits for one holds up nobody.
-    wanted = [seats, [Place("host.timed", kept=False)], [quiet]]
+    wanted = [seats, [LockFile("host.timed", kept=False)], [quiet]]
     if timed:
-        wanted = [seats, [Place("host.timed", how=SHARED)]]
+        wanted = [seats, [LockFile("host.timed", how=SHARED)]]
     with _held(TIMED if timed else PROFILED, gpus, wanted, timeout) as held:
         own = {WAIT: str(_place(held.gpu).path)} | ({QUIET: str(quiet.path)} if timed else {})
         # Without locks a command around this one holds the GPU.
@@ -143,7 +143,10 @@ def hold(load: Callable[[], None]) -> None:
 
 @contextmanager
 def _held(
-    state: str, gpus: Sequence[VisibleGpu], wanted: Sequence[Sequence[Place]], timeout: float | None
+    state: str,
+    gpus: Sequence[VisibleGpu],
+    wanted: Sequence[Sequence[LockFile]],
+    timeout: float | None,
 ) -> Iterator[Held]:
     """The first free place of each of these lists, or the GPU that a command around this one holds."""
     outer = next((gpu for gpu in gpus if gpu.uuid == os.environ.get(HELD)), None)
@@ -197,7 +200,7 @@ def _is_before(other: Path, ticket: Path, uuids: set[str]) -> bool:
             return False
     except FileNotFoundError:  # it was its turn
         return False
-    dead = _locked(Place(f"queue/{other.name}", how=SHARED))
+    dead = _locked(LockFile(f"queue/{other.name}", how=SHARED))
     if dead:
         other.unlink(missing_ok=True)
         os.close(dead[1])
@@ -218,14 +221,14 @@ def _taken(gpu: VisibleGpu) -> int:
     return found.count(None)
 
 
-def _place(gpu: VisibleGpu, part: str = "") -> Place:
-    return Place(f"{gpu.uuid}.lock{part}", gpu)
+def _place(gpu: VisibleGpu, part: str = "") -> LockFile:
+    return LockFile(f"{gpu.uuid}.lock{part}", gpu)
 
 
 @contextmanager
 def _first_free(
-    places: Sequence[Place], is_next: Callable[[], bool], deadline: float | None
-) -> Iterator[tuple[Place, int]]:
+    places: Sequence[LockFile], is_next: Callable[[], bool], deadline: float | None
+) -> Iterator[tuple[LockFile, int]]:
     """The first of these places that is free, and the handle of its file, when it is our turn."""
     waiting = False
     while not is_next() or not (found := next(filter(None, map(_locked, places)), None)):
@@ -246,7 +249,7 @@ def _first_free(
         os.close(found[1])
 
 
-def _locked(place: Place) -> tuple[Place, int] | None:
+def _locked(place: LockFile) -> tuple[LockFile, int] | None:
     """The place with the handle of its file; None where somebody else has it."""
     handle = _opened(place.path)
     try:

@@ -81,8 +81,8 @@ def capabilities(
     environment: Mapping[str, str], devices: Callable[[], Sequence[str]]
 ) -> Sequence[str]:
     """Compute capabilities that FlashInfer compiles for: those it is told ("9.0a" is 9.0), else the GPUs'."""
-    told = environment.get(ARCH_LIST)
-    return [word.rstrip("af") for word in told.split()] if told else devices()
+    arch_list = environment.get(ARCH_LIST)
+    return [word.rstrip("af") for word in arch_list.split()] if arch_list else devices()
 
 
 def buildable(

@@ -8,7 +8,7 @@ from typing import Any
 
 from ncuflow.record import PairRecord, PointRecord
 from ncuflow.runner.faults import Fault
-from ncuflow.runner.timing import ROUNDS, Series
+from ncuflow.runner.timing import ROUNDS, PointTiming
 from ncuflow.target.contract import Target
 
 Record = PointRecord | PairRecord
@@ -34,7 +34,7 @@ class Run:
         str
     ] = ()  # names of the points or pairs that earlier processes of the run finished
     rest: list[Record] = field(default_factory=list)  # records of points that a broken context left
-    series: dict[str, Series] = field(
+    series: dict[str, PointTiming] = field(
         default_factory=dict
     )  # what earlier processes measured of them
     visited: Callable[[str], object] = id  # is told of each visit of a point that is timed

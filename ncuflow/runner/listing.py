@@ -35,7 +35,7 @@ class _Call(BaseModel):
     info: dict[str, str | int | float | bool | None]
 
 
-class _Results(BaseModel):
+class _ApiResults(BaseModel):
     """Results of the target ``apis``: the part that says what its calls came to."""
 
     points: list[_Call]
@@ -101,7 +101,7 @@ def apis(facts: dict[str, Any] | None, measured: dict[str, Row]) -> list[Row]:
 def measured_apis(results: Path) -> dict[str, Row]:
     """{API: its row} of a results file of the target ``apis``."""
     rows = {}
-    for point in read_as(results, _Results, "the results of single APIs").points:
+    for point in read_as(results, _ApiResults, "the results of single APIs").points:
         name, good = point.params.api, point.status == "ok"
         what = str(point.info.get("api") or "") if good else point.reason or point.status
         rows[name] = {"name": name, "status": "measured" if good else "not here", "what": what}

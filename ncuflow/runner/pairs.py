@@ -20,7 +20,7 @@ ROUNDS = 6
 LAUNCHES = 5  # per side and round
 
 
-class RefusedError(RuntimeError):
+class RefusedSideError(RuntimeError):
     """A side of a pair that is not timed."""
 
     def __init__(self, status: Literal["skipped", "wrong"], reason: str) -> None:
@@ -76,7 +76,7 @@ def _run_pair(run: Run, points: tuple[Planned, Planned], record: PairRecord) -> 
         base, other = (_prepared(run, point) for point in points)
         found = timing.pair(run.device, (base, other), ROUNDS, LAUNCHES)
         record.sides = [TimedSide(**dict(s.timing()), clocks=s.conditions()) for s in found]
-    except RefusedError as refused:
+    except RefusedSideError as refused:
         record.status, record.reason = refused.status, str(refused)
     except Exception as error:
         record.status, record.reason = "error", builds.one_line(error)
@@ -87,13 +87,13 @@ def _run_pair(run: Run, points: tuple[Planned, Planned], record: PairRecord) -> 
 
 
 def _prepared(run: Run, point: Planned) -> Launch:
-    """A launch, warm and checked. Raises RefusedError where there is none to be timed."""
+    """A launch, warm and checked. Raises RefusedSideError where there is none to be timed."""
     skipped = run.target.skip(point.params, run.device.facts())
     if skipped is not None:
-        raise RefusedError("skipped", f"{point.id}: {skipped}")
+        raise RefusedSideError("skipped", f"{point.id}: {skipped}")
     launch = faults.apply(run.target.prepare(point.params, run.seed), point.id, run.faults)
     warm_up(run.device, launch)
     wrong = check(run.device, launch)[1]
     if wrong is not None:
-        raise RefusedError("wrong", f"{point.id}: {wrong}")
+        raise RefusedSideError("wrong", f"{point.id}: {wrong}")
     return launch

@@ -37,7 +37,7 @@ from ncuflow.evidence.provenance import origin
 from ncuflow.gpu import turns
 from ncuflow.io import UsageError
 from ncuflow.process import die_with_parent
-from ncuflow.record import Order, PointRecord, Status, Work
+from ncuflow.record import Order, PointRecord, Status, WorkRecord
 from ncuflow.runner import builds, faults, pairs, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record, Run
@@ -83,7 +83,7 @@ def run_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], Non
 class Visit:
     """One round of a point: what earlier rounds gave, the round's number and the place in its order."""
 
-    series: timing.Series
+    series: timing.PointTiming
     number: int
     place: int
     last: bool
@@ -95,7 +95,7 @@ def _time_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecor
     What earlier processes of the run measured of a point counts. Where the GPU is lost, a point keeps what its
     finished rounds gave; one without any is lost.
     """
-    series = {point.id: run.series.setdefault(point.id, timing.Series()) for point in points}
+    series = {point.id: run.series.setdefault(point.id, timing.PointTiming()) for point in points}
     latest = {
         record.point: record
         for record in run.rest
@@ -146,7 +146,7 @@ def new_record(target: Target, point: Planned, status: Status, reason: str | Non
         params=dict(point.params),
         status=status,
         reason=reason,
-        work=Work(**target.work(point.params)._asdict()),
+        work=WorkRecord(**target.work(point.params)._asdict()),
     )
 
 
@@ -177,7 +177,7 @@ def _run(run: Run, point: Planned, record: PointRecord, visit: Visit | None) -> 
     launch = faults.apply(launch, point.id, run.faults)
     record.info = dict(launch.info)
     if launch.work:
-        record.work = Work(**launch.work)
+        record.work = WorkRecord(**launch.work)
     warm_up(run.device, launch)
     record.peak_memory_bytes = run.device.peak_memory()
     compilers = _compilers(run)

@@ -39,7 +39,7 @@ class Stopwatch(ABC):
 
     def __init__(self) -> None:
         self._facts = nvml.cuda()
-        self.told = nvml.Told(self._facts["uuid"] or "")
+        self.nvml = nvml.DriverQuery(self._facts["uuid"] or "")
         self._host_us = HOST_US
         self._free_mhz = 0.0
         self._floor_us: float | None = None
@@ -71,7 +71,7 @@ class Stopwatch(ABC):
 
     def clocks(self) -> dict[str, Any] | None:
         """{"sm_mhz", "mem_mhz", "throttle": [reasons]}; None if NVML cannot tell."""
-        return self.told.clocks()
+        return self.nvml.clocks()
 
     def cold(self, run: Run, n: int) -> Burst:
         """Time of each of ``n`` launches, each after an L2 flush."""
@@ -100,7 +100,7 @@ class Stopwatch(ABC):
         until = monotonic() + LONGEST_WAIT_S
         while monotonic() < until:
             near = self._sm_mhz() >= NEAR_FREE * self._free_mhz
-            if near and not THROTTLES & set(self.told.throttle() or ()):
+            if near and not THROTTLES & set(self.nvml.throttle() or ()):
                 return
             sleep(WAIT_S)
 
@@ -133,9 +133,9 @@ class Stopwatch(ABC):
         queued = not spin_us or not spun.query()
         probe = self._probe()
         done.record()
-        seen = set(self.told.throttle() or ())
+        seen = set(self.nvml.throttle() or ())
         while not done.query():
-            seen |= set(self.told.throttle() or ())
+            seen |= set(self.nvml.throttle() or ())
         self.synchronize()
         times = [start.elapsed_time(end) * 1e3 / group for start, end in events]
         return Burst(times, queued, _mhz(*probe), tuple(sorted(seen)))

@@ -15,7 +15,7 @@ from pathlib import Path
 from ncuflow.io import write_text
 from ncuflow.model import Origin
 from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record
-from ncuflow.runner.timing import Series
+from ncuflow.runner.timing import PointTiming
 
 RESTARTS = 10  # of a run: each costs the start of Python, torch and FlashInfer
 BAD = frozenset({"wrong", "error"})
@@ -26,7 +26,7 @@ class Rest:
     """What a process leaves whose CUDA context broke."""
 
     records: list[Record] = field(default_factory=list)  # they stand if no other process goes on
-    series: dict[str, Series] = field(default_factory=dict)  # of points that it has visited
+    series: dict[str, PointTiming] = field(default_factory=dict)  # of points that it has visited
     origin: Origin | None = None  # of the run: its processes have one
 
 

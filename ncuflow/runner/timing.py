@@ -85,7 +85,7 @@ class Clock(Protocol):
 
 
 @dataclass
-class Series:
+class PointTiming:
     """All that was measured of one point, filled by a visit per round."""
 
     cold: list[Burst] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Series:
 def visit(
     device: Clock,
     launch: Launch,
-    series: Series,
+    series: PointTiming,
     repeats: int = REPEATS,
     rounds: int = ROUNDS,
     last: bool = True,
@@ -155,13 +155,13 @@ def visit(
     _note_clocks(device, series)
 
 
-def _ahead(series: Series) -> bool:
+def _ahead(series: PointTiming) -> bool:
     """Whether the host enqueues faster than the GPU runs launches that follow each other. Else it is the host
     that sets their pace, and nothing of the GPU is sustained."""
     return statistics.median(series.host) < of_bursts(series.hot, Hot).median
 
 
-def _note_clocks(device: Clock, series: Series) -> None:
+def _note_clocks(device: Clock, series: PointTiming) -> None:
     state = device.clocks()
     if state is not None:
         series.clocks.append(State(**state))
@@ -170,7 +170,7 @@ def _note_clocks(device: Clock, series: Series) -> None:
 def _bursts(
     device: Clock,
     launch: Launch,
-    series: Series,
+    series: PointTiming,
     found: list[Burst],
     n: int,
     each: float,
@@ -188,7 +188,9 @@ def _bursts(
             series.retakes += 1
 
 
-def _hot(device: Clock, launch: Launch, series: Series, group: int, n: int, each: float) -> None:
+def _hot(
+    device: Clock, launch: Launch, series: PointTiming, group: int, n: int, each: float
+) -> None:
     """Add ``n`` hot samples, each of ``group`` launches that take ``each`` µs."""
     series.group = group
     _bursts(
@@ -214,7 +216,7 @@ def bursts(
     device: Clock, run: Callable[[], Any], repeats: int, parts: int = 1
 ) -> tuple[Launches, float]:
     """Summary of a call that is no kernel target, in ``parts`` bursts or more from settled clocks; and its µs alone."""
-    launch, series = _call(run), Series()
+    launch, series = _call(run), PointTiming()
     each = max(min(device.cold(run, 3).times), 1.0)
     for _ in range(parts):
         n = -(-repeats // parts)
@@ -233,13 +235,13 @@ def _call(run: Callable[[], Any]) -> Launch:
 
 def pair(
     device: Clock, launches: tuple[Launch, Launch], rounds: int, each_n: int
-) -> tuple[Series, Series]:
+) -> tuple[PointTiming, PointTiming]:
     """Two launches timed as a pair: A, B, then B, A, and so on, each burst from settled clocks.
 
     Hot launches are timed in groups, as those of a point are, and in the same ones on both sides: an event between
     two launches keeps the second from beginning beside the first, which programmatic dependent launch is for.
     """
-    found = (Series(), Series())
+    found = (PointTiming(), PointTiming())
     for series in found:
         series.floor_us = significant(device.floor_us())
     sides = list(zip(launches, found, strict=True))

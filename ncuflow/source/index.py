@@ -34,7 +34,7 @@ ENVIRONMENT = re.compile(
 READERS = {"get", "setdefault", "pop"}
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of a file below the package's folder."""
 
     file: str
@@ -60,7 +60,7 @@ class Package:
         path = self.root / INCLUDE / header
         return functions(path.read_text("utf-8")) if path.exists() else []
 
-    def python(self, symbol: str) -> Place:
+    def python(self, symbol: str) -> SourceLine:
         """Where `flashinfer.decode.X` is defined, re-exports followed."""
         module, name = symbol.rsplit(".", 1)
         place = self._find(module.split(".")[1:], name, set())
@@ -68,13 +68,13 @@ class Package:
             raise CaptureError(f"{symbol}: not found in this FlashInfer")
         return place
 
-    def _find(self, parts: list[str], name: str, seen: set[Path]) -> Place | None:
+    def _find(self, parts: list[str], name: str, seen: set[Path]) -> SourceLine | None:
         file = self._module(parts)
         if file is None or file in seen:
             return None
         for node in self.tree(file).body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
-                return Place(str(file.relative_to(self.root)), node.lineno)
+                return SourceLine(str(file.relative_to(self.root)), node.lineno)
         package = parts if file.name == "__init__.py" else parts[:-1]
         for inner in ast.walk(self.tree(file)):
             if isinstance(inner, ast.ImportFrom):

@@ -54,7 +54,7 @@ _ARCH = re.compile(r"(?:code=|--arch )(sm_\w+)")
 
 
 @dataclass(frozen=True)
-class Job:
+class CompileJob:
     """A source of a module, and the command for it: nvcc's as FlashInfer writes it, or of CuTe DSL."""
 
     module: str
@@ -76,7 +76,7 @@ class Job:
         return shlex.split(_OUTPUT.sub(rf"-cubin -Xptxas -v \g<source> -o {cubin}", plain))
 
 
-def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Job]:
+def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[CompileJob]:
     """The CUDA sources of the modules that the points of `blocks` (by target) load, those first that matter most.
 
     Points that a GPU of this compute capability ("8.0") cannot run have none. Sets FlashInfer's list of
@@ -90,7 +90,7 @@ def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Job]:
     except ImportError as error:
         raise CaptureError(f"flashinfer cannot be imported: {error}") from None
     gpu = [arch.rstrip("af")]
-    found: dict[tuple[str, str], Job] = {}
+    found: dict[tuple[str, str], CompileJob] = {}
     for name, of_target in blocks.items():
         target = load(name)
         points = builds.buildable(target, sweep.points(target, of_target), gpu, lambda line: None)
@@ -100,7 +100,7 @@ def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Job]:
                 (job.module, job.source): job for job in _commands(spec.name, spec.ninja_path)
             }
         for kernel, command in cute.commands(target, arch, [point.params for point in points]):
-            found[kernel.module, kernel.source] = Job(
+            found[kernel.module, kernel.source] = CompileJob(
                 kernel.module, kernel.source, command, cute=True
             )
     return sorted(
@@ -109,14 +109,14 @@ def jobs(arch: str, blocks: Mapping[str, Sequence[sweep.Block]]) -> list[Job]:
     )
 
 
-def _commands(module: str, ninja: Path) -> Iterable[Job]:
+def _commands(module: str, ninja: Path) -> Iterable[CompileJob]:
     query = ["ninja", "-f", str(ninja), "-t", "compdb", "cuda_compile"]
     said = subprocess.run(query, capture_output=True, text=True, check=True, cwd=ninja.parent)
     for entry in json.loads(said.stdout):
-        yield Job(module, Path(entry["file"]).name, entry["command"])
+        yield CompileJob(module, Path(entry["file"]).name, entry["command"])
 
 
-def build(job: Job, out: Path, deadline: float) -> dict[str, Any]:
+def build(job: CompileJob, out: Path, deadline: float) -> dict[str, Any]:
     """One source compiled and read: {module, source, status, reason, seconds, kernels}.
 
     status: built, error, or "not compiled" after `deadline` (of time.monotonic). kernels: mangled name
@@ -183,7 +183,9 @@ def _unspilled(resources: Mapping[str, int]) -> dict[str, int | None]:
     return {"spill_store_bytes": none, "spill_load_bytes": none, "barriers": None}
 
 
-def facts(arch: str, results: Sequence[Mapping[str, Any]], todo: Sequence[Job]) -> dict[str, Any]:
+def facts(
+    arch: str, results: Sequence[Mapping[str, Any]], todo: Sequence[CompileJob]
+) -> dict[str, Any]:
     """What is stored: origin, sources with their status, and every kernel once a module."""
     kernels: dict[tuple[str, str], dict[str, Any]] = {}
     for result in results:
@@ -198,7 +200,7 @@ def facts(arch: str, results: Sequence[Mapping[str, Any]], todo: Sequence[Job]) 
     }
 
 
-def origin(arch: str, todo: Sequence[Job]) -> dict[str, Any]:
+def origin(arch: str, todo: Sequence[CompileJob]) -> dict[str, Any]:
     """What was compiled for which architecture, with what, and when."""
     return {
         "schema": 1,

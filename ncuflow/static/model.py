@@ -38,7 +38,7 @@ Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
-class Rates:
+class PeakRates:
     """A GPU's published peaks: DRAM in GB/s, and its SMs."""
 
     dram_gbs: float
@@ -57,7 +57,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Case:
+class BoundedPoint:
     """A point on a GPU: its bounds in µs at full peaks, and the time that was measured, None on a GPU without.
 
     kernel: what is fitted together; floor_us: what the events themselves take; least_us: no launch is
@@ -95,7 +95,9 @@ class Prediction:
     bounded: bool
 
 
-def case(point: Point, rates: Rates, floor_us: float, written: int | None = None) -> Case | None:
+def case(
+    point: Point, rates: PeakRates, floor_us: float, written: int | None = None
+) -> BoundedPoint | None:
     """A point of results on a GPU; None where its launch or its work is not known.
 
     written: of its bytes, those that it writes; None where that is not known, which could be all.
@@ -110,7 +112,7 @@ def case(point: Point, rates: Rates, floor_us: float, written: int | None = None
         return None
     dram_us, sm_us = moved / rates.dram_gbs / 1e3, flops / peak / 1e6
     kept = min(rates.device.l2_bytes, moved if written is None else written)
-    return Case(
+    return BoundedPoint(
         point=point["point"],
         target=row["target"],
         kernel=kernel,
@@ -126,16 +128,16 @@ def case(point: Point, rates: Rates, floor_us: float, written: int | None = None
 class Model:
     """Shares and latency of each kernel, fitted to measured cases."""
 
-    def __init__(self, measured: Sequence[Case]) -> None:
+    def __init__(self, measured: Sequence[BoundedPoint]) -> None:
         self.measured = [case for case in measured if case.measured_us is not None]
         self._fits: dict[tuple[str, frozenset[str]], Numbers] = {}
 
-    def us(self, wanted: Case, without: str | None = None) -> float | None:
+    def us(self, wanted: BoundedPoint, without: str | None = None) -> float | None:
         """The time of a case, fitted to the others than the point `without`; None where its kernel was not measured."""
         found = self._parts(wanted, without)
         return sum(found) if found else None
 
-    def _parts(self, wanted: Case, without: str | None) -> tuple[float, float] | None:
+    def _parts(self, wanted: BoundedPoint, without: str | None) -> tuple[float, float] | None:
         """(what the bounds take, the rest), µs."""
         same = [c for c in self.measured if c.target == wanted.target and c.point != without]
         own = [c for c in same if c.kernel == wanted.kernel]
@@ -153,7 +155,9 @@ class Model:
         """How far off each measured point is, predicted by the others."""
         return self.residuals_on(self.measured, leave_out=True)
 
-    def residuals_on(self, others: Sequence[Case], leave_out: bool = False) -> list[Residual]:
+    def residuals_on(
+        self, others: Sequence[BoundedPoint], leave_out: bool = False
+    ) -> list[Residual]:
         """The same of measured cases, of another recording or of this one."""
         found = ((c, self._parts(c, c.point if leave_out else None)) for c in others)
         return [
@@ -167,7 +171,7 @@ class Model:
         return list(self._predictions(self.measured, self.residuals, 1.0, leave_out=True))
 
     def predict(
-        self, wanted: Sequence[Case], residuals: Sequence[Residual], wider: float = 1.0
+        self, wanted: Sequence[BoundedPoint], residuals: Sequence[Residual], wider: float = 1.0
     ) -> list[Prediction]:
         """Times with intervals that cover COVERED of such residuals; points that it cannot predict are left out.
 
@@ -177,7 +181,7 @@ class Model:
 
     def _predictions(
         self,
-        wanted: Sequence[Case],
+        wanted: Sequence[BoundedPoint],
         residuals: Sequence[Residual],
         wider: float,
         leave_out: bool = False,
@@ -206,7 +210,7 @@ def width(residuals: Sequence[float]) -> float:
     return float(ordered[rank - 1])
 
 
-def _parts(fit: Numbers, wanted: Sequence[Case]) -> tuple[Numbers, Numbers]:
+def _parts(fit: Numbers, wanted: Sequence[BoundedPoint]) -> tuple[Numbers, Numbers]:
     """(What the bounds take, latency and what the events take) of each case."""
     dram_share, sm_share, cycles = np.exp(fit)
     dram = np.array([c.dram_us for c in wanted]) / dram_share
@@ -215,7 +219,7 @@ def _parts(fit: Numbers, wanted: Sequence[Case]) -> tuple[Numbers, Numbers]:
     return (dram**SHARPNESS + sm**SHARPNESS) ** (1 / SHARPNESS), rest
 
 
-def _fitted(measured: Sequence[Case]) -> Numbers:
+def _fitted(measured: Sequence[BoundedPoint]) -> Numbers:
     """Logs of the shares of DRAM and SM and of the latency in cycles; outliers count by their distance."""
     times = np.log([c.measured_us or np.nan for c in measured])
 

@@ -25,10 +25,10 @@ from ncuflow.static.model import (
     ACROSS,
     COVERED,
     OTHER_GPU,
-    Case,
+    BoundedPoint,
     Model,
+    PeakRates,
     Prediction,
-    Rates,
     Residual,
     case,
     width_of,
@@ -36,7 +36,7 @@ from ncuflow.static.model import (
 from ncuflow.target.contract import Target, known
 
 
-def cases(results: Sequence[Results], floor_us: float) -> list[Case]:
+def cases(results: Sequence[Results], floor_us: float) -> list[BoundedPoint]:
     """The points of results by their GPU's published peaks. Raises ValueError for a GPU without."""
     found = []
     for result in results:
@@ -44,7 +44,7 @@ def cases(results: Sequence[Results], floor_us: float) -> list[Case]:
         sheet = datasheet(gpu)
         if sheet is None:
             raise ValueError(f"{gpu}: no datasheet in gpus.yaml")
-        rates = Rates(sheet["dram_gbs"], device(gpu))
+        rates = PeakRates(sheet["dram_gbs"], device(gpu))
         target = known().get(result["target"])
         found += [
             one

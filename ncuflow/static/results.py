@@ -21,7 +21,7 @@ from ncuflow.findings import ceilings
 from ncuflow.findings.join import Joined
 from ncuflow.findings.results import point_of
 from ncuflow.io import UsageError, read_json, write_json
-from ncuflow.model import Kernel, KernelRow, Provenance, Results, Timing
+from ncuflow.model import Kernel, KernelRow, Provenance, Results, TimingRow
 from ncuflow.record import PointRecord, places
 from ncuflow.static.device import Device, device
 from ncuflow.static.facts import Facts, default_blocks
@@ -72,11 +72,11 @@ def _registers(compiled: Compiled) -> Callable[[str], int]:
     return lambda name: int(compiled[name]["registers"])
 
 
-def _timing(target: Target, point: sweep.Planned, gpu: Device) -> Timing:
+def _timing(target: Target, point: sweep.Planned, gpu: Device) -> TimingRow:
     """The record of a point that was not timed: its work, and whether the GPU can run it."""
     work = target.work(point.params)
     why = target.skip(point.params, {"compute_capability": gpu.compute_capability})
-    row: Timing = dict.fromkeys(place.column for place in places(PointRecord))
+    row: TimingRow = dict.fromkeys(place.column for place in places(PointRecord))
     row |= {"point": point.id, "target": target.name, "params": json.dumps(point.params), "run": 0}
     row |= {"flops": work.flops, "bytes": work.bytes, "convention": work.convention}
     return row | {"status": "skipped" if why else "ok", "reason": why}

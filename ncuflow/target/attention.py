@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ncuflow.target.contract import Part
+from ncuflow.target.contract import StepPart
 from ncuflow.target.dtypes import FP8, torch_dtype
 from ncuflow.target.launch import Params
 
 SOFT_CAPS, WINDOWS = (0, 30), (0, 1024, 4096)
-# By the backend (``Target.silences``): of fa3's prefill kernels nsys 2023.4 records none, and none of what follows them.
-SILENCES = {"fa2": False, "auto": None, "fa3": True}
+# By the backend (``Target.stops_tracing``): of fa3's prefill kernels nsys 2023.4 records none, and none of what follows them.
+STOPS_TRACING = {"fa2": False, "auto": None, "fa3": True}
 FA3_FP8 = "fa3 takes keys and values of fp8 with queries of fp8 alone"
 # The parameters of a prefill module, beside backend, dtype and head_dim, as they are where a target has none of them.
 PLAIN: Params = {"kv": "same", "qk": "f32", "soft_cap": 0, "window": 0}
@@ -40,8 +40,8 @@ def resolved(backend: str) -> str:
         return backend
     import torch
 
-    told = os.environ.get("FLASHINFER_CUDA_ARCH_LIST")
-    hopper = "9.0" in told if told else torch.cuda.get_device_capability() == (9, 0)
+    arch_list = os.environ.get("FLASHINFER_CUDA_ARCH_LIST")
+    hopper = "9.0" in arch_list if arch_list else torch.cuda.get_device_capability() == (9, 0)
     return "fa3" if hopper else "fa2"
 
 
@@ -70,10 +70,10 @@ def masking(p: Params) -> dict[str, Any]:
     return found | ({"window_left": p["window"]} if p["window"] else {})
 
 
-def part(p: Params, phase: str, tokens: int) -> Part | None:
+def part(p: Params, phase: str, tokens: int) -> StepPart | None:
     """Attention of a step; None under a window, a soft cap, uneven lengths or values of 8 bits, which steps do not mix."""
     plain = p["lengths"] == "even" and p["kv"] == "same" and p["dtype"] != FP8
     if not plain or p["window"] or p["soft_cap"]:
         return None
     heads = (p["qo_heads"], p["kv_heads"], p["head_dim"])
-    return Part("attention", tokens, p["batch"], *heads, phase=phase)
+    return StepPart("attention", tokens, p["batch"], *heads, phase=phase)

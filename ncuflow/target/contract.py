@@ -103,7 +103,7 @@ def uneven(target: str, work: str = "") -> tuple[Choice, ...]:
     )
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """What of a model's step a point is: a part belongs to the steps that are like it in all that it states.
 
     name: of the part, attention being that which a step is made around, and ``phase`` what that computes; per_layer: how often
@@ -121,7 +121,7 @@ class Part(NamedTuple):
     per_layer: int = 1
     rank: int = 0
 
-    def belongs(self, attention: Part) -> bool:
+    def belongs(self, attention: StepPart) -> bool:
         """Whether a step around this attention has the part."""
         hidden = (attention.qo_heads or 0) * (attention.head_dim or 0)
         step = (*attention[1:6], hidden)
@@ -181,7 +181,8 @@ class Target:
     small      the sizes of a launch that only has to run
     part       what of a model's step a point is, as a model runs it by default; None of any other
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
-    silences   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
+    stops_tracing
+               whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
                None where FlashInfer or the machine decides, and those are traced between
     memory     bytes that a point takes on the GPU; its work's unless given
     edges      parameters that replace those of a point, a set for each input at which kernels go wrong: checked, not timed
@@ -202,9 +203,9 @@ class Target:
 
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     small: Params = field(default_factory=dict)
-    part: Callable[[Params], Part | None] = lambda p: None
+    part: Callable[[Params], StepPart | None] = lambda p: None
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
-    silences: Callable[[Params], bool | None] = lambda p: False
+    stops_tracing: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None
     edges: Callable[[Params], Sequence[Params]] = lambda p: ()
     written: Callable[[Params], int] | None = None

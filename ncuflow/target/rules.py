@@ -18,7 +18,7 @@ from ncuflow.target.launch import Params
 TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
 
 
-class Gpu(Protocol):
+class GpuLimits(Protocol):
     """What the rules ask of a GPU; sizes in bytes."""
 
     @property
@@ -67,7 +67,7 @@ class Host:
     registers: of a thread, by canonical name; raises KeyError for a kernel that was not compiled.
     """
 
-    gpu: Gpu
+    gpu: GpuLimits
     version: tuple[int, int]
     registers: Callable[[str], int]
 

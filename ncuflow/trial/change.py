@@ -26,7 +26,7 @@ _SAID = re.compile(r"(?:error|fatal): (.+)$")
 
 
 @dataclass(frozen=True)
-class Change:
+class Patch:
     """A change that was read, and not applied yet.
 
     files: of the package that it adds, changes or removes, by their paths below it; elsewhere: what it has that is no
@@ -40,7 +40,7 @@ class Change:
     named: tuple[str, ...] = ()  # by the change itself: `files`, in the same order
 
 
-def read(path: Path, package: Path) -> Change:
+def read(path: Path, package: Path) -> Patch:
     """The change in a file or folder, held against an installed package.
 
     Raises BadInput where it is no patch, or changes nothing of the package.
@@ -50,7 +50,7 @@ def read(path: Path, package: Path) -> Change:
         found = _change(path, package, [name for name in names if _is_source(name)])
         same = [file for file in found.files if _same(path, found, file, package)]
         kept = [(f, n) for f, n in zip(found.files, found.named, strict=True) if f not in same]
-        found = Change(
+        found = Patch(
             path, tuple(f for f, _ in kept), found.elsewhere, None, tuple(n for _, n in kept)
         )
     else:
@@ -60,7 +60,7 @@ def read(path: Path, package: Path) -> Change:
     return found
 
 
-def apply(change: Change, package: Path) -> None:
+def apply(change: Patch, package: Path) -> None:
     """Make the change in a copy of the package, a folder named flashinfer. Raises BadInput that names file and hunk."""
     if change.strip is None:
         for name, file in zip(change.named, change.files, strict=True):
@@ -97,7 +97,7 @@ def _folder(path: PurePosixPath) -> str:
     return f"{PACKAGE}/{DATA}" if first in MOVED else PACKAGE
 
 
-def _patch(path: Path, package: Path) -> Change:
+def _patch(path: Path, package: Path) -> Patch:
     if not path.is_file():
         raise BadInput(path, "no such file or folder")
     if shutil.which("git") is None:
@@ -114,11 +114,11 @@ def _patch(path: Path, package: Path) -> Change:
     return max(found, key=lambda c: (sum((package / f).exists() for f in c.files), len(c.files)))
 
 
-def _change(path: Path, package: Path, names: Iterable[str], strip: int | None = None) -> Change:
+def _change(path: Path, package: Path, names: Iterable[str], strip: int | None = None) -> Patch:
     homes = [(name, home(PurePosixPath(name), package)) for name in names]
     inside = [(name, file) for name, file in homes if file is not None]
     elsewhere = tuple(clean(name) for name, file in homes if file is None)
-    return Change(path, tuple(f for _, f in inside), elsewhere, strip, tuple(n for n, _ in inside))
+    return Patch(path, tuple(f for _, f in inside), elsewhere, strip, tuple(n for n, _ in inside))
 
 
 def _touched(path: Path, strip: int) -> list[str]:
@@ -159,7 +159,7 @@ def _is_source(name: str) -> bool:
     return not any(part.startswith(".") or part == "__pycache__" for part in name.split("/"))
 
 
-def _same(path: Path, change: Change, file: PurePosixPath, package: Path) -> bool:
+def _same(path: Path, change: Patch, file: PurePosixPath, package: Path) -> bool:
     """Whether a folder's file is the installed one."""
     theirs = package / file
     ours = path / change.named[change.files.index(file)]

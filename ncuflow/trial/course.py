@@ -11,9 +11,9 @@ from statistics import fmean, median
 
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
-from ncuflow.trial.record import Case, Outcome, PointTrial, Relative, Timing
+from ncuflow.trial.record import CheckedCase, Outcome, PointTrial, Relative, TrialTiming
 from ncuflow.trial.sequential import LOOKS, Interval, Judged, look
-from ncuflow.trial.sides import Answer, LostError, Side, SideError
+from ncuflow.trial.sides import Answer, LostError, SideError, TrialSide
 
 Tell = Callable[[str], None]
 
@@ -26,9 +26,9 @@ class BaseError(RuntimeError):
 class Sides:
     """again: the base once more, in a process of its own, which says what the same code differs by."""
 
-    base: Side
-    change: Side
-    again: Side
+    base: TrialSide
+    change: TrialSide
+    again: TrialSide
     limit_s: float  # of one request
 
 
@@ -47,7 +47,7 @@ def checked(
     After a change that hung, or lost the GPU, the points that follow are not tried.
     """
     found: list[PointTrial] = []
-    seen: dict[str, Case] = {}
+    seen: dict[str, CheckedCase] = {}
     lost = None
     for point in points:
         trial = PointTrial(point=point.id, outcome="unchecked")
@@ -67,7 +67,7 @@ def checked(
     return found
 
 
-def _case(sides: Sides, case: Planned) -> Case:
+def _case(sides: Sides, case: Planned) -> CheckedCase:
     """How the change does at a case. Where it fails the base is asked as well: what it cannot do is not the change's."""
     found = _ask(sides.change, case, sides.limit_s)
     if found.status not in ("wrong", "error"):
@@ -77,7 +77,7 @@ def _case(sides: Sides, case: Planned) -> Case:
         return found
     if base.status == "lost":
         raise BaseError(f"{case.id}: the base: {base.reason}")
-    return Case(
+    return CheckedCase(
         id=case.id,
         status="skipped",
         reason=f"the base is no better: {base.reason}",
@@ -85,13 +85,13 @@ def _case(sides: Sides, case: Planned) -> Case:
     )
 
 
-def _ask(side: Side, case: Planned, limit_s: float) -> Case:
+def _ask(side: TrialSide, case: Planned, limit_s: float) -> CheckedCase:
     try:
-        return Case.model_validate(side.ask("check", limit_s, point=case.as_dict()))
+        return CheckedCase.model_validate(side.ask("check", limit_s, point=case.as_dict()))
     except LostError as error:
-        return Case(id=case.id, status="lost", reason=str(error))
+        return CheckedCase(id=case.id, status="lost", reason=str(error))
     except SideError as error:
-        return Case(id=case.id, status="error", reason=str(error))
+        return CheckedCase(id=case.id, status="error", reason=str(error))
 
 
 def _conclude(trial: PointTrial) -> None:
@@ -144,7 +144,7 @@ class _Rounds:
 
 def _timed(
     sides: Sides, point: Planned, effect: float, points: int, tell: Tell
-) -> tuple[Outcome, Timing]:
+) -> tuple[Outcome, TrialTiming]:
     named = {"base": sides.base, "change": sides.change, "again": sides.again}
     for name, side in named.items():
         _of(name, side, sides.limit_s, "open", point=point.as_dict())
@@ -185,7 +185,7 @@ def _positive(name: str, time_us: float) -> float:
     raise BaseError(f"the base: a launch took {time_us:g} µs")
 
 
-def _of(name: str, side: Side, limit_s: float, do: str, **words: object) -> Answer:
+def _of(name: str, side: TrialSide, limit_s: float, do: str, **words: object) -> Answer:
     """A side's answer. Raises BaseError where it is not the change that fails."""
     try:
         return side.ask(do, limit_s, **words)
@@ -195,8 +195,8 @@ def _of(name: str, side: Side, limit_s: float, do: str, **words: object) -> Answ
         raise BaseError(f"the base: {error}") from None
 
 
-def _timing(rounds: _Rounds, judged: Judged) -> Timing:
-    return Timing(
+def _timing(rounds: _Rounds, judged: Judged) -> TrialTiming:
+    return TrialTiming(
         base_us=median(rounds.base),
         change_us=median(rounds.change),
         change=_relative(judged.change),

@@ -13,7 +13,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ncuflow.trial.change import DATA, PACKAGE, Change, apply
+from ncuflow.trial.change import DATA, PACKAGE, Patch, apply
 
 PREBUILT = f"{DATA}/aot"  # of the package: FlashInfer loads <name>/<name>.so from here, and asks no compiler
 
@@ -27,7 +27,7 @@ class Overlay:
     files: frozenset[PurePosixPath]
 
 
-def lay(change: Change, installed: Path, folder: Path) -> Overlay:
+def lay(change: Patch, installed: Path, folder: Path) -> Overlay:
     """The overlay of a change in an empty folder. Raises BadInput where the change does not apply."""
     package = folder / "lib" / PACKAGE
     _link(installed, package, PurePosixPath(), frozenset(change.files))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
-from ncuflow.record import Check
+from ncuflow.record import Check, Strict
 
 Outcome = Literal[
     "faster", "same", "slower", "undecided", "wrong", "error", "lost", "skipped", "unchecked"
@@ -20,10 +20,6 @@ EXIT: dict[str, int] = {
     "faster": 0, "same": 0, "not compiled": 1, "skipped": 1, "unchecked": 1, "slower": 3, "wrong": 4, "error": 4,
     "lost": 4, "undecided": 5,
 }  # fmt: skip
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Relative(Strict):
@@ -50,7 +46,7 @@ class Worst(Strict):
     """that of the float32 reference"""
 
 
-class Case(Strict):
+class CheckedCase(Strict):
     """Inputs that one point of the change was held against the reference with."""
 
     id: str
@@ -67,7 +63,7 @@ class Case(Strict):
     """of a wrong result"""
 
 
-class Timing(Strict):
+class TrialTiming(Strict):
     """The times of one point, base and change in turns, each launch after a flush of the L2 cache."""
 
     base_us: float
@@ -94,9 +90,9 @@ class PointTrial(Strict):
     cases; unchecked: an earlier one ended the trial"""
     reason: str | None = None
     """why it is none of the first three"""
-    cases: list[Case] = []
+    cases: list[CheckedCase] = Field(default_factory=list)
     """inputs that were checked"""
-    timing: Timing | None = None
+    timing: TrialTiming | None = None
     """null where it was not timed"""
 
 
@@ -139,7 +135,7 @@ class ModuleTrial(Strict):
     """what of the change reaches it"""
     same_kernels: int | None = None
     """kernels whose compiled code is the same on both sides; null where it was not compared"""
-    kernels: list[KernelTrial] = []
+    kernels: list[KernelTrial] = Field(default_factory=list)
     """kernels whose compiled code differs"""
     not_compared: str | None = None
     """of a module that was compiled anew: why its code was not compared with the base's"""
@@ -194,9 +190,9 @@ class Trial(Strict):
     """why, where no point says it"""
     compile_error: CompileError | None = None
     """of a change that does not compile"""
-    modules: list[ModuleTrial] = []
+    modules: list[ModuleTrial] = Field(default_factory=list)
     """JIT modules of the points"""
-    points: list[PointTrial] = []
+    points: list[PointTrial] = Field(default_factory=list)
     """each point of the trial"""
 
 

@@ -7,7 +7,15 @@ from statistics import geometric_mean
 
 from ncuflow.format import aligned, micro, with_unit
 from ncuflow.trial import course
-from ncuflow.trial.record import WORST, Case, KernelTrial, ModuleTrial, PointTrial, Timing, Trial
+from ncuflow.trial.record import (
+    WORST,
+    CheckedCase,
+    KernelTrial,
+    ModuleTrial,
+    PointTrial,
+    Trial,
+    TrialTiming,
+)
 
 KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
 CODE = {
@@ -80,7 +88,7 @@ def _differences(kernel: KernelTrial) -> Iterator[str]:
     )
 
 
-def _case(case: Case) -> list[str]:
+def _case(case: CheckedCase) -> list[str]:
     """A case that is not right, and its worst element."""
     if case.status == "ok":
         return []
@@ -126,7 +134,7 @@ def ranked(trials: Sequence[Trial]) -> list[tuple[int | None, Trial]]:
     return found + [(None, t) for t in sorted(rest, key=lambda trial: order.index(trial.outcome))]
 
 
-def _times(trial: Trial) -> dict[str, Timing]:
+def _times(trial: Trial) -> dict[str, TrialTiming]:
     """The times of a trial by point; none unless every point was timed."""
     found = {point.point: point.timing for point in trial.points if point.timing is not None}
     return found if len(found) == len(trial.points) else {}

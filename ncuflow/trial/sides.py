@@ -35,7 +35,7 @@ class LostError(SideError):
     """A side is of no use any more: it hung, ended, or broke its CUDA context."""
 
 
-class Side(Protocol):
+class TrialSide(Protocol):
     """What a trial asks of a side."""
 
     def ask(self, do: str, limit_s: float, **words: Any) -> Answer:

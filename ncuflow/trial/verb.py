@@ -34,7 +34,7 @@ from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
 from ncuflow.target.contract import Target, known, load
 from ncuflow.trial import code, course
-from ncuflow.trial.change import PACKAGE, Change, read
+from ncuflow.trial.change import PACKAGE, Patch, read
 from ncuflow.trial.overlay import Overlay, lay
 from ncuflow.trial.reach import Module, Roots, reached, reuse
 from ncuflow.trial.record import (
@@ -48,7 +48,7 @@ from ncuflow.trial.record import (
 )
 from ncuflow.trial.screen import ranked, ranking, screen
 from ncuflow.trial.sequential import ALPHA
-from ncuflow.trial.sides import LostError, Process, Side, SideError, started
+from ncuflow.trial.sides import LostError, Process, SideError, TrialSide, started
 
 BUILD_S = 3600.0  # that all modules of a side may take
 START_S = 300.0  # to load torch and FlashInfer, and to generate sources
@@ -134,7 +134,7 @@ def _record(trials: list[Trial], changes: int) -> dict[str, Any]:
     return Trials(trials=[trial for _, trial in ranked(trials)]).model_dump()
 
 
-def _begun(name: str, change: Change, overlay: Overlay, target: str, effect: float) -> Trial:
+def _begun(name: str, change: Patch, overlay: Overlay, target: str, effect: float) -> Trial:
     """The record of a trial before it, after a word of warning."""
     _tell(f"{name} is code, and runs as the user {getpass.getuser()}")
     for other in change.elsewhere:
@@ -234,7 +234,7 @@ def _own(overlay: Overlay) -> dict[str, str]:
     return {"FLASHINFER_WORKSPACE_BASE": str(overlay.workspace)}
 
 
-def _roots(side: Side, package: Path) -> Roots:
+def _roots(side: TrialSide, package: Path) -> Roots:
     """Where a side has its FlashInfer. Raises SideError where it loads another than it should."""
     found = side.ask("hello", START_S)
     if Path(found["package"]).resolve() != package.resolve():
@@ -242,7 +242,7 @@ def _roots(side: Side, package: Path) -> Roots:
     return Roots(package, Path(found["workspace"]))
 
 
-def _modules(side: Side, entries: list[dict[str, Any]]) -> list[Module]:
+def _modules(side: TrialSide, entries: list[dict[str, Any]]) -> list[Module]:
     found = side.ask("modules", START_S, points=entries)["modules"]
     return [Module.model_validate(module) for module in found]
 

@@ -24,7 +24,7 @@ from ncuflow.runner.check import check, warm_up
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, load
 from ncuflow.target.launch import Launch, NotHereError
-from ncuflow.trial.record import Case, CompileError, Worst
+from ncuflow.trial.record import CheckedCase, CompileError, Worst
 
 SEEDS = (0, 1)  # a result that was kept from the first call is wrong in the second
 LAUNCHES = 10  # of a burst
@@ -101,24 +101,24 @@ class Worker:
         return {"name": self.device.facts()["name"], "driver": self.device.driver()}
 
     def do_check(self, point: Answer) -> Answer:
-        """Hold a point against its reference, with several inputs: a Case."""
+        """Hold a point against its reference, with several inputs: a CheckedCase."""
         planned = _planned(point)
         reason = self.target.skip(planned.params, self.device.facts())
         if reason is not None:
-            return Case(id=planned.id, status="skipped", reason=reason).model_dump()
+            return CheckedCase(id=planned.id, status="skipped", reason=reason).model_dump()
         try:
             found = self._checked(planned)
         except NotHereError as error:
-            found = Case(id=planned.id, status="skipped", reason=str(error))
+            found = CheckedCase(id=planned.id, status="skipped", reason=str(error))
         except Exception as error:
-            found = Case(id=planned.id, status="error", reason=builds.one_line(error))
+            found = CheckedCase(id=planned.id, status="error", reason=builds.one_line(error))
             if not self.device.alive():
                 found.status = "lost"
         if found.status != "lost":
             self.device.release()
         return found.model_dump()
 
-    def _checked(self, point: Planned) -> Case:
+    def _checked(self, point: Planned) -> CheckedCase:
         """The first wrong result of SEEDS, or the last right one. Memory stays allocated between the calls: the second
         one's inputs lie where the first one's lay, and tell a result that is kept by address."""
         found = None
@@ -126,10 +126,10 @@ class Worker:
             launch = self.target.prepare(point.params, seed)
             warm_up(self.device, launch)
             result, wrong = check(self.device, launch)
-            found = Case(id=point.id, status="ok", check=result)
+            found = CheckedCase(id=point.id, status="ok", check=result)
             if wrong is not None:
                 worst = Worst(**self.device.worst(launch.output(), launch.reference()))
-                return Case(
+                return CheckedCase(
                     id=point.id, status="wrong", reason=wrong, seed=seed, check=result, worst=worst
                 )
             del launch

@@ -17,14 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ncuflow.compare import decomposition, lineage, records
-from ncuflow.compare.records import Cause, Change, Comparison, Fact, PointChange, Value
+from ncuflow.compare.records import Cause, Comparison, Fact, MetricChange, PointChange, Value
 from ncuflow.format import MISSING, quantity
 from ncuflow.io import write_text
 from ncuflow.pages import Context
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.target.contract import known
 
-MOST_CHANGED = 6  # told in full, with a waterfall each; the others are rows
+MOST_CHANGED = 6  # in full, with a waterfall each; the others are rows
 MOST_OF_STEP = 2  # the same in a step of several
 MOST_ROWS = 24
 MOST_PARTS, LEAST_SHARE = 5, 0.05
@@ -56,12 +56,12 @@ def by_change(found: Comparison) -> list[PointChange]:
 
 
 def context(found: Comparison, figures: str | None, most: int = MOST_CHANGED) -> Context:
-    """What the template is given of one comparison. figures: their folder, from the page; most: points told in full."""
+    """What the template is given of one comparison. figures: their folder, from the page; most: points in full."""
     return vars(found) | {
         "figures": figures,
         "targets": _counts(found.points),
         "changed": found.changed,
-        "told": [_told(point) for point in found.changed[:most]],
+        "detailed": [_detailed(point) for point in found.changed[:most]],
         "rows": found.changed[most : most + MOST_ROWS],
         "causes": found.causes,
     }
@@ -74,7 +74,7 @@ def _counts(points: Iterable[PointChange]) -> dict[str, Counter[str]]:
     return dict(sorted(out.items()))
 
 
-def _told(point: PointChange) -> tuple[PointChange, str | None, list[float]]:
+def _detailed(point: PointChange) -> tuple[PointChange, str | None, list[float]]:
     """(the point with what is worth a line of its causes, its figure, µs of the other causes)."""
     causes = [
         replace(
@@ -167,7 +167,7 @@ def series(found: Sequence[Comparison], figures: str | None = None) -> Context:
         "shifts": [_shift(one) for one in lineage.shifts(found)],
         "moved": len(moved),
         "points": len(rows),
-        "told": [_step(comparison) for comparison in found],
+        "steps": [_step(comparison) for comparison in found],
         "figures": [
             (target, f"{figures}/{series_figure(target)}")
             for target in sorted({name.split("/")[0] for name in times})
@@ -195,7 +195,7 @@ def _shift(one: lineage.Shift) -> Context:
     }
 
 
-def _span(changes: Sequence[Change]) -> str:
+def _span(changes: Sequence[MetricChange]) -> str:
     """``+5.6 to +6.2 %``"""
     ends = sorted({f"{100 * row.relative:+.1f}" for row in changes}, key=float)
     return f"{' to '.join(ends[:: max(1, len(ends) - 1)])} %" if ends else ""

@@ -21,7 +21,7 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
 from ncuflow.findings.results import read
 from ncuflow.io import BadInput
-from ncuflow.model import SOFTWARE, Kernel, Line, Operation, Point, Results
+from ncuflow.model import SOFTWARE, Kernel, LineRow, Operation, Point, Results
 from ncuflow.pages.markdown import contexts
 from ncuflow.pages.markdown.filters import Struck
 from ncuflow.pages.markdown.findings import Findings
@@ -317,7 +317,7 @@ def source(results: Results, side: ShownSide) -> list[Block]:
 
 
 def _listed(kernel: Kernel, evidence: Path, index: Any, root: Path | None) -> Block:
-    by_pc: dict[int, list[Line]] = defaultdict(list)
+    by_pc: dict[int, list[LineRow]] = defaultdict(list)
     for row in kernel.get("lines") or ():
         by_pc[row["pc"]].append(row)
     listing = hotlines.instructions(kernel, evidence)

@@ -92,8 +92,8 @@ def _plain_log(axis: Axis, base: int = 10) -> None:
 def save(figure: Figure, path: Path, provenance: Provenance) -> None:
     """Write the SVG with its origin underneath; no date, so that a second run gives the same bytes."""
     # Characters of 6 points are a good 3 points wide; what does not fit goes on above, not over the edge.
-    told = fill(one_line(provenance), int(figure.get_figwidth() * 72 / 3.3))
-    figure.text(0.01, 0.01, told, fontsize=6, color="#666666")
+    caption = fill(one_line(provenance), int(figure.get_figwidth() * 72 / 3.3))
+    figure.text(0.01, 0.01, caption, fontsize=6, color="#666666")
     text = StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     write_text(path, text.getvalue())

@@ -48,7 +48,7 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
     index = findings.source_index
     jit = findings.optional("jit_analysis")
     # An older recording knows nothing of a target that was added since.
-    told = {*findings.targets, *findings.stopped, *(index["targets"] if index else known())}
+    covered = {*findings.targets, *findings.stopped, *(index["targets"] if index else known())}
     kernels = {
         name: kernel(target, findings.targets[name], shown[name])
         for name, target in known().items()
@@ -60,7 +60,7 @@ def context(findings: Findings, shown: Mapping[str, Context]) -> Context:
             "unmeasured": [
                 target.heading or target.title
                 for name, target in known().items()
-                if name in told and name not in kernels and name not in findings.stopped
+                if name in covered and name not in kernels and name not in findings.stopped
             ],
             "version": (index or {}).get("version"),
             "environment": guide_source.environment(index),

@@ -41,12 +41,12 @@ def trees(points: list[Point], deep: list[Kernel]) -> list[Context]:
 def _kind(kernel: Kernel) -> str:
     """Kernels that differ in what they wait for: by name, and by what their target tells them apart."""
     found = decode(kernel["demangled"] or kernel["name"])
-    told = [
+    parameters = [
         target.source.apart[found.name]
         for target in known().values()
         if found.name in target.source.apart
     ]
-    return " ".join([found.name, *(found.value(parameter) or "" for parameter in told)])
+    return " ".join([found.name, *(found.value(parameter) or "" for parameter in parameters)])
 
 
 def _shown(point: str | None, kernel: Kernel, deep: bool) -> Context | None:
@@ -99,7 +99,7 @@ def drawn(tree: stalltree.Tree) -> list[str]:
     ]
 
 
-def _reasons(group: stalltree.Group, bar: str) -> list[tuple[str, float, float | None]]:
+def _reasons(group: stalltree.StallGroup, bar: str) -> list[tuple[str, float, float | None]]:
     shown = [r for r in group.reasons if r.share >= LEAST_SHOWN]
     out = []
     for at, reason in enumerate(shown):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ncuflow import format as fmt
 from ncuflow.findings.choices import STEP, Price, summary
-from ncuflow.findings.opportunities import LOST, Found, found, said
+from ncuflow.findings.opportunities import LOST, MeasuredOpportunity, found, said
 from ncuflow.model import Results
 from ncuflow.pages import Context
 from ncuflow.target.source import Symbol
@@ -31,7 +31,7 @@ def first(rows: Sequence[Context], headline: str | None) -> list[Context]:
     return list({row["what"]: row for row in (*hopeful[:1], *there[:1])}.values())
 
 
-def _row(one: Found, target: str, index: Any) -> Context:
+def _row(one: MeasuredOpportunity, target: str, index: Any) -> Context:
     declared = one.opportunity
     return {
         "group": one.group,
@@ -55,7 +55,7 @@ def _row(one: Found, target: str, index: Any) -> Context:
     }  # fmt: skip
 
 
-def brought(one: Found) -> str:
+def brought(one: MeasuredOpportunity) -> str:
     """What the trial changed, with its interval and the range over all; or why there is none, and how to try."""
     price = one.price
     if price is None:
