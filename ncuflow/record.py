@@ -20,6 +20,9 @@ Microseconds = Annotated[float, Field(ge=0, le=3.6e9)]  # an hour: no launch tak
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Some = Annotated[int, Field(ge=1, lt=1 << 63)]
 Measure = Annotated[float, Field(ge=0)]
+# MHz that no GPU has: an SM boosts to 3.4 GHz at most, GDDR7 is told as 17.5 GHz.
+SmClock = Annotated[float, Field(ge=0, le=10_000)]
+MemoryClock = Annotated[float, Field(ge=0, le=50_000)]
 Name = Annotated[str, Field(min_length=1)]
 Parameter = bool | int | float | str | None  # pages sort and group points by them
 Status = Literal["ok", "wrong", "skipped", "error", "lost"]
@@ -100,7 +103,7 @@ class Launches(Times):
     queued: bool | None = None
     """the host stayed ahead of the GPU"""
     sm_mhz: Annotated[
-        Measure | None, ColumnSpec("{}_sm_mhz", "MHz", each("clock_{}_mhz", *GPU))
+        SmClock | None, ColumnSpec("{}_sm_mhz", "MHz", each("clock_{}_mhz", *GPU))
     ] = None
     """SM clock right after the launches, read by a kernel that spins, median; lower while they ran where power held it
     down"""
@@ -186,9 +189,9 @@ class WorkRecord(Strict):
 class State(Strict):
     """Clocks of the GPU and what holds them back."""
 
-    sm_mhz: Annotated[Measure | None, ColumnSpec("sm_mhz_{}", "MHz")] = None
+    sm_mhz: Annotated[SmClock | None, ColumnSpec("sm_mhz_{}", "MHz")] = None
     """SM clock {}"""
-    mem_mhz: Annotated[Measure | None, ColumnSpec("mem_mhz_{}", "MHz")] = None
+    mem_mhz: Annotated[MemoryClock | None, ColumnSpec("mem_mhz_{}", "MHz")] = None
     """memory clock {}"""
     throttle: list[str] | None = []
     """reasons that the driver names; None where it does not tell"""

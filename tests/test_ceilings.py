@@ -87,6 +87,8 @@ def test_an_unknown_gpu_still_has_measured_ceilings():
             {"read_gbs": dict.fromkeys(RATE, 4200000.0) | {"method": "x"}},
             "read_gbs 4.2e.06 cannot be: ",
         ),
+        ({"copy_gbs": RATE | {"sm_mhz": 1e308}}, "copy_gbs.sm_mhz: Input should be less than"),
+        ({"copy_gbs": RATE | {"sustained": RATE | {"sm_mhz": -1}}}, "copy_gbs.sustained.sm_mhz: "),
         (
             {"matmul_tflops": {"f16": RATE}},
             "matmul f16 4200 cannot be: the part is published with 989",

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -566,6 +567,24 @@ def test_conditions_of_a_series_are_columns_of_their_own() -> None:
     assert (row["cold_throttle"], row["hot_throttle"]) == ("sw_power_cap", None)
     assert row["sustained_us"] == 2.0 and row["sustained_samples_us"] == [1.0, 3.0]
     assert json.loads(row["order"]) == {"run": 1, "positions": [4, 0]}
+
+
+@pytest.mark.parametrize(
+    ("clock", "most"), [("sm_mhz", 3400), ("mem_mhz", 17500), ("series", 3400)]
+)
+def test_a_clock_is_one_that_a_gpu_can_have(clock: str, most: float) -> None:
+    def record(value: float) -> dict[str, Any]:
+        of_series = {"sm_mhz": value} if clock == "series" else {}
+        state = {} if clock == "series" else {clock: value}
+        return TIMED | {
+            "clocks": {"before": state, "after": None},
+            "timing": {"cold": SERIES | of_series},
+        }
+
+    timing.flatten(record(most))
+    for impossible in (1e308, -1, 60_000):
+        with pytest.raises(ValueError, match="Input should be (less|greater) than or equal"):
+            timing.flatten(record(impossible))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +40,27 @@ def graph(
     lost: tuple[str, ...] = (),
 ) -> tuple[list[Job], dict[str, list[str]]]:
     """(jobs, changed or lost file -> rules of the jobs that would run) of a project whose outputs are made."""
-    asked = {"targets": [target], "config": config, "changes": changes, "lost": lost}
+    found = asked(folder, target, config, changes, environment, lost)
+    assert not any(job["runs"] for job in found["jobs"])
+    return found["jobs"], found["reruns"]
+
+
+def asked(
+    folder: Path,
+    target: str,
+    config: Mapping[str, Any],
+    changes: tuple[str, ...] = (),
+    environment: dict[str, str] | None = None,
+    lost: tuple[str, ...] = (),
+) -> Any:
+    """What tests/dag.py says of a project: {jobs, reruns}."""
+    question = {"targets": [target], "config": config, "changes": changes, "lost": lost}
     done = subprocess.run(
-        [sys.executable, ROOT / "tests/dag.py", json.dumps(asked)],
+        [sys.executable, ROOT / "tests/dag.py", json.dumps(question)],
         cwd=folder, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert not any(job["runs"] for job in found["jobs"])
-    return found["jobs"], found["reruns"]
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +251,14 @@ def test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again(
     rules = same_from_declared_inputs_alone(two_sides.folder, own, tmp_path / "alone")
     assert {"compare_sides", "compare_figures", "compare_page"} <= rules
     assert ({"tables", "findings"} <= rules) is every
+
+
+@pytest.mark.parametrize(("floor", "words"), [(0, " --floor 0.0 "), (None, "")])
+def test_a_floor_of_zero_is_not_none(two_sides: Pipeline, floor: float | None, words: str):
+    config = SIDES | RECORDED | {"recording": "recordings/one", "compare": {"floor": floor}}
+    jobs = asked(two_sides.folder, "compare", config)["jobs"]
+    (command,) = (job["command"] for job in jobs if job["rule"] == "compare_sides")
+    assert (words in command) if words else ("--floor" not in command)
 
 
 def test_every_job_of_a_live_run_works_from_its_declared_inputs_alone(

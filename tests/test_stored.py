@@ -10,8 +10,11 @@ from conftest import ROOT
 from results_data import entry, results
 
 from ncuflow.cli import dispatch
+from ncuflow.findings import results as made
 from ncuflow.findings import stored
-from ncuflow.io import BadInput
+from ncuflow.io import BadInput, read_json
+from ncuflow.parquet import write_table
+from ncuflow.parsers.schema import build, schema
 from ncuflow.target.contract import load
 
 GOOD = results(entry("decode/B1", dict(load("decode").parameters)))
@@ -70,6 +73,32 @@ def test_a_parameter_that_a_file_lacks_had_its_default(tmp_path: Path) -> None:
     unknown = results(entry("none_of_these/B1", {"batch": 1}))
     path = written(tmp_path / "others", unknown, "none_of_these")
     assert stored.results(path)["points"][0]["params"].keys() == {"batch", "dtype"}
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, True, None, [1]])
+def test_a_parameter_of_another_kind_is_one_line(tmp_path: Path, value: object) -> None:
+    """In results that are read, and in a recording that results are made of."""
+    strange = results(entry("decode/B1", {"batch": value}))
+    with pytest.raises(BadInput) as found:
+        stored.results(written(tmp_path / "results", strange))
+    what = f"decode/B1: parameter 'batch' cannot be {value!r}"
+    assert str(found.value).endswith(f"decode_results.json: {what}")
+
+    (tmp_path / "environment.json").write_text(json.dumps({"provenance": GOOD["provenance"]}))
+    row = dict.fromkeys(schema("timing").names) | {
+        "point": "decode/B1", "batch": "b", "report": "r", "run": 0, "target": "decode", "status": "ok",
+        "params": json.dumps({"batch": value}), "info": "{}",
+    }  # fmt: skip
+    write_table(tmp_path / "tables/timing.parquet", build("timing", [row]))
+    with pytest.raises(BadInput) as found:
+        made.results("decode", tmp_path / "tables", tmp_path, None)
+    assert str(found.value).endswith(what)
+
+
+def test_every_shipped_point_has_parameters_of_its_targets_kinds() -> None:
+    for path in ROOT.glob("recordings/*/*/*/points.json"):
+        for point in read_json(path):
+            load(point["target"]).completed(point["params"])
 
 
 @pytest.mark.parametrize("content", DAMAGED)

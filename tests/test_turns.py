@@ -446,6 +446,15 @@ def test_a_killed_waiter_blocks_nobody(timed: Callable[[], subprocess.Popen[str]
     assert not list((turns.lock_folder() / "queue").iterdir())
 
 
+def test_what_is_no_ticket_in_the_queue_holds_up_nobody(fake_gpus: Callable[[int], None]) -> None:
+    fake_gpus(1)
+    queue = turns.own_folder(turns.lock_folder() / "queue")
+    (queue / f"{0:020}-1.{turns.ALONE}").write_bytes("GPU-é".encode())
+    (queue / f"{1:020}-1.{turns.ALONE}").write_bytes(b"\xff" + GPUS[0].uuid.encode())
+    with turns.gpu_lock(0) as held:
+        assert held.gpu == GPUS[0]
+
+
 def test_what_is_timed_does_not_wait_for_a_profiler_that_waits(
     fake_gpus: Callable[[int], None], profiler: Callable[[], subprocess.Popen[str]]
 ) -> None:

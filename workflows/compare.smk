@@ -50,7 +50,7 @@ else:
             head_targets=lambda wc: kernel_targets(PAIRS[wc.pair][1]),
             alpha=SETTINGS.compare.alpha,
             threshold=SETTINGS.compare.threshold,
-            floor=SETTINGS.compare.floor or [],
+            floor=[] if SETTINGS.compare.floor is None else SETTINGS.compare.floor,
         run:
             jobs.run(
                 log[0],

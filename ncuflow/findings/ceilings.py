@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ncuflow.gpu.table import product, table
 from ncuflow.io import BadInput, read_as
 from ncuflow.model import Ceilings, MeasuredPeaks, Measurement
+from ncuflow.record import SmClock
 
 DRAM = "dram_gbs"
 # Above the highest of what streamed or multiplied a point's own rate may lie by this; beyond it the rate cannot be.
@@ -31,6 +32,7 @@ class Figure(BaseModel):
     value: Annotated[float, Field(gt=0)]
     q25: Annotated[float, Field(gt=0)]
     q75: Annotated[float, Field(gt=0)]
+    sm_mhz: SmClock | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Figure:

@@ -19,9 +19,20 @@ from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.floors import floors
 from ncuflow.findings.join import Joined
 from ncuflow.io import BadInput, write_json
-from ncuflow.model import DEEP, CaptureRow, Kernel, OfKernel, Point, Results, TimingRow, Turns
+from ncuflow.model import (
+    DEEP,
+    CaptureRow,
+    Kernel,
+    OfKernel,
+    Params,
+    Point,
+    Results,
+    TimingRow,
+    Turns,
+)
 from ncuflow.parquet import read_table, write_table
 from ncuflow.record import Series, places
+from ncuflow.target.contract import known
 
 
 def read(tables: Path, name: str) -> list[Any]:
@@ -74,6 +85,7 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
     def joined(timing: TimingRow) -> Joined:
         """Of the run that counters and trace are of; of further runs, the times alone."""
         point, first, params = timing["point"], not timing["run"], json.loads(timing["params"])
+        _known_kinds(target, point, params, evidence)
         kernels, operations = (sweep[point], timeline[point]) if first else ([], [])
         losses = [f"{loss['tool']}: {loss['reason']}" for loss in lost[point]] if first else []
         made = of_batch.get(timing["batch"], environment)
@@ -101,6 +113,15 @@ def results(target: str, tables: Path, evidence: Path, recording: str | None) ->
         "pairs": _pairs(tables),
         "noise": floors(points, repeats),
     }
+
+
+def _known_kinds(target: str, point: str, params: Params, evidence: Path) -> None:
+    """BadInput where a parameter is of another kind than the target's."""
+    try:
+        if declared := known().get(target):
+            declared.completed(params)
+    except ValueError as error:
+        raise BadInput(evidence, f"{point}: {error}") from None
 
 
 def _same_gpu(devices: list[tuple[str, str | None]], gpu: str | None, evidence: Path) -> None:

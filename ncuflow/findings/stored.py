@@ -183,5 +183,8 @@ def results(path: Path) -> Results:
         raise BadInput(path, f"has the results of {target}")
     if declared := known().get(target):
         for point in content["points"]:
-            point["params"] = declared.completed(point["params"])
+            try:
+                point["params"] = declared.completed(point["params"])
+            except ValueError as error:
+                raise BadInput(path, f"{point['point']}: {error}") from None
     return cast(Results, content)

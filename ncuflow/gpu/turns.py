@@ -196,7 +196,7 @@ def _is_before(other: Path, ticket: Path, uuids: set[str]) -> bool:
     if passed or other.name >= ticket.name:
         return False
     try:
-        if uuids.isdisjoint(other.read_text(encoding="ascii").split()):
+        if uuids.isdisjoint(other.read_text(encoding="ascii", errors="replace").split()):
             return False
     except FileNotFoundError:  # it was its turn
         return False

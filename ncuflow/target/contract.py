@@ -229,7 +229,14 @@ class Target:
         return f"{self.name}/" + (self.id.format(**p) if isinstance(self.id, str) else self.id(p))
 
     def completed(self, p: Params) -> dict[str, Any]:
-        """All parameters of a point: one that an older recording lacks had its default."""
+        """All parameters of a point: one that an older recording lacks had its default.
+
+        Raises ValueError for one of another kind than the target's, by which no page could compute or sort.
+        """
+        for name, default in self.parameters.items():
+            kinds = {type(default), *map(type, self.choices.get(name, ()))}
+            if name in p and type(p[name]) not in kinds:
+                raise ValueError(f"parameter {name!r} cannot be {p[name]!r}")
         return {**self.parameters, **p}
 
     @property
