@@ -49,6 +49,23 @@ def test_a_mark_is_held_against_the_roof_of_its_data_type(finished, held):
     assert set(side["tensor_roofs"]["datasheet"]) == set(peaks)
 
 
+def test_a_rate_that_is_itself_the_measured_peak_is_no_share_of_it(finished, held):
+    (side,) = held["main"]["sides"]
+    reached = side["machine"]["ceilings"]["measured"]
+    index = (finished.outputs / "reports/INDEX.md").read_text()
+    for target in side["targets"]:
+        own = target["ceilings"]["measured"]
+        passed = own["points"].get("dram_gbs") == target["best"]
+        assert passed == (target["passed"] == "copy or read") == (target["name"] == "decode")
+        assert passed == (own["dram_gbs"] > reached["dram_gbs"])
+        (row,) = [
+            line
+            for line in index.splitlines()
+            if f"]({target['name']}.md)" in line and "GB/s |" in line
+        ] or [""]
+        assert passed == ("| above any copy or read |" in row)
+
+
 def test_each_number_of_the_page_is_that_of_the_tables(finished, held):
     (side,) = held["main"]["sides"]
     shown = side["points"]

@@ -159,6 +159,20 @@ def test_each_view_opens_by_its_tab_and_by_its_key(browser, report, view):
     assert page.get_attribute(f'nav a[data-view="{view}"]', "aria-current") == "page"
 
 
+def test_a_kernel_above_the_measured_peak_stands_beside_it_by_name(browser, report):
+    page = browser.open(report)
+    decode = page.locator("table.overview tr[data-target=decode]")
+    assert "above any copy or read" in decode.inner_text() and "100 %" not in decode.inner_text()
+    rate = decode.locator("td").nth(1).inner_text().replace("\xa0", " ")
+    page = browser.open(report, "#/environment")
+    rows = page.locator("section:has(> h2:text('Ceilings')) tbody tr").all_inner_texts()
+    rows = [row.replace("\xa0", " ") for row in rows]
+    measured, own = (
+        next(row for row in rows if row.startswith(name)) for name in ("measured", "Decode")
+    )
+    assert rate in own and rate not in measured
+
+
 def test_the_overview_has_a_row_per_kernel_and_leads_to_its_points(browser, report):
     page = browser.open(report)
     rows = page.locator("table.overview tbody tr")

@@ -583,7 +583,7 @@ def test_a_clock_is_one_that_a_gpu_can_have(clock: str, most: float) -> None:
 
     timing.flatten(record(most))
     for impossible in (1e308, -1, 60_000):
-        with pytest.raises(ValueError, match="Input should be (less|greater) than or equal"):
+        with pytest.raises(ValueError, match=r"Input should be (less|greater) than or equal"):
             timing.flatten(record(impossible))
 
 

@@ -149,6 +149,13 @@ def raised(machine: Ceilings, rows: Iterable[Measurement]) -> Ceilings:
     return {**machine, "measured": reached}
 
 
+def passed(found: Ceilings, row: Measurement, rate: str) -> str | None:
+    """What the rate (gbs or tflops) of a point that is itself the measured ceiling is more than any of; None of others."""
+    tensor = rate == "tflops"
+    kind, what = (str(row["dtype"]), "matrix product") if tensor else (DRAM, "copy or read")
+    return what if found["measured"].get("points", {}).get(kind) == row["point"] else None
+
+
 def tensor_roofs(rows: Iterable[Measurement], source: str) -> dict[str, float]:
     """TFLOPS by data type that a source (datasheet or measured) puts over points: a mark's roof is that of its type."""
     tops: dict[str, float] = {}

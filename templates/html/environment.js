@@ -68,9 +68,16 @@ function ceilings(side) {
     tensor(found[name]?.tensor_tflops),
     found[name]?.source ?? "–",
   ]);
+  for (const { title, ceilings } of side.targets) {
+    const { points, dram_gbs, tensor_tflops } = ceilings.measured ?? {};
+    for (const [kind, point] of Object.entries(points ?? {})) {
+      const memory = kind === "dram_gbs";
+      rows.push([title, unit(memory ? dram_gbs : null, "GB/s"), tensor(memory ? null : { [kind]: tensor_tflops[kind] }), point]);
+    }
+  }
   return section(
     "Ceilings",
-    "What a rate is held against. The counter ceiling belongs to each launch, at its own clock, and stands with the point. A copy reads and writes in turn; a kernel that almost only reads can pass it.",
+    "What a rate is held against. The counter ceiling belongs to each launch, at its own clock, and stands with the point. A copy reads and writes in turn; a kernel that almost only reads can pass it, and stands here by its name: its points are held against its own highest rate.",
     table(["", ["memory"], ["tensor"], "source"], rows, "Ceilings"),
   );
 }

@@ -80,7 +80,7 @@ function row(evidence, side, target, signs, kinds) {
   const cells = [
     target.good === target.total ? target.good : `${target.good} of ${target.total}`,
     at === undefined ? "–" : `${number(side.value(rate, at))} ${unit}`,
-    meter(share),
+    target.passed ? `above any ${target.passed}` : meter(share),
     at === undefined ? "–" : h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, breakable(side.short(at))),
     at === undefined ? "–" : limitedBy(side, at, signs),
     spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate)) ?? "–",

@@ -142,7 +142,7 @@ def target_of(results: Results, index: Any) -> Block:
     return {
         **{
             k: found[k]
-            for k in ("name", "title", "base", "total", "good", "ceilings", "incomplete")
+            for k in ("name", "title", "base", "total", "good", "ceilings", "passed", "incomplete")
         },
         "axis": found["axis"].name,
         "rate": found["axis"].rate,

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from ncuflow.evidence.provenance import together
-from ncuflow.findings import limiter
+from ncuflow.findings import ceilings, limiter
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.opportunities import undecided
 from ncuflow.model import Point, Results
@@ -99,6 +99,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "incomplete": _by_problem(good),
         "shown": shown,
         "best": top and _shown(top),
+        "passed": top and ceilings.passed(results["ceilings"], top["measurement"], axis.rate),
         "floor": median(floors) if floors else None,
         "limiters": _limiters(good),
         "span": _span(good),
