@@ -12,7 +12,7 @@ from ncuflow.target import attention, fa2, reference
 from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, uneven
 from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import PageTable, page_table
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.rules import Host, LaunchConfig, Rules
@@ -21,13 +21,14 @@ from ncuflow.target.workload import BACKENDS, Block, Definition, Entry, Routine,
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
 WORKSPACE_BYTES = 128 << 20
+_BACKENDS = (attention.FA3, attention.TRTLLM_GEN, attention.CUTE_DSL, attention.CUDNN)
 _CHUNK_BYTES = 256 << 20  # float32 keys of one step of the reference
 
 
 def point_id(p: Params) -> str:
     """E.g. B32_L2048_H32_K32_D128_P16_f16_cc; _graph is added for a graph replay."""
     cores = {"cuda": "cc", "tensor": "tc"}.get(p["cores"], p["cores"])
-    knobs = "" if p["backend"] == "auto" else f"_{p['backend']}"
+    knobs = "" if p["backend"] == "auto" else f"_{p['backend'].replace('-', '_')}"
     knobs += "_graph" if p["launch"] == "graph" else ""
     knobs += "_nosplit" if p["split"] == "off" else ""
     knobs += "_nopdl" if p["pdl"] == "off" else ""
@@ -49,8 +50,12 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return f"the CUDA-core kernel has no group of {group} query heads per KV head"
     if p["backend"] != "auto" and p["cores"] == "cuda":
         return "a backend is chosen on tensor cores alone"
-    if p["backend"] == "fa3" and capability(gpu) != (9, 0):
-        return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    if why := attention.refusal(p, gpu, _BACKENDS):
+        return why
+    if p["backend"] in attention.APART and p["split"] != "auto":
+        return "split is a setting of fa2"
+    if p["backend"] != "auto" and p["launch"] == "graph":
+        return "the wrapper for CUDA graphs takes no backend"
     if p["backend"] == "fa3" and p["kv"] == FP8:
         return attention.FA3_FP8
     return refusal(p)
@@ -262,7 +267,7 @@ TARGET = Target(
         "page_size": 16,
         "dtype": "f16",
         "cores": "cuda",
-        "backend": "auto",  # on tensor cores: FlashInfer's choice, or fa2 or fa3
+        "backend": "auto",  # on tensor cores: FlashInfer's choice, or where FlashInfer has another
         "lengths": "even",  # lognormal, zipf: as many tokens, unevenly; 1x32768_31x512: a list
         "launch": "eager",  # graph: replay of a CUDA graph
         "split": "auto",  # of the KV cache over blocks: plan() chooses
@@ -274,7 +279,7 @@ TARGET = Target(
     choices={
         "dtype": tuple(ITEMSIZE),
         "cores": ("cuda", "tensor"),
-        "backend": ("auto", "fa2", "fa3"),
+        "backend": ("auto", "fa2", "fa3", *(b.name for b in _BACKENDS if b.name != "fa3")),
         "lengths": LENGTHS,
         "launch": ("eager", "graph"),
         "split": ("auto", "off"),
@@ -290,8 +295,9 @@ TARGET = Target(
     edges=lambda p: edges(p, "kv_len"),
     # on tensor cores a prefill kernel runs; "auto" has been fa3 in some versions
     stops_tracing=lambda p: (
-        attention.STOPS_TRACING[p["backend"]] if p["cores"] == "tensor" else False
+        attention.STOPS_TRACING.get(p["backend"]) if p["cores"] == "tensor" else False
     ),
+    backends=_BACKENDS,
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
@@ -371,10 +377,17 @@ TARGET = Target(
             "cores",
             "cuda",
             "tensor",
-            where="kv_heads < qo_heads and backend != 'fa3'",
+            where="kv_heads < qo_heads and backend in ('auto', 'fa2')",
             ignoring=("backend",),
         ),
         Choice("decode_backend", "fa2 or fa3 on tensor cores", "backend", "fa2", "fa3"),
+        Choice(
+            "decode_trtllm",
+            "FlashInfer's choice or trtllm-gen on tensor cores",
+            "backend",
+            "auto",
+            "trtllm-gen",
+        ),
         *uneven("decode"),
         Choice("decode_page", "Page size 16 or 1", "page_size", 16, 1),
         Choice("decode_kv", "KV cache of 16 bits or of 8 (fp8)", "kv", "same", FP8),

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ncuflow.target import reference
+from ncuflow.target import backend, reference
+from ncuflow.target.backend import Backend, Declaration
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.dtypes import FP8, TOLERANCE, torch_dtype
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor, capability
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
 from ncuflow.target.source import Build, Jit, Source, Symbol
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale
@@ -27,18 +28,65 @@ class GemmApi(NamedTuple):
     """A call of FlashInfer's: the types that it multiplies, who can compute it, whether it has a batch."""
 
     dtypes: tuple[str, ...]
-    backends: tuple[str, ...]
+    backends: tuple[Backend, ...]
     batched: bool = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.backends)
 
+
+def _of_base(name: str, requirement: str, *capabilities: str) -> Backend:
+    return Backend(name, capabilities, Declaration(requirement, "gemm/gemm_base.py"))
+
+
+_BLACKWELL = ("10.0", "10.3", "10.7")
+_NEWER = (*_BLACKWELL, "11.0", "12.0", "12.1")
+_ADA = ("8.9", "9.0", *_NEWER)
+_AMPERE = ("8.0", "8.6", "8.7", *_ADA)
 CALLS = {
-    "mm": GemmApi(("bf16",), ("cublaslt", "cudnn", "tinygemm")),
-    "bmm": GemmApi((FP8,), ("cublas", "cudnn"), batched=True),
-    "segment": GemmApi(("bf16",), ("sm90", "sm80"), batched=True),
-    "blockscale": GemmApi((FP8,), ("deepgemm",)),
+    "mm": GemmApi(
+        ("bf16",),
+        (
+            _of_base("cublaslt", "_cublaslt_mm_bf16_requirement", *_AMPERE),
+            _of_base("cudnn", "_cudnn_mm_bf16_requirement", *_AMPERE),
+            _of_base(
+                "tinygemm",
+                "_tinygemm_mm_bf16_requirement",
+                *("9.0", "10.0", "10.3", "11.0", "12.0", "12.1"),
+            ),
+            _of_base("cutlass", "_cutlass_mm_bf16_requirement", *_BLACKWELL),
+            _of_base("tgv", "_tgv_gemm_requirement", *_BLACKWELL),
+        ),
+    ),
+    "bmm": GemmApi(
+        (FP8,),
+        (
+            _of_base("cublas", "_cublas_bmm_fp8_requirement", *_ADA),
+            _of_base("cudnn", "_cudnn_bmm_fp8_requirement", *_ADA),
+        ),
+        batched=True,
+    ),
+    "segment": GemmApi(
+        ("bf16",),
+        (
+            Backend("sm90", ("9.0",), Declaration("gen_gemm_sm90_module", "jit/gemm/core.py")),
+            Backend("sm80"),
+        ),
+        batched=True,
+    ),
+    "blockscale": GemmApi(
+        (FP8,),
+        (
+            Backend(
+                "deepgemm",
+                ("9.0",),
+                Declaration("gen_fp8_blockscale_gemm_sm90_module", "jit/gemm/fp8_blockscale.py"),
+            ),
+        ),
+    ),
 }
-BACKENDS = tuple(dict.fromkeys(b for call in CALLS.values() for b in call.backends))
-_HOPPER = ("sm90", "deepgemm")  # what is built for compute capability 9.0 alone
+BACKENDS = tuple(dict.fromkeys(name for call in CALLS.values() for name in call.names))
 
 
 def point_id(p: Params) -> str:
@@ -52,21 +100,13 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
     call, variant = CALLS[p["variant"]], p["variant"]
     if p["dtype"] not in call.dtypes:
         return f"{variant} multiplies {' or '.join(call.dtypes)}, not {p['dtype']}"
-    if p["backend"] not in call.backends:
-        return f"{variant} is computed by {', '.join(call.backends)}, not by {p['backend']}"
+    if p["backend"] not in call.names:
+        return f"{variant} is computed by {', '.join(call.names)}, not by {p['backend']}"
     if p["batch"] > 1 and not call.batched:
         return f"{variant} is one product, not a batch of {p['batch']}"
     if variant == "blockscale" and (p["k"] % BLOCK or p["n"] % BLOCK):
         return f"blocks are of {BLOCK} elements: neither {p['n']} nor {p['k']} may have a rest"
-    if p["backend"] in _HOPPER and capability(gpu) != (9, 0):
-        return (
-            f"{p['backend']} needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
-        )
-    if p["backend"] == "tinygemm" and capability(gpu) < (9, 0):
-        return f"tinygemm needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
-    if p["dtype"] == FP8 and capability(gpu) < (8, 9):
-        return f"fp8 needs compute capability 8.9, this GPU has {gpu['compute_capability']}"
-    return None
+    return backend.refusal(call.backends, p["backend"], gpu)
 
 
 def work(p: Params) -> Work:
@@ -192,6 +232,7 @@ def modules(p: Params) -> list[Any]:
         return [gen_tinygemm2_module()]
     name = {
         "cublaslt": "gen_mm_bf16_cublaslt_module",
+        "cutlass": "gen_gemm_sm100_module_cutlass_bf16",
         "cublas": "gen_gemm_module",
         "sm80": "gen_gemm_module",
         "sm90": "gen_gemm_sm90_module",
@@ -219,6 +260,7 @@ TARGET = Target(
     small={"batch": 1, "m": 64},
     id=point_id,
     unable=unable,
+    backends=tuple(dict.fromkeys(one for call in CALLS.values() for one in call.backends)),
     # cuBLAS does; of the others no trace tells
     stops_tracing=lambda p: True if p["backend"].startswith("cublas") else None,
     memory=lambda p: 4 * work(p).bytes + WORKSPACE_BYTES,  # float32 copies of the reference

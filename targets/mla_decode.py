@@ -10,11 +10,11 @@ import math
 from itertools import groupby
 from typing import Any
 
-from ncuflow.target import attention, reference
+from ncuflow.target import attention, backend, reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work, uneven
 from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import PageTable, page_table
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.source import Build, Jit, Source, Symbol
@@ -35,8 +35,8 @@ def point_id(p: Params) -> str:
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
-    if p["backend"] == "fa3" and capability(gpu) != (9, 0):
-        return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    if why := backend.refusal((attention.FA3,), p["backend"], gpu):
+        return why
     return refusal(p)
 
 
@@ -156,6 +156,7 @@ TARGET = Target(
     small={"batch": 1, "kv_len": 128},
     id=point_id,
     unable=unable,
+    backends=(attention.FA3,),
     edges=lambda p: edges(p, "kv_len"),
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncuflow.target import attention, reference
+from ncuflow.target import attention, backend, reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import PageTable, page_table
-from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
+from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.targets import cascade
@@ -37,8 +37,8 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return f"a context of {p['context']} tokens does not hold a chunk of {p['chunk']}"
     if p["variant"] == "pod" and group > DECODE_ROWS:
         return f"a decode's tile has {DECODE_ROWS} rows, not the {group} query heads of a KV head"
-    if p["variant"] == "fa3" and capability(gpu) != (9, 0):
-        return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    if why := backend.refusal((attention.FA3,), p["variant"], gpu):
+        return why
     return None
 
 
@@ -245,6 +245,7 @@ TARGET = Target(
     small={"chunk": 128, "context": 128, "batch": 2, "kv_len": 128},
     id=point_id,
     unable=unable,
+    backends=(attention.FA3,),
     stops_tracing=lambda p: attention.STOPS_TRACING.get(p["variant"], False),
     memory=lambda p: work(p).bytes + 2 * WORKSPACE_BYTES,
     work=work,

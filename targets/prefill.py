@@ -19,6 +19,14 @@ from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Rout
 
 CHECKED_ROWS = 256  # query rows compared with the reference, over the whole batch
 WORKSPACE_BYTES = 128 << 20
+_BACKENDS = (
+    attention.FA3,
+    attention.CUTLASS,
+    attention.TRTLLM_GEN,
+    attention.CUTE_DSL,
+    attention.CUDNN,
+)
+LAYOUTS = {"cutlass": "ragged", "trtllm-gen": "paged", "cute-dsl": "paged"}  # of one alone
 BARRIERS = 80  # bytes behind fa3's tiles in shared memory
 # fa3 rounds the probabilities to fp8 as well, whose 3 bits of mantissa are off by up to 6 %, 3 % in the mean square.
 FP8_TOLERANCE = 6e-2
@@ -33,16 +41,19 @@ def point_id(p: Params) -> str:
     knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
     knobs += "_kv8" if p["kv"] == FP8 else ""
     knobs += f"_win{p['window']}" if p["window"] else ""
+    backend = p["backend"].replace("-", "_")
     return (
         f"{p['layout']}_S{label(p, 'seq_len')}_B{p['batch']}_H{p['qo_heads']}_K{p['kv_heads']}"
-        f"_D{p['head_dim']}{page}_{p['dtype']}_{p['backend']}_{mask}{knobs}"
+        f"_D{p['head_dim']}{page}_{p['dtype']}_{backend}_{mask}{knobs}"
     )
 
 
 def unable(p: Params, gpu: GpuFacts) -> str | None:
     """Why this GPU cannot run the point; None if it can."""
-    if p["backend"] == "fa3" and capability(gpu) != (9, 0):
-        return f"fa3 needs compute capability 9.0, this GPU has {gpu['compute_capability']}"
+    if why := attention.refusal(p, gpu, _BACKENDS):
+        return why
+    if p["layout"] != LAYOUTS.get(p["backend"], p["layout"]):
+        return f"{p['backend']} is measured over a {LAYOUTS[p['backend']]} KV cache"
     if p["qo_heads"] % p["kv_heads"]:
         return f"{p['qo_heads']} query heads are not a multiple of {p['kv_heads']} KV heads"
     if p["backend"] != "fa2" and (p["split"], p["qk"]) != ("auto", "f32"):
@@ -310,7 +321,7 @@ TARGET = Target(
         "head_dim": 128,
         "page_size": 16,  # paged only
         "dtype": "f16",
-        "backend": "fa2",  # fa3: sm_90 only; auto: FlashInfer's choice
+        "backend": "fa2",  # auto: FlashInfer's choice; the others where FlashInfer has them
         "causal": True,
         "split": "auto",  # of the KV cache over blocks: plan() chooses; a number of pages fixes it
         "qk": "f32",  # f16: use_fp16_qk_reduction
@@ -322,7 +333,7 @@ TARGET = Target(
         "layout": ("paged", "ragged"),
         "lengths": LENGTHS,
         "dtype": (*ITEMSIZE, FP8),  # fp8: queries, keys and values of 8 bits, the output of 16
-        "backend": ("fa2", "fa3", "auto"),
+        "backend": ("fa2", "fa3", "auto", *attention.APART),
         "head_dim": (64, 128, 256),
         "causal": (True, False),
         "split": ("auto", "off", 8, 16, 32),
@@ -334,7 +345,8 @@ TARGET = Target(
     small={"batch": 1, "seq_len": 128},
     id=point_id,
     unable=unable,
-    stops_tracing=lambda p: attention.STOPS_TRACING[p["backend"]],
+    backends=_BACKENDS,
+    stops_tracing=lambda p: attention.STOPS_TRACING.get(p["backend"]),
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
@@ -426,6 +438,8 @@ TARGET = Target(
     ),
     prices=(
         Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3"),
+        Choice("prefill_trtllm", "fa2 or trtllm-gen", "backend", "fa2", "trtllm-gen"),
+        Choice("prefill_cutlass", "fa2 or CUTLASS", "backend", "fa2", "cutlass"),
         Choice("prefill_auto", "fa2 or FlashInfer's choice", "backend", "fa2", "auto"),
         *uneven("prefill", ", whose squares add up to more work"),
         Choice(  # a ragged KV has no pages

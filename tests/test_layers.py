@@ -71,6 +71,8 @@ def test_a_room_knows_those_below_it_and_none_above(module):
 NAMED = {
     "recordings/*/*/apis": "a recording is data, and the docs quote this one",
     "_gen_batch_prefill_primary_module": "FlashInfer's function, which several targets build modules by",
+    "decode.py": "FlashInfer's file, in which it says for which GPUs a backend of several targets is",
+    "trtllm_batch_decode_with_kv_cache": "its function there",
 }
 
 

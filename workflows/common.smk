@@ -60,7 +60,11 @@ OUT = f"{SETTINGS.outputs}/{{evidence}}"
 RUN = RUNNING.folder
 LIVE = RUNNING.recording is None
 _moved = caches.provide(Path(SETTINGS.outputs))
-for _note in (_evidence.passed_over(SETTINGS, RUNNING), _moved if LIVE else None):
+for _note in (
+    _evidence.passed_over(SETTINGS, RUNNING),
+    _moved if LIVE else None,
+    *(_evidence.left_out(MEASURED) if LIVE else []),
+):
     if _note and workflow.is_main_process:
         print(f"note: {_note}", file=sys.stderr)
 # The environment that Snakemake runs in is the one that its jobs run in, also where nobody activated it.

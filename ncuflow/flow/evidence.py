@@ -6,6 +6,7 @@ a recording's large files carry ``.xz``. Importing this module costs millisecond
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import Any
 from ncuflow.capture.machine import counters_refused_here, tool
 from ncuflow.evidence import location, manifest
 from ncuflow.flow.settings import Settings
-from ncuflow.format import slug
-from ncuflow.gpu.nvml import names
+from ncuflow.format import slug, with_unit
+from ncuflow.gpu.nvml import capabilities, names
 from ncuflow.io import present
 from ncuflow.model import DEEP, PAIRS, REPORTS
 from ncuflow.parsers import listing
@@ -102,29 +103,56 @@ def recorded(folder: Path) -> Evidence:
 def live(settings: Settings) -> Evidence:
     """Evidence that the capture rules will make on this machine: what the sweep has points of.
 
-    Raises ValueError for a sweep that has no point of the targets.
+    Points that its GPU cannot run are none of it (`left_out` says which). Raises ValueError for a sweep that has no
+    point of the targets.
     """
-    blocks = settings.sweeps[settings.sweep]
     deep = settings.deep.get(settings.sweep, {})
     tools = live_tools(settings)
     machine = settings.machine or slug(names()[0])
     plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for name in settings.targets:
-        points = sweep.points(load(name), blocks.get(name, []))
+        points, _ = _planned(name, settings.sweeps[settings.sweep])
         found = sweep.batches(points, settings.batch_size)
         in_turns = sweep.pairs(load(name), points) if settings.timing.pairs else []
         if in_turns:
             found[PAIRS] = in_turns
-        if "ncu" in tools and deep.get(name):
-            found[DEEP] = sweep.points(load(name), deep[name])
+        if "ncu" in tools and (profiled := _planned(name, deep)[0]):
+            found[DEEP] = profiled
         plans |= {(name, batch): [p.as_dict() for p in found[batch]] for batch in found}
     targets: dict[str, dict[str, list[str]]] = {}
     for (name, batch), members in plans.items():
         targets.setdefault(name, {})[batch] = [point["id"] for point in members]
     if not targets:
-        raise ValueError(f"sweep {settings.sweep}: no points of {', '.join(settings.targets)}")
+        why = "; ".join(left_out(settings))
+        raise ValueError(
+            f"sweep {settings.sweep}: no points of {', '.join(settings.targets)}"
+            + f" ({why})" * bool(why)
+        )
     root = Path(settings.outputs) / machine / "captures"
     return Evidence(root, machine, None, targets, tools, settings.timing.runs, plans)
+
+
+def _planned(
+    name: str, blocks: Mapping[str, Sequence[sweep.Block]]
+) -> tuple[list[sweep.Planned], dict[str, list[sweep.Planned]]]:
+    """(points of a target that the GPU here can run, the others by the reason): all of them where none is here."""
+    points, gpus = sweep.points(load(name), blocks.get(name, [])), capabilities()
+    if len(gpus) != 1:  # of several kinds, it is known when one is taken which
+        return points, {}
+    return sweep.runnable(load(name), points, {"compute_capability": gpus[0]})
+
+
+def left_out(settings: Settings) -> list[str]:
+    """What a live run does not measure and why, a line each, and what has to be downloaded before it."""
+    lines = []
+    for name in settings.targets:
+        kept, left = _planned(name, settings.sweeps[settings.sweep])
+        lines += [
+            f"{name}: {with_unit(len(those), 'points')} left out: {why}"
+            for why, those in left.items()
+        ]
+        lines += [f"{name}: {why}" for why in sweep.wanting(load(name), kept)]
+    return lines
 
 
 def here(settings: Settings) -> Evidence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -111,6 +112,29 @@ def product(name: str | None) -> str | None:
     wanted = _plain(name or "")
     gpus = table().gpus.items()
     return next((key for key, gpu in gpus if wanted in map(_plain, gpu.names)), None)
+
+
+def capability_of(text: str) -> str:
+    """The compute capability of a GPU by a name of it, or by a part that leaves no doubt ("b200"); "12.0" is itself.
+
+    Raises ValueError that names the known ones.
+    """
+    if re.fullmatch(r"\d+\.\d", text):
+        return text
+    wanted, gpus = _plain(text), table().gpus.items()
+    alike = {
+        gpu.compute_capability: None
+        for key, gpu in gpus
+        if any(
+            wanted in _plain(name).split() or wanted == _plain(name) for name in (key, *gpu.names)
+        )
+    }
+    if len(alike) != 1:
+        known = ", ".join(key for key, _ in gpus)
+        raise ValueError(
+            f"no GPU {text!r}; there are {known}, and compute capabilities such as 12.0"
+        )
+    return next(iter(alike))
 
 
 def _plain(name: str) -> str:

@@ -2,15 +2,20 @@
 
     ncuflow targets                                  on this machine
     ncuflow targets --results apis_results.json      with what a capture of the target `apis` came to
+    ncuflow targets --gpu B200                       the points of the default sweep on a GPU that need not be here
+    ncuflow targets --gpu 12.0 --sweep kernels       by its compute capability, and of another sweep
 
 Nothing is run: of an API that is "ready", a capture says whether it builds and agrees with its reference. Without
-FlashInfer or without a GPU the list says so, and has the rest.
+FlashInfer or without a GPU the list says so, and has the rest. With --gpu each point of a sweep is there, planned or left
+out with the reason, and before them the backends that FlashInfer has not for every GPU; that needs no GPU and no torch.
+Where FlashInfer is installed, its own source says which GPUs it has them for.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,8 +23,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from ncuflow.gpu import nvml
-from ncuflow.io import emit, read_as
-from ncuflow.target.contract import known
+from ncuflow.gpu.table import capability_of
+from ncuflow.io import UsageError, emit, read_as, read_yaml, resource
+from ncuflow.sweep import points as sweep_points
+from ncuflow.target.contract import Target, known, load
 
 Row = dict[str, str]
 
@@ -43,19 +50,24 @@ class _ApiResults(BaseModel):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, help="of a capture of such APIs, as JSON")
+    parser.add_argument("--gpu", help="plan a sweep for it: a GPU's name, or a compute capability")
+    parser.add_argument("--sweep", default="default", help="of the settings, for --gpu")
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises BadInput where --results has no results of the target ``apis``."""
-    facts, why = gpu()
-    measured = measured_apis(args.results) if args.results else {}
-    rows = [*targets(facts, why), *apis(facts, measured)]
+    """Raises BadInput where --results has no results of the target ``apis``; UsageError for an unknown GPU or sweep."""
+    if args.gpu:
+        rows, total = planned(args.gpu, args.sweep)
+    else:
+        facts, why = gpu()
+        measured = measured_apis(args.results) if args.results else {}
+        rows = [*targets(facts, why), *apis(facts, measured)]
+        ready = sum(row["status"] in ("ready", "measured") for row in rows)
+        total = f"{ready} of {len(rows)} can be measured here"
     if args.format == "json":
         emit(json.dumps(rows, indent=1) + "\n", None)
         return
-    ready = sum(row["status"] in ("ready", "measured") for row in rows)
-    total = f"{ready} of {len(rows)} can be measured here"
     if args.format == "markdown":
         cells = [[f"`{row['name']}`", row["status"], row["what"].replace("|", "/")] for row in rows]
         head = [f"{total}.", "", "| name | status | what, or why not |", "|---|---|---|"]
@@ -64,6 +76,43 @@ def run(args: argparse.Namespace) -> None:
     wide = max(len(row["name"]) for row in rows)
     lines = [f"{row['name']:{wide}}  {row['status']:9} {row['what']}" for row in rows]
     emit("\n".join([*lines, total]) + "\n", None)
+
+
+def planned(name: str, sweep: str) -> tuple[list[Row], str]:
+    """(a row of each backend and each point of a sweep on a GPU that need not be here, how many are planned)."""
+    sweeps = read_yaml(resource("config") / "config.yaml")["sweeps"]
+    if sweep not in sweeps:
+        raise UsageError(f"--sweep: there is no sweep {sweep!r}; there are: {', '.join(sweeps)}")
+    try:
+        facts = {"compute_capability": capability_of(name)}
+    except ValueError as error:
+        raise UsageError(f"--gpu: {error}") from None
+    backends: list[Row] = []
+    rows: list[Row] = []
+    for target in (load(one) for one in sweeps[sweep]):
+        points = sweep_points.points(target, sweeps[sweep][target.name])
+        _, left = sweep_points.runnable(target, points, facts)
+        backends += _backends(target, facts)
+        why = {point.id: reason for reason, those in left.items() for point in those}
+        rows += [
+            {
+                "name": point.id,
+                "status": "left out" if point.id in why else "planned",
+                "what": why.get(point.id, target.title),
+            }
+            for point in points
+        ]
+    count = sum(row["status"] == "planned" for row in rows)
+    gpu = f"compute capability {facts['compute_capability']}"
+    return [*backends, *rows], f"{count} of {len(rows)} points are planned for {gpu}"
+
+
+def _backends(target: Target, facts: dict[str, Any]) -> Iterator[Row]:
+    for one in target.backends:
+        why, wants = one.refusal(facts), one.wanting()
+        what = why or wants or ("its library decides" if not one.here else target.title)
+        status = "not here" if why else "ready"
+        yield {"name": f"{target.name}: {one.name}", "status": status, "what": what}
 
 
 def gpu() -> tuple[dict[str, Any] | None, str]:

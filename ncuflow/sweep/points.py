@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncuflow.io import BadInput, read_json
-from ncuflow.target.launch import MOST, Written
+from ncuflow.target.launch import MOST, GpuFacts, Written
 
 if TYPE_CHECKING:
     from ncuflow.target.contract import Target
@@ -94,6 +94,24 @@ def points(target: Target, blocks: Sequence[Block]) -> list[Planned]:
         point = Planned(target.point_id(params), target.name, params)
         found.setdefault(point.id, point)
     return list(found.values())
+
+
+def runnable(
+    target: Target, planned: Sequence[Planned], gpu: GpuFacts
+) -> tuple[list[Planned], dict[str, list[Planned]]]:
+    """(the points that a GPU can run, the others by the reason why not), in order."""
+    kept: list[Planned] = []
+    left: dict[str, list[Planned]] = {}
+    for point in planned:
+        why = target.skip(point.params, gpu)
+        (left.setdefault(why, []) if why else kept).append(point)
+    return kept, left
+
+
+def wanting(target: Target, planned: Sequence[Planned]) -> list[str]:
+    """What points want downloaded before they run, each with the command for it."""
+    named = {point.params.get("backend") for point in planned}
+    return [why for one in target.backends if one.name in named and (why := one.wanting())]
 
 
 def read_points(path: Path, target: Target) -> list[Planned]:

@@ -5,22 +5,60 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ncuflow.target import backend
+from ncuflow.target.backend import Backend, Declaration
 from ncuflow.target.contract import StepPart
 from ncuflow.target.dtypes import FP8, torch_dtype
-from ncuflow.target.launch import Params
+from ncuflow.target.launch import GpuFacts, Params
 
 SOFT_CAPS, WINDOWS = (0, 30), (0, 1024, 4096)
 # By the backend (``Target.stops_tracing``): of fa3's prefill kernels nsys 2023.4 records none, and none of what follows them.
 STOPS_TRACING = {"fa2": False, "auto": None, "fa3": True}
+FA3 = Backend("fa3", ("9.0",), Declaration("is_sm90a_supported", "utils.py"))
+CUTLASS = Backend(
+    "cutlass",
+    ("10.x", "11.x"),
+    Declaration("gen_fmha_cutlass_sm100a_module", "jit/attention/modules.py"),
+)
+TRTLLM_GEN = Backend(
+    "trtllm-gen",
+    ("10.x",),
+    Declaration("trtllm_batch_decode_with_kv_cache", "decode.py"),
+    downloaded=True,
+)
+CUTE_DSL = Backend("cute-dsl", ("10.x",))  # the wrappers' docstrings: Blackwell; tcgen05 is 10's
+CUDNN = Backend("cudnn")
+# What is no fa2 or fa3 is measured with none of their settings, and on pages that all of it take.
+APART, PAGES = ("cutlass", "trtllm-gen", "cute-dsl", "cudnn"), (8, 16, 32, 64)
 FA3_FP8 = "fa3 takes keys and values of fp8 with queries of fp8 alone"
 # The parameters of a prefill module, beside backend, dtype and head_dim, as they are where a target has none of them.
 PLAIN: Params = {"kv": "same", "qk": "f32", "soft_cap": 0, "window": 0}
 
 
+def refusal(p: Params, gpu: GpuFacts, backends: tuple[Backend, ...]) -> str | None:
+    """Why a GPU has not the backend of a point, or that not the point; None if they do."""
+    name = p["backend"]
+    if why := backend.refusal(backends, name, gpu):
+        return why
+    if name not in APART:
+        return None
+    if p["kv"] != "same" or p["dtype"] == FP8 or p["soft_cap"] or p["window"]:
+        return f"{name} is measured without a soft cap, a window and values of 8 bits"
+    paged = p.get("layout", "paged") == "paged"
+    if paged and p["page_size"] not in PAGES:
+        return f"{name} is measured on pages of {', '.join(map(str, PAGES))} tokens"
+    return None
+
+
 def modules(p: Params) -> list[Any]:
-    """The prefill module of a point; needs FlashInfer and an arch list, but no GPU."""
+    """The prefill module of a point; needs FlashInfer and an arch list, but no GPU. None for a backend that compiles
+    none, or what it compiles when it first runs."""
     from flashinfer.jit.attention import modules as generators
 
+    if p["backend"] == "cutlass":
+        return [generators.gen_fmha_cutlass_sm100a_module(*arguments(p))]
+    if p["backend"] in APART:
+        return []
     generate = generators.gen_batch_prefill_module
     if module_arguments(p)[0] == "fa2":  # since 0.7 the fa2 wrappers build a module of their own
         generate = getattr(generators, "_gen_batch_prefill_primary_module", generate)

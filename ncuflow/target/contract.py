@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from ncuflow.expression import holds, names
 from ncuflow.io import resource
+from ncuflow.target.backend import Backend
 from ncuflow.target.launch import GpuFacts, Launch, Params, skip_reason
 from ncuflow.target.rules import Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol
@@ -181,8 +182,8 @@ class Target:
     small      the sizes of a launch that only has to run
     part       what of a model's step a point is, as a model runs it by default; None of any other
     unable     why a GPU cannot run a point, beyond bf16 and memory, which are always checked
-    stops_tracing
-               whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
+    backends   who can compute it, of those that FlashInfer has not for every GPU or that want something of the machine
+    stops_tracing   whether nsys 2023.4 records nothing from the point's first launch on, so that it is traced after others;
                None where FlashInfer or the machine decides, and those are traced between
     memory     bytes that a point takes on the GPU; its work's unless given
     edges      parameters that replace those of a point, a set for each input at which kernels go wrong: checked, not timed
@@ -205,6 +206,7 @@ class Target:
     small: Params = field(default_factory=dict)
     part: Callable[[Params], StepPart | None] = lambda p: None
     unable: Callable[[Params, GpuFacts], str | None] = lambda p, gpu: None
+    backends: tuple[Backend, ...] = ()
     stops_tracing: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None
     edges: Callable[[Params], Sequence[Params]] = lambda p: ()

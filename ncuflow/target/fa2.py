@@ -20,6 +20,8 @@ BLOCKS = 2  # of an SM: what the prefill scheduler takes for its occupancy
 
 def refuse_unknown(p: Params) -> None:
     """Raises KeyError for a point that the rules do not know."""
+    if p["backend"] not in ("fa2", "fa3", "auto"):
+        raise KeyError(f"no rule for the kernels of {p['backend']}")
     if p["kv"] != "same" or p["window"]:
         raise KeyError("no rule for a KV cache of 8 bits, or for a window")
 
@@ -61,9 +63,9 @@ def split(
 ) -> SplitKv | None:
     """How the scheduler splits a point (``rules.SplitRule``); kv_len, queries: tokens of each sequence.
 
-    None for fa3, which does not split.
+    None for what is not fa2: fa3 does not split, and of others no rule is known.
     """
-    if p["backend"] == "fa3":
+    if p["backend"] not in ("fa2", "auto"):
         return None
     page = p["page_size"] if p.get("layout", "paged") == "paged" else 1
     rows, tile = queries * p["qo_heads"] // p["kv_heads"], argument("CTA_TILE_Q")

@@ -1,0 +1,154 @@
+"""A backend: who computes a call of FlashInfer's, and the GPUs that FlashInfer has it for.
+
+FlashInfer declares that beside its code: by the decorator `supported_compute_capability`, by the architectures that a module
+is generated for (`supported_major_versions`), or by what a function asks of the GPU. It is read there without
+importing it, of the FlashInfer that is installed; where none is, or it declares it otherwise, that of 0.7.2 holds.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from ncuflow.target.launch import GpuFacts
+
+CUBINS = "FLASHINFER_CUBIN_DIR"  # the environment variable with FlashInfer's folder of downloaded kernels
+DOWNLOAD = "flashinfer download-cubin"
+_FLAGS = re.compile(r"sm(\d+)(\d)[af]?_nvcc_flags")
+_ONLY = {"9.x": "9.0"}  # the one compute capability of its major number
+
+
+class Declaration(NamedTuple):
+    """A function of FlashInfer's that says for which GPUs it is, and its file in the package."""
+
+    function: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Who computes a call.
+
+    name          as the call is told it
+    capabilities  the compute capabilities that FlashInfer 0.7.2 has it for: "10.3", or "10.x" for all of 10;
+                  empty where it declares none, and the library behind it decides
+    declared      where FlashInfer says so; None where only its prose does
+    downloaded    whether its kernels are no source: FlashInfer downloads them
+    """
+
+    name: str
+    capabilities: tuple[str, ...] = ()
+    declared: Declaration | None = None
+    downloaded: bool = False
+
+    @property
+    def here(self) -> tuple[str, ...]:
+        """The compute capabilities that the installed FlashInfer has it for; of 0.7.2 where that does not say it."""
+        package = installed()
+        read = declared(package, self.declared) if package and self.declared else ()
+        return read or self.capabilities
+
+    def refusal(self, gpu: GpuFacts) -> str | None:
+        """Why FlashInfer does not have it for a GPU; None if it does."""
+        its, has = str(gpu["compute_capability"]), self.here
+        if not has or its in has or f"{its.split('.')[0]}.x" in has:
+            return None
+        return f"{self.name} needs compute capability {_either(has)}, this GPU has {its}"
+
+    def wanting(self) -> str | None:
+        """What has to be downloaded before it runs, and the command for that; None where nothing has to."""
+        if not self.downloaded or downloads():
+            return None
+        return (
+            f"{self.name}'s kernels are downloaded when it first runs: `{DOWNLOAD}` does that ahead"
+        )
+
+
+def refusal(backends: Sequence[Backend], name: str, gpu: GpuFacts) -> str | None:
+    """Why FlashInfer does not have the backend of this name for a GPU; None if it does, or for a name without an entry."""
+    return next((one.refusal(gpu) for one in backends if one.name == name), None)
+
+
+@cache
+def installed() -> Path | None:
+    """The folder of the installed FlashInfer, which is not imported; None without."""
+    found = find_spec("flashinfer")
+    return Path(found.origin).parent if found and found.origin else None
+
+
+def downloads() -> bool:
+    """Whether FlashInfer has its kernels that are downloaded: as a package, or in its folder of them."""
+    if CUBINS not in os.environ and find_spec("flashinfer_cubin"):
+        return True
+    base = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home())
+    folder = Path(os.environ.get(CUBINS) or base / ".cache/flashinfer/cubins")
+    return any(folder.glob("**/*.cubin"))
+
+
+@cache
+def declared(package: Path, where: Declaration) -> tuple[str, ...]:
+    """The compute capabilities that a function of FlashInfer declares, in order; empty where it has no such function."""
+    path = package / where.file
+    found = _functions(path).get(where.function) if path.is_file() else None
+    told = [*_decorated(found), *_generated(found), *_asked(found)] if found else []
+    return tuple(_ONLY.get(one, one) for one in dict.fromkeys(told))
+
+
+@cache
+def _functions(path: Path) -> dict[str, ast.FunctionDef]:
+    nodes = ast.parse(path.read_bytes()).body
+    return {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
+def _decorated(function: ast.FunctionDef) -> Iterator[str]:
+    """@supported_compute_capability([90, 103])"""
+    for call in function.decorator_list:
+        if isinstance(call, ast.Call) and _called(call) == "supported_compute_capability":
+            yield from (f"{n // 10}.{n % 10}" for n in _numbers(call.args[0]))
+
+
+def _generated(function: ast.FunctionDef) -> Iterator[str]:
+    """get_nvcc_flags_list(supported_major_versions=[10, 11]), or the flags of one architecture: sm90a_nvcc_flags"""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and (flags := _FLAGS.fullmatch(node.id)):
+            yield ".".join(flags.groups())
+        if isinstance(node, ast.keyword) and node.arg == "supported_major_versions":
+            yield from (f"{n}.x" for n in _numbers(node.value))
+
+
+def _asked(function: ast.FunctionDef) -> Iterator[str]:
+    """major == 9, or get_compute_capability(device)[0] == 10"""
+    for node in ast.walk(function):
+        if not (isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)):
+            continue
+        of, to = node.left, node.comparators[0]
+        major = isinstance(of, ast.Name) and of.id == "major"
+        first = (
+            isinstance(of, ast.Subscript)
+            and isinstance(of.value, ast.Call)
+            and _called(of.value) == "get_compute_capability"
+        )
+        if (major or first) and isinstance(to, ast.Constant) and isinstance(to.value, int):
+            yield f"{to.value}.x"
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+
+
+def _numbers(node: ast.expr) -> list[int]:
+    if not isinstance(node, ast.List | ast.Tuple):
+        return []
+    return [n.value for n in node.elts if isinstance(n, ast.Constant) and type(n.value) is int]
+
+
+def _either(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,183 @@
+"""Backends: which GPUs FlashInfer has them for, and what of a sweep a GPU takes that is not here."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from flashinfer_source import flashinfer_package
+
+from ncuflow.cli import dispatch
+from ncuflow.flow import evidence
+from ncuflow.flow.settings import of as settings_of
+from ncuflow.io import read_yaml, resource
+from ncuflow.sweep import points as sweep
+from ncuflow.target import backend
+from ncuflow.target.backend import Backend, Declaration
+from ncuflow.target.contract import known, load
+
+HOPPER, BLACKWELL = "fa3 needs compute capability 9.0, this GPU has ", "10.x, this GPU has "
+SOURCE = """
+@supported_compute_capability([89, 103])
+def listed(a): ...
+
+def generated():
+    return flags(supported_major_versions=[10, 11], map=True) or sm90a_nvcc_flags
+
+def is_it(device):
+    major, _ = get_compute_capability(device)
+    return major == 9 and newer()
+
+def chosen(query):
+    return "a" if get_compute_capability(query.device)[0] == 10 else "b"
+
+def silent(query):
+    return query.major == 7
+"""
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """As on a machine without torch and FlashInfer."""
+    monkeypatch.setattr(backend, "installed", lambda: None)
+    monkeypatch.setattr(backend, "downloads", lambda: False)
+    for module in ("torch", "flashinfer"):
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.fixture
+def settings():
+    config = read_yaml(resource("config") / "config.yaml")
+    return settings_of(config | {"machine": "pretended", "source": "live"})
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("listed", ("8.9", "10.3")),
+        ("generated", ("10.x", "11.x", "9.0")),
+        ("is_it", ("9.0",)),
+        ("chosen", ("10.x",)),
+        ("silent", ()),
+        ("absent", ()),
+    ],
+)
+def test_what_a_function_declares_is_read_without_importing_it(tmp_path, function, told):
+    (tmp_path / "a.py").write_text(SOURCE)
+    found = backend.declared(tmp_path, Declaration(function, "a.py"))
+    assert sorted(found) == sorted(told)
+    assert backend.declared(tmp_path, Declaration(function, "no/such.py")) == ()
+
+
+def test_the_installed_flashinfer_is_asked_and_that_which_does_not_say_is_0_7_2(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "a.py").write_text(SOURCE)
+    monkeypatch.setattr(backend, "installed", lambda: tmp_path)
+    newer = Backend("x", ("9.0",), Declaration("chosen", "a.py"))
+    assert newer.refusal({"compute_capability": "10.3"}) is None
+    assert newer.refusal({"compute_capability": "9.0"}).startswith(
+        "x needs compute capability 10.x,"
+    )
+    other = Backend("x", ("9.0", "12.1"), Declaration("absent", "a.py"))
+    assert other.refusal({"compute_capability": "12.1"}) is None
+    assert "9.0 or 12.1, this GPU has 12.0" in other.refusal({"compute_capability": "12.0"})
+    assert Backend("library").refusal({"compute_capability": "7.5"}) is None
+
+
+def test_the_targets_say_what_flashinfer_declares():
+    package = flashinfer_package()
+    declared = {
+        (target.name, one.name): (one.capabilities, backend.declared(package, one.declared))
+        for target in known().values()
+        for one in target.backends
+        if one.declared
+    }
+    assert {("prefill", "fa3"), ("decode", "trtllm-gen"), ("gemm", "tgv")} <= declared.keys()
+    assert {key: ours for key, (ours, _) in declared.items()} == {
+        key: its for key, (_, its) in declared.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("gpu", "has", "lacks"),
+    [
+        ("B200", {"fa2", "trtllm-gen", "cutlass", "auto"}, {HOPPER + "10.0"}),
+        ("12.0", {"fa2", "auto"}, {HOPPER + "12.0", "trtllm-gen needs compute capability " + BLACKWELL + "12.0",
+                                   "cutlass needs compute capability 10.x or 11.x, this GPU has 12.0"}),
+        ("8.6", {"fa2", "auto"}, {HOPPER + "8.6", "trtllm-gen needs compute capability " + BLACKWELL + "8.6",
+                                  "cutlass needs compute capability 10.x or 11.x, this GPU has 8.6"}),
+        ("h100", {"fa2", "fa3", "auto"}, {"trtllm-gen needs compute capability " + BLACKWELL + "9.0",
+                                          "cutlass needs compute capability 10.x or 11.x, this GPU has 9.0"}),
+    ],
+)  # fmt: skip
+def test_the_default_sweep_is_planned_for_a_gpu_that_is_not_here(without, capsys, gpu, has, lacks):
+    assert dispatch(["targets", "--gpu", gpu, "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    said = {row["name"]: (row["status"], row["what"]) for row in rows}
+    blocks = read_yaml(resource("config") / "config.yaml")["sweeps"]["default"]
+    points = [p for name in blocks for p in sweep.points(load(name), blocks[name])]
+    assert {p.id for p in points} == {
+        n for n, (s, _) in said.items() if s in ("planned", "left out")
+    }
+    kept = [p for p in points if said[p.id][0] == "planned"]
+    assert {p.params["backend"] for p in kept if "backend" in p.params} == has
+    assert {said[p.id][1] for p in points if p not in kept} == lacks
+    # what is no attention runs anywhere
+    assert all(p in kept for p in points if "backend" not in p.params)
+
+
+def test_what_is_downloaded_is_named_before_the_run(without, capsys, monkeypatch, tmp_path):
+    def row():
+        assert dispatch(["targets", "--gpu", "10.0", "--format", "json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        return next(row["what"] for row in rows if row["name"] == "prefill: trtllm-gen")
+
+    assert "`flashinfer download-cubin`" in row()
+    monkeypatch.undo()
+    monkeypatch.setenv(backend.CUBINS, str(tmp_path))
+    assert "`flashinfer download-cubin`" in row()
+    (tmp_path / "fmha").mkdir()
+    (tmp_path / "fmha/a.cubin").touch()
+    assert row() == "Prefill attention"
+
+
+def test_an_unknown_gpu_or_sweep_is_one_line(capsys):
+    for words, said in (
+        (["--gpu", "B2"], "no GPU 'B2'; there are "),
+        (["--gpu", "A100", "--sweep", "x"], "there is no sweep 'x'; there are: "),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            dispatch(["targets", *words])
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gpus", [["10.0"], [], ["8.9", "9.0"]])
+def test_a_live_run_plans_what_its_gpu_can_run_and_says_the_rest(
+    without, monkeypatch, settings, gpus
+):
+    monkeypatch.setattr(evidence, "capabilities", lambda: gpus)
+    lines = evidence.left_out(settings)
+    planned = {
+        point["params"]["backend"]
+        for members in evidence.live(settings).plans.values()
+        for point in members
+        if point["target"] == "prefill"
+    }
+    if gpus == ["10.0"]:
+        assert planned == {"fa2", "trtllm-gen", "cutlass"}
+        assert "prefill: 16 points left out: " + HOPPER + "10.0" in lines
+        assert [line for line in lines if "download-cubin" in line]
+    else:  # where it is not known which GPU measures, each point says it when it is launched
+        assert planned == {"fa2", "fa3", "trtllm-gen", "cutlass"}
+        assert not [line for line in lines if "left out" in line]
+
+
+def test_a_sweep_of_which_the_gpu_can_run_nothing_says_why(without, monkeypatch, settings):
+    monkeypatch.setattr(evidence, "capabilities", lambda: ["8.0"])
+    only = settings.model_copy(
+        update={"sweeps": {"default": {"prefill": [{"backend": ["fa3"]}]}}, "deep": {}}
+    )
+    with pytest.raises(ValueError, match=r"no points of .*prefill: 1 point left out: fa3 needs"):
+        evidence.live(only)
