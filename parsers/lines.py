@@ -36,11 +36,11 @@ def of(action: Any, listed: Mapping[int, Instruction] | None = None) -> Iterator
     if not totals:
         return
     pcs = sorted(totals)
-    start, least = _start(action, pcs), SHOWN_SHARE * totals.total()
+    first, least = _start(action, pcs), SHOWN_SHARE * totals.total()
     for pc in pcs:
         shown = totals[pc] >= least
-        known = (listed or {}).get(pc - start) or _instruction(action, pc, with_sass=shown)
-        place = {"pc": pc - start} | _place(action, known, shown)
+        known = (listed or {}).get(pc - first) or _instruction(action, pc, with_sass=shown)
+        place = {"pc": pc - first} | _place(action, known, shown)
         for name, counts, idle in samples:
             if pc in counts:
                 yield place | {
@@ -54,8 +54,14 @@ def instructions(action: Any) -> dict[int, Instruction]:
     """Every sampled instruction of a kernel, disassembled: pc from its first instruction -> what is there."""
     samples = [_by_pc(action, reason.samples) for reason in STALL_REASONS.values()]
     pcs = sorted({pc for counts in samples for pc in counts or {}})
-    start = _start(action, pcs)
-    return {pc - start: _instruction(action, pc) for pc in pcs}
+    first = _start(action, pcs)
+    return {pc - first: _instruction(action, pc) for pc in pcs}
+
+
+def start(action: Any) -> int:
+    """Address from which the `pc` of a kernel's rows count."""
+    samples = [_by_pc(action, reason.samples) for reason in STALL_REASONS.values()]
+    return _start(action, sorted({pc for counts in samples for pc in counts or {}}))
 
 
 def _by_pc(action: Any, name: str) -> Counter[int] | None:

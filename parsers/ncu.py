@@ -152,7 +152,7 @@ def _shared(whole: ReportPart) -> Any:
     A child tries that first, since some damage crashes the reader.
     """
     list(children.each(_read_part, [replace(whole, last=1)]))
-    with _silenced():
+    with silenced():
         context = reader.load(whole.plain)
         next(reader.actions(context), None)
     return context
@@ -163,7 +163,7 @@ def _read_part(part: ReportPart) -> Report:
     report = Report(called)
     listed = listing.stored(Path(part.request.path), part.plain) if part.request.with_lines else {}
     try:
-        with _silenced():
+        with silenced():
             _load(report, part, listed)
     except MemoryError:
         raise
@@ -184,7 +184,7 @@ def _complete(report: Report, results: int) -> None:
 
 
 @contextlib.contextmanager
-def _silenced() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """The reader's C++ side writes parse errors of its own to file descriptor 2; ours will do."""
     sys.stderr.flush()
     kept = os.dup(2)

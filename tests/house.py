@@ -115,6 +115,12 @@ FLOORS = (
             "compiled kernels, occupancy → results of a GPU that was not there",
             "times",
         ),
+        Room(
+            "view",
+            "a view",
+            "reports and traces of any program → what one page shows of them",
+            "measurements of targets, prose",
+        ),
     ),
     (
         Room(

@@ -761,7 +761,7 @@ def test_the_reader_package_does_not_write_over_our_line(tmp_path, capfd):
     done = command(path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    with ncu._silenced():
+    with ncu.silenced():
         os.write(2, b"E0000 message_lite.cc: Can't parse message")
     os.write(2, b"after")
     assert capfd.readouterr().err == "after"

@@ -1,0 +1,61 @@
+"""Files of any of the kinds that ``ncuflow show`` reads → one view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ncuflow.compare import reports
+from ncuflow.compare.records import Settings
+from ncuflow.io import BadInput, opened, sniff
+from ncuflow.parsers import ncu, ncu_csv, nsys
+from ncuflow.parsers.show import HINTS
+from ncuflow.view import kernels, traces
+from ncuflow.view.model import Compared, ReportView, TraceView, View
+
+REPORT, PRINTED, TRACE = ("ncu-rep",), ("csv", "text"), ("sqlite", "nsys-rep")
+
+
+def view(paths: Sequence[str | Path], source: Path | None = None) -> View:
+    """All files in their order; source: a folder below which source files are looked for.
+
+    Raises BadInput where one cannot be read.
+    """
+    found = [(path, kind_of(path)) for path in paths]
+    read = [_viewed(path, kind, source) for path, kind in found]
+    return View(
+        reports=[one for one in read if isinstance(one, ReportView)],
+        traces=[one for one in read if isinstance(one, TraceView)],
+        comparisons=list(_comparisons(found)) if any(k not in TRACE for _, k in found) else [],
+    )
+
+
+def kind_of(path: str | Path) -> str:
+    """What a file is, by its content. Raises BadInput where it is no report of ncu or nsys."""
+    with opened(path) as plain:
+        kind, words = sniff(plain)
+    if kind not in (*REPORT, *PRINTED, *TRACE):
+        hint = f" ({HINTS[kind]})" if kind in HINTS else ""
+        raise BadInput(path, f"not a report of ncu or nsys but {words}{hint}")
+    return kind
+
+
+def _viewed(path: str | Path, kind: str, source: Path | None) -> ReportView | TraceView:
+    if kind in TRACE:
+        return traces.viewed(nsys.read(path))
+    if kind in PRINTED:
+        return kernels.viewed(ncu_csv.read(path), "ncu --csv")
+    return kernels.viewed(ncu.read(path, with_lines=False), "ncu", source, path)
+
+
+def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[Compared]:
+    """The first report with each further one; ``head`` counts reports, traces aside."""
+    (base, kind), *others = [(Path(path), kind) for path, kind in found if kind not in TRACE]
+    for head, (path, its) in enumerate(others, 1):
+        if {kind, its} - set(REPORT):
+            yield Compared(head, None, "what `ncu --csv` printed is not compared: it has no lines")
+            continue
+        try:
+            yield Compared(head, reports.compare(base, path, Settings()))
+        except BadInput as error:
+            yield Compared(head, None, str(error))

@@ -1,0 +1,234 @@
+"""A report of ncu as a view: its launches judged, those of one name together, some of them looked at closely."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, cast
+
+from ncuflow.findings import limiter, stalltree
+from ncuflow.findings.limiter import Limiter
+from ncuflow.findings.occupancy import RESOURCES, occupancy_limit
+from ncuflow.model import Kernel
+from ncuflow.parsers import detail, ncu
+from ncuflow.parsers.detail import Detail
+from ncuflow.view import close, lacks, nvtx
+from ncuflow.view.model import (
+    Distribution,
+    KernelView,
+    Launch,
+    NextBlock,
+    Occupancy,
+    ReportView,
+    Roof,
+    Roofline,
+    Share,
+    Verdict,
+)
+
+MOST_CLOSE = 48  # kernels of a report that are looked at closely: the disassembler takes up to seconds for each
+THREADS_PER_WARP = 32
+# Kinds of arithmetic and levels of memory: label -> registry keys of the count and of its ceiling.
+COMPUTE = {
+    "tensor": ("tensor_flops", "tensor_flops_peak_per_second"),
+    "tensor, integer": ("tensor_int_ops", "tensor_int_ops_peak_per_second"),
+    "FP32": ("fp32_flops", "fp32_flops_peak_per_second"),
+    "FP16": ("fp16_flops", "fp16_flops_peak_per_second"),
+}
+MEMORY = {
+    "DRAM": (("dram_bytes_read", "dram_bytes_write"), "dram_peak_bytes_per_second"),
+    "L2": (("l2_bytes",), "l2_peak_bytes_per_second"),
+    "L1": (("l1_bytes",), "l1_peak_bytes_per_second"),
+}
+
+
+def viewed(
+    report: ncu.Report, tool: str, source: Path | None = None, path: str | Path | None = None
+) -> ReportView:
+    """The view of a report that was read; tool: what wrote it.
+
+    source: a folder below which source files are looked for; path: of the report of ncu, of which more than the
+    registry is read; None where it is none.
+    """
+    rows = joined(report)
+    groups = by_name(rows)
+    wanted = [typical(group)["kernel"] for group in groups[:MOST_CLOSE]]
+    found = {} if path is None else detail.read(path, wanted)
+    for index, of in found.items():
+        rows[index]["lines"] = of.samples
+    kernels = [kernel_view(group, found) for group in groups]
+    looked = {
+        kernel.shown.index: close.look(kernel.shown, found[kernel.shown.index], source)
+        for kernel in kernels
+        if kernel.shown.index in found
+    }
+    return ReportView(
+        file=Path(report.file).name,
+        tool=tool,
+        devices=report.devices,
+        version=report.ncu_version,
+        problems=report.problems,
+        kernels=kernels,
+        close=looked,
+        nvtx=nvtx.tree((k["nvtx_ranges"], k["name"], k["duration_ns"]) for k in report.kernels),
+        lacks=lacks.of(kernels, looked, path is not None),
+    )
+
+
+def joined(report: ncu.Report) -> dict[int, Kernel]:
+    """Kernel index -> its row with its metrics, stalls, breakdown and rules."""
+    rows: dict[int, dict[str, Any]] = {
+        kernel["kernel"]: kernel
+        | {"report": Path(report.file).name, "metrics": {}, "stalls": [], "breakdown": [], "rules": []}
+        for kernel in report.kernels
+    }  # fmt: skip
+    for metric in report.metrics:
+        rows[metric["kernel"]]["metrics"][metric["key"]] = metric["value"]
+    for name in ("stalls", "breakdown", "rules"):
+        for row in getattr(report, name):
+            rows[row["kernel"]][name].append(row)
+    return {index: cast(Kernel, row) for index, row in rows.items()}
+
+
+def by_name(rows: Mapping[int, Kernel]) -> list[list[Kernel]]:
+    """Launches of one full name together, the longest total first; those without a time last."""
+    groups: dict[tuple[str, str | None], list[Kernel]] = defaultdict(list)
+    for kernel in rows.values():
+        groups[kernel["name"], kernel["demangled"]].append(kernel)
+    return sorted(groups.values(), key=lambda group: -sum(k["duration_ns"] or 0 for k in group))
+
+
+def typical(group: Sequence[Kernel]) -> Kernel:
+    """The launch of the median duration of those that have one."""
+    timed = [kernel for kernel in group if kernel["duration_ns"]] or list(group)
+    return sorted(timed, key=lambda kernel: kernel["duration_ns"] or 0)[len(timed) // 2]
+
+
+def kernel_view(group: Sequence[Kernel], details: Mapping[int, Detail]) -> KernelView:
+    """The launches of one name; details: of those that are looked at closely."""
+    launches = tuple(launch(kernel, details.get(kernel["kernel"])) for kernel in group)
+    first = group[0]
+    return KernelView(
+        name=first["name"],
+        demangled=first["demangled"],
+        launches=launches,
+        typical=list(group).index(typical(group)),
+        duration=distribution(kernel["duration_ns"] for kernel in group),
+    )
+
+
+def launch(kernel: Kernel, of: Detail | None = None) -> Launch:
+    """One launch, judged."""
+    return Launch(
+        kernel=kernel,
+        verdict=verdict(kernel),
+        tree=stalltree.stall_tree(kernel),
+        occupancy=occupancy(kernel, of),
+        roofline=roofline(kernel),
+    )
+
+
+def distribution(values: Iterable[float | None]) -> Distribution | None:
+    """Of the known values; None where there is none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    q25, median, q75 = quantiles(known, n=4, method="inclusive") if len(known) > 1 else known * 3
+    return Distribution(len(known), min(known), q25, median, q75, max(known), sum(known))
+
+
+# --- one launch ---------------------------------------------------------------------------------
+
+
+def verdict(kernel: Kernel) -> Verdict:
+    """What limits a launch, as the pages of measured targets say it."""
+    found = limiter.judge(kernel["breakdown"], kernel["metrics"])
+    row = verdict_row(found, kernel)
+    return Verdict(
+        words=limiter.words(row),
+        kind=limiter.kind(row),
+        nature=limiter.nature(row),
+        limiter=found.name,
+        units=tuple(_share(unit) for unit in found.units),
+        waits=tuple(_share(wait) for wait in found.waits),
+        room=found.room,
+    )
+
+
+def verdict_row(found: Limiter, kernel: Kernel) -> dict[str, Any]:
+    """The columns of a measurement row that say a verdict, of a launch alone."""
+    first, second = (*found.units, None, None)[:2]
+    return {
+        "verdict": found.verdict,
+        "limiter": found.name,
+        "draw": found.draw,
+        "busiest_unit": first and first.name,
+        "busiest_pct": first and first.pct,
+        "second_unit": second and second.name,
+        "second_pct": second and second.pct,
+        "waves": kernel["metrics"].get("waves"),
+    }
+
+
+def _share(of: limiter.Share) -> Share:
+    return Share(of.name, limiter.label(of.name), of.pct, of.counter)
+
+
+def occupancy(kernel: Kernel, of: Detail | None) -> Occupancy | None:
+    """Occupancy with its limits; None where the report has none."""
+    metrics = kernel["metrics"]
+    limit = occupancy_limit(metrics)
+    if limit is None:
+        return None
+    limits = {name: metrics.get(key) for key, name in RESOURCES.items()}
+    return Occupancy(
+        blocks=limit.blocks,
+        resources=limit.resources,
+        limits={name: int(value) for name, value in limits.items() if value is not None},
+        theoretical_pct=metrics.get("theoretical_occupancy_pct"),
+        achieved_pct=metrics.get("achieved_occupancy_pct"),
+        needs=tuple(_needs(kernel, of, limit.blocks, limit.resources) if of else ()),
+    )
+
+
+def _needs(
+    kernel: Kernel, of: Detail, blocks: int, resources: Sequence[str]
+) -> Iterable[NextBlock]:
+    """What would let one block more onto an SM, by the calculator's own curves in the report.
+
+    A curve moves one resource alone: where several run out together none of them reaches the next block.
+    """
+    threads, warps = kernel["block_size"], 0
+    if threads:
+        warps = -(-threads // THREADS_PER_WARP)
+    static, dynamic = kernel["smem_static_bytes"], kernel["smem_dynamic_bytes"]
+    now = {
+        "registers": kernel["registers"],
+        "shared memory": None if static is None or dynamic is None else static + dynamic,
+    }
+    for resource in resources:
+        held, curve = now.get(resource), of.curves.get(resource, [])
+        if held is None or not warps:
+            continue
+        enough = [x for x, fits in curve if x < held and fits >= (blocks + 1) * warps]
+        if enough:
+            yield NextBlock(resource, held, max(enough))
+
+
+def roofline(kernel: Kernel) -> Roofline | None:
+    """Counted work over counted traffic under the launch's own ceilings; None without work, traffic or a time."""
+    of = kernel["metrics"].get
+    flops = {name: value for name, (key, _) in COMPUTE.items() if (value := of(key))}
+    moved = {name: [of(key) for key in keys] for name, (keys, _) in MEMORY.items()}
+    known = {
+        name: sum(value or 0 for value in values)
+        for name, values in moved.items()
+        if None not in values
+    }
+    if not flops or not any(known.values()) or not kernel["duration_ns"]:
+        return None
+    compute = [Roof(name, peak) for name in flops if (peak := of(COMPUTE[name][1]))]
+    memory = [Roof(name, peak) for name in known if (peak := of(MEMORY[name][1]))]
+    return Roofline(flops, {k: v for k, v in known.items() if v}, tuple(compute), tuple(memory))

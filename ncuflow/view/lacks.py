@@ -1,0 +1,48 @@
+"""What a report does not hold of any kernel, each with the option that would bring it: said once, not in every panel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ncuflow.view.model import Close, KernelView, Lack, Launch
+
+SECTION = "ncu --section {}"
+# (what is shown, the option that brings it, whether a launch has it).
+OF_LAUNCHES: tuple[tuple[str, str, Callable[[Launch], bool]], ...] = (
+    ("duration", SECTION.format("SpeedOfLight"), lambda one: one.kernel["duration_ns"] is not None),
+    ("Speed of Light and what it is made of, and with it the verdict", SECTION.format("SpeedOfLight"),
+     lambda one: bool(one.breakdown)),
+    ("grid, block, registers and shared memory", SECTION.format("LaunchStats"),
+     lambda one: one.kernel["grid_size"] is not None),
+    ("occupancy", SECTION.format("Occupancy"), lambda one: one.occupancy is not None),
+    ("issue activity of the schedulers", SECTION.format("SchedulerStats"),
+     lambda one: one.kernel["metrics"].get("issue_active") is not None),
+    ("stall reasons", SECTION.format("WarpStateStats"), lambda one: bool(one.stalls)),
+    ("roofline", SECTION.format("SpeedOfLight_RooflineChart") + ", or --set roofline",
+     lambda one: one.roofline is not None),
+    ("NVIDIA's rules", "ncu --apply-rules yes", lambda one: bool(one.rules)),
+    ("NVTX ranges", "ncu --nvtx", lambda one: bool(one.kernel["nvtx"])),
+)  # fmt: skip
+OF_CLOSE: tuple[tuple[str, str, Callable[[Close], bool]], ...] = (
+    ("memory chart", SECTION.format("MemoryWorkloadAnalysis_Chart"), lambda one: one.memory is not None),
+    ("use of the pipes", SECTION.format("ComputeWorkloadAnalysis"), lambda one: bool(one.pipes)),
+    ("instruction mix", SECTION.format("InstructionStats"), lambda one: bool(one.opcodes)),
+    ("spread over SMs and slices", SECTION.format("WorkloadDistribution"), lambda one: bool(one.spread)),
+    ("instructions with their samples", SECTION.format("SourceCounters"), lambda one: one.code is not None),
+    ("source lines", "nvcc -lineinfo when the program is built",
+     lambda one: one.code is not None and bool(one.code.files)),
+    ("text of the source", "ncu --import-source yes, or ncuflow view --source FOLDER",
+     lambda one: one.code is not None and bool(one.code.sources)),
+)  # fmt: skip
+ONLY_A_REPORT = "a report: ncu --export FILE, where this is what ncu --csv printed"
+
+
+def of(kernels: Sequence[KernelView], close: Mapping[int, Close], closely: bool) -> list[Lack]:
+    """What no kernel of a report has."""
+    launches = [launch for kernel in kernels for launch in kernel.launches]
+    lacks = [Lack(w, option) for w, option, has in OF_LAUNCHES if not any(map(has, launches))]
+    if not closely:
+        return [*lacks, *(Lack(what, ONLY_A_REPORT) for what, _, _ in OF_CLOSE)]
+    found = list(close.values())
+    lacks += [Lack(what, option) for what, option, has in OF_CLOSE if not any(map(has, found))]
+    return lacks

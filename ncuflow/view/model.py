@@ -1,0 +1,265 @@
+"""The records of a view: what is shown of reports of any program, and of each of its kernels.
+
+A value that a report does not hold is None. Percentages are per cent, shares and fractions of 1, times ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ncuflow.compare.records import Comparison
+from ncuflow.findings.stalltree import Tree
+from ncuflow.model import Kernel, Line, Part, Rule, Stall
+from ncuflow.parsers.detail import Detail, Instruction
+
+
+class Share(NamedTuple):
+    """A unit or a wait with its share of the time in per cent; counter: of a unit, what says so."""
+
+    name: str
+    label: str
+    pct: float
+    counter: str | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The project's judgement of one launch (``findings/limiter.py``); None where nothing is known.
+
+    words: as pages say it; kind: without figures; nature: memory-bound, …; room: per cent of the time that ends with
+    all waits, while the busiest unit does the same work.
+    """
+
+    words: str | None
+    kind: str | None
+    nature: str | None
+    limiter: str
+    units: tuple[Share, ...]
+    waits: tuple[Share, ...]
+    room: float | None
+
+
+class NextBlock(NamedTuple):
+    """What one resource would have to be for an SM to hold a block more: at most ``most``, where it is ``now``."""
+
+    resource: str
+    now: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Blocks of a launch that an SM holds at once, by resource, and what runs out first.
+
+    needs: for a block more; of several resources that run out together each is needed.
+    """
+
+    blocks: int
+    resources: tuple[str, ...]
+    limits: dict[str, int]
+    theoretical_pct: float | None
+    achieved_pct: float | None
+    needs: tuple[NextBlock, ...]
+
+
+class Roof(NamedTuple):
+    """A ceiling of a launch at its own clock: bytes/s of a memory level, FLOP/s of a kind of arithmetic."""
+
+    name: str
+    per_second: float
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Counted work and traffic of a launch: FLOP by kind, bytes by memory level, and what bounds each."""
+
+    flops: dict[str, float]
+    bytes: dict[str, float]
+    compute: tuple[Roof, ...]
+    memory: tuple[Roof, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One profiled launch.
+
+    kernel: its row with metrics by registry key, stalls, breakdown and rules; advice: NVIDIA's rules.
+    """
+
+    kernel: Kernel
+    verdict: Verdict
+    tree: Tree | None
+    occupancy: Occupancy | None
+    roofline: Roofline | None
+
+    @property
+    def index(self) -> int:
+        return self.kernel["kernel"]
+
+    @property
+    def stalls(self) -> list[Stall]:
+        return self.kernel["stalls"]
+
+    @property
+    def breakdown(self) -> list[Part]:
+        return self.kernel["breakdown"]
+
+    @property
+    def rules(self) -> list[Rule]:
+        return self.kernel["rules"]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Values of several launches in ns: how many are known, their quartiles, and their sum."""
+
+    n: int
+    least: float
+    q25: float
+    median: float
+    q75: float
+    most: float
+    total: float
+
+
+@dataclass(frozen=True)
+class KernelView:
+    """All launches of one kernel name, in launch order; typical: the place of the one of the median duration."""
+
+    name: str
+    demangled: str | None
+    launches: tuple[Launch, ...]
+    typical: int
+    duration: Distribution | None
+
+    @property
+    def shown(self) -> Launch:
+        """The launch that stands for all."""
+        return self.launches[self.typical]
+
+
+class Flow(NamedTuple):
+    """Traffic of the memory chart from one box to another: bytes or requests, and per cent of the link's peak."""
+
+    source: str
+    target: str
+    label: str
+    value: float | None
+    unit: str
+    pct: float | None
+
+
+@dataclass(frozen=True)
+class MemoryChart:
+    """Boxes of the memory chart with their facts (hit rates, sizes), and the flows between them."""
+
+    boxes: dict[str, list[tuple[str, float, str]]]
+    flows: list[Flow]
+
+
+class Spread(NamedTuple):
+    """A counter over the instances of its unit: SMs, slices of L2, channels of DRAM."""
+
+    counter: str
+    unit: str
+    mean: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Code:
+    """The instructions of a kernel with their samples, and the lines that they come from.
+
+    files: as the compiler knew them; sources: lines by place in files, where the report embeds them or a folder has
+    them; found: of each such file, "report" or "folder".
+    """
+
+    instructions: list[Instruction]
+    samples: list[Line]
+    files: list[str]
+    sources: dict[int, list[str]]
+    found: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Close:
+    """A kernel looked at closely: one launch with all that its report holds.
+
+    detail: as it was read; lacks: what the report does not hold, and what would bring it.
+    """
+
+    kernel: int
+    memory: MemoryChart | None
+    pipes: list[tuple[str, float]]
+    opcodes: list[tuple[str, float]]
+    spread: list[Spread]
+    code: Code | None
+    detail: Detail
+
+
+class Lack(NamedTuple):
+    """What no kernel of a report holds, and the option of ncu or of the compiler that brings it."""
+
+    what: str
+    option: str
+
+
+@dataclass(frozen=True)
+class NvtxNode:
+    """An NVTX range with what ran within it: launches or operations, and their time in ns."""
+
+    name: str
+    count: int
+    total_ns: float
+    kernels: dict[str, float]
+    children: list[NvtxNode] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """A report of ncu. kernels: by name, the longest total first; left_out: counts of what is not shown closely."""
+
+    file: str
+    tool: str
+    devices: list[str]
+    version: str | None
+    problems: list[str]
+    kernels: list[KernelView]
+    close: dict[int, Close]
+    nvtx: list[NvtxNode]
+    lacks: list[Lack]
+
+
+@dataclass(frozen=True)
+class TraceView:
+    """A trace of nsys. summary: a row per kind and name; operations and ranges: rows of its tables."""
+
+    file: str
+    devices: list[str]
+    version: str | None
+    problems: list[str]
+    span_ns: int | None
+    summary: list[dict[str, Any]]
+    operations: list[dict[str, Any]]
+    ranges: list[dict[str, Any]]
+    nvtx: list[NvtxNode]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A further report beside the first; found is None where nothing can be compared, and why says so."""
+
+    head: int
+    found: Comparison | None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """The files of one page; comparisons: of the first report, the baseline, with each further one."""
+
+    reports: list[ReportView]
+    traces: list[TraceView]
+    comparisons: list[Compared]

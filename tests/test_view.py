@@ -1,0 +1,228 @@
+"""The view of any program's reports: what it says is what the project says elsewhere of the same file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DEFAULT, ROOT
+
+from ncuflow.findings import limiter
+from ncuflow.findings.join import Joined
+from ncuflow.parsers import detail, ncu, show_ncu
+from ncuflow.parsers.detail import Counter, Detail, Instruction
+from ncuflow.view import close, files, kernels, lacks, memory, nvtx
+from ncuflow.view.model import NextBlock
+
+CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus
+SWEEP = next(DEFAULT.glob("rmsnorm/b*/sweep.ncu-rep.xz"))
+DEEP = DEFAULT / "merge_state/deep/deep.ncu-rep.xz"
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Any:
+    (found,) = files.view([SWEEP]).reports
+    return found
+
+
+@pytest.fixture(scope="module")
+def deep() -> Any:
+    (found,) = files.view([DEEP]).reports
+    return found
+
+
+def same_as_show(path: Path) -> None:
+    """Every launch of a view has the values that ``ncuflow show`` prints."""
+    (view,) = files.view([path]).reports
+    _, document, _ = show_ncu.shown(str(path))
+    launches = {launch.index: launch for kernel in view.kernels for launch in kernel.launches}
+    assert view.problems == document["report"]["problems"]
+    assert view.devices == document["report"]["devices"]
+    assert launches.keys() == {kernel["index"] for kernel in document["kernels"]}
+    for shown in document["kernels"]:
+        kernel = launches[shown["index"]].kernel
+        assert kernel["metrics"] == shown["metrics"]
+        assert {s["reason"]: s["ratio"] for s in kernel["stalls"]} == shown["stalls"]
+        for name in ("name", "demangled", "device", "duration_ns"):
+            assert kernel[name] == shown[name]
+        assert (kernel["nvtx"] or "") == "/".join(shown["nvtx"])
+
+
+@pytest.mark.parametrize("path", [SWEEP, DEEP], ids=lambda path: path.parent.name)
+def test_values_are_those_of_show(path):
+    same_as_show(path)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.ncu-rep")), ids=lambda path: path.stem)
+def test_values_of_other_gpus_are_those_of_show(path):
+    same_as_show(path)
+
+
+def test_launches_of_one_name_are_one_kernel(sweep):
+    assert len(sweep.kernels) < sum(len(kernel.launches) for kernel in sweep.kernels)
+    names = [(kernel.name, kernel.demangled) for kernel in sweep.kernels]
+    assert len(set(names)) == len(names)
+    for kernel in sweep.kernels:
+        known = sorted(launch.kernel["duration_ns"] for launch in kernel.launches)
+        spread = kernel.duration
+        assert (spread.n, spread.least, spread.most) == (len(known), known[0], known[-1])
+        assert kernel.shown.kernel["duration_ns"] == known[len(known) // 2]
+        assert spread.total == pytest.approx(sum(known))
+    totals = [kernel.duration.total for kernel in sweep.kernels]
+    assert totals == sorted(totals, reverse=True)
+
+
+def test_a_verdict_is_that_of_the_columns_of_a_measurement(sweep):
+    """A page of a measured target and a view say the same of one launch."""
+    from ncuflow.findings.columns import BY_NAME
+
+    for kernel in sweep.kernels:
+        launch = kernel.shown
+        joined: Any = Joined({}, {}, [launch.kernel], [], {}, {})  # type: ignore[typeddict-item]
+        row = {}
+        for name in (
+            "verdict",
+            "limiter",
+            "draw",
+            "busiest_unit",
+            "busiest_pct",
+            "second_unit",
+            "second_pct",
+            "waves",
+        ):
+            row[name] = BY_NAME[name].compute(joined)
+        assert launch.verdict.words == limiter.words(row)
+        assert launch.verdict.kind == limiter.kind(row)
+
+
+def test_code_has_all_samples_in_its_instructions(deep):
+    looked = deep.close[deep.kernels[0].shown.index]
+    pcs = {instruction.pc for instruction in looked.code.instructions}
+    assert {row["pc"] for row in looked.code.samples} <= pcs
+    assert min(pcs) == 0
+    samples = sum(row["samples"] for row in looked.code.samples)
+    stalls = sum(s["samples"] or 0 for s in deep.kernels[0].shown.stalls)
+    assert samples == stalls > 0
+    assert any(
+        name.endswith("include/flashinfer/attention/cascade.cuh") for name in looked.code.files
+    )
+
+
+def test_the_memory_chart_has_the_registrys_bytes(deep):
+    kernel = deep.kernels[0].shown
+    flows = {(f.source, f.target, f.label): f for f in deep.close[kernel.index].memory.flows}
+    metrics = kernel.kernel["metrics"]
+    assert flows["dram", "l2", "read"].value == metrics["dram_bytes_read"]
+    assert flows["l2", "dram", "written"].value == metrics["dram_bytes_write"]
+
+
+def test_the_memory_chart_sums_sectors_and_takes_the_registry_where_counters_lack():
+    sysmem = "lts__t_sectors_srcunit_tex_aperture_sysmem_op_{}.sum"
+    counters = {
+        sysmem.format("write"): Counter(2, "sector"),
+        sysmem.format("atom"): Counter(1, "sector"),
+        sysmem.format("red"): Counter(1, "sector"),
+        sysmem.format("write") + memory.PERCENT: Counter(7, "%"),
+        sysmem.format("red") + memory.PERCENT: Counter(9, "%"),
+    }
+    chart = memory.chart(counters, {"dram_bytes_read": 64.0, "l2_hit_pct": 50.0})
+    flows = {(f.source, f.target): f for f in chart.flows}
+    assert (flows["l2", "system"].value, flows["l2", "system"].pct) == (4 * memory.SECTOR, 9)
+    assert flows["dram", "l2"].value == 64 and ("l2", "dram") not in flows
+    assert chart.boxes["l2"] == [("hit rate", 50.0, "%")]
+    assert memory.chart({}, {"l2_hit_pct": 50.0}) is None
+
+
+def kernel(**given: Any) -> Any:
+    limits = {"registers": 3, "shared_mem": 8, "warps": 8, "blocks": 32}
+    row = {
+        "kernel": 0, "name": "k", "demangled": None, "nvtx": None, "duration_ns": 1.0, "block_size": 256,
+        "grid_size": 8, "registers": 70, "smem_static_bytes": 0, "smem_dynamic_bytes": 0, "breakdown": [],
+        "stalls": [], "rules": [], "metrics": {f"occupancy_limit_{k}": float(v) for k, v in limits.items()},
+    }  # fmt: skip
+    return row | given
+
+
+def test_the_next_block_is_read_off_the_calculators_curve():
+    curve = [(32, 64.0), (64, 32.0), (70, 24.0), (80, 24.0)]
+    found = kernels.occupancy(kernel(), Detail(curves={"registers": curve}))
+    assert (found.blocks, found.resources) == (3, ("registers",))
+    assert found.needs == (NextBlock("registers", 70, 64),)
+    flat = kernels.occupancy(kernel(), Detail(curves={"registers": [(32, 24.0), (70, 24.0)]}))
+    assert flat.needs == (), "another resource runs out as well: no number of registers helps"
+
+
+def test_what_no_kernel_has_is_said_once_with_its_option():
+    one = kernels.kernel_view([kernel()], {})
+    said = {lack.what: lack.option for lack in lacks.of([one], {}, True)}
+    assert said["stall reasons"] == "ncu --section WarpStateStats"
+    assert said["memory chart"] == "ncu --section MemoryWorkloadAnalysis_Chart"
+    assert "occupancy" not in said and "duration" not in said
+
+
+def test_ranges_are_a_tree_with_times():
+    (outer,) = nvtx.tree(
+        [(["a", "b"], "k", 2.0), (["a"], "k", 3.0), (["a", "b"], "j", None), ([], "k", 9.0)]
+    )
+    assert (outer.name, outer.count, outer.total_ns, outer.kernels) == (
+        "a",
+        3,
+        5.0,
+        {"k": 5.0, "j": 0.0},
+    )
+    (inner,) = outer.children
+    assert (inner.name, inner.count, inner.total_ns) == ("b", 2, 2.0)
+
+
+def test_sources_come_from_below_the_folder_alone(tmp_path):
+    folder = tmp_path / "folder"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "a.cu").write_text("one\ntwo\n")
+    (tmp_path / "secret.cu").write_text("secret")
+    (folder / "link.cu").symlink_to(tmp_path / "secret.cu")
+    names = [
+        "/home/me/project/src/a.cu",
+        "/x/../../secret.cu",
+        f"{tmp_path}/secret.cu",
+        "/p/link.cu",
+        "C:\\p\\src\\a.cu",
+        "/p/\x00",
+    ]
+    code = close.code(
+        Detail(instructions=[Instruction(0, "EXIT", None, 0, 1, 1, 32)], files=names), folder
+    )
+    assert code.sources == {0: ["one", "two"], 4: ["one", "two"]}
+    assert set(code.found.values()) == {"folder"}
+
+
+@pytest.mark.corpus
+def test_a_failed_kernel_and_embedded_sources():
+    (view,) = files.view([CORPUS / "esmm_a10g_one_failed_kernel.ncu-rep"]).reports
+    failed = view.kernels[-1]
+    assert (
+        failed.duration is None
+        and failed.shown.verdict.words is None
+        and failed.shown.kernel["problems"]
+    )
+    (view,) = files.view([CORPUS / "cutlass_a100_80gb_pcie_sources_nvtx.ncu-rep"]).reports
+    code = view.close[0].code
+    at = next(i for i, name in enumerate(code.files) if name.endswith("device_kernel.h"))
+    assert code.found[at] == "report" and any("Kernel(" in line for line in code.sources[at])
+
+
+def test_detail_reads_the_kernels_that_are_asked_for():
+    ours = ncu.read(SWEEP, with_lines=False).kernels
+    found = detail.read(SWEEP, [3, 1])
+    assert sorted(found) == [1, 3]
+    for index, of in found.items():
+        time = of.counters["gpu__time_duration.sum"]
+        assert (round(1e9 * time.value), time.unit) == (round(ours[index]["duration_ns"]), "s")
+
+
+def test_reports_are_compared_with_the_first():
+    other = next(DEFAULT.glob("rope/b*/sweep.ncu-rep.xz"))
+    same, none = files.view([SWEEP, SWEEP, other]).comparisons
+    assert same.head == 1 and same.found and all(p.relative == 0 for p in same.found.points)
+    assert none.head == 2 and none.found is None and "no kernel in common" in (none.why or "")
