@@ -26,6 +26,7 @@ USER = {
         "make pages and what they need: Snakemake on the packaged rules",
     ),
     "show": ("ncuflow.parsers.show", "a report of ncu or nsys as a table, JSON or CSV"),
+    "explain": ("ncuflow.explain.verb", "what limits a kernel, where it waits, and what to try"),
     "compare": ("ncuflow.compare.verdict", "what got slower between A and B, and why"),
     "try": (
         "ncuflow.trial.verb",

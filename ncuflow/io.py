@@ -153,6 +153,12 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield target
 
 
+def sniff_packed(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """`sniff` of a file, of what is in it where it is `.xz`."""
+    with opened(path) as plain:
+        return sniff(plain)
+
+
 def present(path: Path) -> Path | None:
     """The file of this name, plain or `.xz`; None where there is neither."""
     return next((found for found in (path, Path(f"{path}.xz")) if found.is_file()), None)

@@ -14,7 +14,7 @@ import io
 import sys
 from collections.abc import Sequence
 
-from ncuflow.io import BadInput, dump_json, emit, inert, opened, sniff
+from ncuflow.io import BadInput, dump_json, emit, inert, sniff_packed
 from ncuflow.model import Row
 from ncuflow.parsers import show_ncu, show_nsys
 
@@ -36,8 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Read the report, write it in the form asked for."""
-    with opened(args.report) as plain:
-        kind, words = sniff(plain)
+    kind, words = sniff_packed(args.report)
     if kind not in READERS:
         hint = f" ({HINTS[kind]})" if kind in HINTS else ""
         raise BadInput(args.report, f"not a report of ncu or nsys but {words}{hint}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ncuflow.format import aligned, number, quantity, short
 from ncuflow.model import Row
@@ -75,7 +77,7 @@ def _kernel(row: Row, metric_rows: list[Row], stall_rows: list[Row]) -> Row:
         "metrics": metrics,
         "stalls": {s["reason"]: s["ratio"] for s in stall_rows},
         "top_stall": _top(stall_rows),
-        "stall_sum": _stall_sum(stall_rows, metrics.get("warp_latency_per_issue")),
+        "stall_sum": stall_sum(stall_rows, metrics.get("warp_latency_per_issue")),
         "problems": row["problems"].split("; ") if row["problems"] else [],
     }
 
@@ -91,7 +93,7 @@ def _top(stalls: list[Row]) -> Row | None:
     return None if top is None else {"reason": top["reason"], "share": top["share"]}
 
 
-def _stall_sum(stalls: list[Row], latency: float | None) -> float | None:
+def stall_sum(stalls: Sequence[Any], latency: float | None) -> float | None:
     """The ratios of all reasons over the warp latency: 1, but for what replay passes differ in."""
     ratios = [s["ratio"] for s in stalls]
     return sum(ratios) / latency if ratios and None not in ratios and latency else None

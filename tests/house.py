@@ -102,6 +102,12 @@ FLOORS = (
             "formats of tools",
         ),
         Room(
+            "explain",
+            "an explanation",
+            "one launch or point → what limits it, where it waits, what it could gain, what to try",
+            "verdicts of its own",
+        ),
+        Room(
             "trial",
             "a trial",
             "a change of FlashInfer, base and change in turns → right or wrong, faster or slower",

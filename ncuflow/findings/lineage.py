@@ -1,6 +1,7 @@
 """Trace: from a number on a page back to the report, kernel and metric that it comes from.
 
     ncuflow trace decode/B32_L2048_H32_K32_D128_P16_f16_cc gbs_fraction_counter
+    ncuflow trace report.ncu-rep#0 busiest_pct
 
 Prints the column's formula, the columns under it, and at the bottom each metric with its report and kernel.
 """
@@ -8,86 +9,223 @@ Prints the column's formula, the columns under it, and at the bottom each metric
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
-from ncuflow.findings import stored
+from pydantic import BaseModel, ConfigDict
+
+from ncuflow.findings import profiled, stored
 from ncuflow.findings.columns import BY_NAME, Column
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.results import grouped, read
+from ncuflow.format import with_unit
 from ncuflow.io import BadInput, UsageError
-from ncuflow.model import MetricRow, Point
+from ncuflow.model import Kernel, MetricRow, Point, Stall
+from ncuflow.parsers.stalls import RATIO
 
+LINES = "lines"  # the name of all samples by instruction
 LEAST_PCT = 1.0  # of a breakdown: the counters below it decide nothing
 Metrics = dict[tuple[str, int], list[MetricRow]]
 
 
+class TraceStep(BaseModel):
+    """One step from a number towards its report: a column with its formula, or what was read."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    depth: int
+    """how many columns are above it"""
+    said: str
+    """the step in words"""
+    name: str | None = None
+    """the column, the key of the registry, or the stall reason"""
+    value: float | int | str | None = None
+    """null where it is not known"""
+    unit: str = ""
+    """of the value"""
+    source: str | None = None
+    """of a column: the tool whose evidence it needs"""
+    formula: str | None = None
+    """of a column: what it is computed as"""
+    report: str | None = None
+    """of what was read: its report"""
+    kernel: int | None = None
+    """of what was read: the index of its launch"""
+    metric: str | None = None
+    """of what was read: the counter"""
+
+
 def trace(outputs: Path, point: str, column: str) -> Iterator[str]:
-    """Lines of the trace. Raises BadInput for a point or column that is not there."""
-    if column not in BY_NAME:
-        raise BadInput(column, f"no such column; there are: {', '.join(BY_NAME)}")
+    """Lines of the trace. Raises BadInput for a point or a name that is not there."""
+    return map(line, steps(outputs, point, column))
+
+
+def line(step: TraceStep) -> str:
+    """A step as it is printed."""
+    return "  " * step.depth + step.said
+
+
+def steps(outputs: Path, point: str, name: str) -> Iterator[TraceStep]:
+    """The steps from a number of a point; name: a column, a key of the registry, ``stall_<reason>``, a rule of NVIDIA's
+    or FILE:LINE. Raises BadInput for a point or a name that is not there."""
     target = point.split("/", 1)[0]
     path = outputs / "results" / f"{target}_results.json"
     if not path.exists():
         raise BadInput(path, f"no results of target {target!r} here")
-    for entry in stored.results(path)["points"]:
+    results = stored.results(path)
+    for entry in results["points"]:
         if entry["point"] == point:
             metrics = grouped(read(outputs / "tables" / target, "metrics"), "report", "kernel")
-            yield f"{point}  ({entry['measurement']['gpu']}, tier {entry['tier']})"
-            yield from _column(entry, metrics, column, 0, set())
+            yield _head(f"{point}  ({entry['measurement']['gpu']}, tier {entry['tier']})")
+            if name in BY_NAME:
+                yield from _column(entry, metrics, name, 0, set())
+            else:
+                main, deep = main_kernel(entry["kernels"]), results["deep"]
+                some = [main] if main else []
+                some += [kernel for kernel in deep if kernel["point"] == point]
+                yield from _found(_facts(some, metrics, name), name)
             return
     raise BadInput(path, f"no point {point!r}")
 
 
-def _column(point: Point, metrics: Metrics, name: str, depth: int, seen: set[str]) -> Iterator[str]:
+def steps_of_launch(report: str, index: int, name: str) -> Iterator[TraceStep]:
+    """The same of a launch of any report of ncu, by its index there."""
+    found = profiled.read(report)
+    launches = {kernel["kernel"]: kernel for kernel in profiled.kernels(found)}
+    if index not in launches:
+        raise BadInput(report, f"no launch {index}; it has {len(launches)}")
+    kernel = launches[index]
+    metrics: Metrics = grouped([{**m, "report": report} for m in found.metrics], "report", "kernel")
+    origin = profiled.provenance(kernel, found.ncu_version)
+    row = profiled.row(kernel, origin)
+    yield _head(f"{report}#{index} {kernel['name']}  ({origin['gpu']}, tier {origin['tier']})")
+    if name in BY_NAME:
+        entry = cast(Point, {"measurement": row, "kernels": [kernel]})
+        yield from _column(entry, metrics, name, 0, set())
+    else:
+        yield from _found(_facts([kernel], metrics, name), name)
+
+
+def _head(said: str) -> TraceStep:
+    return TraceStep(depth=0, said=said)
+
+
+def _found(facts: Iterator[TraceStep], name: str) -> Iterator[TraceStep]:
+    """What was read under a name. Raises BadInput where that is nothing."""
+    read_here = list(facts)
+    if not read_here:
+        what = "no such column, and no metric, stall, rule or line of this kernel"
+        raise BadInput(name, f"{what}; columns are: {', '.join(BY_NAME)}")
+    return iter(read_here)
+
+
+def _facts(kernels: Sequence[Kernel], metrics: Metrics, name: str) -> Iterator[TraceStep]:
+    """What the reports of some kernels hold under a name that is no column."""
+    for kernel in kernels:
+        for row in metrics[kernel["report"], kernel["kernel"]]:
+            if row["key"] == name:
+                yield _metric(kernel, row, 0)
+        for stall in kernel["stalls"]:
+            if name == f"stall_{stall['reason']}":
+                yield _stall(kernel, stall, 0)
+        for rule in kernel["rules"]:
+            if rule["rule"] == name:
+                said = f"{rule['rule']}: {rule['message']}"
+                yield _read(kernel, 0, said, name=name, value=rule["speedup_pct"], unit="%")
+        for at in kernel.get("lines") or ():
+            if name in (f"{at['file']}:{at['line']}", LINES):
+                samples = with_unit(at["samples"], "samples")
+                said = f"{at['sass'] or 'an instruction'} at {at['pc']}: {at['reason']}: {samples}"
+                yield _read(kernel, 0, said, name=at["reason"], value=at["samples"], unit="samples")
+
+
+def _column(
+    point: Point, metrics: Metrics, name: str, depth: int, seen: set[str]
+) -> Iterator[TraceStep]:
     """A column, then what it is computed from, one step further in; each column once in full."""
     column, value = BY_NAME[name], point["measurement"][name]
     shown = "null" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
     said = f"{name} = {shown} {column.unit}".rstrip()
-    yield f"{'  ' * depth}{said}   [{column.source}: {column.formula}]"
+    yield TraceStep(
+        depth=depth, said=f"{said}   [{column.source}: {column.formula}]", name=name, value=value,
+        unit=column.unit, source=column.source, formula=column.formula,
+    )  # fmt: skip
     if name in seen:
         return
     seen.add(name)
     for term in column.terms:
         yield from _column(point, metrics, term, depth + 1, seen)
-    yield from (f"{'  ' * (depth + 1)}{line}" for line in _evidence(point, metrics, column))
+    yield from _evidence(point, metrics, column, depth + 1)
 
 
-def _evidence(point: Point, metrics: Metrics, column: Column) -> Iterator[str]:
+def _evidence(point: Point, metrics: Metrics, column: Column, depth: int) -> Iterator[TraceStep]:
     """Where a column without terms was read: its metrics by kernel, the main kernel's stalls, or a file."""
     main = main_kernel(point["kernels"])
     for kernel in ([main] if main else []) if column.main else point["kernels"]:
-        where = f"{kernel['report']}  kernel {kernel['kernel']} {kernel['name']}"
         for row in metrics[kernel["report"], kernel["kernel"]]:
             if row["key"] in column.keys:
-                yield f"{where}  {row['key']} ({row['metric']}) = {row['value']} {row['unit']}"
+                yield _metric(kernel, row, depth)
         for stall in kernel["stalls"] if column.evidence == "stalls" else ():
             if stall["kind"] == "stall" and stall["share"]:
-                cycles = f"{stall['ratio']} cycles per instruction, share {stall['share']}"
-                yield f"{where}  {stall['reason']}: {cycles}"
+                yield _stall(kernel, stall, depth)
         for part in kernel["breakdown"] if column.evidence == "breakdown" else ():
             if part["pct"] >= LEAST_PCT:
-                yield f"{where}  {part['unit']}: {part['counter']} = {part['pct']} %"
+                said = f"{part['unit']}: {part['counter']} = {part['pct']} %"
+                yield _read(
+                    kernel, depth, said, name=part["unit"], value=part["pct"], unit="%",
+                    metric=part["counter"],
+                )  # fmt: skip
     if column.evidence not in ("", "stalls", "breakdown"):
-        yield column.evidence
+        yield TraceStep(depth=depth, said=column.evidence)
+
+
+def _metric(kernel: Kernel, row: MetricRow, depth: int) -> TraceStep:
+    said = f"{row['key']} ({row['metric']}) = {row['value']} {row['unit']}"
+    return _read(
+        kernel, depth, said, name=row["key"], value=row["value"], unit=row["unit"], metric=row["metric"]
+    )  # fmt: skip
+
+
+def _stall(kernel: Kernel, stall: Stall, depth: int) -> TraceStep:
+    cycles = f"{stall['ratio']} cycles per instruction, share {stall['share']}"
+    return _read(
+        kernel, depth, f"{stall['reason']}: {cycles}", name=stall["reason"], value=stall["share"],
+        unit="of 1", metric=RATIO.format(stall["reason"]),
+    )  # fmt: skip
+
+
+def _read(kernel: Kernel, depth: int, said: str, **found: Any) -> TraceStep:
+    """What the report has of a kernel."""
+    where = f"{kernel['report']}  kernel {kernel['kernel']} {kernel['name']}"
+    return TraceStep(
+        depth=depth, said=f"{where}  {said}", report=kernel["report"], kernel=kernel["kernel"], **found
+    )  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("point", help="point id")
-    parser.add_argument("column", help="column of the measurement table")
+    parser.add_argument("point", help="point id, or REPORT#INDEX of a launch of any report of ncu")
+    parser.add_argument(
+        "column", help="column of the measurement table, or of a launch: metric, stall, rule, line"
+    )
     parser.add_argument(
         "outputs", type=Path, nargs="?", help="outputs/<machine>, where there are several"
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    folders = (
-        [args.outputs]
-        if args.outputs
-        else sorted(p.parent for p in Path("outputs").glob("*/results"))
-    )
+    report, sign, index = args.point.rpartition("#")
+    if sign and index.isdigit():
+        found = steps_of_launch(report, int(index), args.column)
+    else:
+        found = steps(_outputs(args.outputs), args.point, args.column)
+    for step in list(found):  # an error is not behind half of an answer
+        print(line(step))
+
+
+def _outputs(named: Path | None) -> Path:
+    folders = [named] if named else sorted(p.parent for p in Path("outputs").glob("*/results"))
     if len(folders) != 1:
-        named = ", ".join(map(str, folders)) or "none"
-        raise UsageError(f"name the folder of the results; under outputs/: {named}")
-    for line in trace(folders[0], args.point, args.column):
-        print(line)
+        said = ", ".join(map(str, folders)) or "none"
+        raise UsageError(f"name the folder of the results; under outputs/: {said}")
+    return folders[0]

@@ -1,0 +1,314 @@
+"""One launch of an ncu report → its explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Literal, cast
+
+from ncuflow.explain.record import (
+    Busy,
+    Explanation,
+    Headroom,
+    LimitedBy,
+    Lineage,
+    Missing,
+    Number,
+    Stalled,
+    Subject,
+    Suggestion,
+    Tier,
+    WaitingLine,
+)
+from ncuflow.findings import hotlines, limiter, profiled, roles, stalltree
+from ncuflow.findings.columns import BY_NAME
+from ncuflow.findings.join import total
+from ncuflow.format import pct
+from ncuflow.io import BadInput
+from ncuflow.model import VERSIONS, Kernel, Measurement, Provenance, Stall
+from ncuflow.parsers.ncu import Report
+from ncuflow.parsers.show_ncu import ROUGH, stall_sum
+from ncuflow.parsers.stalls import RATIO, STALL_REASONS
+
+FEW = 5  # names that an error lists
+MOST_ADVICE = 8
+TIMES = ("duration_ns", "gpu__time_duration.sum")
+MISSING = {
+    "limit": Missing(
+        what="how busy each hardware unit was (the breakdown of Speed of Light)",
+        brought_by="--section SpeedOfLight",
+    ),
+    "time": Missing(what="the time of the launch", brought_by="--section SpeedOfLight"),
+    "waves": Missing(
+        what="how many waves of blocks the grid is", brought_by="--section LaunchStats"
+    ),
+    "stalls": Missing(
+        what="what warps wait for (all stall reasons)", brought_by="--section WarpStateStats"
+    ),
+    "lines": Missing(
+        what="where warps wait (samples by instruction)", brought_by="--section SourceCounters"
+    ),
+    "line table": Missing(
+        what="which source lines the sampled instructions are of",
+        brought_by="nvcc -lineinfo when the kernel is compiled",
+    ),
+    "rules": Missing(what="what NVIDIA's rules say", brought_by="--set full (with --apply-rules yes)"),
+}  # fmt: skip
+
+
+def of_report(report: Report, kernel: str | int | None = None, kind: str = "ncu") -> Explanation:
+    """The explanation of one launch of a report that was read with its lines.
+
+    kernel: index of the launch, or a pattern of its name; by default the longest launch of all. Raises BadInput where
+    the report has none of that name or index.
+    """
+    every = profiled.kernels(report)
+    chosen, alike = choose(every, kernel, report.file)
+    return of_kernel(chosen, alike, report.ncu_version, kind)
+
+
+def choose(
+    every: Sequence[Kernel], kernel: str | int | None, called: str
+) -> tuple[Kernel, list[Kernel]]:
+    """(the launch that is asked for, all launches of its name). Raises BadInput where there is none.
+
+    A number is an index; else a pattern (`*`, `?`) of the name, with or without template arguments, or a part of it.
+    """
+    if kernel is None:
+        found = list(every)
+    elif str(kernel).isdigit():
+        found = [one for one in every if one["kernel"] == int(kernel)]
+    else:
+        found = [one for one in every if _named(one, str(kernel))]
+    if not found:
+        names = list(dict.fromkeys(one["name"] for one in every))
+        more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+        what = f"has no kernel {kernel}; it has {len(every)}: {', '.join(names[:FEW])}{more}"
+        raise BadInput(called, what)
+    chosen = profiled.longest(found)
+    return chosen, [one for one in every if one["name"] == chosen["name"]]
+
+
+def _named(kernel: Kernel, pattern: str) -> bool:
+    names = [kernel["name"], kernel["demangled"] or ""]
+    if any(sign in pattern for sign in "*?"):
+        return any(fnmatchcase(name, pattern) for name in names)
+    return any(pattern in name for name in names)
+
+
+def of_kernel(
+    kernel: Kernel,
+    alike: Sequence[Kernel],
+    ncu_version: str | None,
+    kind: str = "ncu",
+) -> Explanation:
+    """The explanation of a launch; alike: all launches of its name in its report, itself among them."""
+    origin = profiled.provenance(kernel, ncu_version)
+    row = profiled.row(kernel, origin)
+    at = f"{kernel['report']}#{kernel['kernel']}"
+    judged, lines = limited(row, at), waiting_lines(kernel, at)
+    bound = _headroom(row, at)
+    return Explanation(
+        subject=subject(kernel, alike),
+        lineage=lineage(kernel["report"], kind, origin),
+        time=_time(kernel, at),
+        limit=judged,
+        stalls=(stalls := stalled(kernel, at, row["tier"])),
+        lines=lines,
+        headroom=bound,
+        suggestions=advised(kernel, at, row["tier"], bound.most.value if bound else None),
+        missing=list(_missing(kernel, row, stalls, lines)),
+        notes=list(_notes(kernel)),
+    )
+
+
+def subject(kernel: Kernel, alike: Sequence[Kernel], point: str | None = None) -> Subject:
+    """Which launch it is."""
+    smem = total((kernel["smem_static_bytes"], kernel["smem_dynamic_bytes"]))
+    return Subject(
+        name=kernel["name"],
+        demangled=kernel["demangled"],
+        index=kernel["kernel"],
+        report=kernel["report"],
+        launches=len(alike),
+        untimed=sum(one["duration_ns"] is None for one in alike),
+        nvtx=kernel["nvtx"],
+        point=point,
+        grid=_dims(kernel["grid"]),
+        block=_dims(kernel["block"]),
+        registers=kernel["registers"],
+        smem_bytes=None if smem is None else int(smem),
+    )
+
+
+def _dims(text: str | None) -> list[int] | None:
+    return None if text is None else [int(part) for part in text.split(",")]
+
+
+def lineage(file: str, kind: str, origin: Provenance) -> Lineage:
+    """Where the numbers come from."""
+    known: dict[str, Any] = dict(origin)
+    return Lineage(
+        file=file,
+        kind=cast(Any, kind),
+        tier=origin["tier"],
+        gpu=origin["gpu"],
+        compute_capability=origin["compute_capability"],
+        versions={label: str(known[key]) for key, label in VERSIONS.items() if known.get(key)},
+        date=origin["date"],
+    )
+
+
+def number(row: Measurement, column: str, at: str, metric: str | None = None) -> Number | None:
+    """A column of a measurement as a number; None where it is null. at: what `ncuflow trace` takes before its name."""
+    value = row[column]
+    if value is None:
+        return None
+    return Number(
+        value=float(value), unit=BY_NAME[column].unit, metric=metric or column, tier=row["tier"],
+        trace=f"{at} {column}",
+    )  # fmt: skip
+
+
+def _time(kernel: Kernel, at: str) -> Number | None:
+    key, metric = TIMES
+    if kernel["duration_ns"] is None:
+        return None
+    return Number(
+        value=kernel["duration_ns"], unit="ns", metric=metric, tier=profiled.RECORDED, trace=f"{at} {key}"
+    )  # fmt: skip
+
+
+def limited(row: Measurement, at: str) -> LimitedBy | None:
+    """What limits it; None where the counters do not tell."""
+    words, kind, nature = limiter.words(row), limiter.kind(row), limiter.nature(row)
+    if not (words and kind and nature):
+        return None
+    units = [
+        Busy(name=row[f"{place}_unit"], label=limiter.label(row[f"{place}_unit"]), share=share)
+        for place, counter in (("busiest", row["busiest_counter"]), ("second", None))
+        if (share := number(row, f"{place}_pct", at, counter))
+    ]
+    waits = [
+        Busy(name=name, label=limiter.label(name), share=share)
+        for name in limiter.WAITS
+        if f"{name}_pct" in BY_NAME and (share := number(row, f"{name}_pct", at))
+    ]
+    verdict = cast(Literal["bound", "partly", "latency"], row["verdict"])
+    waits.sort(key=lambda wait: -wait.share.value)
+    return LimitedBy(
+        words=words, kind=kind, nature=nature, verdict=verdict, units=units, waits=waits
+    )
+
+
+def stalled(kernel: Kernel, at: str, tier: Tier) -> list[Stalled]:
+    """The stall reasons by share, the largest first; none where not all were counted."""
+    known = [s for s in kernel["stalls"] if s["kind"] == "stall" and s["share"]]
+    part = roles.mbarrier_part(kernel)
+    return [
+        Stalled(
+            reason=stall["reason"],
+            meaning=stalltree.meaning(stall["reason"]),
+            share=Number(
+                value=100 * (stall["share"] or 0.0), unit="%", metric=_counter(stall),
+                tier=tier, trace=f"{at} stall_{stall['reason']}",
+            ),
+            at_mbarrier=100 * part if part and stall["reason"] == "long_scoreboard" else None,
+        )
+        for stall in sorted(known, key=lambda s: -(s["share"] or 0.0))
+    ]  # fmt: skip
+
+
+def _counter(stall: Stall) -> str:
+    """The counter that a stall's share is of: ratios, or samples where there are none."""
+    reason = stall["reason"]
+    return RATIO.format(reason) if stall["ratio"] is not None else STALL_REASONS[reason].samples
+
+
+def waiting_lines(
+    kernel: Kernel, at: str, index: Any = None, version: str | None = None, most: int = 5
+) -> list[WaitingLine]:
+    """The hottest lines of a launch with samples, the hottest first."""
+    if not kernel.get("lines"):
+        return []
+    return [
+        WaitingLine(
+            file=line.file,
+            line=line.line,
+            function=line.function,
+            sass=line.sass,
+            text=line.text,
+            reason=line.reason,
+            share=Number(
+                value=100 * line.share, unit="%", metric="smsp__pcsamp_warps_issue_stalled_*",
+                tier=profiled.RECORDED, trace=f"{at} {line.file}:{line.line}" if line.file else f"{at} lines",
+            ),
+            uncertainty=None if line.uncertainty is None else 100 * line.uncertainty,
+        )
+        for line in hotlines.hottest(kernel, index, version, most)
+    ]  # fmt: skip
+
+
+def _headroom(row: Measurement, at: str) -> Headroom | None:
+    """What the busiest unit leaves of the time; None where none is known."""
+    busiest = number(row, "busiest_pct", at, row["busiest_counter"])
+    if busiest is None:
+        return None
+    most = busiest.model_copy(update={"value": max(0.0, 100 - busiest.value)})
+    name = limiter.label(row["busiest_unit"])
+    words = f"what {name}, its busiest unit, leaves of the time for the same work and clocks"
+    return Headroom(most=most, words=words)
+
+
+def advised(kernel: Kernel, at: str, tier: Tier, room: float | None) -> list[Suggestion]:
+    """NVIDIA's own rules that fired, in the order of `stalltree.advice`."""
+    return [
+        Suggestion(
+            what=rule["message"],
+            by=f"NVIDIA's rule {rule['rule']}",
+            estimate=None if rule["speedup_pct"] is None else Number(
+                value=rule["speedup_pct"], unit="%", metric=f"rule {rule['rule']}",
+                tier=tier, trace=f"{at} {rule['rule']}",
+            ),
+            scope={"global": "kernel", "local": "part"}.get(rule["speedup_type"] or ""),  # type: ignore[arg-type]
+            most=_at_most(rule["speedup_pct"] if rule["speedup_type"] == "global" else None, room),
+        )
+        for rule in stalltree.advice(kernel, MOST_ADVICE)
+    ]  # fmt: skip
+
+
+def _at_most(estimate: float | None, room: float | None) -> float | None:
+    """The smaller of an estimate and the room; None where neither is known."""
+    return min((value for value in (estimate, room) if value is not None), default=None)
+
+
+def _missing(
+    kernel: Kernel, row: Measurement, stalls: list[Stalled], lines: list[WaitingLine]
+) -> Iterator[Missing]:
+    if kernel["duration_ns"] is None and kernel["grid_size"] is None:
+        return  # its profiling failed, as its problems say: another section would not have helped
+    if kernel["duration_ns"] is None:
+        yield MISSING["time"]
+    if row["verdict"] is None:
+        yield MISSING["limit"]
+    elif row["waves"] is None:
+        yield MISSING["waves"]
+    if not stalls:
+        yield MISSING["stalls"]
+    if not lines:
+        yield MISSING["lines"]
+    elif not hotlines.coverage(kernel):
+        yield MISSING["line table"]
+    if not kernel["rules"]:
+        yield MISSING["rules"]
+
+
+def _notes(kernel: Kernel) -> Iterator[str]:
+    if kernel["problems"]:
+        yield kernel["problems"]
+    added = stall_sum(kernel["stalls"], kernel["metrics"].get("warp_latency_per_issue"))
+    if added is not None and abs(added - 1) > ROUGH:
+        yield (
+            f"the stall reasons add up to {pct(100 * added)} of the warp latency: the replay passes that counted them "
+            "were not alike, and their shares are rough"
+        )

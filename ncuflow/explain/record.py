@@ -1,0 +1,209 @@
+"""The record of an explanation: what `ncuflow explain --json` writes, and its screen and other pages are made of.
+
+A lone number is a `Number`: its value with unit, metric, tier and the words that `ncuflow trace` takes. What is not known
+is null, and `missing` says what would bring it; nothing is judged from counters that are not there.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Tier = Literal["A", "B", "C", "S"]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(
+        strict=True, allow_inf_nan=False, use_attribute_docstrings=True, extra="forbid"
+    )
+
+
+class Number(Strict):
+    """One number, and where it comes from."""
+
+    value: float
+    """in ``unit``"""
+    unit: str
+    """as the metric registry and the columns have it: %, µs, ns"""
+    metric: str
+    """the counter of ncu, or the column of docs/measurements.md, that it is"""
+    tier: Tier
+    """A live counters, B live without counters, C recorded elsewhere (as every file is), S compiled and not run"""
+    trace: str | None
+    """what `ncuflow trace` takes to show it in its report; null of what is in none"""
+
+
+class Lineage(Strict):
+    """Where the numbers of an explanation come from. What nobody wrote down is null."""
+
+    file: str
+    """the report, or the folder of outputs or of the recording"""
+    kind: Literal["ncu", "ncu csv", "nsys", "outputs", "recording"]
+    """what that is"""
+    tier: Tier
+    """of all its numbers"""
+    gpu: str | None
+    """device name"""
+    compute_capability: str | None
+    """as 9.0"""
+    versions: dict[str, str]
+    """of what it was measured with, by name: ncu, driver, FlashInfer"""
+    date: str | None
+    """when; a report does not say it"""
+
+
+class Subject(Strict):
+    """What is explained: one launch."""
+
+    name: str
+    """function name of the kernel"""
+    demangled: str | None
+    """with its template arguments"""
+    index: int
+    """of the launch in its report"""
+    report: str
+    """the report that it is in"""
+    launches: int
+    """how many launches of that name the report holds, or the point has; this one is the longest"""
+    untimed: int
+    """how many of them have no time: one of these may be longer"""
+    nvtx: str | None
+    """NVTX ranges open at the launch, outermost first"""
+    point: str | None
+    """id of the FlashInfer point that it belongs to"""
+    grid: list[int] | None
+    """blocks in x, y, z"""
+    block: list[int] | None
+    """threads in x, y, z"""
+    registers: int | None
+    """per thread"""
+    smem_bytes: int | None
+    """shared memory of a block, static and dynamic"""
+
+
+class Busy(Strict):
+    """A hardware unit, or a kind of wait, and its share of the time."""
+
+    name: str
+    """as docs/metrics.md has it"""
+    label: str
+    """on pages"""
+    share: Number
+    """of a unit: of its sustained peak; of a wait: of the time"""
+
+
+class LimitedBy(Strict):
+    """The judgement of `findings/limiter.py`, which every page asks."""
+
+    words: str
+    """in a sentence, with its figures"""
+    kind: str
+    """without figures"""
+    nature: str
+    """memory-bound, compute-bound, either in part, or latency-bound"""
+    verdict: Literal["bound", "partly", "latency"]
+    """a unit at 80 % of its peak or more; one at 60 % or more, and waits; or waits"""
+    units: list[Busy]
+    """the busiest unit, and the second"""
+    waits: list[Busy]
+    """what the busiest unit leaves of the time, by why, the longest first"""
+
+
+class Stalled(Strict):
+    """A stall reason of the kernel's warps."""
+
+    reason: str
+    """ncu's name"""
+    meaning: str | None
+    """what a warp waits for, as NVIDIA says it"""
+    share: Number
+    """of all stalls"""
+    at_mbarrier: float | None = None
+    """of long_scoreboard, the per cent that are waits at an mbarrier, for other warps or the copy engine; null where no
+    samples by line tell them apart"""
+
+
+class WaitingLine(Strict):
+    """A source line, or without line tables an instruction, at which warps stood when they were sampled."""
+
+    file: str | None
+    """as the compiler knew it, its last components"""
+    line: int | None
+    """in that file"""
+    function: str | None
+    """the enclosing function, where FlashInfer's sources are indexed"""
+    sass: str | None
+    """the instruction, where there are no line tables"""
+    text: str | None
+    """the line, where its source is installed"""
+    reason: str | None
+    """the largest stall there"""
+    share: Number
+    """of all samples"""
+    uncertainty: float | None
+    """half-width of the share, percentage points"""
+
+
+class Headroom(Strict):
+    """What the time could be shorter by at most."""
+
+    most: Number
+    """of the time"""
+    words: str
+    """what the bound is, and for what it holds"""
+
+
+class Suggestion(Strict):
+    """What the evidence suggests to try."""
+
+    what: str
+    """in words"""
+    by: str
+    """whose it is: ncuflow, or NVIDIA's rule by its name"""
+    estimate: Number | None
+    """what its author expects of it, of the time of the kernel or of a part of it (``scope``)"""
+    scope: Literal["kernel", "part", "point"] | None
+    """what the estimate is of: the kernel's time, that of a part of it, or the point's"""
+    most: float | None
+    """per cent of the whole time that it can bring at most: never above the headroom; null where nothing bounds it"""
+    tried: str | None = None
+    """what trials of it brought"""
+
+
+class Missing(Strict):
+    """What the report does not hold."""
+
+    what: str
+    """in words"""
+    brought_by: str
+    """the section or option of the profiler that brings it"""
+
+
+class Explanation(Strict):
+    """What limits a kernel, what its warps wait for and where, what it could gain at most, and what to try."""
+
+    schema_version: Literal[1] = 1
+    """of this record"""
+    subject: Subject
+    """what is explained"""
+    lineage: Lineage
+    """where its numbers come from"""
+    time: Number | None
+    """of the launch; of a point, cold"""
+    limit: LimitedBy | None
+    """null where its breakdown was not counted"""
+    stalls: list[Stalled]
+    """the largest stall reasons; empty where not all reasons were counted"""
+    lines: list[WaitingLine]
+    """the hottest lines; empty without samples"""
+    headroom: Headroom | None
+    """null where no bound is known"""
+    suggestions: list[Suggestion]
+    """what to try, the most promising first"""
+    missing: list[Missing]
+    """what was not measured, and what would bring it"""
+    notes: list[str]
+    """what limits the worth of the above"""
+    left_out: int = 0
+    """how many stalls, lines and suggestions `--limit` left out"""

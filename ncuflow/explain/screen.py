@@ -1,0 +1,149 @@
+"""An explanation on one screen."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import PurePath
+from textwrap import wrap
+
+from ncuflow.evidence.provenance import TIERS
+from ncuflow.explain.record import Explanation, Number, Stalled, Subject, Suggestion, WaitingLine
+from ncuflow.format import pct, quantity, short, with_unit
+from ncuflow.io import shown
+
+WIDTH, MOST_LINES = 100, 24
+LABEL = 9  # columns of the word before a part
+MOST = 3  # entries of a list that are said
+# Part and the lines that it may take; what the others leave of the screen is for what to try.
+PARTS = {"limit": 2, "waits": 3, "at": 3, "gain": 1, "try": 6, "missing": 3, "note": 2, "from": 3}
+TRY = "try"
+
+
+def screen(found: Explanation) -> str:
+    """The text: at most MOST_LINES lines of WIDTH columns; what is cut off ends with an ellipsis."""
+    said = {
+        "limit": _limit(found),
+        "waits": [_stall(stall) for stall in found.stalls[:MOST]],
+        "at": [_line(line) for line in found.lines[:MOST]],
+        "gain": _gain(found),
+        TRY: [_suggestion(one) for one in found.suggestions[:MOST]],
+        "missing": _missing(found),
+        "note": found.notes[:1],
+        "from": [*_origin(found)],
+    }
+    head = _head(found.subject)
+    parts = {name: _part(name, said[name], PARTS[name]) for name in PARTS}
+    used = len(head) + sum(len(lines) for name, lines in parts.items() if name != TRY)
+    parts[TRY] = _part(TRY, said[TRY], min(PARTS[TRY], MOST_LINES - used))
+    return "\n".join([*head, *(line for name in PARTS for line in parts[name])]) + "\n"
+
+
+def _part(label: str, entries: list[str], most: int) -> list[str]:
+    """Entries with a label before the first: as many lines each, at most `most` in all."""
+    each = max(1, most // max(1, len(entries)))
+    body = [line for entry in entries[:most] for line in _wrapped(entry, WIDTH - LABEL, each)]
+    return [f"{label if number == 0 else '':{LABEL}}{line}" for number, line in enumerate(body)]
+
+
+def _wrapped(text: str, width: int, most: int) -> list[str]:
+    return wrap(
+        text, width, max_lines=most, placeholder=" …", subsequent_indent="  ", break_on_hyphens=False
+    )  # fmt: skip
+
+
+def _head(of: Subject) -> list[str]:
+    """Which kernel, with its template arguments where it has some, and which launch of it."""
+    launch = f"launch {of.index} of {PurePath(shown(of.report)).name}"
+    if of.launches > 1:
+        launch += f", the longest of {of.launches} of that name"
+        launch += f" ({of.untimed} without a time)" if of.untimed else ""
+    shape = [
+        f"{word} {'×'.join(map(str, dims))}"
+        for word, dims in (("grid", of.grid), ("block", of.block))
+        if dims
+    ]
+    lines = [f"{of.point}: {of.name}" if of.point else of.name, ", ".join([launch, *shape])]
+    if of.demangled and "<" in of.demangled:
+        lines.insert(1, of.demangled)
+    return [short(line, WIDTH) for line in lines]
+
+
+def _limit(found: Explanation) -> list[str]:
+    time = "" if found.time is None else f"; {_shown(found.time)}{_under(found)}"
+    return [(found.limit.words if found.limit else "not known: see what is missing") + time]
+
+
+def _under(found: Explanation) -> str:
+    return {"ncu": " under ncu", "ncu csv": " under ncu", "nsys": " in the trace"}.get(
+        found.lineage.kind, " cold"
+    )
+
+
+def _shown(number: Number) -> str:
+    return pct(number.value) if number.unit == "%" else quantity(number.value, number.unit)
+
+
+def _stall(stall: Stalled) -> str:
+    text = f"{stall.reason} {_shown(stall.share)} of stalls: {stall.meaning or 'not known'}"
+    part = stall.at_mbarrier
+    return text if not part else f"{text}; {pct(part)} of it at an mbarrier, for other warps"
+
+
+def _line(line: WaitingLine) -> str:
+    place = f"{line.file}:{line.line}" if line.file else line.sass or "an instruction"
+    spread = "" if line.uncertainty is None else f" ± {line.uncertainty:.1f}"
+    text = f"{place} {line.share.value:.0f}{spread} % of samples"
+    text += f", {line.reason}" if line.reason else ""
+    text += f" in {line.function}" if line.function else ""
+    return f"{text}: {line.text}" if line.text else text
+
+
+def _gain(found: Explanation) -> list[str]:
+    bound = found.headroom
+    return [f"at most {_shown(bound.most)}: {bound.words}"] if bound else []
+
+
+def _suggestion(one: Suggestion) -> str:
+    return f"{_promise(one)}: {' '.join(one.what.split())}"
+
+
+def _promise(one: Suggestion) -> str:
+    if one.tried:
+        return f"{one.by}, {one.tried}"
+    if one.estimate is None:
+        return f"{one.by} (no estimate)"
+    of = {"part": " of a part", "point": " of the time"}.get(one.scope or "", "")
+    text = f"{one.by}, estimate {_shown(one.estimate)}{of}"
+    left = None if one.most is None else pct(one.most)
+    above = one.scope == "kernel" and one.most is not None and one.estimate.value > one.most
+    return f"{text} (more than the {left} left)" if above and left != _shown(one.estimate) else text
+
+
+def _missing(found: Explanation) -> list[str]:
+    return ["; ".join(f"{one.what}: {one.brought_by}" for one in found.missing)] * bool(
+        found.missing
+    )
+
+
+def _origin(found: Explanation) -> Iterator[str]:
+    """GPU, versions, date and tier; then how its leading number is traced, which is how all are."""
+    of = found.lineage
+    capability = f" ({of.compute_capability})" if of.compute_capability else ""
+    versions = ", ".join(f"{name} {version}" for name, version in of.versions.items())
+    dated = of.date or "date not in it"
+    gpu = f"{of.gpu or 'GPU not in it'}{capability}"
+    yield "; ".join(
+        part for part in (gpu, versions, dated, f"tier {of.tier}: {TIERS[of.tier]}") if part
+    )
+    leading = found.limit.units[0].share if found.limit and found.limit.units else found.time
+    if leading is not None:
+        yield f"{leading.metric} = {with_unit(leading.value, leading.unit)}"
+        yield f"ncuflow trace {_words(leading)}"
+
+
+def _words(number: Number) -> str:
+    """The words of its trace as a shell takes them; the folder of a report aside where they would not fit."""
+    words = (number.trace or "").split()
+    words[:1] = [words[0]] if sum(map(len, words)) < WIDTH - 30 else [PurePath(words[0]).name]
+    return " ".join(shlex.quote(word) for word in words)

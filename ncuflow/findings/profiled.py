@@ -1,0 +1,78 @@
+"""Launches of a report that stands alone: each with all that was measured of it, and the columns that its counters give.
+
+The columns are those of a point (`findings/columns.py`): what needs a time of events, a trace or a count of the work is
+null, and what limits a launch is judged as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from ncuflow.evidence.provenance import whole
+from ncuflow.findings import ceilings
+from ncuflow.findings.columns import measurement
+from ncuflow.findings.join import Joined
+from ncuflow.io import BadInput, sniff_packed
+from ncuflow.model import Kernel, Measurement, Provenance
+from ncuflow.parsers import ncu, ncu_csv
+from ncuflow.parsers.ncu import Report
+
+NESTED = ("stalls", "breakdown", "rules", "lines")
+TEXT = ("csv", "text")  # what `ncu --csv` printed may be
+RECORDED: Final = "C"  # a file was made elsewhere, or at another time
+
+
+def read(path: str | Path) -> Report:
+    """A report of ncu, or what `ncu --csv` printed, with its lines. Raises BadInput of anything else."""
+    kind, words = sniff_packed(path)
+    if kind == "ncu-rep":
+        return ncu.read(path)
+    if kind in TEXT:
+        return ncu_csv.read(path)
+    raise BadInput(path, f"not a report of ncu but {words}")
+
+
+def kernels(report: Report, name: str | None = None) -> list[Kernel]:
+    """Every launch with its metrics by registry key, stalls, breakdown, rules and lines, in the order of the report.
+
+    name: what its records call the report; the path that it was read from by default.
+    """
+    rows: dict[int, dict[str, Any]] = {
+        row["kernel"]: {
+            **row, "report": name or report.file, "batch": "", "metrics": {}, **{key: [] for key in NESTED},
+        }
+        for row in report.kernels
+    }  # fmt: skip
+    for metric in report.metrics:
+        rows[metric["kernel"]]["metrics"][metric["key"]] = metric["value"]
+    for key in NESTED:
+        for part in getattr(report, key):
+            rows[part["kernel"]][key].append(part)
+    return [cast(Kernel, row) for row in rows.values()]
+
+
+def provenance(kernel: Kernel, ncu_version: str | None) -> Provenance:
+    """What a report says of where a launch was measured."""
+    return whole(
+        {
+            "tier": RECORDED,
+            "gpu": kernel["device"],
+            "compute_capability": kernel["compute_capability"],
+            "ncu": ncu_version,
+        }
+    )
+
+
+def row(kernel: Kernel, origin: Provenance) -> Measurement:
+    """The columns of one launch."""
+    timing: dict[str, Any] = defaultdict(lambda: None)
+    machine = ceilings.machine(kernel["device"], None)
+    return measurement(Joined(timing, {}, [kernel], (), machine, origin))
+
+
+def longest(some: Sequence[Kernel]) -> Kernel:
+    """The longest of some launches; the first where none has a time."""
+    return max(some, key=lambda kernel: kernel["duration_ns"] or 0.0)

@@ -1,0 +1,164 @@
+"""An explanation: the judgement of the pages, nothing from counters that are not there, and each number traced."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from ncuflow.cli import dispatch
+from ncuflow.explain import launch
+from ncuflow.explain.record import Explanation, Number
+from ncuflow.explain.screen import MOST_LINES, WIDTH, screen
+from ncuflow.explain.verb import explain
+from ncuflow.findings import lineage, profiled
+from ncuflow.io import BadInput
+from ncuflow.model import Kernel
+from ncuflow.parsers import ncu
+
+SHIPPED = ROOT / "recordings/h200-flashinfer-0.7.2"
+DEEP = SHIPPED / "decode/deep/deep.ncu-rep.xz"
+CORPUS = ROOT.parents[1] / "shared/corpus"
+REPORTS = sorted(SHIPPED.glob("*/*/*.ncu-rep.xz"))
+
+
+@pytest.fixture(scope="module")
+def deep() -> list[Kernel]:
+    return profiled.kernels(ncu.read(DEEP))
+
+
+def numbers(found: Explanation) -> list[Number]:
+    """Every number of an explanation."""
+    units = [*found.limit.units, *found.limit.waits] if found.limit else []
+    every = [found.time, found.headroom and found.headroom.most]
+    every += [one.share for one in (*units, *found.stalls, *found.lines)]
+    every += [one.estimate for one in found.suggestions]
+    return [number for number in every if number is not None]
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda path: "/".join(path.parts[-3:-1]))
+def test_every_launch_of_the_shipped_reports_fits_on_a_screen(report: Path) -> None:
+    found = ncu.read(report)
+    for kernel in found.kernels:
+        lines = screen(launch.of_report(found, kernel["kernel"])).splitlines()
+        assert len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
+        assert lines[0].startswith(kernel["name"][:40])
+
+
+def test_the_judgement_is_that_of_the_pages(recorded) -> None:
+    """What limits a launch alone is what the pages say of a point whose only kernel it is."""
+    points = {p["point"]: p for p in recorded("h200-flashinfer-0.7.2", "rmsnorm")["points"]}
+    (report,) = (SHIPPED / "rmsnorm").glob("b*/sweep.ncu-rep.xz")
+    read = ncu.read(report)
+    compared = 0
+    for kernel in read.kernels:
+        row = points[kernel["point"]]["measurement"]
+        if row["kernel_count"] == 1:
+            limit = launch.of_report(read, kernel["kernel"]).limit
+            assert limit and limit.verdict == row["verdict"]
+            assert [one.name for one in limit.units] == [row["busiest_unit"], row["second_unit"]]
+            assert limit.units[0].share.value == pytest.approx(row["busiest_pct"])
+            compared += 1
+    assert compared > 5
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_every_number_is_found_where_its_trace_says(deep, index: int) -> None:
+    found = explain(DEEP, index)
+    samples = sum(line["samples"] for line in deep[index]["lines"])
+    assert len(numbers(found)) > 15
+    for number in numbers(found):
+        assert number.tier == "C" and number.trace
+        where, name = number.trace.split(" ")
+        file, _, launched = where.rpartition("#")
+        head, *steps = lineage.steps_of_launch(file, int(launched), name)
+        if name.startswith("stall_"):
+            value = 100 * steps[0].value
+        elif ":" in name:
+            value = 100 * sum(step.value for step in steps) / samples
+        else:
+            value = steps[0].value
+        bound = number is found.headroom.most
+        assert number.value == pytest.approx(100 - value if bound else value), number
+
+
+def test_a_rule_promises_no_more_than_what_is_left() -> None:
+    found = explain(DEEP, 0)
+    room = found.headroom.most.value
+    above = [one for one in found.suggestions if one.estimate and one.estimate.value > room]
+    assert {one.by for one in above} >= {"NVIDIA's rule LaunchConfiguration"}
+    assert all(one.most <= room for one in found.suggestions if one.most is not None)
+    assert f"more than the {room:.0f} % left" in " ".join(screen(found).split())
+
+
+def without(kernel: Kernel, *names: str) -> Explanation:
+    """The explanation of a launch whose report lacks something."""
+    poor = copy.deepcopy(kernel)
+    for name in names:
+        if name in profiled.NESTED:
+            poor[name] = []  # type: ignore[literal-required]
+        elif name in poor["metrics"]:
+            del poor["metrics"][name]
+        else:
+            poor["stalls"] = [s for s in poor["stalls"] if s["reason"] != name]
+            for stall in poor["stalls"]:
+                stall["share"] = None  # as the reader leaves it where a reason is missing
+    return launch.of_kernel(poor, [poor], "2025.3.1")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "empty", "brought_by"),
+    [
+        (("breakdown",), ("limit", "headroom"), "SpeedOfLight"),
+        (("barrier",), ("stalls",), "WarpStateStats"),
+        (("lines",), ("lines",), "SourceCounters"),
+        (("rules",), ("suggestions",), "--set full"),
+        (("waves",), (), "LaunchStats"),
+    ],
+)
+def test_nothing_is_said_of_what_was_not_counted(deep, lacks, empty, brought_by) -> None:
+    whole, found = launch.of_kernel(deep[0], deep[:1], "2025.3.1"), without(deep[0], *lacks)
+    for name in empty:
+        assert getattr(whole, name) and not getattr(found, name)
+    assert [m for m in found.missing if brought_by in m.brought_by]
+    assert not [m for m in whole.missing if brought_by in m.brought_by]
+    assert brought_by in " ".join(screen(found).split())
+
+
+def test_a_kernel_is_chosen_by_index_or_name_and_else_it_is_the_longest(deep) -> None:
+    longest = max(deep, key=lambda kernel: kernel["duration_ns"])["kernel"]
+    assert launch.choose(deep, None, "x")[0]["kernel"] == longest
+    assert launch.choose(deep, "2", "x")[0]["kernel"] == 2
+    chosen, alike = launch.choose(deep, "BatchDecode*", "x")
+    assert len(alike) == 2 and chosen["duration_ns"] == max(k["duration_ns"] for k in alike)
+    assert launch.choose(deep, "MergeStates", "x")[0]["name"].startswith("PersistentVariable")
+    with pytest.raises(BadInput, match="no kernel gemm; it has 3: BatchDecode"):
+        launch.choose(deep, "gemm", "x")
+
+
+def test_of_several_launches_the_count_is_said(deep) -> None:
+    found = explain(DEEP, "BatchDecode")
+    assert (found.subject.launches, found.subject.untimed) == (2, 0)
+    assert "the longest of 2 of that name" in screen(found)
+    untimed = copy.deepcopy(deep[:2])
+    untimed[1]["duration_ns"] = None
+    chosen, alike = launch.choose(untimed, "BatchDecode", "x")
+    assert "(1 without a time)" in screen(launch.of_kernel(chosen, alike, None))
+
+
+def test_the_json_is_the_record(capsys) -> None:
+    assert dispatch(["explain", str(DEEP), "--kernel", "1", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert Explanation.model_validate(said) == explain(DEEP, 1)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("report", sorted(CORPUS.glob("*.ncu-rep")), ids=lambda path: path.stem)
+def test_reports_of_other_gpus_fit_on_a_screen(report: Path) -> None:
+    found = ncu.read(report)
+    for kernel in found.kernels:
+        lines = screen(launch.of_report(found, kernel["kernel"])).splitlines()
+        assert len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
