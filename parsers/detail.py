@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ncuflow.io import BadInput, clean, opened, shown
-from ncuflow.model import Line
+from ncuflow.model import LineRow
 from ncuflow.parsers import children, lines, listing, ncu, reader
 from ncuflow.parsers.units import base_unit, scale
 
@@ -69,7 +69,7 @@ class Detail:
     instructions: list[Instruction] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     sources: dict[int, str] = field(default_factory=dict)
-    samples: list[Line] = field(default_factory=list)
+    samples: list[LineRow] = field(default_factory=list)
 
 
 def read(path: str | Path, kernels: Collection[int]) -> dict[int, Detail]:
@@ -112,7 +112,7 @@ def of(kernel: ncu.Profiled, listed: Mapping[int, lines.Instruction]) -> Detail:
         opcodes={str(clean(name)): value for name, value in _instances(action, OPCODES)},
         curves={of: curve for of, name in CURVES.items() if (curve := _instances(action, name))},
         series=dict(_series(kernel)),
-        samples=cast(list[Line], list(lines.of(action, listed))),
+        samples=cast(list[LineRow], list(lines.of(action, listed))),
     )
     _add_instructions(found, action, listed)
     return found

@@ -74,7 +74,7 @@ def test_every_number_is_found_where_its_trace_says(deep, index: int) -> None:
         assert number.tier == "C" and number.trace
         where, name = number.trace.split(" ")
         file, _, launched = where.rpartition("#")
-        head, *steps = lineage.steps_of_launch(file, int(launched), name)
+        _head, *steps = lineage.steps_of_launch(file, int(launched), name)
         if name.startswith("stall_"):
             value = 100 * steps[0].value
         elif ":" in name:

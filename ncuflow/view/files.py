@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ncuflow.compare import reports
-from ncuflow.compare.records import Settings
+from ncuflow.compare.records import Thresholds
 from ncuflow.io import BadInput, opened, sniff
 from ncuflow.parsers import ncu, ncu_csv, nsys
 from ncuflow.parsers.show import HINTS
@@ -56,6 +56,6 @@ def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[Compared]:
             yield Compared(head, None, "what `ncu --csv` printed is not compared: it has no lines")
             continue
         try:
-            yield Compared(head, reports.compare(base, path, Settings()))
+            yield Compared(head, reports.compare(base, path, Thresholds()))
         except BadInput as error:
             yield Compared(head, None, str(error))

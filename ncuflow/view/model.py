@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ncuflow.compare.records import Comparison
 from ncuflow.findings.stalltree import Tree
-from ncuflow.model import Kernel, Line, Part, Rule, Stall
+from ncuflow.model import Kernel, LineRow, BreakdownRow, Rule, Stall
 from ncuflow.parsers.detail import Detail, Instruction
 
 
@@ -102,7 +102,7 @@ class Launch:
         return self.kernel["stalls"]
 
     @property
-    def breakdown(self) -> list[Part]:
+    def breakdown(self) -> list[BreakdownRow]:
         return self.kernel["breakdown"]
 
     @property
@@ -177,7 +177,7 @@ class Code:
     """
 
     instructions: list[Instruction]
-    samples: list[Line]
+    samples: list[LineRow]
     files: list[str]
     sources: dict[int, list[str]]
     found: dict[int, str]
