@@ -179,7 +179,8 @@ def test_a_long_comparison_shows_what_changed_first_and_says_what_it_left_out() 
     compared = compare(base, head, Thresholds())
     found = context(compared, None)
     assert (
-        found["told"][0][0].id == "decode/B99" and len(found["told"]) == compare_page.MOST_CHANGED
+        found["detailed"][0][0].id == "decode/B99"
+        and len(found["detailed"]) == compare_page.MOST_CHANGED
     )
     assert len(found["rows"]) == compare_page.MOST_ROWS
     assert all(row.changed for row in found["rows"])
