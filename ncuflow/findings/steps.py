@@ -6,6 +6,7 @@ A part that no point was measured of is in no sum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -46,16 +47,19 @@ def steps(results: Mapping[str, Results]) -> list[Step]:
     Of several points of one part, attention among them, the fastest choice stands for it, and of attention's
     data type if there is one.
     """
-    points = [(part, point) for name in results for part, point in _parts(name, results[name])]
-    fastest: dict[tuple[object, ...], Step] = {}
-    for attention, point in points:
-        if not attention.phase:
-            continue
-        step = _step(attention, point, points)
-        key = (attention, point["measurement"]["bytes_analytic"])  # one length of the cache
-        if key not in fastest or step.times[attention.name] < fastest[key].times[attention.name]:
-            fastest[key] = step
-    found = [step for step in fastest.values() if len(step.parts) > 1]
+    points = [found for name in results for found in _parts(name, results[name])]
+    fastest: dict[tuple[object, ...], tuple[StepPart, Point]] = {}
+    least: dict[tuple[StepPart, object], float] = {}  # µs of each part in each data type
+    for part, point in points:
+        # of attention, one length of the cache
+        key = part, point["measurement"]["bytes_analytic"]
+        if not part.phase:
+            typed = part, point["params"].get("dtype")
+            least[typed] = min(_us(point), least.get(typed, math.inf))
+        elif key not in fastest or _us(point) < _us(fastest[key][1]):
+            fastest[key] = part, point
+    every = (_step(attention, point, least) for attention, point in fastest.values())
+    found = [step for step in every if len(step.parts) > 1]
     return sorted(
         found, key=lambda s: (-len(s.parts), s.attention.kv_heads or 0, s.attention.phase)
     )
@@ -71,21 +75,20 @@ def _parts(name: str, results: Results) -> Iterator[tuple[StepPart, Point]]:
                 yield part, point
 
 
-def _step(attention: StepPart, point: Point, points: list[tuple[StepPart, Point]]) -> Step:
-    row = point["measurement"]
+def _us(point: Point) -> float:
+    return float(point["measurement"]["time_cold_us"] or 0)
+
+
+def _step(
+    attention: StepPart, point: Point, least: Mapping[tuple[StepPart, object], float]
+) -> Step:
     parts: dict[str, tuple[int, bool, float, StepPart]] = {}
-    for part, other in points:
-        if part.phase or not part.belongs(attention):
-            continue
-        # A step has one type: a part of another stands for it only where its own was not measured.
-        strange = other["params"].get("dtype") != point["params"].get("dtype")
-        found = (part.rank, strange, float(other["measurement"]["time_cold_us"] or 0), part)
-        if part.name not in parts or found[:3] < parts[part.name][:3]:
-            parts[part.name] = found
+    for (part, dtype), us in least.items():
+        if part.belongs(attention):
+            # A step has one type: a part of another stands for it only where its own was not measured.
+            found = part.rank, dtype != point["params"].get("dtype"), us, part
+            if part.name not in parts or found[:3] < parts[part.name][:3]:
+                parts[part.name] = found
     times = {part: time for *_, time, part in parts.values()}
-    return Step(
-        point["point"],
-        attention,
-        row["plan_us"],
-        {attention: float(row["time_cold_us"] or 0)} | times,
-    )
+    plan_us = point["measurement"]["plan_us"]
+    return Step(point["point"], attention, plan_us, {attention: _us(point)} | times)
