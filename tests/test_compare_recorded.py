@@ -61,7 +61,9 @@ def results_of(name: str, folder: Path) -> Path:
         command("tables", *root, "--out", str(tables), *batches)
         out = folder / "results" / f"{target}_results.json"
         files = ("--out", str(out), "--measurements", str(tables / "measurements.parquet"))
-        command("results", *root, "--tables", str(tables), "--recording", name, *files)
+        command(
+            "results", *root, "--tables", str(tables), "--recording", str(found.recording), *files
+        )
     return folder / "results"
 
 

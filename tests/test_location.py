@@ -63,15 +63,15 @@ def test_shown_is_the_newest_flashinfer_on_the_gpu_with_the_most_memory(
     """By what its environment says, not by its folders' names."""
     monkeypatch.chdir(tmp_path)
     home = Path("recordings")
-    recorded(home / "a/0.9.1/default", "0.10.0", 80)
-    recorded(home / "b/0.10.0/default", "0.10.0.post1", 141)
+    recorded(home / "a/0.9.1/default", "0.10.0", 141)
+    recorded(home / "b/0.10.0/default", "0.10.0.post1", 80)
     recorded(home / "c/9/default", "0.9.3", 192)
     recorded(home / "c/10/default", None, "much")
     recorded(home / "c/11/kernels", "0.11", 192)
     (home / "d/0.12.0/default").mkdir(parents=True)
-    assert location.default() == home / "b/0.10.0/default"
+    assert location.default() == home / "a/0.9.1/default"
     assert location.matching("recordings/*/*/default") == [
-        home / "c/10/default", home / "c/9/default", home / "a/0.9.1/default", home / "b/0.10.0/default",
+        home / "c/10/default", home / "c/9/default", home / "b/0.10.0/default", home / "a/0.9.1/default",
     ]  # fmt: skip
 
 
@@ -95,6 +95,24 @@ def test_a_damaged_environment_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ValueError, match=r"environment\.json: not JSON") as caught:
         location.default()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        (["one", "two"], "one-vs-two"),
+        (["h200-0.6.1-gdn", "h200-0.7.2-gdn"], "h200-0.6.1-vs-0.7.2-gdn"),
+        (["h100-0.7.2-default", "h200-0.7.2-default"], "h100-vs-h200-0.7.2-default"),
+        (["h200-0.6.18-baseline", "h200-0.6.18-planted-slow-downs"], "h200-0.6.18-baseline-vs-planted-slow-downs"),
+        (["a-1", "a-1-2", "a-1-2-2"], "a-1-vs-1-2-vs-1-2-2"),
+        (["a-2", "a-1-2"], "a-2-vs-1-2"),
+        (["h200-0.7.2-gdn", "live"], "h200-0.7.2-gdn-vs-live"),
+    ],
+)  # fmt: skip
+def test_a_comparison_has_the_names_of_its_sides_without_what_they_share(
+    names: list[str], name: str
+) -> None:
+    assert sides.together(names) == name
 
 
 def test_a_pattern_is_the_sides_that_match_it_by_version_and_none_twice() -> None:

@@ -48,7 +48,7 @@ def test_the_counts_of_claims_add_up_and_nothing_stands_for_a_measurement():
 
 
 def test_intervals_hold_nine_in_ten_points_of_a_second_gpu():
-    pair = "h100-0.7.2-default-vs-h200-0.7.2-default"
+    pair = "h100-vs-h200-0.7.2-default"
     page = (ROOT / "docs/sample/compare" / pair / "reports/predictions.md").read_text()
     directions = page.split("\n## ")[1:]
     assert [text.split(",")[0] for text in directions] == ["NVIDIA H200", "NVIDIA H100 80GB HBM3"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 from ncuflow.evidence import location
@@ -43,6 +44,25 @@ def _listed(base: str, head: str) -> Iterator[str]:
 
 def _name(text: str) -> str:
     return LIVE if text == LIVE else location.name(Path(text))
+
+
+def together(names: Iterable[str]) -> str:
+    """The name of a comparison: those of its sides with -vs- between them, and what all begin or end with once.
+
+    together(["h200-0.6.1-gdn", "h200-0.7.2-gdn"]) is h200-0.6.1-vs-0.7.2-gdn.
+    """
+    parts = [name.split("-") for name in names]
+    spare = min(map(len, parts)) - 1
+    front = _alike(parts, spare)
+    back = _alike([part[::-1] for part in parts], spare - front)
+    middle = "-vs-".join("-".join(part[front : len(part) - back]) for part in parts)
+    return "-".join([*parts[0][:front], middle, *parts[0][len(parts[0]) - back :]])
+
+
+def _alike(parts: list[list[str]], most: int) -> int:
+    """With how many parts all begin alike, `most` at most."""
+    firsts = zip(*(part[:most] for part in parts), strict=True)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, firsts))
 
 
 def by_folder(running: Evidence, sides: Iterable[Evidence]) -> dict[str, Evidence]:
