@@ -13,7 +13,8 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number
 from ncuflow.io import clean, write_text
 from ncuflow.model import TABLES
-from ncuflow.parsers import timing
+from ncuflow.parsers import nvperf, timing
 from ncuflow.parsers.breakdown import UNITS
-from ncuflow.parsers.registry import GROUPS, Metric
+from ncuflow.parsers.registry import ANY, CHIPS, GROUPS, METRICS, Metric, Sources, counters
 from ncuflow.parsers.schema import row, schema
-from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 from ncuflow.record import Strict
 from ncuflow.trial import record as trial_record
 
@@ -61,21 +62,51 @@ def metrics() -> str:
 
 def _metric(metric: Metric) -> str:
     unit = f", {metric.unit}" if metric.unit else ""
+    chips: dict[Sources, list[str]] = defaultdict(list)
+    for chip, listed in metric.sources.items():
+        chips[listed].append(chip)
     sources = "".join(
-        f"  - {arch + ': ' if arch != '*' else ''}`{source}`\n"
-        for arch, listed in metric.sources.items()
+        f"  - {'' if on == [ANY] else _chips(on) + ': '}`{source}`\n"
+        for listed, on in chips.items()
         for source in listed
     )
     return f"- **`{metric.key}`** ({metric.label}{unit}): {metric.meaning}.\n{sources}"
 
 
+@cache
+def chips() -> str:
+    """The chips, with what a sweep collects there and in how many passes; NVIDIA's library counts these."""
+    rows = []
+    for name, chip in CHIPS.items():
+        asked = counters(name)
+        passes = nvperf.Chip(name).passes(asked)
+        lacks = [f"`{key}`" for key, metric in METRICS.items() if not metric.candidates(name)]
+        capabilities = ", ".join(chip.capabilities)
+        rows.append(
+            f"| `{name}` | {chip.gpus} | {capabilities} | {len(asked)} | {passes} | {', '.join(lacks)} |"
+        )
+    return _rows("chip | GPUs | compute capability | counters | passes | not counted there", rows)
+
+
 def stalls() -> str:
     """The stall reasons, with the names of the samples that differ."""
     rows = (
-        f"| `{r.reason}` | {r.kind.replace('_', ' ')} | {r.meaning} | {f'`{r.pcsamp}`' if r.pcsamp else ''} |"
+        f"| `{r.reason}` | {r.kind.replace('_', ' ')} | {r.meaning} | {f'`{r.pcsamp}`' if r.pcsamp else ''} | {_on(r)} |"
         for r in STALL_REASONS.values()
     )
-    return _rows("reason | kind | a warp waits for | name in the samples", rows)
+    return _rows("reason | kind | a warp waits for | name in the samples | where not on all", rows)
+
+
+def _on(reason: StallReason) -> str:
+    """The chips that have a stall reason where some have it; of none it is no counter of its own."""
+    on = [chip for chip in CHIPS if reason.on(chip)]
+    return _chips(on) if 0 < len(on) < len(CHIPS) else ""
+
+
+def _chips(on: Sequence[str]) -> str:
+    """Chips, or those that are not among them where these are fewer."""
+    off = [chip for chip in CHIPS if chip not in on]
+    return ", ".join(on) if len(on) <= len(off) else f"not on {', '.join(off)}"
 
 
 def units() -> str:
@@ -153,7 +184,9 @@ def _rows(heads: str, rows: Iterable[str]) -> str:
     return "\n".join([f"| {heads} |", line, *rows]) + "\n"
 
 
-PARTS = {part.__name__: part for part in (tables, metrics, stalls, units, columns, apis, trial)}
+PARTS = {
+    part.__name__: part for part in (tables, chips, metrics, stalls, units, columns, apis, trial)
+}
 
 
 def made(page: str) -> str:

@@ -42,7 +42,7 @@ def rows(kernel: Any) -> Iterator[Row]:
     kernel: a `Profiled` of the reader.
     """
     for parent in PARENTS:
-        source = METRICS[parent].candidates(kernel.architecture)[0]
+        source = METRICS[parent].candidates(kernel.chip)[0]
         named = kernel.text(f"breakdown:{source}")
         found = {name: kernel.number(name) for name in (named or "").split(",") if name}
         known = {name: pct for name, pct in found.items() if pct is not None}

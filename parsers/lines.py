@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ncuflow.io import clean
 from ncuflow.model import Row
-from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.parsers.stalls import NOT_ISSUED, OTHER, STALL_REASONS, unnamed
 
 Instruction = tuple[str | None, str | None, int | None]  # SASS, source file (relative), line
 # Disassembling an instruction costs a third of a millisecond: it is done for those that hold samples worth
@@ -26,10 +26,13 @@ def of(action: Any, listed: Mapping[int, Instruction] | None = None) -> Iterator
     of the instructions by pc; NVIDIA's disassembler is asked for the others.
     """
     samples = [
-        (reason.reason, counts, _by_pc(action, reason.samples + "_not_issued"))
+        (reason.reason, counts, _by_pc(action, reason.samples + NOT_ISSUED))
         for reason in STALL_REASONS.values()
         if (counts := _by_pc(action, reason.samples))
     ]
+    more = unnamed(action.metric_names())
+    if others := _all_by_pc(action, more.samples):
+        samples.append((OTHER, others, _all_by_pc(action, more.samples_not_issued)))
     totals: Counter[int] = Counter()
     for _, counts, _ in samples:
         totals.update(counts)
@@ -52,16 +55,21 @@ def of(action: Any, listed: Mapping[int, Instruction] | None = None) -> Iterator
 
 def instructions(action: Any) -> dict[int, Instruction]:
     """Every sampled instruction of a kernel, disassembled: pc from its first instruction -> what is there."""
-    samples = [_by_pc(action, reason.samples) for reason in STALL_REASONS.values()]
-    pcs = sorted({pc for counts in samples for pc in counts or {}})
+    pcs = _pcs(action)
     first = _start(action, pcs)
     return {pc - first: _instruction(action, pc) for pc in pcs}
 
 
 def start(action: Any) -> int:
     """Address from which the `pc` of a kernel's rows count."""
-    samples = [_by_pc(action, reason.samples) for reason in STALL_REASONS.values()]
-    return _start(action, sorted({pc for counts in samples for pc in counts or {}}))
+    return _start(action, _pcs(action))
+
+
+def _pcs(action: Any) -> list[int]:
+    """Addresses at which a kernel has samples of any reason."""
+    names = [reason.samples for reason in STALL_REASONS.values()]
+    names += unnamed(action.metric_names()).samples
+    return sorted({pc for name in names for pc in _by_pc(action, name) or {}})
 
 
 def _by_pc(action: Any, name: str) -> Counter[int] | None:
@@ -75,6 +83,12 @@ def _by_pc(action: Any, name: str) -> Counter[int] | None:
         if count := get(index):
             counts[pcs(index)] += count
     return counts
+
+
+def _all_by_pc(action: Any, names: Iterable[str]) -> Counter[int] | None:
+    """The same of several counters, added up."""
+    counted = [counts for name in names if (counts := _by_pc(action, name)) is not None]
+    return sum(counted, Counter[int]()) if counted else None
 
 
 def _start(action: Any, pcs: list[int]) -> int:

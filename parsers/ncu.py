@@ -21,9 +21,9 @@ from typing import Any
 from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
 from ncuflow.parsers import breakdown, children, container, cute, lines, listing, reader
-from ncuflow.parsers.registry import LISTED, METRICS, Sources, architecture
+from ncuflow.parsers.registry import METRICS, Sources, chip_of, unknown
 from ncuflow.parsers.sources import Ceiling, Counter, MetricSource, NotANumber
-from ncuflow.parsers.stalls import COUNTERS, STALL_REASONS, on_all
+from ncuflow.parsers.stalls import NOT_ISSUED, OTHER, STALL_REASONS, Unnamed, unnamed
 from ncuflow.parsers.units import base_unit, expected_unit
 
 # Kernels that one child reads at most: the reader takes two to five MB for each and keeps them.
@@ -181,6 +181,15 @@ def _complete(report: Report, results: int) -> None:
     if not found:
         raise BadInput(report.file, "an Nsight Compute report with no kernels")
     report.devices = list(dict.fromkeys(k["device"] for k in report.kernels if k["device"]))
+    report.problems += unknown_chips(report)
+
+
+def unknown_chips(report: Report) -> list[str]:
+    """What to know of a report whose GPUs are of chips that the registry does not have; a kernel of no known GPU ran
+    on that of the others."""
+    found = dict.fromkeys(kernel["compute_capability"] for kernel in report.kernels)
+    named = [capability for capability in found if capability] or list(found)
+    return [said for capability in named if (said := unknown(capability))]
 
 
 @contextlib.contextmanager
@@ -217,9 +226,9 @@ class Profiled:
         self._counters: dict[str, Counter | None] = {}
 
     @cached_property
-    def architecture(self) -> str:
-        """The registry's architecture whose names this kernel's counters have."""
-        return architecture(self.integer("device__attribute_compute_capability_major"))
+    def chip(self) -> str:
+        """The registry's chip whose names this kernel's counters have; ANY where it has none such."""
+        return chip_of(self.capability)
 
     @cached_property
     def capability(self) -> str | None:
@@ -231,11 +240,6 @@ class Profiled:
         found = [str(part) for part in parts if part is not None]
         return ".".join(found) if len(found) == 2 else None
 
-    @property
-    def listed(self) -> bool:
-        """Whether the registry has the names of this chip; otherwise those of an older one are read."""
-        return self.capability in LISTED
-
     @cached_property
     def names(self) -> tuple[str, ...]:
         """All names of metrics that the report has for this kernel."""
@@ -244,10 +248,10 @@ class Profiled:
     def counts_all(self, source: MetricSource | Ceiling, value: float) -> bool:
         """Whether what was read off the counters that are there is all work of the source's kind.
 
-        ncu omits the counters that no section asks for, and a chip may have instructions that the registry does not
-        know. Zero is then not zero, and nothing is the whole where a counter beside those of the source is above zero.
+        ncu omits the counters that no section asks for. Zero is then not zero, and nothing is the whole where a counter
+        beside those of the source, of another chip or of one newer than the registry, is above zero.
         """
-        if self.listed and all(self.number(name) is not None for name in source.work):
+        if all(self.number(name) is not None for name in source.work):
             return True
         kind = re.compile(source.kind)
         others = {name for name in self.names if kind.fullmatch(name)} - set(source.work)
@@ -403,7 +407,7 @@ def _metrics(kernel: Profiled) -> list[Row]:
     rows = []
     for metric in METRICS.values():
         exponent = base_unit(metric.unit)[0]
-        found = _first(metric.candidates(kernel.architecture), kernel, exponent)
+        found = _first(metric.readable(kernel.chip), kernel, exponent)
         if found is not None:
             value, name = found
             if value is not None and 100 * value > metric.most * MOST_PERCENT:
@@ -447,18 +451,32 @@ def _stalls(kernel: Profiled) -> list[Row]:
                 "kind": reason.kind,
                 "ratio": ratio,
                 "samples": samples,
-                "samples_not_issued": kernel.integer(reason.samples + "_not_issued"),
+                "samples_not_issued": kernel.integer(reason.samples + NOT_ISSUED),
             }
         )
-    return _with_shares(rows, {by: _reasons(kernel, by) for by in ("ratio", "samples")})
+    needed = {reason.reason for reason in STALL_REASONS.values() if reason.on(kernel.chip)}
+    more = unnamed(kernel.names)
+    if any(more):
+        rows.append(_other(kernel, more))
+    of_ratios, of_samples = (needed | ({OTHER} if counted else set()) for counted in more[:2])
+    return _with_shares(rows, {"ratio": of_ratios, "samples": of_samples})
 
 
-def _reasons(kernel: Profiled, by: str) -> set[str]:
-    """The stall reasons that a kernel's chip has; of one that the registry does not list, as far as its report tells."""
-    if kernel.listed:
-        return {r.reason for r in STALL_REASONS.values() if r.on(kernel.architecture)}
-    found = ((name, COUNTERS[by].fullmatch(name)) for name in kernel.names)
-    return on_all(match[1] for name, match in found if match and kernel.number(name) is not None)
+def _other(kernel: Profiled, more: Unnamed) -> Row:
+    """The row of the reasons that have no name here; null where one of them has no number."""
+    ratios = [kernel.number(name) for name in more.ratio]
+    samples, not_issued = ([kernel.integer(name) for name in names] for names in more[1:])
+    return {
+        "reason": OTHER,
+        "kind": STALL_REASONS[OTHER].kind,
+        "ratio": _added(ratios),
+        "samples": _added(samples),
+        "samples_not_issued": _added(not_issued),
+    }
+
+
+def _added(values: list[Any]) -> Any:
+    return sum(values) if values and None not in values else None
 
 
 def _with_shares(rows: list[Row], every: Mapping[str, set[str]]) -> list[Row]:

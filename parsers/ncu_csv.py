@@ -108,6 +108,7 @@ def read(path: str | Path) -> ncu.Report:
         report.kernels[-1]["problems"] = "; ".join(filter(None, said)) or None
     if not report.metrics:
         raise BadInput(called, "kernels without a metric that is read here")
+    report.problems += ncu.unknown_chips(report)
     return report
 
 

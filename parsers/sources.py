@@ -6,7 +6,7 @@ a number (NaN, infinity, a negative count) raises NotANumber: the reader makes i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -137,8 +137,16 @@ def source(said: Any) -> MetricSource | Ceiling:
             return MetricSource(tuple(Term((name,), said.get("factor", 1)) for name in names))
         case {"any_of": names}:
             kind = said.get("kind", "")
-            return MetricSource(tuple(Term((name,)) for name in names), partial=True, kind=kind)
+            return MetricSource(
+                tuple(Term((name,)) for name in _flat(names)), partial=True, kind=kind
+            )
         case {"peak_of": names}:
-            pairs = tuple((name, f"{name}{PEAK}") for name in names)
+            pairs = tuple((name, f"{name}{PEAK}") for name in _flat(names))
             return Ceiling(pairs, kind=said.get("kind", ""))
     raise ValueError(f"no source: {said}")
+
+
+def _flat(names: list[Any]) -> Iterator[str]:
+    """The names of a list; a list in it stands for its own."""
+    for name in names:
+        yield from _flat(name) if isinstance(name, list) else (name,)

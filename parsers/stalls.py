@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from ncuflow.io import read_yaml
 from ncuflow.parsers.registry import ANY
 
 RATIO = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 SAMPLES = "smsp__pcsamp_warps_issue_stalled_{}"
-# The two kinds of counters of a reason, by the column of its row that they are read into.
-COUNTERS = {
-    "ratio": re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio"),
-    "samples": re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w+?)(?:_not_issued)?"),
-}
+NOT_ISSUED = "_not_issued"
+OTHER = "other"
+_RATIO = re.compile(re.escape(RATIO).replace(r"\{\}", r"(\w+)"))
+_SAMPLES = re.compile(re.escape(SAMPLES).replace(r"\{\}", rf"(\w+?)({NOT_ISSUED})?"))
 _PART = "_pipe_"  # some chips count, beside a reason, the part of it that is of one pipe
 
 
@@ -25,18 +26,18 @@ class StallReason:
     """What a resident warp was doing in a cycle.
 
     kind: "stall", or "selected" and "not_selected", which are eligible warps and no stall;
-    pcsamp: the name that the per-PC samples use for the same reason; architectures: those that have it.
+    pcsamp: the name that the per-PC samples use for the same reason; chips: those that have it.
     """
 
     reason: str
     meaning: str
     kind: str = "stall"
     pcsamp: str = ""
-    architectures: Sequence[str] = (ANY,)
+    chips: Sequence[str] = (ANY,)
 
-    def on(self, arch: str) -> bool:
-        """Whether an architecture has it, or, of ANY, all do."""
-        return ANY in self.architectures or arch in self.architectures
+    def on(self, chip: str) -> bool:
+        """Whether a chip has it; of ANY, whether all do."""
+        return ANY in self.chips or chip in self.chips
 
     @property
     def ratio(self) -> str:
@@ -55,14 +56,32 @@ STALL_REASONS = {
 }
 
 
-def on_all(counted: Iterable[str]) -> set[str]:
-    """The reasons that every chip has, and what else is `counted`: reasons as counters call them."""
-    known = {alias: r.reason for r in STALL_REASONS.values() for alias in (r.reason, r.pcsamp)}
-    found = {
-        known.get(name, name) for name in counted if name in known or _whole(name) not in known
-    }
-    return found | {reason.reason for reason in STALL_REASONS.values() if reason.on(ANY)}
+class Unnamed(NamedTuple):
+    """Counters of reasons that have no name here, by the column of the row `other` that they are of."""
+
+    ratio: tuple[str, ...]
+    samples: tuple[str, ...]
+    samples_not_issued: tuple[str, ...]
 
 
-def _whole(name: str) -> str:
-    return name.split(_PART)[0]
+def unnamed(counters: Iterable[str]) -> Unnamed:
+    """Those among the counters of a report. A part of a reason, by its pipe, is in that reason already."""
+    found: list[list[str]] = [[], [], []]
+    for counter in counters:
+        if counter.startswith(_STARTS) and (column := _column(counter)) is not None:
+            found[column].append(counter)
+    return Unnamed(*map(tuple, found))
+
+
+@cache
+def _column(counter: str) -> int | None:
+    """Where among the columns of Unnamed a counter belongs; None where its reason has a name."""
+    ratio, samples = _RATIO.fullmatch(counter), _SAMPLES.fullmatch(counter)
+    match = ratio or samples
+    if match is None or {match[1], match[1].partition(_PART)[0]} & _KNOWN:
+        return None
+    return 0 if ratio else 2 if match[2] else 1
+
+
+_KNOWN = {name for r in STALL_REASONS.values() for name in (r.reason, r.pcsamp)}
+_STARTS = tuple(form.partition("{")[0] for form in (RATIO, SAMPLES))

@@ -34,7 +34,7 @@ def test_unit_of_a_counter(counter, unit):
 class Fake:
     """A kernel of the reader, as far as a breakdown reads it."""
 
-    architecture = "gh100"
+    chip = "gh100"
 
     def __init__(self, **counters):
         self.counters = {name + PCT: value for name, value in counters.items()}

@@ -98,9 +98,18 @@ def test_command_opens_the_range_late_and_stores_no_absolute_path(
     assert json.loads(record)["command"][0] == "ncu"
 
 
-@pytest.mark.parametrize(("capability", "arch"), [("9.0", "gh100"), ("8.0", "ga100")])
+@pytest.mark.parametrize(
+    ("capability", "chip"),
+    [
+        ("9.0", "gh100"),
+        ("8.0", "ga100"),
+        ("10.0", "gb100"),
+        ("12.0", "gb202"),
+        ("13.0", registry.ANY),
+    ],
+)
 def test_the_registrys_counters_are_asked_for_by_the_names_of_this_gpu(
-    bench: Path, monkeypatch: pytest.MonkeyPatch, capability: str, arch: str
+    bench: Path, monkeypatch: pytest.MonkeyPatch, capability: str, chip: str
 ) -> None:
     told = [int(part) for part in capability.split(".")]
     fake_gpus.put(monkeypatch, bench, fake_gpus.H200 | {"CudaComputeCapability": told})
@@ -109,7 +118,7 @@ def test_the_registrys_counters_are_asked_for_by_the_names_of_this_gpu(
     assert profile(bench, "--registry", "--metrics", "one.sum,two.sum") == 0
     words = (bench / "args").read_text().split()
     asked = words[words.index("--metrics") + 1].split(",")
-    assert asked == [*registry.counters(arch), "one.sum", "two.sum"]
+    assert asked == [*registry.counters(chip), "one.sum", "two.sum"]
     assert not any(name.startswith(("launch__", "derived__")) for name in asked)
 
 

@@ -19,7 +19,7 @@ from ncuflow.io import BadInput
 from ncuflow.model import Kernel
 from ncuflow.parsers import ncu
 
-SHIPPED = ROOT / "recordings/h200-flashinfer-0.7.2"
+SHIPPED = ROOT / "recordings/h200/0.7.2/default"
 DEEP = SHIPPED / "decode/deep/deep.ncu-rep.xz"
 CORPUS = ROOT.parents[1] / "shared/corpus"
 REPORTS = sorted(SHIPPED.glob("*/*/*.ncu-rep.xz"))
@@ -50,7 +50,7 @@ def test_every_launch_of_the_shipped_reports_fits_on_a_screen(report: Path) -> N
 
 def test_the_judgement_is_that_of_the_pages(recorded) -> None:
     """What limits a launch alone is what the pages say of a point whose only kernel it is."""
-    points = {p["point"]: p for p in recorded("h200-flashinfer-0.7.2", "rmsnorm")["points"]}
+    points = {p["point"]: p for p in recorded("h200/0.7.2/default", "rmsnorm")["points"]}
     (report,) = (SHIPPED / "rmsnorm").glob("b*/sweep.ncu-rep.xz")
     read = ncu.read(report)
     compared = 0

@@ -173,15 +173,19 @@ def test_a_line_that_is_too_long_for_a_cell_is_passed_over(tmp_path):
     assert exported(tmp_path, once + lost).problems == ["a row that cannot be read is left out"]
 
 
-def test_operations_of_an_instruction_without_a_source_are_not_zero(tmp_path):
+def test_operations_of_a_chip_that_is_not_known_are_not_zero(tmp_path):
     named = "sm__ops_path_tensor_op_{}_src_{}_dst_fp32_sparsity_off.sum"
     counts = [
         (named.format("hmma", "fp16"), "", "0"),
         (named.format("utcomma", "fp4"), "", "30,064,771,072"),
     ]
-    text = raw(("gpu__time_duration.sum", "ns", "500"), *counts).replace('"9.0"', '"10.0"')
-    kernel, metrics = read(tmp_path, text)
-    assert kernel["compute_capability"] == "10.0" and metrics == {"duration_ns": 500.0}
+    text = raw(("gpu__time_duration.sum", "ns", "500"), *counts)
+    kernel, metrics = read(tmp_path, text.replace('"9.0"', '"10.0"'))
+    assert metrics == {"duration_ns": 500.0, "tensor_flops": 30_064_771_072.0}
+    kernel, metrics = read(tmp_path, text.replace('"9.0"', '"13.0"'))
+    assert kernel["compute_capability"] == "13.0" and metrics == {"duration_ns": 500.0}
+    (said,) = exported(tmp_path, text.replace('"9.0"', '"13.0"')).problems
+    assert "a chip of compute capability 13.0" in said and "--query-metrics" in said
 
 
 def test_two_runs_in_one_file_and_short_rows(tmp_path):

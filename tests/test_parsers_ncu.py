@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.parsers import container, lines, ncu, wire
-from ncuflow.parsers.registry import METRICS
+from ncuflow.parsers.registry import CHIPS, METRICS, chip_of
 from ncuflow.parsers.schema import build
 from ncuflow.parsers.sources import PEAK
-from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.parsers.stalls import OTHER, RATIO, SAMPLES, STALL_REASONS
 
 ROOT = Path(__file__).parents[1]
 H200 = ROOT / "recordings/h200/0.7.2/default"
@@ -493,32 +493,63 @@ def stall_shares(capability, reasons, *others):
     return {row["reason"]: row["share"] for row in rows}
 
 
-def test_shares_need_every_reason_of_the_architecture():
+NAMED = [reason for reason in STALL_REASONS if reason != OTHER]
+
+
+def test_shares_need_every_reason_of_the_chip():
     """Where only `wait` was collected, it is not "wait 100 %"."""
-    every = list(STALL_REASONS)
-    assert stall_shares("9.0", every)["wait"] == pytest.approx(1 / 17)
+    assert stall_shares("9.0", NAMED)["wait"] == pytest.approx(1 / 17)
     assert stall_shares("9.0", ["wait"]) == {"wait": None}
-    before = [reason for reason in every if reason != "gmma"]
-    assert stall_shares("8.0", before)["wait"] == pytest.approx(1 / 16)
+    before = [reason for reason in NAMED if reason != "gmma"]
+    for capability in ("7.5", "8.0", "8.6", "8.9"):
+        assert stall_shares(capability, before)["wait"] == pytest.approx(1 / 16)
     assert set(stall_shares("9.0", before).values()) == {None}
 
 
-@pytest.mark.parametrize("capability", ["10.0", "10.3", "12.0"])
-def test_shares_on_a_newer_chip_need_the_reasons_that_it_has(capability):
-    """Blackwell has neither `gmma` nor `imc_miss`."""
-    its = [reason for reason in STALL_REASONS if reason not in ("gmma", "imc_miss")]
+@pytest.mark.parametrize("capability", ["10.0", "10.3", "11.0", "12.0", "12.1", "13.0"])
+def test_shares_on_blackwell_need_the_reasons_that_it_has(capability):
+    """It has neither `gmma` nor `imc_miss`; a chip that is not known may lack them."""
+    its = [reason for reason in NAMED if reason not in ("gmma", "imc_miss")]
     assert stall_shares(capability, its)["wait"] == pytest.approx(1 / 15)
     assert set(stall_shares("9.0", its).values()) == {None}
     assert set(stall_shares(capability, its[1:]).values()) == {None}
-    part = "smsp__average_warps_issue_stalled_long_scoreboard_pipe_l1tex_per_issue_active.ratio"
-    assert stall_shares(capability, its, part)["wait"] == pytest.approx(1 / 15)
-    new = "smsp__average_warps_issue_stalled_tensor_memory_per_issue_active.ratio"
-    assert set(stall_shares(capability, its, new).values()) == {None}
+
+
+@pytest.mark.parametrize("capability", ["9.0", "10.0", "13.0"])
+def test_a_reason_without_a_name_is_other_with_its_share(capability):
+    its = [reason for reason in NAMED if STALL_REASONS[reason].on(chip_of(capability))]
+    stalls = sum(STALL_REASONS[reason].kind == "stall" for reason in its)
+    part = RATIO.format("long_scoreboard_pipe_l1tex")
+    assert stall_shares(capability, its, part)["wait"] == pytest.approx(1 / stalls)
+    assert OTHER not in stall_shares(capability, its, part)
+    shares = stall_shares(capability, its, RATIO.format("tensor_memory"), RATIO.format("tile"))
+    assert shares["wait"] == pytest.approx(1 / (stalls + 2))
+    assert shares[OTHER] == pytest.approx(2 / (stalls + 2))
+    assert sum(share for share in shares.values() if share) == pytest.approx(1)
+
+
+def test_a_reason_without_a_name_and_without_a_number_leaves_no_shares():
+    metrics = {STALL_REASONS[reason].ratio: FakeMetric(1.0, "cycle") for reason in NAMED}
+    metrics[RATIO.format("tensor_memory")] = FakeMetric(math.nan, "cycle")
+    rows = ncu._stalls(of_chip("9.0", **metrics))
+    assert rows[-1]["reason"] == OTHER and rows[-1]["ratio"] is None
+    assert {row["share"] for row in rows} == {None}
+
+
+def test_samples_of_a_reason_without_a_name_are_other():
+    metrics = {STALL_REASONS[reason].samples: FakeMetric(10) for reason in NAMED}
+    tile, rows = SAMPLES.format("tile_allocation_stall"), {}
+    metrics |= {tile: FakeMetric(30), f"{tile}_not_issued": FakeMetric(20)}
+    for row in ncu._stalls(of_chip("9.0", **metrics)):
+        rows[row["reason"]] = row
+    assert rows[OTHER]["samples"] == 30 and rows[OTHER]["samples_not_issued"] == 20
+    assert rows[OTHER]["share"] == pytest.approx(30 / 200) and rows[OTHER]["ratio"] is None
 
 
 OPS = "sm__ops_path_tensor_op_{}_sparsity_off.sum"
 HMMA, HGMMA = OPS.format("hmma_src_fp16_dst_fp32"), OPS.format("hgmma_src_fp16")
 FP4, INT8 = OPS.format("utcomma_src_fp4_dst_fp32"), OPS.format("utcimma_src_int8")
+NEW = OPS.format("utcnmma_src_fp2_dst_fp32")
 
 
 def tensor_work(capability, **counts):
@@ -533,28 +564,66 @@ def tensor_work(capability, **counts):
 def test_tensor_work_that_no_source_names_is_not_zero(capability):
     idle = {HMMA: 0.0, OPS.format("imma_src_int8"): 0.0}
     assert tensor_work(capability, **idle) == {}
-    assert tensor_work(capability, **idle, **{FP4: 30e9}) == {}
+    assert tensor_work(capability, **idle, **{NEW: 30e9}) == {}
     mixed = {HMMA: 5e9, OPS.format("imma_src_int8"): 7e9}
-    assert tensor_work(capability, **mixed, **{FP4: 30e9}) == {
+    assert tensor_work(capability, **mixed, **{NEW: 30e9}) == {
         "tensor_int_ops": 7e9, "tensor_int_ops_peak_per_second": 10.0,
     }  # fmt: skip
-    assert tensor_work(capability, **mixed, **{INT8: 1.0}) == {
+    assert tensor_work(capability, **mixed, **{OPS.format("utcnmma_src_int2"): 1.0}) == {
         "tensor_flops": 5e9, "tensor_flops_peak_per_second": 10.0,
     }  # fmt: skip
-    assert len(tensor_work(capability, **mixed, **{FP4: 0.0, INT8: 0.0})) == 4
+    assert len(tensor_work(capability, **mixed, **{NEW: 0.0})) == 4
+
+
+@pytest.mark.parametrize(
+    ("capability", "work", "integer"),
+    [
+        ("10.0", FP4, INT8),
+        ("10.3", OPS.format("utcqmma_src_fp8_dst_fp32"), OPS.format("imma_src_int8")),
+        ("11.0", OPS.format("utchmma_src_fp16_dst_fp16"), INT8),
+        ("12.0", "sm__ops_path_tensor_src_fp4_dst_fp32_sparsity_on.sum", OPS.format("imma_src_int8")),
+        ("8.9", "sm__ops_path_tensor_src_fp8_sparsity_off.sum", "sm__ops_path_tensor_src_int8_sparsity_off.sum"),
+        ("7.5", "sm__ops_path_tensor_src_fp16_dst_fp16.sum", "sm__ops_path_tensor_src_int8.sum"),
+    ],
+)  # fmt: skip
+def test_tensor_work_is_read_by_the_names_of_the_chip(capability, work, integer):
+    assert tensor_work(capability, **{work: 30064771072.0, integer: 4.0}) == {
+        "tensor_flops": 30064771072.0, "tensor_flops_peak_per_second": 10.0,
+        "tensor_int_ops": 4.0, "tensor_int_ops_peak_per_second": 10.0,
+    }  # fmt: skip
+    assert tensor_work("8.0", **{work: 30064771072.0}) == {}
+    assert tensor_work("13.0", **{work: 30064771072.0, integer: 4.0}) == {}
 
 
 def test_tensor_work_is_zero_where_every_counter_of_the_chip_says_so():
-    for capability, arch in (("9.0", "gh100"), ("8.0", "ga100")):
-        (source,) = METRICS["tensor_flops"].candidates(arch)
+    for chip, (_, capabilities) in CHIPS.items():
+        capability, (source,) = capabilities[0], METRICS["tensor_flops"].candidates(chip)
         every = dict.fromkeys(source.names, 0.0)
         assert tensor_work(capability, **every) == {"tensor_flops": 0.0}
         assert tensor_work(capability, **every | {source.names[0]: 3.0})["tensor_flops"] == 3.0
-        assert tensor_work(capability, **dict.fromkeys(source.names[:4], 0.0)) == {}
-    fp8 = "sm__ops_path_tensor_src_fp8_sparsity_off.sum"  # of 8.9, which 8.0 does not have
-    assert tensor_work("8.9", **every) == tensor_work("8.9", **every, **{fp8: 30e9}) == {}
+        assert tensor_work(capability, **dict.fromkeys(source.names[:-1], 0.0)) == {}
     assert tensor_work("9.0", **{HMMA: 0.0}) == {}  # HGMMA may have run
     assert tensor_work("9.0", **{HMMA: 0.0, HGMMA: 4.0})["tensor_flops"] == 4.0
+
+
+def test_a_chip_that_is_not_known_is_read_by_the_names_that_any_has():
+    for name in ("dram__bytes_read.sum", "dram__bytes_op_read.sum"):
+        (row,) = ncu._metrics(of_chip("13.0", **{name: FakeMetric(5.0, "byte")}))
+        assert (row["key"], row["value"]) == ("dram_bytes_read", 5.0)
+    (row,) = ncu._metrics(of_chip("12.0", **{"dram__bytes_op_read.sum": FakeMetric(5.0, "byte")}))
+    assert (row["key"], row["value"]) == ("dram_bytes_read", 5.0)
+    assert (
+        ncu._metrics(of_chip("9.0", **{"dram__bytes_op_read.sum": FakeMetric(5.0, "byte")})) == []
+    )
+
+
+def test_half_of_what_the_tensor_pipe_of_ada_did_is_not_read():
+    pct = ".avg.pct_of_peak_sustained_active"
+    old, new = (f"sm__pipe_tensor_cycles_active{v}{pct}" for v in ("", "_v2"))
+    assert ncu._metrics(of_chip("8.9", **{old: FakeMetric(40.0, "%")})) == []
+    for name, capability in ((new, "8.9"), (old, "10.0"), (old, "8.6")):
+        (row,) = ncu._metrics(of_chip(capability, **{name: FakeMetric(80.0, "%")}))
+        assert (row["key"], row["value"]) == ("tensor_pipe_pct", 80.0)
 
 
 @pytest.mark.parametrize(

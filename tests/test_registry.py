@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncuflow import docs
+from ncuflow.cli import dispatch
 from ncuflow.format import quantity
+from ncuflow.parsers import nvperf
 from ncuflow.parsers.breakdown import UNITS
-from ncuflow.parsers.registry import METRICS, NOT_COUNTED, architecture, counters
+from ncuflow.parsers.registry import ANY, CHIPS, METRICS, NOT_COUNTED, chip_of, counters, unknown
 from ncuflow.parsers.sources import Ceiling, NotANumber, source
-from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.parsers.stalls import RATIO, STALL_REASONS, unnamed
 from ncuflow.parsers.units import base_unit, scale
 
 # What `ncu --query-metrics --chips …` of ncu 2025.3.1 lists for an A100 and for an H100.
 FACTS = Path(__file__).parent / "data"
+# Chips of NVIDIA's library that have the names of another of their compute capability.
+SAME = {
+    "tu102": ("tu104", "tu106"),
+    "ga102": ("ga103", "ga104", "ga106", "ga107"),
+    "ad102": ("ad103", "ad104", "ad106", "ad107"),
+    "gb100": ("gb102",),
+    "gb110": ("gb112",),
+    "gb202": ("gb203", "gb205", "gb206", "gb207"),
+    "gb20b": ("gb20c",),
+}
+# Two without tensor cores, and one that is newer than the registry.
+OTHERS = {"tu116", "tu117", "gr100"}
+library = cache(nvperf.Chip)  # asked without a GPU
 
 
 @pytest.fixture(params=["ga100", "gh100"])
@@ -29,50 +45,105 @@ def listed(request):
         return request.param, {line.split()[0] for line in lines if line.strip()}
 
 
-def test_every_metric_name_exists_on_its_architecture(listed):
-    arch, names = listed
-    unknown = [
-        name
-        for metric in METRICS.values()
-        for source in metric.candidates(arch)
-        for name in source.names
-        if name.split(".")[0] not in names and not name.startswith(NOT_COUNTED)
-    ]
-    assert unknown == []
+def test_every_metric_name_exists_in_an_older_ncu(listed):
+    chip, names = listed
+    assert [name for name in counters(chip) if name.split(".")[0] not in names] == []
 
 
-def test_the_sums_of_tensor_work_name_all_counters_of_their_kind(listed):
-    arch, names = listed
-    for key in ("tensor_flops", "tensor_int_ops"):
-        (source,), (peak,) = (METRICS[k].candidates(arch) for k in (key, f"{key}_peak_per_second"))
-        of_kind = {f"{n}.sum" for n in names if re.fullmatch(source.kind, f"{n}.sum")}
-        assert of_kind and of_kind == {n for n in source.names if not n.endswith("fp64.sum")}
-        assert peak.kind == source.kind and {work for work, _ in peak.pairs} == set(source.names)
+@pytest.mark.parametrize("chip", CHIPS)
+def test_every_counter_of_a_chip_is_in_nvidias_library(chip):
+    assert [name for name in counters(chip) if not library(chip).has(name)] == []
+    assert [name for name in counters(ANY) if not library(chip).has(name)] == []
 
 
-@pytest.mark.parametrize("arch", ["ga100", "gh100"])
-def test_a_sweep_asks_for_every_counter_that_a_value_is_read_from(arch):
-    read = {n for m in METRICS.values() for source in m.candidates(arch) for n in source.names}
-    asked = counters(arch)
+def test_what_is_not_on_a_chip_the_library_does_not_have():
+    fp4 = "sm__ops_path_tensor_op_utcomma_src_fp4_dst_fp32_sparsity_off.sum"
+    assert library("gb100").has(fp4) and not library("gh100").has(fp4)
+    assert not library("gb202").has("dram__bytes_read.sum")
+    assert not library("gb202").has("dram__bytes_op_read.sum.of_nothing")
+    with pytest.raises(nvperf.LibraryError):
+        nvperf.Chip("gh999")
+
+
+def test_no_chip_of_the_library_is_overlooked():
+    same = {name for names in SAME.values() for name in names}
+    assert {*nvperf.chips()} == {*CHIPS} | same | OTHERS
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("chip", SAME)
+def test_chips_of_one_capability_have_the_same_names(chip):
+    for other in SAME[chip]:
+        assert nvperf.Chip(other).names == library(chip).names, other
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("key", ["tensor_flops", "tensor_int_ops"])
+def test_the_sums_of_tensor_work_name_all_counters_of_their_kind(chip, key):
+    (source,), (peak,) = (METRICS[k].candidates(chip) for k in (key, f"{key}_peak_per_second"))
+    of_kind = {f"{name}.sum" for name in library(chip).names}
+    of_kind = {name for name in of_kind if re.fullmatch(source.kind, name)}
+    assert of_kind and of_kind == {n for n in source.names if not n.endswith("fp64.sum")}
+    assert peak.kind == source.kind and [work for work, _ in peak.pairs] == list(source.names)
+
+
+def test_a_sum_of_tensor_work_leaves_out_no_type_that_the_chip_multiplies():
+    """Sums by type, of all instructions and of sparse and dense together, are of the same work."""
+    for chip in CHIPS:
+        names = (n for n in library(chip).names if n.startswith("sm__ops_path_tensor_src_"))
+        types = {re.sub("_sparsity.*", "", n.split("_src_")[1]) for n in names if "time" not in n}
+        work = {*METRICS["tensor_flops"].candidates(chip)[0].names}
+        work |= {*METRICS["tensor_int_ops"].candidates(chip)[0].names}
+        summed = {re.sub(r"_sparsity.*|\.sum", "", name.split("_src_")[1]) for name in work}
+        missed = {t for t in types - summed if not any(s.startswith(f"{t}_") for s in summed)}
+        assert missed <= {"int1"}, chip
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_a_sweep_asks_for_every_counter_that_a_value_is_read_from(chip):
+    read = {n for m in METRICS.values() for source in m.candidates(chip) for n in source.names}
+    asked = counters(chip)
     assert len(asked) == len(set(asked))
     assert {name for name in read - set(asked) if not name.startswith(NOT_COUNTED)} == set()
     assert not [name for name in asked if name.startswith(NOT_COUNTED)]
-    assert "sm__ops_path_tensor_src_fp64.sum" in asked
-    other = {"ga100": "op_hmma_src", "gh100": "src_fp16_dst"}[arch]
-    assert not [name for name in asked if name.startswith(f"sm__ops_path_tensor_{other}")]
+    assert {*counters(ANY)} < {*asked}
 
 
-def test_stall_reasons_are_those_of_the_architecture(listed):
-    arch, names = listed
+@pytest.mark.parametrize("chip", CHIPS)
+def test_stall_reasons_are_those_of_the_chip(chip):
     pattern = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active")
-    there = {found[1] for found in map(pattern.fullmatch, names) if found}
-    assert {reason.reason for reason in STALL_REASONS.values() if reason.on(arch)} == there
+    there = {found[1] for found in map(pattern.fullmatch, library(chip).names) if found}
+    parts = {name for name in there if name.partition("_pipe_")[0] in there - {name}}
+    assert {reason.reason for reason in STALL_REASONS.values() if reason.on(chip)} == there - parts
+    assert unnamed(RATIO.format(name) for name in there) == ((), (), ())
 
 
-def test_every_architecture_has_a_source_for_every_metric():
+@pytest.mark.parametrize("chip", CHIPS)
+def test_every_metric_has_a_source_on_every_chip_that_counts_it(chip):
+    lacking = {key for key, metric in METRICS.items() if not metric.candidates(chip)}
+    dram = {key for key in METRICS if key.startswith("dram_")}
+    counted = any(name.startswith("dram__") for name in library(chip).names)
+    assert lacking == (set() if counted else dram)
+
+
+def test_every_source_is_of_a_chip_that_there_is():
     for metric in METRICS.values():
-        for arch in ("ga100", "gh100"):
-            assert metric.candidates(arch), (metric.key, arch)
+        assert {*metric.sources} <= {*CHIPS, ANY}, metric.key
+
+
+def test_what_a_chip_calls_deprecated_is_not_read_where_it_counts_otherwise():
+    old = "sm__pipe_tensor_cycles_active"
+    assert "DEPRECATED" in library("ad102").meaning(old)
+    for chip in CHIPS:
+        asked = {name.split(".")[0] for name in counters(chip)}
+        assert (old in asked) == (chip != "ad102") != (f"{old}_v2" in asked)
+
+
+def test_passes_are_those_of_a_scheduler():
+    one = "dram__bytes_read.sum"
+    assert library("gh100").passes([one]) == 1
+    assert library("gh100").passes([one, "dram__bytes_write.sum"]) == 1
+    assert library("gh100").passes(counters("gh100")) > 10
 
 
 def test_only_stalls_are_stalls():
@@ -166,6 +237,7 @@ def test_a_sum_needs_all_its_terms_unless_partial():
     assert source({"sum": {"a": 1, "b": 1}}).read(get) is None
     assert source({"any_of": ["a", "b"]}).read(get) == (5.0, "a")
     assert source({"any_of": ["c"]}).read(get) is None
+    assert source({"any_of": ["c", ["d", ["a"]]]}).read(get) == (5.0, "a")
 
 
 def test_a_source_that_nobody_can_read_is_refused():
@@ -192,9 +264,26 @@ def test_not_a_number_is_not_swallowed():
         source({"any_of": ["a", "b"]}).read(get)
 
 
-def test_old_cards_read_the_names_of_ga100():
-    assert architecture(9) == "gh100"
-    assert architecture(8) == architecture(7) == architecture(None) == "ga100"
+@pytest.mark.parametrize(
+    ("capability", "chip"),
+    [
+        ("7.5", "tu102"), ("8.0", "ga100"), ("8.6", "ga102"), ("8.9", "ad102"), ("9.0", "gh100"), ("10.0", "gb100"),
+        ("10.3", "gb110"), ("11.0", "gb10b"), ("12.0", "gb202"), ("12.1", "gb20b"), ("7.0", ANY), (None, ANY),
+    ],
+)  # fmt: skip
+def test_the_chip_is_told_by_compute_capability(capability, chip):
+    assert chip_of(capability) == chip
+    said = unknown(capability)
+    assert (said is None) == (chip != ANY)
+    assert said is None or ("--query-metrics --chips" in said and (capability or "") in said)
+
+
+def test_the_command_prints_the_names_of_a_chip(capsys):
+    dispatch(["counters", "gb202"])
+    assert capsys.readouterr().out.strip() == ",".join(counters("gb202"))
+    with pytest.raises(SystemExit):
+        dispatch(["counters", "gb999"])
+    assert "invalid choice: 'gb999' (choose from" in capsys.readouterr().err
 
 
 def test_the_made_parts_of_docs_are_in_step():

@@ -23,7 +23,7 @@ from ncuflow.evidence.reportscrub import scrub_report
 from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
 from ncuflow.io import UsageError
 from ncuflow.parsers import reader
-from ncuflow.parsers.registry import architecture, counters
+from ncuflow.parsers.registry import chip_of, counters
 from ncuflow.process import CaptureError, ProcessExit, minimal_environment, output_of
 
 REFUSED = 5
@@ -58,12 +58,10 @@ def ncu_command(batch: Batch) -> list[str]:
 
 
 def registry_counters(gpu: VisibleGpu) -> tuple[str, ...]:
-    """The counters behind the metric registry, by the names of this GPU's architecture.
-
-    ncu passes over a name that it does not know.
-    """
+    """The counters behind the metric registry, by the names of this GPU's chip; of one that it lacks, those that all
+    chips have."""
     capability = DriverQuery(gpu.uuid).capability()
-    return counters(architecture(capability[0] if capability else None))
+    return counters(chip_of(".".join(map(str, capability)) if capability else None))
 
 
 def count_kernels(report: Path, points: Sequence[str]) -> Contents | None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from ncuflow.io import read_as
 from ncuflow.model import CONDITIONS, VERSIONS, CaptureRow, Origin, Provenance
 from ncuflow.origin import now
+from ncuflow.parsers.registry import unknown
 
 TIERS = {
     "A": "live counters",
@@ -118,11 +119,12 @@ def named(values: Mapping[str, Any], keys: Iterable[str], suffix: str = "") -> s
 
 
 def one_line(provenance: Mapping[str, Any]) -> str:
-    """Origin in one line, for figures and page headers: tier, GPU, versions, date."""
+    """Origin in one line, for figures and page headers: tier, GPU, versions, date, and what to know of its numbers."""
     tier, mixed = provenance["tier"], provenance.get("mixed")
-    line = f"Tier {tier} ({TIERS[tier]}) · {provenance['gpu'] or 'no GPU'} · {named(provenance, VERSIONS)} · {provenance['date']}"
-    return (
-        f"{line} · not all measured with one {', '.join(VERSIONS[key] for key in mixed)}"
-        if mixed
-        else line
-    )
+    capability = None if tier == "S" else provenance.get("compute_capability")
+    said = [
+        f"Tier {tier} ({TIERS[tier]})", provenance["gpu"] or "no GPU", named(provenance, VERSIONS), str(provenance["date"]),
+        mixed and f"not all measured with one {', '.join(VERSIONS[key] for key in mixed)}",
+        capability and unknown(capability),
+    ]  # fmt: skip
+    return " · ".join(filter(None, said))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ncuflow.compare.records import Comparison
 from ncuflow.findings.stalltree import Tree
-from ncuflow.model import Kernel, LineRow, BreakdownRow, Rule, Stall
+from ncuflow.model import BreakdownRow, Kernel, LineRow, Rule, Stall
 from ncuflow.parsers.detail import Detail, Instruction
 
 

@@ -24,7 +24,7 @@ from ncuflow.findings.join import main_kernel
 from ncuflow.io import write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
 from ncuflow.pages.markdown.series import Curve, axis_of, drawn, series_of, spread, tensor_kinds
-from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.parsers.stalls import OTHER, STALL_REASONS
 
 # Okabe and Ito's palette: told apart by colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
@@ -37,7 +37,7 @@ FURTHER_INSTRUCTIONS = ("#B22222", "#006D5B")
 # One reason, one colour, on every figure.
 STALL_COLOURS = {"issued": COLOURS[0]} | dict(
     zip(
-        (name for name, reason in STALL_REASONS.items() if reason.kind == "stall"),
+        (name for name, r in STALL_REASONS.items() if r.kind == "stall" and name != OTHER),
         ("#D55E00", "#E69F00", "#009E73", "#006D5B", "#56B4E9", "#CC79A7", "#8B6F00", "#000000", "#7A4FA3", "#B22222",
          "#4C72B0", "#8C8C8C", "#C4A484", "#A6D854", "#FB9A99", "#CAB2D6", "#666666"),
         strict=True,
@@ -236,14 +236,15 @@ def stalls(results: Results) -> Figure:
     for row in rows:
         for reason, share in row.items():
             totals[reason] += share
-    reasons = sorted((r for r in totals if r != "issued"), key=lambda r: -totals[r])[:MOST_REASONS]
+    named = (reason for reason in totals if reason not in ("issued", OTHER))
+    reasons = sorted(named, key=lambda reason: -totals[reason])[:MOST_REASONS]
     labels = [p["point"].split("/", 1)[1] for p in points]
     margin = 0.2 + 0.066 * max((len(label) for label in labels), default=0)
     figure, axes = new(1.3 + 0.26 * max(len(rows), 1), left=margin, right=1.55)
     left = [0.0] * len(rows)
-    for reason in ["issued", *reasons, "other"]:
+    for reason in ["issued", *reasons, OTHER]:
         widths = [
-            row.get(reason, 0.0) if reason != "other"
+            row.get(reason, 0.0) if reason != OTHER
             else sum(v for k, v in row.items() if k != "issued" and k not in reasons)
             for row in rows
         ]  # fmt: skip

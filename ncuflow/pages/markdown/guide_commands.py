@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import read_json
-from ncuflow.parsers.registry import ARCHITECTURES, counters
+from ncuflow.parsers.registry import CHIPS, counters
 from ncuflow.target.contract import ordered
 
 TOOLS = {"trace": "timeline", "sweep": "counters", "deep": "deep"}
@@ -29,9 +29,9 @@ def of_evidence(root: Path) -> dict[str, str | None]:
 def _word(word: str) -> str:
     """A word as a shell takes it; the registry's hundred counters as what prints them."""
     names = set(word.split(","))
-    arch = max(ARCHITECTURES, key=lambda known: len(names.intersection(counters(known))))
-    if len(names) > 1 and len(names.intersection(counters(arch))) > len(names) / 2:
-        return f'"$(python -m ncuflow counters {arch})"'
+    chip = max(CHIPS, key=lambda known: len(names.intersection(counters(known))))
+    if len(names) > 1 and len(names.intersection(counters(chip))) > len(names) / 2:
+        return f'"$(python -m ncuflow counters {chip})"'
     return shlex.quote(word)
 
 
