@@ -21,7 +21,7 @@ from typing import Any
 from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
 from ncuflow.parsers import breakdown, children, container, cute, lines, listing, reader
-from ncuflow.parsers.registry import METRICS, Sources, chip_of, unknown
+from ncuflow.parsers.registry import ANY, METRICS, Sources, chip_of, unknown
 from ncuflow.parsers.sources import Ceiling, Counter, MetricSource, NotANumber
 from ncuflow.parsers.stalls import NOT_ISSUED, OTHER, STALL_REASONS, Unnamed, unnamed
 from ncuflow.parsers.units import base_unit, expected_unit
@@ -31,6 +31,8 @@ PART = 64
 DURATION = "gpu__time_duration.sum"
 # Short launches read a few tenths above 100 % where the counters of a ratio come from different replay passes.
 MOST_PERCENT = 110.0
+TENSOR_PIPE = ("tensor_pipe_pct", "tensor_pipe_elapsed_pct")
+TENSOR_WORK = 1.0  # per cent: the pipe takes some FP16 instructions of other kernels too
 LONGEST_S = 3600.0  # a kernel that runs longer is a unit misread: ncu replays it some thirty times
 NO_NUMBER = "no usable number"
 NO_UNIT = "no unit (NVIDIA's reader does not know this GPU: a newer ncu-report may)"
@@ -342,7 +344,8 @@ def add_kernel(
     stalls, parts = _stalls(kernel), list(breakdown.rows(kernel))
     row = key | _identity(kernel, nvtx) | _launch(kernel)
     row["duration_ns"] = next((m["value"] for m in metrics if m["key"] == "duration_ns"), None)
-    row["problems"] = "; ".join(_problems(kernel, row, request.points)) or None
+    said = [*_problems(kernel, row, request.points), *_uncounted(kernel, metrics)]
+    row["problems"] = "; ".join(said) or None
     report.kernels.append(row)
     report.metrics += [key | metric for metric in metrics]
     report.stalls += [key | stall for stall in stalls]
@@ -513,6 +516,15 @@ def _problems(kernel: Profiled, row: Row, points: Collection[str] | None) -> Ite
         yield f"{why} in {', '.join(named[:3])}{more}"
     if points is not None and row["point"] is None:
         yield "in no NVTX range of the plan"
+
+
+def _uncounted(kernel: Profiled, metrics: list[Row]) -> Iterator[str]:
+    """That the tensor pipe worked, and the report does not hold what counts its operations."""
+    found = {row["key"]: row["value"] for row in metrics}
+    busy = max(filter(None, (found.get(key) for key in TENSOR_PIPE)), default=0.0)
+    if busy >= TENSOR_WORK and not found.keys() & {"tensor_flops", "tensor_int_ops"}:
+        hint = f': ncu --metrics "$(ncuflow counters {kernel.chip})"' if kernel.chip != ANY else ""
+        yield f"tensor operations are not counted, or not all{hint}"
 
 
 # --- rules ------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.parsers import breakdown, ncu
+from ncuflow.parsers import breakdown, ncu, nvperf
+from ncuflow.parsers.registry import CHIPS
 
 RECORDED = sorted((Path(__file__).parents[1] / "recordings").rglob("sweep.ncu-rep.xz"))
 PCT = ".avg.pct_of_peak_sustained_elapsed"
@@ -24,11 +25,30 @@ PCT = ".avg.pct_of_peak_sustained_elapsed"
         ("sm__inst_executed", "issue"),
         ("sm__inst_executed_pipe_xu", "xu"),
         ("sm__inst_executed_pipe_uniform", "other"),
+        ("sm__pipe_tc_cycles_active", "tensor"),
+        ("sm__mem_tensor_cycles_active", "tmem"),
+        ("sm__pipe_aluheavy_cycles_active", "alu"),
+        ("sm__pipe_xu_cycles_active", "xu"),
+        ("syslts__t_sectors", "l2"),
         ("gpu__compute_memory_access_throughput_internal_activity", "other"),
     ],
 )
 def test_unit_of_a_counter(counter, unit):
     assert breakdown.unit_of(counter + PCT) == unit
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_units_cover_the_throughputs_of_every_chip(chip):
+    """By the parts that NVIDIA's library takes them apart into; what is another unit is known to be none of these."""
+    library = nvperf.Chip(chip)
+    parts = library.parts("sm__throughput") | library.parts("gpu__compute_memory_throughput")
+    units = {n: breakdown.unit_of(n + PCT) for n in parts if not n.startswith(breakdown.SHARED)}
+    others = {name for name, unit in units.items() if unit == "other"}
+    pipes = ("adu", "cbu_pred_on_any", "ipa", "tex", "uniform")
+    known = {f"sm__inst_executed_pipe_{pipe}" for pipe in pipes}
+    assert others <= known | {"idc__request_cycles_active", "sm__pipe_tma_cycles_active"}
+    assert {"tensor", "fma", "alu", "xu", "lsu", "issue", "l1", "l2"} <= {*units.values()}
+    assert ("tmem" in units.values()) == (chip in ("gb100", "gb110", "gb10b"))
 
 
 class Fake:

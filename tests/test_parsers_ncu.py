@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,46 @@ def header_at(data: bytes, position: int) -> tuple[dict[int, int], int]:
     """The integers of the block header at a position, and where it ends."""
     start, end = next(wire.messages(data, position))
     return wire.integers(data, start, end), end
+
+
+def of_another_chip(data: bytes, names: Mapping[bytes, bytes], major: int) -> bytes:
+    """A report of compute capability 9.0 made one of `major`.0 whose counters have other names."""
+    _, position = next(wire.messages(data, 4))
+    made, listed = [data[:position]], []  # each block adds to the names that results refer to
+    while position < len(data):
+        start, end = next(wire.messages(data, position))
+        position = end + wire.integers(data, start, end).get(container.PAYLOAD_SIZE, 0)
+        fields = []
+        for field in wire.fields(data, start, end):
+            fields.append(data[field.start : field.end])
+            if (field.number,) == container.STRING_TABLE:
+                new = [data[f.value : f.end] for f in wire.fields(data, field.value, field.end)]
+                listed += new
+                fields[-1] = text(4, b"".join(text(1, names.get(name, name)) for name in new))
+        header, payload = b"".join(fields), data[end:position]
+        if CAPABILITY in listed and payload:
+            value = wire.integer(1, listed.index(CAPABILITY)) + b"\x12\x02\x28"
+            assert value + b"\x09" in payload
+            payload = payload.replace(value + b"\x09", value + bytes([major]))
+        made += [len(header).to_bytes(4, "little"), header, payload]
+    return b"".join(made)
+
+
+CAPABILITY = b"device__attribute_compute_capability_major"
+
+
+def text(number: int, value: bytes) -> bytes:
+    """A text as a field of a message."""
+    return wire.integer(0, number << 3 | wire.TEXT)[1:] + wire.integer(0, len(value))[1:] + value
+
+
+@functools.cache
+def warpgroup_mma() -> bytes:
+    """The recorded kernels up to the first that runs HGMMA."""
+    place = recorded_path("prefill", "sweep")
+    counted = "sm__ops_path_tensor_op_hgmma_src_fp16_sparsity_off.sum"
+    (first, *_) = (m["kernel"] for m in recorded("prefill").metrics if m["metric"] == counted)
+    return first_kernels(lzma.decompress(place.read_bytes()), first + 1)
 
 
 @functools.cache
@@ -624,6 +665,85 @@ def test_half_of_what_the_tensor_pipe_of_ada_did_is_not_read():
     for name, capability in ((new, "8.9"), (old, "10.0"), (old, "8.6")):
         (row,) = ncu._metrics(of_chip(capability, **{name: FakeMetric(80.0, "%")}))
         assert (row["key"], row["value"]) == ("tensor_pipe_pct", 80.0)
+
+
+# What GH100 counts of its own, and how GB100 calls the same of its instructions; the other names are of both.
+GB100 = {
+    "op_hgmma_src_fp16_sparsity": "op_utchmma_src_fp16_dst_fp32_sparsity",
+    "op_hgmma_src_bf16": "op_utchmma_src_bf16",
+    "op_hgmma_src_tf32": "op_utchmma_src_tf32",
+    "op_igmma_src_int8": "op_utcimma_src_int8",
+    "tensor_src_fp8_sparsity": "tensor_op_utcqmma_src_fp4_fp6_fp8_dst_fp32_sparsity",
+    "stalled_gmma_": "without_gmma_",
+    "stalled_imc_miss_": "without_imc_miss_",
+}
+
+
+def made_of(tmp_path, names, major):
+    """The last kernel of warpgroup_mma(), its metrics by key and its stalls by reason, as a chip of other names has it."""
+    whole = warpgroup_mma()
+    own = {name for name in names_of(whole) if any(old in name for old in names)}
+    renamed = {}
+    for name in own:
+        new = name
+        for old, other in names.items():
+            new = new.replace(old, other)
+        renamed[name.encode()] = new.encode()
+    path = tmp_path / "x.ncu-rep"
+    path.write_bytes(of_another_chip(whole, renamed, major))
+    report = ncu.read(path, with_lines=False)
+    last = report.kernels[-1]
+    found = {m["key"]: m["value"] for m in report.metrics if m["kernel"] == last["kernel"]}
+    stalls = {s["reason"]: s for s in report.stalls if s["kernel"] == last["kernel"]}
+    return report, last, found, stalls
+
+
+def names_of(data):
+    _, position = next(wire.messages(data, 4))
+    while position < len(data):
+        start, end = next(wire.messages(data, position))
+        for table in wire.descend(data, start, end, container.STRING_TABLE):
+            yield from (data[f.value : f.end].decode() for f in wire.fields(data, table.value, table.end))  # fmt: skip
+        position = end + wire.integers(data, start, end).get(container.PAYLOAD_SIZE, 0)
+
+
+def as_recorded():
+    first = next(m["kernel"] for m in recorded("prefill").metrics if "_hgmma_" in m["metric"])
+    return {m["key"]: m["value"] for m in recorded("prefill").metrics if m["kernel"] == first}
+
+
+def test_a_report_of_blackwell_says_what_one_of_hopper_does(tmp_path):
+    report, kernel, found, stalls = made_of(tmp_path, GB100, 10)
+    assert kernel["compute_capability"] == "10.0" and kernel["problems"] is None
+    assert report.problems == []
+    before = as_recorded()
+    assert before["tensor_flops"] > 1e9 and before["tensor_flops_peak_per_second"] > 8e14
+    assert found == {key: value for key, value in before.items() if key != "l1_bytes"}
+    assert not {"gmma", "imc_miss"} & {*stalls} and stalls["long_scoreboard"]["share"] > 0
+    shares = [stall["share"] for stall in stalls.values() if stall["kind"] == "stall"]
+    assert sum(shares) == pytest.approx(1)
+
+
+def test_without_the_counters_of_blackwell_there_are_no_flops_and_it_is_said(tmp_path):
+    lost = {old: f"lost_{old}" for old in GB100 if "src_" in old}
+    _, kernel, found, _ = made_of(tmp_path, GB100 | lost, 10)
+    assert "tensor_flops" not in found and "tensor_flops_peak_per_second" not in found
+    assert found["tensor_pipe_pct"] > 1
+    assert "tensor operations are not counted" in kernel["problems"]
+    assert "$(ncuflow counters gb100)" in kernel["problems"]
+
+
+def test_a_report_of_a_chip_that_is_not_known_says_so(tmp_path, capsys):
+    report, kernel, found, stalls = made_of(tmp_path, {}, 13)
+    (said,) = report.problems
+    assert "a chip of compute capability 13.0" in said and "--query-metrics --chips" in said
+    before = as_recorded()
+    assert found == {key: before[key] for key in before if not key.startswith("tensor_flops")
+                     and not key.startswith("tensor_int")}  # fmt: skip
+    assert stalls["gmma"]["share"] > 0
+    assert kernel["problems"] == "tensor operations are not counted, or not all"
+    dispatch(["show", str(tmp_path / "x.ncu-rep")])
+    assert f"! {said}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,16 @@ def test_what_differs_stands_side_by_side(own, mixed, shown):
     assert again == found
 
 
+def test_a_page_says_that_the_registry_lacks_the_chip():
+    def line(capability, **own):
+        return one_line(ENVIRONMENT | {"compute_capability": capability} | own)
+
+    assert "a chip of compute capability 13.0" in line("13.0")
+    assert "--query-metrics --chips" in line("13.0")
+    for known in (line("9.0"), line("12.1"), line(None), line("13.0", tier="S")):
+        assert "registry" not in known
+
+
 def test_of_a_capture_that_does_not_say_the_environment_does():
     silent = dict.fromkeys(Origin.__annotations__)
     assert of_captures(ENVIRONMENT, [silent, silent]) == ENVIRONMENT
