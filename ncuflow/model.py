@@ -412,10 +412,11 @@ class Point(TypedDict):
 
 
 class DatasheetPeaks(TypedDict):
-    """Published peaks of a part; None where it is unknown."""
+    """Published peaks of a part; None where it is unknown. tensor_tflops: of fp16; tflops: of each type that is known."""
 
     dram_gbs: float | None
     tensor_tflops: float | None
+    tflops: dict[str, float]
     source: str | None
 
 

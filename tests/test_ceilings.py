@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from ncuflow.findings import ceilings
 from ncuflow.gpu import table
 from ncuflow.io import BadInput
+from ncuflow.parsers import reader
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size
+
 
 RATE = {"value": 4200.0, "q25": 4100.0, "q75": 4300.0, "n": 30, "method": "copy"}
 MEASURED = {
@@ -30,24 +38,49 @@ MEASURED = {
         ("NVIDIA H100 80GB HBM3", "H100 SXM", 3350, 989.5),
         ("NVIDIA H100 PCIe", "H100 PCIe", 2000, 756.5),
         ("NVIDIA H200", "H200 SXM", 4800, 989.5),
+        ("NVIDIA H100 NVL", "H100 NVL", 3900, 835.5),
+        ("NVIDIA H200 NVL", "H200 NVL", 4800, 835.5),
+        ("NVIDIA GH200 480GB", "GH200 96GB", 4000, 989.5),
+        ("NVIDIA GH200 144G HBM3e", "GH200 144GB", 4900, 989.5),
+        ("NVIDIA H800", "H800 SXM", 3350, 989.5),
+        ("NVIDIA H800 PCIe", "H800 PCIe", 2000, 756.5),
+        ("NVIDIA H20", "H20", 4000, 148),
         ("NVIDIA L40S", "L40S", 864, 362.05),
+        ("NVIDIA L4", "L4", 300, 121),
+        ("NVIDIA A40", "A40", 696, 149.7),
+        ("NVIDIA A10", "A10", 600, 125),
+        ("NVIDIA A10G", "A10G", 600, 70),
+        ("NVIDIA RTX A6000", "RTX A6000", 768, 154.8),
+        ("Tesla T4", "T4", 320, 65),
+        ("NVIDIA GeForce RTX 3090", "GeForce RTX 3090", 936, 71.2),
         ("NVIDIA GeForce RTX 4090", "GeForce RTX 4090", 1008, 165.2),
-        ("NVIDIA B200", "B200 SXM", 8000, 2250),
+        ("NVIDIA B200", "B200 SXM", 7700, 2250),
+        ("NVIDIA GB200", "GB200", 8000, 2500),
+        ("NVIDIA B300 SXM6 AC", "B300 SXM", 7700, 2250),
+        ("NVIDIA GeForce RTX 5090", "GeForce RTX 5090", 1792, 209.5),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+            "RTX PRO 6000 Workstation",
+            1792,
+            503.8,
+        ),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Server", 1597, None),
+        ("NVIDIA GB10", "DGX Spark", 273, None),
     ],
 )
 def test_known_devices(device, gpu, dram_gbs, tensor_tflops):
     found = ceilings.datasheet(device)
     assert table.product(device) == table.product(device.upper()) == gpu
-    assert (found["dram_gbs"], found["tensor_tflops"]) == (dram_gbs, tensor_tflops)
+    assert (found["dram_gbs"], found["tflops"].get("f16")) == (dram_gbs, tensor_tflops)
 
 
 @pytest.mark.parametrize(
     "device",
-    [None, "", "NVIDIA L4", "NVIDIA L40", "GeForce RTX 2070", "NVIDIA GeForce RTX 4090 D",
-     "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA A100X", "NVIDIA A100-SXM-64GB",
-     "GRID A100D-80C", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H100 NVL",
-     "NVIDIA H100 80GB HBM2e", "NVIDIA H200 NVL", "NVIDIA GH200 480GB",
-     "NVIDIA GH200 144G HBM3e", "NVIDIA GB200", "NVIDIA GB300"],
+    [None, "", "NVIDIA L40", "GeForce RTX 2070", "NVIDIA GeForce RTX 4090 D",
+     "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA A100X", "NVIDIA A100-SXM-64GB", "NVIDIA A10M",
+     "GRID A100D-80C", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H200 MIG 1g.18gb",
+     "NVIDIA B200 MIG 1g.23gb", "NVIDIA H100 80GB HBM2e", "NVIDIA H20-3e", "NVIDIA GH200",
+     "NVIDIA GeForce RTX 3080 Ti", "NVIDIA GeForce RTX 5090 D", "NVIDIA RTX PRO 6000", "B2"],
 )  # fmt: skip
 def test_unknown_devices_have_no_datasheet(device):
     assert ceilings.datasheet(device) is None
@@ -57,15 +90,105 @@ def test_every_gpu_has_a_capability_and_names_of_its_own():
     content = table.table().model_dump()
     for change, words in (
         ({"names": ("nvidia h200",)}, "a name in common"),
-        ({"names": ("L4",), "compute_capability": "7.5"}, "no capability 7.5"),
-        ({"names": ()}, "gpus.L4.names"),
-        ({"datasheet": {"tensor_tflops": 0, "dram_gbs": 300, "source": "x"}}, "greater than 0"),
-        ({"datasheet": {"tensor_tflops": 121, "dram_gbs": 300, "source": ""}}, "source"),
+        ({"compute_capability": "6.1"}, "no capability 6.1"),
+        ({"names": ()}, "gpus.P4.names"),
+        ({"datasheet": {"tflops": {"f16": 0}, "dram_gbs": 300, "source": "x"}}, "greater than 0"),
+        ({"datasheet": {"tflops": {"fp12": 9}, "dram_gbs": 300, "source": "x"}}, "fp12"),
+        ({"datasheet": {"tflops": {}, "dram_gbs": 300, "source": ""}}, "source"),
         ({"sms": 58}, "Extra inputs are not permitted"),
     ):
-        wrong = content["gpus"]["L40S"] | {"names": ("L4",)} | change
+        wrong = content["gpus"]["L40S"] | {"names": ("P4",)} | change
         with pytest.raises(ValueError, match=words):
-            table.GpuTable.model_validate(content | {"gpus": content["gpus"] | {"L4": wrong}})
+            table.GpuTable.model_validate(content | {"gpus": content["gpus"] | {"P4": wrong}})
+
+
+AGREES = 0.02  # of a published figure: they are rounded
+
+
+def operations(gpu: table.Product) -> dict[str, float]:
+    """Dense operations of an SM in a cycle by type, of a product."""
+    of = table.table().capabilities[gpu.compute_capability]
+    tensor = of.wgmma_flops or of.mma_flops
+    rates = {"fp32": of.fp32_flops, "f16": tensor, "bf16": tensor, **of.ops, **gpu.chip.ops}
+    return {kind: rate for kind, rate in rates.items() if rate}
+
+
+def test_published_peaks_are_those_of_sms_clocks_and_buses():
+    """What is read off two publications, or off a publication and a driver, agrees."""
+    peaks, buses = 0, 0
+    for name, gpu in table.table().gpus.items():
+        sheet, chip = gpu.datasheet, gpu.chip
+        if sheet.bus_bits and sheet.dram_mhz:
+            of_bus = sheet.bus_bits / 8 * 2 * sheet.dram_mhz / 1e3
+            assert of_bus == pytest.approx(sheet.dram_gbs, rel=AGREES), name
+            buses += 1
+        for kind, rate in operations(gpu).items() if chip else ():
+            mhz = (chip.fp32_mhz if kind == "fp32" else None) or chip.boost_mhz
+            if mhz and kind in sheet.tflops:
+                of_sms = chip.sm_count * rate * mhz / 1e6
+                assert of_sms == pytest.approx(sheet.tflops[kind], rel=AGREES), (name, kind)
+                peaks += 1
+    assert peaks > 90 and buses > 25
+
+
+def test_a_type_of_half_the_bits_is_computed_no_slower_and_none_is_sparse():
+    for name, gpu in table.table().gpus.items():
+        peaks = gpu.datasheet.tflops
+        assert peaks.get("bf16") in (None, peaks.get("f16")), name
+        order = [peaks[kind] for kind in ("fp32", "tf32", "f16", "fp8", "fp4") if kind in peaks]
+        assert order == sorted(order), name
+        if {"f16", "tf32"} <= peaks.keys():
+            assert peaks["f16"] == pytest.approx(2 * peaks["tf32"], rel=AGREES), name
+        if {"f16", "fp8"} <= peaks.keys():
+            assert peaks["fp8"] == pytest.approx(2 * peaks["f16"], rel=AGREES), name
+
+
+DEVICE = {
+    "sm_count": "multiprocessor_count",
+    "l2_bytes": "l2_cache_size",
+    "bus_bits": "global_memory_bus_width",
+    "shared_sm": "max_shared_memory_per_multiprocessor",
+    "shared_block": "max_shared_memory_per_block_optin",
+    "registers": "max_registers_per_multiprocessor",
+    "warps": "max_warps_per_multiprocessor",
+    "blocks": "max_blocks_per_multiprocessor",
+}
+
+
+def as_the_driver_says(report: Path) -> str:
+    """The product that a report is of, after the table's facts of it were held against what the driver said there."""
+    _, action = next(reader.actions(reader.load(report), 0, 1))
+
+    def said(name: str) -> object:
+        return action.metric_by_name(f"device__attribute_{name}").value()
+
+    name = table.product(said("display_name"))
+    gpu = table.table().gpus[name]
+    capability = table.table().capabilities[gpu.compute_capability]
+    facts = capability.model_dump() | gpu.chip.model_dump() | gpu.datasheet.model_dump()
+    version = f"{said('compute_capability_major')}.{said('compute_capability_minor')}"
+    assert version == gpu.compute_capability
+    assert {key: facts[key] for key in DEVICE} == {key: said(DEVICE[key]) for key in DEVICE}
+    assert facts["dram_mhz"] * 1000 == said("memory_clock_rate")
+    assert (facts["fp32_mhz"] or facts["boost_mhz"]) * 1000 == said("clock_rate")
+    return name
+
+
+def test_recorded_gpus_are_as_the_table_says(tmp_path):
+    found = set()
+    for recording in ("h100/0.7.2/default", "h200/0.7.2/default"):
+        path = min((ROOT / "recordings" / recording).rglob("sweep.ncu-rep.xz"), key=size)
+        (tmp_path / "x.ncu-rep").write_bytes(lzma.decompress(path.read_bytes()))
+        found.add(as_the_driver_says(tmp_path / "x.ncu-rep"))
+    assert found == {"H100 SXM", "H200 SXM"}
+
+
+@pytest.mark.corpus
+def test_gpus_of_public_reports_are_as_the_table_says():
+    reports = [*(ROOT.parent / "shared/corpus").glob("*.ncu-rep")]
+    if not reports:
+        pytest.skip("no public reports here")
+    assert {as_the_driver_says(report) for report in reports} >= {"A10G", "GeForce RTX 3070"}
 
 
 def test_an_unknown_gpu_still_has_measured_ceilings():
@@ -170,8 +293,9 @@ def test_no_recorded_point_is_above_its_ceiling(finished):
     ("change", "said"),
     [
         (lambda text: "", "not a table of GPUs"),
-        (lambda text: text[: len(text) // 2], "not a table of GPUs"),
+        (lambda text: text.rpartition("    datasheet")[0], "not a table of GPUs"),
         (lambda text: text.replace("sm_count: 132", "sm_count: 0"), "sm_count: Input should be gr"),
+        (lambda text: text.replace("https://", "file://"), "url: String should match"),
         (lambda text: text.replace("dram_gbs: 4800", "dram_gbs: .inf"), "dram_gbs: Input should"),
         (lambda text: text.replace("dram_gbs: 4800", "dram_gbs: many"), "dram_gbs: Input should"),
         (lambda text: text.replace("  ", "\t"), "not YAML"),

@@ -76,10 +76,11 @@ def load(evidence: Path, device: str | None) -> dict[str, Any] | None:
         raise BadInput(path, f"is of {found.gpu}, but environment.json is of {device}")
     sheet = datasheet(device) or {}
     rates = {"copy_gbs": (found.copy_gbs, "dram_gbs"), "read_gbs": (found.read_gbs, "dram_gbs")}
-    rates |= {f"matmul {k}": (v, "tensor_tflops") for k, v in (found.matmul_tflops or {}).items()}
+    published = {"dram_gbs": sheet.get("dram_gbs"), **sheet.get("tflops", {})}
+    rates |= {f"matmul {k}": (v, k) for k, v in (found.matmul_tflops or {}).items()}
     for name, (rate, peak) in rates.items():
-        if rate and peak in sheet and rate.value > MOST * sheet[peak]:
-            what = f"{name} {rate.value:g} cannot be: the part is published with {sheet[peak]:g}"
+        if rate and (most := published.get(peak)) and rate.value > MOST * most:
+            what = f"{name} {rate.value:g} cannot be: the part is published with {most:g}"
             raise BadInput(path, what)
     return found.model_dump(exclude_unset=True)
 
@@ -102,7 +103,8 @@ def machine(device: str | None, measured: dict[str, Any] | None) -> Ceilings:
         "gpu": device,
         "datasheet": {
             "dram_gbs": sheet["dram_gbs"] if sheet else None,
-            "tensor_tflops": sheet["tensor_tflops"] if sheet else None,
+            "tensor_tflops": sheet["tflops"].get("f16") if sheet else None,
+            "tflops": sheet["tflops"] if sheet else {},
             "source": sheet["source"] if sheet else None,
         },
         "measured": {

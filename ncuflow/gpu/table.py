@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,6 +14,8 @@ from ncuflow.io import conforming, read_yaml
 TABLE = Path(__file__).with_name("gpus.yaml")
 Count = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0)]
+# Types that a GPU computes with: those of tensor cores, as points call them, and fp32 of CUDA cores.
+Type = Literal["f16", "bf16", "tf32", "fp8", "fp4", "int8", "fp32"]
 
 
 class Entry(BaseModel):
@@ -29,6 +31,8 @@ class CitedEntry(Entry):
 
     source: Annotated[str, Field(min_length=1)]
     """The publication, with its own figures where these are computed from them."""
+    url: Annotated[str, Field(pattern="^https://")] | None = None
+    """Where it is; None of what NVIDIA has no page of."""
 
 
 class Capability(CitedEntry):
@@ -38,6 +42,8 @@ class Capability(CitedEntry):
     """Bytes of shared memory of an SM."""
     shared_block: Count
     """Bytes of shared memory that a block may have."""
+    registers: Count
+    """Registers of an SM."""
     warps: Count
     """Warps that an SM holds at once."""
     blocks: Count
@@ -48,6 +54,8 @@ class Capability(CitedEntry):
     """Dense FLOP of an SM in a cycle, by mma.sync in fp16 with fp32 accumulation."""
     wgmma_flops: Rate | None = None
     """As `mma_flops`, by warpgroup instructions."""
+    ops: dict[Type, Rate] = {}
+    """Dense operations of an SM in a cycle by the fastest instruction of a type, where the rates above do not say it."""
 
 
 class Chip(CitedEntry):
@@ -55,19 +63,27 @@ class Chip(CitedEntry):
 
     sm_count: Count
     """SMs that are enabled."""
-    l2_bytes: Count
+    l2_bytes: Count | None = None
     """Size of the L2 cache."""
-    boost_mhz: Count
-    """SM clock that the published tensor peak is of."""
+    boost_mhz: Count | None = None
+    """SM clock that the published tensor peaks are of."""
+    fp32_mhz: Count | None = None
+    """SM clock that the published fp32 peak is of, where it is another."""
+    ops: dict[Type, Rate] = {}
+    """As those of the compute capability, where this product has others: GeForce halves fp32 accumulation."""
 
 
 class Datasheet(CitedEntry):
     """Peak rates of a product."""
 
-    tensor_tflops: Rate
-    """Dense fp16 or bf16 with fp32 accumulation; NVIDIA's sparse figures halved."""
+    tflops: dict[Type, Rate]
+    """Dense TFLOPS (of int8 TOPS) by type, with fp32 accumulation; NVIDIA's sparse figures halved."""
     dram_gbs: Rate
     """DRAM, in decimal GB/s."""
+    bus_bits: Count | None = None
+    """Width of the memory bus, as the driver reports it."""
+    dram_mhz: Count | None = None
+    """Memory clock, as the driver reports it; two bits a cycle and wire."""
 
 
 class Product(Entry):
@@ -80,7 +96,7 @@ class Product(Entry):
     datasheet: Datasheet
     """One of three ceilings (datasheet, counter, measured)."""
     chip: Chip | None = None
-    """What rules of launches and occupancy need of it; None: no launch is predicted."""
+    """What rules of launches and occupancy need of it; where some of it is None no launch is predicted."""
 
 
 class GpuTable(Entry):

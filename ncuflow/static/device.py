@@ -9,7 +9,7 @@ from ncuflow.format import slug
 from ncuflow.gpu.table import TABLE, Capability, Chip, product, table
 
 RESERVED_SHARED = 1024  # bytes of a block's shared memory that CUDA takes for itself, from 8.0 on
-REGISTERS, PARTITIONS = 65536, 4  # of an SM, the same from 8.0 to 12.0
+PARTITIONS = 4  # of an SM, the same from 8.0 to 12.0
 UNIT_REGISTERS, UNIT_SHARED = 256, 128  # granularity: of a warp's registers, of a block's bytes
 
 
@@ -18,6 +18,8 @@ class Device(Capability, Chip):
 
     gpu: str
     compute_capability: str
+    l2_bytes: int
+    boost_mhz: int
     fp32_flops: float
     mma_flops: float
     sources: tuple[str, ...]
@@ -34,7 +36,7 @@ class Device(Capability, Chip):
         """
         warps = ceil(threads / 32)
         per_warp = UNIT_REGISTERS * ceil(registers * 32 / UNIT_REGISTERS)
-        by_registers = PARTITIONS * (REGISTERS // PARTITIONS // per_warp)
+        by_registers = PARTITIONS * (self.registers // PARTITIONS // per_warp)
         bytes_of_block = UNIT_SHARED * ceil((shared + RESERVED_SHARED) / UNIT_SHARED)
         return {
             "registers": by_registers // (PARTITIONS * ceil(warps / PARTITIONS)),
@@ -59,13 +61,14 @@ def devices() -> dict[str, Device]:
     """The GPUs that launches can be predicted on, by product."""
     found = {}
     for product_name, gpu in table().gpus.items():
-        if gpu.chip:
-            limits = table().capabilities[gpu.compute_capability]
+        limits = table().capabilities[gpu.compute_capability]
+        if gpu.chip and gpu.chip.l2_bytes and gpu.chip.boost_mhz and limits.mma_flops:
+            own = {"mma_flops": rate} if (rate := gpu.chip.ops.get("f16")) else {}
             found[product_name] = Device(
                 gpu=f"NVIDIA {gpu.names[0]}",
                 compute_capability=gpu.compute_capability,
                 sources=(gpu.chip.source, limits.source),
-                **(limits.model_dump() | gpu.chip.model_dump()),
+                **(limits.model_dump() | gpu.chip.model_dump() | own),
             )
     return found
 
