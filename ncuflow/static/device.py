@@ -20,8 +20,6 @@ class Device(Capability, Chip):
     compute_capability: str
     l2_bytes: int
     boost_mhz: int
-    fp32_flops: float
-    mma_flops: float
     sources: tuple[str, ...]
 
     @property

@@ -45,15 +45,17 @@ class PeakRates:
     device: Device
 
     def sm_tflops(self, kernel: str, blocks: int) -> float | None:
-        """Peak of the instructions of a kernel on the SMs that a grid of so many blocks fills."""
+        """Peak of the instructions of a kernel on the SMs that a grid of so many blocks fills; None where none is published."""
         each = self.device.fp32_flops
         if kernel.startswith("PrefillWithKVCache"):  # fa3
-            each = self.device.wgmma_flops or 0.0
+            each = self.device.wgmma_flops
         elif "Prefill" in kernel:
             each = self.device.mma_flops
+        if each is None:
+            return None
         sms = self.device.sm_count
         filled = blocks / (ceil(blocks / sms) * sms)
-        return each * filled * sms * self.device.boost_mhz / 1e6 or None
+        return each * filled * sms * self.device.boost_mhz / 1e6
 
 
 @dataclass(frozen=True)
@@ -125,12 +127,32 @@ def case(
     )
 
 
+def refused(point: Point, rates: PeakRates) -> str:
+    """Why a point is no case."""
+    if point["status"] != "ok":
+        return point["reason"] or point["status"]
+    if point["problems"]:
+        return "; ".join(point["problems"])
+    row = point["measurement"]
+    kernel, blocks = row["main_kernel"], row["grid_size"]
+    if kernel is None or blocks is None:
+        return "its launch is not known"
+    if rates.sm_tflops(kernel, blocks) is None:
+        capability = rates.device.compute_capability
+        return f"no peak is published of what {kernel} computes with on compute capability {capability}"
+    return "its work is not known"
+
+
 class Model:
     """Shares and latency of each kernel, fitted to measured cases."""
 
     def __init__(self, measured: Sequence[BoundedPoint]) -> None:
         self.measured = [case for case in measured if case.measured_us is not None]
         self._fits: dict[tuple[str, frozenset[str]], Numbers] = {}
+
+    def knows(self, wanted: BoundedPoint) -> bool:
+        """Whether its kernel was measured: another one of its target says nothing of it."""
+        return any((c.target, c.kernel) == (wanted.target, wanted.kernel) for c in self.measured)
 
     def us(self, wanted: BoundedPoint, without: str | None = None) -> float | None:
         """The time of a case, fitted to the others than the point `without`; None where its kernel was not measured."""

@@ -31,14 +31,17 @@ from ncuflow.static.model import (
     Prediction,
     Residual,
     case,
+    refused,
     width_of,
 )
 from ncuflow.target.contract import Target, known
 
+FEW = "too few points of its target were measured"
 
-def cases(results: Sequence[Results], floor_us: float) -> list[BoundedPoint]:
-    """The points of results by their GPU's published peaks. Raises ValueError for a GPU without."""
-    found = []
+
+def cases(results: Sequence[Results], floor_us: float) -> tuple[list[BoundedPoint], dict[str, str]]:
+    """(the points of results by their GPU's published peaks, why others are none by id). Raises ValueError for a GPU without."""
+    found, refusals = [], {}
     for result in results:
         gpu = str(result["provenance"]["gpu"])
         sheet = datasheet(gpu)
@@ -46,12 +49,12 @@ def cases(results: Sequence[Results], floor_us: float) -> list[BoundedPoint]:
             raise ValueError(f"{gpu}: no datasheet in gpus.yaml")
         rates = PeakRates(sheet["dram_gbs"], device(gpu))
         target = known().get(result["target"])
-        found += [
-            one
-            for point in result["points"]
-            if (one := case(point, rates, floor_us, _written(target, point)))
-        ]
-    return found
+        for point in result["points"]:
+            if one := case(point, rates, floor_us, _written(target, point)):
+                found.append(one)
+            else:
+                refusals[point["point"]] = refused(point, rates)
+    return found, refusals
 
 
 def _written(target: Target | None, point: Point) -> int | None:
@@ -65,15 +68,18 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
     left_out: each measured point as the others predict it; crossed: the measured points of the other
     GPU, where it was measured; inside: the part of them within their intervals. factors: a time lies
     between the prediction over it and the prediction times it, where bounds make up most of it and
-    elsewhere. Intervals on another GPU are wider by `across` (of 1, as a log).
+    elsewhere. Intervals on another GPU are wider by `across` (of 1, as a log). not_predicted: why, by point: what
+    FlashInfer does not run there, what nothing is known of, and a kernel that was not measured.
     """
     origins = [side[0]["provenance"] for side in (measured, wanted)]
-    here = cases(measured, 0.0)
+    here, _ = cases(measured, 0.0)
     model = Model(here)
     if not model.measured:
         raise ValueError(f"{origins[0]['gpu']}: none of these points was timed")
     floor = median(case.floor_us for case in here)
-    there = cases(wanted, floor)
+    every, refusals = cases(wanted, floor)
+    there = [case for case in every if model.knows(case)]
+    strange = {c.point: f"{c.kernel} was not measured" for c in every if not model.knows(c)}
     timed = [case for case in there if case.measured_us is not None]
     crossed = model.residuals_on(timed)
     residuals = model.residuals
@@ -89,7 +95,9 @@ def predictions(measured: Sequence[Results], wanted: Sequence[Results]) -> dict[
         "left_out": _errors(residuals, model.left_out()),
         "crossed": _errors(crossed, [p for p in found if p.measured_us]) if crossed else None,
         "points": [asdict(prediction) for prediction in found],
-        "not_predicted": sorted({c.point for c in there} - {p.point for p in found}),
+        "not_predicted": refusals
+        | strange
+        | {c.point: FEW for c in there if c.point not in {p.point for p in found}},
     }
 
 

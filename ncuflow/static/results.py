@@ -22,12 +22,13 @@ from ncuflow.findings.join import Joined
 from ncuflow.findings.results import point_of
 from ncuflow.io import UsageError, read_json, write_json
 from ncuflow.model import Kernel, KernelRow, Provenance, Results, TimingRow
+from ncuflow.parsers.cute import called
 from ncuflow.record import PointRecord, places
 from ncuflow.static.device import Device, device
 from ncuflow.static.facts import Facts, default_blocks
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, load
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchRule
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, LaunchRule, NoRuleError
 
 Compiled = Mapping[str, Mapping[str, Any]]  # facts of kernels by canonical name
 TORCH = "a kernel of PyTorch"  # it is not in FlashInfer's modules
@@ -88,6 +89,8 @@ def _kernels(
     """(the launches of a point as kernels of a report, what could not be known)."""
     try:
         found = list(rule(point.params, host))
+    except NoRuleError as unknown:
+        return [], [unknown.args[0]]
     except KeyError as missing:
         return [], [f"not compiled: {missing.args[0]}"]
     return [
@@ -102,7 +105,7 @@ def _kernel(point: str, at: int, launch: LaunchConfig, gpu: Device, compiled: Co
     registers = known["registers"] if known else None
     static = known["shared_bytes"] if known else None
     row |= {  # type: ignore[assignment]
-        "name": launch.kernel.split("<")[0].split("::")[-1],
+        "name": called(launch.kernel.split("<")[0].split("::")[-1]),
         "demangled": _demangled(launch.kernel),
         "grid": ",".join(map(str, launch.grid)),
         "block": ",".join(map(str, launch.block)),

@@ -10,7 +10,7 @@ from math import ceil
 
 from ncuflow.target.dtypes import ITEMSIZE
 from ncuflow.target.launch import Params
-from ncuflow.target.rules import TYPES, Host, LaunchConfig, SplitKv
+from ncuflow.target.rules import TYPES, Host, LaunchConfig, NoRuleError, SplitKv
 
 NO_POSITIONS = "(flashinfer::PosEncodingMode)0"
 # KV tokens of a chunk, at least: min_num_pages_per_batch is max(128 / page_size, 1)
@@ -19,11 +19,11 @@ BLOCKS = 2  # of an SM: what the prefill scheduler takes for its occupancy
 
 
 def refuse_unknown(p: Params) -> None:
-    """Raises KeyError for a point that the rules do not know."""
+    """Raises NoRuleError for a point that the rules do not know."""
     if p["backend"] not in ("fa2", "fa3", "auto"):
-        raise KeyError(f"no rule for the kernels of {p['backend']}")
+        raise NoRuleError(f"no rule says what {p['backend']} launches")
     if p["kv"] != "same" or p["window"]:
-        raise KeyError("no rule for a KV cache of 8 bits, or for a window")
+        raise NoRuleError("no rule for a KV cache of 8 bits, or for a window")
 
 
 def launches(p: Params, host: Host, kv_len: int) -> Iterator[LaunchConfig]:

@@ -41,6 +41,10 @@ class GpuLimits(Protocol):
         """Blocks that an SM holds at once: of so many threads, registers a thread, and bytes a block."""
 
 
+class NoRuleError(KeyError):
+    """Raised by a rule for a point that it does not know: why."""
+
+
 @dataclass(frozen=True)
 class LaunchConfig:
     """kernel: its name with template arguments as `kernelname.canonical` writes it; shared: dynamic, bytes."""
@@ -83,7 +87,7 @@ class Host:
 
 
 # The launches of a point, in order; None for one of which nothing is known, such as a kernel of PyTorch.
-# Raises KeyError where a kernel that it asks for was not compiled, and where it does not know the point.
+# Raises KeyError where a kernel that it asks for was not compiled, NoRuleError where it does not know the point.
 LaunchRule = Callable[[Params, Host], Iterator[LaunchConfig | None]]
 
 

@@ -86,7 +86,13 @@ def _chapter(found: Results, predicted: Mapping[str, Any], decoder: Decoder) -> 
     for p in found["points"]:
         if p["status"] == "skipped" or p["problems"]:
             why.setdefault(p["reason"] or "; ".join(p["problems"]), []).append(p["point"])
+    untimed: dict[str, list[str]] = {}
+    said = {point for points in why.values() for point in points}
+    for name in (p["point"] for p in found["points"] if p["point"] not in said):
+        if reason := predicted["not_predicted"].get(name):
+            untimed.setdefault(reason, []).append(name)
     return {
+        "untimed": untimed,
         "rows": rows,
         "arguments": _arguments(list(decoded.values())),
         "times": [
