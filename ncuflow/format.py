@@ -60,6 +60,11 @@ def percent(fraction: float | None, digits: int = 0) -> str:
     return MISSING if fraction is None else f"{100 * fraction:.{digits}f} %"
 
 
+def change(value: float) -> str:
+    """A relative change, of 1, with its sign."""
+    return f"{'+' if value > 0 else '−' if value < 0 else ''}{percent(abs(value), 1)}"
+
+
 def pct(value: float | None, digits: int = 0) -> str:
     """A value that is per cent already."""
     return MISSING if value is None else f"{value:.{digits}f} %"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,10 @@ from ncuflow.explain import launch
 from ncuflow.explain.record import Explanation, Number
 from ncuflow.explain.screen import MOST_LINES, WIDTH, screen
 from ncuflow.explain.verb import explain
-from ncuflow.findings import lineage, profiled
-from ncuflow.io import BadInput
+from ncuflow.findings import limiter, lineage, opportunities, place, profiled
+from ncuflow.io import BadInput, UsageError
 from ncuflow.model import Kernel
-from ncuflow.parsers import ncu
+from ncuflow.parsers import ncu, nsys
 
 SHIPPED = ROOT / "recordings/h200/0.7.2/default"
 DEEP = SHIPPED / "decode/deep/deep.ncu-rep.xz"
@@ -35,7 +37,8 @@ def numbers(found: Explanation) -> list[Number]:
     units = [*found.limit.units, *found.limit.waits] if found.limit else []
     every = [found.time, found.headroom and found.headroom.most]
     every += [one.share for one in (*units, *found.stalls, *found.lines)]
-    every += [one.estimate for one in found.suggestions]
+    every += [number for one in found.suggestions for number in (one.estimate, one.most)]
+    every += [one.at_mbarrier for one in found.stalls]
     return [number for number in every if number is not None]
 
 
@@ -45,7 +48,7 @@ def test_every_launch_of_the_shipped_reports_fits_on_a_screen(report: Path) -> N
     for kernel in found.kernels:
         lines = screen(launch.of_report(found, kernel["kernel"])).splitlines()
         assert len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
-        assert lines[0].startswith(kernel["name"][:40])
+        assert kernel["name"][:25] in lines[0]
 
 
 def test_the_judgement_is_that_of_the_pages(recorded) -> None:
@@ -67,30 +70,30 @@ def test_the_judgement_is_that_of_the_pages(recorded) -> None:
 
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_every_number_is_found_where_its_trace_says(deep, index: int) -> None:
-    found = explain(DEEP, index)
+    found = launch.of_report(ncu.read(DEEP), index)
     samples = sum(line["samples"] for line in deep[index]["lines"])
     assert len(numbers(found)) > 15
     for number in numbers(found):
         assert number.tier == "C" and number.trace
-        where, name = number.trace.split(" ")
+        where, name = shlex.split(number.trace)
         file, _, launched = where.rpartition("#")
-        _head, *steps = lineage.steps_of_launch(file, int(launched), name)
+        _, *steps = lineage.steps_of_launch(file, int(launched), name)
         if name.startswith("stall_"):
             value = 100 * steps[0].value
         elif ":" in name:
             value = 100 * sum(step.value for step in steps) / samples
         else:
             value = steps[0].value
-        bound = number is found.headroom.most
+        bound = number.value == found.headroom.most.value and name == "busiest_pct"
         assert number.value == pytest.approx(100 - value if bound else value), number
 
 
 def test_a_rule_promises_no_more_than_what_is_left() -> None:
-    found = explain(DEEP, 0)
+    found = launch.of_report(ncu.read(DEEP), 0)
     room = found.headroom.most.value
     above = [one for one in found.suggestions if one.estimate and one.estimate.value > room]
     assert {one.by for one in above} >= {"NVIDIA's rule LaunchConfiguration"}
-    assert all(one.most <= room for one in found.suggestions if one.most is not None)
+    assert all(one.most.value <= room for one in found.suggestions if one.most is not None)
     assert f"more than the {room:.0f} % left" in " ".join(screen(found).split())
 
 
@@ -153,6 +156,115 @@ def test_the_json_is_the_record(capsys) -> None:
     assert dispatch(["explain", str(DEEP), "--kernel", "1", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert Explanation.model_validate(said) == explain(DEEP, 1)
+
+
+POINT = "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
+
+
+@pytest.fixture(scope="module")
+def point() -> Explanation:
+    """The explanation of a point of the recording that ships."""
+    return explain(POINT, outputs=SHIPPED)
+
+
+def test_a_point_is_explained_by_what_its_pages_say(point, recorded) -> None:
+    results = recorded(SHIPPED.name, "decode")
+    entry = next(one for one in results["points"] if one["point"] == POINT)
+    row = entry["measurement"]
+    assert point.time and point.time.value == row["time_cold_us"]
+    assert point.limit and point.limit.words == limiter.words(row)
+    assert point.stalls[0].reason == row["top_stall"]
+    assert point.lineage.versions["FlashInfer"] == row["flashinfer_version"]
+    assert (point.lineage.tier, point.lineage.date) == ("C", row["date"])
+    bound = 100 * (1 - row["gbs_fraction_measured"])
+    assert point.headroom and point.headroom.most.value == pytest.approx(bound)
+    lines = screen(point).splitlines()
+    assert len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
+
+
+def test_a_point_is_told_what_its_target_suggests_there_and_what_trials_brought(point, recorded):
+    results = recorded(SHIPPED.name, "decode")
+    found = [one for one in opportunities.found(results) if POINT in one.points]
+    assert [one.what for one in point.suggestions] == [
+        f"{one.opportunity.what}: {one.opportunity.change}" for one in found if one.group != "lost"
+    ]
+    tried = next(one for one in point.suggestions if one.tried)
+    price = next(price for one in found for price in one.prices if price.base_point == POINT)
+    assert tried.tried.startswith(f"−{-100 * price.change:.1f} %")
+    work = [one for one in point.suggestions if one.scope == "point" and one.most]
+    assert work and all(one.most.value <= point.headroom.most.value for one in work)
+
+
+def test_every_number_of_a_point_is_found_where_its_trace_says(point) -> None:
+    for number in numbers(point):
+        if number.trace is not None:
+            name, column, folder = shlex.split(number.trace)
+            assert (name, folder) == (POINT, str(SHIPPED))
+    with place.of_point(POINT, SHIPPED) as where:
+        for number in numbers(point):
+            if number.trace is not None:
+                column = shlex.split(number.trace)[1]
+                steps = list(lineage.steps(where.outputs, POINT, column))
+                if number.metric == column and number is not point.headroom.most:
+                    shown = [step.value for step in steps if step.name == column]
+                    assert (
+                        number in [one.most for one in point.suggestions] or number.value in shown
+                    )
+                assert len(steps) > 1
+
+
+def test_a_point_that_is_nowhere_is_named_with_the_nearest() -> None:
+    with pytest.raises(BadInput, match="no point 'decode/B32_none'; the nearest of 37: decode/B"):
+        explain("decode/B32_none", outputs=SHIPPED)
+
+
+def test_a_point_is_looked_for_in_the_outputs_of_this_folder_before_the_recording(
+    tmp_path, monkeypatch, point
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place.write(SHIPPED, ["decode"], tmp_path / "outputs/one")
+    found = explain(POINT)
+    assert (found.lineage.kind, found.lineage.file) == ("outputs", "outputs/one")
+    assert found.time == point.time.model_copy(update={"trace": f"{POINT} time_cold_us"})
+    shutil.copytree("outputs/one", "outputs/two")
+    with pytest.raises(UsageError, match="outputs/one, outputs/two"):
+        explain(POINT)
+
+
+def test_a_report_of_a_recording_is_told_what_the_target_of_its_point_suggests() -> None:
+    found = explain(DEEP, 1)
+    assert found.subject.point == POINT
+    assert {one.by for one in found.suggestions} == {"target decode"}
+    assert {one.by.split()[0] for one in launch.of_report(ncu.read(DEEP), 1).suggestions} == {
+        "NVIDIA's"
+    }
+
+
+def test_a_trace_has_times_and_says_what_brings_the_rest(tmp_path) -> None:
+    (path,) = (SHIPPED / "decode").glob("b*/trace.sqlite.xz")
+    found = explain(path, "MergeStates")
+    trace = nsys.read(path)
+    own = [row for row in trace.timeline if "MergeStates" in (row["name"] or "")]
+    assert (found.limit, found.headroom, found.stalls, found.suggestions) == (None, None, [], [])
+    assert found.subject.launches == len(own)
+    assert found.time and found.time.value == max(row["duration_ns"] for row in own)
+    file, _, index = shlex.split(found.time.trace)[0].rpartition("#")
+    assert (
+        list(lineage.steps_of_launch(file, int(index), "duration_ns"))[1].value == found.time.value
+    )
+    assert "ncu --set full -k regex:Persistent" in found.missing[0].brought_by
+    assert "not known" in screen(found)
+
+
+def test_what_ncu_printed_as_csv_is_explained_as_far_as_it_goes(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(
+        '"ID","Kernel Name","gpu__time_duration.sum"\n"","","us"\n"0","add","5.5"\n',
+        encoding="utf-8",
+    )
+    found = explain(path)
+    assert (found.lineage.kind, found.time.value, found.limit) == ("ncu csv", 5500.0, None)
+    assert {"SpeedOfLight", "WarpStateStats"} <= {m.brought_by.split()[-1] for m in found.missing}
 
 
 @pytest.mark.corpus

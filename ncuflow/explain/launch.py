@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from ncuflow.explain.record import (
@@ -20,18 +23,20 @@ from ncuflow.explain.record import (
     Tier,
     WaitingLine,
 )
-from ncuflow.findings import hotlines, limiter, profiled, roles, stalltree
+from ncuflow.findings import hotlines, limiter, place, profiled, roles, stalltree
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import total
+from ncuflow.findings.lineage import LINES
 from ncuflow.format import pct
 from ncuflow.io import BadInput
-from ncuflow.model import VERSIONS, Kernel, Measurement, Provenance, Stall
+from ncuflow.model import VERSIONS, Kernel, Measurement, Provenance, Rule, Stall
 from ncuflow.parsers.ncu import Report
 from ncuflow.parsers.show_ncu import ROUGH, stall_sum
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS
 
 FEW = 5  # names that an error lists
 MOST_ADVICE = 8
+SAMPLED = "smsp__pcsamp_warps_issue_stalled_*"
 TIMES = ("duration_ns", "gpu__time_duration.sum")
 MISSING = {
     "limit": Missing(
@@ -54,6 +59,18 @@ MISSING = {
     ),
     "rules": Missing(what="what NVIDIA's rules say", brought_by="--set full (with --apply-rules yes)"),
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TraceWords:
+    """What `ncuflow trace` is told of where a number is: a point or a launch, and the folder where one has to be named."""
+
+    source: str
+    folder: Path | None = None
+
+    def to(self, name: str) -> str:
+        """The words that it takes for a number of this name, as a shell reads them."""
+        return shlex.join([self.source, name, *([str(self.folder)] if self.folder else [])])
 
 
 def of_report(report: Report, kernel: str | int | None = None, kind: str = "ncu") -> Explanation:
@@ -105,18 +122,19 @@ def of_kernel(
     """The explanation of a launch; alike: all launches of its name in its report, itself among them."""
     origin = profiled.provenance(kernel, ncu_version)
     row = profiled.row(kernel, origin)
-    at = f"{kernel['report']}#{kernel['kernel']}"
+    point = kernel["point"]
+    at = TraceWords(f"{kernel['report']}#{kernel['kernel']}")
     judged, lines = limited(row, at), waiting_lines(kernel, at)
-    bound = _headroom(row, at)
+    bound = headroom(row, at)
     return Explanation(
-        subject=subject(kernel, alike),
+        subject=subject(kernel, alike, point if point and place.is_point(point) else None),
         lineage=lineage(kernel["report"], kind, origin),
         time=_time(kernel, at),
         limit=judged,
         stalls=(stalls := stalled(kernel, at, row["tier"])),
         lines=lines,
         headroom=bound,
-        suggestions=advised(kernel, at, row["tier"], bound.most.value if bound else None),
+        suggestions=advised(kernel, at, row["tier"], bound),
         missing=list(_missing(kernel, row, stalls, lines)),
         notes=list(_notes(kernel)),
     )
@@ -159,27 +177,29 @@ def lineage(file: str, kind: str, origin: Provenance) -> Lineage:
     )
 
 
-def number(row: Measurement, column: str, at: str, metric: str | None = None) -> Number | None:
+def number(
+    row: Measurement, column: str, at: TraceWords, metric: str | None = None
+) -> Number | None:
     """A column of a measurement as a number; None where it is null. at: what `ncuflow trace` takes before its name."""
     value = row[column]
     if value is None:
         return None
     return Number(
         value=float(value), unit=BY_NAME[column].unit, metric=metric or column, tier=row["tier"],
-        trace=f"{at} {column}",
+        trace=at.to(column),
     )  # fmt: skip
 
 
-def _time(kernel: Kernel, at: str) -> Number | None:
+def _time(kernel: Kernel, at: TraceWords) -> Number | None:
     key, metric = TIMES
     if kernel["duration_ns"] is None:
         return None
     return Number(
-        value=kernel["duration_ns"], unit="ns", metric=metric, tier=profiled.RECORDED, trace=f"{at} {key}"
+        value=kernel["duration_ns"], unit="ns", metric=metric, tier=profiled.RECORDED, trace=at.to(key)
     )  # fmt: skip
 
 
-def limited(row: Measurement, at: str) -> LimitedBy | None:
+def limited(row: Measurement, at: TraceWords) -> LimitedBy | None:
     """What limits it; None where the counters do not tell."""
     words, kind, nature = limiter.words(row), limiter.kind(row), limiter.nature(row)
     if not (words and kind and nature):
@@ -201,19 +221,22 @@ def limited(row: Measurement, at: str) -> LimitedBy | None:
     )
 
 
-def stalled(kernel: Kernel, at: str, tier: Tier) -> list[Stalled]:
+def stalled(kernel: Kernel, at: TraceWords, tier: Tier) -> list[Stalled]:
     """The stall reasons by share, the largest first; none where not all were counted."""
     known = [s for s in kernel["stalls"] if s["kind"] == "stall" and s["share"]]
     part = roles.mbarrier_part(kernel)
+    at_barrier = Number(
+        value=100 * part, unit="%", metric=SAMPLED, tier=tier, trace=at.to(LINES)
+    ) if part else None  # fmt: skip
     return [
         Stalled(
             reason=stall["reason"],
             meaning=stalltree.meaning(stall["reason"]),
             share=Number(
                 value=100 * (stall["share"] or 0.0), unit="%", metric=_counter(stall),
-                tier=tier, trace=f"{at} stall_{stall['reason']}",
+                tier=tier, trace=at.to(f"stall_{stall['reason']}"),
             ),
-            at_mbarrier=100 * part if part and stall["reason"] == "long_scoreboard" else None,
+            at_mbarrier=at_barrier if stall["reason"] == "long_scoreboard" else None,
         )
         for stall in sorted(known, key=lambda s: -(s["share"] or 0.0))
     ]  # fmt: skip
@@ -226,7 +249,7 @@ def _counter(stall: Stall) -> str:
 
 
 def waiting_lines(
-    kernel: Kernel, at: str, index: Any = None, version: str | None = None, most: int = 5
+    kernel: Kernel, at: TraceWords, index: Any = None, version: str | None = None, most: int = 5
 ) -> list[WaitingLine]:
     """The hottest lines of a launch with samples, the hottest first."""
     if not kernel.get("lines"):
@@ -240,8 +263,8 @@ def waiting_lines(
             text=line.text,
             reason=line.reason,
             share=Number(
-                value=100 * line.share, unit="%", metric="smsp__pcsamp_warps_issue_stalled_*",
-                tier=profiled.RECORDED, trace=f"{at} {line.file}:{line.line}" if line.file else f"{at} lines",
+                value=100 * line.share, unit="%", metric=SAMPLED,
+                tier=profiled.RECORDED, trace=at.to(f"{line.file}:{line.line}") if line.file else at.to(LINES),
             ),
             uncertainty=None if line.uncertainty is None else 100 * line.uncertainty,
         )
@@ -249,37 +272,42 @@ def waiting_lines(
     ]  # fmt: skip
 
 
-def _headroom(row: Measurement, at: str) -> Headroom | None:
+def headroom(row: Measurement, at: TraceWords) -> Headroom | None:
     """What the busiest unit leaves of the time; None where none is known."""
     busiest = number(row, "busiest_pct", at, row["busiest_counter"])
     if busiest is None:
         return None
     most = busiest.model_copy(update={"value": max(0.0, 100 - busiest.value)})
     name = limiter.label(row["busiest_unit"])
-    words = f"what {name}, its busiest unit, leaves of the time for the same work and clocks"
+    words = f"what {name}, its busiest unit, leaves for the same work and clocks"
     return Headroom(most=most, words=words)
 
 
-def advised(kernel: Kernel, at: str, tier: Tier, room: float | None) -> list[Suggestion]:
+def advised(kernel: Kernel, at: TraceWords, tier: Tier, room: Headroom | None) -> list[Suggestion]:
     """NVIDIA's own rules that fired, in the order of `stalltree.advice`."""
     return [
-        Suggestion(
-            what=rule["message"],
-            by=f"NVIDIA's rule {rule['rule']}",
-            estimate=None if rule["speedup_pct"] is None else Number(
-                value=rule["speedup_pct"], unit="%", metric=f"rule {rule['rule']}",
-                tier=tier, trace=f"{at} {rule['rule']}",
-            ),
-            scope={"global": "kernel", "local": "part"}.get(rule["speedup_type"] or ""),  # type: ignore[arg-type]
-            most=_at_most(rule["speedup_pct"] if rule["speedup_type"] == "global" else None, room),
-        )
+        _advised(rule, at, tier, room.most if room else None)
         for rule in stalltree.advice(kernel, MOST_ADVICE)
-    ]  # fmt: skip
+    ]
 
 
-def _at_most(estimate: float | None, room: float | None) -> float | None:
-    """The smaller of an estimate and the room; None where neither is known."""
-    return min((value for value in (estimate, room) if value is not None), default=None)
+def _advised(rule: Rule, at: TraceWords, tier: Tier, room: Number | None) -> Suggestion:
+    percent, of = rule["speedup_pct"], rule["speedup_type"] or ""
+    estimate = None
+    if percent is not None:
+        name = rule["rule"]
+        estimate = Number(
+            value=percent, unit="%", metric=f"rule {name}", tier=tier, trace=at.to(name)
+        )
+    scopes: dict[str, Literal["kernel", "part"]] = {"global": "kernel", "local": "part"}
+    known = [bound for bound in (estimate if of == "global" else None, room) if bound]
+    return Suggestion(
+        what=rule["message"],
+        by=f"NVIDIA's rule {rule['rule']}",
+        estimate=estimate,
+        scope=scopes.get(of),
+        most=min(known, key=lambda bound: bound.value, default=None),
+    )
 
 
 def _missing(

@@ -31,7 +31,7 @@ class Number(Strict):
     tier: Tier
     """A live counters, B live without counters, C recorded elsewhere (as every file is), S compiled and not run"""
     trace: str | None
-    """what `ncuflow trace` takes to show it in its report; null of what is in none"""
+    """the words, as a shell reads them, that `ncuflow trace` takes to show it in its report; null of what is in none"""
 
 
 class Lineage(Strict):
@@ -56,29 +56,29 @@ class Lineage(Strict):
 class Subject(Strict):
     """What is explained: one launch."""
 
-    name: str
-    """function name of the kernel"""
-    demangled: str | None
+    name: str | None = None
+    """function name of the kernel; null of a point without counters"""
+    demangled: str | None = None
     """with its template arguments"""
-    index: int
+    index: int | None = None
     """of the launch in its report"""
-    report: str
+    report: str | None = None
     """the report that it is in"""
     launches: int
     """how many launches of that name the report holds, or the point has; this one is the longest"""
     untimed: int
     """how many of them have no time: one of these may be longer"""
-    nvtx: str | None
+    nvtx: str | None = None
     """NVTX ranges open at the launch, outermost first"""
-    point: str | None
+    point: str | None = None
     """id of the FlashInfer point that it belongs to"""
-    grid: list[int] | None
+    grid: list[int] | None = None
     """blocks in x, y, z"""
-    block: list[int] | None
+    block: list[int] | None = None
     """threads in x, y, z"""
-    registers: int | None
+    registers: int | None = None
     """per thread"""
-    smem_bytes: int | None
+    smem_bytes: int | None = None
     """shared memory of a block, static and dynamic"""
 
 
@@ -119,9 +119,9 @@ class Stalled(Strict):
     """what a warp waits for, as NVIDIA says it"""
     share: Number
     """of all stalls"""
-    at_mbarrier: float | None = None
-    """of long_scoreboard, the per cent that are waits at an mbarrier, for other warps or the copy engine; null where no
-    samples by line tell them apart"""
+    at_mbarrier: Number | None = None
+    """of long_scoreboard, the part of its samples that are waits at an mbarrier, for other warps or the copy engine; null
+    where no samples by line tell them apart"""
 
 
 class WaitingLine(Strict):
@@ -159,16 +159,19 @@ class Suggestion(Strict):
 
     what: str
     """in words"""
+    why: str | None = None
+    """what the evidence shows"""
     by: str
-    """whose it is: ncuflow, or NVIDIA's rule by its name"""
-    estimate: Number | None
-    """what its author expects of it, of the time of the kernel or of a part of it (``scope``)"""
-    scope: Literal["kernel", "part", "point"] | None
-    """what the estimate is of: the kernel's time, that of a part of it, or the point's"""
-    most: float | None
-    """per cent of the whole time that it can bring at most: never above the headroom; null where nothing bounds it"""
+    """whose it is: NVIDIA's rule by its name, or the target"""
+    estimate: Number | None = None
+    """what NVIDIA's rule expects of it, of the time of the kernel or of a part of it (``scope``)"""
+    scope: Literal["kernel", "part", "point", "step", "other work"] | None
+    """what the estimate and ``most`` are of: the kernel's time, a part of the kernel, the point's time, a launch among many
+    with its host, or the time of a call that does other work; null where neither is known"""
+    most: Number | None = None
+    """what it can bring at most; of this work it is never above the headroom; null where nothing bounds it"""
     tried: str | None = None
-    """what trials of it brought"""
+    """how trials of it changed the time"""
 
 
 class Missing(Strict):

@@ -54,19 +54,25 @@ def _wrapped(text: str, width: int, most: int) -> list[str]:
 
 def _head(of: Subject) -> list[str]:
     """Which kernel, with its template arguments where it has some, and which launch of it."""
-    launch = f"launch {of.index} of {PurePath(shown(of.report)).name}"
+    lines = [" ".join(word for word in (of.point, of.name) if word)]
+    if of.demangled and "<" in of.demangled:
+        lines.append(of.demangled)
+    if of.report is not None:
+        lines.append(_launch(of, of.report))
+    return [short(line, WIDTH) for line in lines]
+
+
+def _launch(of: Subject, report: str) -> str:
+    text = f"launch {of.index} of {PurePath(shown(report)).name}"
     if of.launches > 1:
-        launch += f", the longest of {of.launches} of that name"
-        launch += f" ({of.untimed} without a time)" if of.untimed else ""
+        text += f", the longest of {of.launches} of that name"
+        text += f" ({of.untimed} without a time)" if of.untimed else ""
     shape = [
         f"{word} {'×'.join(map(str, dims))}"
         for word, dims in (("grid", of.grid), ("block", of.block))
         if dims
     ]
-    lines = [f"{of.point}: {of.name}" if of.point else of.name, ", ".join([launch, *shape])]
-    if of.demangled and "<" in of.demangled:
-        lines.insert(1, of.demangled)
-    return [short(line, WIDTH) for line in lines]
+    return ", ".join([text, *shape])
 
 
 def _limit(found: Explanation) -> list[str]:
@@ -87,7 +93,7 @@ def _shown(number: Number) -> str:
 def _stall(stall: Stalled) -> str:
     text = f"{stall.reason} {_shown(stall.share)} of stalls: {stall.meaning or 'not known'}"
     part = stall.at_mbarrier
-    return text if not part else f"{text}; {pct(part)} of it at an mbarrier, for other warps"
+    return text if not part else f"{text}; {_shown(part)} of it at an mbarrier, for other warps"
 
 
 def _line(line: WaitingLine) -> str:
@@ -105,19 +111,22 @@ def _gain(found: Explanation) -> list[str]:
 
 
 def _suggestion(one: Suggestion) -> str:
-    return f"{_promise(one)}: {' '.join(one.what.split())}"
+    said = one.what if one.why is None else f"{one.what}; {one.why}"
+    return f"{_promise(one)}: {' '.join(said.split())}"
 
 
 def _promise(one: Suggestion) -> str:
+    """Whose it is, and what it brought, or what is expected of it."""
     if one.tried:
-        return f"{one.by}, {one.tried}"
+        return f"{one.by}, tried: {one.tried}"
+    of = {"part": " of a part", "step": " of a step"}.get(one.scope or "", "")
     if one.estimate is None:
-        return f"{one.by} (no estimate)"
-    of = {"part": " of a part", "point": " of the time"}.get(one.scope or "", "")
+        bound = one.why is not None and one.most
+        return f"{one.by}, at most {_shown(bound)}{of}" if bound else f"{one.by} (no estimate)"
     text = f"{one.by}, estimate {_shown(one.estimate)}{of}"
-    left = None if one.most is None else pct(one.most)
-    above = one.scope == "kernel" and one.most is not None and one.estimate.value > one.most
-    return f"{text} (more than the {left} left)" if above and left != _shown(one.estimate) else text
+    left = "" if one.most is None else _shown(one.most)
+    above = one.scope == "kernel" and one.most is not None and left != _shown(one.estimate)
+    return f"{text} (more than the {left} left)" if above else text
 
 
 def _missing(found: Explanation) -> list[str]:
@@ -143,7 +152,9 @@ def _origin(found: Explanation) -> Iterator[str]:
 
 
 def _words(number: Number) -> str:
-    """The words of its trace as a shell takes them; the folder of a report aside where they would not fit."""
-    words = (number.trace or "").split()
-    words[:1] = [words[0]] if sum(map(len, words)) < WIDTH - 30 else [PurePath(words[0]).name]
-    return " ".join(shlex.quote(word) for word in words)
+    """The words of its trace; where they would not fit, without the folder of the report or of the outputs."""
+    text = number.trace or ""
+    if len(text) < WIDTH - LABEL - len("ncuflow trace "):
+        return text
+    where, name, *_ = shlex.split(text)
+    return shlex.join([PurePath(where).name if "#" in where else where, name])

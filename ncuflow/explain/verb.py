@@ -12,25 +12,52 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ncuflow.explain import launch
+from ncuflow.explain import launch, point, trace
 from ncuflow.explain.record import Explanation
 from ncuflow.explain.screen import screen
-from ncuflow.findings import profiled
-from ncuflow.io import dump_json, emit, sniff_packed
+from ncuflow.findings import place, profiled
+from ncuflow.io import UsageError, dump_json, emit, sniff_packed
+from ncuflow.parsers import nsys
 
 
-def explain(source: str | Path, kernel: str | int | None = None) -> Explanation:
-    """What limits a kernel of a report. Raises BadInput where the source cannot be read, or has no such kernel."""
-    kind = "ncu" if sniff_packed(source)[0] == "ncu-rep" else "ncu csv"
-    return launch.of_report(profiled.read(source), kernel, kind)
+def explain(
+    source: str | Path, kernel: str | int | None = None, outputs: Path | None = None
+) -> Explanation:
+    """What limits a kernel of a report, or the main kernel of a point.
+
+    outputs: where the point is: a folder of outputs, or a recording. Raises BadInput where the source cannot be read,
+    or has no such kernel or point.
+    """
+    if not Path(source).exists() and place.is_point(str(source)):
+        if kernel is not None:
+            raise UsageError("--kernel is of a report; of a point its main kernel is explained")
+        with place.of_point(str(source), outputs) as where:
+            return point.of_point(where, str(source), outputs)
+    kind, _ = sniff_packed(source)
+    if kind in profiled.TRACES:
+        return trace.of_trace(nsys.read(source), kernel)
+    kind = "ncu" if kind == "ncu-rep" else "ncu csv"
+    found = launch.of_report(profiled.read(source), kernel, kind)
+    return _with_the_points(found, Path(source))
+
+
+def _with_the_points(found: Explanation, report: Path) -> Explanation:
+    """An explanation with what its point's target suggests in place of NVIDIA's rules, where the report is of a recording."""
+    name, recording = found.subject.point, report.absolute().parents[2:3]
+    if name is None or not recording or not place.is_recording(recording[0]):
+        return found
+    with place.of_point(name, recording[0]) as where:
+        suggestions = point.suggestions(where, name)
+    return found.model_copy(update={"suggestions": suggestions}) if suggestions else found
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", help="report of ncu or nsys, or the id of a point")
     parser.add_argument("--kernel", metavar="K", help="index of a launch, or pattern of a name")
+    parser.add_argument("--outputs", type=Path, help="of a point: its outputs, or a recording")
     parser.add_argument("--json", action="store_true", help="the record in place of the screen")
 
 
 def run(args: argparse.Namespace) -> None:
-    found = explain(args.source, args.kernel)
+    found = explain(args.source, args.kernel, args.outputs)
     emit(dump_json(found.model_dump()) if args.json else screen(found), None)

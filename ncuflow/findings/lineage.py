@@ -15,13 +15,14 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from ncuflow.findings import profiled, stored
+from ncuflow.findings import place, profiled, stored
 from ncuflow.findings.columns import BY_NAME, Column
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.results import grouped, read
 from ncuflow.format import with_unit
-from ncuflow.io import BadInput, UsageError
+from ncuflow.io import BadInput, sniff_packed
 from ncuflow.model import Kernel, MetricRow, Point, Stall
+from ncuflow.parsers import nsys, schema
 from ncuflow.parsers.stalls import RATIO
 
 LINES = "lines"  # the name of all samples by instruction
@@ -90,7 +91,32 @@ def steps(outputs: Path, point: str, name: str) -> Iterator[TraceStep]:
 
 
 def steps_of_launch(report: str, index: int, name: str) -> Iterator[TraceStep]:
-    """The same of a launch of any report of ncu, by its index there."""
+    """The same of a launch of any report of ncu, by its index there, or of a kernel of a trace of nsys."""
+    if sniff_packed(report)[0] in profiled.TRACES:
+        return _steps_of_operation(nsys.read(report), index, name)
+    return _steps_of_kernel(report, index, name)
+
+
+def _steps_of_operation(trace: nsys.Trace, index: int, name: str) -> Iterator[TraceStep]:
+    """A column of the timeline, of one operation."""
+    if index >= len(trace.timeline):
+        raise BadInput(trace.file, f"no operation {index}; it has {len(trace.timeline)}")
+    row = trace.timeline[index]
+    if name not in row:
+        raise BadInput(name, f"a trace does not have it; it has {', '.join(row)}")
+    yield _head(
+        f"{trace.file}#{index} {row['name']}  ({trace.devices.get(row['device'])}, tier {profiled.RECORDED})"
+    )
+    about = schema.schema("timeline").field(name).metadata[b"meaning"].decode()
+    unit = schema.schema("timeline").field(name).metadata[b"unit"].decode()
+    said = f"{name} = {row[name]} {unit}".rstrip()
+    yield TraceStep(
+        depth=0, said=f"{said}   [nsys: {about}]", name=name, value=row[name], unit=unit, source="nsys",
+        formula=about, report=trace.file, kernel=index,
+    )  # fmt: skip
+
+
+def _steps_of_kernel(report: str, index: int, name: str) -> Iterator[TraceStep]:
     found = profiled.read(report)
     launches = {kernel["kernel"]: kernel for kernel in profiled.kernels(found)}
     if index not in launches:
@@ -209,23 +235,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "column", help="column of the measurement table, or of a launch: metric, stall, rule, line"
     )
     parser.add_argument(
-        "outputs", type=Path, nargs="?", help="outputs/<machine>, where there are several"
+        "outputs",
+        type=Path,
+        nargs="?",
+        help="outputs/<machine> or a recording; default: what has the point",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    report, sign, index = args.point.rpartition("#")
-    if sign and index.isdigit():
-        found = steps_of_launch(report, int(index), args.column)
-    else:
-        found = steps(_outputs(args.outputs), args.point, args.column)
-    for step in list(found):  # an error is not behind half of an answer
+    for step in found(args.point, args.column, args.outputs):
         print(line(step))
 
 
-def _outputs(named: Path | None) -> Path:
-    folders = [named] if named else sorted(p.parent for p in Path("outputs").glob("*/results"))
-    if len(folders) != 1:
-        said = ", ".join(map(str, folders)) or "none"
-        raise UsageError(f"name the folder of the results; under outputs/: {said}")
-    return folders[0]
+def found(point: str, name: str, folder: Path | None = None) -> list[TraceStep]:
+    """All steps from a number; point: an id, or REPORT#INDEX; folder: outputs or a recording, where several have it.
+
+    Raises BadInput for what is not there.
+    """
+    report, sign, index = point.rpartition("#")
+    if sign and index.isdigit():
+        return list(steps_of_launch(report, int(index), name))
+    if name not in BY_NAME and not place.is_point(point):
+        raise BadInput(name, f"no such column; there are: {', '.join(BY_NAME)}")
+    with place.of_point(point, folder) as where:
+        return list(steps(where.outputs, point, name))

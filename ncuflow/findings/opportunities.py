@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -46,7 +46,8 @@ class MeasuredOpportunity:
     points: those points; most, room: of 1, of the metric's time; price: of the trial, None where it was not tried, and
     then ``reason`` says why; prices: of all trials; alike: where trials changed nothing; layers: after how many launches a
     longer plan() is paid for, None where in turns it was not longer or nothing is saved; untried: beside trials, the point
-    without one that could bring much more than the point here, and what it could, of 1.
+    without one that could bring much more than the point here, and what it could, of 1; mosts: what it can bring at most
+    at each of the points, of 1.
     """
 
     opportunity: Opportunity
@@ -62,6 +63,7 @@ class MeasuredOpportunity:
     layers: int | None
     alike: str = ""
     untried: tuple[str, float] | None = None
+    mosts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -134,13 +136,19 @@ def room(before: Scope, after: Scope, metric: str) -> float:
     No launch takes less than an empty kernel's; a step
     that the host takes longer for than the GPU cannot be shorter than what the GPU takes.
     """
+    return max(0.0, 1 - float(max(roofs(before, after, metric).values()) / before[metric]))
+
+
+def roofs(before: Scope, after: Scope, metric: str) -> dict[str, float]:
+    """What a time cannot be shorter than, µs by the column that says so; 0 of what is not known."""
     if metric == STEP:
-        least = before["time_hot_us"]
-    else:
-        moved = _roof_us(after, "bytes_analytic", "dram_gbs", 1e-3)
-        launched = (before.get("time_floor_us") or 0.0) if metric == "time_cold_us" else 0.0
-        least = max(moved, _roof_us(after, "flops_analytic", "tensor_tflops", 1e-6), launched)
-    return max(0.0, 1 - float(least / before[metric]))
+        return {"time_hot_us": before["time_hot_us"]}
+    launched = (before.get("time_floor_us") or 0.0) if metric == "time_cold_us" else 0.0
+    return {
+        "bytes_analytic": _roof_us(after, "bytes_analytic", "dram_gbs", 1e-3),
+        "flops_analytic": _roof_us(after, "flops_analytic", "tensor_tflops", 1e-6),
+        "time_floor_us": launched,
+    }
 
 
 def _roof_us(facts: Scope, work: str, ceiling: str, scale: float) -> float:
@@ -207,6 +215,7 @@ def _row(
     return MeasuredOpportunity(
         bounds.one, part.where, at, bounds.every[at], tuple(points), bounds.most(at), bounds.room(at),
         price, part.prices, reason, None,
+        mosts={point: bounds.most(point) for point in points},
         untried=(left, bounds.most(left)) if left and 1 > bounds.most(left) >= bounds.most(at) + MUCH else None,
     )  # fmt: skip
 

@@ -16,11 +16,13 @@ from ncuflow.findings import ceilings
 from ncuflow.findings.columns import measurement
 from ncuflow.findings.join import Joined
 from ncuflow.io import BadInput, sniff_packed
-from ncuflow.model import Kernel, Measurement, Provenance
+from ncuflow.model import Kernel, KernelRow, Measurement, Provenance, Row
 from ncuflow.parsers import ncu, ncu_csv
 from ncuflow.parsers.ncu import Report
+from ncuflow.parsers.nsys import Trace
 
 NESTED = ("stalls", "breakdown", "rules", "lines")
+TRACES = ("sqlite", "nsys-rep")  # kinds of files (`ncuflow.io.sniff`) that are traces of nsys
 TEXT = ("csv", "text")  # what `ncu --csv` printed may be
 RECORDED: Final = "C"  # a file was made elsewhere, or at another time
 
@@ -52,6 +54,31 @@ def kernels(report: Report, name: str | None = None) -> list[Kernel]:
         for part in getattr(report, key):
             rows[part["kernel"]][key].append(part)
     return [cast(Kernel, row) for row in rows.values()]
+
+
+def traced(trace: Trace) -> list[Kernel]:
+    """The kernels of a trace in order of their start, with their times and without counters; their index is that of the
+    operation."""
+    rows = [row for row in trace.timeline if row["kind"] == "kernel"]
+    return [cast(Kernel, _of_operation(row, trace)) for row in rows]
+
+
+def _of_operation(row: Row, trace: Trace) -> dict[str, Any]:
+    blank: dict[str, Any] = dict.fromkeys(KernelRow.__annotations__)
+    same = {
+        name: row[name]
+        for name in ("name", "demangled", "nvtx", "grid", "block", "stream", "point")
+    }
+    return blank | same | {
+        "report": trace.file,
+        "batch": "",
+        "kernel": row["index"],
+        "name": row["name"] or "kernel",
+        "duration_ns": float(row["duration_ns"]),
+        "device": trace.devices.get(row["device"]),
+        "metrics": {},
+        **{key: [] for key in NESTED},
+    }  # fmt: skip
 
 
 def provenance(kernel: Kernel, ncu_version: str | None) -> Provenance:

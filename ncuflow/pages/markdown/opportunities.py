@@ -8,6 +8,7 @@ from typing import Any
 from ncuflow import format as fmt
 from ncuflow.findings.choices import STEP, Price, summary
 from ncuflow.findings.opportunities import LOST, MeasuredOpportunity, found, said
+from ncuflow.format import change
 from ncuflow.model import Results
 from ncuflow.pages import Context
 from ncuflow.target.source import Symbol
@@ -110,11 +111,6 @@ def ranged(found: Context) -> str:
 def _on_its_host(price: Price | None) -> bool:
     """Whether a price is that of a step timed in turns: what a host takes for a call is the host's own."""
     return price is not None and price.in_turns and price.metric == STEP
-
-
-def change(value: float) -> str:
-    """A relative change with its sign."""
-    return f"{'+' if value > 0 else '−' if value < 0 else ''}{fmt.percent(abs(value), 1)}"
 
 
 def place(symbol: Symbol, target: str, index: Any) -> str:

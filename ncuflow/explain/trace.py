@@ -1,0 +1,50 @@
+"""One kernel of a trace of nsys → its explanation, which has times and no counters."""
+
+from __future__ import annotations
+
+from ncuflow.explain.launch import TraceWords, choose, subject
+from ncuflow.explain.record import Explanation, Lineage, Missing, Number
+from ncuflow.findings import profiled
+from ncuflow.format import micro, percent, with_unit
+from ncuflow.io import BadInput
+from ncuflow.model import Kernel
+from ncuflow.parsers.nsys import Trace
+
+COUNTERS = Missing(
+    what="what limits it, what its warps wait for and where: a trace has no counters",
+    brought_by="ncu --set full -k regex:{} -c 1",
+)
+
+
+def of_trace(trace: Trace, kernel: str | int | None = None) -> Explanation:
+    """The explanation of the longest launch that is asked for, as `launch.choose` takes it.
+
+    Raises BadInput where the trace has no such kernel.
+    """
+    every = profiled.traced(trace)
+    if not every:
+        raise BadInput(trace.file, "a trace without kernels")
+    chosen, alike = choose(every, kernel, trace.file)
+    return Explanation(
+        subject=subject(chosen, alike),
+        lineage=Lineage(
+            file=trace.file, kind="nsys", tier=profiled.RECORDED, gpu=chosen["device"], compute_capability=None,
+            versions={"nsys": trace.nsys_version} if trace.nsys_version else {}, date=None,
+        ),
+        time=Number(
+            value=chosen["duration_ns"] or 0.0, unit="ns", metric="end - start of CUPTI_ACTIVITY_KIND_KERNEL",
+            tier=profiled.RECORDED, trace=TraceWords(f"{trace.file}#{chosen['kernel']}").to("duration_ns"),
+        ),
+        limit=None, stalls=[], lines=[], headroom=None, suggestions=[],
+        missing=[COUNTERS.model_copy(update={"brought_by": COUNTERS.brought_by.format(chosen["name"])})],
+        notes=[_share(alike, every), *trace.problems],
+    )  # fmt: skip
+
+
+def _share(alike: list[Kernel], every: list[Kernel]) -> str:
+    """What the launches of one name take of all kernels' time."""
+    own, whole = (sum(one["duration_ns"] or 0.0 for one in some) for some in (alike, every))
+    return (
+        f"its {with_unit(len(alike), 'launches')} take {micro(own / 1e3)} together, {percent(own / whole if whole else None, 1)} "
+        f"of the time of all {len(every)} kernels of the trace"
+    )
