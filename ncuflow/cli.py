@@ -33,6 +33,7 @@ USER = {
         "a change of FlashInfer: still right? faster, where, by how much?",
     ),
     "trace": ("ncuflow.findings.lineage", "from a number back to its report, kernel and metric"),
+    "script": ("ncuflow.export.script", "a point as a Python file, for your own ncu and nsys"),
     "claims": ("ncuflow.claims.audit", "judge claims by measured results"),
     "require": ("ncuflow.claims.require", "hold single points against what a file asks of them"),
     "export": ("ncuflow.export.formats", "results for Bencher, GitHub, JUnit and Perfetto"),

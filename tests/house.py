@@ -148,7 +148,12 @@ FLOORS = (
         Room(
             "pages.compare", "a page of a comparison", "changes → Markdown and figures", "verdicts"
         ),
-        Room("export", "another tool's format", "Bencher, GitHub, JUnit, Perfetto", "verdicts"),
+        Room(
+            "export",
+            "what another tool takes",
+            "Bencher, GitHub, JUnit, Perfetto; a point as a script",
+            "verdicts",
+        ),
     ),
     (
         Room(

@@ -1,0 +1,324 @@
+"""A point as a file that stands alone: what it holds, and that it launches what the target launches."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gpu_modules
+import pytest
+from conftest import ROOT
+
+from ncuflow.cli import dispatch
+from ncuflow.export import script as exported
+from ncuflow.export.inlined import Asked, inlined
+from ncuflow.io import CommandError, UsageError, read_yaml
+from ncuflow.sweep.points import Planned, points
+from ncuflow.target.contract import Target, known, load
+
+DEFAULT = "decode/B32_L2048_H32_K32_D128_P16_f16_cc"
+SWEEP = read_yaml(ROOT / "config/config.yaml")["sweeps"]["default"]
+
+
+def chosen(target: Target, every: bool) -> list[Planned]:
+    """The target's own point and those of the default sweep; of points with the same choices one stands for all."""
+    found = [*points(target, [{}]), *points(target, SWEEP.get(target.name, []))]
+    names = target.parameters if every else target.choices
+    return list({tuple(point.params[n] for n in names): point for point in found}.values())
+
+
+def imported(text: str) -> set[str]:
+    """The packages that a file imports anywhere in it."""
+    nodes = list(ast.walk(ast.parse(text)))
+    names = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
+    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("name", known())
+def test_every_point_of_the_default_sweep_becomes_a_file_that_stands_alone(
+    name: str, every: bool, tmp_path: Path
+) -> None:
+    target = load(name)
+    for number, point in enumerate(chosen(target, every)):
+        text = exported.script(target, point)
+        assert imported(text) - sys.stdlib_module_names <= {"torch", "flashinfer"}, point.id
+        assert f'POINT = "{point.id}"' in text
+        assert re.search(r"(?m)^    ncu .* python point\.py$", text), point.id
+        assert str(ROOT) not in text and "/home" not in text and "ncuflow/" not in text
+        (tmp_path / f"{number}.py").write_text(text, encoding="utf-8")
+    # names that nothing defines, imports that nothing uses, and what is no Python
+    rules = ["--isolated", "--no-cache", "--select", "F,E9", "--ignore", "F841"]
+    ruff = [sys.executable, "-m", "ruff", "check", *rules, str(tmp_path)]
+    done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+class Recorder(ModuleType):
+    """Stands for a package or for anything that comes of it: whatever is done with it is a line of ``log``.
+
+    Its name is how it was made, so two that were made alike are alike.
+    """
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        super().__init__(name)
+        self.__dict__.update(_name=name, _log=log)
+
+    def __getattr__(self, attribute: str) -> Recorder:
+        if attribute.startswith("__") or attribute == "_mock_methods":
+            raise AttributeError(attribute)
+        return Recorder(f"{self._name}.{attribute}", self._log)
+
+    def __call__(self, *args: Any, **named: Any) -> Recorder:
+        words = [*map(repr, args), *(f"{name}={value!r}" for name, value in named.items())]
+        self._log.append(f"{self._name}({', '.join(words)})")
+        return Recorder(self._log[-1], self._log)
+
+    def __repr__(self) -> str:
+        return str(self._name)
+
+    def _with(self, *others: Any) -> Recorder:
+        return Recorder(f"{self._name}[{', '.join(map(repr, others))}]", self._log)
+
+    __getitem__ = __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __truediv__ = __floordiv__ = (
+        _with
+    )
+    __mod__ = __neg__ = __or__ = __and__ = __pow__ = __rpow__ = __lt__ = __gt__ = __ge__ = _with
+    __enter__ = _with
+
+    def __setitem__(self, *others: Any) -> None:
+        self._log.append(f"{self._name} set {others}")
+
+    def __exit__(self, *others: Any) -> None:
+        self._log.append(f"{self._name} left")
+
+    def __len__(self) -> int:
+        return 7
+
+    def __iter__(self) -> Iterator[Recorder]:
+        return iter([self._with(0), self._with(1)])
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is done with torch and FlashInfer, of which neither is here."""
+    found: list[str] = []
+    for name in ("torch", "torch.nn", "flashinfer"):
+        monkeypatch.setitem(sys.modules, name, Recorder(name, found))
+    wide = "ncuflow.target.reference._wide"  # which a file has a text of its own for
+    monkeypatch.setattr(wide, lambda *given: (sys.modules["torch"], *(a.float() for a in given)))
+    for name in ("mla", "page", "norm", "gdn_prefill", "gemm", "sampling"):
+        monkeypatch.setitem(
+            sys.modules, f"flashinfer.{name}", Recorder(f"flashinfer.{name}", found)
+        )
+    return found
+
+
+def launched(log: list[str], prepare: Any, p: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """(the random numbers that the inputs are made of, what a launch does with FlashInfer and with tensors), in order."""
+    log.clear()
+    launch = prepare(p)
+    ready = len(log)
+    launch.run()
+    if launch.reset:
+        launch.reset()
+    drawn = [
+        line for line in log[:ready] if line.endswith("generator=torch.Generator(device='cuda'))")
+    ]
+    done = [line for line in log[:ready] if line.startswith("flashinfer")]
+    return drawn, done + log[ready:]
+
+
+# The target that takes its inputs from FlashInfer's trace templates needs FlashInfer itself.
+@pytest.mark.parametrize("name", [name for name, t in known().items() if not t.generic])
+def test_a_file_draws_the_inputs_and_makes_the_calls_of_its_target(
+    name: str, every: bool, log: list[str]
+) -> None:
+    target = load(name)
+    for point in chosen(target, every):
+        text = exported.script(target, point)
+        space: dict[str, Any] = {"__name__": "point"}
+        sys.modules["point"] = ModuleType("point")  # where a dataclass looks up its annotations
+        exec(compile(text, "point.py", "exec"), space)
+        drawn, done = launched(log, space["prepare"], space["P"])
+        of_target = launched(log, target.prepare, point.params)
+        assert done == of_target[1], point.id
+        # which rows are checked may be drawn after all inputs
+        assert drawn == of_target[0][: len(drawn)] and len(of_target[0]) - len(drawn) <= 1, point.id
+        assert any("flashinfer" in line for line in done), point.id
+    del sys.modules["point"]
+
+
+def test_the_launch_alone_is_in_the_range_of_the_id(
+    log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a profiler: what it records begins with the range and ends after it, and one run is in there."""
+    target = load("merge_state")
+    space: dict[str, Any] = {"__name__": "point"}
+    text = exported.script(target, points(target, [{}])[0])
+    exec(compile(text, "point.py", "exec"), space)
+    space["cold_us"] = lambda launch: 1.0
+    space["main"]()
+    start = next(i for i, line in enumerate(log) if "cudaProfilerStart" in line)
+    recorded = [re.sub(r"\(.*", "", line) for line in log[start + 1 :]]
+    assert recorded == [
+        "torch.cuda.nvtx.range_push",
+        "flashinfer.merge_states",
+        "torch.cuda.nvtx.range_pop",
+        "torch.cuda.synchronize",
+        "torch.cuda.cudart",
+        "torch.cuda.cudart",
+    ]
+    assert space["POINT"] in log[start + 1]
+
+
+# --- what is asked for -----------------------------------------------------------------------
+
+
+def test_a_point_is_named_by_its_id_or_by_its_target_and_parameters(tmp_path: Path) -> None:
+    by_id, by_name = tmp_path / "a.py", tmp_path / "b.py"
+    assert dispatch(["script", DEFAULT, "--out", str(by_id)]) == 0
+    blocks = '[{"batch": 32, "kv_len": 2048}]'
+    assert dispatch(["script", "decode", "--blocks", blocks, "--out", str(by_name)]) == 0
+    assert by_id.read_text() == by_name.read_text().replace("b.py", "a.py")
+    assert "python a.py" in by_id.read_text()
+
+
+def test_a_point_of_results_is_found_by_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = points(load("merge_state"), [{"seq_len": 77}])[0]
+    with pytest.raises(UsageError, match="no sweep and no results have"):
+        exported.planned(other.id, None)
+    found = dict(recorded("h200-flashinfer-0.7.2", "merge_state"))
+    found["points"] = [found["points"][0] | {"point": other.id, "params": other.params}]
+    folder = tmp_path / "outputs/machine/results"
+    folder.mkdir(parents=True)
+    from ncuflow.io import write_json
+
+    write_json(folder / "merge_state_results.json", found)
+    assert exported.planned(other.id, None)[1] == other
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing/B1"], "unknown kernel target 'nothing'"),
+        (["decode/B1_nowhere"], "no sweep and no results have decode/B1_nowhere"),
+        (["decode", "--blocks", '[{"batch": [1, 2]}]'], "2 points: a script is of one"),
+        (["decode", "--blocks", '[{"batches": 1}]'], "unknown parameter 'batches'"),
+        ([DEFAULT, "--blocks", '[{"batch": 1}]'], "--blocks goes with a target"),
+    ],
+)
+def test_what_is_no_point_is_one_line(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "point.py"
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["script", *words, "--out", str(out)])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert not out.exists()
+
+
+# --- what is cut -----------------------------------------------------------------------------
+
+OTHER = '''
+"""Two functions of one name, and a table."""
+from __future__ import annotations
+from math import sqrt
+from ncuflow.target import dtypes
+from ncuflow.target.dtypes import FP8
+
+TABLE = {"a": first, "b": second} if False else {}
+
+
+def torch_dtype(p):
+    return dtypes.torch_dtype(p["dtype"])
+
+
+def whole(p):
+    # why it is so
+    if p["dtype"] == FP8:
+        return sqrt(2)
+    elif p["n"] > 4:
+        # many
+        return torch_dtype(p)
+    return None
+
+
+def changed(p):
+    return whole(p | {"dtype": "fp8"})
+
+
+def missing(p):
+    return dtypes.nothing(p)
+'''
+
+
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, **p: Any) -> str:
+    (tmp_path / "cut_here.py").write_text(OTHER, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("cut_here", None)
+    asked = Asked("cut_here", function, p, {}, {}, (), {})
+    return inlined(asked)[1]
+
+
+def test_branches_that_are_not_taken_go_and_comments_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = taken(tmp_path, monkeypatch, "whole", dtype="f16", n=5)
+    assert "def torch_dtype(name: str)" in text
+    assert "# many\n    return cut_here_torch_dtype(p)" in text  # two of one name are told apart
+    assert 'def cut_here_torch_dtype(p):\n    return torch_dtype(p["dtype"])' in text
+    assert "sqrt" not in text and "return None" not in text and "    # why it is so" in text
+    assert taken(tmp_path, monkeypatch, "whole", dtype="f16", n=4).endswith("return None")
+
+
+def test_nothing_is_cut_where_a_function_hands_on_other_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = taken(tmp_path, monkeypatch, "changed", dtype="f16", n=5)
+    assert "sqrt(2)" in text and 'FP8 = "fp8"' in text
+
+
+def test_what_cannot_be_taken_over_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CommandError, match=r"ncuflow\.target\.dtypes has no nothing"):
+        taken(tmp_path, monkeypatch, "missing", dtype="f16", n=5)
+
+
+# --- on a GPU --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.gpu, pytest.mark.points(n, load(n).small)])
+        for n in sorted(known().keys() - gpu_modules.LONG)
+    ],
+)
+def test_a_file_runs_with_torch_and_flashinfer_alone(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    (point, *_) = gpu_modules.declared(request.node)
+    path = tmp_path / "point.py"
+    path.write_text(exported.script(load(name), point), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-P", str(path)],
+        cwd=tmp_path, env=os.environ | {"PYTHONSAFEPATH": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    gpu_modules.skip_without_cute_dsl([done.stderr])
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(
+        rf"{re.escape(point.id)}: [\d.]+ µs, the L2 cache cold, on .+\n", done.stdout
+    )
