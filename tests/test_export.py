@@ -220,7 +220,7 @@ def test_a_summary_shows_what_fails_first_and_fits(
 
 
 def test_sarif_has_hot_lines_in_flashinfers_source(recorded: Any, tmp_path: Path) -> None:
-    found = recorded("h200-flashinfer-0.7.2", "rope")
+    found = recorded("h200/0.7.2/default", "rope")
     folder = tmp_path / "results"
     folder.mkdir()
     write_json(folder / "rope_results.json", found)

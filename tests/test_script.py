@@ -198,7 +198,7 @@ def test_a_point_of_results_is_found_by_its_id(
     other = points(load("merge_state"), [{"seq_len": 77}])[0]
     with pytest.raises(UsageError, match="no sweep and no results have"):
         exported.planned(other.id, None)
-    found = dict(recorded("h200-flashinfer-0.7.2", "merge_state"))
+    found = dict(recorded("h200/0.7.2/default", "merge_state"))
     found["points"] = [found["points"][0] | {"point": other.id, "params": other.params}]
     folder = tmp_path / "outputs/machine/results"
     folder.mkdir(parents=True)

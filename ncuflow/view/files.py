@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ncuflow.compare import reports
 from ncuflow.compare.records import Thresholds
-from ncuflow.io import BadInput, opened, sniff
+from ncuflow.io import BadInput, sniff_packed
 from ncuflow.parsers import ncu, ncu_csv, nsys
 from ncuflow.parsers.show import HINTS
 from ncuflow.view import kernels, traces
@@ -32,8 +32,7 @@ def view(paths: Sequence[str | Path], source: Path | None = None) -> View:
 
 def kind_of(path: str | Path) -> str:
     """What a file is, by its content. Raises BadInput where it is no report of ncu or nsys."""
-    with opened(path) as plain:
-        kind, words = sniff(plain)
+    kind, words = sniff_packed(path)
     if kind not in (*REPORT, *PRINTED, *TRACE):
         hint = f" ({HINTS[kind]})" if kind in HINTS else ""
         raise BadInput(path, f"not a report of ncu or nsys but {words}{hint}")
@@ -44,7 +43,7 @@ def _viewed(path: str | Path, kind: str, source: Path | None) -> ReportView | Tr
     if kind in TRACE:
         return traces.viewed(nsys.read(path))
     if kind in PRINTED:
-        return kernels.viewed(ncu_csv.read(path), "ncu --csv")
+        return kernels.viewed(ncu_csv.read(path), "ncu csv")
     return kernels.viewed(ncu.read(path, with_lines=False), "ncu", source, path)
 
 

@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import quantiles
-from typing import Any, cast
+from typing import Any
 
-from ncuflow.findings import limiter, stalltree
+from ncuflow.explain.launch import of_kernel
+from ncuflow.explain.screen import screen
+from ncuflow.findings import limiter, profiled, stalltree
 from ncuflow.findings.limiter import Limiter
 from ncuflow.findings.occupancy import RESOURCES, occupancy_limit
 from ncuflow.model import Kernel
@@ -47,17 +49,16 @@ MEMORY = {
 def viewed(
     report: ncu.Report, tool: str, source: Path | None = None, path: str | Path | None = None
 ) -> ReportView:
-    """The view of a report that was read; tool: what wrote it.
+    """The view of a report that was read; tool: what wrote it, "ncu" or "ncu csv".
 
     source: a folder below which source files are looked for; path: of the report of ncu, of which more than the
     registry is read; None where it is none.
     """
-    rows = joined(report)
-    groups = by_name(rows)
-    wanted = [typical(group)["kernel"] for group in groups[:MOST_CLOSE]]
+    groups = by_name(profiled.kernels(report, Path(report.file).name))
+    wanted = {profiled.longest(group)["kernel"]: group for group in groups[:MOST_CLOSE]}
     found = {} if path is None else detail.read(path, wanted)
     for index, of in found.items():
-        rows[index]["lines"] = of.samples
+        profiled.longest(wanted[index])["lines"] = of.samples
     kernels = [kernel_view(group, found) for group in groups]
     looked = {
         kernel.shown.index: close.look(kernel.shown, found[kernel.shown.index], source)
@@ -71,39 +72,22 @@ def viewed(
         version=report.ncu_version,
         problems=report.problems,
         kernels=kernels,
+        explained={
+            index: screen(of_kernel(profiled.longest(group), group, report.ncu_version, tool))
+            for index, group in wanted.items()
+        },
         close=looked,
         nvtx=nvtx.tree((k["nvtx_ranges"], k["name"], k["duration_ns"]) for k in report.kernels),
         lacks=lacks.of(kernels, looked, path is not None),
     )
 
 
-def joined(report: ncu.Report) -> dict[int, Kernel]:
-    """Kernel index -> its row with its metrics, stalls, breakdown and rules."""
-    rows: dict[int, dict[str, Any]] = {
-        kernel["kernel"]: kernel
-        | {"report": Path(report.file).name, "metrics": {}, "stalls": [], "breakdown": [], "rules": []}
-        for kernel in report.kernels
-    }  # fmt: skip
-    for metric in report.metrics:
-        rows[metric["kernel"]]["metrics"][metric["key"]] = metric["value"]
-    for name in ("stalls", "breakdown", "rules"):
-        for row in getattr(report, name):
-            rows[row["kernel"]][name].append(row)
-    return {index: cast(Kernel, row) for index, row in rows.items()}
-
-
-def by_name(rows: Mapping[int, Kernel]) -> list[list[Kernel]]:
+def by_name(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
     """Launches of one full name together, the longest total first; those without a time last."""
     groups: dict[tuple[str, str | None], list[Kernel]] = defaultdict(list)
-    for kernel in rows.values():
+    for kernel in kernels:
         groups[kernel["name"], kernel["demangled"]].append(kernel)
     return sorted(groups.values(), key=lambda group: -sum(k["duration_ns"] or 0 for k in group))
-
-
-def typical(group: Sequence[Kernel]) -> Kernel:
-    """The launch of the median duration of those that have one."""
-    timed = [kernel for kernel in group if kernel["duration_ns"]] or list(group)
-    return sorted(timed, key=lambda kernel: kernel["duration_ns"] or 0)[len(timed) // 2]
 
 
 def kernel_view(group: Sequence[Kernel], details: Mapping[int, Detail]) -> KernelView:
@@ -114,7 +98,7 @@ def kernel_view(group: Sequence[Kernel], details: Mapping[int, Detail]) -> Kerne
         name=first["name"],
         demangled=first["demangled"],
         launches=launches,
-        typical=list(group).index(typical(group)),
+        longest=list(group).index(profiled.longest(group)),
         duration=distribution(kernel["duration_ns"] for kernel in group),
     )
 

@@ -125,18 +125,18 @@ class Distribution:
 
 @dataclass(frozen=True)
 class KernelView:
-    """All launches of one kernel name, in launch order; typical: the place of the one of the median duration."""
+    """All launches of one kernel name, in launch order; longest: the place of the one that is shown first."""
 
     name: str
     demangled: str | None
     launches: tuple[Launch, ...]
-    typical: int
+    longest: int
     duration: Distribution | None
 
     @property
     def shown(self) -> Launch:
         """The launch that stands for all."""
-        return self.launches[self.typical]
+        return self.launches[self.longest]
 
 
 class Flow(NamedTuple):
@@ -219,7 +219,8 @@ class NvtxNode:
 
 @dataclass(frozen=True)
 class ReportView:
-    """A report of ncu. kernels: by name, the longest total first; left_out: counts of what is not shown closely."""
+    """A report of ncu. kernels: by name, the longest total first; explained: what ``ncuflow explain`` prints, and close:
+    all that the report holds, of the longest launch of the first of them, by its index."""
 
     file: str
     tool: str
@@ -227,6 +228,7 @@ class ReportView:
     version: str | None
     problems: list[str]
     kernels: list[KernelView]
+    explained: dict[int, str]
     close: dict[int, Close]
     nvtx: list[NvtxNode]
     lacks: list[Lack]

@@ -38,7 +38,8 @@ export function lanes(timeline, place) {
   return [h("div", { class: "controls" }, picker("Repeat", names, names[0][0], show)), frame];
 }
 
-function draw(timeline, rows, width) {
+/** The chart of some rows of a timeline: the host's calls, and a lane for each stream. */
+export function draw(timeline, rows, width) {
   const of = (row) => ({
     name: timeline.name[row] ?? timeline.kind[row],
     start: timeline.start_ns[row],

@@ -1,11 +1,11 @@
 /** A point: everything that is known of it; two of them side by side. */
 
-import { bars } from "./bars.js";
 import { fill, h, picker, section, table } from "./dom.js";
 import { bare, change, headUnit, micro, number, percent, quantity, si } from "./format.js";
 import { icicle } from "./icicle.js";
 import { lanes } from "./lanes.js";
 import { kernelsOf, numberOf } from "./origin.js";
+import { advice, breakdown, launch, light } from "./profile.js";
 import { limitedBy, limiterSigns } from "./signs.js";
 import { href, keep } from "./state.js";
 import { strips } from "./strip.js";
@@ -215,8 +215,8 @@ function kernelSections(context, row) {
       section(
         "Speed of Light",
         `Of ${kernels.name[row]}: throughput of each unit in per cent of its peak.`,
-        light(evidence, kernels, row),
-        breakdown(evidence, kernels, row),
+        light(evidence.main, kernels, row),
+        breakdown(evidence.main, kernels, row),
       ),
       section("Launch and occupancy", null, launch(kernels, row)),
     ),
@@ -227,114 +227,6 @@ function kernelSections(context, row) {
       `${kernels.report[row]}, kernel ${kernels.kernel[row]}: ${kernels.demangled[row]}`,
       registry(evidence, detail, row),
     ),
-  ];
-}
-
-function light(evidence, kernels, row) {
-  const strong = new Set(["sm_throughput_pct", "memory_throughput_pct"]);
-  const keys = Object.keys(kernels.metrics).filter(
-    (key) => evidence.main.metrics[key]?.[1] === "%" && !key.includes("occupancy") && !key.includes("hit"),
-  );
-  const found = keys.map((key) => ({
-    key,
-    label: evidence.main.metrics[key][0],
-    value: kernels.metrics[key][row],
-    title: `${key}: ${evidence.main.metrics[key][2]}`,
-    strong: strong.has(key),
-  }));
-  return bars(
-    "Speed of Light",
-    d3.sort(found, (a, b) => b.strong - a.strong || (b.value ?? -1) - (a.value ?? -1)),
-  );
-}
-
-const MOST_PARTS = 6;
-
-/** The counters that make a throughput, the largest first: the unit that leads it is the first of them. */
-function breakdown(evidence, kernels, row) {
-  const groups = d3.group(kernels.breakdown?.[row] ?? [], ([parent]) => parent);
-  return [...groups].map(([parent, parts]) => {
-    const rows = d3
-      .sort(parts, (part) => -part[3])
-      .map(([, counter, unit, value]) => ({
-        label: evidence.main.limiters[unit] ?? unit,
-        value,
-        title: kernels.parts[counter],
-        note: kernels.parts[counter].replace(/\.avg\.pct_of_peak_sustained_(elapsed|active)$/, ""),
-      }));
-    const name = `What ${evidence.main.metrics[parent]?.[0] ?? parent} is made of`;
-    return [
-      h("h3", null, name),
-      bars(name, rows.slice(0, MOST_PARTS)),
-      rows.length > MOST_PARTS &&
-        h("details", null, h("summary", null, `${rows.length - MOST_PARTS} more`), bars(name, rows.slice(MOST_PARTS))),
-    ];
-  });
-}
-
-function launch(kernels, row) {
-  const m = (key) => kernels.metrics[key]?.[row] ?? null;
-  const limits = [
-    ["registers", "occupancy_limit_registers"],
-    ["shared memory", "occupancy_limit_shared_mem"],
-    ["warps", "occupancy_limit_warps"],
-    ["blocks", "occupancy_limit_blocks"],
-    ["barriers", "occupancy_limit_barriers"],
-  ].map(([name, key]) => ({ name, value: m(key) }));
-  const least = d3.min(limits, (one) => one.value ?? undefined);
-  const shared =
-    kernels.smem_static_bytes[row] === null || kernels.smem_dynamic_bytes[row] === null
-      ? null
-      : kernels.smem_static_bytes[row] + kernels.smem_dynamic_bytes[row];
-  const facts = [
-    ["grid", `${kernels.grid[row] ?? "–"} (${number(kernels.grid_size[row])} blocks)`],
-    ["block", `${kernels.block[row] ?? "–"} (${number(kernels.block_size[row])} threads)`],
-    ["registers per thread", number(kernels.registers[row])],
-    ["shared memory per block", si(shared, "B")],
-    ["waves", number(m("waves"))],
-    ["replay passes", number(kernels.passes[row])],
-  ];
-  return h(
-    "div",
-    { class: "two" },
-    table(["launch", [""]], facts, "Launch"),
-    h(
-      "div",
-      null,
-      bars("Occupancy", [
-        { label: "achieved occupancy", value: m("achieved_occupancy_pct"), strong: true },
-        { label: "theoretical occupancy", value: m("theoretical_occupancy_pct") },
-      ]),
-      table(
-        ["blocks per SM allowed by", [""]],
-        limits.map(({ name, value }) =>
-          value !== null && value === least ? [h("b", null, `${name} ◂ the limit`), h("b", null, number(value))] : [name, number(value)],
-        ),
-        "Limits of occupancy",
-      ),
-    ),
-  );
-}
-
-function advice(kernels, row) {
-  const rules = d3.sort(kernels.rules[row] ?? [], ([, , type, pct]) => (type === "ok" ? 1e9 : 0) - (pct ?? -1));
-  if (!rules.length) return h("p", { class: "empty" }, "Not in this evidence: rules of ncu.");
-  const item = ([rule, part, type, pct, kind, text]) =>
-    h(
-      "li",
-      null,
-      h("span", { class: `type ${type === "ok" ? "fine" : "fired"}` }, type),
-      h("b", null, rule),
-      h("span", { class: "note" }, ` ${part ?? ""}`),
-      pct !== null && h("span", { class: "estimate" }, `estimated gain ${number(pct)} % (${kind ?? "scope not stated"})`),
-      h("p", null, kernels.texts[text]),
-    );
-  const fired = rules.filter(([, , type]) => type !== "ok");
-  const fine = rules.filter(([, , type]) => type === "ok");
-  return [
-    h("ul", { class: "advice" }, fired.map(item)),
-    fine.length > 0 &&
-      h("details", null, h("summary", null, `${fine.length} that found nothing to change`), h("ul", { class: "advice" }, fine.map(item))),
   ];
 }
 

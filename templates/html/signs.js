@@ -44,7 +44,12 @@ function shapeName(shape) {
 const LIMITERS = ["dram", "latency", "tensor", "issue", "blocks", "l2", "l1", "tail"];
 
 export function limiterSigns(side) {
-  return new Signs([...LIMITERS, ...[...new Set(side.points.limiter.filter(Boolean))].sort()]);
+  return signsOfLimiters(side.points.limiter);
+}
+
+/** Signs of limiters by name, the known ones first. */
+export function signsOfLimiters(names) {
+  return new Signs([...LIMITERS, ...[...new Set(names.filter(Boolean))].sort()]);
 }
 
 export function targetSigns(side) {

@@ -28,29 +28,41 @@ from ncuflow.pages.html.columns import ShownSide
 FOLDER = "templates/html"
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+ELSEWHERE = "The same findings are in the Markdown pages beside it."
 LEVEL = 6  # of the compression: 9 takes twice as long for 1 % less
 
 
 def report(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> str:
     """The text of the file. Raises BadInput for a number that cannot be true, as the other pages do."""
-    folder = resource(FOLDER)
     blocks = dict(_blocks(sides, comparisons))
-    libraries, code = vendored(folder), script(folder)
     origin = blocks["main"]["sides"][-1]["provenance"]
     names = " → ".join(side["name"] for side in blocks["main"]["sides"])
+    packed = [packed_block(name, value) for name, value in blocks.items()]
+    return assembled("app", names, one_line(origin), ELSEWHERE, packed)
+
+
+def assembled(entry: str, title: str, origin: str, without: str, packed: Sequence[str]) -> str:
+    """One file of a page's script, its style, and blocks that are packed.
+
+    entry: the module that starts the page; origin: what stands there until it has; without: what is said where no
+    script runs.
+    """
+    folder = resource(FOLDER)
+    libraries, code = vendored(folder), script(folder, entry)
     return Template((folder / "page.html").read_text(encoding="utf-8")).substitute(
-        title=html.escape(names),
-        origin=html.escape(one_line(origin)),
+        title=html.escape(title),
+        origin=html.escape(origin),
+        without=html.escape(without),
         policy=policy([*libraries, code]),
         style=(folder / "style.css").read_text(encoding="utf-8"),
-        blocks="\n".join(
-            [
-                *(_packed("library", text) for text in libraries),
-                *(_packed("block", _json(value), name) for name, value in blocks.items()),
-            ]
-        ),
+        blocks="\n".join([*(_packed("library", text) for text in libraries), *packed]),
         script=f'<script type="module">{code}</script>',
     )
+
+
+def packed_block(name: str, value: Any) -> str:
+    """A JSON value as an element that the page unpacks when it is asked for."""
+    return _packed("block", _json(value), name)
 
 
 def _blocks(sides: Sequence[ShownSide], comparisons: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -90,11 +102,18 @@ def vendored(folder: Path) -> list[str]:
     return texts
 
 
-def script(folder: Path) -> str:
-    """The page's modules in one script, each a scope of its own: a file on a disk can import no other."""
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.js"))}
-    needs = {name: [of for _, of in _IMPORT.findall(text)] for name, text in texts.items()}
-    order = TopologicalSorter(needs).static_order()
+def script(folder: Path, entry: str) -> str:
+    """A module and all that it imports in one script, each a scope of its own: a file on a disk can import no other."""
+    texts: dict[str, str] = {}
+    needs: dict[str, list[str]] = {}
+    asked = [entry]
+    while asked:
+        name = asked.pop()
+        if name not in texts:
+            texts[name] = (folder / f"{name}.js").read_text(encoding="utf-8")
+            needs[name] = [of for _, of in _IMPORT.findall(texts[name])]
+            asked += needs[name]
+    order = TopologicalSorter({name: needs[name] for name in sorted(needs)}).static_order()
     return "\n".join(_scope(name, texts[name]) for name in order)
 
 

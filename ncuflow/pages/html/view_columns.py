@@ -1,0 +1,292 @@
+"""What the page of a view is given: its records as JSON, in blocks that are unpacked when they are opened.
+
+No number is computed here: the records and the findings have them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ncuflow.findings import limiter, roles, stalltree
+from ncuflow.pages.html.columns import KERNEL, Block, columns, kernel_columns
+from ncuflow.parsers.breakdown import UNITS
+from ncuflow.parsers.registry import METRICS
+from ncuflow.parsers.stalls import STALL_REASONS
+from ncuflow.view.model import (
+    Close,
+    Compared,
+    KernelView,
+    Launch,
+    NvtxNode,
+    ReportView,
+    TraceView,
+    View,
+)
+
+MOST_LAUNCHES = 32  # of a kernel that have a panel; all are in its distribution
+MOST_VALUES = 200  # of a distribution that a page draws
+MOST_OPERATIONS = 20_000  # of a trace that are drawn one by one
+MOST_POINTS = 2000  # of a comparison
+OPERATION = (
+    "kind", "name", "start_ns", "duration_ns", "gap_before_ns", "stream", "device", "graph", "nvtx", "grid",
+    "api_name", "api_start_ns", "api_duration_ns", "bytes",
+)  # fmt: skip
+# Of the launch that is shown first, beside the kernel in the list and in a comparison.
+LISTED = (
+    "sm_throughput_pct", "memory_throughput_pct", "dram_throughput_pct", "l2_throughput_pct", "l1_throughput_pct",
+    "issue_active", "achieved_occupancy_pct", "theoretical_occupancy_pct", "registers", "waves", "dram_bytes_read",
+    "dram_bytes_write", "l2_hit_pct", "l1_hit_pct", "inst_executed", "sm_clock_hz",
+)  # fmt: skip
+
+
+def main(view: View) -> Block:
+    """The block that the first view needs, and what names of metrics, units and stalls mean."""
+    return {
+        "reports": [_report(report) for report in view.reports],
+        "traces": [_trace(trace) for trace in view.traces],
+        "comparisons": [_compared(one) for one in view.comparisons],
+        "metrics": {m.key: [m.label, m.unit, m.meaning] for m in METRICS.values()},
+        "limiters": {name: limiter.label(name) for name in (*UNITS, *limiter.WAITS)},
+        "units": {name: unit.meaning for name, unit in UNITS.items()},
+        "stalls": {s.reason: s.meaning for s in STALL_REASONS.values()}
+        | {roles.MBARRIER: roles.MEANING},
+        "groups": {r: name for name, found in stalltree.GROUPS.items() for r in found},
+    }
+
+
+def _report(report: ReportView) -> Block:
+    shown = [kernel.shown for kernel in report.kernels]
+    return {
+        "file": report.file,
+        "tool": report.tool,
+        "devices": report.devices,
+        "version": report.version,
+        "problems": report.problems,
+        "lacks": [lack._asdict() for lack in report.lacks],
+        "nvtx": [_node(node) for node in report.nvtx],
+        "kernels": columns([_listed(report, kernel) for kernel in report.kernels], LIST)
+        | columns([launch.kernel["metrics"] for launch in shown], LISTED),
+    }
+
+
+LIST = (
+    "name", "demangled", "n", "duration", "values", "index", "words", "kind", "nature", "limiter", "room", "grid",
+    "block", "smem", "stall", "problems", "code", "counters",
+)  # fmt: skip
+
+
+def _listed(report: ReportView, kernel: KernelView) -> Block:
+    """What the list says of one kernel."""
+    launch, verdict = kernel.shown, kernel.shown.verdict
+    row, close = launch.kernel, report.close.get(launch.index)
+    durations = [one.kernel["duration_ns"] for one in kernel.launches]
+    stalls = [s for s in launch.stalls if s["kind"] == "stall" and s["share"]]
+    top = max(stalls, key=lambda s: s["share"] or 0, default=None)
+    static, dynamic = row["smem_static_bytes"], row["smem_dynamic_bytes"]
+    return {
+        "name": kernel.name,
+        "demangled": kernel.demangled,
+        "n": len(kernel.launches),
+        "duration": kernel.duration and asdict(kernel.duration),
+        "values": evenly(durations, MOST_VALUES) if len(durations) > 1 else [],
+        "index": launch.index,
+        "words": verdict.words,
+        "kind": verdict.kind,
+        "nature": verdict.nature,
+        "limiter": verdict.limiter,
+        "room": verdict.room,
+        "grid": row["grid"],
+        "block": row["block"],
+        "smem": None if static is None or dynamic is None else static + dynamic,
+        "stall": top and [top["reason"], top["share"]],
+        "problems": sum(bool(one.kernel["problems"]) for one in kernel.launches),
+        "code": close is not None and close.code is not None,
+        "counters": close is not None,
+    }
+
+
+def evenly(values: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the values, evenly over their order, the first and the last among them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(at * (len(values) - 1) / (most - 1))] for at in range(most)]
+
+
+def _node(node: NvtxNode) -> list[Any]:
+    """[name, count, total ns, [[kernel, ns]], children]."""
+    kernels = [[name, ns] for name, ns in node.kernels.items()]
+    return [
+        node.name,
+        node.count,
+        node.total_ns,
+        kernels[:12],
+        [_node(one) for one in node.children],
+    ]
+
+
+def _compared(one: Compared) -> Block:
+    """What a comparison says of each kernel that both have."""
+    found = one.found
+    if found is None:
+        return {"head": one.head, "why": one.why}
+    return {
+        "head": one.head,
+        "notes": found.statistics.notes,
+        "differences": [asdict(difference) for difference in found.differences],
+        "only_base": found.only_base,
+        "only_head": found.only_head,
+        "all": len(found.points),
+        "points": [
+            {
+                "id": point.id, "name": point.target, "base": point.base, "head": point.head,
+                "relative": point.relative, "interval": point.interval and list(point.interval),
+                "verdict": point.verdict,
+                "causes": [
+                    {"what": c.what, "base": c.base, "head": c.head,
+                     "facts": [asdict(fact) for fact in c.facts][:8],
+                     "parts": [[p.what, p.base, p.head, p.unit, p.delta_us] for p in c.parts][:6]}
+                    for c in point.causes
+                ],
+            }
+            for point in found.points[:MOST_POINTS]
+        ],
+    }  # fmt: skip
+
+
+# --- one kernel ---------------------------------------------------------------------------------
+
+
+def kernel(report: ReportView, at: int) -> Block:
+    """The panel of a kernel: some of its launches as columns, the one that is shown first among them."""
+    of = report.kernels[at]
+    places = sorted({*evenly(range(len(of.launches)), MOST_LAUNCHES), of.longest})
+    launches = [of.launches[place] for place in places]
+    close = report.close.get(of.shown.index)
+    return {
+        "first": places.index(of.longest),
+        "all": len(of.launches),
+        "explained": report.explained.get(of.shown.index),
+        "launches": columns([one.kernel for one in launches], (*KERNEL, "nvtx", "device", "compute_capability"))
+        | kernel_columns([one.kernel for one in launches])
+        | columns([_judged(one) for one in launches], ("verdict", "occupancy", "roofline")),
+        "close": close and _close(close),
+    }  # fmt: skip
+
+
+def _judged(launch: Launch) -> Block:
+    occupancy = launch.occupancy
+    return {
+        "verdict": asdict(launch.verdict)
+        | {
+            "units": [unit._asdict() for unit in launch.verdict.units],
+            "waits": [wait._asdict() for wait in launch.verdict.waits],
+        },
+        "occupancy": occupancy
+        and asdict(occupancy) | {"needs": [need._asdict() for need in occupancy.needs]},
+        "roofline": launch.roofline
+        and {
+            "flops": launch.roofline.flops,
+            "bytes": launch.roofline.bytes,
+            "compute": [list(roof) for roof in launch.roofline.compute],
+            "memory": [list(roof) for roof in launch.roofline.memory],
+        },
+    }
+
+
+def _close(close: Close) -> Block:
+    detail = close.detail
+    chart = close.memory
+    return {
+        "sections": detail.sections,
+        "memory": chart
+        and {"boxes": chart.boxes, "flows": [flow._asdict() for flow in chart.flows]},
+        "pipes": close.pipes,
+        "opcodes": close.opcodes,
+        "spread": [list(one) for one in close.spread],
+        "curves": {name: _steps(curve) for name, curve in detail.curves.items()},
+        "series": [[name, unit, values] for name, (unit, values) in detail.series.items()],
+    }
+
+
+def _steps(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The places of a curve where its value changes, its first and its last."""
+    last = len(curve) - 1
+    return [(x, y) for at, (x, y) in enumerate(curve) if at in (0, last) or y != curve[at - 1][1]]
+
+
+def code(report: ReportView, at: int) -> Block | None:
+    """The instructions of a kernel with samples and sources; None where its report has none."""
+    close = report.close.get(report.kernels[at].shown.index)
+    if close is None or close.code is None:
+        return None
+    found = close.code
+    samples: dict[int, list[list[Any]]] = defaultdict(list)
+    for row in found.samples:
+        samples[row["pc"]].append([row["reason"], row["samples"], row["samples_not_issued"]])
+    ptx: dict[str, int] = {}
+    return {
+        "pc": [one.pc for one in found.instructions],
+        "sass": [one.sass for one in found.instructions],
+        "ptx": [one.ptx and ptx.setdefault(one.ptx, len(ptx)) for one in found.instructions],
+        "ptx_texts": list(ptx),
+        "file": [one.file for one in found.instructions],
+        "line": [one.line for one in found.instructions],
+        "executed": [one.executed for one in found.instructions],
+        "threads": [one.threads for one in found.instructions],
+        "samples": [samples.get(one.pc, []) for one in found.instructions],
+        "files": found.files,
+        "sources": [found.sources.get(place) for place in range(len(found.files))],
+        "found": [found.found.get(place) for place in range(len(found.files))],
+    }
+
+
+def counters(report: ReportView, at: int) -> Block | None:
+    """Every counter that the report holds of a kernel: {name, value, unit}; None where it was not read."""
+    close = report.close.get(report.kernels[at].shown.index)
+    if close is None:
+        return None
+    found = sorted(close.detail.counters.items())
+    return {
+        "name": [name for name, _ in found],
+        "value": [counter.value for _, counter in found],
+        "unit": [counter.unit for _, counter in found],
+    }
+
+
+# --- traces -------------------------------------------------------------------------------------
+
+
+def _trace(trace: TraceView) -> Block:
+    return {
+        "file": trace.file,
+        "devices": trace.devices,
+        "version": trace.version,
+        "problems": trace.problems,
+        "span_ns": trace.span_ns,
+        "count": len(trace.operations),
+        "summary": [
+            row | {"durations_ns": evenly(row["durations_ns"], MOST_VALUES)}
+            for row in trace.summary
+        ],
+        "nvtx": [_node(node) for node in trace.nvtx],
+    }
+
+
+def trace(found: TraceView) -> Block:
+    """The operations of a trace as columns, times from the first of them."""
+    rows = found.operations[:MOST_OPERATIONS]
+    start = min((row["start_ns"] for row in rows), default=0)
+    called = [row["api_start_ns"] for row in rows if row["api_start_ns"] is not None]
+    start = min([start, *called])
+    moved = [
+        row
+        | {
+            name: None if row[name] is None else row[name] - start
+            for name in ("start_ns", "api_start_ns")
+        }
+        for row in rows
+    ]
+    return columns(moved, OPERATION)

@@ -1,0 +1,161 @@
+/** Reports beside each other, kernel by kernel; the first is the baseline. */
+
+import { fill, h, section, table } from "./dom.js";
+import { change, interval, micro, number, percent, quantity, si } from "./format.js";
+import { href } from "./state.js";
+import { rowsOf } from "./view_kernels.js";
+
+// Of the launch that stands for a kernel: [column, label, how it is printed].
+const FACTS = [
+  ["time", "time, the longest launch", (value) => micro(value === null ? null : value / 1e3)],
+  ["median", "time, the median", (value) => micro(value === null ? null : value / 1e3)],
+  ["n", "launches", number],
+  ["words", "what limits it", (value) => value ?? "–"],
+  ["room", "room", (value) => quantity(value, "%")],
+  ["sm_throughput_pct", "SM throughput", (value) => quantity(value, "%")],
+  ["memory_throughput_pct", "memory throughput", (value) => quantity(value, "%")],
+  ["dram_throughput_pct", "DRAM throughput", (value) => quantity(value, "%")],
+  ["l2_throughput_pct", "L2 throughput", (value) => quantity(value, "%")],
+  ["l1_throughput_pct", "L1 throughput", (value) => quantity(value, "%")],
+  ["issue_active", "schedulers issue in", (value) => percent(value, 1)],
+  ["achieved_occupancy_pct", "achieved occupancy", (value) => quantity(value, "%")],
+  ["theoretical_occupancy_pct", "theoretical occupancy", (value) => quantity(value, "%")],
+  ["registers", "registers per thread", number],
+  ["smem", "shared memory per block", (value) => si(value, "B")],
+  ["grid", "grid", (value) => value ?? "–"],
+  ["block", "block", (value) => value ?? "–"],
+  ["waves", "waves", number],
+  ["inst_executed", "instructions", (value) => quantity(value, "inst")],
+  ["dram_bytes_read", "read from DRAM", (value) => si(value, "B")],
+  ["dram_bytes_write", "written to DRAM", (value) => si(value, "B")],
+  ["l2_hit_pct", "L2 hit rate", (value) => quantity(value, "%")],
+  ["l1_hit_pct", "L1 hit rate", (value) => quantity(value, "%")],
+  ["sm_clock_hz", "SM clock", (value) => si(value, "Hz")],
+];
+const MOST = 400; // kernels of a table
+
+export function compared(main, params) {
+  const all = main.reports.map(rowsOf);
+  const names = [...new Set(all[0].map((row) => row.name))].filter((name) => all.slice(1).some((rows) => rows.some((row) => row.name === name)));
+  const beside = h("div");
+  const show = (name) => fill(beside, sideBySide(main, all, name));
+  const asked = params.get("name");
+  if (names.length) show(names.includes(asked) ? asked : names[0]);
+  return [
+    section("Kernels side by side", `Of each name its longest launch; the baseline is ${main.reports[0].file}.`, overview(main, all, names, show)),
+    names.length > 0 && beside,
+    main.comparisons.map((one) => ofPair(main, one)),
+  ];
+}
+
+const row = (rows, name) => rows.find((one) => one.name === name) ?? null;
+
+function relative(base, head) {
+  return typeof base === "number" && typeof head === "number" && base !== 0 ? head / base - 1 : null;
+}
+
+function overview(main, all, names, show) {
+  if (!names.length) return h("p", { class: "empty" }, "No kernel of the baseline is in another report.");
+  const others = main.reports.slice(1);
+  const heads = ["kernel", ["baseline"], ...others.flatMap((report) => [[report.file], ["change"], [`registers`], ["occupancy"]])];
+  const lines = names.slice(0, MOST).map((name) => {
+    const base = row(all[0], name);
+    const pick = h("button", { type: "button", class: "place", onclick: () => show(name) }, name);
+    const cells = others.flatMap((_, at) => {
+      const head = row(all[at + 1], name);
+      if (!head) return ["–", "–", "–", "–"];
+      return [
+        micro(head.time === null ? null : head.time / 1e3),
+        changed(relative(base.time, head.time)),
+        base.registers === head.registers ? number(head.registers) : `${number(base.registers)} → ${number(head.registers)}`,
+        `${quantity(base.achieved_occupancy_pct, "%")} → ${quantity(head.achieved_occupancy_pct, "%")}`,
+      ];
+    });
+    return [pick, micro(base.time === null ? null : base.time / 1e3), ...cells];
+  });
+  return [table(heads, lines, "Kernels side by side"), names.length > MOST && h("p", { class: "note" }, `${names.length - MOST} more.`)];
+}
+
+function changed(value) {
+  if (value === null) return "–";
+  return h("span", { class: Math.abs(value) < 0.03 ? "note" : value > 0 ? "worse" : "better" }, change(value));
+}
+
+/** All figures of one kernel, a column for each report. */
+function sideBySide(main, all, name) {
+  const found = all.map((rows) => row(rows, name));
+  const heads = ["", ...main.reports.flatMap((report, at) => (at ? [[report.file], ["change"]] : [[report.file]]))];
+  const lines = FACTS.map(([key, label, shown]) => {
+    const values = found.map((one) => (one ? (one[key] ?? null) : null));
+    if (values.every((value) => value === null)) return null;
+    return [label, ...values.flatMap((value, at) => (at ? [shown(value), changedValue(values[0], value)] : [shown(value)]))];
+  }).filter(Boolean);
+  const stalls = found.map((one) => (one?.stall ? `${one.stall[0]} ${percent(one.stall[1])}` : "–"));
+  lines.push(["top stall", ...stalls.flatMap((text, at) => (at ? [text, text === stalls[0] ? "same" : ""] : [text]))]);
+  return section(
+    name,
+    null,
+    table(heads, lines, `${name} side by side`),
+    h(
+      "p",
+      null,
+      "Panels: ",
+      found.flatMap((one, at) => (one ? [h("a", { href: href("kernel", { r: at, k: one.k }) }, main.reports[at].file), " "] : [])),
+    ),
+  );
+}
+
+function changedValue(base, head) {
+  if (typeof base === "string" || typeof head === "string") return base === head ? "same" : "differs";
+  const value = relative(base, head);
+  return value === null ? "–" : change(value);
+}
+
+/** What the comparison of two reports finds: kernels matched by range, or by name and order, with statistics and causes. */
+function ofPair(main, one) {
+  const title = `${main.reports[0].file} → ${main.reports[one.head].file}`;
+  if (one.why) return section(title, null, h("p", { class: "warning" }, one.why));
+  return section(
+    title,
+    "Launches of one kernel in one range, on one grid, are samples of it; as ncuflow compare prints it.",
+    one.differences.length > 0 && h("p", null, one.differences.map(({ axis, base, head }) => `${axis}: ${base} → ${head}`).join("; ")),
+    one.notes.map((note) => h("p", { class: "note" }, note)),
+    table(
+      ["kernel", ["baseline"], ["then"], ["change"], ["interval"], "verdict", "why"],
+      one.points.map((point) => [
+        h("span", { class: "wrap" }, point.id),
+        micro(point.base),
+        micro(point.head),
+        changed(point.relative),
+        point.interval ? interval({ low: point.interval[0], high: point.interval[1] }) : "–",
+        point.interval ? point.verdict : "one sample per side",
+        causes(point.causes),
+      ]),
+      title,
+    ),
+    one.all > one.points.length && h("p", { class: "note" }, `${one.all - one.points.length} more that changed less.`),
+    only("Only in the baseline", one.only_base),
+    only("Only in the other", one.only_head),
+  );
+}
+
+function causes(found) {
+  if (!found.length) return "–";
+  return h(
+    "ul",
+    { class: "shares" },
+    found.map(({ what, base, head, parts }) =>
+      h(
+        "li",
+        null,
+        `${what}: ${base} → ${head}`,
+        parts.map(([name, from, to, unit, us]) => h("div", { class: "note" }, `${us > 0 ? "+" : ""}${number(us)} µs ${name} (${number(from)} → ${number(to)} ${unit})`)),
+      ),
+    ),
+  );
+}
+
+function only(title, names) {
+  if (!names.length) return null;
+  return h("details", null, h("summary", null, `${title}: ${names.length}`), h("p", { class: "wrap" }, names.slice(0, MOST).join(", ")));
+}
