@@ -724,6 +724,26 @@ def test_a_report_of_blackwell_says_what_one_of_hopper_does(tmp_path):
     assert sum(shares) == pytest.approx(1)
 
 
+def test_the_samples_of_a_reason_without_a_name_are_other_at_each_instruction(tmp_path):
+    whole = first_kernels(lzma.decompress(recorded_path("rmsnorm", "deep").read_bytes()), 1)
+    old, new = SAMPLES.format("wait").encode(), SAMPLES.format("tensor_memory").encode()
+    names = {old + end: new + end for end in (b"", b"_not_issued")}
+    found = []
+    for report in (whole, of_another_chip(whole, names, 10)):
+        path = tmp_path / "x.ncu-rep"
+        path.write_bytes(report)
+        found.append(ncu.read(path))
+    before, after = ([line | {"sass": None, "opcode": None} for line in r.lines] for r in found)
+    waits = [line for line in before if line["reason"] == "wait"]
+    assert waits and waits == [
+        line | {"reason": "wait"} for line in after if line["reason"] == OTHER
+    ]
+    (wait,) = (stall for stall in found[0].stalls if stall["reason"] == "wait")
+    (other,) = (stall for stall in found[1].stalls if stall["reason"] == OTHER)
+    for column in ("samples", "samples_not_issued"):
+        assert other[column] == wait[column] > 0
+
+
 def test_without_the_counters_of_blackwell_there_are_no_flops_and_it_is_said(tmp_path):
     lost = {old: f"lost_{old}" for old in GB100 if "src_" in old}
     _, kernel, found, _ = made_of(tmp_path, GB100 | lost, 10)
