@@ -2,24 +2,24 @@
 
 import { fill, h, section, table } from "./dom.js";
 import { change, interval, micro, number, percent, quantity, si } from "./format.js";
-import { href } from "./state.js";
+import { href, keep } from "./state.js";
 import { rowsOf } from "./view_kernels.js";
 
-// Of the launch that stands for a kernel: [column, label, how it is printed].
+// Of the launch that stands for a kernel: [column, label, how it is printed, whether it is per cent].
 const FACTS = [
   ["time", "time, the longest launch", (value) => micro(value === null ? null : value / 1e3)],
   ["median", "time, the median", (value) => micro(value === null ? null : value / 1e3)],
   ["n", "launches", number],
   ["words", "what limits it", (value) => value ?? "–"],
-  ["room", "room", (value) => quantity(value, "%")],
-  ["sm_throughput_pct", "SM throughput", (value) => quantity(value, "%")],
-  ["memory_throughput_pct", "memory throughput", (value) => quantity(value, "%")],
-  ["dram_throughput_pct", "DRAM throughput", (value) => quantity(value, "%")],
-  ["l2_throughput_pct", "L2 throughput", (value) => quantity(value, "%")],
-  ["l1_throughput_pct", "L1 throughput", (value) => quantity(value, "%")],
+  ["room", "room", (value) => quantity(value, "%"), true],
+  ["sm_throughput_pct", "SM throughput", (value) => quantity(value, "%"), true],
+  ["memory_throughput_pct", "memory throughput", (value) => quantity(value, "%"), true],
+  ["dram_throughput_pct", "DRAM throughput", (value) => quantity(value, "%"), true],
+  ["l2_throughput_pct", "L2 throughput", (value) => quantity(value, "%"), true],
+  ["l1_throughput_pct", "L1 throughput", (value) => quantity(value, "%"), true],
   ["issue_active", "schedulers issue in", (value) => percent(value, 1)],
-  ["achieved_occupancy_pct", "achieved occupancy", (value) => quantity(value, "%")],
-  ["theoretical_occupancy_pct", "theoretical occupancy", (value) => quantity(value, "%")],
+  ["achieved_occupancy_pct", "achieved occupancy", (value) => quantity(value, "%"), true],
+  ["theoretical_occupancy_pct", "theoretical occupancy", (value) => quantity(value, "%"), true],
   ["registers", "registers per thread", number],
   ["smem", "shared memory per block", (value) => si(value, "B")],
   ["grid", "grid", (value) => value ?? "–"],
@@ -28,52 +28,71 @@ const FACTS = [
   ["inst_executed", "instructions", (value) => quantity(value, "inst")],
   ["dram_bytes_read", "read from DRAM", (value) => si(value, "B")],
   ["dram_bytes_write", "written to DRAM", (value) => si(value, "B")],
-  ["l2_hit_pct", "L2 hit rate", (value) => quantity(value, "%")],
-  ["l1_hit_pct", "L1 hit rate", (value) => quantity(value, "%")],
+  ["l2_hit_pct", "L2 hit rate", (value) => quantity(value, "%"), true],
+  ["l1_hit_pct", "L1 hit rate", (value) => quantity(value, "%"), true],
   ["sm_clock_hz", "SM clock", (value) => si(value, "Hz")],
 ];
 const MOST = 400; // kernels of a table
 
 export function compared(main, params) {
   const all = main.reports.map(rowsOf);
-  const names = [...new Set(all[0].map((row) => row.name))].filter((name) => all.slice(1).some((rows) => rows.some((row) => row.name === name)));
+  const kernels = all[0].filter((base) => all.slice(1).some((rows) => same(all[0], base, rows)));
   const beside = h("div");
-  const show = (name) => fill(beside, sideBySide(main, all, name));
-  const asked = params.get("name");
-  if (names.length) show(names.includes(asked) ? asked : names[0]);
+  const show = (base) => {
+    keep({ k: base.k });
+    fill(beside, sideBySide(main, all, base));
+  };
+  const asked = kernels.find((base) => base.k === Number(params.get("k") ?? Number.NaN)) ?? kernels[0];
+  if (asked) fill(beside, sideBySide(main, all, asked));
   return [
-    section("Kernels side by side", `Of each name its longest launch; the baseline is ${main.reports[0].file}.`, overview(main, all, names, show)),
-    names.length > 0 && beside,
+    section(
+      "Kernels side by side",
+      `Of each kernel its longest launch; the baseline is ${main.reports[0].file}.`,
+      overview(main, all, kernels, show),
+    ),
+    beside,
     main.comparisons.map((one) => ofPair(main, one)),
   ];
 }
 
-const row = (rows, name) => rows.find((one) => one.name === name) ?? null;
+/** The same kernel of another report: by its full name, else by a short name that is the only one of its kind in both. */
+function same(ours, base, theirs) {
+  const full = base.demangled && theirs.find((one) => one.demangled === base.demangled);
+  if (full) return full;
+  const named = theirs.filter((one) => one.name === base.name);
+  return named.length === 1 && ours.filter((one) => one.name === base.name).length === 1 ? named[0] : null;
+}
 
 function relative(base, head) {
   return typeof base === "number" && typeof head === "number" && base !== 0 ? head / base - 1 : null;
 }
 
-function overview(main, all, names, show) {
-  if (!names.length) return h("p", { class: "empty" }, "No kernel of the baseline is in another report.");
+function overview(main, all, kernels, show) {
+  if (!kernels.length) return h("p", { class: "empty" }, "No kernel of the baseline is in another report.");
   const others = main.reports.slice(1);
-  const heads = ["kernel", ["baseline"], ...others.flatMap((report) => [[report.file], ["change"], [`registers`], ["occupancy"]])];
-  const lines = names.slice(0, MOST).map((name) => {
-    const base = row(all[0], name);
-    const pick = h("button", { type: "button", class: "place", onclick: () => show(name) }, name);
+  const heads = ["kernel", ["baseline"], ...others.flatMap((report) => [[report.file], ["change"], ["registers"], ["occupancy"]])];
+  const lines = kernels.slice(0, MOST).map((base) => {
+    const pick = h("button", { type: "button", class: "place", onclick: () => show(base) }, base.label);
     const cells = others.flatMap((_, at) => {
-      const head = row(all[at + 1], name);
+      const head = same(all[0], base, all[at + 1]);
       if (!head) return ["–", "–", "–", "–"];
       return [
-        micro(head.time === null ? null : head.time / 1e3),
+        time(head),
         changed(relative(base.time, head.time)),
         base.registers === head.registers ? number(head.registers) : `${number(base.registers)} → ${number(head.registers)}`,
         `${quantity(base.achieved_occupancy_pct, "%")} → ${quantity(head.achieved_occupancy_pct, "%")}`,
       ];
     });
-    return [pick, micro(base.time === null ? null : base.time / 1e3), ...cells];
+    return [pick, time(base), ...cells];
   });
-  return [table(heads, lines, "Kernels side by side"), names.length > MOST && h("p", { class: "note" }, `${names.length - MOST} more.`)];
+  return [
+    table(heads, lines, "Kernels side by side"),
+    kernels.length > MOST && h("p", { class: "note" }, `${kernels.length - MOST} more.`),
+  ];
+}
+
+function time(row) {
+  return micro(row.time === null ? null : row.time / 1e3);
 }
 
 function changed(value) {
@@ -82,13 +101,14 @@ function changed(value) {
 }
 
 /** All figures of one kernel, a column for each report. */
-function sideBySide(main, all, name) {
-  const found = all.map((rows) => row(rows, name));
+function sideBySide(main, all, base) {
+  const name = base.label;
+  const found = all.map((rows, at) => (at ? same(all[0], base, rows) : base));
   const heads = ["", ...main.reports.flatMap((report, at) => (at ? [[report.file], ["change"]] : [[report.file]]))];
-  const lines = FACTS.map(([key, label, shown]) => {
+  const lines = FACTS.map(([key, label, shown, points]) => {
     const values = found.map((one) => (one ? (one[key] ?? null) : null));
     if (values.every((value) => value === null)) return null;
-    return [label, ...values.flatMap((value, at) => (at ? [shown(value), changedValue(values[0], value)] : [shown(value)]))];
+    return [label, ...values.flatMap((value, at) => (at ? [shown(value), changedValue(values[0], value, points)] : [shown(value)]))];
   }).filter(Boolean);
   const stalls = found.map((one) => (one?.stall ? `${one.stall[0]} ${percent(one.stall[1])}` : "–"));
   lines.push(["top stall", ...stalls.flatMap((text, at) => (at ? [text, text === stalls[0] ? "same" : ""] : [text]))]);
@@ -105,9 +125,11 @@ function sideBySide(main, all, name) {
   );
 }
 
-function changedValue(base, head) {
-  if (typeof base === "string" || typeof head === "string") return base === head ? "same" : "differs";
+/** The change of a value; of one that is per cent already, in points. */
+function changedValue(base, head, points) {
+  if (typeof base === "string" || typeof head === "string") return base === head ? "same" : "";
   const value = relative(base, head);
+  if (points && base !== null && head !== null) return `${head < base ? "−" : "+"}${number(Math.abs(head - base))} points`;
   return value === null ? "–" : change(value);
 }
 
@@ -141,17 +163,17 @@ function ofPair(main, one) {
 
 function causes(found) {
   if (!found.length) return "–";
+  const [{ what, base, head }] = found;
   return h(
-    "ul",
-    { class: "shares" },
-    found.map(({ what, base, head, parts }) =>
-      h(
-        "li",
-        null,
-        `${what}: ${base} → ${head}`,
-        parts.map(([name, from, to, unit, us]) => h("div", { class: "note" }, `${us > 0 ? "+" : ""}${number(us)} µs ${name} (${number(from)} → ${number(to)} ${unit})`)),
+    "details",
+    null,
+    h("summary", null, `${what}: ${base} → ${head}`, found.length > 1 && `, and ${found.length - 1} more`),
+    found.map((cause, at) => [
+      at > 0 && h("p", null, `${cause.what}: ${cause.base} → ${cause.head}`),
+      cause.parts.map(([name, from, to, unit, us]) =>
+        h("div", { class: "note" }, `${us > 0 ? "+" : ""}${number(us)} µs ${name} (${number(from)} → ${number(to)} ${unit})`),
       ),
-    ),
+    ]),
   );
 }
 

@@ -40,7 +40,14 @@ function draw(name, curve, now, width) {
     marks: [
       Plot.lineY(curve, { x: (one) => one[0], y: (one) => one[1], curve: "step-after", stroke: "var(--c0)", strokeWidth: 1.4 }),
       Plot.ruleX([now], { stroke: "var(--c1)", strokeWidth: 1.6 }),
-      Plot.text([now], { x: (value) => value, text: () => (bytes ? `${number(now / 1024)}k` : number(now)), frameAnchor: "top", textAnchor: "start", dx: 4, fill: "var(--text)" }),
+      Plot.text([now], {
+        x: (value) => value,
+        text: () => (bytes ? `${number(now / 1024)}k` : number(now)),
+        frameAnchor: "top",
+        textAnchor: "start",
+        dx: 4,
+        fill: "var(--text)",
+      }),
     ],
   });
 }

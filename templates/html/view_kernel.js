@@ -26,7 +26,7 @@ export async function kernel(main, params) {
   const at = indexOf(found, params.get("i"));
   const parts = { profile: "Profile", source: "Source", counters: "Counters" };
   const show = async (part) => {
-    fill(body, await PARTS[part]?.(main, report, place, found, at, params));
+    fill(body, await PARTS[part]({ main, report, place, found, at }));
   };
   const chosen = params.get("part") in parts ? params.get("part") : "profile";
   const choice = switcher("Part", Object.entries(parts), chosen, (part) => {
@@ -34,7 +34,7 @@ export async function kernel(main, params) {
     show(part);
   });
   await show(chosen);
-  return [heading(main, report, place, found), h("div", { class: "controls" }, choice), body];
+  return [heading(report, place, found), h("div", { class: "controls" }, choice), body];
 }
 
 const PARTS = { profile, source: ofSource, counters };
@@ -45,14 +45,14 @@ function indexOf(found, asked) {
   return row < 0 ? (found?.first ?? 0) : row;
 }
 
-function heading(main, report, { r, k }, found) {
+function heading(report, { r, k }, found) {
   const of = (key) => report.kernels[key][k];
   const step = (by, text) =>
     k + by >= 0 && k + by < report.kernels.name.length && h("a", { class: "button", href: href("kernel", { r, k: k + by }) }, text);
   return h(
     "header",
     { class: "point-head" },
-    h("h1", { class: "id" }, of("name")),
+    h("h1", { class: "id" }, of("label")),
     h(
       "p",
       { class: "note" },
@@ -62,7 +62,9 @@ function heading(main, report, { r, k }, found) {
       " ",
       step(1, "shorter →"),
     ),
-    of("demangled") && of("demangled") !== of("name") && h("details", null, h("summary", null, "Full name"), h("code", { class: "wrap" }, of("demangled"))),
+    of("demangled") &&
+      of("demangled") !== of("name") &&
+      h("details", null, h("summary", null, "Full name"), h("code", { class: "wrap" }, of("demangled"))),
     of("n") > 1 && distribution(of("duration"), of("values"), of("n"), found),
   );
 }
@@ -79,7 +81,7 @@ function distribution(of, values, n, found) {
   );
 }
 
-function profile(main, report, place, found, first) {
+function profile({ main, found, at: first }) {
   if (!found) return h("p", { class: "empty" }, GONE);
   const body = h("div");
   const of = found.launches;
@@ -87,7 +89,12 @@ function profile(main, report, place, found, first) {
   show(first);
   const names = of.kernel.map((index, row) => [
     String(row),
-    [`#${index}`, of.nvtx[row], of.grid[row] && `grid ${of.grid[row]}`, micro(of.duration_ns[row] === null ? null : of.duration_ns[row] / 1e3)]
+    [
+      `#${index}`,
+      of.nvtx[row],
+      of.grid[row] && `grid ${of.grid[row]}`,
+      micro(of.duration_ns[row] === null ? null : of.duration_ns[row] / 1e3),
+    ]
       .filter(Boolean)
       .join(" · "),
   ]);
@@ -105,12 +112,7 @@ function sections(main, found, row) {
   const own = (key) => of.metrics[key]?.[row] ?? null;
   return [
     answer(main, found, row),
-    h(
-      "div",
-      { class: "wide-two" },
-      lightOf(main, of, row),
-      section("Launch and occupancy", null, launch(of, row), next(of.occupancy[row]), close && curves(close.curves, of, row)),
-    ),
+    beside(lightOf(main, of, row), launchOf(of, row, close)),
     close && memory(close.memory),
     of.tree[row] && section("Stalls", scheduler(own), icicle(of.tree[row], main, of.stalls[row])),
     !of.tree[row] && of.stalls[row].length > 0 && section("Stalls", scheduler(own), stallTable(main, of.stalls[row])),
@@ -121,8 +123,22 @@ function sections(main, found, row) {
     of.rules[row].length > 0 && section("NVIDIA's rules", roomWords(of.verdict[row]), advice(of, row)),
     row !== found.first &&
       found.close &&
-      h("p", { class: "note" }, `Memory chart, instruction mix, spread, source and counters are here of launch #${of.kernel[found.first]}, the longest.`),
+      h(
+        "p",
+        { class: "note" },
+        `Memory chart, instruction mix, spread, source and counters are here of launch #${of.kernel[found.first]}, the longest.`,
+      ),
   ];
+}
+
+function launchOf(of, row, close) {
+  if (of.grid[row] === null && !of.occupancy[row]) return null;
+  return section("Launch and occupancy", null, launch(of, row), next(of.occupancy[row]), close && curves(close.curves, of, row));
+}
+
+/** Two panels beside each other, or the one that there is. */
+function beside(left, right) {
+  return left && right ? h("div", { class: "wide-two" }, left, right) : (left ?? right);
 }
 
 function answer(main, found, row) {
@@ -148,9 +164,16 @@ function tiles(of, row) {
     ["schedulers issue in", percent(own("issue_active"))],
     ["occupancy", quantity(own("achieved_occupancy_pct"), "%")],
     ["registers", number(of.registers[row])],
-    ["DRAM", si(own("dram_bytes_read") === null || own("dram_bytes_write") === null ? null : own("dram_bytes_read") + own("dram_bytes_write"), "B")],
+    [
+      "DRAM",
+      si(
+        own("dram_bytes_read") === null || own("dram_bytes_write") === null ? null : own("dram_bytes_read") + own("dram_bytes_write"),
+        "B",
+      ),
+    ],
     ["SM clock", si(own("sm_clock_hz"), "Hz")],
   ].filter(([, value]) => value !== "–");
+  if (!all.length) return null;
   return h(
     "dl",
     { class: "tiles" },
@@ -159,7 +182,11 @@ function tiles(of, row) {
 }
 
 function unitsAndWaits(main, { units, waits, room }) {
-  const row = ({ name, label, pct, counter }) => ({ label, value: pct, title: `${main.units[name] ?? ""}${counter ? `\n${counter}` : ""}`.trim() });
+  const row = ({ name, label, pct, counter }) => ({
+    label,
+    value: pct,
+    title: `${main.units[name] ?? ""}${counter ? `\n${counter}` : ""}`.trim(),
+  });
   return h(
     "div",
     { class: "two" },
@@ -169,7 +196,8 @@ function unitsAndWaits(main, { units, waits, room }) {
 }
 
 function lightOf(main, of, row) {
-  if (!of.breakdown[row].length && !Object.keys(of.metrics).some((key) => key.endsWith("throughput_pct") && of.metrics[key][row] !== null)) return null;
+  if (!of.breakdown[row].length && !Object.keys(of.metrics).some((key) => key.endsWith("throughput_pct") && of.metrics[key][row] !== null))
+    return null;
   return section("Speed of Light", "Throughput of each unit in per cent of its peak.", light(main, of, row), breakdown(main, of, row));
 }
 
@@ -184,7 +212,11 @@ function next(occupancy) {
       : `For one more: at most ${number(most)} B of shared memory per block (now ${number(now)} B).`,
   );
   const several = !needs.length && resources.length > 1 && !resources.includes("warps");
-  return h("p", { class: "note" }, [limits, ...steps, several && "They run out together: less of one alone brings no block."].filter(Boolean).join(" "));
+  return h(
+    "p",
+    { class: "note" },
+    [limits, ...steps, several && "They run out together: less of one alone brings no block."].filter(Boolean).join(" "),
+  );
 }
 
 function scheduler(own) {
@@ -201,17 +233,27 @@ function scheduler(own) {
 function stallTable(main, stalls) {
   const rows = d3
     .sort(stalls, ([, , , share, samples]) => -(share ?? samples ?? 0))
-    .map(([reason, kind, ratio, share, samples]) => [reason, kind, percent(share, 1), number(ratio), number(samples), main.stalls[reason] ?? "–"]);
+    .map(([reason, kind, ratio, share, samples]) => [
+      reason,
+      kind,
+      percent(share, 1),
+      number(ratio),
+      number(samples),
+      main.stalls[reason] ?? "–",
+    ]);
   return table(["reason", "kind", ["of stalls"], ["cycles per instruction"], ["samples"], "a warp waits for"], rows, "Warp states");
 }
 
 /** An estimate of a rule is of its own making; what the busiest unit leaves bounds it. */
 function roomWords({ room }) {
-  const bound = room === null ? "" : ` The room here is ${percent(room / 100)} of the time: no estimate of the whole kernel can bring more at the same work.`;
+  const bound =
+    room === null
+      ? ""
+      : ` The room here is ${percent(room / 100)} of the time: no estimate of the whole kernel can bring more at the same work.`;
   return `As the report stores them, with NVIDIA's own estimates.${bound}`;
 }
 
-async function ofSource(main, report, place) {
+async function ofSource({ main, report, place }) {
   const found = await block(`code ${place.r} ${place.k}`);
   if (!found)
     return h(
@@ -222,7 +264,7 @@ async function ofSource(main, report, place) {
   return source(main, found);
 }
 
-async function counters(main, report, place) {
+async function counters({ report, place }) {
   const found = await block(`counters ${place.r} ${place.k}`);
   if (!found) return h("p", { class: "empty" }, report.kernels.counters[place.k] ? GONE : "Not in this file: all counters of this kernel.");
   const body = h("div");
@@ -245,5 +287,10 @@ async function counters(main, report, place) {
     );
   };
   show();
-  return section("Counters", `All that the report holds of launch #${report.kernels.index[place.k]}.`, h("div", { class: "controls" }, search), body);
+  return section(
+    "Counters",
+    `All that the report holds of launch #${report.kernels.index[place.k]}.`,
+    h("div", { class: "controls" }, search),
+    body,
+  );
 }

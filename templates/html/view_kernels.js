@@ -2,7 +2,7 @@
 
 import { has } from "./block.js";
 import { fill, h, s, section, switcher } from "./dom.js";
-import { micro, number, pct, percent } from "./format.js";
+import { micro, number, percent } from "./format.js";
 import { Grid } from "./grid.js";
 import { matcher } from "./query.js";
 import { signsOfLimiters } from "./signs.js";
@@ -40,7 +40,11 @@ function ofReport(main, r, params) {
   const signs = signsOfLimiters(rows.map((row) => row.limiter));
   return [
     section("What limits each kernel", answer(report, rows, total), shares(rows, total, signs), first(rows, total, signs)),
-    section("Kernels", "Launches of one kernel are one row: time is that of the longest, the line shows all in their order.", list(main, rows, total, signs, params)),
+    section(
+      "Kernels",
+      "Launches of one kernel are one row: time is that of the longest, the line shows all in their order.",
+      list(rows, total, signs, params),
+    ),
     lacking(report),
   ];
 }
@@ -85,7 +89,10 @@ function shares(rows, total, signs) {
       "div",
       { class: "stack", role: "img", "aria-label": kinds.map(([kind, [sum]]) => `${kind} ${percent(sum / total)}`).join(", ") },
       kinds.map(([kind, [sum, limiter]]) =>
-        h("span", { style: `width:${(100 * sum) / total}%;background:${signs.colour(limiter)}`, title: `${kind}: ${percent(sum / total, 1)} of the time` }),
+        h("span", {
+          style: `width:${(100 * sum) / total}%;background:${signs.colour(limiter)}`,
+          title: `${kind}: ${percent(sum / total, 1)} of the time`,
+        }),
       ),
     ),
     h(
@@ -97,18 +104,25 @@ function shares(rows, total, signs) {
 }
 
 function first(rows, total, signs) {
-  const said = rows.slice(0, FIRST).map((row) =>
-    h(
-      "li",
-      null,
-      h("a", { href: href("kernel", { r: row.r, k: row.k }) }, row.name),
-      h("span", { class: "note" }, ` ${total ? percent(row.total / total) : ""}`),
-      h("span", null, " ", signs.mark(row.limiter), row.words ?? notKnown(row)),
-    ),
-  );
+  const said = rows
+    .slice(0, FIRST)
+    .map((row) =>
+      h(
+        "li",
+        null,
+        h("a", { href: href("kernel", { r: row.r, k: row.k }) }, row.label),
+        h("span", { class: "note" }, ` ${total ? percent(row.total / total) : ""}`),
+        h("span", null, " ", signs.mark(row.limiter), row.words ?? notKnown(row)),
+      ),
+    );
   return [
     h("ol", { class: "answers" }, said),
-    rows.length > FIRST && h("p", { class: "note" }, `${rows.length - FIRST} more below, ${percent(d3.sum(rows.slice(FIRST), (row) => row.total) / (total || 1))} of the time.`),
+    rows.length > FIRST &&
+      h(
+        "p",
+        { class: "note" },
+        `${rows.length - FIRST} more below, ${percent(d3.sum(rows.slice(FIRST), (row) => row.total) / (total || 1))} of the time.`,
+      ),
   ];
 }
 
@@ -128,7 +142,11 @@ export function line(values) {
     .defined((value) => value !== null)
     .x((_, at) => x(at))
     .y(y);
-  return s("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" }, s("path", { d: path(values) }));
+  return s(
+    "svg",
+    { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" },
+    s("path", { d: path(values) }),
+  );
 }
 
 function spread(row) {
@@ -137,22 +155,46 @@ function spread(row) {
   return `${micro(of.least / 1e3)} · ${micro(of.median / 1e3)} · ${micro(of.most / 1e3)}`;
 }
 
-function list(main, rows, total, signs, params) {
+function list(rows, total, signs, params) {
   const chosen = { q: params.get("q") ?? "", sort: params.get("sort") ?? "-total" };
-  const share = (value) => ({ label: value[0], unit: "%", number: true, text: (row) => (row[value[1]] === null ? "–" : row[value[1]].toFixed(0)), key: value[1] });
+  const share = (value) => ({
+    label: value[0],
+    unit: "%",
+    number: true,
+    text: (row) => (row[value[1]] === null ? "–" : row[value[1]].toFixed(0)),
+    key: value[1],
+  });
   const columns = [
-    { key: "name", label: "kernel", width: 34, text: (row) => row.name, node: (row) => h("a", { href: href("kernel", { r: row.r, k: row.k }), title: row.demangled }, row.name) },
+    {
+      key: "name",
+      label: "kernel",
+      width: 36,
+      text: (row) => row.label,
+      node: (row) => h("a", { href: href("kernel", { r: row.r, k: row.k }), title: row.demangled }, row.label),
+    },
     { key: "total", label: "of the time", unit: "%", number: true, text: (row) => (total ? ((100 * row.total) / total).toFixed(1) : "–") },
     { key: "time", label: "time", number: true, text: (row) => micro(row.time === null ? null : row.time / 1e3) },
     { key: "n", label: "launches", number: true, text: (row) => number(row.n) },
-    { key: "median", label: "least · median · most", width: 28, text: spread },
+    { key: "median", label: "least · median · most", width: 25, text: spread },
     { key: "line", label: "in their order", fixed: true, width: 13, text: () => "", node: (row) => line(row.values) ?? "" },
-    { key: "words", label: "what limits it", width: 44, text: (row) => row.words ?? notKnown(row), node: (row) => h("span", { title: row.words }, signs.mark(row.limiter), row.words ?? notKnown(row)) },
+    {
+      key: "words",
+      label: "what limits it",
+      width: 38,
+      text: (row) => row.words ?? notKnown(row),
+      node: (row) => h("span", { title: row.words }, signs.mark(row.limiter), row.words ?? notKnown(row)),
+    },
     { ...share(["room", "room"]), title: "per cent of the time that ends with all waits, for the same work" },
     share(["SM", "sm_throughput_pct"]),
     share(["memory", "memory_throughput_pct"]),
     share(["DRAM", "dram_throughput_pct"]),
-    { key: "issue_active", label: "issue", unit: "%", number: true, text: (row) => (row.issue_active === null ? "–" : (100 * row.issue_active).toFixed(0)) },
+    {
+      key: "issue_active",
+      label: "issue",
+      unit: "%",
+      number: true,
+      text: (row) => (row.issue_active === null ? "–" : (100 * row.issue_active).toFixed(0)),
+    },
     share(["occupancy", "achieved_occupancy_pct"]),
     { key: "registers", label: "registers", number: true, text: (row) => number(row.registers) },
     { key: "stall", label: "top stall", text: (row) => (row.stall ? `${row.stall[0]} ${percent(row.stall[1])}` : "–") },
@@ -188,7 +230,10 @@ function list(main, rows, total, signs, params) {
       (row) => `${row.name} ${row.demangled ?? ""} ${row.words ?? ""} ${row.stall?.[0] ?? ""}`,
     );
     const key = chosen.sort.replace(/^-/, "");
-    const found = d3.sort(rows.filter(holds), chosen.sort.startsWith("-") ? (a, b) => d3.descending(a[key], b[key]) : (a, b) => d3.ascending(a[key], b[key]));
+    const found = d3.sort(
+      rows.filter(holds),
+      chosen.sort.startsWith("-") ? (a, b) => d3.descending(a[key], b[key]) : (a, b) => d3.ascending(a[key], b[key]),
+    );
     grid.setRows(found);
     const here = rows.filter((row) => has(`kernel ${row.r} ${row.k}`)).length;
     fill(

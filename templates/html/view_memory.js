@@ -3,16 +3,16 @@
 import { framed, h, s, section } from "./dom.js";
 import { number, percent, si } from "./format.js";
 
-const [WIDTH, HEIGHT] = [1120, 424];
+const [WIDTH, HEIGHT] = [1164, 424];
 // Name -> [title, x, y, width, height]
 const BOXES = {
   kernel: ["Kernel", 10, 12, 96, 400],
   l1: ["L1TEX", 352, 12, 150, 248],
   shared: ["Shared memory", 352, 284, 150, 128],
-  l2: ["L2", 716, 12, 130, 400],
-  system: ["System memory", 986, 12, 124, 84],
-  dram: ["DRAM", 986, 124, 124, 168],
-  peer: ["Peer GPU", 986, 328, 124, 84],
+  l2: ["L2", 692, 12, 170, 400],
+  system: ["System memory", 1030, 12, 124, 84],
+  dram: ["DRAM", 1030, 124, 124, 168],
+  peer: ["Peer GPU", 1030, 328, 124, 84],
 };
 
 /** The chart of one launch; its parts as a table for those who do not see it. */
@@ -24,7 +24,8 @@ export function memory(chart) {
     "Memory",
     "What moved between the units, and per cent of the peak of that way where the report says it.",
     framed(draw(chart, moved), "Memory chart"),
-    still.length > 0 && h("details", null, h("summary", null, `${still.length} ways without traffic`), h("p", { class: "note" }, still.join(", "))),
+    still.length > 0 &&
+      h("details", null, h("summary", null, `${still.length} ways without traffic`), h("p", { class: "note" }, still.join(", "))),
   );
 }
 
@@ -33,7 +34,9 @@ function said({ source, target, label }) {
 }
 
 function draw(chart, flows) {
-  const names = Object.keys(BOXES).filter((name) => !["system", "peer"].includes(name) || flows.some(({ source, target }) => [source, target].includes(name)));
+  const names = Object.keys(BOXES).filter(
+    (name) => !["system", "peer"].includes(name) || flows.some(({ source, target }) => [source, target].includes(name)),
+  );
   const told = flows.map((flow) => `${said(flow)} ${amount(flow)}`).join(", ");
   const pairs = d3.group(flows, ({ source, target }) => [source, target].sort((a, b) => BOXES[a][1] - BOXES[b][1]).join(" "));
   return s(
@@ -52,7 +55,11 @@ function box(name, facts) {
     s("rect", { x, y, width, height, rx: 5 }),
     s("text", { x: x + width / 2, y: y + 22, "text-anchor": "middle", class: "name" }, title),
     facts.map(([fact, value, unit], at) =>
-      s("text", { x: x + width / 2, y: y + 44 + at * 18, "text-anchor": "middle" }, `${fact} ${unit === "%" ? percent(value / 100, 1) : unit === "byte" ? si(value, "B") : si(value, "")}`),
+      s(
+        "text",
+        { x: x + width / 2, y: y + 44 + at * 18, "text-anchor": "middle" },
+        `${fact} ${unit === "%" ? percent(value / 100, 1) : unit === "byte" ? si(value, "B") : si(value, "")}`,
+      ),
     ),
   );
 }

@@ -22,7 +22,12 @@ export function mix(close) {
         `${number(all)} instructions that warps executed, by opcode.`,
         bars("Instruction mix", rows.slice(0, MOST_OPCODES)),
         rows.length > MOST_OPCODES &&
-          h("details", null, h("summary", null, `${rows.length - MOST_OPCODES} more opcodes`), bars("More opcodes", rows.slice(MOST_OPCODES))),
+          h(
+            "details",
+            null,
+            h("summary", null, `${rows.length - MOST_OPCODES} more opcodes`),
+            bars("More opcodes", rows.slice(MOST_OPCODES)),
+          ),
       ),
     close.pipes.length > 0 &&
       section(
@@ -79,10 +84,13 @@ export function series(close) {
           h("code", { class: "note" }, name),
           chart(name, (width) =>
             Plot.plot({
-              ...base(width, `${name} over the run, at most ${quantity(
-                d3.max(values, (one) => one[1]),
-                unit,
-              )}`),
+              ...base(
+                width,
+                `${name} over the run, at most ${quantity(
+                  d3.max(values, (one) => one[1]),
+                  unit,
+                )}`,
+              ),
               height: 110,
               marginLeft: 44,
               marginBottom: 24,

@@ -44,7 +44,7 @@ function draw(found, points, width) {
   const knees = slopes.length && tops.length ? [(2 * d3.max(tops, (roof) => roof.top)) / d3.min(slopes, (roof) => roof.slope)] : [];
   const x = [d3.min(xs) / 3, d3.max([...xs.map((one) => one * 3), ...knees])];
   const high = d3.max([...tops.map((roof) => roof.top), ...points.map((point) => point.y)]) * 2;
-  const y = [d3.min(points, (point) => point.y) / 4, high];
+  const y = [d3.min([...points.map((point) => point.y / 4), ...tops.map((roof) => roof.top / 2)]), high];
   const top = tops.length ? d3.max(tops, (roof) => roof.top) : high;
   const marks = slopes.map(({ slope }) => {
     const end = Math.min(x[1], top / slope);
@@ -75,14 +75,43 @@ function draw(found, points, width) {
       tops.map(({ top: of }) => Plot.ruleY([of], { stroke: "var(--roof)", strokeDasharray: "7 4", strokeWidth: 1.2 })),
       Plot.text(
         names.filter((one) => !one.end),
-        { x: "x", y: "y", text: "text", textAnchor: "start", fontSize: 10.5, fill: "var(--quiet)", stroke: "var(--panel)", strokeWidth: 4, clip: true },
+        {
+          x: "x",
+          y: "y",
+          text: "text",
+          textAnchor: "start",
+          fontSize: 10.5,
+          fill: "var(--quiet)",
+          stroke: "var(--panel)",
+          strokeWidth: 4,
+          clip: true,
+        },
       ),
       Plot.text(
         names.filter((one) => one.end),
-        { x: "x", y: "y", text: "text", textAnchor: "end", dx: -4, fontSize: 10.5, fill: "var(--quiet)", stroke: "var(--panel)", strokeWidth: 4 },
+        {
+          x: "x",
+          y: "y",
+          text: "text",
+          textAnchor: "end",
+          dx: -4,
+          fontSize: 10.5,
+          fill: "var(--quiet)",
+          stroke: "var(--panel)",
+          strokeWidth: 4,
+        },
       ),
       Plot.dot(points, { x: "x", y: "y", r: 5, fill: "var(--c1)", fillOpacity: 0.6, stroke: "var(--c1)" }),
-      Plot.text(points, { x: "x", y: "y", text: "level", dy: 14, fontSize: 11, fill: "var(--text)", stroke: "var(--panel)", strokeWidth: 3 }),
+      Plot.text(points, {
+        x: "x",
+        y: "y",
+        text: "level",
+        dy: 14,
+        fontSize: 11,
+        fill: "var(--text)",
+        stroke: "var(--panel)",
+        strokeWidth: 3,
+      }),
     ],
   });
 }

@@ -5,6 +5,7 @@ import { number, percent } from "./format.js";
 import { Grid } from "./grid.js";
 import { matcher } from "./query.js";
 
+const ROW = 26; // px, as in grid.js
 const READY = ["selected", "not_selected"];
 
 /** found: the code block of a kernel. */
@@ -23,6 +24,8 @@ export function source(main, found) {
     );
   };
   show();
+  // What a reader looks for: once the panes have their room they stand at the line with the most samples.
+  requestAnimationFrame(() => open(view, hottest(view)));
   const choices = files.map(({ at, samples }) => [
     String(at),
     `${found.files[at].split(/[/\\]/).at(-1)} · ${total ? percent(samples / total) : "–"}${found.sources[at] ? "" : " · no text"}`,
@@ -40,14 +43,31 @@ export function source(main, found) {
         { class: "controls" },
         picker("File", choices, String(view.file), (at) => {
           view.file = Number(at);
-          view.linked = new Set();
           show();
+          open(view, hottest(view));
         }),
         h("code", { class: "note wrap" }, found.files[view.file]),
       ),
     panes,
     panel,
   );
+}
+
+/** The instructions of the line of the chosen file with the most samples; without files the most sampled instruction. */
+function hottest({ rows, file }) {
+  if (file === null) return [d3.greatest(rows, (row) => row.samples)?.at].filter((at) => at !== undefined);
+  const lines = d3.group(
+    rows.filter((row) => row.file === file && row.line),
+    (row) => row.line,
+  );
+  const most = d3.greatest(lines.values(), (of) => d3.sum(of, (row) => row.samples)) ?? [];
+  return most.map((row) => row.at);
+}
+
+/** Mark instructions in all panes, which come to the first of them. */
+function open(view, linked, beside = null) {
+  view.linked = new Set(linked);
+  for (const one of view.panes) one.link(one.grid === beside);
 }
 
 function instructions(found) {
@@ -97,16 +117,22 @@ function share(view, samples) {
 function pane(view, panel, name, rows, columns) {
   const most = d3.max(rows, (row) => row.samples) ?? 0;
   const all = [
-    { key: "mark", label: "", fixed: true, width: 2.5, text: () => "", node: (row) => (row.own.some((at) => view.linked.has(at)) ? h("b", { class: "linked" }, "▸") : "") },
+    {
+      key: "mark",
+      label: "",
+      fixed: true,
+      width: 2.5,
+      text: () => "",
+      node: (row) => (row.own.some((at) => view.linked.has(at)) ? h("b", { class: "linked" }, "▸") : ""),
+    },
     { key: "heat", label: "heat", fixed: true, width: 9, text: () => "", node: (row) => (row.samples ? heat(row.samples, most) : "") },
     { key: "share", label: "%", number: true, width: 6, text: (row) => share(view, row.samples) },
     ...columns,
   ];
   const grid = new Grid(name, all, {
     open: (row) => {
-      view.linked = new Set(row.own);
       fill(panel, about(view, row));
-      for (const other of view.panes) other.link(other.grid === grid);
+      open(view, row.own, grid);
     },
   });
   grid.setRows(rows);
@@ -115,7 +141,10 @@ function pane(view, panel, name, rows, columns) {
     node: h("div", { class: "pane" }, h("h3", null, name), grid.element),
     link(own) {
       const first = grid.rows.findIndex((row) => row.own?.some((at) => view.linked.has(at)));
-      if (!own && first >= 0) grid.move(first);
+      if (!own && first >= 0) {
+        grid.move(first);
+        grid.element.scrollTop = Math.max(0, first * ROW - grid.element.clientHeight / 3);
+      }
       grid.draw(true);
     },
   };
@@ -156,7 +185,13 @@ function ptxPane(view, panel) {
     samples: d3.sum(of, (row) => row.samples),
   }));
   return pane(view, panel, "PTX", rows, [
-    { key: "text", label: "statement", width: 44, text: (row) => row.text, node: (row) => h("code", { class: "code", title: row.text }, row.text) },
+    {
+      key: "text",
+      label: "statement",
+      width: 44,
+      text: (row) => row.text,
+      node: (row) => h("code", { class: "code", title: row.text }, row.text),
+    },
   ]);
 }
 
@@ -164,10 +199,21 @@ function sassPane(view, panel) {
   const rows = view.rows.map((row) => ({ ...row, own: [row.at] }));
   const columns = [
     { key: "pc", label: "pc", width: 7, number: true, text: (row) => row.pc.toString(16).padStart(5, "0") },
-    { key: "sass", label: "instruction", width: 44, text: (row) => row.sass ?? "–", node: (row) => h("code", { class: "code", title: row.sass }, row.sass ?? "–") },
+    {
+      key: "sass",
+      label: "instruction",
+      width: 44,
+      text: (row) => row.sass ?? "–",
+      node: (row) => h("code", { class: "code", title: row.sass }, row.sass ?? "–"),
+    },
     { key: "top", label: "top reason", width: 16, text: (row) => row.top ?? "" },
     { key: "executed", label: "executed", number: true, text: (row) => number(row.executed) },
-    { key: "threads", label: "threads each", number: true, text: (row) => (row.executed ? number(row.threads === null ? null : row.threads / row.executed) : "–") },
+    {
+      key: "threads",
+      label: "threads each",
+      number: true,
+      text: (row) => (row.executed ? number(row.threads === null ? null : row.threads / row.executed) : "–"),
+    },
     {
       key: "line",
       label: "line",
@@ -213,11 +259,21 @@ function about(view, row) {
   const text = row.text ?? row.sass ?? `line ${row.line}`;
   return [
     h("h3", null, h("code", null, text.trim())),
-    h("p", { class: "note" }, `${number(of.length)} instruction${of.length === 1 ? "" : "s"}, ${number(row.samples)} samples, ${share(view, row.samples) || "0"} % of all`),
+    h(
+      "p",
+      { class: "note" },
+      `${number(of.length)} instruction${of.length === 1 ? "" : "s"}, ${number(row.samples)} samples, ${share(view, row.samples) || "0"} % of all`,
+    ),
     sums.length > 0 &&
       table(
         ["reason", ["samples"], ["not issued"], ["share"], "a warp waits for"],
-        sums.map(([reason, [samples, idle]]) => [reason, number(samples), number(idle), percent(samples / row.samples, 1), view.main.stalls[reason] ?? "ready to issue"]),
+        sums.map(([reason, [samples, idle]]) => [
+          reason,
+          number(samples),
+          number(idle),
+          percent(samples / row.samples, 1),
+          view.main.stalls[reason] ?? "ready to issue",
+        ]),
         "Warp states",
       ),
   ];

@@ -39,7 +39,9 @@ async function ofTrace(found, t) {
       `${number(found.count)} operations over ${micro(found.span_ns === null ? null : found.span_ns / 1e3)}; totals of overlapping work exceed wall time.`,
       summary(found, total),
     ),
-    operations ? section("Timeline", null, timeline(operations, found.count)) : h("p", { class: "empty" }, "The operations one by one were left out for the size of this file."),
+    operations
+      ? section("Timeline", null, timeline(operations, found.count))
+      : h("p", { class: "empty" }, "The operations one by one were left out for the size of this file."),
   ];
 }
 
@@ -61,7 +63,11 @@ function summary(found, total) {
       line(row.durations_ns) ?? "",
     ]);
   return [
-    table(["name", "kind", ["n"], ["total"], ["share"], ["least"], ["quarter"], ["median"], ["three quarters"], ["most"], "in their order"], rows, "What ran"),
+    table(
+      ["name", "kind", ["n"], ["total"], ["share"], ["least"], ["25 %"], ["median"], ["75 %"], ["most"], "in their order"],
+      rows,
+      "What ran",
+    ),
     found.summary.length > MOST_ROWS && h("p", { class: "note" }, `${found.summary.length - MOST_ROWS} more names, each of less time.`),
   ];
 }
@@ -71,7 +77,15 @@ function timeline(operations, count) {
   const frame = h("div");
   const where = h("output", { class: "count" });
   const last = Math.max(0, Math.ceil(here / AT_ONCE) - 1);
-  const slider = h("input", { type: "range", min: 0, max: last, step: 1, value: 0, "aria-label": "Part of the trace", oninput: () => show() });
+  const slider = h("input", {
+    type: "range",
+    min: 0,
+    max: last,
+    step: 1,
+    value: 0,
+    "aria-label": "Part of the trace",
+    oninput: () => show(),
+  });
   const show = () => {
     const first = Number(slider.value) * AT_ONCE;
     const rows = d3.range(first, Math.min(here, first + AT_ONCE));
@@ -87,7 +101,8 @@ function timeline(operations, count) {
   return [
     h("div", { class: "controls" }, last > 0 && slider, where),
     frame,
-    here < count && h("p", { class: "note" }, `The first ${number(here)} of ${number(count)} operations are drawn; all are in the table above.`),
+    here < count &&
+      h("p", { class: "note" }, `The first ${number(here)} of ${number(count)} operations are drawn; all are in the table above.`),
   ];
 }
 

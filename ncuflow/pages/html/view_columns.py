@@ -5,12 +5,14 @@ No number is computed here: the records and the findings have them.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ncuflow.findings import limiter, roles, stalltree
+from ncuflow.format import short
 from ncuflow.pages.html.columns import KERNEL, Block, columns, kernel_columns
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS
@@ -27,6 +29,8 @@ from ncuflow.view.model import (
 )
 
 MOST_LAUNCHES = 32  # of a kernel that have a panel; all are in its distribution
+SEPARATORS = re.compile(r"[<>(),*&\s]+")  # between the words of a full name
+MOST_LABEL = 28  # letters of what tells kernels of one name apart
 MOST_VALUES = 200  # of a distribution that a page draws
 MOST_OPERATIONS = 20_000  # of a trace that are drawn one by one
 MOST_POINTS = 2000  # of a comparison
@@ -68,6 +72,7 @@ def _report(report: ReportView) -> Block:
         "lacks": [lack._asdict() for lack in report.lacks],
         "nvtx": [_node(node) for node in report.nvtx],
         "kernels": columns([_listed(report, kernel) for kernel in report.kernels], LIST)
+        | {"label": labels(report.kernels)}
         | columns([launch.kernel["metrics"] for launch in shown], LISTED),
     }
 
@@ -106,6 +111,28 @@ def _listed(report: ReportView, kernel: KernelView) -> Block:
         "code": close is not None and close.code is not None,
         "counters": close is not None,
     }
+
+
+def labels(kernels: Sequence[KernelView]) -> list[str]:
+    """Names of kernels; behind a name that several have, what of their full names differs."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for kernel in kernels:
+        alike[kernel.name].append(kernel.demangled or "")
+    return [_label(kernel, alike[kernel.name]) for kernel in kernels]
+
+
+def _label(kernel: KernelView, alike: Sequence[str]) -> str:
+    if len(alike) < 2:
+        return kernel.name
+    words = [_words(full) for full in alike]
+    own = _words(kernel.demangled or "")
+    if all(len(one) == len(own) for one in words):
+        own = [word for at, word in enumerate(own) if any(one[at] != word for one in words)]
+    return f"{kernel.name} <{short(', '.join(own), MOST_LABEL)}>"
+
+
+def _words(full: str) -> list[str]:
+    return [word for word in SEPARATORS.split(full) if word]
 
 
 def evenly(values: Sequence[Any], most: int) -> list[Any]:
