@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 Functions = Mapping[str, Callable[..., Any]]
+Evaluator = Callable[[Mapping[str, Any], Functions], Any]
 # How a comparison reads in a sentence.
 IN_WORDS: Mapping[type[ast.cmpop], str] = {
     ast.Eq: "=", ast.NotEq: "≠", ast.Lt: "<", ast.LtE: "≤", ast.Gt: ">", ast.GtE: "≥", ast.In: "=",
@@ -135,7 +136,7 @@ def evaluate(text: str, values: Mapping[str, Any], functions: Functions | None =
     ExpressionError for a name in neither, for syntax outside the list, for a wrong kind of value.
     """
     try:
-        return _evaluate(parse(text), values, {**FUNCTIONS, **(functions or {})})
+        return _evaluator(text)(values, {**FUNCTIONS, **functions} if functions else FUNCTIONS)
     except ZeroDivisionError:
         return None
     except ExpressionError:
@@ -228,47 +229,72 @@ def _formatted(value: Any, placeholder: re.Match[str]) -> str:
         raise ExpressionError(f"{placeholder[0]}: {error}") from None
 
 
-def _evaluate(node: ast.expr, values: Mapping[str, Any], functions: Functions) -> Any:
+@lru_cache(maxsize=4096)
+def _evaluator(text: str) -> Evaluator:
+    return _of(parse(text))
+
+
+def _of(node: ast.expr) -> Evaluator:
+    """What computes a node from (values, functions): a condition is asked of thousands of points."""
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as constant):
-            return _known(constant)
+            known = _known(constant)
+            return lambda v, f: known
         case ast.Name(id=name):
-            if name not in values:
-                raise ExpressionError(f"unknown name {name!r}")
-            return _known(values[name])
+            return lambda v, f: _named(name, v)
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_evaluate(item, values, functions) for item in items]
+            parts = [_of(item) for item in items]
+            return lambda v, f: [part(v, f) for part in parts]
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            value = _evaluate(operand, values, functions)
-            return None if value is None else not value
+            inner = _of(operand)
+            return lambda v, f: None if (value := inner(v, f)) is None else not value
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = _evaluate(operand, values, functions)
-            return None if value is None else -_number(value)
-        case ast.BoolOp(op=op, values=parts):
-            return _logic(op, [_evaluate(part, values, functions) for part in parts])
+            inner = _of(operand)
+            return lambda v, f: None if (value := inner(v, f)) is None else -_number(value)
+        case ast.BoolOp(op=op, values=values):
+            parts, deciding = [_of(value) for value in values], isinstance(op, ast.Or)
+            return lambda v, f: _logic(deciding, [part(v, f) for part in parts])
         case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
-            return _binary(
-                op, _evaluate(left, values, functions), _evaluate(right, values, functions)
+            compute, one, other = ARITHMETIC[type(op)], _of(left), _of(right)
+            return lambda v, f: _binary(compute, one(v, f), other(v, f))
+        case ast.Compare(left=left, ops=ops, comparators=rest) if {
+            *map(type, ops)
+        } <= COMPARISONS.keys():
+            terms, compared = (
+                [_of(term) for term in (left, *rest)],
+                [COMPARISONS[type(op)] for op in ops],
             )
-        case ast.Compare(left=left, ops=ops, comparators=rest):
-            terms = [_evaluate(term, values, functions) for term in (left, *rest)]
-            return _logic(ast.And(), list(_compared(terms, ops)))
+            return lambda v, f: _chained(compared, [term(v, f) for term in terms])
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            chosen = _evaluate(test, values, functions)
-            return (
-                None if chosen is None else _evaluate(body if chosen else orelse, values, functions)
+            chosen, branches = _of(test), (_of(orelse), _of(body))
+            return lambda v, f: (
+                None if (is_so := chosen(v, f)) is None else branches[bool(is_so)](v, f)
             )
+        case ast.Call(func=ast.Name(id="known"), args=args, keywords=[]):
+            parts = [_of(arg) for arg in args]
+            return lambda v, f: all(part(v, f) is not None for part in parts)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            if name == "known":
-                return all(_evaluate(arg, values, functions) is not None for arg in args)
-            if name not in functions:
-                raise ExpressionError(
-                    f"unknown function {name!r} (known: {', '.join(sorted(functions))})"
-                )
-            arguments = [_evaluate(arg, values, functions) for arg in args]
-            unknown = any(a is None or (isinstance(a, list) and None in a) for a in arguments)
-            return None if unknown else _known(functions[name](*arguments))
+            parts = [_of(arg) for arg in args]
+            return lambda v, f: _called(name, f, [part(v, f) for part in parts])
+    return lambda v, f: _refused(node)
+
+
+def _refused(node: ast.expr) -> None:
     raise ExpressionError(f"{ast.unparse(node)!r}: {type(node).__name__} is not allowed")
+
+
+def _named(name: str, values: Mapping[str, Any]) -> Any:
+    try:
+        return _known(values[name])
+    except KeyError:
+        raise ExpressionError(f"unknown name {name!r}") from None
+
+
+def _called(name: str, functions: Functions, arguments: list[Any]) -> Any:
+    if name not in functions:
+        raise ExpressionError(f"unknown function {name!r} (known: {', '.join(sorted(functions))})")
+    unknown = any(a is None or (isinstance(a, list) and None in a) for a in arguments)
+    return None if unknown else _known(functions[name](*arguments))
 
 
 def _known(value: Any) -> Any:
@@ -287,23 +313,25 @@ def _number(value: Any) -> float:
     raise ExpressionError(f"{value!r} is not a number")
 
 
-def _binary(op: ast.operator, left: Any, right: Any) -> Any:
+def _binary(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     if left is None or right is None:
         return None
-    return _known(ARITHMETIC[type(op)](_number(left), _number(right)))
+    return _known(compute(_number(left), _number(right)))
 
 
-def _compared(terms: list[Any], ops: list[ast.cmpop]) -> Iterator[bool | None]:
-    for left, op, right in zip(terms, ops, terms[1:], strict=False):
-        if type(op) not in COMPARISONS:
-            raise ExpressionError(f"comparison {type(op).__name__} is not allowed")
-        unknown = left is None or right is None
-        yield None if unknown else COMPARISONS[type(op)](left, right)
+def _chained(compared: list[Callable[[Any, Any], Any]], terms: list[Any]) -> bool | None:
+    """``a < b < c``: all of its comparisons."""
+    return _logic(
+        False,
+        [
+            None if left is None or right is None else compare(left, right)
+            for left, compare, right in zip(terms, compared, terms[1:], strict=False)
+        ],
+    )
 
 
-def _logic(op: ast.boolop, parts: list[Any]) -> bool | None:
-    """Kleene's and/or: a deciding operand decides, whatever is unknown beside it."""
-    deciding = isinstance(op, ast.Or)
+def _logic(deciding: bool, parts: list[Any]) -> bool | None:
+    """Kleene's or, which a true operand decides, and his and: whatever is unknown beside it."""
     known = [bool(part) for part in parts if part is not None]
     if deciding in known:
         return deciding
