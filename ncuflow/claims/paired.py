@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import log1p, sqrt
 from pathlib import PurePosixPath
 
-from ncuflow.findings.scope import Scope, ValueOrigin, Values
+from ncuflow.findings.scope import Scope, Value, ValueOrigin, Values
 from ncuflow.model import Results
 
 # (point, other point) -> column -> its value at each of them, and the half width of the interval of their log ratio
@@ -45,15 +45,15 @@ def paired(
     """
     names = sorted(set(params) - set(differ))
     first, *others = scopes
+
+    def agreed(scope: Scope) -> tuple[Value, ...]:
+        return tuple(map(scope.known.get, names))
+
+    partners = {other: {agreed(s): s for s in reversed(scopes[other])} for other in others}
     out = []
     for scope in scopes[first]:
-        group = {first: scope}
-        for other in others:
-            partners = [
-                s for s in scopes[other] if all(s.known.get(n) == scope.known.get(n) for n in names)
-            ]
-            if partners:
-                group[other] = partners[0]
+        key = agreed(scope)
+        group = {first: scope} | {other: of[key] for other, of in partners.items() if key in of}
         if len(group) == len(scopes):
             out.append(_in_turns(_joined(group, names), group, turns or {}))
     return out
