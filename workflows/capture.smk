@@ -42,9 +42,7 @@ if LIVE:
 
     # A sweep asks for these counters, so another list captures again; another label or meaning in the catalogues does not.
     REGISTRY = ["ncuflow.parsers.registry"]
-    COUNTERS = [
-        registry.counters(architecture) for architecture in registry.ARCHITECTURES
-    ]
+    COUNTERS = [registry.counters(chip) for chip in registry.CHIPS]
 
     rule source_index:
         input:
