@@ -373,10 +373,12 @@ StoredOrigin = Annotated[Origin, BeforeValidator(_whole)]  # as a model of a fil
 class Kernel(KernelRow):
     """A profiled launch with all that was measured of it.
 
-    metrics: value by registry key, in the registry's unit; lines: of deep profiles alone.
+    metrics: value by registry key, in the registry's unit; tensor_types: the types that counters saw the tensor cores
+    compute with, one of them alone as a rule; lines: of deep profiles alone.
     """
 
     metrics: dict[str, float | None]
+    tensor_types: NotRequired[list[str]]
     stalls: list[Stall]
     breakdown: list[BreakdownRow]
     rules: list[Rule]

@@ -18,7 +18,7 @@ MAIN = {
     "issue_active": 0.37, "achieved_occupancy_pct": 43.0, "theoretical_occupancy_pct": 61.0,
     "waves": 0.95, "sm_clock_hz": 1.7e9, "dram_bytes_peak_per_cycle": 3000.0,
     "dram_cycles_per_second": 1.5e9, "l2_peak_bytes_per_second": 1.02e13, "l1_peak_bytes_per_second": 3.1e13,
-    "tensor_flops_peak_per_second": 9.1e14,
+    "tensor_flops_peak_per_second": 9.1e14, "fp32_flops_peak_per_second": 6.1e13,
     "tensor_flops": 7e9, "fp32_flops": 5e8, "fp16_flops": 3e7,
     "dram_bytes_read": 1.1e9, "dram_bytes_write": 1.3e8, "l2_bytes_l1": 2.9e9, "l1_bytes": 4.3e9,
     "sm_cycles_active": 920.0, "cycles_elapsed": 1000.0,
@@ -50,7 +50,8 @@ BREAKDOWN = [
 KERNELS = [
     {"name": MERGE, "duration_ns": 2e4, "metrics": SECOND, "stalls": [], "breakdown": [], "problems": "no rules",
      **dict.fromkeys(SHAPE, 1)},
-    {"name": "Main", "duration_ns": 3e5, "metrics": MAIN, "stalls": STALLS, "breakdown": BREAKDOWN, "problems": None, **SHAPE},
+    {"name": "Main", "duration_ns": 3e5, "metrics": MAIN, "stalls": STALLS, "breakdown": BREAKDOWN, "problems": None,
+     "tensor_types": ["f16"], **SHAPE},
 ]  # fmt: skip
 TIMING = {
     "point": "decode/x", "target": "decode", "status": "ok", "convention": "as counted",
@@ -71,7 +72,8 @@ TRACE = [
 ]  # fmt: skip
 MACHINE = {
     "gpu": "NVIDIA H200",
-    "datasheet": {"dram_gbs": 4800.0, "tensor_tflops": 989.5, "source": "sheet"},
+    "datasheet": {"dram_gbs": 4800.0, "tensor_tflops": 989.5, "source": "sheet",
+                  "tflops": {"f16": 989.5, "bf16": 988.5, "fp32": 66.9}},
     "measured": {"dram_gbs": 4172.0, "read_gbs": None, "series": {},
                  "tensor_tflops": {"f16": 716.0, "bf16": 733.0}, "source": "copy", "points": {}},
 }  # fmt: skip
@@ -88,7 +90,7 @@ EXPECTED = {
     "point": "decode/x", "target": "decode", "tier": "A", "gpu": "NVIDIA H200", "architecture": "sm_90",
     "driver_version": "580.1", "cuda_version": "13.0", "torch_version": "2.11", "flashinfer_version": "0.7.2",
     "cutlass_dsl_version": "4.8", "ncu_version": "2025.3", "nsys_version": "2023.4", "date": "2026-01-02",
-    "status": "ok", "problems": f"trace: gone; {MERGE}: no rules", "dtype": "bf16",
+    "status": "ok", "problems": f"trace: gone; {MERGE}: no rules", "dtype": "bf16", "flop_type": "f16",
     "time_cold_us": 350, "time_cold_q25_us": 340, "time_cold_q75_us": 363, "time_cold_n": 31,
     "time_hot_us": 290, "time_hot_q25_us": 281, "time_hot_q75_us": 299, "time_hot_n": 17,
     "host_launch_us": 23, "plan_us": 71,
@@ -106,13 +108,13 @@ EXPECTED = {
     "ceiling_dram_gbs_datasheet": 4800, "ceiling_dram_gbs_counter": 4500, "ceiling_dram_gbs_measured": 4172,
     "ceiling_l2_gbs_counter": 10200, "ceiling_l1_gbs_counter": 31000,
     "ceiling_tensor_tflops_datasheet": 989.5, "ceiling_tensor_tflops_counter": 910,
-    "ceiling_tensor_tflops_measured": 733,
+    "ceiling_tensor_tflops_measured": 716, "ceiling_fp32_tflops_datasheet": 66.9, "ceiling_fp32_tflops_counter": 61,
     "bytes_beyond_dram_pct": 0, "tensor_padding_pct": 100 * (1 - 6e9 / TENSOR),
     "gbs_fraction_datasheet": 1.2e9 / 350e-6 / 4800e9, "gbs_fraction_counter": DRAM / 320e-6 / 4500e9,
     "gbs_fraction_measured": 1.2e9 / 350e-6 / 4172e9,
     "tflops_fraction_datasheet": 6e9 / 350e-6 / 989.5e12,
     "tflops_fraction_counter": TENSOR / 320e-6 / 910e12,
-    "tflops_fraction_measured": 6e9 / 350e-6 / 733e12,
+    "tflops_fraction_measured": 6e9 / 350e-6 / 716e12,
     "ai_analytic": 5, "ai_counted": FLOPS / DRAM, "ai_l2_counted": FLOPS / L2, "ai_l1_counted": FLOPS / L1,
     "sol_sm_pct": 31, "sol_memory_pct": 83, "sol_dram_pct": 82, "sol_l2_pct": 53, "sol_l1_pct": 47,
     "tensor_pipe_pct": 19, "tensor_pipe_elapsed_pct": 18, "issue_active": 0.37, "achieved_occupancy_pct": 43,

@@ -193,6 +193,28 @@ def test_a_single_kind_without_a_name_is_the_tensor_cores() -> None:
     assert "counter, tensor: 200 TFLOPS" in labels(axes)
 
 
+def test_the_flat_roof_is_that_of_the_type_that_a_kernel_computed_with() -> None:
+    def typed(name: str, kind: str, sheet: float | None, **columns: Any) -> Any:
+        roofs = {"ceiling_tensor_tflops_datasheet": sheet, "ceiling_tensor_tflops_measured": None}
+        point = profiled(name, None, flop_type=kind, **columns)
+        point["measurement"] |= roofs
+        return point
+
+    cuda = {"ceiling_fp32_tflops_datasheet": 66.9, "ceiling_fp32_tflops_counter": 60.0}
+    found = results(
+        typed("a", "bf16", 989.5), typed("b", "fp8", 1979.0), typed("c", "fp32", 989.5, **cuda),
+        typed("d", "fp4", None), typed("e", "bf16+fp8", None),
+    )  # fmt: skip
+    (axes,) = figures.roofline([found], levels=False).axes
+    assert flat(axes) == {
+        "datasheet, fp8: 1,979 TFLOPS": 1979.0,
+        "datasheet, bf16: 990 TFLOPS": 989.5,
+        "datasheet, fp32: 67 TFLOPS": 66.9,
+        "counter, fp32: 60 TFLOPS": 60.0,
+    }
+    assert labels(axes)[-2:] == ["bf16+fp8: no roof known", "fp4: no roof known"]
+
+
 def test_a_split_point_has_the_kind_of_the_kernel_that_ran_one() -> None:
     """The longest kernel may be the one that merges; the counted work is not its."""
     point = profiled("a", HMMA)

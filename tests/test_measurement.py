@@ -45,6 +45,72 @@ def launch(start: int, end: int, number: int, kind: str = "kernel") -> dict:
     }
 
 
+def counted(name: str, value: float | None, key: str = "tensor_flops") -> dict:
+    return {"key": key, "metric": name, "value": value}
+
+
+HGMMA_FP8 = "sm__ops_path_tensor_op_hgmma_src_fp8_sparsity_off.sum"
+HMMA_FP16 = "sm__ops_path_tensor_op_hmma_src_fp16_dst_fp32_sparsity_off.sum"
+HMMA_BF16 = "sm__ops_path_tensor_op_hmma_src_bf16_dst_fp32_sparsity_off.sum"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "types"),
+    [
+        ([counted(HGMMA_FP8, 1e9)], ["fp8"]),
+        ([counted(HMMA_FP16, 1e9)], ["f16"]),
+        ([counted(HMMA_FP16, 0.0)], []),
+        ([counted(HMMA_FP16, None)], []),
+        ([counted(f"{HGMMA_FP8} + {HMMA_BF16}", 1e9)], ["bf16", "fp8"]),
+        ([counted("sm__ops_path_tensor_src_fp64.sum", 1e9)], ["fp64"]),
+        ([counted("sm__ops_path_tensor_op_igmma_src_int8_sparsity_off.sum", 1e9, "tensor_int_ops")], ["int8"]),
+        ([counted(HMMA_FP16, 1e9, "tensor_flops_peak_per_second")], []),
+    ],
+)  # fmt: skip
+def test_counters_name_the_types_that_tensor_cores_computed_with(metrics, types):
+    assert join.tensor_types(metrics) == types
+
+
+@pytest.mark.parametrize(
+    ("kernels", "declared", "found"),
+    [
+        ([], "fp8", "fp8"),  # nothing was counted
+        ([{}], "f16", "f16"),  # by a report without tensor counters
+        ([{"tensor_flops": 0.0}], "f16", "fp32"),
+        ([{"tensor_pipe_pct": 0.0}], "f16", "fp32"),
+        ([{"tensor_flops": 0.0}, {}], "f16", "f16"),  # of one kernel it is not known
+        ([{"tensor_flops": 9.0, "types": ["fp8"]}], "bf16", "fp8"),
+        ([{"tensor_flops": 9.0, "types": ["bf16", "fp8"]}], "bf16", "bf16+fp8"),
+        ([{"tensor_flops": 9.0, "types": ["fp8"]}, {"tensor_flops": 0.0, "us": 900}], "bf16", "fp8"),
+        ([{"tensor_flops": 9.0, "types": ["fp8"]}, {"tensor_flops": 1.0, "types": ["f16"], "us": 900}], "bf16", "f16"),
+        ([], None, None),
+    ],
+)  # fmt: skip
+def test_counters_decide_what_a_call_computes_with_and_else_what_was_declared(
+    kernels, declared, found
+):
+    ran = [
+        kernel("K", k.pop("us", 90) * 1e3, **{n: v for n, v in k.items() if n != "types"})
+        | {"tensor_types": k.get("types", [])}
+        for k in map(dict, kernels)
+    ]
+    assert join.flop_type(ran, declared) == found
+
+
+def test_an_fp8_kernel_is_under_the_roof_of_fp8_whatever_was_declared():
+    fp8 = kernel(tensor_flops=1e9) | {"tensor_types": ["fp8"]}
+    gpu = ceilings.machine("NVIDIA H200", {"matmul_tflops": {"f16": {"value": 760}}})
+    measured = columns.measurement(join.Joined(TIMING, PARAMS, [fp8], [], gpu, PROVENANCE))
+    assert (measured["dtype"], measured["flop_type"]) == ("f16", "fp8")
+    assert measured["ceiling_tensor_tflops_datasheet"] == 1979
+    assert measured["ceiling_tensor_tflops_measured"] is None
+    # What ran on CUDA cores could run on tensor cores: their peak bounds what a change may bring.
+    idle = kernel(tensor_flops=0.0) | {"tensor_types": []}
+    measured = columns.measurement(join.Joined(TIMING, PARAMS, [idle], [], gpu, PROVENANCE))
+    assert (measured["flop_type"], measured["ceiling_fp32_tflops_datasheet"]) == ("fp32", 66.9)
+    assert measured["ceiling_tensor_tflops_datasheet"] == 989.5
+
+
 def row(kernels=(), launches=(), **changes):
     timing = TIMING | changes
     joined = join.Joined(timing, PARAMS, list(kernels), list(launches), MACHINE, PROVENANCE)

@@ -20,6 +20,7 @@ from ncuflow.model import Ceilings, MeasuredPeaks, Measurement
 from ncuflow.record import SmClock
 
 DRAM = "dram_gbs"
+SOURCES = ("datasheet", "counter", "measured")
 # Above the highest of what streamed or multiplied a point's own rate may lie by this; beyond it the rate cannot be.
 MEASURED_RATE = 1.10
 MOST = 1.25  # of the published peak: clocks above those of the datasheet reach a tenth more
@@ -134,7 +135,7 @@ def raised(machine: Ceilings, rows: Iterable[Measurement]) -> Ceilings:
     for row in rows:
         work = {
             DRAM: (row["gbs"], row["bytes_analytic"], row["bytes_dram_counted"]),
-            str(row["dtype"]): (row["tflops"], row["flops_analytic"], row["flops_tensor_counted"]),
+            _type(row): (row["tflops"], row["flops_analytic"], row["flops_tensor_counted"]),
         }
         for kind, (rate, analytic, counted) in work.items():
             peak, top = peaks.get(kind), tops.get(kind)
@@ -154,15 +155,32 @@ def raised(machine: Ceilings, rows: Iterable[Measurement]) -> Ceilings:
 def passed(found: Ceilings, row: Measurement, rate: str) -> str | None:
     """What the rate (gbs or tflops) of a point that is itself the measured ceiling is more than any of; None of others."""
     tensor = rate == "tflops"
-    kind, what = (str(row["dtype"]), "matrix product") if tensor else (DRAM, "copy or read")
-    return what if found["measured"].get("points", {}).get(kind) == row["point"] else None
+    kind, what = (_type(row), "matrix product") if tensor else (DRAM, "copy or read")
+    return what if found.get("measured", {}).get("points", {}).get(kind) == row["point"] else None
 
 
-def tensor_roofs(rows: Iterable[Measurement], source: str) -> dict[str, float]:
-    """TFLOPS by data type that a source (datasheet or measured) puts over points: a mark's roof is that of its type."""
+def _type(row: Measurement) -> str:
+    return str(row.get("flop_type") or row["dtype"])
+
+
+def flat_roofs(rows: Iterable[Measurement], source: str) -> dict[str, float]:
+    """TFLOPS by type that a source (datasheet or measured) puts over points: a mark's roof is that of what it computed with."""
     tops: dict[str, float] = {}
     for row in rows:
-        top, dtype = row.get(f"ceiling_tensor_tflops_{source}"), row.get("dtype")
-        if top and dtype:
-            tops[dtype] = max(top, tops.get(dtype, 0.0))
+        kind = _type(row)
+        unit = "fp32" if kind == "fp32" else "tensor"
+        if top := row.get(f"ceiling_{unit}_tflops_{source}"):
+            tops[kind] = max(top, tops.get(kind, 0.0))
     return tops
+
+
+def roofless(rows: Iterable[Measurement]) -> list[str]:
+    """The types that points computed with and that nothing tells a roof of."""
+    found: dict[str, bool] = {}
+    for row in rows:
+        if row.get("flops_counted"):
+            kind = _type(row)
+            unit = "fp32" if kind == "fp32" else "tensor"
+            known = any(row.get(f"ceiling_{unit}_tflops_{source}") for source in SOURCES)
+            found[kind] = found.get(kind, False) or known
+    return sorted(kind for kind, known in found.items() if not known)

@@ -6,8 +6,8 @@ these declarations; the formula in words stands beside the code that it describe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from statistics import median
@@ -16,6 +16,7 @@ from typing import Any
 from ncuflow.findings.join import (
     Joined,
     architecture,
+    flop_type,
     idle_us,
     ratio,
     tensor_peak,
@@ -217,6 +218,20 @@ def _peak(name: str, unit: str, formula: str, compute: Callable[[Joined], Any]) 
     return Column(name, "float", unit, formula, compute, "ceilings", evidence=evidence)
 
 
+def _tensor_peak(
+    source: str, formula: str, peaks: Callable[[Joined], Mapping[str, float | None]]
+) -> Column:
+    """A ceiling of the machine for the type that a point computes with, or would on tensor cores."""
+
+    def compute(joined: Joined) -> float | None:
+        row = joined.row
+        return peaks(joined).get(str(row["dtype" if row["flop_type"] == "fp32" else "flop_type"]))
+
+    said = f"{formula}, for flop_type, of fp32 for dtype"
+    peak = _peak(f"ceiling_tensor_tflops_{source}", "TFLOPS", said, compute)
+    return replace(peak, terms=("flop_type", "dtype"))
+
+
 def _version(key: str) -> Column:
     """A version that the captures of a point wrote down."""
     formula = f"what the point was measured with: {VERSIONS[key]}"
@@ -240,6 +255,9 @@ COLUMNS = (
     Column("status", "text", "", "ok, wrong, skipped, error, lost", lambda j: j.timing["status"], "point"),
     Column("problems", "text", "", "what is missing or failed, '; ' between", lambda j: j.problems, "point"),
     Column("dtype", "text", "", "the point's data type", lambda j: j.params.get("dtype"), "point"),
+    Column("flop_type", "text", "", "the type that it computes with: of the operands of the tensor operations that were "
+           "counted, fp32 where there were none, dtype where nothing was counted",
+           lambda j: flop_type(j.kernels, j.row["dtype"]), "point", terms=("dtype",)),
     *(_timed(place) for place in places(Series) if place.measured),
     _traced("time_insitu_us", "float", "µs", "median over launches of the sum of their kernels' time",
             lambda j: median(sum(o["duration_ns"] for o in launch) for launch in j.launches) / 1e3),
@@ -284,13 +302,15 @@ COLUMNS = (
           lambda j: j.ceilings["measured"]["dram_gbs"]),
     _counter("ceiling_l2_gbs_counter", "GB/s", "l2_peak_bytes_per_second", under=1e9, peak=True),
     _counter("ceiling_l1_gbs_counter", "GB/s", "l1_peak_bytes_per_second", under=1e9, peak=True),
-    _peak("ceiling_tensor_tflops_datasheet", "TFLOPS", "published dense peak of the part",
-          lambda j: None if j.params.get("dtype") == "fp8" else j.ceilings["datasheet"]["tensor_tflops"]),
+    _peak("ceiling_fp32_tflops_datasheet", "TFLOPS", "published peak of the CUDA cores of the part",
+          lambda j: j.ceilings["datasheet"]["tflops"].get("fp32")),
+    _counter("ceiling_fp32_tflops_counter", "TFLOPS", "fp32_flops_peak_per_second", under=1e12, peak=True),
+    _tensor_peak("datasheet", "published dense peak of the part", lambda j: j.ceilings["datasheet"]["tflops"]),
     Column("ceiling_tensor_tflops_counter", "float", "TFLOPS",
            "tensor_flops_peak_per_second of the longest kernel that has one: the peak of the instruction that ran",
            lambda j: ratio(tensor_peak(j.kernels), 1e12), "ncu", keys=("tensor_flops_peak_per_second",)),
-    _peak("ceiling_tensor_tflops_measured", "TFLOPS", "the highest of a large matrix product and of the points on this machine",
-          lambda j: j.ceilings["measured"]["tensor_tflops"].get(str(j.params.get("dtype")))),
+    _tensor_peak("measured", "the highest of a large matrix product and of the points on this machine",
+                 lambda j: j.ceilings["measured"]["tensor_tflops"]),
     _quotient("gbs_fraction_datasheet", "of 1", "gbs", "ceiling_dram_gbs_datasheet"),
     _quotient("gbs_fraction_counter", "of 1", "dram_gbs_counted", "ceiling_dram_gbs_counter"),
     Column("gbs_fraction_measured", "float", "of 1",

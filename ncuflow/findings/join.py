@@ -6,6 +6,7 @@ A value that any of its terms lacks is None, never zero.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from ncuflow.model import (
 )
 
 TORCH = "at::native::"
+TENSOR_OPERATIONS = ("tensor_flops", "tensor_int_ops")
+SOURCE_TYPE = re.compile(r"_src_([a-z]+\d+)")
+CALLED = {"fp16": "f16"}  # as points call it
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,28 @@ def tensor_peak(kernels: Sequence[Kernel]) -> float | None:
     ran = [kernel for kernel in kernels if kernel["metrics"].get("tensor_flops_peak_per_second")]
     longest = max(ran, key=lambda kernel: kernel["duration_ns"] or 0, default=None)
     return longest["metrics"]["tensor_flops_peak_per_second"] if longest else None
+
+
+def tensor_types(metrics: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Types of the operands, as the counters of tensor operations that are not 0 name them; none of fp64.
+
+    metrics: rows of the metrics table of one kernel.
+    """
+    counted = [m["metric"] for m in metrics if m["key"] in TENSOR_OPERATIONS and m["value"]]
+    names = {name for text in counted for name in SOURCE_TYPE.findall(text)}
+    return sorted(CALLED.get(name, name) for name in names)
+
+
+def flop_type(kernels: Sequence[Kernel], declared: Any) -> str | None:
+    """The type that a call computes with: that of its longest kernel with tensor operations, joined by + where they are
+    several; fp32 where counters saw none; and as it was declared where they do not tell."""
+    ran = [kernel for kernel in kernels if kernel.get("tensor_types")]
+    if ran:
+        longest = max(ran, key=lambda kernel: kernel["duration_ns"] or 0)
+        return "+".join(longest["tensor_types"])
+    counted = [with_idle_tensor_pipe(kernel["metrics"]).get("tensor_flops") for kernel in kernels]
+    idle = bool(counted) and all(flops == 0 for flops in counted)
+    return "fp32" if idle else declared and str(declared)
 
 
 def idle_us(spans: Iterable[tuple[int, int]]) -> float:

@@ -17,7 +17,7 @@ from ncuflow.evidence.provenance import load_provenance, of_captures
 from ncuflow.findings import ceilings
 from ncuflow.findings.columns import COLUMNS, measurement
 from ncuflow.findings.floors import floors
-from ncuflow.findings.join import Joined
+from ncuflow.findings.join import Joined, tensor_types
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import (
     DEEP,
@@ -57,6 +57,7 @@ def kernels(tables: Path) -> list[Kernel]:
     for row in rows:
         key = (row["report"], row["kernel"])
         row["metrics"] = {m["key"]: m["value"] for m in found["metrics"][key]}
+        row["tensor_types"] = tensor_types(found["metrics"][key])
         row |= {name: [_without_key(part) for part in found[name][key]] for name in nested}
     return rows
 

@@ -39,7 +39,8 @@ export class Side {
   constructor(found, number, declared, limiters) {
     Object.assign(this, found);
     this.limiters = limiters;
-    this.tensorRoofs = found.tensor_roofs;
+    this.flatRoofs = found.flat_roofs;
+    this.roofless = found.roofless;
     this.number = number;
     this.size = found.points.id.length;
     this.place = new Map(found.points.id.map((id, at) => [id, at]));

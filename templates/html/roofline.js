@@ -35,10 +35,11 @@ function slopeOf(side, at, level) {
 function topsOf(side, at, work) {
   const plain = (kind) => ({ name: kind.toUpperCase(), top: (side.points.roofs[`${kind}_flops_peak_per_second`][at] ?? 0) / 1e12 });
   if (work === "fp32" || work === "fp16") return [plain(work)];
-  if (!side.value("flops_tensor_counted", at)) return work === "tensor" ? [] : [plain("fp32")];
+  const type = side.value("flop_type", at);
+  if (!side.value("flops_tensor_counted", at)) return work === "tensor" || type !== "fp32" ? [] : [plain("fp32")];
   return [
     { name: side.points.instruction[at] ?? "tensor", top: side.value("ceiling_tensor_tflops_counter", at) },
-    { name: `measured ${side.value("dtype", at)}`, top: side.value("ceiling_tensor_tflops_measured", at) },
+    { name: `measured ${type}`, top: side.value("ceiling_tensor_tflops_measured", at) },
   ];
 }
 
@@ -58,10 +59,12 @@ export function roofs(side, found, level, work) {
         label: name,
         top: d3.max(group, ({ at }) => side.value("ceiling_tensor_tflops_counter", at) ?? undefined),
       });
-    // A mark's roof is that of its data type: one line for each.
+    // A mark's roof is that of the type that it computed with: one line for each.
+    const shown = work === "all" ? found : ran;
     for (const source of ["datasheet", "measured"])
-      for (const [dtype, top] of Object.entries(side.tensorRoofs[source]))
-        if (ran.some(({ at }) => side.value("dtype", at) === dtype)) flat.push({ source, label: `tensor ${dtype}`, top });
+      for (const [type, top] of Object.entries(side.flatRoofs[source]))
+        if (shown.some(({ at }) => side.value("flop_type", at) === type))
+          flat.push({ source, label: type === "fp32" ? "FP32" : `tensor ${type}`, top });
   }
   for (const [kind, label] of [
     ["fp32", "FP32"],
@@ -194,7 +197,7 @@ function draw(side, chosen, width) {
   plot.addEventListener("click", () => {
     if (plot.value) go("point", { id: side.points.id[plot.value.at] });
   });
-  return h("div", null, h("div", { class: "roofs note" }, keyOf(memory, flat)), plot);
+  return h("div", null, h("div", { class: "roofs note" }, keyOf(memory, flat, side.roofless)), plot);
 }
 
 function plain(value) {
@@ -245,9 +248,10 @@ function roofMarks(memory, flat, x, small) {
 }
 
 /** What the roofs are, a line of the key for each source: a chart has no room for names that stand so close. */
-function keyOf(memory, flat) {
+function keyOf(memory, flat, roofless) {
+  const without = roofless.map((type) => h("span", null, h("b", null, type), " no roof known"));
   const sources = Object.keys(DASHES).filter((source) => [...memory, ...flat].some((roof) => roof.source === source));
-  return sources.map((source) => {
+  const sourced = sources.map((source) => {
     const of = (found) => found.filter((roof) => roof.source === source);
     const told = [
       ...of(memory).map((roof) => `${number(roof.slope * 1e3)} GB/s`),
@@ -260,6 +264,7 @@ function keyOf(memory, flat) {
     );
     return h("span", null, line, h("b", null, source), ` ${told.join(", ")}`);
   });
+  return [...sourced, ...without];
 }
 
 function pointMarks(side, found, signs, name) {

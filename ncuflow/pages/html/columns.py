@@ -116,6 +116,7 @@ def side_of(side: ShownSide) -> Block:
         raise BadInput(side.folder, "no results here: results/<target>_results.json")
     measured = together(results["provenance"] for results in all_results)
     provenance = measured or machine["provenance"]
+    measurements = [p["measurement"] for found in all_results for p in found["points"]]
     return {
         "name": provenance["recording"] or side.folder.name,
         "provenance": provenance,
@@ -123,12 +124,11 @@ def side_of(side: ShownSide) -> Block:
         "jit": side.findings.optional("jit_analysis"),
         "targets": [target_of(results, side.findings.source_index) for results in all_results],
         "points": points(all_results),
-        "tensor_roofs": {
-            source: ceilings.tensor_roofs(
-                [p["measurement"] for found in all_results for p in found["points"]], source
-            )
+        "flat_roofs": {
+            source: ceilings.flat_roofs(measurements, source)
             for source in ("datasheet", "measured")
         },
+        "roofless": ceilings.roofless(measurements),
         "struck": side.findings.struck,
         "stopped": side.findings.stopped,
         "warnings": [warned for results in all_results for warned in results["warnings"]],

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ncuflow.evidence.provenance import one_line
 from ncuflow.findings import sanity
-from ncuflow.findings.ceilings import tensor_roofs
+from ncuflow.findings.ceilings import flat_roofs, roofless
 from ncuflow.findings.join import main_kernel
 from ncuflow.io import write_text
 from ncuflow.model import Measurement, Point, Provenance, Results
@@ -58,7 +58,7 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8,
 }
-DRAM, TENSOR = "ceiling_dram_gbs", "ceiling_tensor_tflops"
+DRAM, TENSOR, FP32 = "ceiling_dram_gbs", "ceiling_tensor_tflops", "ceiling_fp32_tflops"
 CACHES = {"L2": "ceiling_l2_gbs", "L1": "ceiling_l1_gbs"}
 STALL_BARS, MOST_REASONS = 12, 6
 FEW_DECADES = 2  # between the outer powers of an axis, below which powers alone say too little
@@ -133,6 +133,8 @@ def roofline(all_results: list[Results], levels: bool) -> Figure:
     memory = {"DRAM": DRAM} | (CACHES if levels else {})
     _roofs(axes, {name: _ceilings(points, stem, kinds) for name, stem in memory.items()},
            _ceilings(points, TENSOR, kinds), xs)  # fmt: skip
+    for kind in roofless([point["measurement"] for point in points]):
+        axes.plot([], [], " ", label=f"{kind}: no roof known")
     axes.set(xlabel="counted FLOP per byte", ylabel="counted TFLOPS")
     _plain_log(axes.xaxis)
     _plain_log(axes.yaxis)
@@ -164,20 +166,19 @@ def _ceilings(points: list[Point], stem: str, kinds: dict[str, str]) -> list[Cei
     """(source, label, the highest over the points), the highest first.
 
     Counters state that of the instruction that ran: HMMA's is far below HGMMA's, so each kind has its own.
-    What was published and measured of the tensor cores is of a data type, and each type has its own.
+    What was published and measured of arithmetic is of the type that a point computed with, and each type has its own.
     """
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for point in points:
-        for source in CEILING_STYLE:
-            if stem == TENSOR and source != "counter":
-                continue
-            kind = kinds.get(point["point"]) if (stem, source) == (TENSOR, "counter") else None
+        cuda_cores = stem == TENSOR and point["measurement"].get("flop_type") == "fp32"
+        for source in ("counter",) if stem == TENSOR else CEILING_STYLE:
+            kind = "fp32" if cuda_cores else kinds.get(point["point"]) if stem == TENSOR else None
             key = source, f"{source}, {kind}" if kind else source
-            if top := point["measurement"].get(f"{stem}_{source}"):
+            if top := point["measurement"].get(f"{FP32 if cuda_cores else stem}_{source}"):
                 found[key].append(top)
     tops = [(*key, max(values)) for key, values in found.items()]
     for source in ("datasheet", "measured") if stem == TENSOR else ():
-        by_type = tensor_roofs([point["measurement"] for point in points], source)
+        by_type = flat_roofs([point["measurement"] for point in points], source)
         alone = len(set(by_type.values())) == 1
         labels = {source if alone else f"{source}, {dtype}": top for dtype, top in by_type.items()}
         tops += [(source, label, top) for label, top in labels.items()]
