@@ -48,13 +48,12 @@ _MARKUP_SECTION = re.compile(r"@section:[^:@]*:([^@]*)@")
 class Report:
     """One report, as rows of the tables in `schema.py` (without `report` and `batch`).
 
-    `problems` are the report's own; a kernel's are in its row. `devices` are distinct GPU names.
+    `problems` are the report's own; a kernel's are in its row.
     """
 
     file: str
     ncu_version: str | None = None
     ranges: int = 0
-    devices: list[str] = field(default_factory=list)
     kernels: list[Row] = field(default_factory=list)
     metrics: list[Row] = field(default_factory=list)
     stalls: list[Row] = field(default_factory=list)
@@ -62,6 +61,11 @@ class Report:
     rules: list[Row] = field(default_factory=list)
     lines: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def devices(self) -> list[str]:
+        """Distinct names of GPUs."""
+        return list(dict.fromkeys(kernel["device"] for kernel in self.kernels if kernel["device"]))
 
     def add(self, part: Report) -> None:
         """Take over what a part of the same report holds."""
@@ -182,7 +186,6 @@ def _complete(report: Report, results: int) -> None:
         raise BadInput(report.file, f"a damaged Nsight Compute report ({what})")
     if not found:
         raise BadInput(report.file, "an Nsight Compute report with no kernels")
-    report.devices = list(dict.fromkeys(k["device"] for k in report.kernels if k["device"]))
     report.problems += unknown_chips(report)
 
 

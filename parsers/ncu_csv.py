@@ -1,7 +1,8 @@
 """What `ncu --csv` printed (raw or details page) → the rows that a report gives.
 
 Counters go by ncu's names or, on the details page, by the labels of its sections. What stands around the
-table, the program's own output above all, is passed over; several runs may follow each other.
+table, the program's own output above all, is passed over; several runs may follow each other. The raw page
+that ncu's GUI exports is read like ncu's own: it may name the device, and have its units in the header or not at all.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any
 from ncuflow.io import BadInput, opened, read_yaml, shown
 from ncuflow.parsers import csv_table, ncu
 from ncuflow.parsers.csv_table import Cells
-from ncuflow.parsers.units import base_unit
+from ncuflow.parsers.units import base_unit, expected_unit
 
+NO_UNITS = "no units in it: what is counted in seconds or bytes is left out"
+IN_HEADER = re.compile(r"(\w+__\S+) [\[(](.+)[\])]")  # gpu__time_duration.sum [us]
 LAUNCH = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
-          "Stream", "Block Size", "Grid Size", "Device", "CC")  # fmt: skip
+          "Stream", "Block Size", "Grid Size", "Device", "Device Name", "CC")  # fmt: skip
 # (label, unit) on the details page -> counter.
 LABELS = {
     (label, unit): name
@@ -98,7 +101,8 @@ def read(path: str | Path) -> ncu.Report:
         kernel = kernels.setdefault(row.key, Exported(row.cells["Kernel Name"]))
         kernel.metrics |= _launch(row.cells) | dict(_metrics(row.cells, row.units, comma))
         kernel.rules += _rules(row.cells, comma)
-    report = ncu.Report(called, ranges=1, problems=table.problems)
+    problems = table.problems + ([NO_UNITS] if any(map(_without_units, table.rows)) else [])
+    report = ncu.Report(called, ranges=1, problems=problems)
     lacking = dict(table.lacking())
     for index, (key, kernel) in enumerate(kernels.items()):
         ncu.add_kernel(
@@ -146,17 +150,31 @@ def _numbers(cells: Cells) -> Iterator[str]:
         yield from (value for name, value in cells.items() if "__" in name)
 
 
+def _without_units(row: csv_table.CsvRow) -> bool:
+    """Whether a row of counters has neither a line of units above it nor units in its header."""
+    wide = "Metric Name" not in row.cells
+    return wide and not row.units and not any(map(IN_HEADER.fullmatch, row.cells))
+
+
 def _metrics(cells: Cells, units: Cells, comma: bool) -> Iterator[tuple[str, Value]]:
     if "Metric Name" in cells:
         unit, label = cells.get("Metric Unit", ""), cells["Metric Name"]
         named = LABELS.get((label, base_unit(unit)[1]), label)
         found = [(named, cells.get("Metric Value", ""), unit)]
     else:
-        found = [(n, v, units.get(n, "")) for n, v in cells.items() if n not in LAUNCH]
+        found = [_counter(n, v, units) for n, v in cells.items() if n not in LAUNCH]
     for name, text, unit in found:
         value = _number(text, comma)
         if "__" in name and (value is not None or text):
             yield name, Value(text if value is None else value, unit)
+
+
+def _counter(head: str, text: str, units: Cells) -> tuple[str, str, str]:
+    """(name, value, unit) of a cell under a counter. A percentage is one by its name."""
+    within = IN_HEADER.fullmatch(head)
+    name, unit = within.groups() if within else (head, units.get(head, ""))
+    known = expected_unit(name) if not units and not unit else ""
+    return name, text, known if known == "%" else unit
 
 
 def _number(text: str, comma: bool) -> float | None:
@@ -183,6 +201,9 @@ def _launch(cells: Cells) -> dict[str, Value]:
         ("major", "minor"), capability.groups() if capability else (), strict=False
     ):
         found[f"device__attribute_compute_capability_{part}"] = Value(float(number))
+    device = cells.get("Device Name") or cells.get("Device", "")
+    if device and not device.isdigit():  # the number of the device, or its name
+        found["device__attribute_display_name"] = Value(re.sub(r"^\d+\s*-\s*", "", device))
     if cells.get("Stream", "").isdigit():
         found["launch__stream_id"] = Value(float(cells["Stream"]))
     return found

@@ -103,6 +103,81 @@ def test_the_details_page_by_label_and_by_name(tmp_path):
     assert named["duration_ns"] == 84_480.0
 
 
+WIDE = (
+    "gpu__time_duration.sum",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "launch__registers_per_thread",
+)
+UNITS = ("us", "%", "register/thread")
+GUI = ("ID", "Kernel Name", "Device Name")
+FIRST = ("0", "void k<int, 2>(int)", "NVIDIA A40", "1,012.50", "37.5", "40")
+SECOND = ("1", "other", "NVIDIA A40", "11.25", "3.5", "16")
+EXPORTS = {
+    "units below": line(*GUI, *WIDE) + line("", "", "", *UNITS),
+    "units in brackets": line(*GUI, *(f"{n} [{u}]" for n, u in zip(WIDE, UNITS, strict=True))),
+    "units in parentheses": line(*GUI, *(f"{n} ({u})" for n, u in zip(WIDE, UNITS, strict=True))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("head", EXPORTS.values(), ids=EXPORTS)
+def test_the_raw_page_that_the_gui_exports_is_read_like_ncus_own(tmp_path, head, capsys):
+    report = exported(tmp_path, head + line(*FIRST) + line(*SECOND))
+    assert [kernel["duration_ns"] for kernel in report.kernels] == [1_012_500.0, 11_250.0]
+    assert [kernel["registers"] for kernel in report.kernels] == [40, 16]
+    assert [m["value"] for m in report.metrics if m["key"] == "sm_throughput_pct"] == [37.5, 3.5]
+    assert [kernel["problems"] for kernel in report.kernels] == [None, None]
+    assert (report.problems, report.devices) == ([], ["NVIDIA A40"])
+    dispatch(["show", str(tmp_path / "x.csv")])
+    assert capsys.readouterr().out.startswith("x.csv: NVIDIA A40, 2 kernels\n")
+
+
+def test_an_export_with_quotes_only_where_a_cell_needs_them(tmp_path):
+    text = line(*GUI, *WIDE) + line("", "", "", *UNITS) + line(*FIRST) + line(*SECOND)
+    plain = re.sub(r'"([^",]*)"', r"\1", text)
+    assert plain.startswith("ID,") and '"1,012.50"' in plain
+    assert exported(tmp_path, plain).metrics == exported(tmp_path, text).metrics
+    assert exported(tmp_path, plain).devices == ["NVIDIA A40"]
+    # Without any quotes a number may stand in two cells.
+    with pytest.raises(BadInput, match="thousands separators cannot be told"):
+        exported(tmp_path, plain.replace('"', ""))
+
+
+def test_without_units_a_percentage_is_known_and_a_time_is_not(tmp_path):
+    report = exported(tmp_path, line(*GUI, *WIDE) + line(*FIRST))
+    (kernel,) = report.kernels
+    found = {m["key"]: m["value"] for m in report.metrics}
+    assert (found["sm_throughput_pct"], found["registers"]) == (37.5, 40)
+    assert kernel["duration_ns"] is None and kernel["registers"] == 40
+    assert report.problems == [ncu_csv.NO_UNITS]
+
+
+@pytest.mark.parametrize("page", [details, raw])
+def test_a_device_that_an_export_names_in_a_row_is_in_its_heading(tmp_path, capsys, page):
+    exported(
+        tmp_path,
+        page(
+            ("device__attribute_display_name", "", "NVIDIA A10G"),
+            ("gpu__time_duration.sum", "us", "7.25"),
+        ),
+    )
+    dispatch(["show", str(tmp_path / "x.csv")])
+    out = capsys.readouterr().out
+    assert out.startswith("x.csv: NVIDIA A10G, 1 kernel\n") and "no device name" not in out
+
+
+@pytest.mark.parametrize(
+    ("cell", "device"), [("0", None), ("NVIDIA A40", "NVIDIA A40"), ("0 - Tesla T4", "Tesla T4")]
+)
+def test_a_device_column_has_a_number_or_a_name(tmp_path, cell, device):
+    launch = [cell if name == "Device" else text for name, text in zip(HEAD, LAUNCH, strict=True)]
+    text = (
+        line(*HEAD, "gpu__time_duration.sum")
+        + line(*[""] * len(HEAD), "us")
+        + line(*launch, "7.25")
+    )
+    assert exported(tmp_path, text).kernels[0]["device"] == device
+
+
 def test_rules_of_the_details_page(tmp_path):
     rule = line(
         *LAUNCH,
