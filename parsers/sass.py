@@ -24,11 +24,17 @@ _BARRIERS = re.compile(r"used (\d+) barriers")
 RESOURCES = {"registers": "REG", "stack_bytes": "STACK", "shared_bytes": "SHARED"}
 # What the work of a loop is, from the first family that any loop of the kernel has.
 FAMILIES = (
-    r"(UTC)?[HIQBDO]*G?MMA\b",
-    r"LDGSTS|UTMALDG|LDG",
+    r"(UTC[A-Z]*|[HIQBDO]*G?)MMA\b",
+    r"LDGSTS|UTMALDG|UBLKCP|LDG",
     r"LDS",
     r"",
 )
+# What PTX calls the tensor instructions, by their opcodes: of a warp, of four warps, of the tensor memory of an SM.
+TENSOR = {
+    "mma.sync": r"[HIQBDO]*MMA\b",
+    "wgmma": r"[HIQBDO]*GMMA\b",
+    "tcgen05": r"UTC[A-Z]*MMA\b",
+}
 PADDING = {"NOP"}  # after the last instruction, up to the size of a cache line
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ncuflow.findings.kernelname import canonical
-from ncuflow.parsers import sass
+from ncuflow.pages.markdown import static_page
+from ncuflow.static import sass
 from ncuflow.static.build import read
 
 LISTING = """
@@ -49,6 +50,44 @@ def test_the_hot_loop_is_the_innermost_with_the_most_tensor_instructions():
         "mix": {"BRA": 1, "HMMA.16816.F32": 2, "LDSM.16.M88.4": 1},
     }
     assert copy["hot_loop"] is None
+
+
+def test_the_opcodes_of_every_generation_are_known():
+    """Names as cuobjdump lists them: of Ampere, Hopper, and Blackwell with its tensor memory."""
+    generations = {
+        "mma.sync": ("HMMA.16816.F32", "IMMA.16832.S8.S8", "QMMA.16832.F32.E4M3.E4M3", "OMMA.SF.16864.F32"),
+        "wgmma": ("HGMMA.64x128x16.F32", "QGMMA.64x64x32.F32.E4M3.E4M3"),
+        "tcgen05": ("UTCHMMA", "UTCHMMA.2CTA", "UTCQMMA", "UTCOMMA.4X", "UTCIMMA"),
+    }  # fmt: skip
+    for name, opcodes in generations.items():
+        for opcode in opcodes:
+            mix = {opcode: 1}
+            assert [k for k, family in sass.TENSOR.items() if sass.count(mix, family)] == [name]
+            assert sass.count(mix, sass.FAMILIES[0]) == 1
+    assert not sass.count({"FMMA_": 1, "IMAD": 1, "UTCBAR": 1, "UTCCP": 1}, sass.FAMILIES[0])
+
+
+def test_each_instruction_of_a_loop_is_counted_once_and_what_is_strange_is_other():
+    mix = {
+        "UTCHMMA": 2,
+        "LDTM.x32": 3,
+        "STTM.x16": 1,
+        "UBLKCP.S.G": 1,
+        "UTCBAR": 1,
+        "SYNCS.PHASECHK": 2,
+    }
+    mix |= {"UTMALDG.4D": 2, "IADD3": 5, "UNHEARDOF.NEW": 7}
+    loop = static_page._loop({"hot_loop": {"instructions": sum(mix.values()), "mix": mix}})
+    assert loop is not None
+    assert (loop["tensor"], loop["tensor memory"], loop["async copies"], loop["barriers"]) == (
+        2,
+        4,
+        3,
+        3,
+    )
+    assert loop["other"] == 12 and loop["by"] == ["tcgen05"]
+    counted = {name: loop[name] for name in (*static_page.LOOP, static_page.OTHER)}
+    assert sum(counted.values()) == loop["instructions"]
 
 
 def test_padding_is_no_instruction_and_code_has_its_bytes():

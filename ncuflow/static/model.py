@@ -44,13 +44,17 @@ class PeakRates:
     dram_gbs: float
     device: Device
 
+    def arithmetic(self, kernel: str) -> tuple[str, float | None]:
+        """(what a kernel computes with, FLOP of an SM in a cycle by it); None where that is not published."""
+        if kernel.startswith("PrefillWithKVCache"):  # fa3
+            return "wgmma", self.device.wgmma_flops
+        if "Prefill" in kernel:
+            return "mma.sync", self.device.mma_flops
+        return "CUDA cores", self.device.fp32_flops
+
     def sm_tflops(self, kernel: str, blocks: int) -> float | None:
         """Peak of the instructions of a kernel on the SMs that a grid of so many blocks fills; None where none is published."""
-        each = self.device.fp32_flops
-        if kernel.startswith("PrefillWithKVCache"):  # fa3
-            each = self.device.wgmma_flops
-        elif "Prefill" in kernel:
-            each = self.device.mma_flops
+        _, each = self.arithmetic(kernel)
         if each is None:
             return None
         sms = self.device.sm_count
@@ -136,10 +140,10 @@ def refused(point: Point, rates: PeakRates) -> str:
     row = point["measurement"]
     kernel, blocks = row["main_kernel"], row["grid_size"]
     if kernel is None or blocks is None:
-        return "its launch is not known"
+        return "not all of its launches are known"
     if rates.sm_tflops(kernel, blocks) is None:
-        capability = rates.device.compute_capability
-        return f"no peak is published of what {kernel} computes with on compute capability {capability}"
+        what, capability = rates.arithmetic(kernel)[0], rates.device.compute_capability
+        return f"no peak of {what} is known on compute capability {capability}"
     return "its work is not known"
 
 

@@ -34,11 +34,13 @@ ClaimRow = Mapping[str, Any]  # a claim as `ncuflow claims` wrote it
 LOOP = {
     "tensor": sass.FAMILIES[0],
     "LDSM": "LDSM",
-    "async copies": "LDGSTS|UTMALDG",
+    "tensor memory": "LDTM|STTM|UTCCP",
+    "async copies": "LDGSTS|UTMALDG|UBLKCP",
     "global loads": r"LDG\b",
-    "barriers": "BAR|SYNCS|WARPSYNC",
+    "barriers": "BAR|SYNCS|WARPSYNC|UTCBAR",
     "MUFU": "MUFU",
 }
+OTHER = "other"  # what no column counts: addresses, conversions, branches, and what a newer architecture brings
 
 
 def context(
@@ -49,6 +51,9 @@ def context(
     predicted = read_json(results / "predictions.json")
     decoder = Decoder()
     launched = [k for one in found.values() for p in one["points"] for k in p["kernels"]]
+    kernels = list(_kernels(launched, facts, beside))
+    sides = [side for kernel in kernels for side in kernel["sides"] if side]
+    loops = [side["loop"] for side in sides if side["loop"]]
     return {
         "provenance": next(iter(found.values()))["provenance"],
         "content": facts.content,
@@ -57,8 +62,9 @@ def context(
             {"title": load(name).title, **_chapter(found[name], predicted, decoder)}
             for name in ordered(list(found))
         ],
-        "columns": list(LOOP),
-        "kernels": list(_kernels(launched, facts, beside)),
+        "columns": [name for name in (*LOOP, OTHER) if any(loop[name] for loop in loops)],
+        "tensor": _tensor(sides),
+        "kernels": kernels,
         "predicted": predicted,
         **_modules(built),
         "claims": _claims(
@@ -117,13 +123,13 @@ def _arguments(decoded: Sequence[DecodedName]) -> Context:
 def _kernels(launched: Sequence[Kernel], facts: Facts, beside: Facts | None) -> Iterator[Context]:
     """Each launched kernel that was compiled, once: its facts on both architectures."""
     for name in dict.fromkeys(canonical(k["demangled"]) for k in launched if k["demangled"]):
-        here = facts.kernels.get(name)
-        there = beside.kernels.get(name) if beside else None
-        if here:
-            yield {
-                "name": _short(name),
-                "sides": [side and {**side, "loop": _loop(side)} for side in (here, there)],
-            }
+        if name not in facts.kernels:
+            continue
+        found = [(one.content["arch"], one.kernels.get(name)) for one in (facts, beside) if one]
+        yield {
+            "name": _short(name),
+            "sides": [s and {**s, "arch": arch, "loop": _loop(s)} for arch, s in found],
+        }
 
 
 def _modules(built: Sequence[Facts]) -> Context:
@@ -134,6 +140,14 @@ def _modules(built: Sequence[Facts]) -> Context:
     names = {arch for of_arch in modules.values() for arch in of_arch}
     archs = sorted(names, key=lambda arch: int(re.sub(r"\D", "", arch)))
     return {"modules": dict(sorted(modules.items())), "archs": archs}
+
+
+def _tensor(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Architecture -> the tensor instructions of the hot loops there, as PTX calls them."""
+    found: dict[str, set[str]] = {}
+    for side in sides:
+        found.setdefault(side["arch"], set()).update(side["loop"]["by"] if side["loop"] else ())
+    return {arch: [name for name in sass.TENSOR if name in names] for arch, names in found.items()}
 
 
 def _short(name: str) -> str:
@@ -147,7 +161,9 @@ def _loop(kernel: Mapping[str, Any]) -> Context | None:
     if hot is None:
         return None
     counted = {name: sass.count(hot["mix"], family) for name, family in LOOP.items()}
-    return {"instructions": hot["instructions"], **counted}
+    other = hot["instructions"] - sum(counted.values())
+    tensor = [name for name, family in sass.TENSOR.items() if sass.count(hot["mix"], family)]
+    return {"instructions": hot["instructions"], **counted, OTHER: other, "by": tensor}
 
 
 def _claims(
