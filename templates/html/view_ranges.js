@@ -26,13 +26,13 @@ function item([name, count, ns, kernels, children], total, level) {
   const head = h(
     "span",
     { class: "range" },
+    h("span", { class: "track" }, h("span", { class: "fill", style: `width:${total ? (100 * ns) / total : 0}%` })),
     h("b", { class: "wrap" }, name),
     h(
       "span",
       { class: "note" },
       ` ${number(count)} launch${count === 1 ? "" : "es"} · ${micro(ns / 1e3)} · ${total ? percent(ns / total, 1) : "–"}`,
     ),
-    h("span", { class: "track" }, h("span", { class: "fill", style: `width:${total ? (100 * ns) / total : 0}%` })),
   );
   const own = h(
     "ul",

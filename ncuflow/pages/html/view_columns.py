@@ -114,21 +114,27 @@ def _listed(report: ReportView, kernel: KernelView) -> Block:
 
 
 def labels(kernels: Sequence[KernelView]) -> list[str]:
-    """Names of kernels; behind a name that several have, what of their full names differs."""
-    alike: dict[str, list[str]] = defaultdict(list)
+    """Names of kernels; behind a name that several have, the words of their full names in which they differ."""
+    alike: dict[str, list[list[str]]] = defaultdict(list)
     for kernel in kernels:
-        alike[kernel.name].append(kernel.demangled or "")
-    return [_label(kernel, alike[kernel.name]) for kernel in kernels]
+        alike[kernel.name].append(_words(kernel.demangled or ""))
+    differ = {name: _differing(words) for name, words in alike.items() if len(words) > 1}
+    return [_label(kernel, differ.get(kernel.name)) for kernel in kernels]
 
 
-def _label(kernel: KernelView, alike: Sequence[str]) -> str:
-    if len(alike) < 2:
+def _differing(alike: Sequence[Sequence[str]]) -> list[int]:
+    """The places at which lists of words are not all the same; every place of the longest where they are not as long."""
+    if len({len(words) for words in alike}) > 1:
+        return list(range(max(map(len, alike))))
+    return [at for at, words in enumerate(zip(*alike, strict=True)) if len(set(words)) > 1]
+
+
+def _label(kernel: KernelView, differ: Sequence[int] | None) -> str:
+    if not differ:
         return kernel.name
-    words = [_words(full) for full in alike]
-    own = _words(kernel.demangled or "")
-    if all(len(one) == len(own) for one in words):
-        own = [word for at, word in enumerate(own) if any(one[at] != word for one in words)]
-    return f"{kernel.name} <{short(', '.join(own), MOST_LABEL)}>"
+    words = _words(kernel.demangled or "")
+    own = ", ".join(words[at] for at in differ if at < len(words))
+    return f"{kernel.name} <{short(own, MOST_LABEL)}>"
 
 
 def _words(full: str) -> list[str]:

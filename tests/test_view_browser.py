@@ -1,0 +1,263 @@
+"""The page of a view in a browser: any program's reports, from a disk, without a network."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from test_html_browser import AXE, HOSTILE, browser, chromium, playwright, serious, texts
+from test_view import CORPUS, DEEP, SWEEP
+
+from ncuflow.format import micro, pct
+from ncuflow.pages.html import view as page
+from ncuflow.parsers.detail import Counter
+from ncuflow.view import files
+from ncuflow.view.model import View
+
+pytestmark = pytest.mark.browser
+__all__ = ["browser", "chromium"]  # fixtures
+TRACE = ROOT / "recordings/h200-flashinfer-0.7.2/merge_state"
+LARGEST = 2e6  # bytes
+WRONG = ("undefined", "NaN", "[object", "null", "Infinity", "false,")
+VIEWS = ("kernels", "compare", "trace", "ranges", "files")
+PARTS = [f"kernel?r=0&k=0&part={part}" for part in ("profile", "source", "counters")]
+
+
+@pytest.fixture(scope="module")
+def view() -> View:
+    """Two reports and a trace."""
+    (trace,) = (path for path in TRACE.glob("b*/trace.sqlite.xz"))
+    return files.view([DEEP, SWEEP, trace])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Callable[[View], Path]:
+    def write(found: View) -> Path:
+        path: Path = tmp_path_factory.mktemp("view") / "view.html"
+        path.write_text(page.rendered(found), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def opened(view, written) -> Path:
+    return written(view)
+
+
+def only(view: View, **changed: Any) -> View:
+    """Its first report alone, changed."""
+    report = dataclasses.replace(view.reports[0], **changed)
+    return View([report], [], [])
+
+
+def plain(text: str) -> str:
+    return text.replace("\u00a0", " ")
+
+
+def test_the_first_thing_said_is_what_limits_each_kernel(browser, opened, view):
+    shown = browser.open(opened)
+    assert shown.locator("main h2").first.inner_text() == "What limits each kernel"
+    said = texts(shown.locator(".answers li"))
+    for kernel, line in zip(view.reports[0].kernels, said, strict=False):
+        assert kernel.name in line and line.endswith(kernel.shown.verdict.words)
+
+
+def test_values_of_the_list_are_those_of_the_records(browser, opened, view):
+    shown = browser.open(opened, "#/kernels?r=1")
+    rows = shown.locator("table.grid tbody tr[aria-rowindex]")
+    found = [[cell.strip() for cell in texts(row.locator("th, td"))] for row in rows.all()]
+    kernels = view.reports[1].kernels
+    assert len(found) == len(kernels)
+    for cells, kernel in zip(found, kernels, strict=True):
+        of = kernel.shown.kernel
+        assert cells[2] == plain(micro(of["duration_ns"] / 1e3))
+        assert cells[3] == str(len(kernel.launches))
+        assert cells[8] == plain(pct(of["metrics"]["sm_throughput_pct"], 0)).removesuffix(" %")
+
+
+def test_a_kernel_is_headed_by_its_explanation(browser, opened, view):
+    shown = browser.open(opened, "#/kernel?r=0&k=0")
+    report = view.reports[0]
+    text = report.explained[report.kernels[0].shown.index]
+    assert shown.locator("pre.explained").inner_text().strip() == text.strip()
+    assert "Memory" in texts(shown.locator("main h2"))
+
+
+def test_a_line_is_found_in_all_panes(browser, opened, view):
+    shown = browser.open(opened, "#/kernel?r=0&k=0&part=source")
+    shown.wait_for_function("document.querySelectorAll('.linked').length > 2")
+    panes = shown.locator(".pane")
+    assert texts(panes.locator("h3")) == ["Source lines, without their text", "PTX", "SASS"]
+    panes.nth(2).locator(".grid-frame").evaluate("frame => { frame.scrollTop = 0 }")
+    first = panes.nth(2).locator("tr[aria-rowindex='2']")
+    instruction = first.locator("code").inner_text()
+    first.click()
+    assert panes.nth(2).locator("tr:has(.linked)").get_attribute("aria-rowindex") == "2"
+    assert shown.locator(".instruction h3").inner_text() == instruction.strip()
+    panes.nth(2).locator("[data-filter]").fill("EXIT")
+    assert all("EXIT" in text for text in texts(panes.nth(2).locator("tr[aria-rowindex] code")))
+
+
+def test_arrows_go_to_the_next_kernel(browser, written, view):
+    shown = browser.open(written(View([view.reports[1]], [], [])), "#/kernel?r=0&k=0")
+    first = shown.locator("h1").inner_text()
+    shown.keyboard.press("ArrowRight")
+    shown.wait_for_function("name => document.querySelector('h1').innerText !== name", arg=first)
+    shown.keyboard.press("ArrowLeft")
+    shown.wait_for_function("name => document.querySelector('h1').innerText === name", arg=first)
+
+
+def test_what_is_lacked_is_said_once(browser, opened, view):
+    shown = browser.open(opened)
+    said = shown.inner_text("main")
+    assert view.reports[0].lacks
+    for what, option in view.reports[0].lacks:
+        assert said.count(what) == 1 and option in said
+
+
+@pytest.mark.parametrize("fragment", [*VIEWS, *PARTS])
+def test_every_view_of_every_file_is_whole(browser, opened, fragment):
+    shown = browser.open(opened, f"#/{fragment}")
+    shown.wait_for_selector("main > *")
+    text = shown.inner_text("main")
+    assert [word for word in WRONG if word in text] == []
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("report", sorted(CORPUS.glob("*.ncu-rep")), ids=lambda path: path.stem)
+def test_reports_of_other_gpus_are_whole(browser, written, report):
+    found = files.view([report])
+    path = written(found)
+    for k in range(len(found.reports[0].kernels)):
+        for part in ("profile", "source", "counters"):
+            shown = browser.open(path, f"#/kernel?r=0&k={k}&part={part}")
+            text = shown.inner_text("main")
+            assert [word for word in WRONG if word in text] == [], (k, part)
+
+
+def hostile(view: View) -> View:
+    """The first report with markup in every text that others write."""
+    report = view.reports[0]
+    kernel = report.kernels[0]
+    launch = kernel.shown
+    row: Any = dict(launch.kernel)
+    row |= {
+        "name": HOSTILE,
+        "demangled": HOSTILE + "x",
+        "nvtx": HOSTILE,
+        "device": HOSTILE,
+        "problems": HOSTILE,
+    }
+    row["rules"] = [
+        rule | {"rule": HOSTILE, "message": HOSTILE, "section": HOSTILE} for rule in row["rules"]
+    ]
+    changed = dataclasses.replace(launch, kernel=row)
+    close = report.close[launch.index]
+    code = close.code
+    assert code is not None
+    code = dataclasses.replace(
+        code,
+        files=[HOSTILE for _ in code.files],
+        sources={
+            at: [HOSTILE + "</script><script>document.title='hit'</script>"] * 4000
+            for at in range(len(code.files))
+        },
+        found=dict.fromkeys(range(len(code.files)), "report"),
+        instructions=[one._replace(sass=HOSTILE, ptx=HOSTILE) for one in code.instructions],
+    )
+    detail = dataclasses.replace(
+        close.detail, counters={HOSTILE: Counter(1.0, HOSTILE)}, sections=[HOSTILE]
+    )
+    close = dataclasses.replace(
+        close, code=code, detail=detail, opcodes=[(HOSTILE, 1.0)], pipes=[(HOSTILE, 1.0)]
+    )
+    return only(
+        view,
+        file=f"a/{HOSTILE}.ncu-rep",
+        devices=[HOSTILE],
+        version=HOSTILE,
+        problems=[HOSTILE],
+        kernels=[
+            dataclasses.replace(
+                kernel, name=HOSTILE, demangled=HOSTILE + "x", launches=(changed,), longest=0
+            )
+        ],
+        explained={launch.index: HOSTILE},
+        close={launch.index: close},
+        nvtx=[dataclasses.replace(node, name=HOSTILE) for node in report.nvtx],
+    )
+
+
+@pytest.mark.parametrize("fragment", ["kernels", "ranges", "files", *PARTS])
+def test_nothing_of_a_hostile_report_runs(browser, written, view, fragment):
+    shown = browser.open(written(hostile(view)), f"#/{fragment}")
+    shown.wait_for_selector("main > *")
+    assert "<img src=x onerror=" in shown.inner_text("main")
+    assert shown.locator("img").count() == 0
+    assert shown.title() != "hit"
+
+
+def test_ten_thousand_kernels_open(browser, written, view):
+    kernel = view.reports[1].kernels[0]
+    many = [
+        dataclasses.replace(kernel, name=f"kernel_{n}", demangled=f"kernel_{n}<{n}>()")
+        for n in range(10_000)
+    ]
+    report = dataclasses.replace(view.reports[1], kernels=many)
+    path = written(View([report], [], []))
+    assert path.stat().st_size <= LARGEST + 1e6
+    shown = browser.open(path)
+    told = shown.locator("output.count").inner_text()
+    assert told.startswith("10000 of 10000 kernels") and "left out for the size" in told
+    assert shown.locator("table.grid tbody tr").count() < 100
+    shown.fill("[data-filter]", "kernel_9999")
+    assert shown.locator("output.count").inner_text().startswith("1 of 10000")
+    shown.evaluate("location.hash = '#/kernel?r=0&k=9999'")
+    shown.wait_for_selector("main h1")
+    assert "Left out for the size of this file" in shown.inner_text("main")
+
+
+def test_ten_thousand_launches_are_one_row(browser, written, view):
+    kernel = view.reports[1].kernels[0]
+    launches = tuple(kernel.launches[n % len(kernel.launches)] for n in range(10_000))
+    report = dataclasses.replace(
+        view.reports[1], kernels=[dataclasses.replace(kernel, launches=launches)]
+    )
+    path = written(View([report], [], []))
+    assert path.stat().st_size <= LARGEST / 2
+    shown = browser.open(path, "#/kernel?r=0&k=0")
+    assert "10\u00a0000 launches" in shown.inner_text(".distribution")
+
+
+def test_two_hundred_kernels_are_no_more_than_two_megabytes(written, view):
+    report = view.reports[0]
+    kernels = [
+        dataclasses.replace(report.kernels[n % len(report.kernels)], name=f"kernel_{n}")
+        for n in range(200)
+    ]
+    assert (
+        written(View([dataclasses.replace(report, kernels=kernels)], [], [])).stat().st_size
+        <= LARGEST
+    )
+
+
+@pytest.mark.parametrize("fragment", [*VIEWS, *PARTS])
+def test_axe_finds_nothing_serious(browser, opened, fragment):
+    shown = browser.open(opened, f"#/{fragment}")
+    shown.wait_for_selector("main > *")
+    shown.evaluate(AXE.read_text())
+    assert serious(shown, "light", {}) == []
+    assert serious(shown, "dark", {"runOnly": ["color-contrast"]}) == []
+
+
+@pytest.mark.parametrize("fragment", [*VIEWS, *PARTS])
+def test_a_telephone_shows_it_without_scrolling_sideways(browser, opened, fragment):
+    shown = browser.open(opened, f"#/{fragment}", size=(360, 740))
+    shown.wait_for_selector("main > *")
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
+    playwright.expect(shown.locator("nav [aria-current]").first).to_be_in_viewport(ratio=0.99)
