@@ -162,7 +162,12 @@ FLOORS = (
             "its Python API and CUDA headers: symbols, kernels, lines",
             "measurements",
         ),
-        Room("docs cli", "a verb", "one command, its table, how a command ends", "logic"),
+        Room(
+            "docs cli api",
+            "a verb",
+            "one command, its table, how a command ends; the same for a notebook",
+            "logic",
+        ),
     ),
     (
         Room(

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from compare_data import kernel
@@ -57,6 +56,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict]]:
     """Kernels of reports that are not files."""
     found: dict[str, list[dict]] = {}
     monkeypatch.setattr(compare_reports, "_kernels", lambda path: (found[path.name], 0))
+    monkeypatch.setattr(compare_reports, "_tool", lambda path: "ncu")
     for rows in found.values():
         rows[:] = [row | {"device": "NVIDIA H200"} for row in rows]
     return found
@@ -130,12 +130,12 @@ def test_reports_of_two_gpus_name_the_gpu(reports: dict) -> None:
 
 
 def test_a_kernel_that_was_not_timed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(path: Path, with_lines: bool) -> ncu.Report:
-        found = ncu.read(path, with_lines=with_lines)
+    def failing(path: Path) -> ncu.Report:
+        found = ncu.read(path)
         found.kernels[0]["duration_ns"] = None
         return found
 
-    monkeypatch.setattr(compare_reports, "ncu", SimpleNamespace(read=failing))
+    monkeypatch.setattr(compare_reports.profiled, "read", failing)
     text = table(compare(REPORTS[0], REPORTS[0], Thresholds()))
     assert "1 and 1 kernels without a duration are left out" in text
 

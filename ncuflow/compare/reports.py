@@ -1,4 +1,4 @@
-"""Two Nsight Compute reports of any program: kernels matched by NVTX range, or by name and order.
+"""Two reports of ncu, or two traces of nsys, of any program: kernels matched by NVTX range, or by name and order.
 
 Launches of one kernel in one range, on one grid, are samples of it. One sample per side has no
 statistics, and the answer says so; what differs between the two launches is told all the same.
@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 from ncuflow.compare import attribution, decomposition, differences
 from ncuflow.compare.records import (
@@ -23,22 +22,26 @@ from ncuflow.compare.records import (
     Thresholds,
     Value,
 )
-from ncuflow.findings import statistics
+from ncuflow.findings import profiled, statistics
 from ncuflow.format import micro, quantity, with_unit
-from ncuflow.io import BadInput
+from ncuflow.io import BadInput, sniff_packed
 from ncuflow.model import Kernel
-from ncuflow.parsers import ncu
+from ncuflow.parsers import nsys
 
+NCU, NSYS = "ncu", "nsys"
 ONE_SAMPLE = "one sample per side: no statistics"
 MOST_PARTS, LEAST_SHARE = 4, 0.05
 Group = list[Kernel]
 
 
 def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
-    """As of two sides, a point per matched kernel and ``ncu_us`` its metric.
+    """As of two sides, a point per matched kernel and ``ncu_us`` its metric, of traces ``nsys_us``.
 
     Raises BadInput where a file is no complete report, and where no kernel is in both.
     """
+    tool = _tool(head)
+    if _tool(base) != tool:
+        raise BadInput(head, f"of {tool}, and {base} is not: their times are not compared")
     kernels, untimed = zip(*(_kernels(path) for path in (base, head)), strict=True)
     pairs, removed, added = match(kernels[0], kernels[1])
     if not pairs:
@@ -47,7 +50,9 @@ def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
     sides = [([_times(a)], [_times(b)]) for a, b in pairs]
     found, floor = statistics.estimates(sides, settings.alpha, settings.floor)
     decided = statistics.decide(found, settings.alpha, settings.threshold)
-    points = [_point(a, b, e, settings) for (a, b), e in zip(pairs, decided, strict=True)]
+    points = [
+        _point(a, b, e, settings, f"{tool}_us") for (a, b), e in zip(pairs, decided, strict=True)
+    ]
     points.sort(key=lambda point: -abs(point.delta))
     named = [
         Named(str(path), _provenance(side))
@@ -61,7 +66,7 @@ def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
         points=points,
         statistics=Statistics(
             tests=sum(point.p is not None for point in points),
-            floors={"ncu_us": floor},
+            floors={f"{tool}_us": floor},
             notes=list(_notes(points, floor, untimed)),
         ),
         only_base=[_name(group) for group in removed],
@@ -75,20 +80,21 @@ def _times(group: Group) -> list[float]:
 
 def _kernels(path: Path) -> tuple[list[Kernel], int]:
     """(timed kernels in launch order with metrics, stalls and lines, how many were not timed)."""
-    report = ncu.read(path, with_lines=True)
-    rows: dict[int, dict[str, Any]] = {
-        kernel["kernel"]: {
-            **kernel, "report": path.name, "metrics": {}, "stalls": [], "rules": [], "lines": [],
-        }
-        for kernel in report.kernels
-    }  # fmt: skip
-    for metric in report.metrics:
-        rows[metric["kernel"]]["metrics"][metric["key"]] = metric["value"]
-    for name, found in (("stalls", report.stalls), ("lines", report.lines)):
-        for row in found:
-            rows[row["kernel"]][name].append(row)
-    timed = [cast(Kernel, row) for row in rows.values() if row["duration_ns"]]
-    return timed, len(rows) - len(timed)
+    every = _traced(path) if _tool(path) == NSYS else _profiled(path)
+    timed = [kernel for kernel in every if kernel["duration_ns"]]
+    return timed, len(every) - len(timed)
+
+
+def _traced(path: Path) -> list[Kernel]:
+    return profiled.traced(nsys.read(path))
+
+
+def _profiled(path: Path) -> list[Kernel]:
+    return profiled.kernels(profiled.read(path), path.name)
+
+
+def _tool(path: Path) -> str:
+    return NSYS if sniff_packed(path)[0] in profiled.TRACES else NCU
 
 
 def match(
@@ -127,7 +133,9 @@ def _name(group: Group) -> str:
     return f"{where}{kernel['name']} #{kernel['kernel']}"
 
 
-def _point(base: Group, head: Group, e: statistics.Estimate, settings: Thresholds) -> PointChange:
+def _point(
+    base: Group, head: Group, e: statistics.Estimate, settings: Thresholds, metric: str
+) -> PointChange:
     """A matched kernel; causes where the change matters or could not be tested."""
     row = MetricChange(**vars(e))
     if abs(row.relative) > settings.threshold and row.verdict != statistics.SAME:
@@ -137,7 +145,7 @@ def _point(base: Group, head: Group, e: statistics.Estimate, settings: Threshold
         row = replace(row, **vars(attribution.explain(before, after, row.base, row.head)))
     name = head[0]["name"]
     return PointChange(
-        **vars(row), id=_name(head), target=name, metric="ncu_us", metrics={"ncu_us": row}
+        **vars(row), id=_name(head), target=name, metric=metric, metrics={metric: row}
     )
 
 

@@ -1,7 +1,8 @@
-"""What got slower, and why: two sides of results, or two Nsight Compute reports of any program.
+"""What got slower, and why: two sides of results, or two reports of ncu or nsys of any program.
 
 ncuflow compare outputs/A/results outputs/B/results [--format table|json] [--out FILE]
-ncuflow compare A.ncu-rep B.ncu-rep [--format table|json]
+ncuflow compare recordings/A recordings/B
+ncuflow compare A.ncu-rep B.ncu-rep [--format table|json]       or two of `ncu --csv`, or of nsys
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from heapq import nlargest
@@ -28,10 +30,10 @@ from ncuflow.compare.records import (
     Statistics,
     Thresholds,
 )
-from ncuflow.findings import statistics, stored
+from ncuflow.findings import place, statistics, stored
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.format import with_unit
-from ncuflow.io import BadInput, UsageError, dump_json, emit
+from ncuflow.io import BadInput, UsageError, dump_json, emit, scratch
 from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
 
 # metric -> column of the measurement; of several that changed at a point, its page begins with the first
@@ -378,12 +380,60 @@ def _unseen(base: Side, head: Side, points: Sequence[PointChange]) -> Iterator[s
         )
 
 
+def of_paths(
+    base: Path,
+    head: Path,
+    settings: Thresholds,
+    base_targets: Sequence[str] | None = None,
+    head_targets: Sequence[str] | None = None,
+) -> Comparison:
+    """Two folders of results, of outputs or of recordings, or two reports of ncu or nsys, held against each other.
+
+    Raises BadInput where a side cannot be read, and where nothing is on both.
+    """
+    if not (base.is_dir() and head.is_dir()):
+        return reports.compare(base, head, settings)
+    with _results(base, base_targets) as before, _results(head, head_targets) as after:
+        return compare(load(before, base_targets), load(after, head_targets), settings)
+
+
+def compared(
+    base: str | Path,
+    head: str | Path,
+    alpha: float = Thresholds.alpha,
+    threshold: float = Thresholds.threshold,
+    floor: float | None = None,
+) -> Comparison:
+    """What got slower between two reports, two folders of results or two recordings, and why: what `ncuflow compare` prints.
+
+    alpha: significance after the correction; threshold: of 1, smaller changes do not matter; floor: of 1, how far two runs
+    of the same lie apart, where that is known from elsewhere. Raises BadInput where nothing is on both sides.
+    """
+    return of_paths(Path(base), Path(head), Thresholds(alpha, threshold, floor))
+
+
+@contextmanager
+def _results(folder: Path, targets: Sequence[str] | None) -> Iterator[Path]:
+    """The folder of the results of a side; of a recording they are made here, and gone on exit."""
+    if place.is_recording(folder):
+        with scratch() as made:
+            place.write(folder, targets, made)
+            yield made / "results"
+    else:
+        yield folder / "results" if (folder / "results").is_dir() else folder
+
+
 # --- command line -----------------------------------------------------------------------------
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("base", type=Path, metavar="A", help="folder of results, or a report of ncu (.ncu-rep)")
+    add(
+        "base",
+        type=Path,
+        metavar="A",
+        help="results, outputs or a recording; or a report of ncu or nsys",
+    )
     add("head", type=Path, metavar="B", help="the same of the other side")
     add("--base-targets", nargs="+", metavar="T", help="of A's folder; default: all of it")
     add("--head-targets", nargs="+", metavar="T", help="of B's folder; default: all of it")
@@ -407,9 +457,5 @@ def run(args: argparse.Namespace) -> None:
             "--alpha lies between 0 and 1; --threshold and --floor are finite and not negative"
         )
     settings = Thresholds(args.alpha, args.threshold, args.floor)
-    if args.base.is_dir() and args.head.is_dir():
-        base, head = load(args.base, args.base_targets), load(args.head, args.head_targets)
-        found = compare(base, head, settings)
-    else:
-        found = reports.compare(args.base, args.head, settings)
+    found = of_paths(args.base, args.head, settings, args.base_targets, args.head_targets)
     emit(dump_json(asdict(found)) if args.format == "json" else reports.table(found), args.out)

@@ -21,7 +21,7 @@ from ncuflow.parsers import nsys
 
 
 def explain(
-    source: str | Path, kernel: str | int | None = None, outputs: Path | None = None
+    source: str | Path, kernel: str | int | None = None, outputs: str | Path | None = None
 ) -> Explanation:
     """What limits a kernel of a report, or the main kernel of a point.
 
@@ -31,8 +31,9 @@ def explain(
     if not Path(source).exists() and place.is_point(str(source)):
         if kernel is not None:
             raise UsageError("--kernel is of a report; of a point its main kernel is explained")
-        with place.of_point(str(source), outputs) as where:
-            return point.of_point(where, str(source), outputs)
+        folder = Path(outputs) if outputs else None
+        with place.of_point(str(source), folder) as where:
+            return point.of_point(where, str(source), folder)
     kind, _ = sniff_packed(source)
     if kind in profiled.TRACES:
         return trace.of_trace(nsys.read(source), kernel)
