@@ -8,10 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import gpu_modules
 import pytest
@@ -34,6 +34,7 @@ COPIED = (
 )  # fmt: skip
 # The recording that the pages show unless a setting names another.
 DEFAULT = ROOT / location.default()
+T = TypeVar("T")
 SECRET = "hunter2-planted-secret"
 Recorded = Callable[[str, str], Results]
 MODULES = pytest.StashKey[gpu_modules.Modules]()
@@ -98,6 +99,13 @@ def copy_project(folder: Path, names: Sequence[str] = COPIED) -> Pipeline:
         elif source.exists():
             shutil.copy(source, folder / name)
     return Pipeline(folder)
+
+
+def some(found: Iterable[T]) -> list[T]:
+    """All of it, and at least one: a loop over nothing asserts nothing."""
+    every = list(found)
+    assert every, "nothing to assert anything of"
+    return every
 
 
 @pytest.fixture(scope="session", autouse=True)

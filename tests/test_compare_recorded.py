@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from compare_data import compare
+from conftest import some
 
 from ncuflow.cli import dispatch
 from ncuflow.compare import lineage, records
@@ -76,9 +77,7 @@ def changed(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def points(document: dict[str, Any], glob: str) -> list[dict[str, Any]]:
-    found = [p for p in document["points"] if fnmatchcase(p["id"], glob)]
-    assert found
-    return found
+    return some(p for p in document["points"] if fnmatchcase(p["id"], glob))
 
 
 def test_a_recording_against_itself_captured_again_reports_no_change(compared: Compared) -> None:
@@ -89,7 +88,7 @@ def test_a_recording_against_itself_captured_again_reports_no_change(compared: C
 
 
 def test_a_worse_tile_is_found_and_named(compared: Compared) -> None:
-    for point in points(compared(BASE, PLANTED), "prefill/*_S4096_*"):
+    for point in some(points(compared(BASE, PLANTED), "prefill/*_S4096_*")):
         row = point["metrics"]["cold_us"]
         assert (point["verdict"], row["verdict"]) == ("slower", "slower"), point["id"]
         assert row["causes"][0]["kind"] == "template"
@@ -120,7 +119,7 @@ def test_no_host_time_of_two_recordings_is_judged(compared: Compared) -> None:
         ("h200/0.6.18/versions", "h200/0.7.2/versions"),
         ("h200/0.6.14/gdn", "h200/0.7.2/gdn"),
     ):
-        for point in compared(*sides)["points"]:
+        for point in some(compared(*sides)["points"]):
             judged = {m for m, row in point["metrics"].items() if row["verdict"] != "not judged"}
             assert judged <= {"cold_us"}
             assert not [c for c in point["causes"] if c["kind"] in ("plan", "host_launch")]
@@ -131,7 +130,7 @@ V_STRIDES = "prefill/paged_S4096_*"
 
 def test_the_clock_that_ncu_ran_at_is_no_cause_of_a_timed_change(compared: Compared) -> None:
     """ncu's clock fell from 1.92 to 1.77 GHz, the timing run's rose from 1.935 to 1.937."""
-    for point in points(compared("h200/0.6.14/versions", "h200/0.6.18/versions"), V_STRIDES):
+    for point in some(points(compared("h200/0.6.14/versions", "h200/0.6.18/versions"), V_STRIDES)):
         (cause,) = [c for c in point["causes"] if c["kind"] == "execution"]
         assert point["verdict"] == "slower" and 0.7 < cause["share_of_delta"] < 1.1
         for part in cause["parts"]:
@@ -156,7 +155,7 @@ EVIDENCE = [
 def test_causes_add_up_to_the_timed_change_and_none_is_more_than_it(
     compared: Compared, sides: tuple[str, str]
 ) -> None:
-    for point in changed(compared(*sides)).values():
+    for point in some(changed(compared(*sides)).values()):
         explained = sum(cause["delta_us"] or 0 for cause in point["causes"])
         delta = point["head"] - point["base"]
         assert explained + point["unexplained"] == pytest.approx(delta)
@@ -227,7 +226,7 @@ def test_gqa_decode_on_another_gpu_follows_what_limits_it(compared: Compared) ->
 
 
 def test_an_injected_copy_is_found_in_the_trace(compared: Compared) -> None:
-    for point in points(compared(BASE, PLANTED), COPY):
+    for point in some(points(compared(BASE, PLANTED), COPY)):
         row = point["metrics"]["cold_us"]
         assert (point["verdict"], row["verdict"]) == ("slower", "slower"), point["id"]
         first = row["causes"][0]

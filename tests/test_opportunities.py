@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from conftest import DEFAULT, Recorded
+from conftest import DEFAULT, Recorded, some
 
 from ncuflow.findings import stored
 from ncuflow.findings.choices import Price, prices, summary
@@ -278,8 +278,8 @@ def test_no_gain_of_the_shipped_evidence_is_above_its_room(finished: Any) -> Non
 
 def test_each_kernel_with_counters_has_a_table_of_lines(finished: Any) -> None:
     index = read_json(DEFAULT / "source_index.json.xz")
-    for target, results in stored.folder(finished.outputs / "results").items():
-        for row in rows(results, index):
+    for target, results in some(stored.folder(finished.outputs / "results").items()):
+        for row in some(rows(results, index)):
             # of a header that the index of that day does not have, the file alone is named
             header, _, line = row["source"].rpartition(":")
             indexed = any(name.endswith(f"/flashinfer/{line}") for name in index["functions"])
@@ -458,7 +458,7 @@ def test_what_the_default_does_already_is_no_change(recorded: Recorded) -> None:
 
 def test_no_gain_of_further_kernels_is_above_its_room(recorded: Recorded) -> None:
     for target in ("activation", "decode", "gemm", "prefill", "sampling"):
-        for one in found(recorded("h200/0.7.2/kernels", target)):
+        for one in some(found(recorded("h200/0.7.2/kernels", target))):
             assert 0 <= one.most <= one.room <= 1
             for price in one.prices:
                 assert -(price.high if price.high is not None else price.change) <= one.room

@@ -11,7 +11,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from conftest import DEFAULT, ROOT
+from conftest import DEFAULT, ROOT, some
 from markdown_it import MarkdownIt
 
 from ncuflow import format as fmt
@@ -73,14 +73,14 @@ def test_the_sample_is_what_readme_and_docs_lead_to():
 
 
 def test_links_and_pictures_of_the_sample_exist():
-    for page in (SAMPLE / "reports").glob("*.md"):
+    for page in some((SAMPLE / "reports").glob("*.md")):
         for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             if not link.startswith("http"):
                 assert (page.parent / link).resolve().exists(), f"{page.name} -> {link}"
 
 
 def test_no_table_is_wider_than_eight_columns():
-    for page in (SAMPLE / "reports").glob("*.md"):
+    for page in some((SAMPLE / "reports").glob("*.md")):
         for line in page.read_text().splitlines():
             if re.fullmatch(r"\|[-:| ]+\|", line):
                 assert line.count("|") - 1 <= 8, f"{page.name}: {line}"
@@ -99,7 +99,7 @@ def test_a_kernel_is_told_in_2500_words_and_all_pages_in_190_kb(finished):
 
 
 def test_no_heading_stands_over_nothing():
-    for page in (SAMPLE / "reports").glob("*.md"):
+    for page in some((SAMPLE / "reports").glob("*.md")):
         text = re.sub(r"```.*?```", "text", page.read_text(), flags=re.DOTALL)
         lines = [line for line in text.splitlines() if line.strip()]
         for line, after in zip(lines, [*lines[1:], "# end"], strict=True):
@@ -109,7 +109,7 @@ def test_no_heading_stands_over_nothing():
 
 
 def test_every_page_states_gpu_versions_date_and_tier():
-    for page in (SAMPLE / "reports").glob("*.md"):
+    for page in some((SAMPLE / "reports").glob("*.md")):
         origin = page.read_text().splitlines()[2]
         assert re.match(r"> Tier [ABC] \(.*\) · .+ · .*FlashInfer .* · \d{4}-\d\d-\d\d", origin), (
             page.name
@@ -161,7 +161,7 @@ def test_pages_rendered_together_are_those_rendered_alone(finished):
 
 
 def test_no_cell_of_a_table_is_longer_than_a_kernel_name():
-    for page in (SAMPLE / "reports").glob("*.md"):
+    for page in some((SAMPLE / "reports").glob("*.md")):
         for line in page.read_text().splitlines():
             if line.startswith("|"):
                 longest = max(re.split(r"(?<!\\)\|", line), key=len)
@@ -303,7 +303,7 @@ def test_named_points_stand_in_a_thinned_table():
 
 
 def test_the_best_and_the_deep_points_stand_on_the_page_of_each_kernel(finished):
-    for path in (finished.outputs / "results").glob("*_results.json"):
+    for path in some((finished.outputs / "results").glob("*_results.json")):
         results = json.loads(path.read_text())
         section = contexts.target_section(results)
         named = {k["point"] for k in results["deep"]} & {p["point"] for p in results["points"]}
@@ -311,7 +311,7 @@ def test_the_best_and_the_deep_points_stand_on_the_page_of_each_kernel(finished)
 
 
 def test_a_rate_above_the_measured_copy_is_explained_where_it_stands(finished):
-    for path in (finished.outputs / "results").glob("*_results.json"):
+    for path in some((finished.outputs / "results").glob("*_results.json")):
         results = json.loads(path.read_text())
         best = contexts.target_section(results)["best"]["m"]
         text = (finished.outputs / f"reports/{results['target']}.md").read_text()
@@ -342,7 +342,7 @@ def test_a_reason_has_one_colour_on_all_figures():
 
 def test_each_knob_has_a_line_and_a_choice_that_prices_it(finished):
     index = read_json(DEFAULT / "source_index.json.xz")
-    for path in (finished.outputs / "results").glob("*_results.json"):
+    for path in some((finished.outputs / "results").glob("*_results.json")):
         results = json.loads(path.read_text())
         target = known()[results["target"]]
         for row in guide_choices.knobs(results, guide_choices.shown_choices(results), index):

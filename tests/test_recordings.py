@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import some
 from table_digests import FILE, ROOT, of_recording, recordings
 
 from ncuflow.evidence import location, manifest, modules, recording
@@ -45,7 +46,7 @@ def test_a_clone_is_light():
 @pytest.mark.parametrize("folder", recordings(), ids=location.name)
 def test_the_tables_of_a_recording_are_what_they_were(folder):
     known = json.loads(FILE.read_text())
-    for target, digests in of_recording(folder).items():
+    for target, digests in some(of_recording(folder).items()):
         assert digests == known[target], target
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, some
 from static_data import H200, launched
 
 from ncuflow.findings.ceilings import datasheet
@@ -51,7 +51,7 @@ def test_every_recorded_launch_is_what_the_rules_say(recording):
 
 @pytest.mark.parametrize("recording", H200)
 def test_blocks_of_an_sm_by_each_resource_are_what_ncu_reports(recording):
-    for kernel in (k for point in launched(recording) for k in point):
+    for kernel in some(k for point in launched(recording) for k in point):
         threads, shared = prod(kernel.block), sum(kernel.shared)
         carved = GPU.model_copy(update={"shared_sm": kernel.carved})
         assert carved.fits(threads, kernel.registers, shared) == kernel.fits, kernel
@@ -127,7 +127,7 @@ def test_an_a100_holds_the_blocks_that_ncu_reported_on_one(report):
     values: dict[int, dict[str, float]] = {}
     for metric in found.metrics:
         values.setdefault(metric["kernel"], {})[metric["key"]] = metric["value"]
-    for kernel in found.kernels:
+    for kernel in some(found.kernels):
         measured, gpu = values[kernel["kernel"]], device(kernel["device"])
         shared = kernel["smem_static_bytes"] + kernel["smem_dynamic_bytes"]
         fits = gpu.fits(kernel["block_size"], kernel["registers"], shared)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
-from conftest import Finished
+from conftest import Finished, some
 from flashinfer_source import made_package
 from results_data import PROVENANCE, entry, kernel
 from results_data import results as made_results
@@ -116,15 +116,15 @@ def test_an_opportunity_is_tried_by_a_price_or_says_how_and_names_what_is_known(
         assert (
             evaluate(one.where, Scope({}, measured)) is None
         )  # nothing is known, nothing is advised
-    for choice in target.prices:
-        assert set(names(choice.where)) <= target.parameters.keys()
+    conditions = {name for choice in target.prices for name in names(choice.where)}
+    assert conditions <= target.parameters.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_shows_in_the_id(name: str) -> None:
     target = load(name)
     default = target.point_id(target.parameters)
-    for key in target.parameters:
+    for key in some(target.parameters):
         for value in other_values(target, key):
             assert target.point_id(params(target, **{key: value})) != default, (key, value)
 
@@ -142,7 +142,7 @@ def test_ids_are_unique_and_safe_in_file_and_range_names(name: str) -> None:
         for keys in changed
         for found in itertools.product(*(values[key] for key in keys))
     ]
-    for p in (params(target, **one) for one in chosen):
+    for p in some(params(target, **one) for one in chosen):
         point = target.point_id(p)
         assert re.fullmatch(rf"{name}/[A-Za-z0-9_]+", point)
         if seen.setdefault(point, p) != p:
@@ -488,12 +488,12 @@ def test_fa3_stops_tracing_unless_recorded_traces_hold_it(name: str) -> None:
     """Whichever parameter names it, so that no target forgets it; decode takes it on tensor cores alone."""
     target = load(name)
     cores = {"cores": "tensor"} if "cores" in target.choices else {}
-    for key, values in target.choices.items():
-        if "fa3" in tuple(values):
-            held = [p for p in recorded() if p.target == name and p.params[key] == "fa3"]
-            assert bool(target.stops_tracing(params(target, **cores, **{key: "fa3"}))) is not bool(
-                held
-            )
+    chosen = [key for key, values in target.choices.items() if "fa3" in tuple(values)]
+    held = {key for p in recorded() if p.target == name for key in chosen if p.params[key] == "fa3"}
+    silenced = {
+        key for key in chosen if target.stops_tracing(params(target, **cores, **{key: "fa3"}))
+    }
+    assert silenced == {*chosen} - held
 
 
 # --- what plan() chose ------------------------------------------------------------------------
