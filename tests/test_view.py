@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import DEFAULT, ROOT
+from test_html import blocks
+from test_parsers_csv import raw
 
+from ncuflow.cli import dispatch
 from ncuflow.findings import limiter
 from ncuflow.findings.join import Joined
-from ncuflow.parsers import detail, ncu, show_ncu
+from ncuflow.io import BadInput
+from ncuflow.pages.html import view as page
+from ncuflow.pages.html import view_columns
+from ncuflow.parsers import detail, ncu, show_ncu, show_nsys
 from ncuflow.parsers.detail import Counter, Detail, Instruction
 from ncuflow.view import close, files, kernels, lacks, memory, nvtx
-from ncuflow.view.model import NextBlock
+from ncuflow.view.model import NextBlock, View
 
 CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus
 SWEEP = next(DEFAULT.glob("rmsnorm/b*/sweep.ncu-rep.xz"))
@@ -226,3 +233,83 @@ def test_reports_are_compared_with_the_first():
     same, none = files.view([SWEEP, SWEEP, other]).comparisons
     assert same.head == 1 and same.found and all(p.relative == 0 for p in same.found.points)
     assert none.head == 2 and none.found is None and "no kernel in common" in (none.why or "")
+
+
+def test_a_trace_has_the_summary_of_show():
+    path = next(DEFAULT.glob("merge_state/b*/trace.sqlite.xz"))
+    (view,) = files.view([path]).traces
+    _, document, launches = show_nsys.shown(str(path))
+    assert [
+        {k: row[k] for k in shown}
+        for row, shown in zip(view.summary, document["summary"], strict=True)
+    ] == document["summary"]
+    assert len(view.operations) == len(launches) and view.span_ns == document["report"]["span_ns"]
+    for row in view.summary:
+        assert sum(row["durations_ns"]) == row["total_ns"]
+        assert row["min_ns"] <= row["q25_ns"] <= row["median_ns"] <= row["q75_ns"] <= row["max_ns"]
+    in_ranges = [op for op in view.operations if op["nvtx"]]
+    assert sum(node.count for node in view.nvtx) == len(in_ranges) > 0
+
+
+def test_what_ncu_printed_is_viewed_and_says_what_only_a_report_has(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text(
+        raw(("gpu__time_duration.sum", "us", "2"), ("launch__registers_per_thread", "", "40"))
+    )
+    (view,) = files.view([path]).reports
+    (kernel,) = view.kernels
+    assert (kernel.name, kernel.duration.median, kernel.shown.kernel["registers"]) == (
+        "Norm",
+        2000,
+        40,
+    )
+    said = {lack.what: lack.option for lack in view.lacks}
+    assert said["memory chart"] == lacks.ONLY_A_REPORT and "Speed" in "".join(said)
+    blocks_of = blocks(page.rendered(files.view([path])))
+    assert (
+        blocks_of["main"]["reports"][0]["kernels"]["name"] == ["Norm"]
+        and "code 0 0" not in blocks_of
+    )
+
+
+def test_files_of_one_name_are_told_apart():
+    assert files.distinct(["a/x.ncu-rep", "b/y.ncu-rep"]) == ["x.ncu-rep", "y.ncu-rep"]
+    assert files.distinct(["r/a/b/x", "r/c/b/x", "z"]) == ["a/…/x", "c/…/x", "z"]
+    assert files.distinct(["a/x", "b/x"]) == ["a/x", "b/x"]
+
+
+def test_kernels_of_one_name_are_told_apart_by_the_words_that_differ():
+    names = ["void k<4, float>(int)", "void k<8, float>(int)", "j"]
+    made = [kernels.kernel_view([kernel(name=n.split("<")[0], demangled=n)], {}) for n in names]
+    assert view_columns.labels(made) == ["void k <4>", "void k <8>", "j"]
+
+
+def test_what_does_not_fit_is_left_out_from_the_end(deep):
+    view = View([deep], [], [])
+    whole, small = (blocks(page.rendered(view, budget)) for budget in (page.BUDGET, 12_000))
+    assert set(small) < set(whole)
+    assert "kernel 0 0" in small and "code 0 0" in whole
+
+
+def test_the_verb_writes_one_file_that_asks_for_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert dispatch(["view", str(DEEP)]) == 0
+    (made,) = tmp_path.iterdir()
+    text = made.read_text(encoding="utf-8")
+    assert made.name == "deep.html" and "deep.html" in capsys.readouterr().out
+    assert "default-src 'none'" in text and '<link rel="icon" href="data:,">' in text
+    # No path of the machine that the page was made on.
+    assert all(str(DEEP.parent.parent) not in json.dumps(value) for value in blocks(text).values())
+
+
+def test_the_verb_refuses_what_it_cannot_do(tmp_path):
+    report = tmp_path / "no.ncu-rep"
+    report.write_bytes(b"\x00\x01")
+    for args, said in (
+        ([str(report)], "not a report"),
+        ([str(DEEP), "--source", str(report)], "not a folder"),
+        ([str(DEEP), "--out", str(DEEP)], "one of the files to read"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            dispatch(["view", *args])
+    assert [path.name for path in tmp_path.iterdir()] == ["no.ncu-rep"]
