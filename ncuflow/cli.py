@@ -84,6 +84,14 @@ RULES = {
     "docs": ("ncuflow.docs", "the parts of docs/ that code knows: tables, metrics, columns"),
 }
 COMMANDS = USER | RULES
+# What people call and has no ``ANSWER`` to --json, and why.
+SILENT = {
+    "run": "Snakemake's to say",
+    "export": "it writes a file of another tool's format",
+    "record": "it writes a folder with its own manifest",
+    "scrub": "it writes files",
+    "static": "it writes files",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -1,14 +1,16 @@
-"""The parts of docs/*.md that are made of the records, the registry and the columns.
+"""The parts of docs/*.md that are made of the records, the registry and the columns, and the schemas of answers.
 
 ncuflow docs            write them
 ncuflow docs --check    exit 1 where a part is not what would be written
 
-A part stands behind a line such as `<!-- ncuflow docs: stalls -->`, up to `<!-- end -->`; the rest of a page is prose.
+Schemas lie in ncuflow/schemas. A part of a page stands behind a line such as `<!-- ncuflow docs: stalls -->`, up to
+`<!-- end -->`; the rest of the page is prose.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
 import sys
@@ -18,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ncuflow import answer
+from ncuflow.cli import USER
 from ncuflow.evidence import location
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number
@@ -32,6 +36,7 @@ from ncuflow.record import Strict
 from ncuflow.trial import record as trial_record
 
 FOLDER = Path("docs")
+SCHEMAS = Path("ncuflow/schemas")
 APIS = "recordings/*/*/apis"
 MOST_REASON = 160  # characters
 _PART = re.compile(r"(<!-- ncuflow docs: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -194,17 +199,32 @@ def made(page: str) -> str:
     return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]().rstrip()}\n\n", page)
 
 
+def schemas() -> dict[Path, str]:
+    """The JSON Schema of every command's answer, by the file that ships it."""
+    found = {}
+    for name, (module, _) in USER.items():
+        answers = getattr(importlib.import_module(module), "ANSWER", None)
+        if answers is not None:
+            found[SCHEMAS / f"{name}.json"] = answer.schema(answers)
+    return found
+
+
+def _held(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the parts, or with --check say which page is out of date and return 1."""
-    pages = {path: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}
-    stale = [path for path, text in pages.items() if made(text) != text]
+    wanted = {path: made(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.md"))}
+    wanted |= schemas()
+    stale = [path for path, text in wanted.items() if _held(path) != text]
     for path in stale:
         if args.check:
             print(f"{path} is out of date: run ncuflow docs", file=sys.stderr)
         else:
-            write_text(path, made(pages[path]))
+            write_text(path, wanted[path])
     return 1 if stale and args.check else 0

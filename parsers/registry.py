@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from ncuflow import answer
 from ncuflow.io import read_yaml
 from ncuflow.parsers.sources import Ceiling, MetricSource, source
 
@@ -129,9 +130,29 @@ def counters(chip: str) -> tuple[str, ...]:
     return tuple(name for name in names if not name.startswith(NOT_COUNTED))
 
 
+class CountersAnswer(answer.Answer):
+    """The counters that `ncu --metrics` is given."""
+
+    command: Literal["counters"] = "counters"
+    """the command that answers"""
+    chip: str
+    """whose names they are"""
+    counters: list[str]
+    """names of ncu"""
+
+
+ANSWER = CountersAnswer
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("chip", choices=CHIPS)
+    answer.options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    print(",".join(counters(args.chip)))
+    found = counters(args.chip)
+    if args.json:
+        kept, left_out = answer.cut(found, args.limit)
+        answer.tell(CountersAnswer(chip=args.chip, counters=kept, left_out=left_out))
+    else:
+        print(",".join(found))

@@ -1,6 +1,6 @@
 """A report of Nsight Compute or Nsight Systems on the terminal, as JSON or as CSV.
 
-    ncuflow show REPORT [--format table|json|csv] [--out FILE]
+    ncuflow show REPORT [--format table|json|csv | --json [--limit N]] [--out FILE]
 
 Which of the two it is, its content tells. No GPU and none of NVIDIA's tools are needed; a .nsys-rep
 is exported first, where nsys is installed.
@@ -14,14 +14,16 @@ import io
 import sys
 from collections.abc import Sequence
 
+from ncuflow import answer
 from ncuflow.io import BadInput, dump_json, emit, inert, sniff_packed
 from ncuflow.model import Row
-from ncuflow.parsers import show_ncu, show_nsys
+from ncuflow.parsers import show_answer, show_ncu, show_nsys
 
 READERS = {
     "ncu-rep": show_ncu.shown, "csv": show_ncu.exported, "text": show_ncu.exported,
     "sqlite": show_nsys.shown, "nsys-rep": show_nsys.shown,
 }  # fmt: skip
+ANSWER = show_answer.ANSWER
 HINTS = {"lfs": "fetch it with `git lfs pull`"}
 
 
@@ -31,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=".ncu-rep, what `ncu --csv` printed, .nsys-rep or its SQLite export; also as .xz",
     )
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
+    answer.options(parser)
     parser.add_argument("--out", help="write to this file, atomically, instead of standard output")
 
 
@@ -41,7 +44,9 @@ def run(args: argparse.Namespace) -> None:
         hint = f" ({HINTS[kind]})" if kind in HINTS else ""
         raise BadInput(args.report, f"not a report of ncu or nsys but {words}{hint}")
     table, document, rows = READERS[kind](args.report)
-    if args.format == "json":
+    if args.json:
+        answer.tell(show_answer.of(document, args.report, args.limit), args.out)
+    elif args.format == "json":
         emit(dump_json(document), args.out)
     elif args.format == "csv":
         emit(as_csv(rows), args.out)

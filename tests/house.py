@@ -27,7 +27,7 @@ class Room(NamedTuple):
 FLOORS = (
     (
         Room(
-            "io process private origin record model format parquet expression toolkit",
+            "io process private origin record model format parquet expression answer toolkit",
             "a file, a child process, a record",
             "atomic writes, one-line errors, a minimal environment, installed versions, CUDA tools, expressions, records",
             "the rooms",

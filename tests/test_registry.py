@@ -119,10 +119,32 @@ def test_stall_reasons_are_those_of_the_chip(chip):
     assert unnamed(RATIO.format(name) for name in there) == ((), (), ())
 
 
-def test_every_architecture_has_a_source_for_every_metric():
+@pytest.mark.parametrize("chip", CHIPS)
+def test_every_metric_has_a_source_on_every_chip_that_counts_it(chip):
+    lacking = {key for key, metric in METRICS.items() if not metric.candidates(chip)}
+    dram = {key for key in METRICS if key.startswith("dram_")}
+    counted = any(name.startswith("dram__") for name in library(chip).names)
+    assert lacking == (set() if counted else dram)
+
+
+def test_every_source_is_of_a_chip_that_there_is():
     for metric in some(METRICS.values()):
-        for arch in ("ga100", "gh100"):
-            assert metric.candidates(arch), (metric.key, arch)
+        assert {*metric.sources} <= {*CHIPS, ANY}, metric.key
+
+
+def test_what_a_chip_calls_deprecated_is_not_read_where_it_counts_otherwise():
+    old = "sm__pipe_tensor_cycles_active"
+    assert "DEPRECATED" in library("ad102").meaning(old)
+    for chip in some(CHIPS):
+        asked = {name.split(".")[0] for name in counters(chip)}
+        assert (old in asked) == (chip != "ad102") != (f"{old}_v2" in asked)
+
+
+def test_passes_are_those_of_a_scheduler():
+    one = "dram__bytes_read.sum"
+    assert library("gh100").passes([one]) == 1
+    assert library("gh100").passes([one, "dram__bytes_write.sum"]) == 1
+    assert library("gh100").passes(counters("gh100")) > 10
 
 
 def test_only_stalls_are_stalls():

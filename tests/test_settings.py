@@ -44,7 +44,7 @@ def test_the_default_configuration_says_what_each_setting_is() -> None:
 
 
 def test_no_setting_has_a_default_beside_that_of_the_configuration() -> None:
-    for group in (Settings, *Group.__subclasses__()):
+    for group in (Settings, *SettingsGroup.__subclasses__()):
         fields = some(group.model_fields.values())
         assert all(field.is_required() for field in fields), group
 

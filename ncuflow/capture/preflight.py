@@ -19,16 +19,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
+from ncuflow import answer
 from ncuflow.capture import machine
 from ncuflow.capture.ncu import REMEDY, parse_version
 from ncuflow.capture.torch_check import LIMIT_S, TorchCheck
+from ncuflow.evidence import provenance as provenance_of
 from ncuflow.evidence.provenance import origin, whole
 from ncuflow.gpu import nvml
 from ncuflow.gpu.nvml import NoGpuError
 from ncuflow.gpu.turns import gpu_lock
-from ncuflow.io import write_json
+from ncuflow.io import UsageError, write_json
 from ncuflow.model import Provenance
 from ncuflow.origin import package_version
 from ncuflow.process import output_of
@@ -312,8 +314,31 @@ def reached() -> dict[str, Any]:
         return ceilings.unmeasured(one_line(error))
 
 
+class PreflightAnswer(answer.Answer):
+    """What can be measured on this machine, what is missing, and what helps: what environment.json has."""
+
+    command: Literal["preflight"] = "preflight"
+    """the command that answers"""
+    tier: answer.Tier
+    """of what would be measured here"""
+    tier_reason: str
+    """why it is that"""
+    provenance: dict[str, Any]
+    """GPU, versions and date, null where nobody can say"""
+    gpu: dict[str, Any] | None
+    """what the driver says of the GPU: clocks in MHz, memory in MiB; null without one"""
+    jit_cache: str
+    """where FlashInfer's compiled modules are"""
+    findings: list[provenance_of.Finding]
+    """each thing that was looked at: ok, warn, missing or fail, and the remedy of what is not ok"""
+
+
+ANSWER = PreflightAnswer
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="environment.json")
+    parser.add_argument("--out", type=Path, help="environment.json; needed without --json")
+    answer.options(parser)
     parser.add_argument("--ceilings", type=Path, help="ceilings.json: what the GPU reaches")
     parser.add_argument(
         "--recorded", action="store_true", help="recorded evidence is used, whatever is here"
@@ -325,6 +350,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.out is None and not args.json:
+        raise UsageError("give --out, or --json")
     if args.ceilings and nvml.names():
         Thread(target=ceilings.load).start()  # while the tools are asked
     with gpu_held() if args.ceilings else nullcontext(False) as held:
@@ -338,7 +365,17 @@ def run(args: argparse.Namespace) -> int:
         if check and version:
             rows, row = result["findings"], torch_finding(version, check.answer())
             result["findings"] = [row if r["check"] == "torch" else r for r in rows]
-    write_json(args.out, result)
+    if args.out is not None:
+        write_json(args.out, result)
+    if args.json:
+        rows, left_out = answer.cut(result["findings"], args.limit)
+        content = {
+            name: result[name] for name in ("tier", "tier_reason", "provenance", "gpu", "jit_cache")
+        }
+        answer.tell(
+            PreflightAnswer.model_validate(content | {"findings": rows, "left_out": left_out})
+        )
+        return 0
     print(f"tier {result['tier']}: {result['tier_reason']}")
     for row in result["findings"]:
         if row["status"] != "ok":

@@ -16,9 +16,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ncuflow import expression
+from pydantic import ConfigDict
+
+from ncuflow import answer, expression
 from ncuflow.claims import files
 from ncuflow.claims.decision import Decided, allowed, amount, decide_over
 from ncuflow.claims.evidence import ClaimEvidence, Unanswered, load, select
@@ -35,7 +37,7 @@ from ncuflow.claims.record import (
 from ncuflow.expression import ExpressionError, evaluate, names, placeholders
 from ncuflow.findings.join import architecture
 from ncuflow.findings.scope import Scope
-from ncuflow.io import BadInput, write_json
+from ncuflow.io import BadInput, UsageError, write_json
 from ncuflow.model import Provenance
 
 UNDECIDABLE = "No measurement of this pipeline decides it"
@@ -178,17 +180,86 @@ def summary(records: Sequence[Record], evidence: ClaimEvidence) -> dict[str, Any
     }
 
 
+class ClaimCited(answer.Strict):
+    """A value that a verdict rests on, and where it was read."""
+
+    name: str
+    """as the claim calls it"""
+    report: str | None
+    """the report or file of evidence"""
+    point: str | None
+    """id of the point; with ``name`` what `ncuflow trace` takes"""
+    kernel: str | None
+    """of a counter: its kernel"""
+    metric: str
+    """the counter or column"""
+    value: Any
+    """in the unit of that column; null where it is not known"""
+    formula: str | None
+    """what it is computed as"""
+
+
+class JudgedClaim(answer.Strict):
+    """A claim with its verdict, and with what else claims.json has of it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    """its name"""
+    statement: str
+    """what is claimed"""
+    target: str
+    """the kernel target that it is about"""
+    verdict: str
+    """confirmed, refuted, differs by architecture, or not testable here"""
+    reason: str
+    """why, in sentences"""
+    measured: dict[str, Any] | None
+    """the value that decides, with its unit and point; null where no decision could be made"""
+    unit: str
+    """of what is compared"""
+    evidence: list[ClaimCited]
+    """the values that it rests on"""
+    gpu: str | None
+    """where these were measured"""
+    tier: answer.Tier | None
+    """of these values"""
+
+
+class ClaimsAnswer(answer.Answer):
+    """Claims judged by what was measured."""
+
+    command: Literal["claims"] = "claims"
+    """the command that answers"""
+    summary: dict[str, int]
+    """how many by verdict, and in total"""
+    claims: list[JudgedClaim]
+    """each of them"""
+
+
+ANSWER = ClaimsAnswer
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, required=True, help="folder of *_results.json")
     parser.add_argument("--targets", nargs="*", help="of these alone (jit: the JIT); default: all")
     parser.add_argument("--claims", type=Path, required=True, help="folder of claim files")
     parser.add_argument("--source-index", type=Path, help="source_index.json of the evidence")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="claims.json; needed without --json")
+    answer.options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.out is None and not args.json:
+        raise UsageError("give --out, or --json")
     claims = files.load(args.claims)
     evidence = load(args.results, args.source_index, args.targets)
     records = [judge(claim, evidence) for claim in claims]
-    write_json(args.out, [record.as_json() for record in records])
-    write_json(args.out.with_name(f"{args.out.stem}_summary.json"), summary(records, evidence))
+    made, counts = [record.as_json() for record in records], summary(records, evidence)
+    if args.out is not None:
+        write_json(args.out, made)
+        write_json(args.out.with_name(f"{args.out.stem}_summary.json"), counts)
+    if args.json:
+        kept, left_out = answer.cut(made, args.limit)
+        content = {"claims": kept, "summary": counts["summary"], "left_out": left_out}
+        answer.tell(ClaimsAnswer.model_validate(content))

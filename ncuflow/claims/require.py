@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from ncuflow import expression
+from ncuflow import answer, expression
 from ncuflow.claims import files
 from ncuflow.findings import stored
 from ncuflow.findings.columns import COLUMNS
@@ -68,6 +68,44 @@ class CheckedPoint:
     hold: str
     shown: str
     why: str | None
+
+
+class RequiredCase(answer.Strict):
+    """One point held against one requirement."""
+
+    point: str
+    """its id, or the patterns that no point answers to"""
+    hold: str
+    """what was asked of it, over the columns of docs/measurements.md and of_roof"""
+    shown: str
+    """the values of the names in it, each in the unit of its column, which `ncuflow trace POINT COLUMN` shows"""
+    why: str | None
+    """why it does not pass; null where it holds"""
+
+
+class RequireAnswer(answer.Answer):
+    """Points held against what a file asks of them, those that fail first."""
+
+    command: Literal["require"] = "require"
+    """the command that answers"""
+    failed: int
+    """how many do not hold"""
+    held: int
+    """how many hold"""
+    cases: list[RequiredCase]
+    """a row per point and requirement"""
+
+
+ANSWER = RequireAnswer
+
+
+def _answer(
+    cases: Sequence[CheckedPoint], failed: Sequence[CheckedPoint], limit: int | None
+) -> None:
+    kept, left_out = answer.cut([*failed, *(case for case in cases if not case.why)], limit)
+    rows = [RequiredCase(**vars(case)) for case in kept]
+    held = len(cases) - len(failed)
+    answer.tell(RequireAnswer(cases=rows, held=held, failed=len(failed), left_out=left_out))
 
 
 def load(path: Path) -> list[Requirement]:
@@ -136,11 +174,15 @@ def _number(value: Any) -> str:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("requirements", type=Path, help="YAML: a list of points and what they hold")
     parser.add_argument("--results", type=Path, required=True, help="outputs/MACHINE/results")
+    answer.options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     cases = judge(load(args.requirements), stored.folder(args.results))
     failed = [case for case in cases if case.why]
+    if args.json:
+        _answer(cases, failed, args.limit)
+        return 1 if failed else 0
     for case in failed:
         shown = f" ({case.shown})" if case.shown else ""
         print(f"{case.point}: {case.hold}: {case.why}{shown}")

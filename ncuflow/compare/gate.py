@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
+from ncuflow import answer
 from ncuflow.compare import records
 from ncuflow.compare.records import Comparison, MetricChange
 from ncuflow.findings.statistics import SLOWER
@@ -60,9 +63,75 @@ def weaknesses(found: Comparison) -> Iterator[str]:
         yield f"{with_unit(len(found.not_compared), 'points')} not right or not timed on a side."
 
 
+class SlowDown(answer.Strict):
+    """A significant slow-down beyond the threshold."""
+
+    point: str
+    """its id"""
+    trace: str
+    """the words before a column that `ncuflow trace` takes; the time is of time_cold_us"""
+    base: float
+    """time on the first side, µs"""
+    head: float
+    """on the second, µs"""
+    relative: float
+    """head over base, less 1"""
+    low: float | None
+    """lower bound of it; null where a side has one value"""
+    high: float | None
+    """upper bound of it"""
+    cause: str | None
+    """the first thing that explains it"""
+
+
+class GateAnswer(answer.Answer):
+    """Whether a comparison passes."""
+
+    command: Literal["gate"] = "gate"
+    """the command that answers"""
+    threshold: float
+    """slow-downs beyond it fail, of 1"""
+    passed: bool | None
+    """null where nothing was tested, which is no pass"""
+    points: int
+    """how many were compared"""
+    slowdowns: list[SlowDown]
+    """the largest first"""
+    notes: list[str]
+    """what a pass does not cover"""
+
+
+ANSWER = GateAnswer
+TIME = answer.AnswerColumn(unit="µs", metric="time_cold_us", tier=None)
+SHARE = answer.AnswerColumn(unit="of 1", metric="", tier=None)
+
+
+def _answered(found: Comparison, threshold: float, limit: int | None) -> int:
+    """Print the answer, and return the status."""
+    slow = slowdowns(found, threshold)
+    kept, left_out = answer.cut(slow, limit)
+    tested = bool(found.statistics.tests)
+    rows = [
+        SlowDown(
+            point=point, trace=shlex.quote(point), base=row.base, head=row.head, relative=row.relative,
+            low=row.low, high=row.high, cause=row.causes[0].what if row.causes else None,
+        )
+        for point, row in kept
+    ]  # fmt: skip
+    columns = {"base": TIME, "head": TIME, **dict.fromkeys(("relative", "low", "high"), SHARE)}
+    answer.tell(
+        GateAnswer(
+            threshold=threshold, passed=not slow if tested else None, points=len(found.points),
+            slowdowns=rows, notes=[*weaknesses(found)], columns=columns, left_out=left_out,
+        )
+    )  # fmt: skip
+    return int(bool(slow)) if tested else NOTHING_TESTED
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("comparison", type=Path, help="compare.json")
     parser.add_argument("--threshold", type=limit, default=THRESHOLD, help="%(default)s of 1")
+    answer.options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,6 +140,8 @@ def run(args: argparse.Namespace) -> int:
     0: no slow-down beyond the threshold; 1: at least one; 3: nothing was tested, which is no pass.
     """
     found = records.read(args.comparison)
+    if args.json:
+        return _answered(found, args.threshold, args.limit)
     for text in weaknesses(found):
         print(f"note: {text}", file=sys.stderr)
     slow = slowdowns(found, args.threshold)

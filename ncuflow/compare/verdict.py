@@ -19,7 +19,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ncuflow import answer
 from ncuflow.compare import attribution, decomposition, differences, gpus, reports, traces
+from ncuflow.compare.answered import CompareAnswer, answered
 from ncuflow.compare.records import (
     NOT_JUDGED,
     Comparison,
@@ -423,6 +425,9 @@ def _results(folder: Path, targets: Sequence[str] | None) -> Iterator[Path]:
         yield folder / "results" if (folder / "results").is_dir() else folder
 
 
+ANSWER = CompareAnswer
+
+
 # --- command line -----------------------------------------------------------------------------
 
 
@@ -446,6 +451,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=Thresholds.threshold,
         help="smaller changes do not matter",
     )
+    answer.options(parser)
     add("--floor", type=float, help="A/A floor known from elsewhere, of 1")
 
 
@@ -458,4 +464,7 @@ def run(args: argparse.Namespace) -> None:
         )
     settings = Thresholds(args.alpha, args.threshold, args.floor)
     found = of_paths(args.base, args.head, settings, args.base_targets, args.head_targets)
-    emit(dump_json(asdict(found)) if args.format == "json" else reports.table(found), args.out)
+    if args.json:
+        answer.tell(answered(found, METRICS, args.limit), args.out)
+    else:
+        emit(dump_json(asdict(found)) if args.format == "json" else reports.table(found), args.out)

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from ncuflow.answer import Tier
 from ncuflow.explain.record import (
     Busy,
     Explanation,
@@ -20,7 +21,6 @@ from ncuflow.explain.record import (
     Stalled,
     Subject,
     Suggestion,
-    Tier,
     WaitingLine,
 )
 from ncuflow.findings import hotlines, limiter, place, profiled, roles, stalltree

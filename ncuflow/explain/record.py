@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-Tier = Literal["A", "B", "C", "S"]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(
-        strict=True, allow_inf_nan=False, use_attribute_docstrings=True, extra="forbid"
-    )
+from ncuflow.answer import Strict, Tier
 
 
 class Number(Strict):
@@ -187,7 +179,9 @@ class Explanation(Strict):
     """What limits a kernel, what its warps wait for and where, what it could gain at most, and what to try."""
 
     schema_version: Literal[1] = 1
-    """of this record"""
+    """of this record; a field that is added does not change it"""
+    command: Literal["explain"] = "explain"
+    """the command that answers with it"""
     subject: Subject
     """what is explained"""
     lineage: Lineage

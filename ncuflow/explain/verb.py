@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ncuflow import answer
 from ncuflow.explain import launch, point, trace
 from ncuflow.explain.record import Explanation
 from ncuflow.explain.screen import screen
 from ncuflow.findings import place, profiled
-from ncuflow.io import UsageError, dump_json, emit, sniff_packed
+from ncuflow.io import UsageError, emit, sniff_packed
 from ncuflow.parsers import nsys
+
+ANSWER = Explanation
 
 
 def explain(
@@ -56,9 +59,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", help="report of ncu or nsys, or the id of a point")
     parser.add_argument("--kernel", metavar="K", help="index of a launch, or pattern of a name")
     parser.add_argument("--outputs", type=Path, help="of a point: its outputs, or a recording")
-    parser.add_argument("--json", action="store_true", help="the record in place of the screen")
+    answer.options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     found = explain(args.source, args.kernel, args.outputs)
-    emit(dump_json(found.model_dump()) if args.json else screen(found), None)
+    if args.json:
+        answer.tell(limited(found, args.limit))
+    else:
+        emit(screen(found), None)
+
+
+def limited(found: Explanation, limit: int | None) -> Explanation:
+    """An explanation with so many stalls, lines and suggestions at most, and the count of what that leaves out."""
+    stalls, lines = answer.cut(found.stalls, limit), answer.cut(found.lines, limit)
+    suggestions = answer.cut(found.suggestions, limit)
+    left_out = stalls[1] + lines[1] + suggestions[1]
+    update = {"stalls": stalls[0], "lines": lines[0], "suggestions": suggestions[0]}
+    return found.model_copy(update={**update, "left_out": left_out})

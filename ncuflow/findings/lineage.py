@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
+from ncuflow import answer
 from ncuflow.findings import place, profiled, stored
 from ncuflow.findings.columns import BY_NAME, Column
 from ncuflow.findings.join import main_kernel
@@ -55,6 +56,22 @@ class TraceStep(BaseModel):
     """of what was read: the index of its launch"""
     metric: str | None = None
     """of what was read: the counter"""
+
+
+class TraceSteps(answer.Answer):
+    """From a number back to its report, kernel and metric."""
+
+    command: Literal["trace"] = "trace"
+    """the command that answers"""
+    point: str
+    """what was asked about: the id of a point, or REPORT#INDEX"""
+    name: str
+    """which number of it"""
+    steps: list[TraceStep]
+    """the number first, what it is computed from under it, and what was read at the bottom"""
+
+
+ANSWER = TraceSteps
 
 
 def trace(outputs: Path, point: str, column: str) -> Iterator[str]:
@@ -240,10 +257,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="outputs/<machine> or a recording; default: what has the point",
     )
+    answer.options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    for step in found(args.point, args.column, args.outputs):
+    every = found(args.point, args.column, args.outputs)
+    if args.json:
+        steps, left_out = answer.cut(every, args.limit)
+        said = TraceSteps(point=args.point, name=args.column, steps=steps, left_out=left_out)
+        answer.tell(said)
+        return
+    for step in every:
         print(line(step))
 
 

@@ -15,11 +15,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from ncuflow import answer
 from ncuflow.findings import stored
 from ncuflow.findings.ceilings import MEASURED_RATE
-from ncuflow.findings.columns import COLUMNS, above
+from ncuflow.findings.columns import BY_NAME, COLUMNS, above
 from ncuflow.findings.join import ratio
 from ncuflow.format import with_unit
 from ncuflow.model import Kernel, Measurement, Params, Stall
@@ -337,13 +338,58 @@ def _text(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
+class ImpossibleNumber(answer.Strict):
+    """A number that cannot be."""
+
+    point: str
+    """where it is"""
+    cell: str
+    """the column of docs/measurements.md, or the counter and its kernel"""
+    value: float | str
+    """what it is, in ``unit``"""
+    limit: float | str
+    """what it cannot be beyond, in ``unit``"""
+    unit: str
+    """of both"""
+    cause: str
+    """what makes such a number"""
+    kind: str
+    """which check found it"""
+    trace: str | None
+    """the words that `ncuflow trace` takes; null of what is no column"""
+
+
+class SanityAnswer(answer.Answer):
+    """Numbers of results that cannot be."""
+
+    command: Literal["sanity"] = "sanity"
+    """the command that answers"""
+    impossible: int
+    """how many there are"""
+    violations: list[ImpossibleNumber]
+    """each of them"""
+
+
+ANSWER = SanityAnswer
+
+
+def _traced(one: Violation) -> str | None:
+    return f"{one.point} {one.cell}" if one.cell in BY_NAME else None
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", type=Path, help="folder of *_results.json")
     parser.add_argument("--no-strict", action="store_true", help="print what is found, exit 0")
+    answer.options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     violations = check_folder(args.results)
+    if args.json:
+        kept, left_out = answer.cut(violations, args.limit)
+        rows = [ImpossibleNumber(**asdict(one), trace=_traced(one)) for one in kept]
+        answer.tell(SanityAnswer(impossible=len(violations), violations=rows, left_out=left_out))
+        return 3 if violations and not args.no_strict else 0
     for violation in violations:
         print(violation)
     if violations and not args.no_strict:

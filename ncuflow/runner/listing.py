@@ -18,10 +18,11 @@ import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from ncuflow import answer
 from ncuflow.gpu import nvml
 from ncuflow.gpu.table import capability_of
 from ncuflow.io import UsageError, emit, read_as, read_yaml, resource
@@ -48,23 +49,56 @@ class _ApiResults(BaseModel):
     points: list[_Call]
 
 
+class Measurable(answer.Strict):
+    """A kernel target, or an API with a trace template."""
+
+    name: str
+    """as a sweep names it"""
+    status: Literal["ready", "measured", "not here", "planned", "left out"]
+    """measured: by the capture that --results is of; planned, left out: of a point, with --gpu"""
+    what: str
+    """what it is, or why it cannot be measured here"""
+
+
+class TargetsAnswer(answer.Answer):
+    """What can be measured here, and why the rest cannot."""
+
+    command: Literal["targets"] = "targets"
+    """the command that answers"""
+    ready: int
+    """how many can be; with --gpu, how many points are planned"""
+    targets: list[Measurable]
+    """kernel targets, then APIs"""
+
+
+ANSWER = TargetsAnswer
+READY = ("ready", "measured")
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, help="of a capture of such APIs, as JSON")
     parser.add_argument("--gpu", help="plan a sweep for it: a GPU's name, or a compute capability")
     parser.add_argument("--sweep", default="default", help="of the settings, for --gpu")
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+    answer.options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Raises BadInput where --results has no results of the target ``apis``; UsageError for an unknown GPU or sweep."""
     if args.gpu:
         rows, total = planned(args.gpu, args.sweep)
+        ready = sum(row["status"] == "planned" for row in rows)
     else:
         facts, why = gpu()
         measured = measured_apis(args.results) if args.results else {}
         rows = [*targets(facts, why), *apis(facts, measured)]
-        ready = sum(row["status"] in ("ready", "measured") for row in rows)
+        ready = sum(row["status"] in READY for row in rows)
         total = f"{ready} of {len(rows)} can be measured here"
+    if args.json:
+        kept, left_out = answer.cut(rows, args.limit)
+        found = [Measurable.model_validate(row) for row in kept]
+        answer.tell(TargetsAnswer(ready=ready, targets=found, left_out=left_out))
+        return
     if args.format == "json":
         emit(json.dumps(rows, indent=1) + "\n", None)
         return

@@ -14,8 +14,9 @@ from dataclasses import asdict
 from math import exp
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
+from ncuflow import answer
 from ncuflow.findings import stored
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.io import UsageError, write_json
@@ -125,16 +126,81 @@ def _errors(residuals: Sequence[Residual], points: Sequence[Prediction]) -> dict
     }
 
 
+class PredictedPoint(answer.Strict):
+    """A time that was predicted, never measured."""
+
+    point: str
+    """its id"""
+    us: float
+    """µs"""
+    low: float
+    """lower end of its interval, µs"""
+    high: float
+    """upper end, µs"""
+    measured_us: float | None
+    """what was measured on that GPU, µs; null where it was not there"""
+    bounded: bool
+    """whether bounds make up most of the prediction, and not latency"""
+
+
+class PredictAnswer(answer.Answer):
+    """Times of a GPU that is not there, with intervals; no number of it is in a report."""
+
+    command: Literal["predict"] = "predict"
+    """the command that answers"""
+    tier: Literal["S"]
+    """of the predictions"""
+    predicted_from: dict[str, Any]
+    """the GPU that was measured, with versions and date"""
+    predicted_for: dict[str, Any]
+    """the GPU that is predicted"""
+    covered: float
+    """the chance that a time lies in its interval, of 1"""
+    across: float
+    """times by which intervals are wider on another GPU"""
+    known_points: dict[str, Any]
+    """how far each measured point lies from what the others predict of it"""
+    crossed: dict[str, Any] | None
+    """how far the predictions were off on the other GPU; null where it was not measured"""
+    points: list[PredictedPoint]
+    """each prediction"""
+    not_predicted: list[str]
+    """points that no prediction could be made of"""
+
+
+ANSWER = PredictAnswer
+COLUMNS = {
+    name: answer.AnswerColumn(unit="µs", metric="", tier="S") for name in ("us", "low", "high")
+} | {"measured_us": answer.AnswerColumn(unit="µs", metric="time_cold_us", tier=None)}
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measured", type=Path, required=True, help="results of a measured GPU")
     parser.add_argument("--on", type=Path, required=True, help="results of the GPU to predict")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="predictions.json; needed without --json")
+    answer.options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.out is None and not args.json:
+        raise UsageError("give --out, or --json")
     try:
         measured, wanted = ([*stored.folder(place).values()] for place in (args.measured, args.on))
         found = predictions(measured, wanted)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    write_json(args.out, found)
+    if args.out is not None:
+        write_json(args.out, found)
+    if args.json:
+        points, left_out = answer.cut(found["points"], args.limit)
+        told = {name: found[name] for name in ("tier", "covered", "across", "not_predicted")}
+        told |= {"predicted_from": found["from"], "predicted_for": found["to"], "points": points}
+        told |= {
+            name: found[name] and _without_points(found[name]) for name in ("left_out", "crossed")
+        }
+        told |= {"known_points": told.pop("left_out"), "left_out": left_out, "columns": COLUMNS}
+        answer.tell(PredictAnswer.model_validate(told))
+
+
+def _without_points(errors: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in errors.items() if name != "points"}

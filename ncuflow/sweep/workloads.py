@@ -25,8 +25,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
+from ncuflow import answer
 from ncuflow.io import BadInput, UsageError, clean, sniff, write_json
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, known
@@ -48,6 +49,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--name", default="mine", help="of the sweep")
     parser.add_argument("--out", type=Path, required=True, help="a configuration with that sweep")
+    answer.options(parser)
+
+
+class WorkloadAnswer(answer.Answer):
+    """A sweep that was written of what somebody runs."""
+
+    command: Literal["workload"] = "workload"
+    """the command that answers"""
+    out: str
+    """the configuration that was written"""
+    sweep: str
+    """its name there"""
+    points: int
+    """how many points it has"""
+    cases: dict[str, int]
+    """of these by kernel target"""
+    refusals: int
+    """how many cases no target measures"""
+    refused: list[str]
+    """each of them, with why"""
+
+
+ANSWER = WorkloadAnswer
 
 
 def run(args: argparse.Namespace) -> None:
@@ -55,11 +79,21 @@ def run(args: argparse.Namespace) -> None:
     if not re.fullmatch(r"\w+", args.name):
         raise UsageError(f"--name {args.name!r} is not a word")
     blocks, refused, count = read(args.files)
-    for line in refused:
+    for line in refused if not args.json else ():
         print(f"refused: {line}", file=sys.stderr)
     if not blocks:
         raise BadInput(args.files[0], "holds no case that can be measured")
     write_json(args.out, {"sweep": args.name, "sweeps": {args.name: blocks}})
+    if args.json:
+        kept, left_out = answer.cut(refused, args.limit)
+        cases = {target: len(some) for target, some in blocks.items()}
+        answer.tell(
+            WorkloadAnswer(
+                out=str(args.out), sweep=args.name, points=count, cases=cases, refused=kept,
+                refusals=len(refused), left_out=left_out,
+            )
+        )  # fmt: skip
+        return
     print(f"{args.out}: {count} points of {', '.join(blocks)}; {len(refused)} refused")
 
 

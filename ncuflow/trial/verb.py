@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ncuflow import answer
 from ncuflow.format import with_unit
 from ncuflow.gpu import nvml, turns
 from ncuflow.io import CommandError, UsageError, clean, emit, scratch, write_json
@@ -50,6 +51,8 @@ from ncuflow.trial.screen import ranked, ranking, screen
 from ncuflow.trial.sequential import ALPHA
 from ncuflow.trial.sides import LostError, Process, SideError, TrialSide, started
 
+ANSWER = Trial | Trials
+SCREEN = Path("-")  # for --json: standard output
 BUILD_S = 3600.0  # that all modules of a side may take
 START_S = 300.0  # to load torch and FlashInfer, and to generate sources
 LIMIT_S = 300.0  # of a point's check, or of one burst
@@ -80,7 +83,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--effect", type=effect, default=0.02, help="change of the time that matters (default: 2%%)"
     )
     add(
-        "--json", type=Path, metavar="OUT", help="write the record of the trial, or trials, as well"
+        "--json",
+        type=Path,
+        metavar="OUT",
+        nargs="?",
+        const=SCREEN,
+        help="write the record of the trial, or trials, as well; without OUT, print it in place of the screen",
     )
     add(
         "--limit",
@@ -119,19 +127,22 @@ def run(args: argparse.Namespace) -> int:
             trial = _begun(clean(path.name), change, overlay, target.name, args.effect)
             _tried(trial, target, planned, installed, overlay, args)
             trials.append(trial)
-            if args.json is not None:
-                write_json(args.json, _record(trials, len(changes)))
-            emit(screen(trial), None)
-    if len(trials) > 1:
+            if args.json not in (None, SCREEN):
+                write_json(args.json, _record(trials, len(changes)).model_dump())
+            if args.json != SCREEN:
+                emit(screen(trial), None)
+    if args.json == SCREEN:
+        answer.tell(_record(trials, len(changes)))
+    elif len(trials) > 1:
         emit(ranking(trials), None)
     return EXIT[ranked(trials)[0][1].outcome]
 
 
-def _record(trials: list[Trial], changes: int) -> dict[str, Any]:
+def _record(trials: list[Trial], changes: int) -> Trial | Trials:
     """Of one change its trial, of several all that have ended, the first in rank first."""
     if changes == 1:
-        return trials[0].model_dump()
-    return Trials(trials=[trial for _, trial in ranked(trials)]).model_dump()
+        return trials[0]
+    return Trials(trials=[trial for _, trial in ranked(trials)])
 
 
 def _begun(name: str, change: Patch, overlay: Overlay, target: str, effect: float) -> Trial:

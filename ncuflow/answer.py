@@ -1,0 +1,86 @@
+"""What a command prints with ``--json``: one versioned record, whose schema ships as ``ncuflow/schemas/<command>.json``.
+
+A module of a command declares its record as ``ANSWER``. A number stands with its unit, its tier and the words that
+`ncuflow trace` takes: alone as a record of these, or in the rows of a table, whose ``columns`` say unit, tier and metric
+once, each row having in ``trace`` the words before the column's. Null is what is not known, never zero.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from ncuflow.io import dump_json, emit
+
+T = TypeVar("T")
+Tier = Literal["A", "B", "C", "S"]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(
+        strict=True, allow_inf_nan=False, use_attribute_docstrings=True, populate_by_name=True
+    )
+
+
+class AnswerColumn(Strict):
+    """What all values of a column of an answer's rows are."""
+
+    unit: str
+    """of the values; empty of a text or a plain count"""
+    metric: str
+    """the word after a row's ``trace`` that `ncuflow trace` takes, or what the value is computed from; empty where neither is"""
+    tier: Tier | None
+    """A live counters, B live without counters, C recorded elsewhere, S compiled and not run; null where each row says it"""
+
+
+class Answer(Strict):
+    """What every answer has."""
+
+    schema_version: Literal[1] = 1
+    """of this answer; a field that is added does not change it"""
+    command: str
+    """the command that answers"""
+    columns: dict[str, AnswerColumn] = {}
+    """by the name of a field of the rows, with a dot before a field that is in one"""
+    left_out: int = 0
+    """how many rows `--limit` left out, of all tables together"""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a command that answers."""
+    parser.add_argument(
+        "--json", action="store_true", help="the answer as JSON, on standard output"
+    )
+    parser.add_argument(
+        "--limit", type=_count, metavar="N", help="with --json: N rows of a table at most"
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no count")
+    return int(text)
+
+
+def cut(rows: Sequence[T], limit: int | None) -> tuple[list[T], int]:
+    """(the first rows, how many are left out)."""
+    kept = list(rows if limit is None else rows[:limit])
+    return kept, len(rows) - len(kept)
+
+
+def tell(answer: BaseModel, out: str | None = None) -> None:
+    """Print an answer, or write it."""
+    emit(dump_json(answer.model_dump(mode="json", by_alias=True)), out)
+
+
+def schema(answer: Any) -> str:
+    """The JSON Schema of an answer, as it ships."""
+    made = TypeAdapter(answer).json_schema(mode="serialization")
+    return (
+        json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema"} | made, indent=1)
+        + "\n"
+    )

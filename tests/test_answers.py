@@ -1,0 +1,224 @@
+"""What commands say with --json: every verb's real output is what its shipped schema says, and bounded by --limit."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from conftest import ROOT
+
+from ncuflow import docs
+from ncuflow.cli import SILENT, USER, dispatch
+from ncuflow.findings import lineage, place
+from ncuflow.trial.record import ChangeRecord, Relative, Timing, Trial
+
+RECORDING = ROOT / "recordings/h200-flashinfer-0.7.2"
+DEEP = RECORDING / "decode/deep/deep.ncu-rep.xz"
+TRACE = next((RECORDING / "decode").glob("b*/trace.sqlite.xz"))
+POINT = "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
+GPU_LESS = ("try",)  # what needs a GPU: `test_a_trial_is_what_its_schema_says`
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of decode, of two recordings, and a comparison that has a slow-down."""
+    folder = tmp_path_factory.mktemp("outputs")
+    place.write(RECORDING, ["decode"], folder)
+    place.write(ROOT / "recordings/h100-flashinfer-0.7.2", ["decode"], folder / "h100")
+    sides = [ROOT / f"recordings/{name}" for name in ("flashinfer-0.6.18", "planted-slow-downs")]
+    words = [*map(str, sides), "--format", "json", "--out", str(folder / "compare.json")]
+    assert dispatch(["compare", *words]) == 0
+    wrong = folder / "wrong"
+    shutil.copytree(folder / "results", wrong)
+    found = json.loads((wrong / "decode_results.json").read_text())
+    found["points"][0]["measurement"] |= {"time_cold_us": -1.0, "busiest_pct": 130.0}
+    (wrong / "decode_results.json").write_text(json.dumps(found))
+    (folder / "gate.yaml").write_text('- {points: "decode/*", hold: "of_roof >= 0.6"}\n')
+    (folder / "list.txt").write_text("--routine BatchDecodeWithPagedKVCacheWrapper --nothing 1\n")
+    shutil.copytree(ROOT / "claims", folder / "claims")
+    return folder
+
+
+def said(name: str, outputs: Path) -> list[list[str]]:
+    """Words of a verb, without its name and --json; several where it answers in several ways."""
+    results, out = str(outputs / "results"), str(outputs / "out.json")
+    sides = [
+        str(next((ROOT / f"recordings/{v}/prefill").glob("b*/sweep*")))
+        for v in ("v0.5.3", "v0.6.1")
+    ]
+    words: dict[str, list[list[str]]] = {
+        "show": [[str(DEEP)], [str(TRACE)]],
+        "explain": [[str(DEEP)], [str(TRACE)], [POINT, "--outputs", str(outputs)]],
+        "compare": [sides, [str(ROOT / "recordings/v0.5.3"), str(ROOT / "recordings/v0.6.1")]],
+        "trace": [[f"{DEEP}#0", "busiest_pct"], [POINT, "gbs_fraction_counter", str(outputs)]],
+        "claims": [
+            ["--results", results, "--claims", str(outputs / "claims"), "--targets", "decode"]
+        ],
+        "require": [[str(outputs / "gate.yaml"), "--results", results]],
+        "gate": [[str(outputs / "compare.json"), "--threshold", "0.01"]],
+        "sanity": [[results], [str(outputs / "wrong")]],
+        "preflight": [["--recorded"]],
+        "targets": [[]],
+        "workload": [[str(workload(outputs)), "--out", out]],
+        "predict": [["--measured", results, "--on", str(outputs / "h100/results")]],
+        "counters": [["gh100"]],
+    }
+    return words[name]
+
+
+def workload(outputs: Path) -> Path:
+    """A list of two cases, of which no target measures the second."""
+    lines = [
+        {"definition": definition, "workload": {"uuid": "u", "axes": axes, "inputs": {}}}
+        for definition, axes in (("fused_add_rmsnorm_h5120", {"batch_size": 64}), ("acme_call", {"n": 9}))
+    ]  # fmt: skip
+    path = outputs / "cases.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def schema(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / f"ncuflow/schemas/{name}.json").read_text())
+
+
+ANSWERING = [name for name in USER if name not in SILENT]
+Asked = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def asked(capsys: pytest.CaptureFixture[str]) -> Asked:
+    def ask(*words: str) -> dict[str, Any]:
+        capsys.readouterr()
+        dispatch([*words, "--json"])
+        found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert isinstance(found, dict)
+        return found
+
+    return ask
+
+
+def test_every_verb_answers_or_says_why_not() -> None:
+    for name, (module, _) in USER.items():
+        answers = hasattr(importlib.import_module(module), "ANSWER")
+        assert answers != (name in SILENT), name
+    shipped = {path.stem for path in (ROOT / "ncuflow/schemas").glob("*.json")}
+    assert shipped == set(ANSWERING)
+
+
+def test_the_schemas_that_ship_are_those_of_the_models(monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for path, text in docs.schemas().items():
+        assert path.read_text() == text, "ncuflow docs"
+
+
+@pytest.mark.parametrize("name", [name for name in ANSWERING if name not in GPU_LESS])
+def test_the_answer_of_a_verb_is_what_its_schema_says(
+    name: str, outputs: Path, asked: Asked
+) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema(name))
+    for words in said(name, outputs):
+        whole = asked(name, *words)
+        jsonschema.validate(whole, schema(name))
+        assert (whole["command"], whole["schema_version"], whole["left_out"]) == (name, 1, 0)
+        brief = asked(name, *words, "--limit", "1")
+        jsonschema.validate(brief, schema(name))
+        assert brief["left_out"] == sum(len(rows) - 1 for rows in cut(whole, brief))
+        assert all(
+            len(brief[key]) == 1
+            for key in whole
+            if whole[key] and brief[key] != whole[key] and key in ROWS
+        )
+
+
+ROWS = (
+    "kernels", "launches", "summary", "ranges", "stalls", "lines", "suggestions", "points", "steps", "claims", "cases",
+    "slowdowns", "violations", "findings", "targets", "refused", "counters",
+)  # fmt: skip
+
+
+def cut(whole: dict[str, Any], brief: dict[str, Any]) -> Iterator[list[Any]]:
+    """The tables of an answer of which a brief one has less."""
+    for key, rows in whole.items():
+        if key in ROWS and isinstance(rows, list) and len(rows) > len(brief[key]):
+            yield rows
+
+
+def test_a_trial_is_what_its_schema_says() -> None:
+    same = Relative(estimate=0.0, low=-0.01, high=0.01)
+    timing = Timing(base_us=1.0, change_us=1.0, change=same, noise=same, rounds=3, throttled=0)
+    point = {"point": "decode/x", "outcome": "same", "timing": timing.model_dump()}
+    trial = Trial(
+        change=ChangeRecord(name="x", files=[], elsewhere=[]), target="decode", effect=0.02, alpha=0.05, date="now",
+        flashinfer=None, outcome="same",
+    )  # fmt: skip
+    found = Trial.model_validate(trial.model_dump() | {"points": [point]})
+    jsonschema.validate(found.model_dump(mode="json"), schema("try"))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(found.model_dump() | {"outcome": "fine"}, schema("try"))
+
+
+def test_an_answer_ends_as_the_command_does(outputs: Path, capsys) -> None:
+    for words, status in (
+        (said("require", outputs)[0], 1), (said("sanity", outputs)[0], 0), (said("sanity", outputs)[1], 3),
+    ):  # fmt: skip
+        name = "require" if "gate.yaml" in words[0] else "sanity"
+        assert dispatch([name, *words]) == dispatch([name, *words, "--json"]) == status
+    gated = said("gate", outputs)[0]
+    assert dispatch(["gate", *gated]) == dispatch(["gate", *gated, "--json"]) == 1
+
+
+@pytest.mark.parametrize("name", ["show", "compare"])
+def test_the_answer_has_all_that_the_older_form_has(
+    name: str, outputs: Path, asked: Asked, capsys
+) -> None:
+    def held(old: Any, new: Any) -> bool:
+        if isinstance(old, dict):
+            return all(key in new and held(value, new[key]) for key, value in old.items())
+        if isinstance(old, list):
+            return len(old) == len(new) and all(map(held, old, new))
+        return bool(old == new)
+
+    for words in said(name, outputs):
+        whole = asked(name, *words)
+        dispatch([name, *words, "--format", "json"])
+        old = json.loads(capsys.readouterr().out)
+        for side in (old, whole):
+            side["points"] = sorted(side.get("points", []), key=lambda point: point["id"])
+        assert held(old, whole)
+
+
+def test_a_number_of_a_table_is_found_by_its_row_and_its_column(asked: Asked) -> None:
+    whole = asked("show", str(DEEP))
+    row = whole["kernels"][1]
+    for key in ("duration_ns", "dram_throughput_pct", "warp_latency_per_issue"):
+        column = whole["columns"][f"metrics.{key}"]
+        (point,) = shlex.split(row["trace"])
+        step = lineage.found(point, column["metric"])[1]
+        assert (step.value, step.unit) == (row["metrics"][key], column["unit"])
+        assert column["tier"] == "C"
+    (first,) = shlex.split(asked("show", str(TRACE), "--limit", "1")["launches"][0]["trace"])
+    assert lineage.found(first, "duration_ns")[1].value is not None
+
+
+def test_what_is_not_known_is_null(asked: Asked, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    text = (
+        '"ID","Kernel Name","gpu__time_duration.sum"\n"","","us"\n"0","add",""\n"1","mul","5.5"\n'
+    )
+    path.write_text(text, encoding="utf-8")
+    unknown, known = asked("show", str(path))["kernels"]
+    assert unknown["duration_ns"] is None and known["duration_ns"] == 5500
+    assert unknown["throughput"]["dram"] is None and unknown["grid"] is None
+
+
+def test_a_limit_is_a_count(capsys) -> None:
+    with pytest.raises(SystemExit):
+        dispatch(["show", str(DEEP), "--json", "--limit=-1"])
+    assert "'-1' is no count" in capsys.readouterr().err
