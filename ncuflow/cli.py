@@ -46,6 +46,7 @@ USER = {
         "ncuflow.sweep.workloads",
         "a sweep of a test list, a trace, or what a server called",
     ),
+    "mcp": ("ncuflow.served.server", "answer programs over the Model Context Protocol"),
     "record": ("ncuflow.evidence.recording", "keep captures as a recording, or verify one"),
     "scrub": ("ncuflow.evidence.scrub", "remove private values from reports and recordings"),
     "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),

@@ -171,6 +171,12 @@ FLOORS = (
     ),
     (
         Room(
+            "served",
+            "a question of a program",
+            "one folder, and what other rooms say of it, over the Model Context Protocol",
+            "verdicts",
+        ),
+        Room(
             "flow __main__",
             "a run of the pipeline",
             "evidence and settings, inputs from the import closure, jobs, display",

@@ -1,0 +1,157 @@
+"""Answer programs over the Model Context Protocol, on standard input and output: `pip install 'ncuflow[mcp]'`.
+
+    ncuflow mcp [--root FOLDER]                 reports, outputs and recordings below FOLDER (default: this one)
+    ncuflow mcp --root FOLDER --allow-run       also compiles and runs changes of FlashInfer (`ncuflow try`), as you
+
+Nothing is written and nothing is run without --allow-run. A path is told from FOLDER on; one that leads out is refused.
+docs/agents.md has the tools, and how their answers are read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
+
+from ncuflow.cli import refused
+from ncuflow.explain.record import Explanation
+from ncuflow.io import CommandError, UsageError, clean
+from ncuflow.origin import package_version
+from ncuflow.served import answers
+from ncuflow.served.records import (
+    Comparison,
+    HotLines,
+    Lineages,
+    Points,
+    Shown,
+    Suggestions,
+    Targets,
+)
+from ncuflow.served.root import Root
+from ncuflow.trial.record import Trial
+
+T = TypeVar("T")
+INSTRUCTIONS = """Measured facts about GPU kernels, FlashInfer's above all. Every number has a unit, a tier (A: counted here
+and now; B: timed here, not counted; C: recorded elsewhere; S: compiled, never run) and the words that `trace` takes to show
+where it comes from. null is not known, never zero. left_out counts what the limit cut off. A verdict of compare or try stands
+for itself: "too noisy to tell" and "undecided" are no "same", and basis "none" proves nothing. What a line waits for is seldom
+caused at that line. A suggestion is not a result until it was tried."""
+
+Limit = Annotated[int, Field(ge=1, le=500, description="entries of a list at most")]
+Source = Annotated[str, Field(description="path of a report of ncu or nsys, or the id of a point")]
+Kernel = Annotated[
+    str | None,
+    Field(description="of a report: index of a launch, or pattern of a name; default: the longest"),
+]
+Folder = Annotated[
+    str | None,
+    Field(description="outputs/<machine> or a recording; default: outputs, else what ships"),
+]
+Metrics = Annotated[
+    list[str], Field(description="keys of docs/metrics.md or patterns of them, such as dram_*")
+]
+Path_ = Annotated[str, Field(description="path from the served folder on")]
+Blocks = Annotated[
+    list[dict[str, Any]] | None,
+    Field(description="parameters of the points; default: the target's own point"),
+]
+
+
+def made(root: Root, allow_run: bool) -> Any:
+    """The server (`mcp.server.mcpserver.MCPServer`) with its tools. Raises CommandError where `mcp` is not installed."""
+    try:
+        from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.types import ToolAnnotations
+    except ImportError:
+        raise CommandError("the package mcp is missing: pip install 'ncuflow[mcp]'") from None
+
+    server = MCPServer(
+        "ncuflow", instructions=INSTRUCTIONS, version=package_version("ncuflow") or "0", log_level="ERROR"
+    )  # fmt: skip
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+    def answered(answer: Callable[..., T], *asked: Any) -> T:
+        """An answer; where it cannot be had, the one line that the command would say."""
+        try:
+            return answer(root, *asked)
+        except CommandError as error:
+            raise ToolError(" ".join(clean(str(error)).split())) from None
+        except OSError as error:
+            raise ToolError(clean(refused(error))) from None
+
+    @server.tool(annotations=reads)
+    def list_targets(folder: Folder = None, limit: Limit = 50) -> Targets:
+        """The kernel targets, whether each can be measured on this machine, and how many points of it are at hand."""
+        return answered(answers.targets, folder, limit)
+
+    @server.tool(annotations=reads)
+    def list_points(target: str, folder: Folder = None, limit: Limit = 50) -> Points:
+        """The ids of a target's points, which explain, hot_lines, opportunities and trace take."""
+        return answered(answers.points, target, folder, limit)
+
+    @server.tool(annotations=reads)
+    def show(report: Path_, metrics: Metrics = [], limit: Limit = 20) -> Shown:  # noqa: B006
+        """The launches of a report of ncu or nsys, of any program, with the counters that are asked for."""
+        return answered(answers.show, report, metrics, limit)
+
+    @server.tool(annotations=reads)
+    def explain(
+        source: Source, kernel: Kernel = None, folder: Folder = None, limit: Limit = 5
+    ) -> Explanation:
+        """What limits a kernel, what its warps wait for, what it could gain at most, and what to try."""
+        return answered(answers.explain, source, kernel, folder, limit)
+
+    @server.tool(annotations=reads)
+    def hot_lines(
+        source: Source, kernel: Kernel = None, folder: Folder = None, limit: Limit = 5
+    ) -> HotLines:
+        """The source lines at which a kernel's warps stood, and what for; the line's text where its source is installed."""
+        return answered(answers.hot_lines, source, kernel, folder, limit)
+
+    @server.tool(annotations=reads)
+    def opportunities(
+        source: Source, kernel: Kernel = None, folder: Folder = None, limit: Limit = 5
+    ) -> Suggestions:
+        """What the evidence suggests to try at a kernel or a point, with what it can bring at most."""
+        return answered(answers.opportunities, source, kernel, folder, limit)
+
+    @server.tool(annotations=reads)
+    def compare(base: Path_, head: Path_, limit: Limit = 20) -> Comparison:
+        """What got slower from base to head, and why: two folders of results, outputs or recordings, or two ncu reports."""
+        return answered(answers.compare, base, head, limit)
+
+    @server.tool(annotations=reads)
+    def trace(source: str, name: str, folder: Folder = None, limit: Limit = 50) -> Lineages:
+        """From a number back to its report, kernel and counter; the words are those of its `trace`: source, name, folder."""
+        return answered(answers.trace, source, name, folder, limit)
+
+    if allow_run:
+
+        @server.tool(name="try", annotations=ToolAnnotations(read_only_hint=False))
+        def try_change(
+            change: Path_, target: str, blocks: Blocks = None, effect: str = "2%"
+        ) -> Trial:
+            """Compile a patch of FlashInfer, hold it against the reference, and time it beside what is installed. It is code,
+            and runs as the user who serves; it takes minutes, and a GPU."""
+            return answered(answers.try_change, change, target, blocks, effect)
+
+    return server
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--root", type=Path, default=Path(), metavar="FOLDER", help="what is read")
+    parser.add_argument(
+        "--allow-run", action="store_true", help="also the tool `try`, which runs code as you"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    if not args.root.is_dir():
+        raise UsageError(f"--root {args.root}: no such folder")
+    os.chdir(args.root)
+    made(Root(Path.cwd()), args.allow_run).run()

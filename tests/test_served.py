@@ -1,0 +1,291 @@
+"""Answers to programs: the server by its own client, from start to verdict, and which paths it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from ncuflow.cli import dispatch
+from ncuflow.compare import records as compared
+from ncuflow.io import BadInput, CommandError
+from ncuflow.served import answers, server
+from ncuflow.served.root import Root
+from ncuflow.trial.record import ChangeRecord, Trial
+
+RECORDINGS = ROOT / "recordings"
+REPORT = min(
+    (RECORDINGS / "h200-flashinfer-0.7.2/merge_state").glob("b*/sweep.ncu-rep.xz")
+).relative_to(RECORDINGS)
+TRACE = str(REPORT.with_name("trace.sqlite.xz"))
+DEEP = "h200-flashinfer-0.7.2/merge_state/deep/deep.ncu-rep.xz"
+POINT = "merge_state/merge_state_S512_H32_D128_f16"
+Call = Callable[..., Awaitable[Any]]
+
+
+def served(session: Callable[[Any], Awaitable[None]], *words: str) -> None:
+    """A session of the official client with `ncuflow mcp`, over standard input and output."""
+    mcp = pytest.importorskip("mcp")
+    command = [sys.executable, "-m", "ncuflow", "mcp", "--root", str(RECORDINGS), *words]
+
+    async def whole() -> None:
+        started = mcp.StdioServerParameters(command=command[0], args=command[1:], cwd=ROOT)
+        async with mcp.Client(started, read_timeout_seconds=300) as client:
+            await session(client)
+
+    asyncio.run(whole())
+
+
+async def answer(client: Any, tool: str, **asked: Any) -> dict[str, Any]:
+    """The structured answer of a tool, which its declared schema describes (the client checks it)."""
+    found = await client.call_tool(tool, asked)
+    assert not found.is_error, found.content[0].text
+    content: dict[str, Any] = found.structured_content
+    assert content == json.loads(found.content[0].text)
+    return content
+
+
+async def refusal(client: Any, tool: str, **asked: Any) -> str:
+    """The one line of a tool that cannot answer."""
+    found = await client.call_tool(tool, asked)
+    assert found.is_error and found.structured_content is None
+    text: str = found.content[0].text
+    assert "\n" not in text
+    return text
+
+
+def numbers(value: Any) -> list[dict[str, Any]]:
+    """Every number of an answer that has a unit."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    own = [value] if isinstance(value, dict) and {"value", "unit", "tier"} <= value.keys() else []
+    return own + [one for part in inner for one in numbers(part)]
+
+
+def test_a_program_goes_from_the_targets_to_a_verdict() -> None:
+    async def session(client: Any) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert all(tool.annotations.read_only_hint for tool in tools.values())
+        assert all(tool.output_schema for tool in tools.values()) and "try" not in tools
+        found = await answer(client, "list_targets")
+        (one,) = [target for target in found["targets"] if target["name"] == "merge_state"]
+        listed = await answer(client, "list_points", target="merge_state", limit=2)
+        assert len(listed["points"]) == 2 and listed["left_out"] == one["points"] - 2
+
+        explained = await answer(client, "explain", source=listed["points"][0])
+        assert explained["limit"]["words"] and explained["subject"]["point"] == listed["points"][0]
+        time = explained["time"]
+        assert time["tier"] == "C" and time["unit"] == "µs"
+        source, name = time["trace"].split()
+        steps = (await answer(client, "trace", source=source, name=name))["steps"]
+        assert [step["value"] for step in steps if step["name"] == name] == [time["value"]]
+
+        sides = {"base": "flashinfer-0.6.18", "head": "planted-slow-downs"}
+        verdict = await answer(client, "compare", **sides, limit=3)
+        assert verdict["tests"] > 0 and verdict["left_out"] > 0
+        slower = verdict["points"][0]
+        assert slower["verdict"] == "slower" and slower["low"] > 0 and slower["causes"]
+        assert slower["change"] == pytest.approx(
+            slower["head"]["value"] / slower["base"]["value"] - 1
+        )
+        assert slower["base"]["trace"].endswith(" flashinfer-0.6.18")
+        back = slower["base"]["trace"].split()
+        steps = (await answer(client, "trace", source=back[0], name=back[1], folder=back[2]))[
+            "steps"
+        ]
+        assert any(step["name"] == back[1] and step["value"] for step in steps)
+
+    served(session)
+
+
+def test_a_report_is_shown_explained_and_quoted_by_the_line() -> None:
+    async def session(client: Any) -> None:
+        asked = {"report": str(REPORT), "metrics": ["dram_bytes_*", "tensor_int_*", "nothing"]}
+        shown = await answer(client, "show", **asked, limit=2)
+        whole = await answer(client, "show", **asked, limit=500)
+        assert shown["launches"] == whole["launches"][:2] and whole["left_out"] == 0
+        assert shown["left_out"] == len(whole["launches"]) - 2 > 0
+        first = shown["launches"][0]
+        # what no counter of this GPU tells is no number, and no zero
+        assert (
+            "tensor_int_ops_peak_per_second" in first["unknown"] and "nothing" in first["unknown"]
+        )
+        assert not any("peak_per_second" in number["trace"] for number in first["metrics"])
+        for number in numbers(whole):
+            assert number["unit"] and number["tier"] == "C" and number["metric"]
+        read = next(n for n in first["metrics"] if n["metric"] == "dram__bytes_read.sum")
+        source, name = read["trace"].replace("'", "").split()
+        steps = (await answer(client, "trace", source=source, name=name))["steps"]
+        assert steps[-1]["value"] == read["value"] and steps[-1]["metric"] == read["metric"]
+
+        of_trace = await answer(client, "show", report=TRACE, limit=1)
+        assert of_trace["launches"][0]["duration"]["metric"] == "duration_ns"
+
+        lines = await answer(client, "hot_lines", source=DEEP, limit=2)
+        every = await answer(client, "explain", source=DEEP, limit=500)
+        assert lines["lines"] == every["lines"][:2]
+        assert lines["left_out"] == len(every["lines"]) - 2 > 0
+        few = await answer(client, "explain", source=DEEP, limit=1)
+        left = sum(
+            len(every[name]) - 1 for name in ("stalls", "lines", "suggestions") if every[name]
+        )
+        assert few["left_out"] == left > 0
+
+        tried = await answer(client, "opportunities", source=POINT, limit=1)
+        own = await answer(client, "explain", source=POINT, limit=500)
+        assert tried["suggestions"] == own["suggestions"][:1]
+        assert tried["left_out"] == max(0, len(own["suggestions"]) - 1)
+
+    served(session)
+
+
+def test_what_cannot_be_answered_is_one_line() -> None:
+    async def session(client: Any) -> None:
+        for named in ("/etc/passwd", "../README.md", "v0.7.2/../../README.md"):
+            for tool, key in (("show", "report"), ("explain", "source"), ("hot_lines", "source"),
+                              ("opportunities", "source")):  # fmt: skip
+                said = await refusal(client, tool, **{key: named})
+                assert "only what lies below the served folder" in said, (tool, named)
+            assert "below the served" in await refusal(client, "compare", base=named, head="v0.7.2")
+            assert "below the served" in await refusal(client, "compare", base="v0.7.2", head=named)
+            assert "below the served" in await refusal(client, "list_targets", folder=named)
+            assert "below the served" in await refusal(
+                client, "list_points", target="decode", folder=named
+            )
+            assert "below the served" in await refusal(
+                client, "trace", source=f"{named}#0", name="duration_ns"
+            )
+            assert "below the served" in await refusal(
+                client, "trace", source=POINT, name="time_cold_us", folder=named
+            )
+            said = await refusal(client, "try", change=named, target="decode")
+            assert "below the served" in said
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert not tools["try"].annotations.read_only_hint and tools["try"].output_schema
+        assert "no such file" in await refusal(client, "show", report="none.ncu-rep")
+        assert "no point" in await refusal(client, "explain", source=f"{POINT}_no")
+        assert "unknown kernel target" in await refusal(client, "list_points", target="nothing")
+
+    served(session, "--allow-run")  # the tool `try` is there then alone
+
+
+# --- without a server ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
+    """A served folder, in which the process works, beside one that is not."""
+    (tmp_path / "served").mkdir()
+    (tmp_path / "secret").write_text("x", "utf-8")
+    (tmp_path / "beside").mkdir()
+    monkeypatch.chdir(tmp_path / "served")
+    return Root(Path.cwd())
+
+
+@pytest.mark.parametrize(
+    "named", ["", "/", "/etc/passwd", "..", "../secret", "a/../../secret", "a\0b", "a/.."]
+)
+def test_a_path_out_of_the_folder_is_refused(root: Root, named: str) -> None:
+    with pytest.raises(BadInput, match="only what lies below the served folder") as error:
+        root.inside(named)
+    assert "\n" not in str(error.value)
+
+
+def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(root: Root) -> None:
+    folder = root.folder / "results"
+    folder.mkdir()
+    (root.folder / "own").write_text("x", "utf-8")
+    (folder / "fine").symlink_to(root.folder / "own")
+    assert root.inside("results") == Path("results") and root.inside("results/fine")
+    (root.folder / "out").symlink_to(root.folder.parent / "secret")
+    (folder / "rope_results.json").symlink_to(root.folder.parent / "secret")
+    for named in ("out", "results", "results/rope_results.json"):
+        with pytest.raises(BadInput, match="a link that leads out"):
+            root.inside(named)
+    (root.folder / "folder").symlink_to(root.folder.parent / "beside")
+    with pytest.raises(BadInput, match="a link that leads out"):
+        root.inside("folder/new")
+
+
+def test_outputs_that_nobody_named_are_held_to_the_same(root: Root) -> None:
+    """A point is looked for below outputs/ of the folder."""
+    (root.folder / "outputs").symlink_to(root.folder.parent / "beside")
+    for ask in (
+        lambda: answers.explain(root, POINT, None, None, 5),
+        lambda: answers.trace(root, POINT, "time_cold_us", None, 5),
+    ):
+        with pytest.raises(BadInput, match="a link that leads out"):
+            ask()
+
+
+def test_what_lies_above_the_folder_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report of a recording is explained with what its target suggests, unless its recording is not served."""
+    monkeypatch.chdir((RECORDINGS / REPORT).parent)
+    seen: list[Path] = []
+    monkeypatch.setattr("ncuflow.findings.place.is_recording", lambda path: bool(seen.append(path)))
+    found = answers.explain(Root(Path.cwd()), REPORT.name, "0", None, 5)
+    assert found.limit is not None and seen == []
+
+
+def test_sides_without_a_time_are_null(root: Root) -> None:
+    assert answers._number(None, "µs", "x", "C", None) is None
+    zero = answers._number(0.0, "µs", "x", "C", None)
+    assert zero is not None and zero.value == 0
+
+
+def test_a_trial_is_the_record_that_the_command_writes(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Trial(
+        change=ChangeRecord(name="x.patch", files=["a"], elsewhere=[]), target="decode", effect=0.02,
+        alpha=0.05, date="2026-01-01T00:00:00Z", flashinfer="0.7.2", outcome="not compiled", reason="no",
+    )  # fmt: skip
+    commands: list[list[str]] = []
+
+    def fake(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        out = next(word for word in command if word.startswith("--json="))
+        if len(commands) == 1:
+            Path(out.removeprefix("--json=")).write_text(trial.model_dump_json(), "utf-8")
+        return subprocess.CompletedProcess(command, 1, "", "usage: …\nerror: no NVIDIA GPU\n")
+
+    monkeypatch.setattr(answers.subprocess, "run", fake)
+    blocks = [{"batch": 4}]
+    assert answers.try_change(root, "x.patch", "decode", blocks, "3%") == trial
+    assert commands[0][1:5] == ["-m", "ncuflow", "try", "./x.patch"]
+    assert {"--target=decode", "--effect=3%", '--blocks=[{"batch": 4}]'} <= {*commands[0]}
+    with pytest.raises(CommandError, match=r"^no NVIDIA GPU$"):
+        answers.try_change(root, "-x.patch", "decode", None, "2%")
+    assert commands[1][4] == "./-x.patch"  # a path, and no option
+
+
+def test_without_the_package_it_says_what_to_install(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    with pytest.raises(CommandError, match=r"pip install 'ncuflow\[mcp\]'"):
+        server.made(root, False)
+
+
+def test_a_folder_that_is_not_there_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["mcp", "--root", "nowhere"])
+    assert ended.value.code == 2 and "nowhere: no such folder" in capsys.readouterr().err
+
+
+def test_every_verdict_of_a_comparison_is_told_of() -> None:
+    from ncuflow.findings import statistics
+    from ncuflow.served.records import Compared
+
+    said = Compared.model_fields["verdict"].description or ""
+    for verdict in (statistics.SLOWER, statistics.FASTER, statistics.SAME, statistics.NOISY):
+        assert verdict in said
+    assert compared.NOT_JUDGED in said
