@@ -17,9 +17,9 @@ from conftest import ROOT
 from ncuflow import docs
 from ncuflow.cli import SILENT, USER, dispatch
 from ncuflow.findings import lineage, place
-from ncuflow.trial.record import ChangeRecord, Relative, Timing, Trial
+from ncuflow.trial.record import ChangeRecord, Relative, Trial, TrialTiming
 
-RECORDING = ROOT / "recordings/h200-flashinfer-0.7.2"
+RECORDING = ROOT / "recordings/h200/0.7.2/default"
 DEEP = RECORDING / "decode/deep/deep.ncu-rep.xz"
 TRACE = next((RECORDING / "decode").glob("b*/trace.sqlite.xz"))
 POINT = "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
@@ -31,8 +31,11 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of decode, of two recordings, and a comparison that has a slow-down."""
     folder = tmp_path_factory.mktemp("outputs")
     place.write(RECORDING, ["decode"], folder)
-    place.write(ROOT / "recordings/h100-flashinfer-0.7.2", ["decode"], folder / "h100")
-    sides = [ROOT / f"recordings/{name}" for name in ("flashinfer-0.6.18", "planted-slow-downs")]
+    place.write(ROOT / "recordings/h100/0.7.2/default", ["decode"], folder / "h100")
+    sides = [
+        ROOT / f"recordings/{name}"
+        for name in ("h200/0.6.18/baseline", "h200/0.6.18/planted-slow-downs")
+    ]
     words = [*map(str, sides), "--format", "json", "--out", str(folder / "compare.json")]
     assert dispatch(["compare", *words]) == 0
     wrong = folder / "wrong"
@@ -51,12 +54,18 @@ def said(name: str, outputs: Path) -> list[list[str]]:
     results, out = str(outputs / "results"), str(outputs / "out.json")
     sides = [
         str(next((ROOT / f"recordings/{v}/prefill").glob("b*/sweep*")))
-        for v in ("v0.5.3", "v0.6.1")
+        for v in ("h200/0.5.3/versions", "h200/0.6.1/versions")
     ]
     words: dict[str, list[list[str]]] = {
         "show": [[str(DEEP)], [str(TRACE)]],
         "explain": [[str(DEEP)], [str(TRACE)], [POINT, "--outputs", str(outputs)]],
-        "compare": [sides, [str(ROOT / "recordings/v0.5.3"), str(ROOT / "recordings/v0.6.1")]],
+        "compare": [
+            sides,
+            [
+                str(ROOT / "recordings/h200/0.5.3/versions"),
+                str(ROOT / "recordings/h200/0.6.1/versions"),
+            ],
+        ],
         "trace": [[f"{DEEP}#0", "busiest_pct"], [POINT, "gbs_fraction_counter", str(outputs)]],
         "claims": [
             ["--results", results, "--claims", str(outputs / "claims"), "--targets", "decode"]
@@ -152,7 +161,7 @@ def cut(whole: dict[str, Any], brief: dict[str, Any]) -> Iterator[list[Any]]:
 
 def test_a_trial_is_what_its_schema_says() -> None:
     same = Relative(estimate=0.0, low=-0.01, high=0.01)
-    timing = Timing(base_us=1.0, change_us=1.0, change=same, noise=same, rounds=3, throttled=0)
+    timing = TrialTiming(base_us=1.0, change_us=1.0, change=same, noise=same, rounds=3, throttled=0)
     point = {"point": "decode/x", "outcome": "same", "timing": timing.model_dump()}
     trial = Trial(
         change=ChangeRecord(name="x", files=[], elsewhere=[]), target="decode", effect=0.02, alpha=0.05, date="now",

@@ -19,9 +19,9 @@ from ncuflow.io import BadInput
 from ncuflow.parsers import ncu, nsys
 from ncuflow.parsers.registry import METRICS
 
-DEEP = ROOT / "recordings/h200-flashinfer-0.7.2/decode/deep/deep.ncu-rep.xz"
-(TRACE,) = (ROOT / "recordings/h200-flashinfer-0.7.2/decode").glob("b*/trace.sqlite.xz")
-OLD, NEW = (ROOT / f"recordings/{name}" for name in ("v0.5.3", "v0.6.1"))
+DEEP = ROOT / "recordings/h200/0.7.2/default/decode/deep/deep.ncu-rep.xz"
+(TRACE,) = (ROOT / "recordings/h200/0.7.2/default/decode").glob("b*/trace.sqlite.xz")
+OLD, NEW = (ROOT / f"recordings/{name}" for name in ("h200/0.5.3/versions", "h200/0.6.1/versions"))
 
 
 @pytest.fixture(scope="module")

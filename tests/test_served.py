@@ -22,10 +22,10 @@ from ncuflow.trial.record import ChangeRecord, Trial
 
 RECORDINGS = ROOT / "recordings"
 REPORT = min(
-    (RECORDINGS / "h200-flashinfer-0.7.2/merge_state").glob("b*/sweep.ncu-rep.xz")
+    (RECORDINGS / "h200/0.7.2/default/merge_state").glob("b*/sweep.ncu-rep.xz")
 ).relative_to(RECORDINGS)
 TRACE = str(REPORT.with_name("trace.sqlite.xz"))
-DEEP = "h200-flashinfer-0.7.2/merge_state/deep/deep.ncu-rep.xz"
+DEEP = "h200/0.7.2/default/merge_state/deep/deep.ncu-rep.xz"
 POINT = "merge_state/merge_state_S512_H32_D128_f16"
 Call = Callable[..., Awaitable[Any]]
 
@@ -86,7 +86,7 @@ def test_a_program_goes_from_the_targets_to_a_verdict() -> None:
         steps = (await answer(client, "trace", source=source, name=name))["steps"]
         assert [step["value"] for step in steps if step["name"] == name] == [time["value"]]
 
-        sides = {"base": "flashinfer-0.6.18", "head": "planted-slow-downs"}
+        sides = {"base": "h200/0.6.18/baseline", "head": "h200/0.6.18/planted-slow-downs"}
         verdict = await answer(client, "compare", **sides, limit=3)
         assert verdict["tests"] > 0 and verdict["left_out"] > 0
         slower = verdict["points"][0]
@@ -94,7 +94,7 @@ def test_a_program_goes_from_the_targets_to_a_verdict() -> None:
         assert slower["change"] == pytest.approx(
             slower["head"]["value"] / slower["base"]["value"] - 1
         )
-        assert slower["base"]["trace"].endswith(" flashinfer-0.6.18")
+        assert slower["base"]["trace"].endswith(" h200/0.6.18/baseline")
         back = slower["base"]["trace"].split()
         steps = (await answer(client, "trace", source=back[0], name=back[1], folder=back[2]))[
             "steps"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncuflow.findings.kernelname import canonical
 from ncuflow.pages.markdown import static_page
-from ncuflow.static import sass
+from ncuflow.parsers import sass
 from ncuflow.static.build import read
 
 LISTING = """

@@ -20,7 +20,7 @@ from ncuflow.view.model import View
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser", "chromium"]  # fixtures
-TRACE = ROOT / "recordings/h200-flashinfer-0.7.2/merge_state"
+TRACE = ROOT / "recordings/h200/0.7.2/default/merge_state"
 LARGEST = 2e6  # bytes
 WRONG = ("undefined", "NaN", "[object", "null", "Infinity", "false,")
 VIEWS = ("kernels", "compare", "trace", "ranges", "files")

@@ -14,12 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ncuflow.answer import Tier
 from ncuflow.compare import records as compared
 from ncuflow.compare import reports, verdict
 from ncuflow.evidence import manifest
 from ncuflow.explain import launch, verb
 from ncuflow.explain.launch import TIMES, TraceWords
-from ncuflow.explain.record import Explanation, Number, Tier
+from ncuflow.explain.record import Explanation, Number
 from ncuflow.findings import lineage, place, profiled, stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.io import CommandError, clean, read_as, scratch, sniff_packed
@@ -207,7 +208,7 @@ def trace(root: Root, source: str, name: str, folder: str | None, limit: int) ->
 def compare(root: Root, base: str, head: str, limit: int) -> Comparison:
     """What changed between two sides: outputs, results or recordings, or two reports of ncu."""
     sides = (root.inside(base), root.inside(head))
-    settings = compared.Settings()
+    settings = compared.Thresholds()
     if not all(side.is_dir() for side in sides):
         found = reports.compare(*sides, settings)
     else:
@@ -253,7 +254,7 @@ def _compared(
     sides: Sequence[Path],
     point: compared.PointChange,
     metric: str,
-    change: compared.Change,
+    change: compared.MetricChange,
 ) -> Compared:
     column = verdict.METRICS.get(metric)
 
