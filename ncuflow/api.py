@@ -1,7 +1,7 @@
 """ncuflow in a notebook: a report as typed records and as frames of pandas, and what the command line says of it.
 
 >>> import ncuflow
->>> report = ncuflow.read("recordings/h200-flashinfer-0.7.2/decode/deep/deep.ncu-rep.xz")
+>>> report = ncuflow.read("recordings/h200/0.7.2/default/decode/deep/deep.ncu-rep.xz")
 >>> report.kernels["dram_throughput_pct"].round(1).to_list()
 [90.7, 62.2, 4.0]
 >>> report.kernels.attrs["units"]["dram_throughput_pct"]

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, some
 
 from ncuflow.cli import dispatch
 from ncuflow.explain import launch
@@ -45,7 +45,7 @@ def numbers(found: Explanation) -> list[Number]:
 @pytest.mark.parametrize("report", REPORTS, ids=lambda path: "/".join(path.parts[-3:-1]))
 def test_every_launch_of_the_shipped_reports_fits_on_a_screen(report: Path) -> None:
     found = ncu.read(report)
-    for kernel in found.kernels:
+    for kernel in some(found.kernels):
         lines = screen(launch.of_report(found, kernel["kernel"])).splitlines()
         assert len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
         assert kernel["name"][:25] in lines[0]
@@ -196,20 +196,17 @@ def test_a_point_is_told_what_its_target_suggests_there_and_what_trials_brought(
 
 
 def test_every_number_of_a_point_is_found_where_its_trace_says(point) -> None:
-    for number in numbers(point):
-        if number.trace is not None:
-            name, column, folder = shlex.split(number.trace)
-            assert (name, folder) == (POINT, str(SHIPPED))
+    traced = some(number for number in numbers(point) if number.trace is not None)
+    for number in traced:
+        name, column, folder = shlex.split(number.trace)
+        assert (name, folder) == (POINT, str(SHIPPED))
     with place.of_point(POINT, SHIPPED) as where:
-        for number in numbers(point):
-            if number.trace is not None:
-                column = shlex.split(number.trace)[1]
-                steps = list(lineage.steps(where.outputs, POINT, column))
-                if number.metric == column and number is not point.headroom.most:
-                    shown = [step.value for step in steps if step.name == column]
-                    assert (
-                        number in [one.most for one in point.suggestions] or number.value in shown
-                    )
+        for number in traced:
+            column = shlex.split(number.trace)[1]
+            steps = list(lineage.steps(where.outputs, POINT, column))
+            if number.metric == column and number is not point.headroom.most:
+                shown = [step.value for step in steps if step.name == column]
+                assert number in [one.most for one in point.suggestions] or number.value in shown
                 assert len(steps) > 1
 
 
@@ -271,6 +268,6 @@ def test_what_ncu_printed_as_csv_is_explained_as_far_as_it_goes(tmp_path) -> Non
 @pytest.mark.parametrize("report", sorted(CORPUS.glob("*.ncu-rep")), ids=lambda path: path.stem)
 def test_reports_of_other_gpus_fit_on_a_screen(report: Path) -> None:
     found = ncu.read(report)
-    for kernel in found.kernels:
+    for kernel in some(found.kernels):
         lines = screen(launch.of_report(found, kernel["kernel"])).splitlines()
         assert len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH

@@ -54,7 +54,7 @@ def test_a_rate_that_is_itself_the_measured_peak_is_no_share_of_it(finished, hel
     (side,) = held["main"]["sides"]
     reached = side["machine"]["ceilings"]["measured"]
     index = (finished.outputs / "reports/INDEX.md").read_text()
-    for target in side["targets"]:
+    for target in some(side["targets"]):
         own = target["ceilings"]["measured"]
         passed = own["points"].get("dram_gbs") == target["best"]
         assert passed == (target["passed"] == "copy or read") == (target["name"] == "decode")

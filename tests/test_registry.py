@@ -74,8 +74,8 @@ def test_no_chip_of_the_library_is_overlooked():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("chip", SAME)
 def test_chips_of_one_capability_have_the_same_names(chip):
-    for other in SAME[chip]:
-        assert nvperf.Chip(other).names == library(chip).names, other
+    other = {name: nvperf.Chip(name).names for name in SAME[chip]}
+    assert [name for name, names in other.items() if names != library(chip).names] == []
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -135,7 +135,7 @@ def test_every_source_is_of_a_chip_that_there_is():
 def test_what_a_chip_calls_deprecated_is_not_read_where_it_counts_otherwise():
     old = "sm__pipe_tensor_cycles_active"
     assert "DEPRECATED" in library("ad102").meaning(old)
-    for chip in some(CHIPS):
+    for chip in CHIPS:
         asked = {name.split(".")[0] for name in counters(chip)}
         assert (old in asked) == (chip != "ad102") != (f"{old}_v2" in asked)
 

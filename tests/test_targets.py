@@ -490,10 +490,10 @@ def test_fa3_stops_tracing_unless_recorded_traces_hold_it(name: str) -> None:
     cores = {"cores": "tensor"} if "cores" in target.choices else {}
     chosen = [key for key, values in target.choices.items() if "fa3" in tuple(values)]
     held = {key for p in recorded() if p.target == name for key in chosen if p.params[key] == "fa3"}
-    silenced = {
+    stopped = {
         key for key in chosen if target.stops_tracing(params(target, **cores, **{key: "fa3"}))
     }
-    assert silenced == {*chosen} - held
+    assert stopped == {*chosen} - held
 
 
 # --- what plan() chose ------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DEFAULT, ROOT
+from conftest import DEFAULT, ROOT, some
 from test_html import blocks
 from test_parsers_csv import raw
 
@@ -85,7 +85,7 @@ def test_a_verdict_is_that_of_the_columns_of_a_measurement(sweep):
     """A page of a measured target and a view say the same of one launch."""
     from ncuflow.findings.columns import BY_NAME
 
-    for kernel in sweep.kernels:
+    for kernel in some(sweep.kernels):
         launch = kernel.shown
         joined: Any = Joined({}, {}, [launch.kernel], [], {}, {})  # type: ignore[typeddict-item]
         row = {}
