@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from ncuflow.evidence import manifest
+from ncuflow.evidence import location, manifest
 from ncuflow.findings import results, stored
-from ncuflow.io import BadInput, UsageError, read_yaml, resource, scratch, write_json
+from ncuflow.io import BadInput, UsageError, scratch, write_json
 from ncuflow.model import Results
 from ncuflow.parsers import tables
 from ncuflow.target.contract import known
@@ -63,9 +63,11 @@ def is_recording(folder: Path) -> bool:
 
 
 def shipped() -> Path:
-    """The recording that the pages show unless a setting names another."""
-    name = read_yaml(resource("config/config.yaml"))["recording"]
-    return resource(name)
+    """The recording that the pages show unless a setting names another. Raises UsageError where there is none."""
+    try:
+        return location.default()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def write(recording: Path, targets: Iterable[str] | None, outputs: Path) -> None:
@@ -83,7 +85,7 @@ def write(recording: Path, targets: Iterable[str] | None, outputs: Path) -> None
         folder = outputs / "tables" / target
         reports = [recording / target / batch for batch in sorted(batches[target])]
         tables.write(tables.collect(recording, reports), folder)
-        found = results.results(target, folder, recording, recording.resolve().name)
+        found = results.results(target, folder, recording, location.name(recording))
         write_json(outputs / "results" / f"{target}{stored.SUFFIX}", found, levels=3)
 
 
