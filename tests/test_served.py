@@ -147,13 +147,17 @@ def test_a_report_is_shown_explained_and_quoted_by_the_line() -> None:
 
 def test_what_cannot_be_answered_is_one_line() -> None:
     async def session(client: Any) -> None:
-        for named in ("/etc/passwd", "../README.md", "v0.7.2/../../README.md"):
+        for named in ("/etc/passwd", "../README.md", "h200/../../README.md"):
             for tool, key in (("show", "report"), ("explain", "source"), ("hot_lines", "source"),
                               ("opportunities", "source")):  # fmt: skip
                 said = await refusal(client, tool, **{key: named})
                 assert "only what lies below the served folder" in said, (tool, named)
-            assert "below the served" in await refusal(client, "compare", base=named, head="v0.7.2")
-            assert "below the served" in await refusal(client, "compare", base="v0.7.2", head=named)
+            assert "below the served" in await refusal(
+                client, "compare", base=named, head="h200/0.7.2/versions"
+            )
+            assert "below the served" in await refusal(
+                client, "compare", base="h200/0.7.2/versions", head=named
+            )
             assert "below the served" in await refusal(client, "list_targets", folder=named)
             assert "below the served" in await refusal(
                 client, "list_points", target="decode", folder=named
