@@ -28,8 +28,9 @@ from ncuflow.model import (
 
 TORCH = "at::native::"
 TENSOR_OPERATIONS = ("tensor_flops", "tensor_int_ops")
-SOURCE_TYPE = re.compile(r"_src_([a-z]+\d+)")
+SOURCE_TYPES = re.compile(r"_src_((?:[a-z]+\d+_)*?[a-z]+\d+)(?=_dst|_sparsity|\.|$)")
 CALLED = {"fp16": "f16"}  # as points call it
+NARROW = {"fp4", "fp6", "fp8"}  # mixed by one instruction, which has the rate of fp8
 
 
 @dataclass(frozen=True)
@@ -167,13 +168,18 @@ def tensor_peak(kernels: Sequence[Kernel]) -> float | None:
 
 
 def tensor_types(metrics: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Types of the operands, as the counters of tensor operations that are not 0 name them; none of fp64.
+    """Types of the operands, as the counters of tensor operations that are not 0 name them; where one counter is of
+    several types those, joined by /.
 
     metrics: rows of the metrics table of one kernel.
     """
     counted = [m["metric"] for m in metrics if m["key"] in TENSOR_OPERATIONS and m["value"]]
-    names = {name for text in counted for name in SOURCE_TYPE.findall(text)}
-    return sorted(CALLED.get(name, name) for name in names)
+    groups = {
+        tuple(CALLED.get(name, name) for name in names.split("_"))
+        for text in counted
+        for names in SOURCE_TYPES.findall(text)
+    }
+    return sorted({"fp8" if len(g) > 1 and NARROW.issuperset(g) else "/".join(g) for g in groups})
 
 
 def flop_type(kernels: Sequence[Kernel], declared: Any) -> str | None:
@@ -182,7 +188,8 @@ def flop_type(kernels: Sequence[Kernel], declared: Any) -> str | None:
     ran = [kernel for kernel in kernels if kernel.get("tensor_types")]
     if ran:
         longest = max(ran, key=lambda kernel: kernel["duration_ns"] or 0)
-        return "+".join(longest["tensor_types"])
+        types = "+".join(longest["tensor_types"])
+        return str(declared) if declared in types.split("/") else types
     counted = [with_idle_tensor_pipe(kernel["metrics"]).get("tensor_flops") for kernel in kernels]
     idle = bool(counted) and all(flops == 0 for flops in counted)
     return "fp32" if idle else declared and str(declared)
