@@ -1,4 +1,4 @@
-"""Matrix products of a layer's weights: of 16 bits, of 8, in segments that have weights of their own, and scaled by blocks.
+"""Matrix products of a layer's weights: of 16 bits, 8 and 4, in segments that have weights of their own, and scaled by blocks.
 
 Beside its other kernels FlashInfer calls a library for these or brings a kernel of its own; ``variant`` says which call it
 is, ``backend`` who computes it.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ncuflow.target import backend, reference
+from ncuflow.target import backend, blockscaled, reference
 from ncuflow.target.backend import Backend, Declaration
+from ncuflow.target.blockscaled import MXFP8, NVFP4
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.dtypes import FP8, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
@@ -67,6 +68,20 @@ CALLS = {
         ),
         batched=True,
     ),
+    "mm_mxfp8": GemmApi(
+        (MXFP8,),
+        (
+            _of_base("cutlass", "_cutlass_gemm_mxfp8_requirement", *_NEWER),
+            _of_base("cudnn", "_cudnn_mm_mxfp8_requirement", *_NEWER),
+        ),
+    ),
+    "mm_fp4": GemmApi(
+        (NVFP4,),
+        (
+            _of_base("cutlass", "_cutlass_gemm_fp4_requirement", *_NEWER),
+            _of_base("cudnn", "_cudnn_gemm_fp4_requirement", *_NEWER),
+        ),
+    ),
     "segment": GemmApi(
         ("bf16",),
         (
@@ -106,12 +121,25 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return f"{variant} is one product, not a batch of {p['batch']}"
     if variant == "blockscale" and (p["k"] % BLOCK or p["n"] % BLOCK):
         return f"blocks are of {BLOCK} elements: neither {p['n']} nor {p['k']} may have a rest"
+    if p["dtype"] in blockscaled.BLOCK:
+        tile = blockscaled.BLOCK[p["dtype"]] * blockscaled.TILE[1]
+        if p["k"] % tile or p["n"] % blockscaled.TILE[0]:
+            return f"{variant} takes rows of whole tiles: k a multiple of {tile}, n of {blockscaled.TILE[0]}"
     return backend.refusal(call.backends, p["backend"], gpu)
 
 
 def work(p: Params) -> Work:
     """FLOPs: 2*M*N*K of each product. Bytes: both matrices and the product once, and the scales of blocks."""
     rows, n, k = p["batch"] * p["m"], p["n"], p["k"]
+    if (kind := p["dtype"]) in blockscaled.BLOCK:
+        elements = (rows + n) * k
+        return Work(
+            flops=2 * rows * n * k,
+            bytes=elements * blockscaled.BITS[kind] // 8
+            + elements // blockscaled.BLOCK[kind]
+            + rows * n * 2,
+            convention="ncuflow: 2*M*N*K; both matrices with their scales and the product once",
+        )
     item = 1 if p["dtype"] == FP8 else 2
     wide = 2 if p["variant"] == "blockscale" else item  # of its activations, which it rounds itself
     scales = 4 * (n // BLOCK) * (k // BLOCK) if p["variant"] == "blockscale" else 0
@@ -127,18 +155,21 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     import torch
 
     inputs = Inputs(TARGET.point_id(p), seed)
-    activations = torch.bfloat16 if p["variant"] == "blockscale" else torch_dtype(p["dtype"])
+    blocks = p["dtype"] in blockscaled.BLOCK
+    given = torch.bfloat16 if blocks else torch_dtype(p["dtype"])
+    activations = torch.bfloat16 if p["variant"] == "blockscale" else given
     x = inputs.normal(p["batch"], p["m"], p["k"], dtype=activations)
-    weight = inputs.normal(p["batch"], p["n"], p["k"], dtype=torch_dtype(p["dtype"]))
+    weight = inputs.normal(p["batch"], p["n"], p["k"], dtype=given)
     out = torch.empty(p["batch"], p["m"], p["n"], dtype=torch.bfloat16, device=x.device)
     rows = inputs.rows(p["m"], max(2, CHECKED_ROWS // p["batch"]))
-    run, scale = _CALLS[p["variant"]](p, inputs, x, weight, out)
+    made = _CALLS[p["variant"]](p, inputs, x, weight, out)
+    left, right = made.values or (x, weight)
 
     def expected() -> tuple[Tensor]:
-        return (reference.product(_bytewise(x, rows), weight, scale, BLOCK),)
+        return (reference.product(_bytewise(left, rows), right, made.scale, BLOCK),)
 
     return Launch(
-        run=run,
+        run=made.run,
         output=lambda: (out[:, rows],),
         reference=expected,
         tolerance=ROUNDED_INSIDE if p["variant"] == "blockscale" else TOLERANCE["bf16"],
@@ -146,7 +177,12 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     )
 
 
-Made = tuple[Callable[[], None], Tensor | None]  # the call, and the scales of the weight's blocks
+class Made(NamedTuple):
+    """A call; the scales of the weight's blocks, or the values of both matrices where they are no tensors of their own."""
+
+    run: Callable[[], None]
+    scale: Tensor | None = None
+    values: tuple[Tensor, Tensor] | None = None
 
 
 def _mm(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
@@ -155,7 +191,26 @@ def _mm(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Ma
     function = _of(flashinfer, "mm_bf16")
     # the weight is [n, k] and passed as [k, n], which FlashInfer calls column major
     a, b, c = x[0], weight[0].T, out[0]
-    return lambda: function(a, b, out=c, backend=p["backend"]), None
+    return Made(lambda: function(a, b, out=c, backend=p["backend"]))
+
+
+def _blocks(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
+    """mm_mxfp8 and mm_fp4, of matrices that were quantised before."""
+    import flashinfer
+
+    function, kind, c = _of(flashinfer, p["variant"]), p["dtype"], out[0]
+    a, w = (blockscaled.quantised(matrix[0], kind) for matrix in (x, weight))
+    settings: dict[str, Any] = {"out": c, "out_dtype": c.dtype, "backend": p["backend"]}
+    scales = [a.scales, w.scales]
+    if kind == NVFP4:  # the same memory, as matrices
+        scales = [one.view(-1, p["k"] // blockscaled.BLOCK[kind]) for one in scales]
+        scales[1] = scales[1].T
+        settings["alpha"] = 1 / (a.whole * w.whole)
+    values = (a.values[None] / a.whole, w.values[None] / w.whole)
+    return Made(
+        lambda: function(a.elements, w.elements.T, *scales, **settings),
+        values=values,
+    )
 
 
 def _bmm(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
@@ -165,7 +220,7 @@ def _bmm(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> M
     function = _of(flashinfer, "bmm_fp8")
     one = torch.ones((), dtype=torch.float32, device=x.device)
     b = weight.transpose(-2, -1)
-    return lambda: function(x, b, one, one, out.dtype, out=out, backend=p["backend"]), None
+    return Made(lambda: function(x, b, one, one, out.dtype, out=out, backend=p["backend"]))
 
 
 def _segment(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
@@ -184,7 +239,7 @@ def _segment(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) 
             rows, weight, p["batch"], True, out=result, seg_indptr=first, weight_indices=chosen
         )
 
-    return run, None
+    return Made(run)
 
 
 def _blockscale(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tensor) -> Made:
@@ -196,11 +251,13 @@ def _blockscale(p: Params, inputs: Inputs, x: Tensor, weight: Tensor, out: Tenso
     # of the size that a quantised weight has: its largest element over the largest of fp8
     scale = (inputs.normal(*shape, dtype=torch.float32).abs() + 1) / LARGEST
     a, w, c = x[0], weight[0], out[0]
-    return lambda: function(a, w, None, scale, out=c), scale
+    return Made(lambda: function(a, w, None, scale, out=c), scale)
 
 
 _CALLS: dict[str, Callable[..., Made]] = {
     "mm": _mm,
+    "mm_mxfp8": _blocks,
+    "mm_fp4": _blocks,
     "bmm": _bmm,
     "segment": _segment,
     "blockscale": _blockscale,
@@ -223,8 +280,12 @@ def _bytewise(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def modules(p: Params) -> list[Any]:
-    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU. cuDNN builds its own at the first call."""
+    """JIT modules of the point; needs FlashInfer and an arch list, but no GPU. cuDNN builds its own at the first call,
+    and of products in blocks each GPU has another."""
     from flashinfer.jit import gemm
+
+    if p["dtype"] in blockscaled.BLOCK:
+        return []
 
     if p["backend"] == "tinygemm":
         from flashinfer.jit.tinygemm2 import gen_tinygemm2_module
@@ -248,7 +309,7 @@ TARGET = Target(
     heading="GEMM Kernels",
     order=11,
     parameters={
-        "variant": "mm",  # mm_bf16, bmm_fp8, SegmentGEMMWrapper, fp8_blockscale_gemm_sm90
+        "variant": "mm",  # mm_bf16, bmm_fp8, mm_mxfp8, mm_fp4, SegmentGEMMWrapper, fp8_blockscale_gemm_sm90
         "batch": 1,  # products of bmm, segments of segment
         "m": 4096,  # rows (tokens) of each
         "n": 4096,
@@ -256,7 +317,7 @@ TARGET = Target(
         "dtype": "bf16",  # that is multiplied; the product is bf16
         "backend": "cublaslt",
     },
-    choices={"variant": tuple(CALLS), "dtype": ("bf16", FP8), "backend": BACKENDS},
+    choices={"variant": tuple(CALLS), "dtype": ("bf16", FP8, MXFP8, NVFP4), "backend": BACKENDS},
     small={"batch": 1, "m": 64},
     id=point_id,
     unable=unable,
@@ -272,6 +333,8 @@ TARGET = Target(
         api={
             "python": "flashinfer.gemm.mm_bf16",
             "python_bmm": "flashinfer.gemm.bmm_fp8",
+            "python_mxfp8": "flashinfer.gemm.mm_mxfp8",
+            "python_fp4": "flashinfer.gemm.mm_fp4",
             "python_segment": "flashinfer.gemm.SegmentGEMMWrapper",
             "python_blockscale": "flashinfer.gemm.fp8_blockscale_gemm_sm90",
             "jit": "flashinfer.jit.gemm.core.gen_gemm_module",

@@ -49,6 +49,7 @@ ROOT = Path(__file__).parents[1]
 NAMES = list(known())
 H200 = {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 150_754_820_096}
 A100 = {"name": "NVIDIA A100", "compute_capability": "8.0", "memory_bytes": 42_949_672_960}
+B200 = {"name": "NVIDIA B200", "compute_capability": "10.0", "memory_bytes": 192_265_846_784}
 T4 = {"name": "Tesla T4", "compute_capability": "7.5", "memory_bytes": 15_828_320_256}
 
 
@@ -300,6 +301,11 @@ def test_a_prefill_and_decodes_apart_are_bound_by_the_sum_of_their_roofs() -> No
         # activations of 16 bits, a weight of 8, and a scale of 4 bytes for each of its 2 x 3 blocks
         ("gemm", {"variant": "blockscale", "dtype": "fp8", "m": 4, "n": 256, "k": 384},
          2 * 4 * 256 * 384, 2 * 4 * 384 + 256 * 384 + 2 * 4 * 256 + 4 * 6),
+        # a byte or half a byte an element, and a byte for 32 or 16 of them
+        ("gemm", {"variant": "mm_mxfp8", "dtype": "mxfp8", "m": 2, "n": 128, "k": 256},
+         2 * 2 * 128 * 256, 130 * (256 + 8) + 2 * 2 * 128),
+        ("gemm", {"variant": "mm_fp4", "dtype": "nvfp4", "m": 2, "n": 128, "k": 256},
+         2 * 2 * 128 * 256, 130 * (128 + 16) + 2 * 2 * 128),
         # 3 sequences see 16 + 5 tokens each; 16 + 3*5 are kept
         ("cascade", {"batch": 3, "prefix": 16, "kv_len": 5}, 4 * 63 * 32 * 128, 2 * 2 * 128 * (3 * 32 + 31 * 8)),
         # 3 rows of 7 tokens, of whose 21 pairs a causal mask leaves half a square out, and 2 sequences of 5
@@ -390,6 +396,48 @@ def test_full_prefill_is_274_9_gflop() -> None:
             "computed by cublaslt, cudnn, tinygemm, cutlass, tgv, not by cublas",
         ),
         ("gemm", {"batch": 2}, H200, "not a batch of 2"),
+        ("gemm", {"variant": "mm_fp4", "dtype": "nvfp4", "backend": "cutlass"}, B200, None),
+        (
+            "gemm",
+            {"variant": "mm_fp4", "dtype": "nvfp4", "backend": "cutlass"},
+            H200,
+            "needs compute capability 10.0,",
+        ),
+        (
+            "gemm",
+            {"variant": "mm_mxfp8", "dtype": "mxfp8", "backend": "cutlass", "k": 96},
+            B200,
+            "k a multiple of 128",
+        ),
+        (
+            "gemm",
+            {"backend": "cutlass"},
+            H200,
+            "cutlass needs compute capability 10.0, 10.3 or 10.7",
+        ),
+        ("prefill", {"backend": "cutlass", "layout": "ragged"}, B200, None),
+        ("prefill", {"backend": "cutlass"}, B200, "over a ragged KV cache"),
+        ("prefill", {"backend": "trtllm-gen", "soft_cap": 30}, B200, "without a soft cap"),
+        (
+            "prefill",
+            {"backend": "trtllm-gen", "page_size": 1},
+            B200,
+            "on pages of 8, 16, 32, 64 tokens",
+        ),
+        ("prefill", {"backend": "trtllm-gen", "split": "off"}, B200, "settings of fa2"),
+        ("decode", {"backend": "trtllm-gen", "cores": "tensor"}, B200, None),
+        (
+            "decode",
+            {"backend": "trtllm-gen", "cores": "tensor", "split": "off"},
+            B200,
+            "split is a setting of fa2",
+        ),
+        (
+            "decode",
+            {"backend": "fa2", "cores": "tensor", "launch": "graph"},
+            B200,
+            "CUDA graphs takes no backend",
+        ),
         ("gemm", {"backend": "tinygemm"}, A100, "tinygemm needs compute capability 9.0"),
         ("gemm", {"variant": "segment", "backend": "sm80", "batch": 8}, A100, None),
         ("gemm", {"variant": "segment", "backend": "sm90", "batch": 8}, A100, "sm90 needs compute"),

@@ -142,11 +142,17 @@ def planned(name: str, sweep: str) -> tuple[list[Row], str]:
 
 
 def _backends(target: Target, facts: dict[str, Any]) -> Iterator[Row]:
-    for one in target.backends:
-        why, wants = one.refusal(facts), one.wanting()
-        what = why or wants or ("its library decides" if not one.here else target.title)
-        status = "not here" if why else "ready"
-        yield {"name": f"{target.name}: {one.name}", "status": status, "what": what}
+    """A row of each name; of several calls that have a backend of it, the first that a GPU has says what it wants."""
+    for name in dict.fromkeys(one.name for one in target.backends):
+        alike = [one for one in target.backends if one.name == name]
+        whys = [one.refusal(facts) for one in alike]
+        if None not in whys:
+            what = whys[0]
+        else:
+            one = alike[whys.index(None)]
+            what = one.wanting() or ("its library decides" if not one.here else target.title)
+        status = "ready" if None in whys else "not here"
+        yield {"name": f"{target.name}: {name}", "status": status, "what": what or ""}
 
 
 def gpu() -> tuple[dict[str, Any] | None, str]:
