@@ -17,6 +17,8 @@ from ncuflow.cli import dispatch
 from ncuflow.findings.ceilings import datasheet
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.io import read_json, write_json
+from ncuflow.pages.markdown import static_page
+from ncuflow.parsers import sass
 from ncuflow.static import predict
 from ncuflow.static.device import device, of_architecture
 from ncuflow.static.facts import Facts, default_blocks, every_recorded, recorded, stored
@@ -393,7 +395,7 @@ def test_the_page_says_what_is_predicted_and_what_stays_open(rmsnorm, tmp_path, 
 def test_facts_of_single_modules_are_no_facts_of_a_sweep():
     assert {path.parent.name for path in every_recorded()} == {"static", "modules"}
     assert recorded("7.5") is None
-    for capability in ("8.0", "8.9", "9.0", "10.0", "12.0"):
+    for capability in ("8.0", "8.9", "9.0", "10.0", "10.3", "12.0"):
         assert recorded(capability).parent.name == "static"
     small = {"norm", "cascade", "page", "rope", "silu_and_mul"}
     for path in every_recorded():
@@ -401,6 +403,23 @@ def test_facts_of_single_modules_are_no_facts_of_a_sweep():
         assert all(m["built"] == m["sources"] for m in modules), path
         if path.parent.name == "modules" and path.parts[-4] not in ("sm_80", "sm_90a"):
             assert small <= {m["module"] for m in modules}
+
+
+def test_attention_of_cutlass_on_blackwell_computes_in_tensor_memory():
+    """What was compiled for sm_100a: fa2 by mma.sync, CUTLASS by tcgen05."""
+    kernels = stored("10.0").content["kernels"]
+    by = {"fmha_cutlass_sm100a": "tcgen05", "batch_prefill_with_kv_cache": "mma.sync"}
+    for module, instructions in by.items():
+        own = [k for k in kernels if k["module"].startswith(module)]
+        tensor = [k for k in own if sass.count(k["mix"], sass.FAMILIES[0])]
+        assert len(tensor) >= 24
+        for kernel in tensor:
+            counts = {
+                name: sass.count(kernel["mix"], family) for name, family in sass.TENSOR.items()
+            }
+            assert [name for name, count in counts.items() if count] == [instructions]
+            moved = sass.count(kernel["mix"], static_page.LOOP["tensor memory"])
+            assert bool(moved) == (instructions == "tcgen05")
 
 
 def test_static_pages_need_no_gpu_and_no_compiler_where_facts_are_recorded(project):
