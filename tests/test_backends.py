@@ -11,6 +11,7 @@ from flashinfer_source import flashinfer_package
 from ncuflow.cli import dispatch
 from ncuflow.flow import evidence
 from ncuflow.flow.settings import of as settings_of
+from ncuflow.gpu.table import capability_of
 from ncuflow.io import read_yaml, resource
 from ncuflow.sweep import points as sweep
 from ncuflow.target import backend
@@ -141,6 +142,21 @@ def test_what_is_downloaded_is_named_before_the_run(without, capsys, monkeypatch
     (tmp_path / "fmha").mkdir()
     (tmp_path / "fmha/a.cubin").touch()
     assert row() == "Prefill attention"
+
+
+@pytest.mark.parametrize(
+    ("said", "capability"),
+    [
+        ("12.1", "12.1"),
+        ("NVIDIA B200", "10.0"),
+        ("b200", "10.0"),
+        ("rtx 5090", "12.0"),
+        ("A10G", "8.6"),
+        ("H100", "9.0"),
+    ],
+)
+def test_a_gpu_is_known_by_words_of_its_name(said, capability):
+    assert capability_of(said) == capability
 
 
 def test_an_unknown_gpu_or_sweep_is_one_line(capsys):

@@ -131,7 +131,7 @@ def product(name: str | None) -> str | None:
 
 
 def capability_of(text: str) -> str:
-    """The compute capability of a GPU by a name of it, or by a part that leaves no doubt ("b200"); "12.0" is itself.
+    """The compute capability of a GPU by words of its name that leave no doubt ("b200", "rtx 5090"); "12.0" is itself.
 
     Raises ValueError that names the known ones.
     """
@@ -141,9 +141,7 @@ def capability_of(text: str) -> str:
     alike = {
         gpu.compute_capability: None
         for key, gpu in gpus
-        if any(
-            wanted in _plain(name).split() or wanted == _plain(name) for name in (key, *gpu.names)
-        )
+        if any({*wanted.split()} <= {*_plain(name).split()} for name in (key, *gpu.names))
     }
     if len(alike) != 1:
         known = ", ".join(key for key, _ in gpus)
