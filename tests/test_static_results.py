@@ -113,8 +113,11 @@ def test_a_kernel_that_was_not_compiled_is_named():
 def test_the_gpu_of_an_architecture():
     assert of_architecture("80") == A100
     assert of_architecture("90", "NVIDIA H100 80GB HBM3").sm_count == 132
-    with pytest.raises(ValueError, match=r"arch 75: .*80, 89, 90"):
+    with pytest.raises(ValueError, match=r"arch 75: .*120, 80, 86, 89, 90"):
         of_architecture("75")
+    # GeForce does half of the others' arithmetic in fp16 with fp32 sums
+    assert of_architecture("120", "NVIDIA GeForce RTX 5090").mma_flops == 512
+    assert of_architecture("86", "NVIDIA A40").mma_flops == 1024
     with pytest.raises(ValueError, match="arch 80: no NVIDIA H200"):
         of_architecture("80", "NVIDIA H200")
 

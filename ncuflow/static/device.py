@@ -60,8 +60,16 @@ def devices() -> dict[str, Device]:
     found = {}
     for product_name, gpu in table().gpus.items():
         limits = table().capabilities[gpu.compute_capability]
-        if gpu.chip and gpu.chip.l2_bytes and gpu.chip.boost_mhz and limits.mma_flops:
-            own = {"mma_flops": rate} if (rate := gpu.chip.ops.get("f16")) else {}
+        # the rules of launches are those from 8.0 on
+        if (
+            float(gpu.compute_capability) >= 8
+            and gpu.chip
+            and gpu.chip.l2_bytes
+            and gpu.chip.boost_mhz
+        ):
+            # of a GPU without other tensor instructions, its rate for fp16 is that of mma.sync
+            rate = gpu.chip.ops.get("f16") or limits.mma_flops or limits.ops.get("f16")
+            own = {"mma_flops": rate}
             found[product_name] = Device(
                 gpu=f"NVIDIA {gpu.names[0]}",
                 compute_capability=gpu.compute_capability,
