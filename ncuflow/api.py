@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncuflow.compare.verdict import compared as compare
-from ncuflow.explain import launch, trace
+from ncuflow.explain import trace
 from ncuflow.explain.record import Explanation
-from ncuflow.explain.verb import explain
+from ncuflow.explain.verb import explain, of_report
 from ncuflow.findings import profiled
 from ncuflow.io import sniff_packed
 from ncuflow.model import Kernel, Row
@@ -110,7 +110,7 @@ class Frames:
         """
         if isinstance(self._read, nsys.Trace):
             return trace.of_trace(self._read, kernel)
-        return launch.of_report(self._whole, kernel, self.kind)
+        return of_report(self._whole, kernel, self.kind)
 
     @cached_property
     def _whole(self) -> ncu.Report:

@@ -51,7 +51,7 @@ USER = {
     "scrub": ("ncuflow.evidence.scrub", "remove private values from reports and recordings"),
     "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),
     "predict": ("ncuflow.static.predict", "times of a GPU that is not there, with intervals"),
-    "counters": ("ncuflow.parsers.registry", "the counters that `ncu --metrics` is given"),
+    "counters": ("ncuflow.parsers.counters", "the counters that `ncu --metrics` is given"),
 }
 RULES = {
     "plan": ("ncuflow.sweep.plan", "the points of a batch"),

@@ -3,21 +3,17 @@
 Parsers, analysis, templates and docs/metrics.md all read it. The names of each chip are those that NVIDIA's library of
 counters has for it, which answers without a GPU (`nvperf.Chip`; a test asks it for every name). `launch__`,
 `profiler__`, `device__` and `derived__` names come from sections and are not in it.
-
-    ncuflow counters gb100    # what `ncu --metrics` has to be given to collect them
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from ncuflow import answer
 from ncuflow.io import read_yaml
 from ncuflow.parsers.sources import Ceiling, MetricSource, source
 
@@ -128,31 +124,3 @@ def counters(chip: str) -> tuple[str, ...]:
     sources = (source for metric in METRICS.values() for source in metric.candidates(chip))
     names = dict.fromkeys(name for source in sources for name in source.names)
     return tuple(name for name in names if not name.startswith(NOT_COUNTED))
-
-
-class CountersAnswer(answer.Answer):
-    """The counters that `ncu --metrics` is given."""
-
-    command: Literal["counters"] = "counters"
-    """the command that answers"""
-    chip: str
-    """whose names they are"""
-    counters: list[str]
-    """names of ncu"""
-
-
-ANSWER = CountersAnswer
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("chip", choices=CHIPS)
-    answer.options(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    found = counters(args.chip)
-    if args.json:
-        kept, left_out = answer.cut(found, args.limit)
-        answer.tell(CountersAnswer(chip=args.chip, counters=kept, left_out=left_out))
-    else:
-        print(",".join(found))

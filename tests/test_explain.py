@@ -174,6 +174,7 @@ def test_a_point_is_explained_by_what_its_pages_say(point, recorded) -> None:
     assert point.time and point.time.value == row["time_cold_us"]
     assert point.limit and point.limit.words == limiter.words(row)
     assert point.stalls[0].reason == row["top_stall"]
+    assert point.lines[1].file.endswith("decode.cuh") and point.lines[1].function
     assert point.lineage.versions["FlashInfer"] == row["flashinfer_version"]
     assert (point.lineage.tier, point.lineage.date) == ("C", row["date"])
     bound = 100 * (1 - row["gbs_fraction_measured"])

@@ -124,7 +124,7 @@ def of_kernel(
     row = profiled.row(kernel, origin)
     point = kernel["point"]
     at = TraceWords(f"{kernel['report']}#{kernel['kernel']}")
-    judged, lines = limited(row, at), waiting_lines(kernel, at)
+    judged, lines = limited(row, at), waiting_lines(kernel, at, row["tier"])
     bound = headroom(row, at)
     return Explanation(
         subject=subject(kernel, alike, point if point and place.is_point(point) else None),
@@ -249,9 +249,9 @@ def _counter(stall: Stall) -> str:
 
 
 def waiting_lines(
-    kernel: Kernel, at: TraceWords, index: Any = None, version: str | None = None, most: int = 5
+    kernel: Kernel, at: TraceWords, tier: Tier, index: Any = None, version: str | None = None
 ) -> list[WaitingLine]:
-    """The hottest lines of a launch with samples, the hottest first."""
+    """The hottest lines of a launch with samples, the hottest first; index and version as of `hotlines.hottest`."""
     if not kernel.get("lines"):
         return []
     return [
@@ -264,11 +264,11 @@ def waiting_lines(
             reason=line.reason,
             share=Number(
                 value=100 * line.share, unit="%", metric=SAMPLED,
-                tier=profiled.RECORDED, trace=at.to(f"{line.file}:{line.line}") if line.file else at.to(LINES),
+                tier=tier, trace=at.to(f"{line.file}:{line.line}") if line.file else at.to(LINES),
             ),
             uncertainty=None if line.uncertainty is None else 100 * line.uncertainty,
         )
-        for line in hotlines.hottest(kernel, index, version, most)
+        for line in hotlines.hottest(kernel, index, version)
     ]  # fmt: skip
 
 

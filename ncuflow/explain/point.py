@@ -18,7 +18,7 @@ from ncuflow.explain.record import (
     Suggestion,
     WaitingLine,
 )
-from ncuflow.findings import opportunities
+from ncuflow.findings import opportunities, stored
 from ncuflow.findings.choices import STEP, Price
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
@@ -53,7 +53,7 @@ def of_point(found: Place, name: str, folder: Path | None = None) -> Explanation
     facts = point_scope(entry, results, possible_names(results))
     deep = _deep(results, entry, main)
     bound = headroom(facts, row, at) if row[COLD] else None
-    lines = launch.waiting_lines(deep, at) if deep else []
+    lines = _lines(found, results, deep, at) if deep else []
     stalls = launch.stalled(main, at, row["tier"]) if main else []
     tries = list(_suggestions(results, name, facts, row, at))
     if not tries and main:
@@ -87,6 +87,13 @@ def _deep(results: Results, entry: Point, main: Kernel | None) -> Kernel | None:
         if main and kernel["point"] == entry["point"] and kernel["name"] == main["name"]:
             return kernel
     return None
+
+
+def _lines(found: Place, results: Results, deep: Kernel, at: TraceWords) -> list[WaitingLine]:
+    """Its hottest lines, with the functions that they are in where the evidence has an index of the sources."""
+    index = stored.optional(found.named / "source_index.json") if found.recording else None
+    provenance = results["provenance"]
+    return launch.waiting_lines(deep, at, provenance["tier"], index, provenance["flashinfer"])
 
 
 def _subject(entry: Point, main: Kernel | None) -> Subject:
@@ -132,7 +139,7 @@ def headroom(facts: Scope, row: Measurement, at: TraceWords) -> Headroom | None:
         value=100 * opportunities.room(facts, facts, COLD), unit="%", metric=column, tier=row["tier"],
         trace=at.to(column),
     )  # fmt: skip
-    return Headroom(most=most, words=f"{what} takes the rest of the cold time")
+    return Headroom(most=most, words=f"{what} takes the rest")
 
 
 def _suggestions(

@@ -17,8 +17,9 @@ from ncuflow.explain import launch, point, trace
 from ncuflow.explain.record import Explanation
 from ncuflow.explain.screen import screen
 from ncuflow.findings import place, profiled
-from ncuflow.io import UsageError, emit, sniff_packed
+from ncuflow.io import BadInput, UsageError, emit, sniff_packed
 from ncuflow.parsers import nsys
+from ncuflow.parsers.ncu import Report
 
 ANSWER = Explanation
 
@@ -41,17 +42,21 @@ def explain(
     if kind in profiled.TRACES:
         return trace.of_trace(nsys.read(source), kernel)
     kind = "ncu" if kind == "ncu-rep" else "ncu csv"
-    found = launch.of_report(profiled.read(source), kernel, kind)
-    return _with_the_points(found, Path(source))
+    return of_report(profiled.read(source), kernel, kind)
 
 
-def _with_the_points(found: Explanation, report: Path) -> Explanation:
-    """An explanation with what its point's target suggests in place of NVIDIA's rules, where the report is of a recording."""
-    name, recording = found.subject.point, report.absolute().parents[2:3]
+def of_report(report: Report, kernel: str | int | None, kind: str = "ncu") -> Explanation:
+    """Of a report that was read with its lines: what `launch.of_report` makes, and in place of NVIDIA's rules what the target
+    suggests, where the report lies in a recording that has the launch's point."""
+    found = launch.of_report(report, kernel, kind)
+    name, recording = found.subject.point, Path(report.file).absolute().parents[2:3]
     if name is None or not recording or not place.is_recording(recording[0]):
         return found
-    with place.of_point(name, recording[0]) as where:
-        suggestions = point.suggestions(where, name)
+    try:
+        with place.of_point(name, recording[0]) as where:
+            suggestions = point.suggestions(where, name)
+    except BadInput:  # of what lies around it: the report itself was read
+        return found
     return found.model_copy(update={"suggestions": suggestions}) if suggestions else found
 
 
