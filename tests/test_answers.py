@@ -16,7 +16,7 @@ from conftest import ROOT, some
 
 from ncuflow import docs
 from ncuflow.cli import SILENT, USER, dispatch
-from ncuflow.findings import lineage, place
+from ncuflow.findings import lineage, recorded
 from ncuflow.trial.record import ChangeRecord, Relative, Trial, TrialTiming
 
 RECORDING = ROOT / "recordings/h200/0.7.2/default"
@@ -30,8 +30,8 @@ GPU_LESS = ("try",)  # what needs a GPU: `test_a_trial_is_what_its_schema_says`
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of decode, of two recordings, and a comparison that has a slow-down."""
     folder = tmp_path_factory.mktemp("outputs")
-    place.write(RECORDING, ["decode"], folder)
-    place.write(ROOT / "recordings/h100/0.7.2/default", ["decode"], folder / "h100")
+    recorded.write(RECORDING, ["decode"], folder)
+    recorded.write(ROOT / "recordings/h100/0.7.2/default", ["decode"], folder / "h100")
     sides = [
         ROOT / f"recordings/{name}"
         for name in ("h200/0.6.18/baseline", "h200/0.6.18/planted-slow-downs")

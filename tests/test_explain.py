@@ -17,6 +17,7 @@ from ncuflow.explain.record import Explanation, Number
 from ncuflow.explain.screen import MOST_LINES, WIDTH, screen
 from ncuflow.explain.verb import explain
 from ncuflow.findings import limiter, lineage, opportunities, place, profiled
+from ncuflow.findings import recorded as recordings
 from ncuflow.io import BadInput, UsageError
 from ncuflow.model import Kernel
 from ncuflow.parsers import ncu, nsys
@@ -49,6 +50,15 @@ def test_every_launch_of_the_shipped_reports_fits_on_a_screen(report: Path) -> N
         lines = screen(launch.of_report(found, kernel["kernel"])).splitlines()
         assert len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
         assert kernel["name"][:25] in lines[0]
+
+
+def test_a_full_screen_is_no_longer(deep) -> None:
+    """Where every part has more than fits, what to try has the rest of the screen."""
+    found = launch.of_kernel(deep[0], deep[:1], "2025.3.1")
+    more = {"missing": [*launch.MISSING.values()], "notes": ["a long word " * 30]}
+    lines = screen(found.model_copy(update=more)).splitlines()
+    assert MOST_LINES - 3 < len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
+    assert [line for line in lines if line.startswith("try ")] and lines[-1].startswith(" " * 9)
 
 
 def test_the_judgement_is_that_of_the_pages(recorded) -> None:
@@ -220,7 +230,7 @@ def test_a_point_is_looked_for_in_the_outputs_of_this_folder_before_the_recordin
     tmp_path, monkeypatch, point
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    place.write(SHIPPED, ["decode"], tmp_path / "outputs/one")
+    recordings.write(SHIPPED, ["decode"], tmp_path / "outputs/one")
     found = explain(POINT)
     assert (found.lineage.kind, found.lineage.file) == ("outputs", "outputs/one")
     assert found.time == point.time.model_copy(update={"trace": f"{POINT} time_cold_us"})

@@ -32,7 +32,7 @@ from ncuflow.compare.records import (
     Statistics,
     Thresholds,
 )
-from ncuflow.findings import place, statistics, stored
+from ncuflow.findings import recorded, statistics, stored
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, UsageError, dump_json, emit, scratch
@@ -417,9 +417,9 @@ def compared(
 @contextmanager
 def _results(folder: Path, targets: Sequence[str] | None) -> Iterator[Path]:
     """The folder of the results of a side; of a recording they are made here, and gone on exit."""
-    if place.is_recording(folder):
+    if recorded.is_recording(folder):
         with scratch() as made:
-            place.write(folder, targets, made)
+            recorded.write(folder, targets, made)
             yield made / "results"
     else:
         yield folder / "results" if (folder / "results").is_dir() else folder

@@ -16,7 +16,7 @@ from ncuflow import answer
 from ncuflow.explain import launch, point, trace
 from ncuflow.explain.record import Explanation
 from ncuflow.explain.screen import screen
-from ncuflow.findings import place, profiled
+from ncuflow.findings import place, profiled, recorded
 from ncuflow.io import BadInput, UsageError, emit, sniff_packed
 from ncuflow.parsers import nsys
 from ncuflow.parsers.ncu import Report
@@ -50,7 +50,7 @@ def of_report(report: Report, kernel: str | int | None, kind: str = "ncu") -> Ex
     suggests, where the report lies in a recording that has the launch's point."""
     found = launch.of_report(report, kernel, kind)
     name, recording = found.subject.point, Path(report.file).absolute().parents[2:3]
-    if name is None or not recording or not place.is_recording(recording[0]):
+    if name is None or not recording or not recorded.is_recording(recording[0]):
         return found
     try:
         with place.of_point(name, recording[0]) as where:

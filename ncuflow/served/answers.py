@@ -21,7 +21,7 @@ from ncuflow.evidence import manifest
 from ncuflow.explain import launch, verb
 from ncuflow.explain.launch import TIMES, TraceWords
 from ncuflow.explain.record import Explanation, Number
-from ncuflow.findings import lineage, place, profiled, stored
+from ncuflow.findings import lineage, place, profiled, recorded, stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.io import CommandError, clean, read_as, scratch, sniff_packed
 from ncuflow.model import Kernel, Row
@@ -74,7 +74,7 @@ def points(root: Root, target: str, folder: str | None, limit: int) -> Points:
 
 def _ids(where: Path) -> dict[str, list[str]]:
     """The ids of the points of outputs or of a recording, by target."""
-    if not place.is_recording(where):
+    if not recorded.is_recording(where):
         every = stored.folder(_results(where))
         return {name: [point["point"] for point in one["points"]] for name, one in every.items()}
     try:
@@ -237,11 +237,11 @@ def compare(root: Root, base: str, head: str, limit: int) -> Comparison:
 @contextmanager
 def _side(folder: Path) -> Iterator[Path]:
     """The results of a folder; those of a recording are made of it, and go."""
-    if not place.is_recording(folder):
+    if not recorded.is_recording(folder):
         yield _results(folder)
         return
     with scratch() as made:
-        place.write(folder, None, made)
+        recorded.write(folder, None, made)
         yield made / "results"
 
 

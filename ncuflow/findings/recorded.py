@@ -1,0 +1,35 @@
+"""The results of a recording, made of its captures as the rules make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ncuflow.evidence import location, manifest
+from ncuflow.findings import results, stored
+from ncuflow.io import BadInput, write_json
+from ncuflow.parsers import tables
+
+
+def is_recording(folder: Path) -> bool:
+    """Whether a folder is a recording, and no outputs."""
+    return (folder / manifest.FILE).is_file() and not (folder / "results").is_dir()
+
+
+def write(recording: Path, targets: Iterable[str] | None, outputs: Path) -> None:
+    """Tables and results of targets of a recording (by default of all), below ``outputs``.
+
+    Raises BadInput where it is no recording, is not as it was recorded, or lacks a target.
+    """
+    try:
+        batches = manifest.read(recording).targets
+    except ValueError as error:
+        raise BadInput(recording, str(error).removeprefix(f"{recording}: ")) from None
+    for target in batches if targets is None else targets:
+        if target not in batches:
+            raise BadInput(recording, f"no target {target!r} in it; it has {', '.join(batches)}")
+        folder = outputs / "tables" / target
+        reports = [recording / target / batch for batch in sorted(batches[target])]
+        tables.write(tables.collect(recording, reports), folder)
+        found = results.results(target, folder, recording, location.name(recording))
+        write_json(outputs / "results" / f"{target}{stored.SUFFIX}", found, levels=3)
