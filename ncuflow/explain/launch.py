@@ -205,9 +205,9 @@ def limited(row: Measurement, at: TraceWords) -> LimitedBy | None:
     if not (words and kind and nature):
         return None
     units = [
-        Busy(name=row[f"{place}_unit"], label=limiter.label(row[f"{place}_unit"]), share=share)
-        for place, counter in (("busiest", row["busiest_counter"]), ("second", None))
-        if (share := number(row, f"{place}_pct", at, counter))
+        Busy(name=row[f"{rank}_unit"], label=limiter.label(row[f"{rank}_unit"]), share=share)
+        for rank, counter in (("busiest", row["busiest_counter"]), ("second", None))
+        if (share := number(row, f"{rank}_pct", at, counter))
     ]
     waits = [
         Busy(name=name, label=limiter.label(name), share=share)

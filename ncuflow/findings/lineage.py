@@ -27,6 +27,7 @@ from ncuflow.parsers import nsys, schema
 from ncuflow.parsers.stalls import RATIO
 
 LINES = "lines"  # the name of all samples by instruction
+COLUMN_NAMES = ", ".join(BY_NAME)
 LEAST_PCT = 1.0  # of a breakdown: the counters below it decide nothing
 Metrics = dict[tuple[str, int], list[MetricRow]]
 
@@ -104,6 +105,8 @@ def steps(outputs: Path, point: str, name: str) -> Iterator[TraceStep]:
                 some += [kernel for kernel in deep if kernel["point"] == point]
                 yield from _found(_facts(some, metrics, name), name)
             return
+    if name not in BY_NAME:
+        raise BadInput(name, f"no such column, and no point {point!r}; columns are: {COLUMN_NAMES}")
     raise BadInput(path, f"no point {point!r}")
 
 
@@ -159,7 +162,7 @@ def _found(facts: Iterator[TraceStep], name: str) -> Iterator[TraceStep]:
     read_here = list(facts)
     if not read_here:
         what = "no such column, and no metric, stall, rule or line of this kernel"
-        raise BadInput(name, f"{what}; columns are: {', '.join(BY_NAME)}")
+        raise BadInput(name, f"{what}; columns are: {COLUMN_NAMES}")
     return iter(read_here)
 
 
@@ -280,6 +283,6 @@ def found(point: str, name: str, folder: Path | None = None) -> list[TraceStep]:
     if sign and index.isdigit():
         return list(steps_of_launch(report, int(index), name))
     if name not in BY_NAME and not place.is_point(point):
-        raise BadInput(name, f"no such column; there are: {', '.join(BY_NAME)}")
+        raise BadInput(name, f"no such column; there are: {COLUMN_NAMES}")
     with place.of_point(point, folder) as where:
         return list(steps(where.outputs, point, name))
