@@ -206,6 +206,19 @@ def test_a_point_is_told_what_its_target_suggests_there_and_what_trials_brought(
     assert work and all(one.most.value <= point.headroom.most.value for one in work)
 
 
+def test_no_suggestion_for_this_work_is_above_its_headroom_and_what_lost_is_none(tmp_path) -> None:
+    recordings.write(SHIPPED, ["prefill", "rmsnorm"], tmp_path)
+    timed_apart = explain("prefill/paged_S512_B32_H32_K32_D128_f16_fa2_c", outputs=tmp_path)
+    own = [one for one in timed_apart.suggestions if one.scope == "point" and one.most]
+    assert own and max(one.most.value for one in own) == timed_apart.headroom.most.value
+    fused = explain("rmsnorm/add_then_rmsnorm_R512_D4096_f16", outputs=tmp_path)
+    assert ("the fused add", "other work") in {
+        (one.what.split(":")[0], one.scope) for one in fused.suggestions
+    }
+    capped = explain("prefill/paged_S4096_B1_H32_K32_D128_f16_fa2_c_cap30", outputs=tmp_path)
+    assert not [one for one in capped.suggestions if "chunks of 16 pages" in one.what]
+
+
 def test_every_number_of_a_point_is_found_where_its_trace_says(point) -> None:
     traced = some(number for number in numbers(point) if number.trace is not None)
     for number in traced:

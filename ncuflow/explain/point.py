@@ -146,19 +146,22 @@ def _suggestions(
     results: Results, name: str, facts: Scope, row: Measurement, at: TraceWords
 ) -> Iterator[Suggestion]:
     """What the target suggests at this point, but for what was tried and brought nothing."""
+    room = opportunities.room(facts, facts, COLD) if row[COLD] else 1.0
     for one in opportunities.found(results):
         own = next((price for price in one.prices if price.base_point == name), None)
         if name not in one.points or one.group == LOST or (own and not _won(own)):
             continue
-        declared, most = one.opportunity, one.mosts[name]
+        declared, scope = one.opportunity, _scope(one, own, results)
+        # A pair was timed apart from the point: of the same work its room is the point's all the same.
+        most = one.mosts[name] if scope != "point" else min(one.mosts[name], room)
         yield Suggestion(
             what=f"{declared.what}: {declared.change}",
             why=opportunities.said(declared, facts),
             by=f"target {results['target']}",
-            scope=_scope(one),
+            scope=scope,
             most=None if most >= 1 else Number(
-                value=100 * most, unit="%", metric=declared.metric, tier=row["tier"], trace=at.to(declared.metric)
-                if declared.metric in BY_NAME else None,
+                value=100 * most, unit="%", metric=declared.metric, tier=row["tier"],
+                trace=at.to(declared.metric) if declared.metric in BY_NAME else None,
             ),
             tried=_tried(own or one.price, name),
         )  # fmt: skip
@@ -168,10 +171,16 @@ def _won(price: Price) -> bool:
     return price.change < 0 and price.verdict != "within noise"
 
 
-def _scope(one: MeasuredOpportunity) -> Literal["point", "step", "other work"]:
+def _scope(
+    one: MeasuredOpportunity, own: Price | None, results: Results
+) -> Literal["point", "step", "other work"]:
+    """What it changes the time of: where the pair's other point counts other work, no roof of this work bounds it."""
     if one.opportunity.metric == STEP:
         return "step"
-    return "other work" if one.opportunity.other_work else "point"
+    rows = {point["point"]: point["measurement"] for point in results["points"]}
+    pair = [rows[name] for name in (own.base_point, own.other_point)] if own else []
+    works = {(row["flops_analytic"], row["bytes_analytic"]) for row in pair}
+    return "other work" if one.opportunity.other_work or len(works) > 1 else "point"
 
 
 def _tried(price: Price | None, name: str) -> str | None:
