@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import importlib
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
 
 from ncuflow.cli import COMMANDS
+from ncuflow.served import server
+from ncuflow.served.root import Root
 from ncuflow.target.contract import known
 
 ROOT = Path(__file__).parents[1]
-DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+SKILL = ROOT / "skills/ncuflow/SKILL.md"
+DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", SKILL]
 YAML = [
     pytest.param(text, id=f"{path.stem}-{number}")
     for path in DOCS
@@ -38,6 +46,53 @@ def test_commands_and_files_that_a_page_names_are_there(path: Path) -> None:
     )
     written = [name for name in files if "page_append" not in name]  # the reader writes that one
     assert [name for name in written if not (ROOT / name).exists()] == []
+
+
+def command_lines(path: Path) -> list[list[str]]:
+    """The words of every command of ncuflow that a page shows, in blocks and in its text."""
+    text = path.read_text(encoding="utf-8")
+    blocks = re.findall(r"```(?:bash|json)\n(.*?)```", text, re.DOTALL)
+    code = [line for block in blocks for line in block.splitlines()]
+    code += re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    told = [re.sub(r"\s#.*", "", line) for line in code if line.startswith("ncuflow ")]
+    found = [shlex.split(line) for line in told]
+    served = [json.loads(block) for block in blocks if block.startswith("{")]
+    for one in (start for content in served for start in content["mcpServers"].values()):
+        found.append([one["command"], *one["args"]])
+    return [words[1:] for words in found]
+
+
+@pytest.mark.parametrize("path", [ROOT / "docs/agents.md", SKILL], ids=lambda path: path.name)
+def test_every_command_that_a_program_is_told_parses(path: Path) -> None:
+    lines = [words for words in command_lines(path) if words[0] != "COMMAND"]
+    assert {"explain", "show", "compare", "trace", "try", "targets", "mcp"} <= {w[0] for w in lines}
+    for words in lines:
+        module = importlib.import_module(COMMANDS[words[0]][0])
+        parser = argparse.ArgumentParser(prog=words[0])
+        module.configure(parser)
+        if words[1:]:  # else the command is only named
+            parser.parse_args(words[1:])
+
+
+def test_a_skill_says_what_it_is_for_and_stays_short() -> None:
+    text = SKILL.read_text(encoding="utf-8")
+    _, head, body = text.split("---\n", 2)
+    about = yaml.safe_load(head)
+    assert about.keys() == {"name", "description"} and about["name"] == SKILL.parent.name
+    assert 40 < len(about["description"]) <= 1024 and body.strip()
+    assert len(text.splitlines()) <= 120
+
+
+def test_the_tools_that_programs_are_told_of_are_those_that_are_served() -> None:
+    pytest.importorskip("mcp")
+    served = asyncio.run(server.made(Root(ROOT), allow_run=True).list_tools())
+    page = (ROOT / "docs/agents.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE)
+    assert {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows} == {
+        tool.name: list(tool.input_schema["properties"]) for tool in served
+    }
+    skill = SKILL.read_text(encoding="utf-8")
+    assert [tool.name for tool in served if f"`{tool.name}`" not in skill] == []
 
 
 def test_the_page_of_covered_kernels_has_every_target_and_the_sweeps_that_hold_it() -> None:

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from ncuflow.answer import Tier
 from ncuflow.compare import records as compared
-from ncuflow.compare import reports, verdict
+from ncuflow.compare import verdict
 from ncuflow.evidence import manifest
 from ncuflow.explain import launch, verb
 from ncuflow.explain.launch import TIMES, TraceWords
@@ -47,6 +46,7 @@ from ncuflow.trial.record import Trial
 RECORDING_OF_REPORT = 2  # folders above a report of a recording: target and batch
 OUTPUTS = Path("outputs")  # where a point is looked for
 LAST_WORDS = 400  # characters of what a trial that failed says last
+OF_TRACE = "nsys_us"  # the metric of two reports of nsys
 CAUSES = 3  # of a change
 
 
@@ -206,14 +206,9 @@ def trace(root: Root, source: str, name: str, folder: str | None, limit: int) ->
 
 
 def compare(root: Root, base: str, head: str, limit: int) -> Comparison:
-    """What changed between two sides: outputs, results or recordings, or two reports of ncu."""
+    """What changed between two sides: outputs, results or recordings, or two reports of ncu or nsys."""
     sides = (root.inside(base), root.inside(head))
-    settings = compared.Thresholds()
-    if not all(side.is_dir() for side in sides):
-        found = reports.compare(*sides, settings)
-    else:
-        with _side(sides[0]) as one, _side(sides[1]) as other:
-            found = verdict.compare(verdict.load(one), verdict.load(other), settings)
+    found = verdict.compared(*sides)
     changed = found.changed
     ordered = [*changed, *(point for point in found.points if not point.changed)]
     rows = [(point, name, point.metrics[name]) for point in ordered for name in point.metrics]
@@ -232,17 +227,6 @@ def compare(root: Root, base: str, head: str, limit: int) -> Comparison:
         not_compared=len(found.not_compared),
         left_out=_rest(rows, limit),
     )
-
-
-@contextmanager
-def _side(folder: Path) -> Iterator[Path]:
-    """The results of a folder; those of a recording are made of it, and go."""
-    if not recorded.is_recording(folder):
-        yield _results(folder)
-        return
-    with scratch() as made:
-        recorded.write(folder, None, made)
-        yield made / "results"
 
 
 def _results(folder: Path) -> Path:
@@ -265,7 +249,7 @@ def _compared(
         if column in BY_NAME:
             outputs = folder.parent if folder.name == "results" else folder
             at = TraceWords(point.id, outputs).to(str(column))
-        return _number(value, "µs", column or TIMES[1], tier, at)
+        return _number(value, "µs", column or TIMES[metric != OF_TRACE], tier, at)
 
     return Compared(
         id=point.id,

@@ -108,7 +108,7 @@ class Compared(Record):
     id: str
     """of the point, or the kernel with its range"""
     metric: str
-    """cold_us, plan_us and others of a point; ncu_us of a report's kernel"""
+    """cold_us, plan_us and others of a point; ncu_us or nsys_us of a report's kernel"""
     verdict: str
     """slower, faster, same, too noisy to tell, or not judged (a host time of two recordings)"""
     base: Number | None

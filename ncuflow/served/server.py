@@ -122,7 +122,7 @@ def made(root: Root, allow_run: bool) -> Any:
 
     @server.tool(annotations=reads)
     def compare(base: Path_, head: Path_, limit: Limit = 20) -> Comparison:
-        """What got slower from base to head, and why: two folders of results, outputs or recordings, or two ncu reports."""
+        """What got slower from base to head, and why: two folders of results, outputs or recordings, or two reports."""
         return answered(answers.compare, base, head, limit)
 
     @server.tool(annotations=reads)
