@@ -89,6 +89,8 @@ COMMANDS = USER | RULES
 SILENT = {
     "run": "Snakemake's to say",
     "export": "it writes a file of another tool's format",
+    "script": "it writes a file of Python",
+    "mcp": "it answers over a protocol of its own",
     "record": "it writes a folder with its own manifest",
     "scrub": "it writes files",
     "static": "it writes files",
