@@ -21,7 +21,7 @@ export async function kernel(main, params) {
   const report = main.reports[place.r];
   const name = report?.kernels.name[place.k];
   if (name === undefined) return h("p", { class: "empty" }, "No such kernel in this file.");
-  const found = await block(`kernel ${place.r} ${place.k}`);
+  const found = (await block(panelOf(main, place)))?.[place.k % main.together] ?? null;
   const body = h("div");
   const at = indexOf(found, params.get("i"));
   const parts = { profile: "Profile", source: "Source", counters: "Counters" };
@@ -35,6 +35,11 @@ export async function kernel(main, params) {
   });
   await show(chosen);
   return [heading(report, place, found), h("div", { class: "controls" }, choice), body];
+}
+
+/** The block that has the panel of a kernel, with those of its neighbours. */
+function panelOf(main, { r, k }) {
+  return `kernels ${r} ${Math.floor(k / main.together)}`;
 }
 
 const PARTS = { profile, source: ofSource, counters };

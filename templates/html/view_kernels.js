@@ -43,7 +43,7 @@ function ofReport(main, r, params) {
     section(
       "Kernels",
       "Launches of one kernel are one row: time is that of the longest, the line shows all in their order.",
-      list(rows, total, signs, params),
+      list(main, rows, total, signs, params),
     ),
     lacking(report),
   ];
@@ -155,7 +155,7 @@ function spread(row) {
   return `${micro(of.least / 1e3)} · ${micro(of.median / 1e3)} · ${micro(of.most / 1e3)}`;
 }
 
-function list(rows, total, signs, params) {
+function list(main, rows, total, signs, params) {
   const chosen = { q: params.get("q") ?? "", sort: params.get("sort") ?? "-total" };
   const share = (value) => ({
     label: value[0],
@@ -235,7 +235,7 @@ function list(rows, total, signs, params) {
       chosen.sort.startsWith("-") ? (a, b) => d3.descending(a[key], b[key]) : (a, b) => d3.ascending(a[key], b[key]),
     );
     grid.setRows(found);
-    const here = rows.filter((row) => has(`kernel ${row.r} ${row.k}`)).length;
+    const here = rows.filter((row) => has(`kernels ${row.r} ${Math.floor(row.k / main.together)}`)).length;
     fill(
       count,
       `${found.length} of ${rows.length} kernels`,

@@ -28,6 +28,8 @@ from ncuflow.view.model import (
     View,
 )
 
+TOGETHER = 8  # kernels whose panels are packed as one: they say much in the same words
+DIGITS = 5  # of values that are only drawn
 MOST_LAUNCHES = 32  # of a kernel that have a panel; all are in its distribution
 SEPARATORS = re.compile(r"[<>(),*&\s]+")  # between the words of a full name
 MOST_LABEL = 28  # letters of what tells kernels of one name apart
@@ -49,6 +51,7 @@ LISTED = (
 def main(view: View) -> Block:
     """The block that the first view needs, and what names of metrics, units and stalls mean."""
     return {
+        "together": TOGETHER,
         "reports": [_report(report) for report in view.reports],
         "traces": [_trace(trace) for trace in view.traces],
         "comparisons": [_compared(one) for one in view.comparisons],
@@ -233,14 +236,16 @@ def _close(close: Close) -> Block:
     detail = close.detail
     chart = close.memory
     return {
-        "sections": detail.sections,
         "memory": chart
         and {"boxes": chart.boxes, "flows": [flow._asdict() for flow in chart.flows]},
         "pipes": close.pipes,
         "opcodes": close.opcodes,
         "spread": [list(one) for one in close.spread],
         "curves": {name: _steps(curve) for name, curve in detail.curves.items()},
-        "series": [[name, unit, values] for name, (unit, values) in detail.series.items()],
+        "series": [
+            [name, unit, [(ns, float(f"{value:.{DIGITS}g}")) for ns, value in values]]
+            for name, (unit, values) in detail.series.items()
+        ],
     }
 
 
