@@ -139,10 +139,17 @@ def test_no_script_but_the_page_s_own_may_run_and_nothing_is_requested(text):
     assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:,)", text)
 
 
-def test_every_module_is_in_the_page_and_no_import_is_left(text):
-    for module in (ROOT / "templates" / "html").glob("*.js"):
-        assert text.count(f"const {module.stem}_js = (() => {{") == 1, module.name
-    assert "import {" not in text
+def test_every_module_is_in_a_page_and_no_import_is_left(text):
+    folder = ROOT / "templates" / "html"
+    scripts = {entry: html.script(folder, entry) for entry in ("app", "view")}
+    assert scripts["app"] in text
+    for module in folder.glob("*.js"):
+        counts = {
+            script.count(f"const {module.stem}_js = (() => {{") for script in scripts.values()
+        }
+        assert counts in ({1}, {0, 1}), module.name
+    assert all("import {" not in script for script in scripts.values())
+    assert "view_source_js" not in scripts["app"] and "point_js" not in scripts["view"]
 
 
 def test_a_library_that_is_not_the_declared_one_is_refused(tmp_path):
