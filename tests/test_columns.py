@@ -21,7 +21,7 @@ MAIN = {
     "tensor_flops_peak_per_second": 9.1e14, "fp32_flops_peak_per_second": 6.1e13,
     "tensor_flops": 7e9, "fp32_flops": 5e8, "fp16_flops": 3e7,
     "dram_bytes_read": 1.1e9, "dram_bytes_write": 1.3e8, "l2_bytes_l1": 2.9e9, "l1_bytes": 4.3e9,
-    "sm_cycles_active": 920.0, "cycles_elapsed": 1000.0,
+    "sm_cycles_active": 920.0, "cycles_elapsed": 1000.0, "sm_count": 132.0,
 }  # fmt: skip
 SECOND = {
     "tensor_flops": 1e6, "fp32_flops": 2e6, "fp16_flops": 4e6, "dram_bytes_read": 8e6,

@@ -15,16 +15,17 @@ from ncuflow.parsers import ncu
 from ncuflow.parsers.breakdown import UNITS
 
 RECORDED = sorted((Path(__file__).parents[1] / "recordings").rglob("sweep.ncu-rep.xz"))
-CYCLES = {"cycles_elapsed": 1000.0}
+CYCLES = {"cycles_elapsed": 1000.0, "sm_count": 80.0}
 
 
-def judge(waves=4.0, active=1000.0, **units):
+def judge(waves=4.0, active=1000.0, grid=1000, **units):
     parts = [
         {"parent": "sm_throughput_pct", "counter": f"{unit}_{i}", "unit": unit, "pct": pct}
         for unit, found in units.items()
         for i, pct in enumerate(found if isinstance(found, tuple) else (found,))
     ]
-    return limiter.judge(parts, CYCLES | {"waves": waves, "sm_cycles_active": active})
+    launch = {"waves": waves, "sm_cycles_active": active}
+    return limiter.judge(parts, CYCLES | launch, grid)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,44 @@ def test_waits_add_up_to_what_the_busiest_unit_leaves():
     assert [wait.pct for wait in over.waits] == [0.0, 0.0, 0.0]
 
 
+def test_an_sm_without_any_block_is_no_tail():
+    """Of 80 SMs with a block each 64 have one: their idle time is 2 % of the 22 that no SM is active in."""
+    found = judge(waves=0.8, active=780.0, grid=64, l1=44.5)
+    assert {wait.name: wait.pct for wait in found.waits} == pytest.approx(
+        {"latency": 33.5, "blocks": 20.0, "tail": 2.0}
+    )
+    several = judge(
+        waves=0.8, active=780.0, held=2.0, l1=30.0
+    )  # each SM has a block, most have two
+    assert {wait.name: wait.pct for wait in several.waits} == pytest.approx(
+        {"latency": 28.0, "blocks": 20.0, "tail": 22.0}
+    )
+    cycles = {"cycles_elapsed": 1000.0, "sm_cycles_active": 780.0}
+    part = {"parent": "", "counter": "c", "unit": "l1", "pct": 44.5}
+    unknown = limiter.judge([part], cycles | {"waves": 0.8, "sm_count": 80.0})
+    assert {wait.name: wait.pct for wait in unknown.waits} == pytest.approx(
+        {"waits": 35.5, "blocks": 20.0}
+    )
+
+
+def test_the_waits_of_a_recorded_grid_of_a_block_on_every_fourth_sm():
+    """32 blocks on 132 SMs, of which 24 % are active in a cycle: those with a block have one for all of the time."""
+    (path,) = [one for one in RECORDED if one.parts[-5:-2] == ("0.6.14", "gdn", "gdn_prefill")
+               and "h200" in one.parts]  # fmt: skip
+    report = ncu.read(path, with_lines=False)
+    (kernel,) = [one for one in report.kernels
+                 if one["name"].startswith("FullyFused") and "S8192" in one["point"]]  # fmt: skip
+    at = kernel["kernel"]
+    metrics = {m["key"]: m["value"] for m in report.metrics if m["kernel"] == at}
+    active = metrics["sm_cycles_active"] / metrics["cycles_elapsed"]
+    assert kernel["grid_size"] == 32
+    found = limiter.judge([part for part in report.breakdown if part["kernel"] == at], metrics, 32)
+    waits = {wait.name: wait.pct for wait in found.waits}
+    assert waits["blocks"] == pytest.approx(100 * (1 - 32 / 132))
+    assert waits["tail"] == pytest.approx(100 * (32 / 132 - active))
+    assert waits["latency"] > 10 * waits["tail"]
+
+
 def test_what_is_not_counted_is_not_told_apart():
     found = limiter.judge([], CYCLES)
     assert (found.name, found.draw, found.verdict) == ("unknown", None, None)
@@ -130,7 +169,7 @@ def launches():
             kernels[kernel["point"]].append(kernel)
         for point, of_point in kernels.items():
             main = main_kernel(of_point)
-            judged = limiter.judge(main["breakdown"], main["metrics"])
+            judged = limiter.judge(main["breakdown"], main["metrics"], main["grid_size"])
             recording = "/".join(path.parts[-6:-3])
             found[point, main["demangled"]].append((recording, main["breakdown"], judged))
     return found

@@ -354,8 +354,9 @@ COLUMNS = (
     _unit(1, "second", "second busiest"),
     _unit(1, "second", "second busiest", "pct"),
     _wait("blocks", "100 × (1 - waves), at most 100 - busiest_pct: slots that no block fills", ("busiest_pct",), "waves"),
-    _wait("tail", "100 × (1 - sm_cycles_active / cycles_elapsed), at most 100 - busiest_pct - blocks_pct, which needs waves",
-          ("busiest_pct", "blocks_pct"), "sm_cycles_active", "cycles_elapsed", "waves"),
+    _wait("tail", "100 × (1 - sm_cycles_active / cycles_elapsed), less 100 × (1 - grid_size / sm_count) where waves is below 1, "
+          "at most 100 - busiest_pct - blocks_pct",
+          ("busiest_pct", "blocks_pct", "grid_size"), "sm_cycles_active", "cycles_elapsed", "waves", "sm_count"),
     _wait("latency", "100 - busiest_pct - blocks_pct - tail_pct: blocks are there and wait",
           ("busiest_pct", "blocks_pct", "tail_pct")),
     _verdict("limiter", "busiest_unit where busiest_pct is 60 or more, else the largest of blocks_pct, tail_pct, latency_pct",

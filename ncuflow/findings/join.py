@@ -77,7 +77,10 @@ class Joined:
     @cached_property
     def limiter(self) -> limiter.Limiter:
         """What limits the main kernel."""
-        return limiter.judge(self.main["breakdown"] if self.main else (), self.metrics)
+        main = self.main
+        if main is None:
+            return limiter.judge((), self.metrics)
+        return limiter.judge(main["breakdown"], self.metrics, main["grid_size"])
 
     @cached_property
     def merge_pct(self) -> float | None:

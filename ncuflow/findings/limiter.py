@@ -55,7 +55,7 @@ class Limiter:
     """How the time of a launch was used. Empty where its report has no breakdown.
 
     units: each hardware unit at its busiest counter, the busiest first; they overlap. waits: what the busiest
-    of them leaves, the longest first: ``blocks`` (a slot that no block of the grid ever fills), ``tail`` (an SM has
+    of them leaves, the longest first: ``blocks`` (a slot that no block of the grid ever fills), ``tail`` (an SM that gets one has
     no block yet or no more) and ``latency`` (blocks are there and wait); ``waits`` is what cannot be told apart.
     """
 
@@ -100,8 +100,10 @@ class Limiter:
         return tuple(unit for unit in self.units if unit.pct >= LATENCY) or self.waits
 
 
-def judge(parts: Iterable[BreakdownRow], metrics: Mapping[str, float | None]) -> Limiter:
-    """The limiter of one launch, from its breakdown and its metrics by registry key."""
+def judge(
+    parts: Iterable[BreakdownRow], metrics: Mapping[str, float | None], grid: int | None = None
+) -> Limiter:
+    """The limiter of one launch, from its breakdown, its metrics by registry key, and the blocks of its grid."""
     units: dict[str, Share] = {}
     for part in parts:
         if part["unit"] not in units or part["pct"] > units[part["unit"]].pct:
@@ -109,11 +111,11 @@ def judge(parts: Iterable[BreakdownRow], metrics: Mapping[str, float | None]) ->
     if not units:
         return Limiter()
     busiest_first = sorted(units.values(), key=lambda share: -share.pct)
-    waits = _waits(max(0.0, 100 - busiest_first[0].pct), metrics)
+    waits = _waits(max(0.0, 100 - busiest_first[0].pct), metrics, grid)
     return Limiter(tuple(busiest_first), tuple(sorted(waits, key=lambda share: -share.pct)))
 
 
-def _waits(left: float, metrics: Mapping[str, float | None]) -> list[Share]:
+def _waits(left: float, metrics: Mapping[str, float | None], grid: int | None) -> list[Share]:
     """What the busiest unit leaves of the time, in per cent, by why as far as the counters tell."""
     waves, active = metrics.get("waves"), metrics.get("sm_cycles_active")
     elapsed = metrics.get("cycles_elapsed")
@@ -122,9 +124,21 @@ def _waits(left: float, metrics: Mapping[str, float | None]) -> list[Share]:
     blocks = min(left, 100 * max(0.0, 1 - waves))
     if active is None or not elapsed:
         return [Share("blocks", blocks), Share("waits", left - blocks)]
+    never = 0.0 if waves >= 1 else _never(grid, metrics)
+    if never is None:
+        return [Share("blocks", blocks), Share("waits", left - blocks)]
     # Each is counted in a replay pass of its own: the quotient may be above 1 by what those differ.
-    tail = min(left - blocks, 100 * max(0.0, 1 - active / elapsed))
+    tail = min(left - blocks, 100 * max(0.0, 1 - active / elapsed - never))
     return [Share("latency", left - blocks - tail), Share("tail", tail), Share("blocks", blocks)]
+
+
+def _never(grid: int | None, metrics: Mapping[str, float | None]) -> float | None:
+    """The part of the SMs that the grid has no block for, as blocks go to SMs without one first; None where not known.
+
+    They are idle for all of the time, and their slots are among those that no block fills.
+    """
+    sms = metrics.get("sm_count")
+    return None if grid is None or not sms else max(0.0, 1 - grid / sms)
 
 
 def label(name: str) -> str:

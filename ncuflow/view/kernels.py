@@ -128,7 +128,7 @@ def distribution(values: Iterable[float | None]) -> Distribution | None:
 
 def verdict(kernel: Kernel) -> Verdict:
     """What limits a launch, as the pages of measured targets say it."""
-    found = limiter.judge(kernel["breakdown"], kernel["metrics"])
+    found = limiter.judge(kernel["breakdown"], kernel["metrics"], kernel["grid_size"])
     row = verdict_row(found, kernel)
     return Verdict(
         words=limiter.words(row),
