@@ -24,6 +24,7 @@ CURVES = {
     "shared memory": "launch__occupancy_per_shared_mem_size",
     "block size": "launch__occupancy_per_block_size",
 }
+RESERVED = "launch__shared_mem_per_block_driver"  # bytes of each block
 OPCODES = "sass__inst_executed_per_opcode"
 EXECUTED, THREADS = "inst_executed", "thread_inst_executed"
 SAMPLED = "pmsampling:"
@@ -110,7 +111,7 @@ def of(kernel: ncu.Profiled, listed: Mapping[int, lines.Instruction]) -> Detail:
         sections=[clean(section.name()) for section in action.sections()],
         counters=dict(_counters(kernel)),
         opcodes={str(clean(name)): value for name, value in _instances(action, OPCODES)},
-        curves={of: curve for of, name in CURVES.items() if (curve := _instances(action, name))},
+        curves=dict(_curves(kernel)),
         series=dict(_series(kernel)),
         samples=cast(list[LineRow], list(lines.of(action, listed))),
     )
@@ -126,6 +127,23 @@ def _counters(kernel: ncu.Profiled) -> Iterator[tuple[str, Counter]]:
         if value is not None:
             exponent, unit = base_unit(kernel.action.metric_by_name(name).unit())
             yield clean(name), Counter(scale(value, exponent), clean(unit))
+
+
+def _curves(kernel: ncu.Profiled) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+    for of, name in CURVES.items():
+        if curve := _instances(kernel.action, name):
+            reserved = kernel.integer(RESERVED) if of == "shared memory" else None
+            yield of, _own(curve, reserved) if reserved else curve
+
+
+def _own(curve: list[tuple[int, float]], reserved: int) -> list[tuple[int, float]]:
+    """The curve over the shared memory that a program asks for.
+
+    NVIDIA's divides an SM's memory by x as if the driver's part of a block were within it; only its end, the largest
+    block, is without that part.
+    """
+    fits = dict(curve)
+    return [(x, fits.get(x + reserved) or warps) for x, warps in curve]
 
 
 def _instances(action: Any, name: str) -> list[tuple[Any, float]]:

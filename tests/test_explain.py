@@ -6,6 +6,7 @@ import copy
 import json
 import shlex
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from ncuflow.parsers import ncu, nsys
 
 SHIPPED = ROOT / "recordings/h200/0.7.2/default"
 DEEP = SHIPPED / "decode/deep/deep.ncu-rep.xz"
-CORPUS = ROOT.parents[1] / "shared/corpus"
+CORPUS = ROOT.parent / "shared/corpus"
 REPORTS = sorted(SHIPPED.glob("*/*/*.ncu-rep.xz"))
 
 
@@ -160,6 +161,19 @@ def test_of_several_launches_the_count_is_said(deep) -> None:
     untimed[1]["duration_ns"] = None
     chosen, alike = launch.choose(untimed, "BatchDecode", "x")
     assert "(1 without a time)" in screen(launch.of_kernel(chosen, alike, None))
+
+
+def test_instructions_without_source_lines_are_told_apart_by_their_address() -> None:
+    """An unrolled loop has the same instruction at several places."""
+    report = ncu.read(SHIPPED / "rmsnorm/deep/deep.ncu-rep.xz")
+    found = launch.of_report(report, 1)
+    samples = Counter[int]()
+    for row in report.lines:
+        samples[row["pc"]] += row["samples"] * (row["kernel"] == 1)
+    assert [line.pc for line in found.lines] == [pc for pc, _ in samples.most_common(5)]
+    for line in found.lines[:3]:
+        assert f"{line.pc:#x} {line.sass} {line.share.value:.0f}" in screen(found)
+    assert all(line.pc is None for line in launch.of_report(ncu.read(DEEP), 0).lines)
 
 
 def test_the_json_is_the_record(capsys) -> None:

@@ -93,6 +93,16 @@ def test_words(found, said, counted):
     assert limiter.kind(found) == counted
 
 
+@pytest.mark.parametrize(
+    ("unit", "verdict", "nature"),
+    [("dram", "bound", "memory-bound"), ("lsu", "bound", "memory-bound"), ("fma", "bound", "compute-bound"),
+     ("l2", "partly", "partly memory-bound"), ("l1", "latency", "latency-bound")],
+)  # fmt: skip
+def test_nature(unit, verdict, nature):
+    """Loads and stores that fill their pipe, in a naive matrix product for one, are no arithmetic."""
+    assert limiter.nature(row((unit, 91.0), verdict=verdict)) == nature
+
+
 def test_waits_add_up_to_what_the_busiest_unit_leaves():
     found = judge(waves=0.8, active=850.0, dram=40.0, l2=30.0)
     assert {wait.name: wait.pct for wait in found.waits} == pytest.approx(

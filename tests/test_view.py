@@ -24,6 +24,7 @@ from ncuflow.view.model import NextBlock, View
 
 CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus
 SWEEP = next(DEFAULT.glob("rmsnorm/b*/sweep.ncu-rep.xz"))
+DECODE = DEFAULT / "decode/deep/deep.ncu-rep.xz"
 DEEP = DEFAULT / "merge_state/deep/deep.ncu-rep.xz"
 
 
@@ -36,6 +37,12 @@ def sweep() -> Any:
 @pytest.fixture(scope="module")
 def deep() -> Any:
     (found,) = files.view([DEEP]).reports
+    return found
+
+
+@pytest.fixture(scope="module")
+def decode() -> Any:
+    (found,) = files.view([DECODE]).reports
     return found
 
 
@@ -159,6 +166,38 @@ def test_the_next_block_is_read_off_the_calculators_curve():
     assert found.needs == (NextBlock("registers", 70, 64),)
     flat = kernels.occupancy(kernel(), Detail(curves={"registers": [(32, 24.0), (70, 24.0)]}))
     assert flat.needs == (), "another resource runs out as well: no number of registers helps"
+
+
+def test_the_next_block_leaves_room_for_what_the_driver_takes_of_each(decode):
+    """Seven blocks of what is said, each with the driver's part, fit into the shared memory of an SM; a step more does not."""
+    launch = decode.kernels[0].shown
+    counters = decode.close[launch.index].detail.counters
+    whole, driver = (int(counters[f"launch__shared_mem_{of}"].value)
+                     for of in ("config_size", "per_block_driver"))  # fmt: skip
+    (needed,) = launch.occupancy.needs
+    blocks = launch.occupancy.blocks + 1
+    assert (needed.resource, driver) == ("shared memory", 1024)
+    assert blocks * (needed.most + driver) <= whole < blocks * (needed.most + 512 + driver)
+    curve = dict(decode.close[launch.index].detail.curves["shared memory"])
+    assert curve[whole - driver] == 4, "the largest block still fits"
+
+
+def test_chance_is_no_spread(decode):
+    """Two divergent branches of a scheduler more than another's are not what the others wait for."""
+    shown = decode.close[decode.kernels[0].shown.index]
+    few = shown.detail.counters["smsp__sass_branch_targets_threads_divergent.max"].value
+    assert 0 < few < 10
+    assert "smsp__sass_branch_targets_threads_divergent" not in {
+        one.counter for one in shown.spread
+    }
+    assert all(one.most >= 100 for one in shown.spread) and shown.spread
+
+
+def test_what_is_copied_past_l1_is_part_of_what_is_read(decode):
+    chart = decode.close[decode.kernels[0].shown.index].memory
+    flows = {(flow.source, flow.target): flow for flow in chart.flows if flow.source == "l2"}
+    past, read = flows["l2", "shared"], flows["l2", "l1"]
+    assert 0.9 * read.value < past.value < read.value and past.label.startswith("of these")
 
 
 def test_what_no_kernel_has_is_said_once_with_its_option():

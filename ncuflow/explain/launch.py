@@ -260,6 +260,7 @@ def waiting_lines(
             line=line.line,
             function=line.function,
             sass=line.sass,
+            pc=line.pc,
             text=line.text,
             reason=line.reason,
             share=Number(

@@ -127,6 +127,8 @@ class WaitingLine(Strict):
     """the enclosing function, where FlashInfer's sources are indexed"""
     sass: str | None
     """the instruction, where there are no line tables"""
+    pc: int | None = None
+    """its address from the kernel's first instruction, in bytes"""
     text: str | None
     """the line, where its source is installed"""
     reason: str | None

@@ -97,12 +97,18 @@ def _stall(stall: Stalled) -> str:
 
 
 def _line(line: WaitingLine) -> str:
-    place = f"{line.file}:{line.line}" if line.file else line.sass or "an instruction"
+    place = f"{line.file}:{line.line}" if line.file else _instruction(line)
     spread = "" if line.uncertainty is None else f" ± {line.uncertainty:.1f}"
     text = f"{place} {line.share.value:.0f}{spread} % of samples"
     text += f", {line.reason}" if line.reason else ""
     text += f" in {line.function}" if line.function else ""
     return f"{text}: {line.text}" if line.text else text
+
+
+def _instruction(line: WaitingLine) -> str:
+    """With its address: an unrolled loop has the same instruction at several."""
+    at = "" if line.pc is None else f"{line.pc:#x} "
+    return f"{at}{line.sass or 'an instruction'}"
 
 
 def _gain(found: Explanation) -> list[str]:

@@ -40,7 +40,8 @@ class HotLine:
     file: as the compiler knew it, from ``include/`` on; None without line tables. function: the
     enclosing function of the source index. uncertainty: half-width of share. reason: the largest
     stall there, with its part of the stalled samples. opcodes: (SASS opcode, samples), the largest
-    first. text: the line itself, where that FlashInfer version is installed.
+    first. text: the line itself, where that FlashInfer version is installed. pc: of
+    the instruction, without line tables.
     """
 
     file: str | None
@@ -54,6 +55,7 @@ class HotLine:
     reason_share: float | None
     opcodes: tuple[tuple[str, int], ...]
     text: str | None = None
+    pc: int | None = None
 
 
 def hottest(
@@ -144,6 +146,7 @@ def _line(
         ratio(count, _samples(stalled)),
         tuple(_largest((row["opcode"], row["samples"]) for row in rows)[:MOST_OPCODES]),
         text_of(root, file, line),
+        rows[0]["pc"] if file is None else None,
     )
 
 

@@ -38,7 +38,7 @@ WAITS = {
 PADDED = 50.0  # per cent of the tensor FLOPs from which on padding is said: more of it than work
 MERGING = 5.0  # per cent of the time from which on a merge is said beside the main kernel
 UNKNOWN = "unknown"
-MEMORY = ("dram", "l2", "l1")  # units that move data; the others compute or issue
+MEMORY = ("dram", "l2", "l1", "lsu")  # units that move data; the others compute or issue
 
 
 @dataclass(frozen=True)

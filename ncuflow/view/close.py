@@ -20,6 +20,8 @@ UNITS = {
     "fbpa": "DRAM partitions", "gpc": "GPCs", "ltc": "slices of L2",
 }  # fmt: skip
 ROLLED = re.compile(r"(([a-z0-9]+)__[a-z0-9_]+)\.avg")
+# Of what an instance counts in a launch, below which its distance from the mean is chance and keeps nobody waiting.
+FEW = 100
 LARGEST_SOURCE = (
     2_000_000  # bytes of a source file: a larger one is generated, and no page shows it
 )
@@ -58,7 +60,7 @@ def spread(detail: Detail) -> Iterator[Spread]:
         if not match or match[2] not in UNITS or not counter.value:
             continue
         least, most = (detail.counters.get(f"{match[1]}.{end}") for end in ("min", "max"))
-        if least and most and least.value < most.value:
+        if least and most and least.value < most.value >= FEW:
             unit = UNITS[match[2]]
             found.append(Spread(match[1], unit, counter.value, least.value, most.value))
     yield from sorted(found, key=lambda one: -(one.most - one.least) / one.mean)
