@@ -15,7 +15,7 @@ from test_view import CORPUS, DEEP, SWEEP
 from ncuflow.format import micro, pct
 from ncuflow.pages.html import view as page
 from ncuflow.parsers.detail import Counter
-from ncuflow.view import files
+from ncuflow.view import files, kernels
 from ncuflow.view.model import View
 
 pytestmark = pytest.mark.browser
@@ -71,13 +71,31 @@ def test_values_of_the_list_are_those_of_the_records(browser, opened, view):
     shown = browser.open(opened, "#/kernels?r=1")
     rows = shown.locator("table.grid tbody tr[aria-rowindex]")
     found = [[cell.strip() for cell in texts(row.locator("th, td"))] for row in rows.all()]
-    kernels = view.reports[1].kernels
-    assert len(found) == len(kernels)
-    for cells, kernel in zip(found, kernels, strict=True):
+    every = view.reports[1].kernels
+    assert len(found) == len(every)
+    for cells, kernel in zip(found, every, strict=True):
         of = kernel.shown.kernel
         assert cells[2] == plain(micro(of["duration_ns"] / 1e3))
         assert cells[3] == str(len(kernel.launches))
         assert cells[8] == plain(pct(of["metrics"]["sm_throughput_pct"], 0)).removesuffix(" %")
+
+
+def test_a_time_that_is_not_known_is_no_zero(browser, written, view):
+    timed, *_ = view.reports[1].kernels
+    row: Any = {**timed.shown.kernel, "duration_ns": None, "breakdown": [], "problems": "failed"}
+    failed = kernels.kernel_view([row], {})
+    report = dataclasses.replace(view.reports[1], kernels=[timed, failed])
+    shown = browser.open(written(View([report], [], [])))
+    cells = texts(shown.locator("table.grid tr[aria-rowindex='3'] > *"))
+    assert cells[1:3] == ["–", "–"], "of the time, and time"
+    assert "1 kernel without a time" in shown.inner_text("main")
+    assert "no time" in texts(shown.locator(".answers li"))[1] and "0 %" not in plain(
+        shown.inner_text(".kinds")
+    ).replace("100 %", "")
+    shown.click("table.grid thead button:has-text('of the')")
+    assert texts(shown.locator("table.grid tr[aria-rowindex='3'] > *"))[1] == "–", (
+        "last in either order"
+    )
 
 
 def test_a_kernel_is_headed_by_its_explanation(browser, opened, view):
@@ -236,14 +254,10 @@ def test_ten_thousand_launches_are_one_row(browser, written, view):
 
 def test_two_hundred_kernels_are_no_more_than_two_megabytes(written, view):
     report = view.reports[0]
-    kernels = [
-        dataclasses.replace(report.kernels[n % len(report.kernels)], name=f"kernel_{n}")
-        for n in range(200)
-    ]
-    assert (
-        written(View([dataclasses.replace(report, kernels=kernels)], [], [])).stat().st_size
-        <= LARGEST
-    )
+    first = report.kernels[0]
+    many = [dataclasses.replace(first, name=f"kernel_{n}") for n in range(200)]
+    path = written(View([dataclasses.replace(report, kernels=many)], [], []))
+    assert path.stat().st_size <= LARGEST
 
 
 @pytest.mark.parametrize("fragment", [*VIEWS, *PARTS])

@@ -49,7 +49,7 @@ function ofReport(main, r, params) {
   ];
 }
 
-/** The rows of the list; `total` is 0 where no launch has a time. */
+/** The rows of the list; `total` is null where no launch has a time. */
 export function rowsOf(report, r) {
   const of = report.kernels;
   return of.name.map((name, k) => ({
@@ -57,7 +57,7 @@ export function rowsOf(report, r) {
     k,
     name,
     ...Object.fromEntries(Object.entries(of).map(([key, values]) => [key, values[k]])),
-    total: of.duration[k]?.total ?? 0,
+    total: of.duration[k]?.total ?? null,
     time: of.duration[k]?.most ?? null,
     median: of.duration[k]?.median ?? null,
   }));
@@ -65,8 +65,10 @@ export function rowsOf(report, r) {
 
 function answer(report, rows, total) {
   const launches = d3.sum(rows, (row) => row.n);
+  const untimed = rows.filter((row) => row.total === null).length;
   const told = [
-    `${number(rows.length)} kernel${rows.length === 1 ? "" : "s"} in ${number(launches)} launch${launches === 1 ? "" : "es"}, ${micro(total / 1e3)} under ncu`,
+    `${number(rows.length)} kernel${rows.length === 1 ? "" : "s"} in ${number(launches)} launch${launches === 1 ? "" : "es"}, ${total ? micro(total / 1e3) : "no time known"} under ncu`,
+    untimed > 0 && `${number(untimed)} kernel${untimed === 1 ? "" : "s"} without a time`,
     report.devices.join(", ") || "no device name",
     report.version && `ncu ${report.version}`,
   ];
@@ -78,7 +80,7 @@ function shares(rows, total, signs) {
   if (!total) return null;
   const kinds = d3.sort(
     d3.rollup(
-      rows,
+      rows.filter((row) => row.total !== null),
       (found) => [d3.sum(found, (row) => row.total), found[0].limiter],
       (row) => row.kind ?? "not known",
     ),
@@ -111,7 +113,7 @@ function first(rows, total, signs) {
         "li",
         null,
         h("a", { href: href("kernel", { r: row.r, k: row.k }) }, row.label),
-        h("span", { class: "note" }, ` ${total ? percent(row.total / total) : ""}`),
+        h("span", { class: "note" }, ` ${row.total === null ? "no time" : percent(row.total / total)}`),
         h("span", null, " ", signs.mark(row.limiter), row.words ?? notKnown(row)),
       ),
     );
@@ -172,7 +174,13 @@ function list(main, rows, total, signs, params) {
       text: (row) => row.label,
       node: (row) => h("a", { href: href("kernel", { r: row.r, k: row.k }), title: row.demangled }, row.label),
     },
-    { key: "total", label: "of the time", unit: "%", number: true, text: (row) => (total ? ((100 * row.total) / total).toFixed(1) : "–") },
+    {
+      key: "total",
+      label: "of the time",
+      unit: "%",
+      number: true,
+      text: (row) => (row.total === null ? "–" : ((100 * row.total) / total).toFixed(1)),
+    },
     { key: "time", label: "time", number: true, text: (row) => micro(row.time === null ? null : row.time / 1e3) },
     { key: "n", label: "launches", number: true, text: (row) => number(row.n) },
     { key: "median", label: "least · median · most", width: 25, text: spread },
@@ -230,10 +238,9 @@ function list(main, rows, total, signs, params) {
       (row) => `${row.name} ${row.demangled ?? ""} ${row.words ?? ""} ${row.stall?.[0] ?? ""}`,
     );
     const key = chosen.sort.replace(/^-/, "");
-    const found = d3.sort(
-      rows.filter(holds),
-      chosen.sort.startsWith("-") ? (a, b) => d3.descending(a[key], b[key]) : (a, b) => d3.ascending(a[key], b[key]),
-    );
+    const order = chosen.sort.startsWith("-") ? d3.descending : d3.ascending;
+    const [known, unknown] = [true, false].map((is) => rows.filter((row) => holds(row) && (row[key] !== null) === is));
+    const found = [...d3.sort(known, (a, b) => order(a[key], b[key])), ...unknown];
     grid.setRows(found);
     const here = rows.filter((row) => has(`kernels ${row.r} ${Math.floor(row.k / main.together)}`)).length;
     fill(
