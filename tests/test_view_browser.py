@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from test_html_browser import AXE, HOSTILE, browser, chromium, playwright, serious, texts
-from test_view import CORPUS, DEEP, SWEEP
+from test_view import CORPUS, DECODE, DEEP, SWEEP
 
 from ncuflow.format import micro, pct
 from ncuflow.pages.html import view as page
 from ncuflow.parsers.detail import Counter
 from ncuflow.view import files, kernels
-from ncuflow.view.model import View
+from ncuflow.view.model import Launch, Verdict, View
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser", "chromium"]  # fixtures
@@ -136,6 +136,43 @@ def test_what_is_lacked_is_said_once(browser, opened, view):
     assert view.reports[0].lacks
     for what, option in view.reports[0].lacks:
         assert said.count(what) == 1 and option in said
+
+
+def test_a_kernel_without_a_time_has_no_part_of_it(browser, written, view):
+    """As one has that failed to be profiled: unknown is no zero, neither in its row nor in what is said of all."""
+    first, *rest = view.reports[1].kernels
+    failed = dataclasses.replace(
+        first, duration=None, launches=tuple(map(untimed, first.launches))
+    )  # fmt: skip
+    report = dataclasses.replace(view.reports[1], kernels=[*rest[:3], failed])
+    shown = browser.open(written(View([report], [], [])), "#/kernels")
+    rows = shown.locator("table.grid tbody tr[aria-rowindex]")
+    parts = [texts(row.locator("th, td"))[1].strip() for row in rows.all()]
+    assert parts[-1] == "–" and "–" not in parts[:-1]
+    assert sum(map(float, parts[:-1])) == pytest.approx(100, abs=0.1 * len(parts))
+    legend = texts(shown.locator(".kinds li"))
+    assert legend and not [kind for kind in legend if "not known" in kind]
+    assert "no time" in texts(shown.locator(".answers li"))[-1]
+
+
+def untimed(launch: Launch) -> Launch:
+    """A launch whose profiling failed."""
+    nothing = Verdict(None, None, None, "unknown", (), (), None)
+    kernel: Any = launch.kernel | {"duration_ns": None, "problems": "failed"}
+    return dataclasses.replace(launch, kernel=kernel, verdict=nothing, roofline=None, tree=None)
+
+
+def test_the_roof_is_that_of_the_work_that_ran(browser, written):
+    """A few FP16 operations beside FP32 do not raise the roof to that of FP16."""
+    (report,) = files.view([DECODE]).reports
+    k = next(k for k, one in enumerate(report.kernels) if "Merge" in one.name)
+    launch = report.kernels[k].shown
+    work, peaks = launch.roofline.flops, dict(launch.roofline.compute)
+    assert work["FP16"] < 0.1 * work["FP32"] and peaks["FP16"] > 1.9 * peaks["FP32"]
+    shown = browser.open(written(View([report], [], [])), f"#/kernel?r=0&k={k}")
+    (said,) = [one for one in texts(shown.locator(".kinds li")) if one.startswith("DRAM:")]
+    reached = work["FP32"] / peaks["FP32"] / launch.kernel["duration_ns"] * 1e9
+    assert f"{100 * reached:.1f} % of its roof" in plain(said)
 
 
 @pytest.mark.parametrize("fragment", [*VIEWS, *PARTS])

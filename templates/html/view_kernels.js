@@ -159,7 +159,7 @@ function spread(row) {
 
 function list(main, rows, total, signs, params) {
   const chosen = { q: params.get("q") ?? "", sort: params.get("sort") ?? "-total" };
-  const share = (value) => ({
+  const column = (value) => ({
     label: value[0],
     unit: "%",
     number: true,
@@ -179,7 +179,7 @@ function list(main, rows, total, signs, params) {
       label: "of the time",
       unit: "%",
       number: true,
-      text: (row) => (row.total === null ? "–" : ((100 * row.total) / total).toFixed(1)),
+      text: (row) => (total && row.total !== null ? ((100 * row.total) / total).toFixed(1) : "–"),
     },
     { key: "time", label: "time", number: true, text: (row) => micro(row.time === null ? null : row.time / 1e3) },
     { key: "n", label: "launches", number: true, text: (row) => number(row.n) },
@@ -192,10 +192,10 @@ function list(main, rows, total, signs, params) {
       text: (row) => row.words ?? notKnown(row),
       node: (row) => h("span", { title: row.words }, signs.mark(row.limiter), row.words ?? notKnown(row)),
     },
-    { ...share(["room", "room"]), title: "per cent of the time that ends with all waits, for the same work" },
-    share(["SM", "sm_throughput_pct"]),
-    share(["memory", "memory_throughput_pct"]),
-    share(["DRAM", "dram_throughput_pct"]),
+    { ...column(["room", "room"]), title: "per cent of the time that ends with all waits, for the same work" },
+    column(["SM", "sm_throughput_pct"]),
+    column(["memory", "memory_throughput_pct"]),
+    column(["DRAM", "dram_throughput_pct"]),
     {
       key: "issue_active",
       label: "issue",
@@ -203,7 +203,7 @@ function list(main, rows, total, signs, params) {
       number: true,
       text: (row) => (row.issue_active === null ? "–" : (100 * row.issue_active).toFixed(0)),
     },
-    share(["occupancy", "achieved_occupancy_pct"]),
+    column(["occupancy", "achieved_occupancy_pct"]),
     { key: "registers", label: "registers", number: true, text: (row) => number(row.registers) },
     { key: "stall", label: "top stall", text: (row) => (row.stall ? `${row.stall[0]} ${percent(row.stall[1])}` : "–") },
   ];

@@ -32,9 +32,10 @@ export function roofline(found, ns) {
   );
 }
 
-function ceiling(found) {
-  const known = found.compute.map(([, top]) => top / 1e12);
-  return known.length ? d3.max(known) : Number.POSITIVE_INFINITY;
+/** TFLOPS of this mix of work: no kind takes less time than it does at its own ceiling, so that the slowest is the roof. */
+function ceiling({ flops, compute }) {
+  const least = d3.max(compute, ([name, top]) => flops[name] / top);
+  return least ? d3.sum(Object.values(flops)) / least / 1e12 : Number.POSITIVE_INFINITY;
 }
 
 function draw(found, points, width) {
