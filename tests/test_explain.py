@@ -270,6 +270,9 @@ def test_a_report_of_a_recording_is_told_what_the_target_of_its_point_suggests()
     found = explain(DEEP, 1)
     assert found.subject.point == POINT
     assert {one.by for one in found.suggestions} == {"target decode"}
+    own = [one.most.value for one in found.suggestions if one.scope == "point" and one.most]
+    assert own and max(own) == found.headroom.most.value < 39
+    assert "by other work: a KV cache of 8 bits" in " ".join(screen(found).split())
     assert {one.by.split()[0] for one in launch.of_report(ncu.read(DEEP), 1).suggestions} == {
         "NVIDIA's"
     }

@@ -125,7 +125,9 @@ def _promise(one: Suggestion) -> str:
     """Whose it is, and what it brought, or what is expected of it."""
     if one.tried:
         return f"{one.by}, tried: {one.tried}"
-    of = {"part": " of a part", "step": " of a step"}.get(one.scope or "", "")
+    of = {"part": " of a part", "step": " of a step", "other work": " by other work"}.get(
+        one.scope or "", ""
+    )
     if one.estimate is None:
         bound = one.why is not None and one.most
         return f"{one.by}, at most {_shown(bound)}{of}" if bound else f"{one.by} (no estimate)"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ncuflow import answer
 from ncuflow.explain import launch, point, trace
-from ncuflow.explain.record import Explanation
+from ncuflow.explain.record import Explanation, Headroom, Suggestion
 from ncuflow.explain.screen import screen
 from ncuflow.findings import place, profiled, recorded
 from ncuflow.io import BadInput, UsageError, emit, sniff_packed
@@ -57,7 +57,14 @@ def of_report(report: Report, kernel: str | int | None, kind: str = "ncu") -> Ex
             suggestions = point.suggestions(where, name)
     except BadInput:  # of what lies around it: the report itself was read
         return found
-    return found.model_copy(update={"suggestions": suggestions}) if suggestions else found
+    held = [_held(one, found.headroom) for one in suggestions]
+    return found.model_copy(update={"suggestions": held}) if held else found
+
+
+def _held(one: Suggestion, room: Headroom | None) -> Suggestion:
+    """A suggestion for the same work, with no more than what is left of the launch."""
+    above = one.scope == "point" and one.most and room and one.most.value > room.most.value
+    return one.model_copy(update={"most": room.most}) if above and room else one
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
