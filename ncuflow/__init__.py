@@ -9,6 +9,7 @@ beside this package; an installed copy holds the folders themselves.
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ NOTEBOOK = {
     "compare": "ncuflow.compare",
     "explain": "ncuflow.explain",
 }
+
+
+class CallablePackage(ModuleType):
+    """A package that has modules and is called as well: ``called`` of it gives the function, imported when it is asked for."""
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return self.called()(*args, **settings)
 
 
 def __getattr__(name: str) -> Any:

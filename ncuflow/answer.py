@@ -12,21 +12,22 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ncuflow.io import dump_json, emit
+from ncuflow.record import Strict
 
 T = TypeVar("T")
 Tier = Literal["A", "B", "C", "S"]
 
 
-class Strict(BaseModel):
-    model_config = ConfigDict(
-        strict=True, allow_inf_nan=False, use_attribute_docstrings=True, populate_by_name=True
-    )
+class AnswerPart(Strict):
+    """A record of an answer."""
+
+    model_config = ConfigDict(populate_by_name=True)
 
 
-class AnswerColumn(Strict):
+class AnswerColumn(AnswerPart):
     """What all values of a column of an answer's rows are."""
 
     unit: str
@@ -37,14 +38,14 @@ class AnswerColumn(Strict):
     """A live counters, B live without counters, C recorded elsewhere, S compiled and not run; null where each row says it"""
 
 
-class Answer(Strict):
+class Answer(AnswerPart):
     """What every answer has."""
 
     schema_version: Literal[1] = 1
     """of this answer; a field that is added does not change it"""
     command: str
     """the command that answers"""
-    columns: dict[str, AnswerColumn] = {}
+    columns: dict[str, AnswerColumn] = Field(default_factory=dict)
     """by the name of a field of the rows, with a dot before a field that is in one"""
     left_out: int = 0
     """how many rows `--limit` left out, of all tables together"""

@@ -84,7 +84,7 @@ def chips() -> str:
     rows = []
     for name, chip in CHIPS.items():
         asked = counters(name)
-        passes = nvperf.Chip(name).passes(asked)
+        passes = nvperf.ChipCounters(name).passes(asked)
         lacks = [f"`{key}`" for key, metric in METRICS.items() if not metric.candidates(name)]
         capabilities = ", ".join(chip.capabilities)
         rows.append(

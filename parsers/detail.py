@@ -39,7 +39,7 @@ class Counter(NamedTuple):
     unit: str
 
 
-class Instruction(NamedTuple):
+class SampledInstruction(NamedTuple):
     """One instruction. pc: bytes from the kernel's first; file: place in ``Detail.files``; executed: by warps, and
     by threads; None where the report does not count it."""
 
@@ -67,7 +67,7 @@ class Detail:
     opcodes: dict[str, float] = field(default_factory=dict)
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     series: dict[str, tuple[str, list[tuple[int, float]]]] = field(default_factory=dict)
-    instructions: list[Instruction] = field(default_factory=list)
+    instructions: list[SampledInstruction] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     sources: dict[int, str] = field(default_factory=dict)
     samples: list[LineRow] = field(default_factory=list)
@@ -187,7 +187,7 @@ def _add_instructions(found: Detail, action: Any, listed: Mapping[int, lines.Ins
         ptx = (action.ptx_by_pc(pc) or "").strip()
         at = places[file] if file else None
         found.instructions.append(
-            Instruction(
+            SampledInstruction(
                 pc - start,
                 clean(text) or None,
                 clean(ptx) or None,

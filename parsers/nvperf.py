@@ -55,7 +55,7 @@ def chips() -> list[str]:
     return [found.names[index].decode().lower() for index in range(found.count)]
 
 
-class Chip:
+class ChipCounters:
     """The counters of a chip, by ncu's name of it ("gb100"). Raises LibraryError for one that is not in the library."""
 
     def __init__(self, chip: str) -> None:

@@ -1,7 +1,7 @@
 """The one metric registry: key → ncu names per chip, label, unit, meaning.
 
 Parsers, analysis, templates and docs/metrics.md all read it. The names of each chip are those that NVIDIA's library of
-counters has for it, which answers without a GPU (`nvperf.Chip`; a test asks it for every name). `launch__`,
+counters has for it, which answers without a GPU (`nvperf.ChipCounters`; a test asks it for every name). `launch__`,
 `profiler__`, `device__` and `derived__` names come from sections and are not in it.
 """
 
@@ -71,7 +71,7 @@ NOT_COUNTED = (
 METRICS: dict[str, Metric] = {m.key: m for group in GROUPS.values() for m in group}
 
 
-class Chip(NamedTuple):
+class ChipGpus(NamedTuple):
     """A chip as ncu's --chips names it: GPUs that have it, and their compute capability."""
 
     gpus: str
@@ -81,17 +81,17 @@ class Chip(NamedTuple):
 # As NVIDIA's list of GPUs has them, in the order of time. Where several chips are of one capability, the library has the
 # same names for all, but that of those of 7.5 two have no tensor cores. No target runs on TU102: it is read only.
 CHIPS = {
-    "tu102": Chip("T4, RTX 20", ("7.5",)),
-    "ga100": Chip("A100, A30", ("8.0",)),
-    "ga102": Chip("A10, A40, RTX 30", ("8.6",)),
-    "ga10b": Chip("Jetson Orin", ("8.7",)),
-    "ad102": Chip("L4, L40S, RTX 40", ("8.9",)),
-    "gh100": Chip("H100, H200, GH200", ("9.0",)),
-    "gb100": Chip("B200, GB200", ("10.0",)),
-    "gb110": Chip("B300, GB300", ("10.3",)),
-    "gb10b": Chip("Jetson Thor", ("11.0", "10.1")),  # the first since CUDA 13
-    "gb202": Chip("RTX PRO Blackwell, RTX 50", ("12.0",)),
-    "gb20b": Chip("GB10 (DGX Spark)", ("12.1",)),
+    "tu102": ChipGpus("T4, RTX 20", ("7.5",)),
+    "ga100": ChipGpus("A100, A30", ("8.0",)),
+    "ga102": ChipGpus("A10, A40, RTX 30", ("8.6",)),
+    "ga10b": ChipGpus("Jetson Orin", ("8.7",)),
+    "ad102": ChipGpus("L4, L40S, RTX 40", ("8.9",)),
+    "gh100": ChipGpus("H100, H200, GH200", ("9.0",)),
+    "gb100": ChipGpus("B200, GB200", ("10.0",)),
+    "gb110": ChipGpus("B300, GB300", ("10.3",)),
+    "gb10b": ChipGpus("Jetson Thor", ("11.0", "10.1")),  # the first since CUDA 13
+    "gb202": ChipGpus("RTX PRO Blackwell, RTX 50", ("12.0",)),
+    "gb20b": ChipGpus("GB10 (DGX Spark)", ("12.1",)),
 }
 _OF = {capability: name for name, chip in CHIPS.items() for capability in chip.capabilities}
 

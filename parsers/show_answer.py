@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any, Literal
 
-from ncuflow.answer import Answer, AnswerColumn, Strict, cut
+from ncuflow.answer import Answer, AnswerColumn, AnswerPart, cut
 from ncuflow.model import Row
 from ncuflow.parsers import schema
 from ncuflow.parsers.registry import METRICS
@@ -15,7 +15,7 @@ from ncuflow.parsers.stalls import RATIO, STALL_REASONS
 RECORDED: Literal["C"] = "C"  # a file was made elsewhere, or at another time
 
 
-class Shown(Strict):
+class Shown(AnswerPart):
     """A report as `ncuflow show` sees it."""
 
     file: str
@@ -38,7 +38,7 @@ class Shown(Strict):
     """what is wrong with the file; of a trace they stand beside it"""
 
 
-class TopStall(Strict):
+class TopStall(AnswerPart):
     """The largest stall reason."""
 
     reason: str
@@ -47,7 +47,7 @@ class TopStall(Strict):
     """of all stalls, of 1"""
 
 
-class ShownKernel(Strict):
+class ShownKernel(AnswerPart):
     """One profiled launch."""
 
     index: int
@@ -93,7 +93,7 @@ class ReportAnswer(Answer):
     """its launches"""
 
 
-class ShownSum(Strict):
+class ShownSum(AnswerPart):
     """Operations of one kind and name."""
 
     name: str

@@ -40,7 +40,7 @@ def test_unit_of_a_counter(counter, unit):
 @pytest.mark.parametrize("chip", CHIPS)
 def test_the_units_cover_the_throughputs_of_every_chip(chip):
     """By the parts that NVIDIA's library takes them apart into; what is another unit is known to be none of these."""
-    library = nvperf.Chip(chip)
+    library = nvperf.ChipCounters(chip)
     parts = library.parts("sm__throughput") | library.parts("gpu__compute_memory_throughput")
     units = {n: breakdown.unit_of(n + PCT) for n in parts if not n.startswith(breakdown.SHARED)}
     others = {name for name, unit in units.items() if unit == "other"}

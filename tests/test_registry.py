@@ -36,7 +36,7 @@ SAME = {
 }
 # Two without tensor cores, and one that is newer than the registry.
 OTHERS = {"tu116", "tu117", "gr100"}
-library = cache(nvperf.Chip)  # asked without a GPU
+library = cache(nvperf.ChipCounters)  # asked without a GPU
 
 
 @pytest.fixture(params=["ga100", "gh100"])
@@ -63,7 +63,7 @@ def test_what_is_not_on_a_chip_the_library_does_not_have():
     assert not library("gb202").has("dram__bytes_read.sum")
     assert not library("gb202").has("dram__bytes_op_read.sum.of_nothing")
     with pytest.raises(nvperf.LibraryError):
-        nvperf.Chip("gh999")
+        nvperf.ChipCounters("gh999")
 
 
 def test_no_chip_of_the_library_is_overlooked():
@@ -74,7 +74,7 @@ def test_no_chip_of_the_library_is_overlooked():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("chip", SAME)
 def test_chips_of_one_capability_have_the_same_names(chip):
-    other = {name: nvperf.Chip(name).names for name in SAME[chip]}
+    other = {name: nvperf.ChipCounters(name).names for name in SAME[chip]}
     assert [name for name, names in other.items() if names != library(chip).names] == []
 
 

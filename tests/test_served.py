@@ -287,9 +287,9 @@ def test_a_folder_that_is_not_there_is_bad_usage(capsys: pytest.CaptureFixture[s
 
 def test_every_verdict_of_a_comparison_is_told_of() -> None:
     from ncuflow.findings import statistics
-    from ncuflow.served.records import Compared
+    from ncuflow.served.records import ServedPoint
 
-    said = Compared.model_fields["verdict"].description or ""
+    said = ServedPoint.model_fields["verdict"].description or ""
     for verdict in (statistics.SLOWER, statistics.FASTER, statistics.SAME, statistics.NOISY):
         assert verdict in said
     assert compared.NOT_JUDGED in said

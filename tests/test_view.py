@@ -18,7 +18,7 @@ from ncuflow.io import BadInput
 from ncuflow.pages.html import view as page
 from ncuflow.pages.html import view_columns
 from ncuflow.parsers import detail, ncu, show_ncu, show_nsys
-from ncuflow.parsers.detail import Counter, Detail, Instruction
+from ncuflow.parsers.detail import Counter, Detail, SampledInstruction
 from ncuflow.view import close, files, kernels, lacks, memory, nvtx
 from ncuflow.view.model import NextBlock, View
 
@@ -237,7 +237,7 @@ def test_sources_come_from_below_the_folder_alone(tmp_path):
         "/p/\x00",
     ]
     code = close.code(
-        Detail(instructions=[Instruction(0, "EXIT", None, 0, 1, 1, 32)], files=names), folder
+        Detail(instructions=[SampledInstruction(0, "EXIT", None, 0, 1, 1, 32)], files=names), folder
     )
     assert code.sources == {0: ["one", "two"], 4: ["one", "two"]}
     assert set(code.found.values()) == {"folder"}

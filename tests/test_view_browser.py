@@ -16,7 +16,7 @@ from ncuflow.format import micro, pct
 from ncuflow.pages.html import view as page
 from ncuflow.parsers.detail import Counter
 from ncuflow.view import files, kernels
-from ncuflow.view.model import Launch, Verdict, View
+from ncuflow.view.model import LaunchView, Verdict, View
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser", "chromium"]  # fixtures
@@ -155,7 +155,7 @@ def test_a_kernel_without_a_time_has_no_part_of_it(browser, written, view):
     assert "no time" in texts(shown.locator(".answers li"))[-1]
 
 
-def untimed(launch: Launch) -> Launch:
+def untimed(launch: LaunchView) -> LaunchView:
     """A launch whose profiling failed."""
     nothing = Verdict(None, None, None, "unknown", (), (), None)
     kernel: Any = launch.kernel | {"duration_ns": None, "problems": "failed"}

@@ -180,7 +180,7 @@ def summary(records: Sequence[Record], evidence: ClaimEvidence) -> dict[str, Any
     }
 
 
-class ClaimCited(answer.Strict):
+class ClaimCited(answer.AnswerPart):
     """A value that a verdict rests on, and where it was read."""
 
     name: str
@@ -199,7 +199,7 @@ class ClaimCited(answer.Strict):
     """what it is computed as"""
 
 
-class JudgedClaim(answer.Strict):
+class JudgedClaim(answer.AnswerPart):
     """A claim with its verdict, and with what else claims.json has of it."""
 
     model_config = ConfigDict(extra="allow")

@@ -70,7 +70,7 @@ class CheckedPoint:
     why: str | None
 
 
-class RequiredCase(answer.Strict):
+class RequiredCase(answer.AnswerPart):
     """One point held against one requirement."""
 
     point: str

@@ -4,17 +4,17 @@ A notebook calls the package itself, `ncuflow.compare(…)`: that is `verdict.co
 """
 
 import sys
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
-
-class _Called(ModuleType):
-    """This package, which has modules and is called as well."""
-
-    def __call__(self, *args: Any, **settings: Any) -> Any:
-        from ncuflow.compare.verdict import compared
-
-        return compared(*args, **settings)
+from ncuflow import CallablePackage
 
 
-sys.modules[__name__].__class__ = _Called
+def called() -> Callable[..., Any]:
+    """The function that the package is, when it is called."""
+    from ncuflow.compare.verdict import compared
+
+    return compared
+
+
+sys.modules[__name__].__class__ = CallablePackage

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from ncuflow.answer import Answer, AnswerColumn, Strict, cut
+from ncuflow.answer import Answer, AnswerColumn, AnswerPart, cut
 from ncuflow.compare.records import Comparison
 
 
-class ComparedPoint(Strict):
+class ComparedPoint(AnswerPart):
     """One point, or one matched kernel, on both sides; with what else compare.json has of it."""
 
     model_config = ConfigDict(extra="allow")

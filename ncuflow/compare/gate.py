@@ -63,7 +63,7 @@ def weaknesses(found: Comparison) -> Iterator[str]:
         yield f"{with_unit(len(found.not_compared), 'points')} not right or not timed on a side."
 
 
-class SlowDown(answer.Strict):
+class SlowDown(answer.AnswerPart):
     """A significant slow-down beyond the threshold."""
 
     point: str

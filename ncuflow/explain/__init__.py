@@ -4,17 +4,17 @@ A notebook calls the package itself, `ncuflow.explain(…)`: that is `verb.expla
 """
 
 import sys
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
-
-class _Called(ModuleType):
-    """This package, which has modules and is called as well."""
-
-    def __call__(self, *args: Any, **settings: Any) -> Any:
-        from ncuflow.explain.verb import explain
-
-        return explain(*args, **settings)
+from ncuflow import CallablePackage
 
 
-sys.modules[__name__].__class__ = _Called
+def called() -> Callable[..., Any]:
+    """The function that the package is, when it is called."""
+    from ncuflow.explain.verb import explain
+
+    return explain
+
+
+sys.modules[__name__].__class__ = CallablePackage

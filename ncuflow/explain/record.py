@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ncuflow.answer import Strict, Tier
+from ncuflow.answer import AnswerPart, Tier
 
 
-class Number(Strict):
+class Number(AnswerPart):
     """One number, and where it comes from."""
 
     value: float
@@ -26,7 +26,7 @@ class Number(Strict):
     """the words, as a shell reads them, that `ncuflow trace` takes to show it in its report; null of what is in none"""
 
 
-class Lineage(Strict):
+class Lineage(AnswerPart):
     """Where the numbers of an explanation come from. What nobody wrote down is null."""
 
     file: str
@@ -45,7 +45,7 @@ class Lineage(Strict):
     """when; a report does not say it"""
 
 
-class Subject(Strict):
+class Subject(AnswerPart):
     """What is explained: one launch."""
 
     name: str | None = None
@@ -74,7 +74,7 @@ class Subject(Strict):
     """shared memory of a block, static and dynamic"""
 
 
-class Busy(Strict):
+class Busy(AnswerPart):
     """A hardware unit, or a kind of wait, and its share of the time."""
 
     name: str
@@ -85,7 +85,7 @@ class Busy(Strict):
     """of a unit: of its sustained peak; of a wait: of the time"""
 
 
-class LimitedBy(Strict):
+class LimitedBy(AnswerPart):
     """The judgement of `findings/limiter.py`, which every page asks."""
 
     words: str
@@ -102,7 +102,7 @@ class LimitedBy(Strict):
     """what the busiest unit leaves of the time, by why, the longest first"""
 
 
-class Stalled(Strict):
+class Stalled(AnswerPart):
     """A stall reason of the kernel's warps."""
 
     reason: str
@@ -116,7 +116,7 @@ class Stalled(Strict):
     where no samples by line tell them apart"""
 
 
-class WaitingLine(Strict):
+class WaitingLine(AnswerPart):
     """A source line, or without line tables an instruction, at which warps stood when they were sampled."""
 
     file: str | None
@@ -139,7 +139,7 @@ class WaitingLine(Strict):
     """half-width of the share, percentage points"""
 
 
-class Headroom(Strict):
+class Headroom(AnswerPart):
     """What the time could be shorter by at most."""
 
     most: Number
@@ -148,7 +148,7 @@ class Headroom(Strict):
     """what the bound is, and for what it holds"""
 
 
-class Suggestion(Strict):
+class Suggestion(AnswerPart):
     """What the evidence suggests to try."""
 
     what: str
@@ -168,7 +168,7 @@ class Suggestion(Strict):
     """how trials of it changed the time"""
 
 
-class Missing(Strict):
+class Missing(AnswerPart):
     """What the report does not hold."""
 
     what: str
@@ -177,7 +177,7 @@ class Missing(Strict):
     """the section or option of the profiler that brings it"""
 
 
-class Explanation(Strict):
+class Explanation(AnswerPart):
     """What limits a kernel, what its warps wait for and where, what it could gain at most, and what to try."""
 
     schema_version: Literal[1] = 1

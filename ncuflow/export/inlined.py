@@ -111,12 +111,12 @@ class _Sources:
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.modules: dict[str, _Module] = {}
+        self.modules: dict[str, _Inlined] = {}
         self.order: list[str] = []
         self.cut: dict[Key, str] = {}
         self.module(asked.module)
 
-    def module(self, name: str) -> _Module:
+    def module(self, name: str) -> _Inlined:
         """A module; those that it imports come before it in the order."""
         if name not in self.modules:
             self.modules[name] = found = _read(name)
@@ -152,7 +152,7 @@ class _Sources:
         return {said for name, said in self.modules[module].foreign.items() if name in used}
 
 
-class _Module:
+class _Inlined:
     """A module of the project as text: what its top defines and imports."""
 
     def __init__(self, name: str) -> None:
@@ -197,8 +197,8 @@ class _Module:
 
 
 @cache
-def _read(name: str) -> _Module:
-    return _Module(name)
+def _read(name: str) -> _Inlined:
+    return _Inlined(name)
 
 
 def _load(name: str) -> ModuleType:
@@ -208,7 +208,7 @@ def _load(name: str) -> ModuleType:
 # --- cutting ---------------------------------------------------------------------------------
 
 
-def _cut(module: _Module, text: str, asked: Asked) -> str:
+def _cut(module: _Inlined, text: str, asked: Asked) -> str:
     """A definition without what the parameters do not run, and without what nothing uses after that."""
     before = _loaded(ast.parse(text))
     text = _edited(text, lambda tree, text: _spelled(tree, asked.instead))
@@ -280,7 +280,7 @@ def _first_line(text: str, node: Any) -> int:
     return int(first)
 
 
-def _folded(module: _Module, tree: ast.Module, text: str, p: Mapping[str, Any]) -> Iterator[Edit]:
+def _folded(module: _Inlined, tree: ast.Module, text: str, p: Mapping[str, Any]) -> Iterator[Edit]:
     """Branches that the parameters decide, and texts that they make."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.IfExp, ast.If)):
@@ -309,7 +309,7 @@ def _block(text: str, taken: list[ast.stmt]) -> str:
     return "\n".join(line[4:] for line in lines).lstrip()
 
 
-def _known(module: _Module, node: ast.expr, p: Mapping[str, Any]) -> Any:
+def _known(module: _Inlined, node: ast.expr, p: Mapping[str, Any]) -> Any:
     """The value of an expression of the parameters and of plain data alone; else _UNKNOWN."""
     names: dict[str, Any] = {"p": dict(p)}
     for one in ast.walk(node):
@@ -328,7 +328,7 @@ def _known(module: _Module, node: ast.expr, p: Mapping[str, Any]) -> Any:
     return found if isinstance(found, _PLAIN) else _UNKNOWN
 
 
-def _entry(module: _Module, node: ast.Subscript, p: Mapping[str, Any]) -> str | None:
+def _entry(module: _Inlined, node: ast.Subscript, p: Mapping[str, Any]) -> str | None:
     """The words of the entry of a table that the parameters choose; None where there is no such table."""
     table: Any = node.value
     if isinstance(table, ast.Name):

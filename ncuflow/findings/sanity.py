@@ -338,7 +338,7 @@ def _text(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
-class ImpossibleNumber(answer.Strict):
+class ImpossibleNumber(answer.AnswerPart):
     """A number that cannot be."""
 
     point: str

@@ -49,7 +49,7 @@ class _ApiResults(BaseModel):
     points: list[_Call]
 
 
-class Measurable(answer.Strict):
+class Measurable(answer.AnswerPart):
     """A kernel target, or an API with a trace template."""
 
     name: str

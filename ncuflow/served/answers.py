@@ -28,15 +28,15 @@ from ncuflow.parsers import nsys
 from ncuflow.parsers.registry import METRICS
 from ncuflow.runner import listing
 from ncuflow.served.records import (
-    Compared,
-    Comparison,
     HotLines,
-    Launch,
     Lineages,
     Points,
-    Shown,
+    ServedComparison,
+    ServedLaunch,
+    ServedPoint,
+    ServedReport,
+    ServedTarget,
     Suggestions,
-    Target,
     Targets,
 )
 from ncuflow.served.root import Root
@@ -55,7 +55,8 @@ def targets(root: Root, folder: str | None, limit: int) -> Targets:
     where = root.inside(folder) if folder else place.shipped()
     counted = {name: len(ids) for name, ids in _ids(where).items()}
     rows = [
-        Target(**row, points=counted.get(row["name"])) for row in listing.targets(*listing.gpu())
+        ServedTarget(**row, points=counted.get(row["name"]))
+        for row in listing.targets(*listing.gpu())
     ]
     return Targets(targets=rows[:limit], left_out=_rest(rows, limit))
 
@@ -87,11 +88,11 @@ def _ids(where: Path) -> dict[str, list[str]]:
     }
 
 
-def show(root: Root, report: str, metrics: Sequence[str], limit: int) -> Shown:
+def show(root: Root, report: str, metrics: Sequence[str], limit: int) -> ServedReport:
     """The launches of a report, with the counters whose key (docs/metrics.md) a pattern of `metrics` matches."""
     path = root.inside(report)
     kernels, counted, timed_by = _read(path)
-    return Shown(
+    return ServedReport(
         report=report,
         gpus=sorted({str(kernel["device"]) for kernel in kernels if kernel["device"]}),
         launches=[
@@ -104,7 +105,7 @@ def show(root: Root, report: str, metrics: Sequence[str], limit: int) -> Shown:
 
 def _launch(
     kernel: Kernel, called: str, counted: Sequence[Row], metrics: Sequence[str], timed_by: str
-) -> Launch:
+) -> ServedLaunch:
     """A launch with what was counted of what is asked for."""
     at = TraceWords(called)
     numbers = {
@@ -113,7 +114,7 @@ def _launch(
     }  # fmt: skip
     names = [*numbers, *(key for key in METRICS if key not in numbers)]
     asked = [key for key in names if any(fnmatchcase(key, pattern) for pattern in metrics)]
-    return Launch(
+    return ServedLaunch(
         index=kernel["kernel"],
         name=clean(str(kernel["name"])),
         nvtx=kernel["nvtx"],
@@ -205,14 +206,14 @@ def trace(root: Root, source: str, name: str, folder: str | None, limit: int) ->
     return Lineages(steps=steps[:limit], left_out=_rest(steps, limit))
 
 
-def compare(root: Root, base: str, head: str, limit: int) -> Comparison:
+def compare(root: Root, base: str, head: str, limit: int) -> ServedComparison:
     """What changed between two sides: outputs, results or recordings, or two reports of ncu or nsys."""
     sides = (root.inside(base), root.inside(head))
     found = verdict.compared(*sides)
     changed = found.changed
     ordered = [*changed, *(point for point in found.points if not point.changed)]
     rows = [(point, name, point.metrics[name]) for point in ordered for name in point.metrics]
-    return Comparison(
+    return ServedComparison(
         base=base,
         head=head,
         differences=[
@@ -239,7 +240,7 @@ def _compared(
     point: compared.PointChange,
     metric: str,
     change: compared.MetricChange,
-) -> Compared:
+) -> ServedPoint:
     column = verdict.METRICS.get(metric)
 
     def side(value: float, named: compared.Named, folder: Path) -> Number | None:
@@ -251,7 +252,7 @@ def _compared(
             at = TraceWords(point.id, outputs).to(str(column))
         return _number(value, "µs", column or TIMES[metric != OF_TRACE], tier, at)
 
-    return Compared(
+    return ServedPoint(
         id=point.id,
         metric=metric,
         verdict=change.verdict,

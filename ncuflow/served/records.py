@@ -8,16 +8,16 @@ from ncuflow.explain.record import Lineage, Number, Subject, Suggestion, Waiting
 from ncuflow.findings.lineage import TraceStep
 
 
-class Record(BaseModel):
+class ServedPart(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid", allow_inf_nan=False)
 
 
-class Answer(Record):
+class Served(ServedPart):
     left_out: int = 0
     """how many entries the limit left out"""
 
 
-class Target(Record):
+class ServedTarget(ServedPart):
     """A kernel target."""
 
     name: str
@@ -30,14 +30,14 @@ class Target(Record):
     """how many points of it the asked outputs or recording have; null where they have none of it"""
 
 
-class Targets(Answer):
+class Targets(Served):
     """The kernel targets."""
 
-    targets: list[Target]
+    targets: list[ServedTarget]
     """in the order of pages"""
 
 
-class Points(Answer):
+class Points(Served):
     """The points of a target in outputs or in a recording."""
 
     lineage: str
@@ -46,7 +46,7 @@ class Points(Answer):
     """ids, as explain and trace take them"""
 
 
-class Launch(Record):
+class ServedLaunch(ServedPart):
     """A launch of a report."""
 
     index: int
@@ -67,18 +67,18 @@ class Launch(Record):
     """those that were asked for, and that nobody counted at this launch"""
 
 
-class Shown(Answer):
+class ServedReport(Served):
     """The launches of a report of ncu or nsys."""
 
     report: str
     """its path"""
     gpus: list[str]
     """device names; empty of a trace that does not say them"""
-    launches: list[Launch]
+    launches: list[ServedLaunch]
     """in the order of the report, or of time"""
 
 
-class HotLines(Answer):
+class HotLines(Served):
     """Where warps of a kernel stood when they were sampled: the lines that wait, seldom those that cause the wait."""
 
     subject: Subject
@@ -91,7 +91,7 @@ class HotLines(Answer):
     """what was not measured, and what would bring it"""
 
 
-class Suggestions(Answer):
+class Suggestions(Served):
     """What the evidence suggests to try at a kernel or a point."""
 
     subject: Subject
@@ -102,7 +102,7 @@ class Suggestions(Answer):
     """the most promising first"""
 
 
-class Compared(Record):
+class ServedPoint(ServedPart):
     """A metric of one point, or of one kernel of two reports, on both sides."""
 
     id: str
@@ -129,7 +129,7 @@ class Compared(Record):
     """what explains the change, the largest first"""
 
 
-class Comparison(Answer):
+class ServedComparison(Served):
     """Two sides, what differs between them, and what changed: slow-downs first."""
 
     base: str
@@ -142,7 +142,7 @@ class Comparison(Answer):
     """how many were corrected for; 0: nothing was tested, so that nothing can be concluded"""
     notes: list[str]
     """what cannot be known"""
-    points: list[Compared]
+    points: list[ServedPoint]
     """those that changed, then the others"""
     only_base: int
     """how many points the first side alone has"""
@@ -152,7 +152,7 @@ class Comparison(Answer):
     """how many points were not right, or not timed, on a side"""
 
 
-class Lineages(Answer):
+class Lineages(Served):
     """From a number back to the report, kernel and counter that it comes from."""
 
     steps: list[TraceStep]

@@ -23,11 +23,10 @@ from ncuflow.io import CommandError, UsageError, clean
 from ncuflow.origin import package_version
 from ncuflow.served import answers
 from ncuflow.served.records import (
-    Comparison,
     HotLines,
     Lineages,
     Points,
-    Shown,
+    ServedReport,
     Suggestions,
     Targets,
 )
@@ -95,7 +94,7 @@ def made(root: Root, allow_run: bool) -> Any:
         return answered(answers.points, target, folder, limit)
 
     @server.tool(annotations=reads)
-    def show(report: Path_, metrics: Metrics = [], limit: Limit = 20) -> Shown:  # noqa: B006
+    def show(report: Path_, metrics: Metrics = [], limit: Limit = 20) -> ServedReport:  # noqa: B006
         """The launches of a report of ncu or nsys, of any program, with the counters that are asked for."""
         return answered(answers.show, report, metrics, limit)
 
@@ -121,7 +120,7 @@ def made(root: Root, allow_run: bool) -> Any:
         return answered(answers.opportunities, source, kernel, folder, limit)
 
     @server.tool(annotations=reads)
-    def compare(base: Path_, head: Path_, limit: Limit = 20) -> Comparison:
+    def compare(base: Path_, head: Path_, limit: Limit = 20) -> ServedComparison:
         """What got slower from base to head, and why: two folders of results, outputs or recordings, or two reports."""
         return answered(answers.compare, base, head, limit)
 

@@ -126,7 +126,7 @@ def _errors(residuals: Sequence[Residual], points: Sequence[Prediction]) -> dict
     }
 
 
-class PredictedPoint(answer.Strict):
+class PredictedPoint(answer.AnswerPart):
     """A time that was predicted, never measured."""
 
     point: str

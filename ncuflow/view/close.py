@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from ncuflow.io import clean
 from ncuflow.parsers.detail import Detail
 from ncuflow.view import memory
-from ncuflow.view.model import Close, Code, Launch, Spread
+from ncuflow.view.model import Close, Code, LaunchView, Spread
 
 # Use of a pipe in per cent of its peak while the SM was active: by cycles where the report has them, else by instructions.
 PIPE = re.compile(
@@ -27,7 +27,7 @@ LARGEST_SOURCE = (
 )
 
 
-def look(launch: Launch, detail: Detail, source: Path | None) -> Close:
+def look(launch: LaunchView, detail: Detail, source: Path | None) -> Close:
     """What a report holds of a launch. source: a folder below which its source files are looked for."""
     return Close(
         kernel=launch.index,

@@ -12,7 +12,7 @@ from ncuflow.io import BadInput, shown, sniff_packed
 from ncuflow.parsers import ncu, ncu_csv, nsys
 from ncuflow.parsers.show import HINTS
 from ncuflow.view import kernels, traces
-from ncuflow.view.model import Compared, ReportView, TraceView, View
+from ncuflow.view.model import ComparedReports, ReportView, TraceView, View
 
 REPORT, PRINTED, TRACE = ("ncu-rep",), ("csv", "text"), ("sqlite", "nsys-rep")
 
@@ -67,14 +67,16 @@ def _viewed(path: str | Path, kind: str, source: Path | None) -> ReportView | Tr
     return kernels.viewed(ncu.read(path, with_lines=False), "ncu", source, path)
 
 
-def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[Compared]:
+def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[ComparedReports]:
     """The first report with each further one; ``head`` counts reports, traces aside."""
     (base, kind), *others = [(Path(path), kind) for path, kind in found if kind not in TRACE]
     for head, (path, its) in enumerate(others, 1):
         if {kind, its} - set(REPORT):
-            yield Compared(head, None, "what `ncu --csv` printed is not compared: it has no lines")
+            yield ComparedReports(
+                head, None, "what `ncu --csv` printed is not compared: it has no lines"
+            )
             continue
         try:
-            yield Compared(head, reports.compare(base, path, Thresholds()))
+            yield ComparedReports(head, reports.compare(base, path, Thresholds()))
         except BadInput as error:
-            yield Compared(head, None, str(error))
+            yield ComparedReports(head, None, str(error))

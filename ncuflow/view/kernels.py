@@ -20,14 +20,14 @@ from ncuflow.view import close, lacks, nvtx
 from ncuflow.view.model import (
     Distribution,
     KernelView,
-    Launch,
+    LaunchView,
     NextBlock,
     Occupancy,
     ReportView,
     Roof,
     Roofline,
-    Share,
     Verdict,
+    VerdictShare,
 )
 
 MOST_CLOSE = 48  # kernels of a report that are looked at closely: the disassembler takes up to seconds for each
@@ -103,9 +103,9 @@ def kernel_view(group: Sequence[Kernel], details: Mapping[int, Detail]) -> Kerne
     )
 
 
-def launch(kernel: Kernel, of: Detail | None = None) -> Launch:
+def launch(kernel: Kernel, of: Detail | None = None) -> LaunchView:
     """One launch, judged."""
-    return Launch(
+    return LaunchView(
         kernel=kernel,
         verdict=verdict(kernel),
         tree=stalltree.stall_tree(kernel),
@@ -156,8 +156,8 @@ def verdict_row(found: Limiter, kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def _share(of: limiter.Share) -> Share:
-    return Share(of.name, limiter.label(of.name), of.pct, of.counter)
+def _share(of: limiter.Share) -> VerdictShare:
+    return VerdictShare(of.name, limiter.label(of.name), of.pct, of.counter)
 
 
 def occupancy(kernel: Kernel, of: Detail | None) -> Occupancy | None:

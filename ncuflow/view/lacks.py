@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ncuflow.view.model import Close, KernelView, Lack, Launch
+from ncuflow.view.model import Close, KernelView, Lack, LaunchView
 
 SECTION = "ncu --section {}"
 # (what is shown, the option that brings it, whether a launch has it).
-OF_LAUNCHES: tuple[tuple[str, str, Callable[[Launch], bool]], ...] = (
+OF_LAUNCHES: tuple[tuple[str, str, Callable[[LaunchView], bool]], ...] = (
     ("duration", SECTION.format("SpeedOfLight"), lambda one: one.kernel["duration_ns"] is not None),
     ("Speed of Light and what it is made of, and with it the verdict", SECTION.format("SpeedOfLight"),
      lambda one: bool(one.breakdown)),

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from ncuflow.compare.records import Comparison
 from ncuflow.findings.stalltree import Tree
 from ncuflow.model import BreakdownRow, Kernel, LineRow, Rule, Stall
-from ncuflow.parsers.detail import Detail, Instruction
+from ncuflow.parsers.detail import Detail, SampledInstruction
 
 
-class Share(NamedTuple):
+class VerdictShare(NamedTuple):
     """A unit or a wait with its share of the time in per cent; counter: of a unit, what says so."""
 
     name: str
@@ -35,8 +35,8 @@ class Verdict:
     kind: str | None
     nature: str | None
     limiter: str
-    units: tuple[Share, ...]
-    waits: tuple[Share, ...]
+    units: tuple[VerdictShare, ...]
+    waits: tuple[VerdictShare, ...]
     room: float | None
 
 
@@ -81,7 +81,7 @@ class Roofline:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchView:
     """One profiled launch.
 
     kernel: its row with metrics by registry key, stalls, breakdown and rules; advice: NVIDIA's rules.
@@ -129,12 +129,12 @@ class KernelView:
 
     name: str
     demangled: str | None
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchView, ...]
     longest: int
     duration: Distribution | None
 
     @property
-    def shown(self) -> Launch:
+    def shown(self) -> LaunchView:
         """The launch that stands for all."""
         return self.launches[self.longest]
 
@@ -176,7 +176,7 @@ class Code:
     them; found: of each such file, "report" or "folder".
     """
 
-    instructions: list[Instruction]
+    instructions: list[SampledInstruction]
     samples: list[LineRow]
     files: list[str]
     sources: dict[int, list[str]]
@@ -250,7 +250,7 @@ class TraceView:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedReports:
     """A further report beside the first; found is None where nothing can be compared, and why says so."""
 
     head: int
@@ -264,4 +264,4 @@ class View:
 
     reports: list[ReportView]
     traces: list[TraceView]
-    comparisons: list[Compared]
+    comparisons: list[ComparedReports]

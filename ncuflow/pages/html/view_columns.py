@@ -19,9 +19,9 @@ from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.view.model import (
     Close,
-    Compared,
+    ComparedReports,
     KernelView,
-    Launch,
+    LaunchView,
     NvtxNode,
     ReportView,
     TraceView,
@@ -163,7 +163,7 @@ def _node(node: NvtxNode) -> list[Any]:
     ]
 
 
-def _compared(one: Compared) -> Block:
+def _compared(one: ComparedReports) -> Block:
     """What a comparison says of each kernel that both have."""
     found = one.found
     if found is None:
@@ -212,7 +212,7 @@ def kernel(report: ReportView, at: int) -> Block:
     }  # fmt: skip
 
 
-def _judged(launch: Launch) -> Block:
+def _judged(launch: LaunchView) -> Block:
     occupancy = launch.occupancy
     return {
         "verdict": asdict(launch.verdict)
