@@ -123,6 +123,21 @@ def without(kernel: Kernel, *names: str) -> Explanation:
     return launch.of_kernel(poor, [poor], "2025.3.1")
 
 
+def test_what_is_missing_is_referred_to_where_it_is_said(deep) -> None:
+    """Of a launch whose profiling failed nothing is missing that a section would bring."""
+    nothing = {
+        "duration_ns": None,
+        "grid_size": None,
+        "breakdown": [],
+        "problems": "profiling failed",
+    }
+    (failed,) = [line for line in screen(launch.of_kernel(deep[0] | nothing, [deep[0]], None)).splitlines()  # type: ignore[operator]
+                 if line.startswith("limit")]  # fmt: skip
+    assert failed.split() == ["limit", "not", "known"]
+    poor = screen(without(deep[0], "breakdown"))
+    assert "not known: see what is missing" in poor and "\nmissing" in poor
+
+
 @pytest.mark.parametrize(
     ("lacks", "empty", "brought_by"),
     [

@@ -197,7 +197,7 @@ def test_what_is_copied_past_l1_is_part_of_what_is_read(decode):
     chart = decode.close[decode.kernels[0].shown.index].memory
     flows = {(flow.source, flow.target): flow for flow in chart.flows if flow.source == "l2"}
     past, read = flows["l2", "shared"], flows["l2", "l1"]
-    assert 0.9 * read.value < past.value < read.value and past.label.startswith("of these")
+    assert 0.9 * read.value < past.value < read.value and past.label.startswith("of it")
 
 
 def test_what_no_kernel_has_is_said_once_with_its_option():

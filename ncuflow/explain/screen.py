@@ -77,7 +77,8 @@ def _launch(of: Subject, report: str) -> str:
 
 def _limit(found: Explanation) -> list[str]:
     time = "" if found.time is None else f"; {_shown(found.time)}{_under(found)}"
-    return [(found.limit.words if found.limit else "not known: see what is missing") + time]
+    unknown = "not known" + (": see what is missing" if found.missing else "")
+    return [(found.limit.words if found.limit else unknown) + time]
 
 
 def _under(found: Explanation) -> str:

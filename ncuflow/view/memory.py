@@ -53,7 +53,7 @@ FLOWS = (
     _Flow(SHARED, KERNEL, "ldmatrix", ("smsp__inst_executed_op_ldsm.sum",), "inst"),
     _Flow(L2, L1, "read", ("l1tex__m_xbar2l1tex_read_bytes.sum",)),
     _Flow(L1, L2, "written", ("l1tex__m_l1tex2xbar_write_bytes.sum",)),
-    _Flow(L2, SHARED, "of these reads, past L1",
+    _Flow(L2, SHARED, "of it past L1",
           ("sm__sass_l1tex_m_xbar2l1tex_read_bytes_mem_global_op_ldgsts_cache_bypass.sum",)),
     _Flow(DRAM, L2, "read", ("dram__bytes_read.sum",), other=("dram_bytes_read",)),
     _Flow(L2, DRAM, "written", ("dram__bytes_write.sum",), other=("dram_bytes_write",)),
