@@ -64,14 +64,6 @@ def test_environment_needs_no_kernel_target(project):
     assert not (project.outputs / "tables").exists()
 
 
-def test_jobs_of_this_machine_are_not_rationed(project):
-    """A limit of jobs per second is a cluster's: Snakemake would wait a second after the last."""
-    shown = 'onsuccess:\n    print("limiter:", workflow.scheduler.job_rate_limiter)\n'
-    (project.folder / "watched").write_text(f'include: "Snakefile"\n\n\n{shown}')
-    done = project.run("-s", "watched", "environment", *RECORDED)
-    assert "limiter: None" in done.stdout + done.stderr
-
-
 def test_environment_says_what_is_missing_where_nothing_can_be_measured(project):
     """No compiler, no torch, no GPU: the page is about this machine, beside the one of the recording."""
     project.run("environment", *RECORDED, "machine=this-machine")

@@ -95,13 +95,6 @@ HAS_JIT = RUN in WITH_JIT
 TARGET_PAGES = KERNEL_TARGETS + ["jit"] * HAS_JIT
 
 
-# With a limit of jobs per second Snakemake weighs all that wait anew, once a second for each that has ended, and stays for a
-# second after the last. That is to spare a cluster, not this machine.
-onstart:
-    if workflow.local_exec:
-        workflow.scheduler.job_rate_limiter = None
-
-
 wildcard_constraints:
     evidence="|".join(map(re.escape, EVIDENCE)),
     target="[a-z0-9_]+",
