@@ -90,6 +90,7 @@ SILENT = {
     "run": "Snakemake's to say",
     "export": "it writes a file of another tool's format",
     "script": "it writes a file of Python",
+    "view": "it writes a page",
     "mcp": "it answers over a protocol of its own",
     "record": "it writes a folder with its own manifest",
     "scrub": "it writes files",

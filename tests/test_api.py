@@ -15,6 +15,7 @@ import ncuflow
 from ncuflow import api
 from ncuflow.cli import dispatch
 from ncuflow.compare import verdict
+from ncuflow.evidence import location
 from ncuflow.io import BadInput
 from ncuflow.parsers import ncu, nsys
 from ncuflow.parsers.registry import METRICS
@@ -95,7 +96,7 @@ def test_the_functions_are_those_of_the_commands(report, capsys) -> None:
 
 def test_recordings_and_traces_are_compared_as_they_are() -> None:
     found = ncuflow.compare(OLD, NEW)
-    assert (found.base.name, found.head.name) == (OLD.name, NEW.name)
+    assert (found.base.name, found.head.name) == (location.name(OLD), location.name(NEW))
     assert {point.target for point in found.points} == {"prefill"} and found.statistics.tests
     traces = [next((side / "prefill").glob("b*/trace.sqlite.xz")) for side in (OLD, NEW)]
     assert {point.metric for point in ncuflow.compare(*traces).points} == {"nsys_us"}

@@ -207,7 +207,7 @@ def point() -> Explanation:
 
 
 def test_a_point_is_explained_by_what_its_pages_say(point, recorded) -> None:
-    results = recorded(SHIPPED.name, "decode")
+    results = recorded("h200/0.7.2/default", "decode")
     entry = next(one for one in results["points"] if one["point"] == POINT)
     row = entry["measurement"]
     assert point.time and point.time.value == row["time_cold_us"]
@@ -223,7 +223,7 @@ def test_a_point_is_explained_by_what_its_pages_say(point, recorded) -> None:
 
 
 def test_a_point_is_told_what_its_target_suggests_there_and_what_trials_brought(point, recorded):
-    results = recorded(SHIPPED.name, "decode")
+    results = recorded("h200/0.7.2/default", "decode")
     found = [one for one in opportunities.found(results) if POINT in one.points]
     assert [one.what for one in point.suggestions] == [
         f"{one.opportunity.what}: {one.opportunity.change}" for one in found if one.group != "lost"

@@ -234,7 +234,9 @@ def test_what_lies_above_the_folder_is_not_looked_at(
     """A report of a recording is explained with what its target suggests, unless its recording is not served."""
     monkeypatch.chdir((RECORDINGS / REPORT).parent)
     seen: list[Path] = []
-    monkeypatch.setattr("ncuflow.findings.place.is_recording", lambda path: bool(seen.append(path)))
+    monkeypatch.setattr(
+        "ncuflow.findings.recorded.is_recording", lambda path: bool(seen.append(path))
+    )
     found = answers.explain(Root(Path.cwd()), REPORT.name, "0", None, 5)
     assert found.limit is not None and seen == []
 

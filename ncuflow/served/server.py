@@ -26,6 +26,7 @@ from ncuflow.served.records import (
     HotLines,
     Lineages,
     Points,
+    ServedComparison,
     ServedReport,
     Suggestions,
     Targets,

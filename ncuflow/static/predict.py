@@ -164,8 +164,8 @@ class PredictAnswer(answer.Answer):
     """how far the predictions were off on the other GPU; null where it was not measured"""
     points: list[PredictedPoint]
     """each prediction"""
-    not_predicted: list[str]
-    """points that no prediction could be made of"""
+    not_predicted: dict[str, str]
+    """points that no prediction could be made of, each with why"""
 
 
 ANSWER = PredictAnswer
