@@ -301,7 +301,7 @@ def test_two_hundred_kernels_are_no_more_than_two_megabytes(written, view):
 def test_axe_finds_nothing_serious(browser, opened, fragment):
     shown = browser.open(opened, f"#/{fragment}")
     shown.wait_for_selector("main > *")
-    shown.evaluate(AXE.read_text())
+    shown.evaluate(AXE)
     assert serious(shown, "light", {}) == []
     assert serious(shown, "dark", {"runOnly": ["color-contrast"]}) == []
 
