@@ -29,7 +29,7 @@ from ncuflow.static.device import Device
 SHARPNESS = 2.0  # q: how little two bounds of equal size add to each other
 COVERED = 0.9  # of the points lie inside an interval
 # Times the width (as a log) of an interval on another GPU of the architecture: between H100 and H200 the one direction needs
-# 1.35, the other 0.9 (benchmarks/RESULTS.md).
+# 1.2, the other 0.8 (benchmarks/RESULTS.md).
 OTHER_GPU = 1.5
 ACROSS = 2.0  # times the width (as a log) of an interval on another architecture, which nothing here measures
 FEWEST_OF_KIND = 10  # residuals of a kind of point for an interval of its own
