@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import hashlib
@@ -233,8 +234,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary file beside `path`, moved over it when the block ends well, removed otherwise.
 
     It is locked for as long as its writer lives: what a killed one left goes with the next that writes `path`.
+    Raises BadInput where `path` is a device or a pipe, IsADirectoryError where it is a folder.
     """
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if target.exists() and not target.is_file():
+        # Moving a file over it would take the device or the pipe away, from everybody on the machine.
+        raise BadInput(target, "a device or a pipe, not a file to write")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):

@@ -217,6 +217,21 @@ def test_writers_leave_nothing_half_written(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
+def test_writers_replace_files_alone(tmp_path, monkeypatch):
+    """A pipe stands for every device: with rights to, a file moved over /dev/null is there for everybody."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(BadInput, match=f"^{name}: a device or a pipe, not a file to write$"):
+            io.write_text(name, "text")
+    for name in ("", ".", "..", str(tmp_path)):
+        with pytest.raises(IsADirectoryError):
+            io.write_text(name, "text")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "pipe"]
+    assert Path("pipe").is_fifo() and Path("link").is_symlink()
+
+
 @given(
     st.recursive(
         st.none()
