@@ -166,6 +166,9 @@ def test_a_kernel_is_chosen_by_index_or_name_and_else_it_is_the_longest(deep) ->
     assert launch.choose(deep, "MergeStates", "x")[0]["name"].startswith("PersistentVariable")
     with pytest.raises(BadInput, match="no kernel gemm; it has 3: BatchDecode"):
         launch.choose(deep, "gemm", "x")
+    for none in ("-1", "3", "²", "9" * 5000):
+        with pytest.raises(BadInput, match=f"no kernel {none}; it has 3"):
+            launch.choose(deep, none, "x")
 
 
 def test_of_several_launches_the_count_is_said(deep) -> None:

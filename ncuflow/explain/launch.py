@@ -93,8 +93,8 @@ def choose(
     """
     if kernel is None:
         found = list(every)
-    elif str(kernel).isdigit():
-        found = [one for one in every if one["kernel"] == int(kernel)]
+    elif str(kernel).isdecimal():
+        found = [one for one in every if str(one["kernel"]) == (str(kernel).lstrip("0") or "0")]
     else:
         found = [one for one in every if _named(one, str(kernel))]
     if not found:

@@ -280,7 +280,7 @@ def found(point: str, name: str, folder: Path | None = None) -> list[TraceStep]:
     Raises BadInput for what is not there.
     """
     report, sign, index = point.rpartition("#")
-    if sign and index.isdigit():
+    if sign and index.isdecimal():
         return list(steps_of_launch(report, int(index), name))
     if name not in BY_NAME and not place.is_point(point):
         raise BadInput(name, f"no such column; there are: {COLUMN_NAMES}")
