@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shlex
 import shutil
 from collections import Counter
@@ -294,6 +295,32 @@ def test_a_report_of_a_recording_is_told_what_the_target_of_its_point_suggests()
     assert {one.by.split()[0] for one in launch.of_report(ncu.read(DEEP), 1).suggestions} == {
         "NVIDIA's"
     }
+
+
+def test_a_report_of_a_recording_is_told_from_the_same_folder_as_its_recording(monkeypatch) -> None:
+    """No absolute path comes of a relative one: what is told goes to others."""
+    for folder, recording in ((ROOT, SHIPPED.relative_to(ROOT)), (DEEP.parent, Path("../.."))):
+        monkeypatch.chdir(folder)
+        found = explain(Path(os.path.relpath(DEEP)), 1)
+        folders = {
+            shlex.split(one.most.trace)[2]
+            for one in found.suggestions
+            if one.most and one.scope != "point"
+        }
+        assert folders == {str(recording)}
+
+
+def test_the_recording_that_ships_is_told_without_where_it_is_installed(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = explain(POINT)
+    assert (found.lineage.kind, found.lineage.file) == (
+        "recording",
+        "recordings/h200/0.7.2/default",
+    )
+    assert str(ROOT) not in found.model_dump_json()
+    assert explain(POINT, outputs=found.lineage.file).lineage == found.lineage
 
 
 def test_a_trace_has_times_and_says_what_brings_the_rest(tmp_path) -> None:

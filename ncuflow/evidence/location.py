@@ -81,6 +81,13 @@ def here(folder: Path) -> Path:
     return resource(FOLDER).joinpath(*folder.parts[1:])
 
 
+def told(folder: Path) -> Path:
+    """The folder as pages and programs are told it: the project's own recordings from ``recordings`` on, as `here` takes them,
+    for where they are installed is of one machine."""
+    own = resource(FOLDER)
+    return Path(FOLDER, *folder.relative_to(own).parts) if folder.is_relative_to(own) else folder
+
+
 def _by_version(folders: Iterable[Path]) -> list[Path]:
     def order(folder: Path) -> tuple[list[int], int, str]:
         try:

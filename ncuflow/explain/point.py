@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from ncuflow.evidence import location
 from ncuflow.explain import launch
 from ncuflow.explain.launch import TraceWords
 from ncuflow.explain.record import (
@@ -106,7 +107,7 @@ def _subject(entry: Point, main: Kernel | None) -> Subject:
 def _lineage(found: Place, row: Measurement) -> Lineage:
     versions = {label: row[f"{key}_version"] for key, label in VERSIONS.items()}
     return Lineage(
-        file=str(found.named),
+        file=str(location.told(found.named)),
         kind="recording" if found.recording else "outputs",
         tier=row["tier"],
         gpu=row["gpu"],

@@ -10,6 +10,7 @@ says where it comes from, and `ncuflow trace` shows it there.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from ncuflow import answer
@@ -49,16 +50,24 @@ def of_report(report: Report, kernel: str | int | None, kind: str = "ncu") -> Ex
     """Of a report that was read with its lines: what `launch.of_report` makes, and in place of NVIDIA's rules what the target
     suggests, where the report lies in a recording that has the launch's point."""
     found = launch.of_report(report, kernel, kind)
-    name, recording = found.subject.point, Path(report.file).absolute().parents[2:3]
-    if name is None or not recording or not recorded.is_recording(recording[0]):
+    name, recording = found.subject.point, _around(Path(report.file))
+    if name is None or recording is None:
         return found
     try:
-        with place.of_point(name, recording[0]) as where:
+        with place.of_point(name, recording) as where:
             suggestions = point.suggestions(where, name)
     except BadInput:  # of what lies around it: the report itself was read
         return found
     held = [_held(one, found.headroom) for one in suggestions]
     return found.model_copy(update={"suggestions": held}) if held else found
+
+
+def _around(report: Path) -> Path | None:
+    """The recording that a report lies in, told as the report is: from this folder on, where that was."""
+    above = Path(os.path.normpath(report.absolute())).parents[2:3]
+    if not above or not recorded.is_recording(above[0]):
+        return None
+    return above[0] if report.is_absolute() else Path(os.path.relpath(above[0]))
 
 
 def _held(one: Suggestion, room: Headroom | None) -> Suggestion:

@@ -45,7 +45,7 @@ def of_point(point: str, folder: Path | None = None) -> Iterator[Place]:
     Raises BadInput where no place has the point, UsageError where several have it.
     """
     target = point.split("/", 1)[0]
-    found = folder or _holder(point) or shipped()
+    found = location.here(folder) if folder else _holder(point) or shipped()
     if not recorded.is_recording(found):
         _check(point, found)
         yield Place(found, found, False)

@@ -16,7 +16,7 @@ from typing import Any
 from ncuflow.answer import Tier
 from ncuflow.compare import records as compared
 from ncuflow.compare import verdict
-from ncuflow.evidence import manifest
+from ncuflow.evidence import location, manifest
 from ncuflow.explain import launch, verb
 from ncuflow.explain.launch import TIMES, TraceWords
 from ncuflow.explain.record import Explanation, Number
@@ -69,7 +69,7 @@ def points(root: Root, target: str, folder: str | None, limit: int) -> Points:
     except ValueError as error:
         raise CommandError(str(error)) from None
     found = _ids(where).get(target, [])
-    named = folder or f"the recording that ships ({where.name})"
+    named = folder or f"the recording that ships ({location.name(where)})"
     return Points(lineage=named, points=found[:limit], left_out=_rest(found, limit))
 
 
