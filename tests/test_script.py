@@ -228,6 +228,23 @@ def test_what_is_no_point_is_one_line(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("two words.py", "'two words.py'"),
+        ('a"""b.py', exported.NAME),
+        ("a\nb.py", exported.NAME),
+        ("a\\N.py", exported.NAME),
+    ],
+)
+def test_the_name_of_a_file_does_not_end_its_docstring(
+    name: str, said: str, tmp_path: Path
+) -> None:
+    dispatch(["script", "decode", "--out", str(tmp_path / name)])
+    written = ast.get_docstring(ast.parse((tmp_path / name).read_text("utf-8")))
+    assert f"    python {said}\n" in str(written)
+
+
 # --- what is cut -----------------------------------------------------------------------------
 
 OTHER = '''

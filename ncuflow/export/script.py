@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -59,7 +60,7 @@ def script(target: Target, point: Planned, name: str = NAME) -> str:
     frame = Template((resource("templates") / "script/point.py.txt").read_text(encoding="utf-8"))
     return frame.substitute(
         title=target.title,
-        file=name,
+        file=_called(name),
         target=target.name,
         version=f"ncuflow {package_version('ncuflow') or 'of a checkout'}",
         imports="\n".join(_statements(imports | IMPORTS)),
@@ -69,6 +70,11 @@ def script(target: Target, point: Planned, name: str = NAME) -> str:
         ),
         definitions=definitions,
     )
+
+
+def _called(name: str) -> str:
+    """A file's name as a shell reads it, in the file's docstring; one that would end that is not said."""
+    return shlex.quote(name) if name.isprintable() and not set(name) & set('\\"') else NAME
 
 
 def _literal(value: object) -> str:
