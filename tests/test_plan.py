@@ -35,6 +35,7 @@ def test_blocks_are_expanded(tmp_path: Path) -> None:
         ("--blocks", "[3]", "not a list of one object or more"),
         ("--blocks", "[]", "not a list of one object or more"),
         ("--blocks", "[", "not JSON"),
+        ("--blocks", "[" * 5000, "JSON nested too deep"),
         ("--blocks", '[{"btach": 1}]', "unknown parameter 'btach'"),
         ("--blocks", '[{"batch": {"a": 1}}]', "parameter 'batch' cannot be"),
         ("--points", "5", "not a list of one object or more"),

@@ -42,6 +42,8 @@ def objects(text: str) -> list[dict[str, Any]]:
         found = json.loads(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
+    except RecursionError:
+        raise argparse.ArgumentTypeError("JSON nested too deep") from None
     if not isinstance(found, list) or not found or not all(isinstance(o, dict) for o in found):
         raise argparse.ArgumentTypeError("not a list of one object or more")
     return found
