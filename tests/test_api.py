@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -115,6 +117,13 @@ def test_to_import_ncuflow_imports_nothing_of_it() -> None:
     code = "import sys, ncuflow; print([m for m in sys.modules if m.startswith(('ncuflow.', 'pandas'))])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_file_of_any_name_is_read(tmp_path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xe9.ncu-rep.xz")
+    shutil.copy(DEEP, path)
+    found = ncuflow.read(path)
+    assert len(found.kernels) == len(found.launches) > 0 and len(found.stalls) > 0
 
 
 def test_what_is_no_report_is_named() -> None:
