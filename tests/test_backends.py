@@ -163,6 +163,7 @@ def test_an_unknown_gpu_or_sweep_is_one_line(capsys):
     for words, said in (
         (["--gpu", "B2"], "no GPU 'B2'; there are "),
         (["--gpu", "A100", "--sweep", "x"], "there is no sweep 'x'; there are: "),
+        (["--gpu", ""], "no GPU ''; there are "),
     ):
         with pytest.raises(SystemExit, match="2"):
             dispatch(["targets", *words])

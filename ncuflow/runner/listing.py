@@ -85,7 +85,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Raises BadInput where --results has no results of the target ``apis``; UsageError for an unknown GPU or sweep."""
-    if args.gpu:
+    if args.gpu is not None:
         rows, total = planned(args.gpu, args.sweep)
         ready = sum(row["status"] == "planned" for row in rows)
     else:
