@@ -268,6 +268,14 @@ def _made_locked(temporary: Path) -> int:
         os.close(handle)
 
 
+def not_over(out: str | os.PathLike[str] | None, *read: str | os.PathLike[str] | None) -> None:
+    """Raises BadInput where what is to be written is a file that is read: it would be gone."""
+    if out is not None and Path(out).resolve() in [
+        Path(one).resolve() for one in read if one is not None
+    ]:
+        raise BadInput(out, "is one of the files to read")
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text atomically."""
     with replacing(path) as temporary:

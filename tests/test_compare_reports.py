@@ -108,6 +108,16 @@ def test_reports_without_a_common_kernel_are_not_compared(
     assert not out.exists()
 
 
+def test_a_comparison_is_not_written_over_a_report(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("a report")
+        with pytest.raises(BadInput, match=f"{name}: is one of the files to read$"):
+            dispatch(
+                ["compare", *(str(tmp_path / one) for one in "ab"), "--out", str(tmp_path / name)]
+            )
+        assert (tmp_path / name).read_text() == "a report"
+
+
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ncuflow", "compare", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

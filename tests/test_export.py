@@ -315,6 +315,18 @@ def test_an_export_without_its_source_is_bad_usage(
     assert ended.value.code == 2 and " needs --" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("read", ["results", "--require", "--comparison"])
+def test_an_export_is_not_written_over_what_it_is_made_of(read: str, results: Path) -> None:
+    (path, *_) = results.glob("*_results.json")
+    if read != "results":
+        path = gate(results.parent, "[]")
+    before = path.read_bytes()
+    words = ["--results", str(results), *([read, str(path)] if read != "results" else [])]
+    with pytest.raises(BadInput, match="is one of the files to read"):
+        dispatch(["export", "sarif", *words, "--out", str(path)])
+    assert path.read_bytes() == before
+
+
 # --- the gate on single points ----------------------------------------------------------------
 
 

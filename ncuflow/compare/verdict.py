@@ -35,7 +35,7 @@ from ncuflow.compare.records import (
 from ncuflow.findings import recorded, statistics, stored
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.format import with_unit
-from ncuflow.io import BadInput, UsageError, dump_json, emit, scratch
+from ncuflow.io import BadInput, UsageError, dump_json, emit, not_over, scratch
 from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
 
 # metric -> column of the measurement; of several that changed at a point, its page begins with the first
@@ -462,6 +462,7 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(
             "--alpha lies between 0 and 1; --threshold and --floor are finite and not negative"
         )
+    not_over(args.out, args.base, args.head)
     settings = Thresholds(args.alpha, args.threshold, args.floor)
     found = of_paths(args.base, args.head, settings, args.base_targets, args.head_targets)
     if args.json:

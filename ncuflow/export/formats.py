@@ -30,7 +30,7 @@ from ncuflow.claims.require import CheckedPoint
 from ncuflow.compare import gate, records
 from ncuflow.export.sarif import sarif
 from ncuflow.findings import limiter, stored
-from ncuflow.io import UsageError, dump_json, write_text
+from ncuflow.io import UsageError, dump_json, not_over, write_text
 from ncuflow.model import Measurement, Results
 from ncuflow.pages.markdown.text import cell, code
 from ncuflow.parquet import read_table
@@ -241,6 +241,7 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.results is None:
         raise UsageError(f"{args.format} needs --results")
+    not_over(args.out, args.require, args.comparison, *args.results.glob(f"*{stored.SUFFIX}"))
     results = stored.folder(args.results)
     if args.format in PLAIN:
         write_text(args.out, PLAIN[args.format](results))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.format import with_unit
-from ncuflow.io import BadInput, write_text
+from ncuflow.io import BadInput, not_over, write_text
 from ncuflow.pages.html import page, view_columns
 from ncuflow.pages.html.view_columns import TOGETHER
 from ncuflow.view import files
@@ -42,8 +42,7 @@ def run(args: argparse.Namespace) -> None:
     if args.source and not args.source.is_dir():
         raise BadInput(args.source, "not a folder")
     out = args.out or Path(_stem(args.files[0]) + ".html")
-    if any(out.resolve() == path.resolve() for path in args.files):
-        raise BadInput(out, "is one of the files to read")
+    not_over(out, *args.files)
     text = rendered(files.view(args.files, args.source))
     write_text(out, text)
     print(f"{out}: {with_unit(round(len(text.encode()) / 1e3), 'kB')}")
