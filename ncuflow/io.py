@@ -270,9 +270,9 @@ def _made_locked(temporary: Path) -> int:
 
 def not_over(out: str | os.PathLike[str] | None, *read: str | os.PathLike[str] | None) -> None:
     """Raises BadInput where what is to be written is a file that is read: it would be gone."""
-    if out is not None and Path(out).resolve() in [
-        Path(one).resolve() for one in read if one is not None
-    ]:
+    # Of links in a circle Path.resolve() raises RuntimeError; to read one is refused in a line.
+    places = {os.path.realpath(one) for one in read if one is not None}
+    if out is not None and os.path.realpath(out) in places:
         raise BadInput(out, "is one of the files to read")
 
 

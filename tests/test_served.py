@@ -206,6 +206,7 @@ def test_a_link_out_of_the_folder_is_refused_and_one_within_is_not(root: Root) -
     folder.mkdir()
     (root.folder / "own").write_text("x", "utf-8")
     (folder / "fine").symlink_to(root.folder / "own")
+    (folder / "circle").symlink_to("circle")
     assert root.inside("results") == Path("results") and root.inside("results/fine")
     (root.folder / "out").symlink_to(root.folder.parent / "secret")
     (folder / "rope_results.json").symlink_to(root.folder.parent / "secret")

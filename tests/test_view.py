@@ -228,6 +228,7 @@ def test_sources_come_from_below_the_folder_alone(tmp_path):
     (folder / "src" / "a.cu").write_text("one\ntwo\n")
     (tmp_path / "secret.cu").write_text("secret")
     (folder / "link.cu").symlink_to(tmp_path / "secret.cu")
+    (folder / "circle.cu").symlink_to("circle.cu")
     names = [
         "/home/me/project/src/a.cu",
         "/x/../../secret.cu",
@@ -235,6 +236,7 @@ def test_sources_come_from_below_the_folder_alone(tmp_path):
         "/p/link.cu",
         "C:\\p\\src\\a.cu",
         "/p/\x00",
+        "/p/circle.cu",
     ]
     code = close.code(
         Detail(instructions=[SampledInstruction(0, "EXIT", None, 0, 1, 1, 32)], files=names), folder
@@ -339,6 +341,12 @@ def test_the_verb_writes_one_file_that_asks_for_nothing(tmp_path, monkeypatch, c
     assert "default-src 'none'" in text and '<link rel="icon" href="data:,">' in text
     # No path of the machine that the page was made on.
     assert all(str(DEEP.parent.parent) not in json.dumps(value) for value in blocks(text).values())
+
+
+def test_a_link_in_a_circle_is_one_line(tmp_path):
+    (tmp_path / "circle.ncu-rep").symlink_to("circle.ncu-rep")
+    with pytest.raises(BadInput, match="Too many levels of symbolic links"):
+        dispatch(["view", str(tmp_path / "circle.ncu-rep")])
 
 
 def test_the_verb_refuses_what_it_cannot_do(tmp_path):

@@ -33,7 +33,8 @@ class Root:
 
     def holds(self, path: Path) -> bool:
         """Whether a path, with its links followed, lies below the folder."""
-        return path.resolve().is_relative_to(self.folder.resolve())
+        # Path.resolve() raises RuntimeError of links in a circle, which lead nowhere.
+        return Path(os.path.realpath(path)).is_relative_to(self.folder.resolve())
 
 
 def _links(folder: Path) -> list[Path]:

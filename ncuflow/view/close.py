@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -93,7 +94,8 @@ def _below(folder: Path | None, name: str) -> str | None:
     ]
     for start in range(len(parts)):
         try:
-            path = root.joinpath(*parts[start:]).resolve()
+            # Path.resolve() raises RuntimeError of links in a circle.
+            path = Path(os.path.realpath(root.joinpath(*parts[start:])))
             if (
                 path.is_relative_to(root)
                 and path.is_file()
