@@ -8,7 +8,7 @@ import random
 import pytest
 from conftest import some
 
-from ncuflow.findings.lineage import trace
+from ncuflow.findings.lineage import found, trace
 from ncuflow.io import BadInput
 
 EVIDENCE = (
@@ -54,3 +54,8 @@ def test_a_rate_is_traced_to_the_metric_it_was_counted_with(finished):
 def test_what_is_not_there_is_named(finished, point, column, named):
     with pytest.raises(BadInput, match=named):
         list(trace(finished.outputs, point, column))
+
+
+def test_what_only_looks_like_a_digit_is_no_index_of_a_launch():
+    with pytest.raises(BadInput, match="duration_ns: no such column"):
+        found("sweep.ncu-rep#²", "duration_ns")
