@@ -38,7 +38,11 @@ export function icicle(tree, about, stalls) {
       "details",
       null,
       h("summary", null, `All ${rows.length} reasons as a table`),
-      table(["reason", "group", ["of cycles"], ["of those without an issue"], ["cycles per instruction"], "a warp waits for"], rows, "Stall reasons"),
+      table(
+        ["reason", "group", ["of cycles"], ["of those without an issue"], ["cycles per instruction"], "a warp waits for"],
+        rows,
+        "Stall reasons",
+      ),
     ),
   ];
 }
