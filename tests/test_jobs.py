@@ -104,7 +104,7 @@ def test_values_are_words_as_they_are(options: dict[str, jobs.Value], words: lis
 
 
 def test_pages_inherit_the_templates_that_targets_share(monkeypatch: pytest.MonkeyPatch):
-    import_module(cli.COMMANDS["pages"][0])  # as the parent of a job does
+    import_module(jobs.USED["pages"])
 
     def again(*_: object) -> None:
         pytest.fail("compiled again")

@@ -10,10 +10,7 @@ import argparse
 from pathlib import Path
 
 from ncuflow.io import write_text
-from ncuflow.pages.markdown import (
-    compiled,  # noqa: F401 - before the process of a job is forked
-    contexts,
-)
+from ncuflow.pages.markdown import contexts
 from ncuflow.pages.markdown import text as markdown
 from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.rendering import environment
