@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 from ncuflow import cli
 from ncuflow.flow import jobs
-from ncuflow.pages.markdown import rendering
 
 
 def in_pool(log: Path, name: str, *given: jobs.Value, **options: jobs.Value) -> None:
@@ -101,14 +99,3 @@ def test_a_child_searches_nothing_for_garbage_and_its_parent_nothing_that_a_chil
 )
 def test_values_are_words_as_they_are(options: dict[str, jobs.Value], words: list[str]):
     assert jobs.words_of("pages", "INDEX", ["jit"], **options) == ["pages", "INDEX", "jit", *words]
-
-
-def test_pages_inherit_the_templates_that_targets_share(monkeypatch: pytest.MonkeyPatch):
-    import_module(jobs.USED["pages"])
-
-    def again(*_: object) -> None:
-        pytest.fail("compiled again")
-
-    monkeypatch.setattr(rendering.environment(), "compile", again)
-    for name in ("target.md.j2", "_macros.j2", "guide/_section.md.j2"):
-        assert rendering.environment().get_template(name).name == name

@@ -21,11 +21,7 @@ from ncuflow import cli
 
 # Imported in functions, of Snakemake or of commands; what takes long where the words of a command tell that it is used.
 LATE = ("pandas",)
-USED = {
-    "tables": "ncuflow.parsers.nvperf",
-    "pages": "ncuflow.pages.markdown.compiled",
-    "--figures": "ncuflow.pages.markdown.figures",
-}
+USED = {"tables": "ncuflow.parsers.nvperf", "--figures": "ncuflow.pages.markdown.figures"}
 Value = str | Path | float | bool | Iterable[str | Path] | None
 # A child has the threads' locks but not the threads: a module that was half imported would be so for ever.
 _importing = Lock()
