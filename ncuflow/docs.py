@@ -29,7 +29,8 @@ from ncuflow.io import clean, write_text
 from ncuflow.model import TABLES
 from ncuflow.parsers import nvperf, timing
 from ncuflow.parsers.breakdown import UNITS
-from ncuflow.parsers.registry import ANY, CHIPS, GROUPS, METRICS, Metric, Sources, counters
+from ncuflow.parsers.chips import ANY, CHIPS
+from ncuflow.parsers.registry import GROUPS, METRICS, Metric, Sources, counters
 from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 from ncuflow.record import Strict

@@ -9,7 +9,8 @@ import argparse
 from typing import Literal
 
 from ncuflow import answer
-from ncuflow.parsers.registry import CHIPS, counters
+from ncuflow.parsers.chips import CHIPS
+from ncuflow.parsers.registry import counters
 
 
 class CountersAnswer(answer.Answer):

@@ -21,7 +21,8 @@ from typing import Any
 from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
 from ncuflow.parsers import breakdown, children, container, cute, lines, listing, reader
-from ncuflow.parsers.registry import ANY, METRICS, Sources, chip_of, unknown
+from ncuflow.parsers.chips import ANY, chip_of, unknown
+from ncuflow.parsers.registry import METRICS, Sources
 from ncuflow.parsers.sources import Ceiling, Counter, MetricSource, NotANumber
 from ncuflow.parsers.stalls import NOT_ISSUED, OTHER, STALL_REASONS, Unnamed, unnamed
 from ncuflow.parsers.units import base_unit, expected_unit

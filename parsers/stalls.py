@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ncuflow.io import read_yaml
-from ncuflow.parsers.registry import ANY
+from ncuflow.parsers.chips import ANY
 
 RATIO = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 SAMPLES = "smsp__pcsamp_warps_issue_stalled_{}"

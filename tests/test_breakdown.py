@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncuflow.parsers import breakdown, ncu, nvperf
-from ncuflow.parsers.registry import CHIPS
+from ncuflow.parsers.chips import CHIPS
 
 RECORDED = sorted((Path(__file__).parents[1] / "recordings").rglob("sweep.ncu-rep.xz"))
 PCT = ".avg.pct_of_peak_sustained_elapsed"

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.parsers import container, lines, ncu, wire
-from ncuflow.parsers.registry import CHIPS, METRICS, chip_of
+from ncuflow.parsers.chips import CHIPS, chip_of
+from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.schema import build
 from ncuflow.parsers.sources import PEAK
 from ncuflow.parsers.stalls import OTHER, RATIO, SAMPLES, STALL_REASONS

@@ -17,7 +17,8 @@ from ncuflow.cli import dispatch
 from ncuflow.format import quantity
 from ncuflow.parsers import nvperf
 from ncuflow.parsers.breakdown import UNITS
-from ncuflow.parsers.registry import ANY, CHIPS, METRICS, NOT_COUNTED, chip_of, counters, unknown
+from ncuflow.parsers.chips import ANY, CHIPS, chip_of, unknown
+from ncuflow.parsers.registry import METRICS, NOT_COUNTED, counters
 from ncuflow.parsers.sources import Ceiling, NotANumber, source
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS, unnamed
 from ncuflow.parsers.units import base_unit, scale

@@ -129,9 +129,10 @@ def test_every_file_of_the_project_is_read_by_a_command(made: Path, monkeypatch)
     monkeypatch.chdir(ROOT)
     pages = [path.name.removesuffix(".md.j2") for path in (ROOT / "templates").glob("*.md.j2")]
     read = {file for name in COMMANDS for file in closure.of(name, pages=pages)}
-    # What a notebook imports, and what `ncuflow docs` writes for readers of answers, no command reads.
+    # What a notebook imports, what `ncuflow docs` writes for readers of answers, and what `ncuflow script` fills, no rule reads.
     workflow = {"ncuflow/cli.py", "ncuflow/__main__.py", "ncuflow/api.py"}
     workflow |= {f for f in project_files(ROOT) if f.startswith("ncuflow/schemas/")}
+    workflow |= {f for f in project_files(ROOT) if f.startswith("templates/script/")}
     workflow |= {f for f in project_files(ROOT) if f.startswith("ncuflow/flow/")}
     read |= set(closure.data("templates/html"))
     claims = {f for f in project_files(ROOT) if f.startswith("claims/")}

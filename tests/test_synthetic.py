@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 
 from benchmarks import reports, synthetic
+from ncuflow.evidence import location
 from ncuflow.evidence.recording import verify
 from ncuflow.flow.evidence import recorded
 from ncuflow.model import SHARED
@@ -40,7 +41,10 @@ def points_asked_for() -> int:
 
 def test_it_is_a_whole_recording(multiplied):
     assert verify(multiplied) > 0
-    assert recorded(multiplied).recording == f"{RECORDING.name}-synthetic-{points_asked_for()}"
+    assert (
+        recorded(multiplied).recording
+        == f"{location.name(RECORDING)}-synthetic-{points_asked_for()}"
+    )
 
 
 def test_every_point_says_that_it_is_synthetic(multiplied):

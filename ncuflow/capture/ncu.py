@@ -23,7 +23,8 @@ from ncuflow.evidence.reportscrub import scrub_report
 from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
 from ncuflow.io import UsageError
 from ncuflow.parsers import reader
-from ncuflow.parsers.registry import chip_of, counters
+from ncuflow.parsers.chips import chip_of
+from ncuflow.parsers.registry import counters
 from ncuflow.process import CaptureError, ProcessExit, minimal_environment, output_of
 
 REFUSED = 5
