@@ -60,16 +60,13 @@ def devices() -> dict[str, Device]:
     found = {}
     for product_name, gpu in table().gpus.items():
         limits = table().capabilities[gpu.compute_capability]
+        # of a GPU whose clock under tensor load nobody published, the highest is known from its driver
+        mhz = gpu.chip and (gpu.chip.boost_mhz or gpu.chip.fp32_mhz)
         # the rules of launches are those from 8.0 on
-        if (
-            float(gpu.compute_capability) >= 8
-            and gpu.chip
-            and gpu.chip.l2_bytes
-            and gpu.chip.boost_mhz
-        ):
+        if float(gpu.compute_capability) >= 8 and gpu.chip and gpu.chip.l2_bytes and mhz:
             # of a GPU without other tensor instructions, its rate for fp16 is that of mma.sync
             rate = gpu.chip.ops.get("f16") or limits.mma_flops or limits.ops.get("f16")
-            own = {"mma_flops": rate}
+            own = {"mma_flops": rate, "boost_mhz": mhz}
             found[product_name] = Device(
                 gpu=f"NVIDIA {gpu.names[0]}",
                 compute_capability=gpu.compute_capability,
