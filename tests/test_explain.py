@@ -172,6 +172,36 @@ def test_a_kernel_is_chosen_by_index_or_name_and_else_it_is_the_longest(deep) ->
             launch.choose(deep, none, "x")
 
 
+def timed(name: str, *times: float) -> list[Kernel]:
+    """Launches of one name with such times in ns."""
+    return [{"name": name, "demangled": None, "duration_ns": time} for time in times]  # type: ignore[misc]
+
+
+def test_by_default_it_is_the_kernel_whose_launches_take_the_most_time_together() -> None:
+    every = [*timed("long", 50.0), *timed("often", 20.0, 30.0, 20.0), *timed("short", 1.0)]
+    chosen, alike = launch.choose(every, None, "x")
+    assert (chosen["name"], chosen["duration_ns"], len(alike)) == ("often", 30.0, 3)
+    said = launch.share(alike, every, "trace")
+    assert "(3) take 0.07 µs together, 57.9 %" in said and said.endswith(
+        "the most of its 3 kernels"
+    )
+    assert not launch.share(every[:1], every, "trace").endswith("kernels")
+    untimed = [{**one, "duration_ns": None} for one in every]
+    assert not launch.share(untimed[:1], untimed, "trace").endswith("kernels")  # type: ignore[arg-type]
+
+
+def test_what_was_chosen_by_default_is_said(deep) -> None:
+    assert any("the most of its 2 kernels" in note for note in explain(DEEP).notes)
+    assert not any("the most of" in note for note in explain(DEEP, 0).notes)
+    trace = next((SHIPPED / "decode").glob("b*/trace.sqlite.xz"))
+    found = explain(trace)
+    totals = Counter[str]()
+    for one in profiled.traced(nsys.read(trace)):
+        totals[one["name"]] += int(one["duration_ns"])
+    assert found.subject.name == totals.most_common(1)[0][0]
+    assert "the most of its" in found.notes[0]
+
+
 def test_of_several_launches_the_count_is_said(deep) -> None:
     found = explain(DEEP, "BatchDecode")
     assert (found.subject.launches, found.subject.untimed) == (2, 0)

@@ -59,3 +59,9 @@ def test_what_is_not_there_is_named(finished, point, column, named):
 def test_what_only_looks_like_a_digit_is_no_index_of_a_launch():
     with pytest.raises(BadInput, match="duration_ns: no such column"):
         found("sweep.ncu-rep#²", "duration_ns")
+
+
+@pytest.mark.parametrize("digits", [13, 5000])
+def test_an_index_longer_than_any_report_is_one_line(digits):
+    with pytest.raises(BadInput, match=rf"no launch has an index of {digits} digits"):
+        found("sweep.ncu-rep#" + "9" * digits, "duration_ns")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -27,7 +28,7 @@ from ncuflow.findings import hotlines, limiter, place, profiled, roles, stalltre
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import total
 from ncuflow.findings.lineage import LINES
-from ncuflow.format import pct
+from ncuflow.format import micro, pct, percent
 from ncuflow.io import BadInput
 from ncuflow.model import VERSIONS, Kernel, Measurement, Provenance, Rule, Stall
 from ncuflow.parsers.ncu import Report
@@ -76,12 +77,15 @@ class TraceWords:
 def of_report(report: Report, kernel: str | int | None = None, kind: str = "ncu") -> Explanation:
     """The explanation of one launch of a report that was read with its lines.
 
-    kernel: index of the launch, or a pattern of its name; by default the longest launch of all. Raises BadInput where
+    kernel: index of the launch, or a pattern of its name; by default as `choose` takes it. Raises BadInput where
     the report has none of that name or index.
     """
     every = profiled.kernels(report)
     chosen, alike = choose(every, kernel, report.file)
-    return of_kernel(chosen, alike, report.ncu_version, kind)
+    found = of_kernel(chosen, alike, report.ncu_version, kind)
+    if kernel is None and _total(alike) and len(alike) < len(every):
+        return found.model_copy(update={"notes": [*found.notes, share(alike, every, "report")]})
+    return found
 
 
 def choose(
@@ -89,10 +93,11 @@ def choose(
 ) -> tuple[Kernel, list[Kernel]]:
     """(the launch that is asked for, all launches of its name). Raises BadInput where there is none.
 
-    A number is an index; else a pattern (`*`, `?`) of the name, with or without template arguments, or a part of it.
+    By default it is the longest of the kernel whose launches take the most time together. A number is
+    an index; else a pattern (`*`, `?`) of the name, with or without template arguments, or a part of it.
     """
     if kernel is None:
-        found = list(every)
+        found = max(_by_name(every), key=_total, default=[])
     elif str(kernel).isdecimal():
         found = [one for one in every if str(one["kernel"]) == (str(kernel).lstrip("0") or "0")]
     else:
@@ -104,6 +109,29 @@ def choose(
         raise BadInput(called, what)
     chosen = profiled.longest(found)
     return chosen, [one for one in every if one["name"] == chosen["name"]]
+
+
+def _by_name(every: Sequence[Kernel]) -> list[list[Kernel]]:
+    groups: dict[str, list[Kernel]] = defaultdict(list)
+    for one in every:
+        groups[one["name"]].append(one)
+    return list(groups.values())
+
+
+def _total(some: Sequence[Kernel]) -> float:
+    return sum(one["duration_ns"] or 0.0 for one in some)
+
+
+def share(alike: Sequence[Kernel], every: Sequence[Kernel], of: str) -> str:
+    """What the launches of one name take of all kernels' time, and whether that is the most."""
+    own, whole = _total(alike), _total(every)
+    groups = _by_name(every)
+    most = len(groups) > 1 and 0 < own == max(map(_total, groups))
+    rank = f", the most of its {len(groups)} kernels" if most else ""
+    return (
+        f"all its launches ({len(alike)}) take {micro(own / 1e3)} together, {percent(own / whole if whole else None, 1)} "
+        f"of the time of all ({len(every)}) of the {of}{rank}"
+    )
 
 
 def _named(kernel: Kernel, pattern: str) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ncuflow.explain.launch import TraceWords, choose, subject
+from ncuflow.explain.launch import TraceWords, choose, share, subject
 from ncuflow.explain.record import Explanation, Lineage, Missing, Number
 from ncuflow.findings import profiled
-from ncuflow.format import micro, percent, with_unit
 from ncuflow.io import BadInput
-from ncuflow.model import Kernel
 from ncuflow.parsers.nsys import Trace
 
 COUNTERS = Missing(
@@ -17,7 +15,7 @@ COUNTERS = Missing(
 
 
 def of_trace(trace: Trace, kernel: str | int | None = None) -> Explanation:
-    """The explanation of the longest launch that is asked for, as `launch.choose` takes it.
+    """The explanation of the launch that `launch.choose` takes.
 
     Raises BadInput where the trace has no such kernel.
     """
@@ -37,14 +35,5 @@ def of_trace(trace: Trace, kernel: str | int | None = None) -> Explanation:
         ),
         limit=None, stalls=[], lines=[], headroom=None, suggestions=[],
         missing=[COUNTERS.model_copy(update={"brought_by": COUNTERS.brought_by.format(chosen["name"])})],
-        notes=[_share(alike, every), *trace.problems],
+        notes=[share(alike, every, "trace"), *trace.problems],
     )  # fmt: skip
-
-
-def _share(alike: list[Kernel], every: list[Kernel]) -> str:
-    """What the launches of one name take of all kernels' time."""
-    own, whole = (sum(one["duration_ns"] or 0.0 for one in some) for some in (alike, every))
-    return (
-        f"its {with_unit(len(alike), 'launches')} take {micro(own / 1e3)} together, {percent(own / whole if whole else None, 1)} "
-        f"of the time of all {len(every)} kernels of the trace"
-    )

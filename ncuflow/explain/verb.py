@@ -3,8 +3,8 @@
     ncuflow explain REPORT [--kernel K] [--json]     a report of ncu or nsys, or what `ncu --csv` printed
     ncuflow explain POINT [--outputs DIR] [--json]   a point of outputs/, or of a recording
 
-K is the index of a launch, or a pattern of a kernel's name; of several launches the longest is explained. Each number
-says where it comes from, and `ncuflow trace` shows it there.
+K is the index of a launch, or a pattern of a kernel's name; of several launches the longest is explained, without K that
+of the kernel whose launches take the most time together. Each number where it comes from, and `ncuflow trace` shows it there.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from ncuflow.parsers.stalls import RATIO
 
 LINES = "lines"  # the name of all samples by instruction
 COLUMN_NAMES = ", ".join(BY_NAME)
+MOST_DIGITS = 12  # of an index: no report holds so many launches
 LEAST_PCT = 1.0  # of a breakdown: the counters below it decide nothing
 Metrics = dict[tuple[str, int], list[MetricRow]]
 
@@ -281,6 +282,8 @@ def found(point: str, name: str, folder: Path | None = None) -> list[TraceStep]:
     """
     report, sign, index = point.rpartition("#")
     if sign and index.isdecimal():
+        if len(index) > MOST_DIGITS:
+            raise BadInput(report, f"no launch has an index of {len(index)} digits")
         return list(steps_of_launch(report, int(index), name))
     if name not in BY_NAME and not place.is_point(point):
         raise BadInput(name, f"no such column; there are: {COLUMN_NAMES}")

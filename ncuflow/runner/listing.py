@@ -78,15 +78,17 @@ READY = ("ready", "measured")
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, help="of a capture of such APIs, as JSON")
     parser.add_argument("--gpu", help="plan a sweep for it: a GPU's name, or a compute capability")
-    parser.add_argument("--sweep", default="default", help="of the settings, for --gpu")
+    parser.add_argument("--sweep", help="of the settings, with --gpu; default: default")
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
     answer.options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Raises BadInput where --results has no results of the target ``apis``; UsageError for an unknown GPU or sweep."""
+    if args.sweep is not None and args.gpu is None:
+        raise UsageError("--sweep is planned for a GPU: it needs --gpu")
     if args.gpu is not None:
-        rows, total = planned(args.gpu, args.sweep)
+        rows, total = planned(args.gpu, "default" if args.sweep is None else args.sweep)
         ready = sum(row["status"] == "planned" for row in rows)
     else:
         facts, why = gpu()

@@ -45,7 +45,9 @@ Limit = Annotated[int, Field(ge=1, le=500, description="entries of a list at mos
 Source = Annotated[str, Field(description="path of a report of ncu or nsys, or the id of a point")]
 Kernel = Annotated[
     str | None,
-    Field(description="of a report: index of a launch, or pattern of a name; default: the longest"),
+    Field(
+        description="of a report: index of a launch, or pattern of a name; default: of the largest total the longest"
+    ),
 ]
 Folder = Annotated[
     str | None,
