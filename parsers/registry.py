@@ -72,11 +72,11 @@ METRICS: dict[str, Metric] = {m.key: m for group in GROUPS.values() for m in gro
 
 
 @cache
-def counters(chip: str) -> tuple[str, ...]:
-    """Every ncu name that a chip's values are read from and `ncu --metrics` can collect.
+def counters(chip: str, keys: tuple[str, ...] = tuple(METRICS)) -> tuple[str, ...]:
+    """Every ncu name that a chip's values of these keys are read from and `ncu --metrics` can collect.
 
     Names that sections derive, and properties of the launch, come with the sections.
     """
-    sources = (source for metric in METRICS.values() for source in metric.candidates(chip))
+    sources = (source for key in keys for source in METRICS[key].candidates(chip))
     names = dict.fromkeys(name for source in sources for name in source.names)
     return tuple(name for name in names if not name.startswith(NOT_COUNTED))

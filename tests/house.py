@@ -107,12 +107,6 @@ FLOORS = (
             "one launch or point → what limits it, where it waits, what it could gain, what to try",
             "verdicts of its own",
         ),
-        Room(
-            "trial",
-            "a trial",
-            "a change of FlashInfer, base and change in turns → right or wrong, faster or slower",
-            "pages",
-        ),
     ),
     (
         Room(
@@ -120,6 +114,12 @@ FLOORS = (
             "static evidence",
             "compiled kernels, occupancy → results of a GPU that was not there",
             "times",
+        ),
+        Room(
+            "trial",
+            "a trial",
+            "a change of FlashInfer, base and change in turns → right or wrong, faster or slower, and why",
+            "pages",
         ),
         Room(
             "view",

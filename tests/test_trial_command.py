@@ -89,7 +89,11 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    folder = tmp_path_factory.mktemp("machine")
+    yield made_machine(tmp_path_factory.mktemp("machine"))
+
+
+def made_machine(folder: Path) -> Machine:
+    """The machine in an empty folder."""
     copy_project(folder, PARTS)
     with (folder / "ncuflow/runner/gpu.py").open("a") as device:
         device.write((FAKE / "device.py").read_text())
@@ -97,7 +101,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     shutil.copytree(FAKE / "flashinfer", folder / "site/flashinfer", ignore=ignored)
     (folder / "tmp").mkdir()
     fake_gpus.write(folder, fake_gpus.H200)
-    yield Machine(folder)
+    return Machine(folder)
 
 
 BOTH = '[{"module": ["toy", "plain"], "n": [3, 4]}]'

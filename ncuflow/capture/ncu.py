@@ -58,11 +58,12 @@ def ncu_command(batch: Batch) -> list[str]:
     return command + batch.program()
 
 
-def registry_counters(gpu: VisibleGpu) -> tuple[str, ...]:
-    """The counters behind the metric registry, by the names of this GPU's chip; of one that it lacks, those that all
-    chips have."""
+def registry_counters(gpu: VisibleGpu, keys: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    """The counters behind the metric registry, or these keys of it, by the names of this GPU's chip; of one that it
+    lacks, those that all chips have."""
     capability = DriverQuery(gpu.uuid).capability()
-    return counters(chip_of(".".join(map(str, capability)) if capability else None))
+    chip = chip_of(".".join(map(str, capability)) if capability else None)
+    return counters(chip) if keys is None else counters(chip, keys)
 
 
 def count_kernels(report: Path, points: Sequence[str]) -> Contents | None:

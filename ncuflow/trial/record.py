@@ -80,6 +80,106 @@ class TrialTiming(Strict):
     """bursts of launches, of all sides, in which power or heat held the clocks down to the end"""
 
 
+class HotPlace(Strict):
+    """A source line, or without line tables an instruction, at which warps of a kernel were sampled."""
+
+    file: str | None
+    """below the package's data; null without line tables (FLASHINFER_JIT_LINEINFO=1 when it is compiled)"""
+    line: int | None
+    """in that file"""
+    text: str | None
+    """the line, as this side has it; null where the file is not FlashInfer's"""
+    sass: str | None
+    """the instruction, where no line is known"""
+    share: float
+    """of the kernel's samples, of 1"""
+    reason: str | None
+    """what most of the warps there waited for"""
+
+
+class KernelCounters(Strict):
+    """A launch of a kernel under ncu, on one side."""
+
+    name: str
+    """without template arguments"""
+    grid: str | None
+    """blocks, as x,y,z"""
+    block: str | None
+    """threads of a block"""
+    registers: int | None
+    """of a thread"""
+    shared_bytes: int | None
+    """of a block, static and dynamic"""
+    duration_us: float | None
+    """µs under ncu: at the clocks and caches of a profiled launch, so not that of the timing"""
+    metrics: dict[str, float]
+    """counters by key of the metric registry, in its units; what is not here was not counted"""
+    stalls: dict[str, float]
+    """cycles that a warp waits per issued instruction, by reason; empty of the few counters"""
+    hot: list[HotPlace]
+    """where its warps were, the most samples first; empty of the few counters"""
+
+
+class PointCounters(Strict):
+    """What ncu counted at a point on both sides: one launch each."""
+
+    tier: Literal["few", "all"]
+    """few: what a verdict needs first, in two passes; all: of a point whose times differ, with stall reasons and samples"""
+    base: list[KernelCounters]
+    """kernels in launch order"""
+    change: list[KernelCounters]
+    """the same of the change"""
+
+
+class TrialTerm(Strict):
+    """A part of what a cause adds: the parts of a cause add up to it."""
+
+    what: str
+    """instructions, a reason to wait, active warps, SM clock, or what lies outside of active cycles"""
+    base: float | None
+    """its value"""
+    change: float | None
+    """the change's"""
+    unit: str
+    """of both"""
+    delta_us: float
+    """what it adds to the time, µs"""
+
+
+class TrialFact(Strict):
+    """Something that differs, without a share of the time: why parts moved."""
+
+    what: str
+    """registers, a counter, a template argument, a source line and its time"""
+    base: bool | int | float | str | None
+    """its value"""
+    change: bool | int | float | str | None
+    """the change's"""
+    unit: str
+    """of both"""
+
+
+class TrialCause(Strict):
+    """What explains a part of a difference of times: a kernel, or kernels that came or went."""
+
+    kind: str
+    """as of `ncuflow compare`: code, launch_shape, execution, template, kernel_added, other_work, …"""
+    what: str
+    """the kernel, and what of it differs"""
+    base: str | None
+    """that, or the time in µs where nothing of the kernel is another"""
+    change: str | None
+    """the same of the change"""
+    delta_us: float | None
+    """what it adds to the time, µs, as the launches under ncu have it"""
+    share: float | None
+    """of the timed difference, of 1; null where those launches differ by more than the timed ones"""
+    parts: list[TrialTerm]
+    """what adds up to it; empty where a counter for that is missing"""
+    facts: list[TrialFact]
+    """what else differs"""
+
+
 class PointTrial(Strict):
     """What the change does at one point."""
 
@@ -94,6 +194,16 @@ class PointTrial(Strict):
     """inputs that were checked"""
     timing: TrialTiming | None = None
     """null where it was not timed"""
+    counters: PointCounters | None = None
+    """null where it was not profiled"""
+    no_counters: str | None = None
+    """why that failed at this point"""
+    causes: list[TrialCause] = Field(default_factory=list)
+    """of a difference of times, the largest first"""
+    unexplained_us: float | None = None
+    """µs of the timed difference that the causes leave; null where none were looked for"""
+    remainder: str | None = None
+    """why they leave them"""
 
 
 class KernelCode(Strict):
@@ -194,6 +304,10 @@ class Trial(Strict):
     """JIT modules of the points"""
     points: list[PointTrial] = Field(default_factory=list)
     """each point of the trial"""
+    ncu: str | None = None
+    """version of the profiler; null where nothing was counted"""
+    no_counters: str | None = None
+    """why no point has counters"""
 
 
 class Trials(Strict):

@@ -18,6 +18,7 @@ from ncuflow.trial.record import (
 )
 
 KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
+CAUSES, PARTS = 1, 3  # of a point, and of a cause
 CODE = {
     "registers": "registers",
     "shared_bytes": "static shared memory",
@@ -48,6 +49,9 @@ def screen(trial: Trial) -> str:
             aligned(head, [_row(point) for point in timed]).rstrip(),
             f"{100 * (1 - trial.alpha):g} % sure of all points together; what matters is {100 * trial.effect:g} %",
         ]
+        lines += [told for point in timed for told in reasons(point)]
+        if trial.no_counters:
+            lines.append(f"no counters: {trial.no_counters}")
     # What is wrong at a case was told with it; these failed, or were left, after their cases.
     apart = [p for p in trial.points if p.timing is None and all(c.status == "ok" for c in p.cases)]
     lines += [f"{point.point}: {point.outcome}: {point.reason}" for point in apart]
@@ -100,6 +104,20 @@ def _case(case: CheckedCase) -> list[str]:
             f"  worst element: {place}: {got}, expected {case.worst.expected:.6g} (seed {case.seed})"
         )
     return lines
+
+
+def reasons(point: PointTrial) -> Iterator[str]:
+    """What explains a difference of times: its first cause, and the parts of that which add most."""
+    if point.no_counters:
+        yield f"{point.point}: no counters: {point.no_counters}"
+    for cause in point.causes[:CAUSES]:
+        sides = f" ({cause.base} → {cause.change})" if cause.base and cause.change else ""
+        adds = "" if cause.delta_us is None else f" {cause.delta_us:+.3g} µs"
+        yield f"{point.point}:{adds} {cause.what}{sides}"
+        parts = [part for part in cause.parts if part.base is not None]
+        most = sorted(parts, key=lambda part: -abs(part.delta_us))[:PARTS]
+        if most:
+            yield "  " + ", ".join(f"{part.delta_us:+.3g} µs {part.what}" for part in most)
 
 
 def _row(point: PointTrial) -> list[str]:

@@ -126,6 +126,19 @@ class Process:
         os.close(self._answers)
 
 
+def program(
+    target: str, package: Path | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """The command of a side, and the whole of its environment; of ``environ`` what comes beside the minimal one."""
+    command = [sys.executable, "-m", "ncuflow", "trial-worker", target]
+    env = minimal_environment() | dict(environ or {})
+    if package is not None:
+        command.append(f"--package={package}")
+        path = [str(package.parent), *filter(None, [env.get("PYTHONPATH")])]
+        env["PYTHONPATH"] = os.pathsep.join(path)
+    return command, env
+
+
 @contextmanager
 def started(
     target: str,
@@ -137,12 +150,7 @@ def started(
 
     environ: variables beside the minimal environment; inherited: locks, which it keeps for as long as it lives.
     """
-    command = [sys.executable, "-m", "ncuflow", "trial-worker", target]
-    env = minimal_environment() | dict(environ or {})
-    if package is not None:
-        command.append(f"--package={package}")
-        path = [str(package.parent), *filter(None, [env.get("PYTHONPATH")])]
-        env["PYTHONPATH"] = os.pathsep.join(path)
+    command, env = program(target, package, environ)
     with scratch() as folder:
         side = Process(command, env, inherited, folder / "log")
         try:

@@ -1,11 +1,11 @@
-"""A change of FlashInfer: is it still right? Is it faster, where, and by how much?
+"""A change of FlashInfer: is it still right? Is it faster, where, by how much, and why?
 
     ncuflow try CHANGE… --target TARGET [--points points.json | --blocks JSON] [--effect 2%] [--json out.json]
 
 CHANGE is a unified patch against FlashInfer, or a folder that is laid over it. It is made in a copy: the installed
 package stays as it is. Modules that it reaches are compiled anew, by the flags of the base. Each point is held against
 its float32 reference, also at inputs where kernels go wrong; then base and change are timed in turns, until it is
-known whether the change matters. A change is code, and runs as the user who tries it.
+known whether the change matters. Where ncu is there, it counts both sides. A change is code, and runs as the user who tries it.
 Several changes are tried one after the other, and ranked; the exit status is that of the first in rank.
 
 exit  0 faster or the same    1 it does not compile, or nothing could be run    2 bad input    3 slower somewhere
@@ -49,7 +49,8 @@ from ncuflow.trial.record import (
 )
 from ncuflow.trial.screen import ranked, ranking, screen
 from ncuflow.trial.sequential import ALPHA
-from ncuflow.trial.sides import LostError, Process, SideError, TrialSide, started
+from ncuflow.trial.sides import LostError, Process, SideError, TrialSide, program, started
+from ncuflow.trial.why import CountedSide, explain
 
 ANSWER = Trial | Trials
 SCREEN = Path("-")  # for --json: standard output
@@ -96,6 +97,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=LIMIT_S,
         help="seconds of one check, or of one burst of launches",
     )
+    add("--no-counters", action="store_true", help="do not run ncu, which says why times differ")
     add("--jobs", type=int, help="files compiled at once (default: one per core)")
 
 
@@ -176,7 +178,7 @@ def _tried(
     """Compile, check and time a change. Raises CommandError where the base fails."""
     try:
         trial.modules = _built(target, planned, installed, overlay, args.jobs)
-        _measured(trial, target, planned, overlay, args.limit)
+        _measured(trial, target, planned, overlay, args)
     except NotCompiledError as error:
         trial.outcome, trial.reason = "not compiled", error.reason
         trial.compile_error = error.complaint
@@ -279,9 +281,14 @@ def _relative(text: str, overlay: Overlay) -> str:
 
 
 def _measured(
-    trial: Trial, target: Target, planned: Sequence[Planned], overlay: Overlay, limit_s: float
+    trial: Trial,
+    target: Target,
+    planned: Sequence[Planned],
+    overlay: Overlay,
+    args: argparse.Namespace,
 ) -> None:
     """Check and time every point on one GPU, which nobody else uses meanwhile, and conclude."""
+    limit_s = args.limit
     with turns.gpu_lock() as held, ExitStack() as stack:
 
         def begun(package: Path | None = None) -> Process:
@@ -306,8 +313,26 @@ def _measured(
             return
         trial.points = course.checked(sides, target, planned, _tell)
         course.timed(sides, planned, trial.points, trial.effect, _tell)
+        stack.close()  # while ncu launches, no side is at the GPU
+        if args.no_counters:
+            trial.no_counters = "not asked for (--no-counters)"
+        else:
+            counted = _counted_sides(target, overlay)
+            explain(trial, planned, counted, held, START_S + limit_s, _tell)
     found_here = {point.outcome for point in trial.points}
     trial.outcome = next(outcome for outcome in WORST if outcome in found_here)
+
+
+def _counted_sides(target: Target, overlay: Overlay) -> dict[str, CountedSide]:
+    """Base and change for ncu."""
+    installed = package_folder(PACKAGE)
+    assert installed is not None
+    base = program(target.name)
+    change = program(target.name, overlay.package, _own(overlay))
+    return {
+        "base": CountedSide(*base, installed),
+        "change": CountedSide(*change, overlay.package),
+    }
 
 
 def _tell(line: str) -> None:

@@ -1,9 +1,11 @@
 """One side of a trial: a process that has one FlashInfer loaded, and does what a line tells it.
 
     ncuflow trial-worker TARGET --answers FD [--package FOLDER]
+    ncuflow trial-worker TARGET --trace POINTS OUT [--package FOLDER]
 
 A line of its standard input is a request, {"do": …} with what that takes; the answer is a line of the file descriptor.
-What FlashInfer and torch print goes to standard output, which is no part of that.
+What FlashInfer and torch print goes to standard output, which is no part of that. With --trace it launches points for a
+profiler, as `ncuflow launch --mode trace` does, and ends.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.runner import builds, timing
+from ncuflow.runner import run as launch
 from ncuflow.runner.check import check, warm_up
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, load
@@ -198,15 +201,30 @@ def _gpu() -> Any:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target")
-    parser.add_argument("--answers", type=int, required=True, help="file descriptor of the answers")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--answers", type=int, help="file descriptor of the answers")
+    what.add_argument(
+        "--trace", nargs=2, metavar=("POINTS", "OUT"), help="launch these points, records to OUT"
+    )
     parser.add_argument("--package", type=Path, help="folder of the FlashInfer to load")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     if args.package is not None:
         sys.path.insert(0, str(args.package.parent))
     # Modules that were compiled elsewhere, of other sources and by other flags, are those of neither side.
     if importlib.util.find_spec("flashinfer_jit_cache") is not None:
         sys.modules["flashinfer_jit_cache"] = None  # type: ignore[assignment]
+    if args.trace:
+        return _trace(args.target, *args.trace)
     with os.fdopen(args.answers, "w", encoding="utf-8") as answers:
         serve(Worker(load(args.target), _gpu), sys.stdin, answers)
+    return 0
+
+
+def _trace(target: str, points: str, out: str) -> int:
+    """One launch of each point in a profiler's range. They were found right before, and the profiler flushes itself."""
+    parser = argparse.ArgumentParser()
+    launch.configure(parser)
+    words = [target, "--mode=trace", f"--points={points}", f"--out={out}", "--repeats=1"]
+    return launch.run(parser.parse_args([*words, "--no-flush", "--unchecked"]))

@@ -1,0 +1,216 @@
+"""Why a change is faster or slower: the counters of both sides, and what a comparison makes of them.
+
+Causes are those of `ncuflow compare`: they add up to the difference, in cycles where ncu ran the sides at other clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncuflow.capture.ncu import ncu_version
+from ncuflow.compare import attribution, decomposition
+from ncuflow.compare.records import Cause, ChangeTerm, Fact, Value
+from ncuflow.findings import hotlines
+from ncuflow.format import micro, with_unit
+from ncuflow.gpu.turns import Held
+from ncuflow.io import CommandError, clean
+from ncuflow.model import Kernel
+from ncuflow.sweep.points import Planned
+from ncuflow.trial import counters
+from ncuflow.trial.change import DATA
+from ncuflow.trial.counters import ALL, FEW, Tier
+from ncuflow.trial.record import (
+    HotPlace,
+    KernelCounters,
+    PointCounters,
+    PointTrial,
+    Trial,
+    TrialCause,
+    TrialFact,
+    TrialTerm,
+    TrialTiming,
+)
+
+DIFFERS = ("slower", "faster")
+# Of all counters those that a record keeps beside the first: what a comparison tells, and how busy the units were.
+KEPT = dict.fromkeys(
+    (
+        *counters.FIRST, *(row[2] for row in attribution.COUNTERS), "sm_throughput_pct", "memory_throughput_pct",
+        "dram_throughput_pct", "l2_throughput_pct", "l1_throughput_pct", "achieved_occupancy_pct", "l1_hit_pct",
+    )
+)  # fmt: skip
+DIGITS = 5  # that a counter keeps: launches differ by more
+LEAST_SHARE, MOST_PARTS, MOST_FACTS, MOST_PLACES = 0.02, 8, 12, 8
+OTHERS = "smaller parts together"
+
+
+@dataclass(frozen=True)
+class CountedSide:
+    """A side for ncu. command, env: its program's; package: the folder of its FlashInfer."""
+
+    command: Sequence[str]
+    env: Mapping[str, str]
+    package: Path
+
+
+def explain(
+    trial: Trial,
+    planned: Sequence[Planned],
+    sides: Mapping[str, CountedSide],
+    held: Held,
+    limit_s: float,
+    tell: Callable[[str], None],
+) -> None:
+    """Count both sides ("base", "change") at every timed point, and note what explains the differences."""
+    timed = {point.point: point for point in trial.points if point.timing is not None}
+    if not timed:
+        return
+    trial.no_counters = counters.lacking()
+    if trial.no_counters is not None:
+        return
+    trial.ncu = ncu_version()
+    for tier in (ALL, FEW):
+        points = [
+            point
+            for point in planned
+            if point.id in timed and (timed[point.id].outcome in DIFFERS) == (tier is ALL)
+        ]
+        if points:
+            _tier(trial, timed, points, tier, sides, held, limit_s, tell)
+
+
+def _tier(
+    trial: Trial,
+    timed: Mapping[str, PointTrial],
+    points: Sequence[Planned],
+    tier: Tier,
+    sides: Mapping[str, CountedSide],
+    held: Held,
+    limit_s: float,
+    tell: Callable[[str], None],
+) -> None:
+    """Count some points. What cannot be counted costs the counters of these points alone."""
+    found = {}
+    try:
+        for name, side in sides.items():
+            tell(f"{tier.name} counters of the {name} at {with_unit(len(points), 'points')}")
+            program = (side.command, side.env)
+            found[name] = counters.counted(trial.target, points, tier, program, held, limit_s)
+    except CommandError as error:
+        for point in points:
+            timed[point.id].no_counters = clean(str(error).replace("\n", " "))
+        return
+    for point in points:
+        pair = [found[name].get(point.id, []) for name in ("base", "change")]
+        packages = [sides[name].package for name in ("base", "change")]
+        note(timed[point.id], tier, pair, packages)
+
+
+def note(
+    point: PointTrial, tier: Tier, pair: Sequence[Sequence[Kernel]], packages: Sequence[Path | None]
+) -> None:
+    """Put the kernels of base and change into the record of a point, and what explains a difference of its times."""
+    if not all(pair):
+        missing = ["base", "change"][[bool(kernels) for kernels in pair].index(False)]
+        point.no_counters = f"ncu saw no kernel of the {missing}"
+        return
+    base, change = (
+        [_record(kernel, package) for kernel in kernels]
+        for kernels, package in zip(pair, packages, strict=True)
+    )
+    point.counters = PointCounters(tier=tier.name, base=base, change=change)
+    if point.outcome in DIFFERS and point.timing is not None:
+        _causes(point, point.timing, pair)
+
+
+def _causes(point: PointTrial, timing: TrialTiming, pair: Sequence[Sequence[Kernel]]) -> None:
+    # The timed launches took turns, from settled clocks: one clock for both is all that is known of them.
+    base, change = (
+        attribution.Profile(kernels, kernels, rates=decomposition.LaunchRates(kernels[0]["device"]))
+        for kernels in pair
+    )
+    noise = max(abs(timing.noise.low), abs(timing.noise.high)) * timing.base_us
+    found = attribution.explain(base, change, timing.base_us, timing.change_us, noise)
+    point.causes = [_cause(cause) for cause in found.causes]
+    point.unexplained_us, point.remainder = _rounded(found.unexplained), found.remainder
+
+
+def _cause(cause: Cause) -> TrialCause:
+    kept = decomposition.causes(cause.parts, LEAST_SHARE)[:MOST_PARTS]
+    rest = sum(term.delta_us for term in cause.parts if term not in kept)
+    if len(kept) < len(cause.parts):
+        kept = [*kept, ChangeTerm(OTHERS, OTHERS, None, None, "", rest)]
+    return TrialCause(
+        kind=cause.kind,
+        what=cause.what,
+        base=_text(cause.base),
+        change=_text(cause.head),
+        delta_us=_rounded(cause.delta_us),
+        share=_rounded(cause.share_of_delta),
+        parts=[_part(term) for term in kept],
+        facts=[_fact(fact) for fact in cause.facts[:MOST_FACTS]],
+    )
+
+
+def _part(term: ChangeTerm) -> TrialTerm:
+    delta = _rounded(term.delta_us) or 0.0
+    base, change = _rounded(term.base), _rounded(term.head)
+    return TrialTerm(what=term.what, base=base, change=change, unit=term.unit, delta_us=delta)
+
+
+def _fact(fact: Fact) -> TrialFact:
+    base, change = (
+        _rounded(value) if isinstance(value, float) else _scalar(value)
+        for value in (fact.base, fact.head)
+    )
+    what = f"samples at {fact.what}" if fact.kind == "line" else fact.what
+    return TrialFact(what=what, base=base, change=change, unit=fact.unit)
+
+
+def _scalar(value: Value) -> bool | int | float | str | None:
+    return _text(value) if isinstance(value, list) else value
+
+
+def _text(value: Value) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return micro(value) if isinstance(value, float) else str(value)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")
+
+
+def _record(kernel: Kernel, package: Path | None) -> KernelCounters:
+    metrics = {key: _rounded(kernel["metrics"].get(key)) for key in KEPT}
+    stalls = {stall["reason"]: _rounded(stall["ratio"]) for stall in kernel["stalls"]}
+    shared = [kernel["smem_static_bytes"], kernel["smem_dynamic_bytes"]]
+    lines = hotlines.hottest(kernel, most=MOST_PLACES) if kernel.get("lines") else []
+    return KernelCounters(
+        name=kernel["name"],
+        grid=kernel["grid"],
+        block=kernel["block"],
+        registers=kernel["registers"],
+        shared_bytes=None if None in shared else sum(part or 0 for part in shared),
+        duration_us=_rounded(kernel["duration_ns"] and kernel["duration_ns"] / 1e3),
+        metrics={key: value for key, value in metrics.items() if value is not None},
+        stalls={reason: value for reason, value in stalls.items() if value},
+        hot=[_place(line, package) for line in lines],
+    )
+
+
+def _place(line: hotlines.HotLine, package: Path | None) -> HotPlace:
+    """A hot line, quoted from the FlashInfer of its own side."""
+    root = None if package is None else package / DATA
+    return HotPlace(
+        file=line.file,
+        line=line.line,
+        text=hotlines.text_of(root, line.file, line.line),
+        sass=line.sass,
+        share=_rounded(line.share) or 0.0,
+        reason=line.reason,
+    )

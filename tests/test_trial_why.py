@@ -1,0 +1,192 @@
+"""Why a change is faster or slower: what is counted of both sides, and what is made of it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, some
+from test_trial_command import FAKE, Machine, made_machine
+
+from ncuflow.findings import profiled
+from ncuflow.model import Kernel
+from ncuflow.parsers import ncu, nvperf
+from ncuflow.parsers.chips import CHIPS
+from ncuflow.parsers.registry import METRICS, counters
+from ncuflow.trial import screen, why
+from ncuflow.trial.counters import ALL, FEW, FIRST
+from ncuflow.trial.record import PointTrial, Relative, Trial, TrialTiming
+
+PLANTED = ROOT / "recordings/h200/0.6.18"
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_few_counters_take_two_passes(chip: str) -> None:
+    occupancy = METRICS["achieved_occupancy_pct"].candidates(chip)[0].names
+    asked = dict.fromkeys([*counters(chip, FIRST), *occupancy])
+    assert nvperf.ChipCounters(chip).passes(asked) <= 2
+    assert len(FIRST) <= 11 and set(counters(chip, FIRST)) < set(counters(chip))
+
+
+def kernels(side: str) -> dict[str, list[Kernel]]:
+    """The decode kernels of a recorded capture by point."""
+    (path,) = (PLANTED / side / "decode").glob("*/sweep.ncu-rep.xz")
+    found: dict[str, list[Kernel]] = {}
+    for kernel in profiled.kernels(ncu.read(path)):
+        found.setdefault(str(kernel["point"]), []).append(kernel)
+    return found
+
+
+def timed(base_us: float, change_us: float, outcome: Any = "slower") -> PointTrial:
+    ratio = change_us / base_us - 1
+    timing = TrialTiming(
+        base_us=base_us,
+        change_us=change_us,
+        change=Relative(estimate=ratio, low=ratio - 0.01, high=ratio + 0.01),
+        noise=Relative(estimate=0.0, low=-0.001, high=0.001),
+        rounds=6,
+        throttled=0,
+    )
+    return PointTrial(point="p", outcome=outcome, timing=timing)
+
+
+@pytest.fixture(scope="module")
+def planted() -> tuple[list[Kernel], list[Kernel]]:
+    """Kernels of one point before and after a slow-down that was planted."""
+    base, change = kernels("baseline"), kernels("planted-slow-downs")
+    point = max(
+        base, key=lambda p: (change[p][0]["duration_ns"] or 0) / (base[p][0]["duration_ns"] or 1)
+    )
+    return base[point], change[point]
+
+
+def us(side: list[Kernel]) -> float:
+    return sum((kernel["duration_ns"] or 0) / 1e3 for kernel in side)
+
+
+def test_causes_of_a_planted_slow_down_add_up_to_it(
+    planted: tuple[list[Kernel], list[Kernel]],
+) -> None:
+    base, change = planted
+    point = timed(us(base), us(change))
+    why.note(point, ALL, planted, (None, None))
+    assert point.counters is not None and point.counters.tier == "all"
+    explained = sum(cause.delta_us or 0 for cause in point.causes)
+    assert point.unexplained_us is not None and point.causes
+    assert explained + point.unexplained_us == pytest.approx(us(change) - us(base), rel=1e-3)
+    with_parts = some(cause for cause in point.causes if cause.parts)
+    for cause in with_parts:
+        assert sum(p.delta_us for p in cause.parts) == pytest.approx(cause.delta_us, rel=1e-3)
+
+
+def test_a_record_of_counters_has_no_value_that_was_not_counted(
+    planted: tuple[list[Kernel], list[Kernel]],
+) -> None:
+    base, change = ([dict(kernel) for kernel in side] for side in planted)
+    base[0]["metrics"] = {**base[0]["metrics"], "dram_bytes_read": None}
+    point = timed(us(planted[0]), us(planted[1]))
+    why.note(point, ALL, (base, change), (None, None))  # type: ignore[arg-type]
+    assert point.counters is not None
+    assert "dram_bytes_read" not in point.counters.base[0].metrics
+    assert point.counters.change[0].metrics["dram_bytes_read"] > 0
+    assert point.counters.change[0].stalls and set(point.counters.change[0].metrics) <= set(METRICS)
+
+
+def test_the_same_time_has_counters_and_no_causes(
+    planted: tuple[list[Kernel], list[Kernel]],
+) -> None:
+    point = timed(100.0, 100.0, "same")
+    why.note(point, FEW, planted, (None, None))
+    assert point.counters is not None and point.causes == [] and point.unexplained_us is None
+
+
+def test_a_side_without_a_kernel_says_which(planted: tuple[list[Kernel], list[Kernel]]) -> None:
+    point = timed(100.0, 110.0)
+    why.note(point, ALL, (planted[0], []), (None, None))
+    assert point.counters is None and point.no_counters == "ncu saw no kernel of the change"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine with a profiler that is none, whose reports are read as if they were some."""
+    if not (shutil.which("ninja") and shutil.which("c++") and shutil.which("git")):
+        pytest.skip("needs ninja, git and a compiler")
+    folder = tmp_path_factory.mktemp("profiled")
+    found = made_machine(folder)
+    with (folder / "parsers/ncu.py").open("a") as reader:
+        reader.write((FAKE / "reports.py").read_text())
+    program = folder / "ncu"
+    program.write_text(f"#!{sys.executable}\n{(FAKE / 'profiler.py').read_text()}")
+    program.chmod(0o755)
+    yield found
+
+
+def tried(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, change: Path, *words: str
+) -> tuple[int, str, Trial]:
+    monkeypatch.setenv("NCUFLOW_NCU", str(machine.folder / "ncu"))
+    status, said, found = machine.tried(change, *words)
+    assert found is not None, said
+    return status, said, Trial.model_validate(found)
+
+
+def test_both_sides_are_counted_and_what_differs_is_explained(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the change it is the overlay's library that the profiler sees, and the overlay's source that is quoted."""
+    patch = machine.patch("  return 100.0", "  // later\n  return 110.0")
+    blocks = '[{"module": ["toy", "plain"]}]'
+    status, said, trial = tried(machine, monkeypatch, patch, "--blocks", blocks)
+    assert status == 3 and trial.ncu == "2025.3.1.0" and trial.no_counters is None, said
+    slower, same = trial.points
+    assert slower.counters is not None and same.counters is not None
+    assert (slower.counters.tier, same.counters.tier) == ("all", "few")
+    assert (
+        slower.counters.base[0].duration_us == 100 and slower.counters.change[0].duration_us == 110
+    )
+    hot = slower.counters.base[0].hot[0], slower.counters.change[0].hot[0]
+    assert [(place.line, place.text) for place in hot] == [
+        (7, "return 100.0;"),
+        (8, "return 110.0;"),
+    ]
+    (cause,) = slower.causes
+    assert cause.delta_us == 10 and [part.what for part in cause.parts] == ["long_scoreboard"]
+    assert same.causes == [] and same.counters.base[0].stalls == {}
+    assert "twice/toy_n3: +10 µs ToyKernel: same code and launch" in said
+    assert "+10 µs long_scoreboard" in said
+
+
+def test_without_permission_or_ncu_one_line_says_so(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = machine.patch("return 100.0", "return 110.0")
+    monkeypatch.setenv("NCUFLOW_TEST_REFUSED", "1")
+    _, said, trial = tried(machine, monkeypatch, patch)
+    assert trial.points[0].counters is None and "ERR_NVGPUCTRPERM" in str(
+        trial.points[0].no_counters
+    )
+    assert said.count("twice/toy_n3: no counters: the driver refuses performance counters") == 1
+    monkeypatch.delenv("NCUFLOW_TEST_REFUSED")
+    _, said, trial = tried(machine, monkeypatch, patch, "--no-counters")
+    assert trial.no_counters == "not asked for (--no-counters)" and trial.points[0].counters is None
+    monkeypatch.setenv("NCUFLOW_NCU", str(machine.folder / "none"))
+    monkeypatch.setenv("CUDA_HOME", str(machine.folder))
+    status, said, found = machine.tried(patch)
+    assert status == 3 and found is not None
+    if shutil.which("ncu") is None:
+        assert found["no_counters"] == "ncu is not on PATH"
+        assert said.count("no counters: ncu is not on PATH") == 1
+
+
+def test_the_screen_says_what_adds_most(planted: tuple[list[Kernel], list[Kernel]]) -> None:
+    point = timed(us(planted[0]), us(planted[1]))
+    why.note(point, ALL, planted, (None, None))
+    lines = list(screen.reasons(point))
+    first = point.causes[0]
+    assert len(lines) == 2 and lines[0].startswith(f"p: {first.delta_us:+.3g} µs {first.what}")
+    most = max((part for part in first.parts if part.base), key=lambda part: abs(part.delta_us))
+    assert lines[1].startswith(f"  {most.delta_us:+.3g} µs {most.what}")
