@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -27,6 +27,17 @@ CURVES = {
 RESERVED = "launch__shared_mem_per_block_driver"  # bytes of each block
 OPCODES = "sass__inst_executed_per_opcode"
 EXECUTED, THREADS = "inst_executed", "thread_inst_executed"
+# What each instruction asks of memory, and what the same bytes would at least take; as versions of ncu call the two.
+SECTORS = (
+    ("memory_l2_theoretical_sectors_global", "memory_l2_theoretical_sectors_global_ideal"),
+    ("memory_l2_sectors_global", "memory_l2_sectors_global_ideal"),
+    ("memory_l2_transactions_global", "memory_ideal_l2_transactions_global"),
+)
+WAVEFRONTS = (
+    ("memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal"),
+    ("memory_l1_sectors_shared", "memory_l1_sectors_shared_ideal"),
+    ("memory_shared_transactions", "memory_ideal_shared_transactions"),
+)
 SAMPLED = "pmsampling:"
 # What the report keeps beside the counters: lists of names, and facts of the machine that no kernel changes.
 NOT_COUNTERS = ("group:", "breakdown:", "device__attribute", "numa__", "nvlink__", SAMPLED)
@@ -39,9 +50,17 @@ class Counter(NamedTuple):
     unit: str
 
 
+class Access(NamedTuple):
+    """What an instruction asked of a memory in all, and the least that the same bytes take."""
+
+    asked: int
+    ideal: int
+
+
 class SampledInstruction(NamedTuple):
     """One instruction. pc: bytes from the kernel's first; file: place in ``Detail.files``; executed: by warps, and
-    by threads; None where the report does not count it."""
+    by threads; sectors: of 32 bytes of global memory, at L2; wavefronts: of shared memory. None where the report does
+    not count it, or the instruction has none."""
 
     pc: int
     sass: str | None
@@ -50,6 +69,8 @@ class SampledInstruction(NamedTuple):
     line: int | None
     executed: int | None
     threads: int | None
+    sectors: Access | None = None
+    wavefronts: Access | None = None
 
 
 @dataclass
@@ -169,11 +190,25 @@ def _series(kernel: ncu.Profiled) -> Iterator[tuple[str, tuple[str, list[tuple[i
             yield clean(name.removeprefix(SAMPLED)), (clean(unit), values)
 
 
+def _accesses(action: Any, names: Sequence[tuple[str, str]]) -> dict[int, Access]:
+    """What instructions asked of a memory by address, under the first names that the report has."""
+    for asked, ideal in names:
+        least = dict(_instances(action, ideal))
+        if found := {
+            int(pc): Access(int(n), int(least[pc]))
+            for pc, n in _instances(action, asked)
+            if pc in least
+        }:
+            return found
+    return {}
+
+
 def _add_instructions(found: Detail, action: Any, listed: Mapping[int, lines.Instruction]) -> None:
     """Every instruction that the report counts or sampled, by address."""
     executed, threads = (
         {int(pc): int(n) for pc, n in _instances(action, name)} for name in (EXECUTED, THREADS)
     )
+    sectors, wavefronts = (_accesses(action, names) for names in (SECTORS, WAVEFRONTS))
     start = lines.start(action)
     sampled = {row["pc"] + start for row in found.samples}
     places: dict[str, int] = defaultdict(lambda: len(places))
@@ -195,6 +230,8 @@ def _add_instructions(found: Detail, action: Any, listed: Mapping[int, lines.Ins
                 line,
                 executed.get(pc),
                 threads.get(pc),
+                sectors.get(pc),
+                wavefronts.get(pc),
             )
         )
     found.files = [clean(name) for name in places]

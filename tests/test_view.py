@@ -19,7 +19,7 @@ from ncuflow.pages.html import view as page
 from ncuflow.pages.html import view_columns
 from ncuflow.parsers import detail, ncu, show_ncu, show_nsys
 from ncuflow.parsers.detail import Counter, Detail, SampledInstruction
-from ncuflow.view import close, files, kernels, lacks, memory, nvtx
+from ncuflow.view import close, files, kernels, lacks, memory, memory_tables, nvtx, roofline
 from ncuflow.view.model import NextBlock, View
 
 CORPUS = ROOT.parent / "shared/corpus"  # public reports of other GPUs: pytest -m corpus
@@ -147,6 +147,128 @@ def test_the_memory_chart_sums_sectors_and_takes_the_registry_where_counters_lac
     assert flows["dram", "l2"].value == 64 and ("l2", "dram") not in flows
     assert chart.boxes["l2"] == [("hit rate", 50.0, "%")]
     assert memory.chart({}, {"l2_hit_pct": 50.0}) is None
+
+
+def tables_of(counters: dict[str, Counter]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Table -> row -> column -> value."""
+    return {
+        table.name: {
+            row.label: dict(zip([label for label, _ in table.columns], row.values, strict=True))
+            for row in table.rows
+        }
+        for table in memory_tables.tables(counters)
+    }
+
+
+def test_the_memory_tables_have_what_ncu_and_show_have(decode):
+    launch = decode.kernels[0].shown
+    looked = decode.close[launch.index]
+    found = tables_of(looked.detail.counters)
+    own = {name: counter.value for name, counter in looked.detail.counters.items()}
+    assert list(found) == ["L1TEX", "Shared memory", "L2", "DRAM"]
+    loads = found["L1TEX"]["global loads"]
+    assert loads["requests"] == own["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"]
+    rate = own["l1tex__t_sector_pipe_lsu_mem_global_op_ld_hit_rate.pct"]
+    assert loads["hit rate"] == pytest.approx(rate)
+    assert loads["missed"] == 32 * own["l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_miss.sum"]
+    assert found["L2"]["all"]["hit rate"] == pytest.approx(
+        own["lts__t_sector_hit_rate.pct"], rel=0.01
+    )
+    assert found["L2"]["L1TEX reads"]["missed, DRAM"] == 32 * own[
+        "lts__t_sectors_srcunit_tex_aperture_device_op_read_lookup_miss.sum"
+    ]  # fmt: skip
+    metrics = launch.kernel["metrics"]
+    assert found["DRAM"]["reads"]["bytes"] == metrics["dram_bytes_read"]
+    assert found["DRAM"]["writes"]["bytes"] == metrics["dram_bytes_write"]
+    assert found["Shared memory"]["all"]["wavefronts"] == metrics["smem_wavefronts"]
+    assert found["Shared memory"]["copies from global (LDGSTS)"]["wavefronts"] is None
+    # no access went there, and there is no peer
+    assert "local loads" not in found["L1TEX"] and "missed, a peer" not in found["L2"]["all"]
+
+
+def test_a_memory_table_has_no_value_of_what_is_not_counted():
+    requests, sectors = (
+        f"l1tex__t_{of}_pipe_lsu_mem_local_op_st" for of in ("requests", "sectors")
+    )
+    made = {f"{requests}.sum": Counter(4, ""), f"{sectors}.sum": Counter(8, "sector")}
+    only = {"requests": 4, "sectors": 8, "sectors per request": 2, "bytes": 256}
+    assert tables_of(made) == {"L1TEX": {"local stores": only}}
+    hits = {
+        f"{sectors}_lookup_hit.sum": Counter(0, ""),
+        f"{sectors}_lookup_miss.sum": Counter(0, ""),
+    }
+    whole = tables_of(made | hits)["L1TEX"]["local stores"]
+    assert "hit rate" not in whole and whole["missed"] == 0
+    assert tables_of({}) == {}
+
+
+def test_memory_efficiency_of_instructions_sums_to_that_of_the_kernel(decode):
+    looked = decode.close[decode.kernels[0].shown.index]
+    own = looked.detail.counters
+    for key, names in (("sectors", detail.SECTORS[0]), ("wavefronts", detail.WAVEFRONTS[0])):
+        found = some(access for one in looked.code.instructions if (access := getattr(one, key)))
+        for at, name in enumerate(names):
+            assert sum(access[at] for access in found) == own[name].value > 0
+        assert all(access.asked >= access.ideal for access in found)
+
+
+class Instances:
+    """A metric of a report with a value for each instruction."""
+
+    def __init__(self, values: dict[int, float]) -> None:
+        self.of = list(values.items())
+
+    def has_correlation_ids(self) -> bool:
+        return True
+
+    def num_instances(self) -> int:
+        return len(self.of)
+
+    def correlation_ids(self) -> Any:
+        return type("Ids", (), {"value": lambda _, at: self.of[at][0]})()
+
+    def value(self, at: int) -> float:
+        return self.of[at][1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "ideal", "names"),
+    [
+        ("memory_l2_theoretical_sectors_global", "memory_l2_theoretical_sectors_global_ideal", detail.SECTORS),
+        ("memory_l2_sectors_global", "memory_l2_sectors_global_ideal", detail.SECTORS),
+        ("memory_l2_transactions_global", "memory_ideal_l2_transactions_global", detail.SECTORS),
+        ("memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal", detail.WAVEFRONTS),
+        ("memory_l1_sectors_shared", "memory_l1_sectors_shared_ideal", detail.WAVEFRONTS),
+        ("memory_shared_transactions", "memory_ideal_shared_transactions", detail.WAVEFRONTS),
+    ],
+)  # fmt: skip
+def test_memory_efficiency_is_read_by_the_names_of_any_version(asked, ideal, names):
+    held = {asked: Instances({16: 8.0, 32: 4.0}), ideal: Instances({16: 2.0})}
+    action = type("Action", (), {"metric_by_name": lambda _, name: held.get(name)})()
+    assert detail._accesses(action, names) == {16: detail.Access(8, 2)}
+
+
+def test_fp64_is_counted_for_the_roofline_or_not_known():
+    clocks = {
+        "smsp__cycles_elapsed.avg.per_second": Counter(1e9, "hz"),
+        "sm__cycles_elapsed.avg.per_second": Counter(1e9, "hz"),
+        roofline.FP64_PEAK: Counter(64, "inst/cycle"),
+    }
+    counts = {roofline.EXECUTED.format(op): n for op, n in (("dadd", 1), ("dmul", 2), ("dfma", 3))}
+    # 1 + 2 + 2 × 3, in 1 µs, of which each cycle is a thousandth
+    made = clocks | {name: Counter(n, "inst") for name, n in counts.items()}
+    rates = clocks | {
+        f"{name}.per_cycle_elapsed": Counter(n / 1000, "") for name, n in counts.items()
+    }
+    of = kernel(duration_ns=1000.0)
+    of["metrics"] |= {"dram_bytes_read": 3.0, "dram_bytes_write": 6.0}
+    for counters in (made, rates):
+        found = roofline.roofline(of, Detail(counters=counters))
+        assert found.flops == {"FP64": pytest.approx(9)} and found.bytes == {"DRAM": 9}
+        assert found.compute == (("FP64", 128e9),)
+    del made[roofline.EXECUTED.format("dmul")]
+    assert roofline.fp64_flops(made, 1000.0) is None
+    assert roofline.roofline(of, Detail(counters=made)) is None
 
 
 def kernel(**given: Any) -> Any:

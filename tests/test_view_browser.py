@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, some
 from test_html_browser import AXE, HOSTILE, browser, chromium, playwright, serious, texts
 from test_view import CORPUS, DECODE, DEEP, SWEEP
 
@@ -173,6 +173,92 @@ def test_the_roof_is_that_of_the_work_that_ran(browser, written):
     (said,) = [one for one in texts(shown.locator(".kinds li")) if one.startswith("DRAM:")]
     reached = work["FP32"] / peaks["FP32"] / launch.kernel["duration_ns"] * 1e9
     assert f"{100 * reached:.1f} % of its roof" in plain(said)
+
+
+@pytest.fixture(scope="module")
+def decode() -> View:
+    return files.view([DECODE])
+
+
+def test_the_memory_tables_are_those_of_the_records(browser, written, decode):
+    report = decode.reports[0]
+    shown = browser.open(written(decode), "#/kernel?r=0&k=0")
+    for table in some(report.close[report.kernels[0].shown.index].tables):
+        rows = shown.locator(f"table:has(caption:text-is('{table.name}, by kind of access')) tr")
+        found = [texts(row.locator("th, td")) for row in rows.all()]
+        assert found[0][1:] == [label for label, _ in table.columns]
+        assert [cells[0] for cells in found[1:]] == [row.label for row in table.rows]
+        for cells, row in zip(found[1:], table.rows, strict=True):
+            assert [cell == "–" for cell in cells[1:]] == [value is None for value in row.values]
+    hit = shown.locator("tr:has(td:text-is('global loads')) td").nth(5)
+    assert plain(hit.inner_text()) == "0.4 %"
+    bars = shown.locator("table:has(caption:text-is('Spread')) .range .between").all()
+    lefts = [bar.evaluate("bar => parseFloat(bar.style.left)") for bar in bars]
+    spread = report.close[report.kernels[0].shown.index].spread[: len(bars)]
+    assert lefts == [pytest.approx(100 * one.least / one.most, abs=0.01) for one in some(spread)]
+
+
+def test_a_line_says_what_it_asks_of_memory_beside_the_least(browser, written, decode):
+    report = decode.reports[0]
+    rows = report.close[report.kernels[0].shown.index].code.instructions
+    worst = max((one for one in rows if one.wavefronts and one.wavefronts.ideal),
+                key=lambda one: one.wavefronts.asked / one.wavefronts.ideal)  # fmt: skip
+    shown = browser.open(written(decode), "#/kernel?r=0&k=0&part=source")
+    sass = shown.locator(".pane").last
+    sass.locator("[data-filter]").fill(f"pc={worst.pc}")
+    sass.locator("tr[aria-rowindex='2']").click()
+    times = worst.wavefronts.asked / worst.wavefronts.ideal
+    assert times >= 2
+    assert f"that is {times:.3g} times as many" in plain(shown.inner_text(".instruction"))
+    heads = texts(sass.locator("thead th"))
+    cells = texts(sass.locator("tr[aria-rowindex='2'] > *"))
+    assert cells[heads.index("shared, × ideal")] == f"{times:.3g}"
+
+
+def changed(view: View, **code: Any) -> Any:
+    """The first report with other code of its first kernel."""
+    report = view.reports[0]
+    close = report.close[report.kernels[0].shown.index]
+    other = dataclasses.replace(close, code=dataclasses.replace(close.code, **code))
+    return dataclasses.replace(report, close={close.kernel: other})
+
+
+def test_the_source_of_two_reports_stands_side_by_side(browser, written, decode):
+    """A line above all others moves them; each is beside itself, with the part of the samples that it had and has."""
+    code = decode.reports[0].close[decode.reports[0].kernels[0].shown.index].code
+    at = next(n for n, name in enumerate(code.files) if name.endswith("decode.cuh"))
+    text = [f"line {n}" for n in range(1, 700)]
+    base = changed(decode, sources={at: text}, found={at: "report"})
+    moved = [one._replace(line=one.line + 1) if one.file == at and one.line else one for one in code.instructions]  # fmt: skip
+    twice = [row | {"samples": 2 * row["samples"]} for row in code.samples]
+    head = changed(decode, sources={at: ["new", *text]}, found={at: "report"}, instructions=moved, samples=twice)  # fmt: skip
+    view = View([base, head], [], files.view([DECODE, DECODE]).comparisons)
+    shown = browser.open(written(view), "#/compare")
+    shown.locator("[data-beside]").first.click()
+    grid = shown.locator("table.grid[aria-label='Source side by side']")
+    grid.wait_for()
+    shown.wait_for_function("document.querySelector('.grid-frame').scrollTop > 0")
+    current = grid.locator("tr.current")
+    assert current.locator("code").inner_text() == "line 88", (
+        "of what did not change the most sampled"
+    )
+    frame = shown.locator(".grid-frame").first
+    frame.evaluate("frame => { frame.scrollTop = 0 }")
+    grid.locator("tr[aria-rowindex='2']").wait_for()
+    rows = [texts(row.locator("th, td")) for row in grid.locator("tr[aria-rowindex]").all()]
+    assert rows[0][3:] == ["", "1", "+", "new"]
+    assert rows[5][3:] == ["5", "6", "", "line 5"]
+    frame.evaluate("frame => { frame.scrollTop = 84 * 26 }")
+    row = grid.locator("tr[aria-rowindex]:has(code:text-is('line 88'))")
+    row.wait_for()
+    cells = texts(row.locator("th, td"))
+    assert cells[0] == cells[1] == "22.1" and cells[2:5] == ["", "88", "89"]
+    opcodes = shown.locator("table:has(caption:text-is('Instructions, by opcode')) tbody tr")
+    assert set(texts(opcodes.locator("td:nth-child(4)"))) == {"same"}
+    shown.set_viewport_size({"width": 360, "height": 740})
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
+    shown.evaluate(AXE)
+    assert serious(shown, "light", {}) == []
 
 
 @pytest.mark.parametrize("fragment", [*VIEWS, *PARTS])

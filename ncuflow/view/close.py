@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from ncuflow.io import clean
 from ncuflow.parsers.detail import Detail
-from ncuflow.view import memory
+from ncuflow.view import memory, memory_tables
 from ncuflow.view.model import Close, Code, LaunchView, Spread
 
 # Use of a pipe in per cent of its peak while the SM was active: by cycles where the report has them, else by instructions.
@@ -33,6 +33,7 @@ def look(launch: LaunchView, detail: Detail, source: Path | None) -> Close:
     return Close(
         kernel=launch.index,
         memory=memory.chart(detail.counters, launch.kernel["metrics"]),
+        tables=memory_tables.tables(detail.counters),
         pipes=pipes(detail),
         opcodes=sorted(
             ((name, count) for name, count in detail.opcodes.items() if count),

@@ -24,26 +24,13 @@ from ncuflow.view.model import (
     NextBlock,
     Occupancy,
     ReportView,
-    Roof,
-    Roofline,
     Verdict,
     VerdictShare,
 )
+from ncuflow.view.roofline import roofline
 
 MOST_CLOSE = 48  # kernels of a report that are looked at closely: the disassembler takes up to seconds for each
 THREADS_PER_WARP = 32
-# Kinds of arithmetic and levels of memory: label -> registry keys of the count and of its ceiling.
-COMPUTE = {
-    "tensor": ("tensor_flops", "tensor_flops_peak_per_second"),
-    "tensor, integer": ("tensor_int_ops", "tensor_int_ops_peak_per_second"),
-    "FP32": ("fp32_flops", "fp32_flops_peak_per_second"),
-    "FP16": ("fp16_flops", "fp16_flops_peak_per_second"),
-}
-MEMORY = {
-    "DRAM": (("dram_bytes_read", "dram_bytes_write"), "dram_peak_bytes_per_second"),
-    "L2": (("l2_bytes",), "l2_peak_bytes_per_second"),
-    "L1": (("l1_bytes",), "l1_peak_bytes_per_second"),
-}
 
 
 def viewed(
@@ -110,7 +97,7 @@ def launch(kernel: Kernel, of: Detail | None = None) -> LaunchView:
         verdict=verdict(kernel),
         tree=stalltree.stall_tree(kernel),
         occupancy=occupancy(kernel, of),
-        roofline=roofline(kernel),
+        roofline=roofline(kernel, of),
     )
 
 
@@ -199,20 +186,3 @@ def _needs(
         enough = [x for x, fits in curve if x < held and fits >= (blocks + 1) * warps]
         if enough:
             yield NextBlock(resource, held, max(enough))
-
-
-def roofline(kernel: Kernel) -> Roofline | None:
-    """Counted work over counted traffic under the launch's own ceilings; None without work, traffic or a time."""
-    of = kernel["metrics"].get
-    flops = {name: value for name, (key, _) in COMPUTE.items() if (value := of(key))}
-    moved = {name: [of(key) for key in keys] for name, (keys, _) in MEMORY.items()}
-    known = {
-        name: sum(value or 0 for value in values)
-        for name, values in moved.items()
-        if None not in values
-    }
-    if not flops or not any(known.values()) or not kernel["duration_ns"]:
-        return None
-    compute = [Roof(name, peak) for name in flops if (peak := of(COMPUTE[name][1]))]
-    memory = [Roof(name, peak) for name in known if (peak := of(MEMORY[name][1]))]
-    return Roofline(flops, {k: v for k, v in known.items() if v}, tuple(compute), tuple(memory))

@@ -158,6 +158,21 @@ class MemoryChart:
     flows: list[Flow]
 
 
+class MemoryRow(NamedTuple):
+    """A kind of access, and its value in each column."""
+
+    label: str
+    values: tuple[float | None, ...]
+
+
+class MemoryTable(NamedTuple):
+    """A level of memory: its columns with their units, and a row for each kind of access."""
+
+    name: str
+    columns: list[tuple[str, str]]
+    rows: list[MemoryRow]
+
+
 class Spread(NamedTuple):
     """A counter over the instances of its unit: SMs, slices of L2, channels of DRAM."""
 
@@ -192,6 +207,7 @@ class Close:
 
     kernel: int
     memory: MemoryChart | None
+    tables: list[MemoryTable]
     pipes: list[tuple[str, float]]
     opcodes: list[tuple[str, float]]
     spread: list[Spread]

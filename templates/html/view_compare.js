@@ -3,6 +3,7 @@
 import { fill, h, section, table } from "./dom.js";
 import { change, interval, micro, number, percent, quantity, si } from "./format.js";
 import { href, keep } from "./state.js";
+import { sources } from "./view_beside.js";
 import { rowsOf } from "./view_kernels.js";
 
 // Of the launch that stands for a kernel: [column, label, how it is printed, whether it is per cent].
@@ -112,7 +113,7 @@ function sideBySide(main, all, base) {
   }).filter(Boolean);
   const stalls = found.map((one) => (one?.stall ? `${one.stall[0]} ${percent(one.stall[1])}` : "–"));
   lines.push(["top stall", ...stalls.flatMap((text, at) => (at ? [text, text === stalls[0] ? "same" : ""] : [text]))]);
-  return section(
+  const panels = section(
     name,
     null,
     table(heads, lines, `${name} side by side`),
@@ -123,6 +124,20 @@ function sideBySide(main, all, base) {
       found.flatMap((one, at) => (one ? [h("a", { href: href("kernel", { r: at, k: one.k }) }, main.reports[at].file), " "] : [])),
     ),
   );
+  return [panels, source(main, found)];
+}
+
+/** The source of the baseline's kernel beside that of another report, once it is asked for. */
+function source(main, found) {
+  const places = found.flatMap((one, r) => (one?.code ? [{ r, k: one.k }] : []));
+  const [base, ...heads] = places;
+  if (base?.r !== 0 || !heads.length) return null;
+  const body = h("div");
+  const open = async (place) => fill(body, await sources(main, [base, place]));
+  const buttons = heads.map((place) =>
+    h("button", { type: "button", "data-beside": place.r, onclick: () => open(place) }, `source beside ${main.reports[place.r].file}`),
+  );
+  return [h("p", { class: "controls" }, buttons), body];
 }
 
 /** The change of a value; of one that is per cent already, in points. */

@@ -118,7 +118,7 @@ function sections(main, found, row) {
   return [
     answer(main, found, row),
     beside(lightOf(main, of, row), launchOf(of, row, close)),
-    close && memory(close.memory),
+    close && memory(close.memory, close.tables),
     of.tree[row] && section("Stalls", scheduler(own), icicle(of.tree[row], main, of.stalls[row])),
     !of.tree[row] && of.stalls[row].length > 0 && section("Stalls", scheduler(own), stallTable(main, of.stalls[row])),
     close && mix(close),

@@ -1,7 +1,7 @@
 /** The memory chart: units as boxes, what moved between them as arrows, the busier the stronger. */
 
-import { framed, h, s, section } from "./dom.js";
-import { number, percent, si } from "./format.js";
+import { framed, h, s, section, table } from "./dom.js";
+import { number, percent, quantity, si } from "./format.js";
 
 const [WIDTH, HEIGHT] = [1164, 424];
 // Name -> [title, x, y, width, height]
@@ -15,9 +15,9 @@ const BOXES = {
   peer: ["Peer GPU", 1030, 328, 124, 84],
 };
 
-/** The chart of one launch; its parts as a table for those who do not see it. */
-export function memory(chart) {
-  if (!chart) return null;
+/** The chart of one launch with what moved in words, and what each kind of access did, as tables. */
+export function memory(chart, tables) {
+  if (!chart) return tables.length ? section("Memory", null, tables.map(ofAccesses)) : null;
   const moved = chart.flows.filter((flow) => flow.value > 0);
   const still = chart.flows.filter((flow) => !flow.value).map(said);
   return section(
@@ -26,7 +26,16 @@ export function memory(chart) {
     framed(draw(chart, moved), "Memory chart"),
     still.length > 0 &&
       h("details", null, h("summary", null, `${still.length} ways without traffic`), h("p", { class: "note" }, still.join(", "))),
+    tables.map(ofAccesses),
   );
+}
+
+/** What each kind of access did at one level of memory. */
+function ofAccesses({ name, columns, rows }) {
+  const cell = (value, unit) =>
+    unit === "%" ? percent(value === null ? null : value / 100, 1) : unit ? quantity(value, unit) : number(value);
+  const cells = rows.map(([label, values]) => [label, ...values.map((value, at) => cell(value, columns[at][1]))]);
+  return [h("h3", null, name), table(["", ...columns.map(([label]) => [label])], cells, `${name}, by kind of access`)];
 }
 
 function said({ source, target, label }) {

@@ -47,12 +47,13 @@ export function spread(close) {
   const row = ([counter, unit, mean, least, most]) => [
     unit,
     h("code", null, counter),
+    strip(mean, least, most),
     number(least),
     number(mean),
     number(most),
     mean ? percent(most / mean - 1) : "–",
   ];
-  const heads = ["over", "counter", ["least"], ["mean"], ["most"], ["most above mean"]];
+  const heads = ["over", "counter", "least to most, mean", ["least"], ["mean"], ["most"], ["most above mean"]];
   return section(
     "Spread over SMs and slices",
     "Where the most loaded instance is far above the mean, the others wait for it.",
@@ -64,6 +65,17 @@ export function spread(close) {
         h("summary", null, `${close.spread.length - MOST_SPREAD} more counters`),
         table(heads, close.spread.slice(MOST_SPREAD).map(row), "More counters"),
       ),
+  );
+}
+
+/** From the least loaded instance to the most loaded one, of which the whole strip is long, with a mark at the mean. */
+function strip(mean, least, most) {
+  const at = (value) => `${most > 0 ? Math.max(0, (100 * value) / most) : 0}%`;
+  return h(
+    "span",
+    { class: "range", "aria-hidden": "true" },
+    h("span", { class: "between", style: `left:${at(least)}` }),
+    h("span", { class: "mean", style: `left:${at(mean)}` }),
   );
 }
 

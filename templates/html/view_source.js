@@ -87,6 +87,8 @@ function instructions(found) {
       samples: d3.sum(by, (one) => one[1]),
       executed: found.executed[at],
       threads: found.threads[at],
+      sectors: found.sectors[at],
+      wavefronts: found.wavefronts[at],
       top: d3.greatest(stalls, (one) => one[1])?.[0] ?? null,
     };
   });
@@ -111,6 +113,51 @@ function heat(samples, most) {
 
 function share(view, samples) {
   return samples && view.total ? ((100 * samples) / view.total).toFixed(1) : "";
+}
+
+// What instructions ask of memory: key -> [of which memory, in what, heading].
+const ASKED = {
+  sectors: ["global memory", "sectors", "global, × ideal"],
+  wavefronts: ["shared memory", "wavefronts", "shared, × ideal"],
+};
+
+/** What some instructions asked of a memory, and the least that the same bytes take; null where none of them did. */
+function asked(rows, key) {
+  const known = rows.filter((row) => row[key] !== null);
+  return known.length ? [0, 1].map((at) => d3.sum(known, (row) => row[key][at])) : null;
+}
+
+/** How many times the least that its bytes take a row of a pane asked for. */
+function excess(view, row, key) {
+  const [all, least] =
+    asked(
+      row.own.map((at) => view.rows[at]),
+      key,
+    ) ?? [];
+  return least ? all / least : null;
+}
+
+/** Columns of memory efficiency, of the memories that the kernel's instructions ask. */
+function efficiency(view) {
+  return Object.entries(ASKED)
+    .filter(([key]) => view.rows.some((row) => row[key]?.[0] > 0))
+    .map(([key, [, , label]]) => ({ key, label, number: true, width: 9, text: (row) => number(excess(view, row, key)).replace("–", "") }));
+}
+
+/** The same in words, of the chosen row. */
+function askedWords(of) {
+  return Object.entries(ASKED).flatMap(([key, [memory, what]]) => {
+    const found = asked(of, key);
+    if (!found?.[0]) return [];
+    const [all, least] = found;
+    const executed = d3.sum(
+      of.filter((row) => row[key] !== null),
+      (row) => row.executed ?? 0,
+    );
+    const each = executed ? `, ${number(all / executed)} per instruction of a warp` : "";
+    const times = least ? ` the same bytes take at least ${number(least)}, that is ${number(all / least)} times as many` : "";
+    return [h("p", { class: "note" }, `${number(all)} ${what} of ${memory}${each};${times}`)];
+  });
 }
 
 /** A pane: a grid of rows that know their instructions; those of the linked ones are marked. */
@@ -168,10 +215,11 @@ function textPane(view, panel) {
     {
       key: "text",
       label: "source",
-      width: 52,
+      width: text ? 52 : 6,
       text: (row) => row.text ?? "",
       node: (row) => h("code", { class: "code", title: row.text }, row.text ?? "–"),
     },
+    ...efficiency(view),
   ]);
 }
 
@@ -214,6 +262,7 @@ function sassPane(view, panel) {
       number: true,
       text: (row) => (row.executed ? number(row.threads === null ? null : row.threads / row.executed) : "–"),
     },
+    ...efficiency(view),
     {
       key: "line",
       label: "line",
@@ -264,6 +313,7 @@ function about(view, row) {
       { class: "note" },
       `${number(of.length)} instruction${of.length === 1 ? "" : "s"}, ${number(row.samples)} samples, ${share(view, row.samples) || "0"} % of all`,
     ),
+    askedWords(of),
     sums.length > 0 &&
       table(
         ["reason", ["samples"], ["not issued"], ["share"], "a warp waits for"],

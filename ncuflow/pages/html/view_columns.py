@@ -238,6 +238,7 @@ def _close(close: Close) -> Block:
     return {
         "memory": chart
         and {"boxes": chart.boxes, "flows": [flow._asdict() for flow in chart.flows]},
+        "tables": [table._asdict() for table in close.tables],
         "pipes": close.pipes,
         "opcodes": close.opcodes,
         "spread": [list(one) for one in close.spread],
@@ -274,6 +275,8 @@ def code(report: ReportView, at: int) -> Block | None:
         "line": [one.line for one in found.instructions],
         "executed": [one.executed for one in found.instructions],
         "threads": [one.threads for one in found.instructions],
+        "sectors": [one.sectors for one in found.instructions],
+        "wavefronts": [one.wavefronts for one in found.instructions],
         "samples": [samples.get(one.pc, []) for one in found.instructions],
         "files": found.files,
         "sources": [found.sources.get(place) for place in range(len(found.files))],

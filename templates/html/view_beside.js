@@ -1,0 +1,238 @@
+/** The source of a kernel in two reports, line by line: what each line's share of the samples was, and is. */
+
+import { block } from "./block.js";
+import { fill, h, picker, section, table } from "./dom.js";
+import { number } from "./format.js";
+import { Grid } from "./grid.js";
+
+const MOST_CELLS = 4e6; // of the table by which lines are matched: 2 000 by 2 000 lines that differ
+const MOST_OPCODES = 24;
+
+/** places: [{r, k}, {r, k}], the baseline first. */
+export async function sources(main, places) {
+  const found = await Promise.all(places.map(({ r, k }) => block(`code ${r} ${k}`)));
+  const names = places.map(({ r }) => main.reports[r].file);
+  if (!found.every(Boolean)) {
+    const without = names.filter((_, at) => !found[at]);
+    return section(
+      "Source side by side",
+      null,
+      h("p", { class: "empty" }, `No instructions of this kernel in this file: ${without.join(", ")}.`),
+    );
+  }
+  const sides = found.map(side);
+  const body = h("div");
+  const files = shared(...sides);
+  const show = (at) => fill(body, lines(sides, files[at]));
+  if (files.length) show(0);
+  return section(
+    "Source side by side",
+    `Per cent of each report's own samples of this kernel: ${sides.map(({ total }, at) => `${number(total)} in ${names[at]}`).join(", ")}. A sample says where a warp stood, so a line that gained may wait for what another causes.`,
+    files.length > 0 &&
+      h(
+        "div",
+        { class: "controls" },
+        picker(
+          "File",
+          files.map(({ name }, at) => [String(at), name]),
+          "0",
+          (at) => show(Number(at)),
+        ),
+      ),
+    body,
+    h("h3", null, "Instructions, by opcode"),
+    opcodes(sides, names),
+  );
+}
+
+/** Samples and instructions of a code block by file, line and opcode. */
+function side(found) {
+  const rows = found.pc.map((_, at) => ({
+    file: found.file[at],
+    line: found.line[at],
+    opcode: /^(?:@!?U?P\w+\s+)?([A-Z][\w.]*)/.exec(found.sass[at] ?? "")?.[1] ?? null,
+    samples: d3.sum(found.samples[at], (one) => one[1]),
+    executed: found.executed[at],
+  }));
+  return { found, rows, total: d3.sum(rows, (row) => row.samples) };
+}
+
+/** How many last parts of two paths are the same. */
+function alike(a, b) {
+  let same = 0;
+  while (same < Math.min(a.length, b.length) && a[same] === b[same]) same += 1;
+  return same;
+}
+
+/** The files that both have lines of, by the ends of their names, the most sampled of the baseline first. */
+function shared(base, head) {
+  const names = ({ rows }) =>
+    d3.rollup(
+      rows.filter((row) => row.file !== null && row.line),
+      (of) => d3.sum(of, (row) => row.samples),
+      (row) => row.file,
+    );
+  const [ours, theirs] = [names(base), names(head)];
+  const parts = (name) => name.split(/[/\\]/).reverse();
+  const pairs = [...ours].map(([at, samples]) => {
+    const own = parts(base.found.files[at]);
+    const other = d3.greatest(theirs.keys(), (one) => alike(own, parts(head.found.files[one])));
+    const near = other === undefined ? 0 : alike(own, parts(head.found.files[other]));
+    return { places: [at, other], near, samples, name: own[0] };
+  });
+  const best = d3.rollup(
+    pairs,
+    (of) => d3.greatest(of, (one) => one.near),
+    (one) => one.places[1],
+  );
+  return d3.sort(
+    pairs.filter((one) => one.near > 0 && best.get(one.places[1]) === one),
+    (one) => -one.samples,
+  );
+}
+
+/** The lines of a file of both, as a grid that begins at the line that changed most, else has the most samples. */
+function lines(sides, { places }) {
+  const of = sides.map(({ rows, found, total }, at) => {
+    const byLine = d3.rollup(
+      rows.filter((row) => row.file === places[at] && row.line),
+      (own) => d3.sum(own, (row) => row.samples),
+      (row) => row.line,
+    );
+    const text = found.sources[places[at]] ?? null;
+    return { byLine, text, share: (line) => (line === null || !byLine.has(line) || !total ? null : (100 * byLine.get(line)) / total) };
+  });
+  const rows = matched(...of).map(([a, b]) => {
+    const [before, after] = [of[0].share(a), of[1].share(b)];
+    const change = before === null && after === null ? null : (after ?? 0) - (before ?? 0);
+    return { a, b, before, after, change, text: (b === null ? of[0].text?.[a - 1] : of[1].text?.[b - 1]) ?? null };
+  });
+  const share = (value) => (value === null ? "" : value.toFixed(1));
+  const grid = new Grid(
+    "Source side by side",
+    [
+      { key: "before", label: "baseline %", number: true, width: 9, text: (row) => share(row.before) },
+      { key: "after", label: "then %", number: true, width: 9, text: (row) => share(row.after) },
+      { key: "change", label: "points", number: true, width: 8, text: points, node: marked },
+      { key: "a", label: "line", number: true, width: 6, text: (row) => String(row.a ?? "") },
+      { key: "b", label: "line", number: true, width: 6, text: (row) => String(row.b ?? "") },
+      { key: "sign", label: "", width: 2.5, text: sign },
+      {
+        key: "text",
+        label: "source",
+        width: 90,
+        text: (row) => row.text ?? "",
+        node: (row) => h("code", { class: "code", title: row.text }, row.text ?? "–"),
+      },
+    ],
+    {},
+  );
+  grid.setRows(rows);
+  const some = rows.some((row) => points(row));
+  const most = d3.greatestIndex(rows, (row) => (row.change === null ? null : some ? Math.abs(row.change) : row.after));
+  requestAnimationFrame(() => {
+    grid.move(Math.max(0, most));
+    grid.element.scrollTop = Math.max(0, most * 26 - grid.element.clientHeight / 3);
+    grid.draw(true);
+  });
+  return h("div", { class: "pane" }, grid.element);
+}
+
+function points({ change }) {
+  return change === null || Math.abs(change) < 0.05 ? "" : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(1)}`;
+}
+
+function marked(row) {
+  return h("span", { class: row.change > 1 ? "worse" : row.change < -1 ? "better" : null }, points(row));
+}
+
+/** Lines that one side alone has. */
+function sign({ a, b, text }) {
+  return text === null ? "" : a === null ? "+" : b === null ? "−" : "";
+}
+
+/** Pairs of line numbers that are the same line: by their text where both sides have it, else by their number. */
+function matched(base, head) {
+  if (base.text && head.text) return byText(base.text, head.text);
+  const known = new Set([...base.byLine.keys(), ...head.byLine.keys()]);
+  return d3.sort(known).map((line) => [line, line]);
+}
+
+/** The longest sequence of lines that both texts have in order; what lies between stands alone. */
+function byText(a, b) {
+  let top = 0;
+  while (top < a.length && top < b.length && a[top] === b[top]) top += 1;
+  let end = 0;
+  while (end < a.length - top && end < b.length - top && a[a.length - 1 - end] === b[b.length - 1 - end]) end += 1;
+  const pairs = d3.range(top).map((at) => [at + 1, at + 1]);
+  pairs.push(...between(a.slice(top, a.length - end), b.slice(top, b.length - end)).map(([x, y]) => [x && x + top, y && y + top]));
+  pairs.push(...d3.range(end).map((at) => [a.length - end + at + 1, b.length - end + at + 1]));
+  return pairs;
+}
+
+function between(a, b) {
+  const alone = [...a.map((_, at) => [at + 1, null]), ...b.map((_, at) => [null, at + 1])];
+  if (!a.length || !b.length || a.length * b.length > MOST_CELLS) return alone;
+  const wide = b.length + 1;
+  const longest = new Uint32Array((a.length + 1) * wide);
+  for (let i = a.length - 1; i >= 0; i -= 1)
+    for (let j = b.length - 1; j >= 0; j -= 1)
+      longest[i * wide + j] =
+        a[i] === b[j] ? longest[(i + 1) * wide + j + 1] + 1 : Math.max(longest[(i + 1) * wide + j], longest[i * wide + j + 1]);
+  const pairs = [];
+  let [i, j] = [0, 0];
+  while (i < a.length || j < b.length) {
+    if (i < a.length && j < b.length && a[i] === b[j]) {
+      i += 1;
+      j += 1;
+      pairs.push([i, j]);
+    } else if (j >= b.length || (i < a.length && longest[(i + 1) * wide + j] >= longest[i * wide + j + 1])) {
+      i += 1;
+      pairs.push([i, null]);
+    } else {
+      j += 1;
+      pairs.push([null, j]);
+    }
+  }
+  return pairs;
+}
+
+/** Executed instructions and samples of each opcode, the largest change of executed ones first. */
+function opcodes(sides, names) {
+  const sums = sides.map(({ rows }) =>
+    d3.rollup(
+      rows.filter((row) => row.opcode),
+      (of) => ({ executed: d3.sum(of, (row) => row.executed ?? 0), samples: d3.sum(of, (row) => row.samples) }),
+      (row) => row.opcode,
+    ),
+  );
+  const none = { executed: 0, samples: 0 };
+  const all = [...new Set(sums.flatMap((one) => [...one.keys()]))].map((opcode) => ({
+    opcode,
+    of: sums.map((one) => one.get(opcode) ?? none),
+  }));
+  const ranked = d3.sort(
+    all,
+    ({ of: [a, b] }) => -Math.abs(b.executed - a.executed),
+    ({ of: [a, b] }) => -(a.samples + b.samples),
+  );
+  if (!ranked.length) return h("p", { class: "empty" }, "No disassembly of this kernel.");
+  const heads = ["opcode", ...names.map((name) => [`executed, ${name}`]), ["difference"], ...names.map((name) => [`samples, ${name}`])];
+  return [
+    table(
+      heads,
+      ranked
+        .slice(0, MOST_OPCODES)
+        .map(({ opcode, of: [a, b] }) => [
+          h("code", null, opcode),
+          number(a.executed),
+          number(b.executed),
+          a.executed === b.executed ? "same" : `${b.executed < a.executed ? "−" : "+"}${number(Math.abs(b.executed - a.executed))}`,
+          number(a.samples),
+          number(b.samples),
+        ]),
+      "Instructions, by opcode",
+    ),
+    ranked.length > MOST_OPCODES && h("p", { class: "note" }, `${ranked.length - MOST_OPCODES} more, that differ less.`),
+  ];
+}
