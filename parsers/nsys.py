@@ -70,7 +70,7 @@ def read(path: str | Path, points: Collection[str] | None = None) -> Trace:
     Raises BadInput where the file is no complete export or holds neither GPU work nor ranges.
     """
     called = shown(path)
-    with opened(path) as unpacked, _exported(unpacked, called) as plain:
+    with opened(path) as unpacked, exported(unpacked, called) as plain:
         db = Database(plain, called)
         try:
             return _trace(db, called, points)
@@ -79,7 +79,7 @@ def read(path: str | Path, points: Collection[str] | None = None) -> Trace:
 
 
 @contextlib.contextmanager
-def _exported(path: Path, called: str) -> Iterator[Path]:
+def exported(path: Path, called: str) -> Iterator[Path]:
     """The SQLite export of a trace: of a report, one that nsys makes here, gone on exit."""
     if sniff(path)[0] != "nsys-rep":
         yield path
@@ -149,14 +149,14 @@ def _calls(db: Database) -> dict[Key, RuntimeCall]:
         begins, ends, tid, number = map(integer, (start, end, thread, correlation))
         if begins is None or ends is None or ends < begins or number is None:
             continue
-        call = RuntimeCall(_without_version(db.string(name)), begins, ends, tid or 0)
+        call = RuntimeCall(without_version(db.string(name)), begins, ends, tid or 0)
         for process in (call.thread & ~nvtx.THREAD, 0):
             calls.setdefault((process, number), call)
     return calls
 
 
 @cache  # of a few dozen names, each called thousands of times
-def _without_version(name: str | None) -> str | None:
+def without_version(name: str | None) -> str | None:
     return _VERSION_SUFFIX.sub("", name) if name else None
 
 

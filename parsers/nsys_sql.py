@@ -66,6 +66,17 @@ class Database:
         picked = ", ".join(f'"{c}"' if c in known else "NULL" for c in columns)
         return iter(self._query(f'SELECT {picked} FROM "{table}"'))
 
+    def stream(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """As ``rows``, of which not all are in memory at once."""
+        if table not in self.tables:
+            return
+        known = self.columns(table)
+        picked = ", ".join(f'"{c}"' if c in known else "NULL" for c in columns)
+        try:
+            yield from self._connection.execute(f'SELECT {picked} FROM "{table}"')
+        except (sqlite3.Error, UnicodeDecodeError):
+            raise BadInput(self.name, "a damaged SQLite database") from None
+
     def string(self, identifier: Any) -> str | None:
         """The text of a StringIds reference."""
         return self.strings.get(identifier)
