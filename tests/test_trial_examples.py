@@ -1,0 +1,58 @@
+"""The changes in examples/changes: each says what it is to be tried at, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import some
+from flashinfer_source import flashinfer_package
+
+from ncuflow.sweep.points import points
+from ncuflow.target.contract import load
+from ncuflow.trial.change import read
+from ncuflow.trial.overlay import lay
+from ncuflow.trial.record import EXIT
+
+FOLDER = Path(__file__).parents[1] / "examples/changes"
+EXAMPLES = sorted(path for path in FOLDER.iterdir() if path.is_dir())
+VERSION = "0.7.2.post1"  # that the patches are of
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_says_where_to_try_it_and_what_comes_of_it(example: Path) -> None:
+    assert {path.name for path in example.iterdir()} >= {"change.patch", "README.md", "try.json"}
+    told = json.loads((example / "try.json").read_text())
+    assert told.keys() == {"target", "blocks", "expected"}
+    target = load(told["target"])
+    hopper = {"compute_capability": "9.0", "memory_bytes": 80 << 30}
+    for point in some(points(target, told["blocks"])):
+        assert target.skip(point.params, hopper) is None
+    assert told["expected"] in EXIT
+    readme = (example / "README.md").read_text()
+    said = re.search(r"\*\*Expected: ([a-z ]+)\*\*", readme)
+    assert said is None or said[1] == told["expected"]
+    assert readme.count("\n") <= 15
+
+
+def test_every_kind_of_outcome_is_there() -> None:
+    found = [json.loads((path / "try.json").read_text())["expected"] for path in EXAMPLES]
+    counts = {outcome: found.count(outcome) for outcome in set(found)}
+    assert counts.pop("faster") >= 4
+    assert counts == {"slower": 3, "wrong": 2, "not compiled": 1}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_a_patch_applies_to_the_version_that_it_is_of(example: Path, tmp_path: Path) -> None:
+    package = flashinfer_package()
+    meta = (package / "_build_meta.py").read_text()
+    if VERSION not in meta or shutil.which("git") is None:
+        pytest.skip(f"needs git and the source of FlashInfer {VERSION}")
+    change = read(example / "change.patch", package)
+    overlay = lay(change, package, tmp_path)
+    assert overlay.files == set(change.files) and not change.elsewhere
+    for file in some(change.files):
+        assert (overlay.package / file).read_bytes() != (package / file).read_bytes()
