@@ -222,6 +222,7 @@ def test_of_several_changes_the_fastest_comes_first_and_a_broken_one_costs_itsel
         ("hangs.patch", "lost"),
         ("broken.patch", "not compiled"),
     ]
+    assert "compiling 5 modules of 5 changes" in said
     assert "nothing.patch at twice: error" in said
     assert "a launch took 0 µs: it cannot have run" in said
     rows = [line.split() for line in said[said.index("\nrank") :].splitlines()[2:5]]

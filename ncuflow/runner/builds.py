@@ -117,7 +117,7 @@ def build(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> list[d
 
     Returns [{"name", "status", "reason"}], status "built", "prebuilt" or "error".
     """
-    _compile([spec for spec in specs if _is_cold(spec)], jobs, log)
+    together([spec for spec in specs if _is_cold(spec)], jobs, log)
     # What FlashInfer itself says: of a module that stands, that it does; of one that failed, why.
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         return list(pool.map(lambda spec: _build_one(spec, log), specs))
@@ -130,7 +130,7 @@ def _is_cold(spec: Any) -> bool:
     return not Path(spec.jit_library_path).exists()
 
 
-def _compile(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> None:
+def together(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> None:
     """Compile modules in one ninja graph, and go on past a file that does not compile.
 
     FlashInfer starts ninja in the module's own folder when it loads one: it finds there what this ninja noted of

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from ncuflow import toolkit
@@ -46,6 +47,11 @@ def compare(module: ModuleTrial, base: Path, change: Path) -> None:
 
 def kernels(library: Path) -> dict[str, Compiled]:
     """The kernels of a library by mangled name. Raises CaptureError where the disassembler is missing or fails."""
+    return _listed(library, library.stat().st_mtime_ns if library.exists() else 0)
+
+
+@lru_cache(maxsize=16)  # the base's are held against those of each change
+def _listed(library: Path, written: int) -> dict[str, Compiled]:
     listing = toolkit.said("cuobjdump", "-sass", str(library))
     usage = sass.resources(toolkit.said("cuobjdump", "-res-usage", str(library)))
     digests = sass.digests(listing)

@@ -31,6 +31,8 @@ class Module(BaseModel):
     """with build.ninja and, once it is built, what ninja noted"""
     library: Path
     """its .so; it may not be there"""
+    files: int = 1
+    """that are compiled for it"""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from ncuflow.runner.check import check, warm_up
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, load
 from ncuflow.target.launch import Launch, NotHereError
+from ncuflow.trial.reach import Module
 from ncuflow.trial.record import CheckedCase, CompileError, Worst
 
 SEEDS = (0, 1)  # a result that was kept from the first call is wrong in the second
@@ -37,6 +38,18 @@ _ERROR = re.compile(
     r"(?:catastrophic |fatal )?error\b[^:]*:\s*(?P<what>.+)"
 )
 Answer = dict[str, Any]
+
+
+class Generated:
+    """A module of another side, for the builder: FlashInfer generated what it takes there."""
+
+    def __init__(self, module: Module) -> None:
+        self.name, self.sources = module.name, range(module.files)
+        self.ninja_path = module.folder / "build.ninja"
+        self.jit_library_path = module.library
+
+    def write_ninja(self) -> None:
+        """It is written."""
 
 
 class Worker:
@@ -83,9 +96,8 @@ class Worker:
             if hasattr(spec, "write_ninja"):
                 spec.write_ninja()
                 folder = str(Path(spec.ninja_path).parent)
-                found.append(
-                    {"name": spec.name, "folder": folder, "library": str(spec.jit_library_path)}
-                )
+                module = {"name": spec.name, "folder": folder, "files": len(spec.sources)}
+                found.append(module | {"library": str(spec.jit_library_path)})
         return {"modules": found}
 
     def do_build(self, jobs: int) -> Answer:
@@ -98,6 +110,13 @@ class Worker:
         complaint = first_error(lines)
         said = complaint.model_dump() if complaint else None
         return {"failed": failed["name"], "reason": failed["reason"], "complaint": said}
+
+    def do_compile(self, modules: list[Answer], jobs: int) -> Answer:
+        """Compile modules of other sides in one graph, whose sources and build files they generated. What fails there, its
+        own side builds again, and has the compiler's complaint."""
+        specs = [Generated(Module.model_validate(module)) for module in modules]
+        builds.together(specs, jobs, lambda line: None)
+        return {}
 
     def do_gpu(self) -> Answer:
         """The GPU's name and driver."""
@@ -141,7 +160,8 @@ class Worker:
         return found
 
     def do_open(self, point: Answer) -> Answer:
-        """Make a point ready to be timed: {"each_us"}."""
+        """Make a point ready to be timed: {"each_us"}. One that a failure left open goes first."""
+        self._launch = None
         self._launch = self.target.prepare(_planned(point).params, SEEDS[0])
         warm_up(self.device, self._launch)
         _reset(self._launch)

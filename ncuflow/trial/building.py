@@ -1,0 +1,192 @@
+"""The modules of a trial: those of the base, and of each change what it reaches, compiled in one graph.
+
+Of several changes all files are compiled at once, as many as there are jobs; one that does not compile costs its change
+alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ncuflow.format import with_unit
+from ncuflow.gpu import nvml
+from ncuflow.io import clean
+from ncuflow.runner import builds
+from ncuflow.sweep.points import Planned
+from ncuflow.target.contract import Target
+from ncuflow.trial import code, course
+from ncuflow.trial.overlay import Overlay
+from ncuflow.trial.reach import Module, Roots, reached, reuse
+from ncuflow.trial.record import CompileError, ModuleTrial
+from ncuflow.trial.sides import SideError, TrialSide, started
+
+BUILD_S = 3600.0  # that all modules of a command may take
+START_S = 300.0  # to load torch and FlashInfer, and to generate sources
+Tell = Callable[[str], None]
+
+
+@dataclass
+class NotCompiledError(Exception):
+    """The change does not compile, or cannot be imported."""
+
+    reason: str
+    complaint: CompileError | None = None
+
+
+@dataclass
+class _Change:
+    """A change whose modules are made. failed: why it has none; anew: those that it reaches, with why."""
+
+    overlay: Overlay
+    side: TrialSide
+    modules: list[Module] = field(default_factory=list)
+    anew: Mapping[str, str] = field(default_factory=dict)
+    failed: NotCompiledError | None = None
+
+
+def built(
+    target: Target,
+    planned: Sequence[Planned],
+    installed: Path,
+    overlays: Sequence[Overlay],
+    jobs: int | None,
+    tell: Tell,
+) -> list[list[ModuleTrial] | NotCompiledError]:
+    """Compile the modules of the base and of every change; those that a change does not reach are copies of the base's.
+
+    Of each change its modules, or why there are none. Raises course.BaseError where the base has none.
+    """
+    jobs = jobs or len(os.sched_getaffinity(0))
+    here = builds.capabilities(os.environ, nvml.capabilities)
+    able = builds.buildable(target, planned, here, tell)
+    entries = [case.as_dict() for point in able for case in course.cases(target, point)]
+    with ExitStack() as stack:
+        base = stack.enter_context(started(target.name))
+        changes = [
+            _Change(o, stack.enter_context(started(target.name, o.package, own(o))))
+            for o in overlays
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(min(jobs, len(changes))))
+        prepared = pool.map(lambda change: _prepare(change, entries), changes)
+        roots, modules = _base(base, installed, entries, jobs, tell)
+        for change, theirs in zip(changes, list(prepared), strict=True):
+            if theirs is not None:
+                change.anew = reached(modules, change.modules, (roots, theirs), change.overlay)
+                shared = {module.name for module in change.modules}
+                reuse([m for m in modules if m.name in shared], change.anew, change.overlay)
+        anew = [
+            module for change in changes for module in change.modules if module.name in change.anew
+        ]
+        whose = "the change" if len(changes) == 1 else with_unit(len(changes), "changes")
+        tell(f"compiling {with_unit(len(anew), 'modules')} of {whose}")
+        if len(changes) > 1 and anew:
+            base.ask("compile", BUILD_S, modules=[_said(module) for module in anew], jobs=jobs)
+        each = max(1, jobs // len(changes))
+        list(pool.map(lambda change: _finish(change, each), changes))
+        libraries = {module.name: module.library for module in modules}
+        return list(pool.map(lambda change: _told(change, libraries), changes))
+
+
+def own(overlay: Overlay) -> dict[str, str]:
+    """Of the change's sides: what it compiles is nobody else's."""
+    return {"FLASHINFER_WORKSPACE_BASE": str(overlay.workspace)}
+
+
+def roots_of(side: TrialSide, package: Path) -> Roots:
+    """Where a side has its FlashInfer. Raises SideError where it loads another than it should."""
+    found = side.ask("hello", START_S)
+    if Path(found["package"]).resolve() != package.resolve():
+        raise SideError(f"Python finds another FlashInfer first, in {found['package']}")
+    return Roots(package, Path(found["workspace"]))
+
+
+def without_folders(text: str, overlay: Overlay) -> str:
+    """A text without the folders of the overlay."""
+    for folder in (overlay.package, overlay.workspace):
+        for spelled in (folder.resolve(), folder):
+            text = text.replace(f"{spelled}/", "")
+    return clean(text)
+
+
+def _base(
+    side: TrialSide, installed: Path, entries: list[dict[str, Any]], jobs: int, tell: Tell
+) -> tuple[Roots, list[Module]]:
+    """The base's modules, compiled where they were not yet."""
+    try:
+        roots = roots_of(side, installed)
+        tell("compiling what of the base is not compiled yet")
+        modules = _modules(side, entries)
+        failed = side.ask("build", BUILD_S, jobs=jobs)
+    except SideError as error:
+        raise course.BaseError(f"the base: {error}") from None
+    if failed["failed"]:
+        raise course.BaseError(f"the base: {failed['failed']}: {failed['reason']}")
+    return roots, modules
+
+
+def _prepare(change: _Change, entries: list[dict[str, Any]]) -> Roots | None:
+    """Generate the sources of a change's modules; None where it cannot be imported, or fails at that."""
+    try:
+        roots = roots_of(change.side, change.overlay.package)
+        change.modules = _modules(change.side, entries)
+    except SideError as error:
+        change.failed = NotCompiledError(without_folders(str(error), change.overlay))
+        return None
+    return roots
+
+
+def _finish(change: _Change, jobs: int) -> None:
+    """Build what the graph of all did not, and note the compiler's first complaint."""
+    if change.failed is not None:
+        return
+    try:
+        failed = change.side.ask("build", BUILD_S, jobs=jobs)
+    except SideError as error:
+        change.failed = NotCompiledError(without_folders(str(error), change.overlay))
+        return
+    if failed["failed"]:
+        change.failed = NotCompiledError(*_complaint(failed, change.overlay))
+
+
+def _told(change: _Change, libraries: Mapping[str, Path]) -> list[ModuleTrial] | NotCompiledError:
+    """The records of a change's modules; of those that were compiled anew, their code beside the base's."""
+    if change.failed is not None:
+        return change.failed
+    found = []
+    for module in change.modules:
+        why = change.anew.get(module.name)
+        trial = ModuleTrial(name=module.name, compiled=why is not None, why=why)
+        found.append(trial)
+        if trial.compiled and module.name in libraries:
+            code.compare(trial, libraries[module.name], module.library)
+        elif trial.compiled:
+            trial.not_compared = "the base has no module of this name"
+    return found
+
+
+def _modules(side: TrialSide, entries: list[dict[str, Any]]) -> list[Module]:
+    found = side.ask("modules", START_S, points=entries)["modules"]
+    return [Module.model_validate(module) for module in found]
+
+
+def _said(module: Module) -> dict[str, Any]:
+    found: dict[str, Any] = module.model_dump(mode="json")
+    return found
+
+
+def _complaint(failed: dict[str, Any], overlay: Overlay) -> tuple[str, CompileError | None]:
+    """Why a module does not compile, and what the compiler said first, its file as the change names it."""
+    if failed["complaint"] is None:
+        return f"{failed['failed']}: {without_folders(failed['reason'], overlay)}", None
+    found = CompileError.model_validate(failed["complaint"])
+    # Names of the user are masked in what a compiler says, so its folders are told by their last part.
+    for folder in (overlay.package.relative_to(overlay.package.parents[1]), overlay.workspace.name):
+        found.file = found.file.rpartition(f"/{folder}/")[2]
+    found.file, found.message = clean(found.file), clean(found.message)
+    return f"{found.file}:{found.line}: {found.message}", found

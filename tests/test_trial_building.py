@@ -1,0 +1,160 @@
+"""The modules of several changes: sides that only say what they are asked, and a graph for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from ncuflow.sweep.points import Planned
+from ncuflow.target.contract import Target, Work
+from ncuflow.trial import bench as benches
+from ncuflow.trial import building, course
+from ncuflow.trial.building import NotCompiledError, built
+from ncuflow.trial.overlay import Overlay
+from ncuflow.trial.sides import LostError, SideError
+
+TARGET = Target(
+    name="none",
+    title="None",
+    parameters={"n": 1},
+    id="n{n}",
+    work=lambda p: Work(1, 1, "none"),
+    prepare=lambda p, seed=0: None,
+)
+POINT = Planned("none/n1", "none", {"n": 1})
+INSTALLED = Path("/installed/flashinfer")
+
+
+class Scripted:
+    """A side with one module that is never found built; `fails`: what it answers with an error."""
+
+    def __init__(self, log: list[str], package: Path, fails: Mapping[str, Any]) -> None:
+        self.log, self.package, self.fails = log, package, fails
+        self.name = package.parent.name
+
+    def ask(self, do: str, limit_s: float, **words: Any) -> dict[str, Any]:
+        names = [Path(m["library"]).parent.name for m in words.get("modules", [])]
+        self.log.append(" ".join([self.name, do, *names]))
+        if isinstance(self.fails.get(do), Exception):
+            raise self.fails[do]
+        module = {
+            "name": "m",
+            "folder": f"/{self.name}",
+            "library": f"/{self.name}/m.so",
+            "files": 3,
+        }
+        return {
+            "hello": {"package": str(self.package), "workspace": f"/{self.name}"},
+            "modules": {"modules": [module]},
+            "build": {"failed": self.fails.get("build"), "reason": "no", "complaint": None},
+        }.get(do, {"name": "H100", "driver": "1"})
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the sides were asked; folders of changes named after how they fail."""
+    said: list[str] = []
+    fails = {"unimportable": {"hello": SideError("SyntaxError")}, "broken": {"build": "m"}}
+
+    @contextmanager
+    def started(target: str, package: Path | None = None, *rest: Any) -> Iterator[Scripted]:
+        side = Scripted(
+            said, package or INSTALLED, fails.get(package.parent.name if package else "", {})
+        )
+        try:
+            yield side
+        finally:
+            said.append(f"{side.name} ends")
+
+    for module in (building, benches):
+        monkeypatch.setattr(module, "started", started)
+    monkeypatch.setattr(building.nvml, "capabilities", list)
+    monkeypatch.setattr(
+        building, "reached", lambda base, other, *rest: {m.name: "why" for m in other}
+    )
+    monkeypatch.setattr(building, "reuse", lambda *rest: [])
+    monkeypatch.setattr(building.code, "compare", lambda *rest: None)
+    return said
+
+
+def overlay(name: str) -> Overlay:
+    return Overlay(
+        Path(f"/{name}/flashinfer"), Path(f"/{name}/jit"), frozenset({PurePosixPath("x")})
+    )
+
+
+def test_all_changes_are_compiled_in_one_graph_and_one_that_fails_costs_itself(
+    log: list[str],
+) -> None:
+    names = ["a", "unimportable", "broken", "b"]
+    told: list[str] = []
+    found = built(TARGET, [POINT], INSTALLED, [overlay(n) for n in names], 4, told.append)
+    assert [type(modules) is NotCompiledError for modules in found] == [False, True, True, False]
+    assert "compiling 3 modules of 4 changes" in told
+    (graph,) = [n for n, line in enumerate(log) if " compile" in line]
+    assert log[graph] == "installed compile a broken b"
+    # Before it all have generated what they need, and none builds alone.
+    assert {"a modules", "broken modules", "b modules", "installed build"} <= set(log[:graph])
+    assert {"a build", "broken build", "b build"} <= set(log[graph:])
+    assert "unimportable build" not in log
+
+
+def test_one_change_alone_is_built_by_its_own_side(log: list[str]) -> None:
+    (modules,) = built(TARGET, [POINT], INSTALLED, [overlay("a")], None, lambda line: None)
+    assert not isinstance(modules, NotCompiledError)
+    assert [(module.name, module.why) for module in modules] == [("m", "why")]
+    assert not any(" compile" in line for line in log)
+
+
+@contextmanager
+def bench(changes: list[Overlay], monkeypatch: pytest.MonkeyPatch) -> Iterator[benches.TrialBench]:
+    @contextmanager
+    def lock() -> Iterator[Any]:
+        yield type("Ours", (), {"environ": {}, "locks": ()})
+
+    monkeypatch.setattr(benches.turns, "gpu_lock", lock)
+    with benches.bench("none", changes, 5.0, lambda line: None) as found:
+        yield found
+
+
+def test_the_base_serves_all_changes_and_these_start_together(
+    log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benches, "TOGETHER", 2)
+    changes = [overlay(name) for name in "abc"]
+    with bench(changes, monkeypatch) as found:
+        for change in changes:
+            with found.of(change) as sides:
+                sides.change.ask("check", 1.0)
+    order = [line for line in log if not line.startswith("installed")]
+    assert sorted(order[:2]) == ["a gpu", "b gpu"] and order[2:] == [
+        "a check", "a ends", "b check", "b ends", "c gpu", "c check", "c ends"
+    ]  # fmt: skip
+    assert log.count("installed gpu") == log.count("installed ends") == 2
+
+
+def test_changes_that_are_not_asked_for_end_too(
+    log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [overlay("a"), overlay("b")]
+    with bench(changes, monkeypatch) as found, found.of(changes[0]):
+        pass
+    assert {"a ends", "b ends"} <= set(log) and log.count("installed ends") == 2
+
+
+def test_a_base_that_finds_no_gpu_ends_the_trial(
+    log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Scripted, "ask", lambda *rest, **words: (_ for _ in ()).throw(LostError("gone"))
+    )
+    with (
+        pytest.raises(course.BaseError, match="the base: gone"),
+        bench([overlay("a")], monkeypatch),
+    ):
+        pass
+    assert log.count("installed ends") == 2 and "a ends" in log
