@@ -28,6 +28,10 @@ USER = {
     "show": ("ncuflow.parsers.show", "a report of ncu or nsys as a table, JSON or CSV"),
     "explain": ("ncuflow.explain.verb", "what limits a kernel, where it waits, and what to try"),
     "view": ("ncuflow.pages.html.view", "reports of any program in one HTML file"),
+    "step": (
+        "ncuflow.pages.html.step",
+        "a serving step of a trace, kernel by kernel: shapes, roofs, gains",
+    ),
     "compare": ("ncuflow.compare.verdict", "what got slower between A and B, and why"),
     "try": (
         "ncuflow.trial.verb",

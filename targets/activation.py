@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import Rules
+from ncuflow.target.seen import Seen, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import Block, Definition, Entry, Workload
 
@@ -84,6 +87,31 @@ def modules(p: Params) -> list[Any]:
     return [gen_act_and_mul_module(p["variant"])] if p["fused"] == "on" else []
 
 
+def shapes(seen: Seen) -> Iterator[Params]:
+    """A block a token; its threads tell the row while that is no longer than a block's most."""
+    variants = [v for v in sorted(VARIANTS, key=len, reverse=True) if v in seen.name.lower()]
+    said: Params = {"tokens": seen.grid[0], **seen.dtype} | (
+        {"variant": variants[0]} if variants else {}
+    )
+    hidden, threads, vec = seen.sure("intermediate"), seen.block[0], seen.number("vec_size")
+    if threads % 32:  # no block's most
+        hidden = threads * vec
+    if hidden is None or min(hidden // vec, 1024) < threads:
+        why = f"a block of {threads} threads has rows of any length from {threads * vec} on"
+        raise UnsaidError(why, said)
+    yield {**said, "hidden": hidden}
+
+
+def operators(name: str, shapes: Sequence[Sequence[int]], types: Sequence[str]) -> Params | None:
+    """Of vLLM's and SGLang's silu_and_mul(out, input)."""
+    called = name.split("::")[-1]
+    whole = sorted((tuple(shape) for shape in shapes if len(shape) == 2), key=lambda s: s[1])
+    if called not in _GATED or not whole:
+        return None
+    tokens, both = whole[-1]
+    return {"variant": _GATED[called], "tokens": tokens, "hidden": both // 2}
+
+
 def takes(entry: Entry) -> Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
@@ -123,6 +151,7 @@ TARGET = Target(
     written=lambda p: work(p).bytes - 2 * p["tokens"] * p["hidden"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,
     workload=Workload(takes=takes),
+    rules=Rules(shapes=shapes, operators=operators),
     build=Build(
         generate=modules,
         jit=(

@@ -16,6 +16,7 @@ from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.rules import Host, LaunchConfig, Rules
+from ncuflow.target.seen import Seen, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import BACKENDS, Block, Definition, Entry, Routine, Workload
 
@@ -181,6 +182,46 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
         yield fa2.merge(p, p["batch"], host)
 
 
+def shapes(seen: Seen) -> Iterator[Params]:
+    """Heads and their dimension are in the launch, the sequences in the step; the caches' lengths only in what is said of them.
+
+    A launch says how many chunks there are, and that is alike for all long caches.
+    """
+    said: Params
+    if seen.kernel == "BatchDecodeWithPagedKVCacheKernel":
+        group, dim = seen.number("bdy"), seen.number("bdx") * seen.number("vec_size")
+        kv_heads = seen.grid[1]
+        said = {
+            "kv_heads": kv_heads,
+            "qo_heads": kv_heads * group,
+            "head_dim": dim,
+            "cores": "cuda",
+        }
+    elif seen.kernel == "BatchPrefillWithPagedKVCacheKernel" and seen.number("CTA_TILE_Q") == 16:
+        said = {"kv_heads": seen.grid[2], "cores": "tensor"}
+        said["head_dim"] = 16 * seen.number("NUM_MMA_D_QK")
+        if heads := seen.sure("qo_heads"):
+            said["qo_heads"] = heads
+    else:
+        raise UnsaidError("no rule tells the shape of this decode from its launch")
+    said |= seen.dtype
+    batch, tokens = seen.sure("decodes"), seen.told("decode_kv_tokens")
+    if batch is None:
+        raise UnsaidError(
+            "its sequences are not in the launch, whose grid has chunks of them", said
+        )
+    said["batch"] = batch
+    if page := seen.sure("page_size"):
+        said["page_size"] = page
+    if tokens is None:
+        why = "the launch is alike for every length of the cache, and nothing else tells it"
+        raise UnsaidError(why, said)
+    if "qo_heads" not in said:
+        raise UnsaidError("query heads are not in the launch of a tensor-core decode", said)
+    for kv_len in sorted({max(1, round(count / batch)) for count in tokens}):
+        yield {**said, "kv_len": kv_len}
+
+
 def takes(entry: Entry) -> Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
@@ -307,6 +348,11 @@ TARGET = Target(
     rules=Rules(
         launches=launches,
         splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, p["kv_len"]),
+        shapes=shapes,
+        finishers=("PersistentVariableLengthMergeStatesKernel",),
+        tells=lambda p: {
+            name: p[name] for name in ("qo_heads", "kv_heads", "head_dim") if name in p
+        },
     ),
     build=Build(
         generate=modules,

@@ -6,7 +6,7 @@ is, ``backend`` who computes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ncuflow.target import backend, blockscaled, reference
@@ -15,6 +15,7 @@ from ncuflow.target.blockscaled import MXFP8, NVFP4
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.dtypes import FP8, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
+from ncuflow.target.rules import Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol
 
 BLOCK = 128  # elements of K, and of N for a weight, that share a scale
@@ -303,6 +304,36 @@ def modules(p: Params) -> list[Any]:
     return [generate()] if generate else []
 
 
+_TYPES = {"c10::BFloat16": "bf16", "c10::Half": "f16", "c10::Float8_e4m3fn": FP8}
+_PRODUCTS = {"mm": 0, "addmm": 1, "_scaled_mm": 0, "linear": 0, "bmm": 0, "matmul": 0}
+
+
+def operators(name: str, shapes: Sequence[Sequence[int]], types: Sequence[str]) -> Params | None:
+    """Of torch's products, whose left matrix is the input of this place; linear has its weight as [n, k]."""
+    called = name.split("::")[-1]
+    if not name.startswith("aten::") or called not in _PRODUCTS:
+        return None
+    first = _PRODUCTS[called]
+    if len(shapes) < first + 2:
+        return None
+    left, right = tuple(shapes[first]), tuple(shapes[first + 1])
+    batch = left[0] if called == "bmm" else 1
+    if called == "bmm":
+        left, right = left[1:], right[1:]
+    if len(left) < 2 or len(right) != 2:
+        return None
+    *rows, k = left
+    m = 1
+    for size in rows:
+        m *= size
+    n = right[0] if called == "linear" else right[1]
+    if k not in right:
+        return None
+    dtype = _TYPES.get(types[first] if len(types) > first else "")
+    said: Params = {"variant": "bmm" if called == "bmm" else "mm", "m": m, "n": n, "k": k}
+    return said | ({"batch": batch} if batch > 1 else {}) | ({"dtype": dtype} if dtype else {})
+
+
 TARGET = Target(
     name="gemm",
     title="Matrix products",
@@ -328,6 +359,7 @@ TARGET = Target(
     work=work,
     written=lambda p: 2 * p["batch"] * p["m"] * p["n"],
     prepare=prepare,
+    rules=Rules(operators=operators),
     build=Build(generate=modules, jit=(Jit("gemm", "flashinfer.gemm.gemm_base:get_gemm_module"),)),
     source=Source(
         api={

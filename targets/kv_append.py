@@ -5,10 +5,14 @@ Nothing is computed: a token's page is looked up in the table, and its bytes are
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import page_table
 from ncuflow.target.launch import Inputs, Launch, Params
+from ncuflow.target.rules import Rules
+from ncuflow.target.seen import Seen, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol
 
 MLA = ((512,), (64,))  # latent vector and position part of a token, without heads
@@ -30,6 +34,25 @@ def work(p: Params) -> Work:
         bytes=2 * elements * ITEMSIZE[p["dtype"]] + _looked_up(p),
         convention="ncuflow: what is appended read and written, batch index and position read",
     )
+
+
+def shapes(seen: Seen) -> Iterator[Params]:
+    """A thread row for each KV head; the grid is of the GPU, and the tokens are the step's.
+
+    Which sequences they are of changes no byte: a step's tokens are a batch of one each, unless it says that they are prompts.
+    """
+    if seen.kernel != "AppendPagedKVCacheKernel":
+        raise UnsaidError("no rule tells its tokens from its launch")
+    said = {"variant": "kv", "kv_heads": seen.block[1], "head_dim": seen.number("head_dim")}
+    tokens, prompts = seen.sure("tokens"), seen.sure("prompts")
+    if tokens is None:
+        raise UnsaidError(
+            "its grid is as large as the GPU, whatever it appends", {**said, **seen.dtype}
+        )
+    if prompts and not seen.sure("decodes") and tokens % prompts == 0:
+        yield {**said, **seen.dtype, "batch": prompts, "append_len": tokens // prompts}
+        return
+    yield {**said, **seen.dtype, "batch": tokens, "append_len": 1}
 
 
 def _looked_up(p: Params) -> int:
@@ -110,6 +133,10 @@ TARGET = Target(
         StepPart("append", p["batch"] * p["append_len"], None, None, p["kv_heads"], p["head_dim"])
         if p["variant"] == "kv"
         else None
+    ),
+    rules=Rules(
+        shapes=shapes,
+        tells=lambda p: {name: p[name] for name in ("kv_heads", "head_dim") if name in p},
     ),
     source=Source(
         api={

@@ -14,6 +14,7 @@ from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capa
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.rules import Host, LaunchConfig, Rules
+from ncuflow.target.seen import Seen, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine, Workload
 
@@ -274,6 +275,46 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     )
 
 
+_LAYOUTS = {
+    "BatchPrefillWithPagedKVCacheKernel": "paged",
+    "BatchPrefillWithRaggedKVCacheKernel": "ragged",
+}
+
+
+def shapes(seen: Seen) -> Iterator[Params]:
+    """Of fa2: KV heads and the dimension are in the launch, prompts and their tokens in the step.
+
+    Tokens of the cache beside the prompts' own are measured by no point: what is not said to be without is not told.
+    """
+    layout = _LAYOUTS.get(seen.kernel)
+    if layout is None:
+        raise UnsaidError("no rule tells the shape of this prefill from its launch")
+    if seen.number("CTA_TILE_Q") == 16 and not seen.sure("prompts"):
+        raise UnsaidError("its smallest query tile is one of decodes")
+    said: Params = {"layout": layout, "kv_heads": seen.grid[2], "backend": "fa2"}
+    said |= {"head_dim": 16 * seen.number("NUM_MMA_D_QK"), **seen.dtype}
+    mask = seen.argument("MASK_MODE")
+    if mask in ("causal", "none"):
+        said["causal"] = mask == "causal"
+    if heads := seen.sure("qo_heads"):
+        said["qo_heads"] = heads
+    prompts, tokens = seen.sure("prompts"), seen.sure("prompt_tokens")
+    cached = seen.sure("prompt_kv_tokens")
+    if not prompts or tokens is None or cached is None:
+        raise UnsaidError("queries and cache of each prompt are not in the launch", said)
+    squares = seen.sure("prompt_squares") or (tokens**2 if prompts == 1 else None)
+    if cached != tokens or tokens % prompts:
+        said["batch"] = prompts
+        raise UnsaidError(
+            "prompts that read more of the cache than their own are measured by no point", said
+        )
+    if squares is None or squares * prompts != tokens**2:
+        raise UnsaidError("the lengths of several prompts are not in the launch", said)
+    if "qo_heads" not in said:
+        raise UnsaidError("query heads are not in the launch", said)
+    yield {**said, "batch": prompts, "seq_len": tokens // prompts}
+
+
 def takes(entry: Entry) -> Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
@@ -356,6 +397,8 @@ TARGET = Target(
     rules=Rules(
         launches=launches,
         splits=lambda p, kernel, argument: fa2.split(p, kernel, argument, *(p["seq_len"],) * 2),
+        shapes=shapes,
+        finishers=("PersistentVariableLengthMergeStatesKernel",),
     ),
     build=Build(
         generate=attention.modules,

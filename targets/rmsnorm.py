@@ -14,6 +14,7 @@ from ncuflow.target.contract import Choice, Knob, Opportunity, StepPart, Target,
 from ncuflow.target.dtypes import DTYPES, ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
+from ncuflow.target.seen import Seen, UnsaidError
 from ncuflow.target.source import Build, CuteKernel, Jit, Source, Symbol
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
@@ -238,6 +239,54 @@ def _separate(x: Tensor, residual: Tensor, weight: Tensor, settings: dict[str, A
     return run, reset, (out, residual), source
 
 
+_SEEN = {"RMSNormKernel": "rmsnorm", "FusedAddRMSNormKernel": "fused_add_rmsnorm"}
+
+
+def shapes(seen: Seen) -> Iterator[Params]:
+    """Of the CUDA norms: a block a row; the fused one has the row in shared memory, of the other only its threads tell it."""
+    variant = _SEEN.get(seen.kernel)
+    if variant is None:
+        raise UnsaidError("no rule tells the shape of this norm from its launch")
+    vec, warps, rows = seen.number("VEC_SIZE"), seen.block[1], seen.grid[0]
+    said = {"variant": variant, "rows": rows, **seen.dtype, "norm": "cuda"}
+    if variant == "fused_add_rmsnorm" and seen.shared is not None:
+        found = [seen.shared // 4 - 4 * ceil(warps / 4)]
+    elif warps < 32:
+        found = [*range(vec * (32 * (warps - 1) + 1), vec * 32 * warps + 1, vec)]
+    else:
+        found = [hidden[0]] if (hidden := seen.told("hidden")) and hidden[0] == hidden[1] else []
+    if (known := seen.sure("hidden")) in found:
+        found = [known]  # of what would launch so, the model's own
+    if not found:
+        raise UnsaidError("a block of 1024 threads has rows of any length from 7944 on", said)
+    for hidden_size in found:
+        yield {**said, "hidden": hidden_size}
+
+
+def tells(p: Params) -> dict[str, int]:
+    """A fused norm has the step's tokens, whole."""
+    if p.get("variant") != "fused_add_rmsnorm":
+        return {}
+    return {"tokens": p["rows"]} | ({"hidden": p["hidden"]} if "hidden" in p else {})
+
+
+def operators(name: str, shapes: Sequence[Sequence[int]], types: Sequence[str]) -> Params | None:
+    """Of vLLM's and torch's norms: _C::rms_norm, _C::fused_add_rms_norm, aten::rms_norm."""
+    called = name.split("::")[-1]
+    variant = {"fused_add_rms_norm": "fused_add_rmsnorm", "rms_norm": "rmsnorm"}.get(called)
+    whole = [shape for shape in shapes if len(shape) >= 2]
+    if variant is None or not whole:
+        return None
+    *rows, hidden = whole[0]
+    product = 1
+    for size in rows:
+        product *= size
+    dtype = {"c10::BFloat16": "bf16", "c10::Half": "f16"}.get(types[0] if types else "")
+    return {"variant": variant, "rows": product, "hidden": hidden} | (
+        {"dtype": dtype} if dtype else {}
+    )
+
+
 # What CuTe DSL compiles in place of the CUDA norms: variant -> class, module and function of FlashInfer.
 _CUTE = {
     "rmsnorm": ("RMSNormKernel", "rmsnorm", "_get_compiled_rmsnorm_kernel"),
@@ -392,7 +441,9 @@ TARGET = Target(
         else None
     ),
     workload=Workload(takes=takes),
-    rules=Rules(launches=launches, described=described),
+    rules=Rules(
+        launches=launches, described=described, shapes=shapes, tells=tells, operators=operators
+    ),
     build=Build(
         cute=cute,
         # the CUDA module also where the CuTe DSL is installed

@@ -11,6 +11,7 @@ from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
+from ncuflow.target.seen import Seen, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
@@ -193,6 +194,45 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
     yield LaunchConfig(whole if kept else parts, (blocks, 1 if kept else split, 1), block, 0)
 
 
+_SEEN = {
+    "BatchQKApplyRotaryPosIdsCosSinCache": "cos_sin_cache",
+    "BatchQKApplyRotaryPosIds": "rope_pos_ids",
+}
+
+
+def shapes(seen: Seen) -> Iterator[Params]:
+    """Of the kernels that take positions: a block rotates bdy tokens, of all heads, of a part of them, or of one."""
+    what = seen.kernel.removesuffix("Kernel").removesuffix("HeadParallelism")
+    if what not in _SEEN:
+        raise UnsaidError("no rule tells its tokens and heads from its launch")
+    bdy, blocks, dim = seen.block[1], seen.grid[0], seen.number("head_dim")
+    interleaved = seen.argument("interleave") in ("true", "1")
+    said: Params = {"variant": _SEEN[what], "head_dim": dim, **seen.dtype}
+    said["style"] = "interleaved" if interleaved else "neox"
+    tokens = seen.sure("tokens")
+    if tokens is None or ceil(tokens / bdy) != blocks:
+        tokens = None
+    both = [seen.sure(name) for name in ("qo_heads", "kv_heads")]
+    parallel = seen.kernel.endswith("HeadParallelismKernel")
+    pairs = [(both[0], both[1])] if None not in both else []
+    if parallel and (not pairs or sum(n or 0 for n in pairs[0]) != seen.grid[1]):
+        # as many bytes whichever of them are queries'
+        pairs = [(seen.grid[1] - n, n) for n in _shares(seen.grid[1])]
+    if not pairs:
+        raise UnsaidError(
+            "its blocks rotate all heads, and nothing else tells how many there are", said
+        )
+    ends = [tokens] if tokens else sorted({(blocks - 1) * bdy + 1, blocks * bdy})
+    for qo_heads, kv_heads in pairs:
+        for count in ends:
+            yield {**said, "tokens": count, "qo_heads": qo_heads, "kv_heads": kv_heads}
+
+
+def _shares(heads: int) -> Iterator[int]:
+    """Of so many heads, those that may be keys': queries have a multiple of them."""
+    return (n for n in range(1, heads // 2 + 1) if (heads - n) % n == 0)
+
+
 def _split(
     blocks: int, host: Host, kernel: str, threads: int, most: int, steps: Callable[[int], int]
 ) -> tuple[int, int]:
@@ -269,7 +309,7 @@ TARGET = Target(
     prepare=prepare,
     part=lambda p: StepPart("rope", p["tokens"], None, p["qo_heads"], p["kv_heads"], p["head_dim"]),
     workload=Workload(takes=takes),
-    rules=Rules(launches=launches),
+    rules=Rules(launches=launches, shapes=shapes),
     source=Source(
         api={
             "python": "flashinfer.rope.apply_rope_with_cos_sin_cache_inplace",

@@ -6,12 +6,14 @@ among the likely ones, so the work depends on the data. ``logit_std`` says how p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ncuflow.target import reference
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
+from ncuflow.target.rules import Rules
+from ncuflow.target.seen import Seen, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
@@ -141,6 +143,30 @@ def _compared(
     return drawn, lambda: (torch.ones(p["batch"], 1, device=source.device),)
 
 
+_SEEN = {
+    "SamplingFromLogitsKernel": "from_logits",
+    "SamplingFromProbKernel": "from_probs",
+    "TopKSamplingFromProbKernel": "top_k",
+    "TopPSamplingFromProbKernel": "top_p",
+    "MinPSamplingFromProbKernel": "min_p",
+    "TopKTopPSamplingFromProbKernel": "top_k_top_p",
+    "TopPRenormProbKernel": "top_p_renorm",
+    "OnlineSoftmaxFusedKernel": "softmax",
+    "OnlineSoftmaxMapKernel": "softmax",
+}
+
+
+def shapes(seen: Seen) -> Iterator[Params]:
+    """A block, or a cluster of them, a row; how long rows are is an argument of the call."""
+    variant, vocab = _SEEN.get(seen.kernel), seen.sure("vocab")
+    if variant is None:
+        raise UnsaidError("no rule tells its rows from its launch")
+    said = {"variant": variant, "batch": seen.grid[0]}
+    if vocab is None:
+        raise UnsaidError("the launch is alike for every vocabulary", said)
+    yield {**said, "vocab": vocab}
+
+
 def takes(entry: Entry) -> Block | None:
     """A case of a workload as a block of the sweep; None for one of another kernel."""
     match entry:
@@ -185,6 +211,9 @@ TARGET = Target(
         else None
     ),
     workload=Workload(takes=takes),
+    rules=Rules(
+        shapes=shapes, kernels=("OnlineSoftmaxMapKernel",), finishers=("OnlineSoftmaxReduceKernel",)
+    ),
     build=Build(
         generate=modules, jit=(Jit("sampling", "flashinfer.sampling:get_sampling_module"),)
     ),

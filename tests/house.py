@@ -136,6 +136,12 @@ FLOORS = (
             "numbers typed by hand, verdicts",
             "`templates/`",
         ),
+        Room(
+            "step",
+            "a serving step",
+            "traces of an engine → its steps, the shapes that its kernels ran, roofs, gaps and gains",
+            "pages",
+        ),
     ),
     (
         Room(

@@ -8,12 +8,13 @@ holds them against every launch that was recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Protocol
 
 from ncuflow.target.launch import Params
+from ncuflow.target.seen import Seen
 
 TYPES = {"f16": "__half", "bf16": "__nv_bfloat16"}
 
@@ -134,8 +135,20 @@ class Rules:
     launches   the launches of a point on a GPU that need not be there
     splits     what the scheduler of a kernel that splits the KV cache looks at
     described  a kernel's name for people, where its template arguments do not tell it
+    shapes     the parameters that a launch of its kernels may have had, each of several; raises UnsaidError where none tells
+    kernels    that its calls launch beside those of its source
+    finishers  kernels that are no call's first: they finish what the kernel before them began
+    tells      what parameters say of the other launches of a step, by the names of ``Seen.known``
+    operators  the parameters of a framework's operator: its name, and the shapes and types of its inputs; None of another's
     """
 
     launches: LaunchRule | None = None
     splits: SplitRule = lambda p, kernel, argument: None
     described: Callable[[str], str | None] = lambda kernel: None
+    shapes: Callable[[Seen], Iterator[Params]] | None = None
+    kernels: tuple[str, ...] = ()
+    finishers: tuple[str, ...] = ()
+    tells: Callable[[Params], Mapping[str, int]] = lambda p: {}
+    operators: Callable[[str, Sequence[Sequence[int]], Sequence[str]], Params | None] = (
+        lambda name, shapes, types: None
+    )

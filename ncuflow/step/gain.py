@@ -1,0 +1,143 @@
+"""What other choices of FlashInfer's would bring to a step, from what was measured of them for the shapes most like its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ncuflow.findings import choices
+from ncuflow.findings.choices import Price
+from ncuflow.io import BadInput, read_json
+from ncuflow.model import Results
+from ncuflow.step.record import GainOfStep
+from ncuflow.step.roof import differing, distance
+from ncuflow.target.contract import Choice, Target
+from ncuflow.target.launch import Params
+
+METRIC = "time_cold_us"
+MOST_PAIRS = 6
+NEAR = 1.0  # pairs whose sizes differ by as much as this factor more than the nearest one's, in powers of two
+LEAST_PCT = 0.1  # of a step, below which a gain is not told
+Interval = tuple[float, float]
+
+
+def of_recording(
+    target: Target, params: Params, kernel: str, share: float, results: Results | None
+) -> Iterator[GainOfStep]:
+    """A gain for each choice of the target that the launch stands on one side of, and that pairs were measured of.
+
+    params: those of the launch that are known; share: of the step's time, in %, that its calls take.
+    """
+    for choice in target.prices if results else ():
+        if choice.given or METRIC not in choice.metrics or choice.after is not None:
+            continue
+        mine = params.get(choice.parameter, target.parameters.get(choice.parameter))
+        if mine not in (choice.base, choice.other) or results is None:
+            continue
+        every = [one for one in choices.prices(choice, results) if one.metric == METRIC]
+        pairs = _near(params, choice, every)
+        if pairs:
+            yield _gain(choice, target, params, kernel, share, mine == choice.base, pairs)
+
+
+def _near(params: Params, choice: Choice, every: Sequence[Price]) -> list[Price]:
+    """The pairs most like a launch: of the same kind in what is known, and not much farther in size than the nearest."""
+    known = {n: v for n, v in params.items() if n not in (choice.parameter, *choice.ignoring)}
+    far = sorted(((distance(known, dict(one.fixed)), one) for one in every), key=lambda f: f[0])
+    kept = [one for found, one in far if found[0] == 0 and found[1] <= far[0][0][1] + NEAR]
+    return kept[:MOST_PAIRS]
+
+
+def _gain(
+    choice: Choice,
+    target: Target,
+    params: Params,
+    kernel: str,
+    share: float,
+    base: bool,
+    pairs: Sequence[Price],
+) -> GainOfStep:
+    saved = [saving(one, base) for one in pairs]
+    known = {n: v for n, v in params.items() if n != choice.parameter}
+    others: dict[str, list[Any]] = {}
+    for one in pairs:
+        for name, value in differing(known, dict(one.fixed)).items():
+            if name not in choice.ignoring and value not in others.setdefault(name, []):
+                others[name].append(value)
+    names = choice.called if base else choice.called[::-1]
+    return GainOfStep(
+        choice=choice.key,
+        title=choice.title,
+        change=f"{names[0]} → {names[1]}",
+        kernel=kernel,
+        target=target.name,
+        low_pct=round(share * min(low for low, _ in saved), 2),
+        high_pct=round(min(share, share * max(high for _, high in saved)), 2),
+        share_pct=round(share, 2),
+        pairs=[point for one in pairs for point in (one.base_point, one.other_point)],
+        differs=others,
+        in_turns=all(one.in_turns for one in pairs),
+    )
+
+
+def saving(price: Price, base: bool) -> Interval:
+    """The share of a call's time that the other side saves, between bounds: of the one that it is on, base or other."""
+    low = price.change if price.low is None else price.low
+    high = price.change if price.high is None else price.high
+    if base:
+        return -high, -low
+    return low / (1 + low), high / (1 + high)
+
+
+def of_advice(
+    advice: Mapping[str, Any], target: Target, params: Params, kernel: str, share: float
+) -> Iterator[GainOfStep]:
+    """What `ncuflow advise` found for a shape like the launch's, where the launch is the default that was raced."""
+    like = [one for one in advice["shapes"] if one["target"] == target.name and one.get("regret")]
+    far = sorted(((distance(params, one["params"]), one) for one in like), key=lambda f: f[0])
+    for found, shape in far[:1]:
+        if found[0] or found[1] > NEAR or shape["advised"] in (None, shape["shape"]):
+            continue
+        low, high = (shape["regret"][end] / (1 + shape["regret"][end]) for end in ("low", "high"))
+        yield GainOfStep(
+            choice="advice",
+            title=f"what {advice.get('gpu') or 'a GPU'} ran fastest",
+            change=f"{shape['shape']} → {shape['advised']}",
+            kernel=kernel,
+            target=target.name,
+            low_pct=round(share * low, 2),
+            high_pct=round(min(share, share * high), 2),
+            share_pct=round(share, 2),
+            pairs=[shape["shape"], shape["advised"]],
+            differs={name: [value] for name, value in differing(params, shape["params"]).items()},
+            in_turns=bool(shape.get("in_turns")),
+        )
+
+
+def read_advice(path: Path) -> dict[str, Any]:
+    """What `ncuflow advise --json` wrote. Raises BadInput where the file is none."""
+    content = read_json(path)
+    shapes = content.get("shapes") if isinstance(content, dict) else None
+    if not isinstance(shapes, list) or content.get("command") != "advise":
+        raise BadInput(path, "not what `ncuflow advise` writes: a record with shapes")
+    for one in shapes:
+        regret = one.get("regret") if isinstance(one, dict) else None
+        whole = isinstance(one, dict) and all(
+            k in one for k in ("target", "shape", "params", "advised")
+        )
+        ends = regret is None or all(
+            isinstance(regret.get(k), (int, float)) for k in ("low", "high")
+        )
+        if not whole or not ends or not isinstance(one["params"], dict):
+            raise BadInput(
+                path, "a shape that lacks its target, its parameters or what was advised"
+            )
+    found: dict[str, Any] = content
+    return found
+
+
+def ranked(gains: Sequence[GainOfStep]) -> list[GainOfStep]:
+    """Those that may gain anything, the most first; of one choice for the same kernel the wider shape's once."""
+    worth = [one for one in gains if one.high_pct >= LEAST_PCT]
+    return sorted(worth, key=lambda one: (-one.high_pct, -one.low_pct, one.choice))

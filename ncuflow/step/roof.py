@@ -1,0 +1,159 @@
+"""How far a launch was from what its GPU reaches, and the recorded point that is most like it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ncuflow.findings import ceilings
+from ncuflow.format import with_unit
+from ncuflow.model import Ceilings, Point, Results
+from ncuflow.step.record import NearestPoint, Roof
+from ncuflow.target.contract import Target
+from ncuflow.target.launch import Params
+
+TENSOR = {"attention", "GEMM", "MoE"}  # families whose FLOPs are those of tensor cores
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A rate in bytes or FLOP a second, whose it is, and in words."""
+
+    rate: float
+    source: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The GPU of a trace, and what is known of it."""
+
+    found: Ceilings
+
+    @classmethod
+    def of(cls, gpu: str | None, measured: Mapping[str, Any] | None) -> Machine:
+        """measured: the content of ``ceilings.json`` of a recording of this GPU."""
+        return cls(ceilings.machine(gpu, dict(measured) if measured else None))
+
+    @property
+    def dram(self) -> Ceiling | None:
+        """Of DRAM: measured, or else published."""
+        measured, sheet = self.found["measured"]["dram_gbs"], self.found["datasheet"]["dram_gbs"]
+        return _ceiling(measured, sheet, 1e9, "GB/s")
+
+    def flops(self, tensor: bool, dtype: str) -> Ceiling | None:
+        """Of tensor cores for a type, or of CUDA cores in fp32."""
+        kind = dtype if tensor else "fp32"
+        measured = self.found["measured"]["tensor_tflops"].get(kind) if tensor else None
+        return _ceiling(measured, self.found["datasheet"]["tflops"].get(kind), 1e12, "TFLOPS")
+
+
+def _ceiling(measured: float | None, sheet: float | None, unit: float, word: str) -> Ceiling | None:
+    value = measured or sheet
+    if not value:
+        return None
+    return Ceiling(
+        value * unit, "measured" if measured else "datasheet", with_unit(round(value, 1), word)
+    )
+
+
+def roof(
+    target: Target, candidates: Sequence[Params], us: float, family: str, machine: Machine
+) -> Roof | None:
+    """Of a call that took so long; None without a ceiling, or where the target cannot count its work."""
+    works = []
+    for params in candidates:
+        try:
+            whole = target.completed(params)
+            works.append((target.work(whole), str(whole.get("dtype", "f16"))))
+        except (ValueError, KeyError, TypeError, ZeroDivisionError):
+            return None
+    dram = machine.dram
+    if not works or dram is None or us <= 0:
+        return None
+    percents, ceiling, bound = [], dram, "DRAM"
+    tensor = family in TENSOR and not any(p.get("cores") == "cuda" for p in candidates)
+    for work, dtype in works:
+        peak = machine.flops(tensor, dtype)
+        least = work.bytes / dram.rate
+        computing = work.flops / peak.rate if peak else 0.0
+        if peak and computing > least:
+            ceiling, bound = peak, "tensor cores" if tensor else "CUDA cores"
+        percents.append(max(least, computing) / (us * 1e-6) * 100)
+    counted, flops = [w.bytes for w, _ in works], [w.flops for w, _ in works]
+    return Roof.model_validate(
+        {
+            "bytes": (min(counted), max(counted)),
+            "flops": (min(flops), max(flops)),
+            "bound": bound,
+            "ceiling": ceiling.words,
+            "ceiling_source": ceiling.source,
+            "percent": (round(min(percents), 1), round(max(percents), 1)),
+        }
+    )
+
+
+def nearest(
+    target: Target,
+    params: Params,
+    us: float,
+    family: str,
+    machine: Machine,
+    results: Results | None,
+    whole: bool,
+) -> NearestPoint | None:
+    """The measured point that differs least: in as few parameters, and these by as small a factor.
+
+    whole: whether the parameters are all that the shape has; a point is of the same shape only then.
+    """
+    points = [p for p in results["points"] if p["status"] == "ok"] if results else []
+    if not points:
+        return None
+    best = min(points, key=lambda point: distance(params, point["params"]))
+    other = differing(params, best["params"])
+    time = best["measurement"]["time_cold_us"]
+    alone = roof(target, [best["params"]], time, family, machine) if time else None
+    same = whole and not other
+    return NearestPoint(
+        point=best["point"],
+        differs=other,
+        time_us=time,
+        percent=alone.percent[0] if alone else None,
+        slower=round(us / time, 3) if same and time else None,
+    )
+
+
+# Parameters that change what is computed less than how: of two points they are compared last.
+_HOW = {"launch", "pdl", "page_size", "norm", "inplace", "logit_std", "percent", "top_k", "lengths"}
+
+
+def distance(params: Params, other: Mapping[str, Any]) -> tuple[int, float, int]:
+    """(parameters of what that differ, the factors between its numbers, parameters of how that differ)."""
+    what = factors = how = 0.0
+    for name, value in params.items():
+        theirs = other.get(name)
+        if theirs == value:
+            continue
+        if name in _HOW:
+            how += 1
+        elif _number(value) and _number(theirs) and value and theirs:
+            factors += abs(math.log2(value / theirs))
+        else:
+            what += 1
+    return int(what), factors, int(how)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def differing(params: Params, other: Mapping[str, Any]) -> dict[str, Any]:
+    """The other's parameters where they are not these."""
+    return {name: other.get(name) for name, value in params.items() if other.get(name) != value}
+
+
+def near(params: Params, points: Sequence[Point]) -> list[Point]:
+    """All points, the nearest first."""
+    return sorted(points, key=lambda point: distance(params, point["params"]))

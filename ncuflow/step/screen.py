@@ -1,0 +1,142 @@
+"""The steps of a trace on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from textwrap import wrap
+
+from ncuflow.format import aligned, micro, pct, short
+from ncuflow.step.record import GainOfStep, KernelOfStep, StepAnswer, StepGroup
+
+WIDTH = 110
+MOST_LINES = 48
+MOST_GROUPS, MOST_KERNELS, MOST_GAINS, MOST_PROBLEMS = 4, 12, 3, 4
+
+
+def screen(found: StepAnswer) -> str:
+    """At most MOST_LINES lines or so: of many kinds of steps, fewer kernels of each."""
+    groups = found.groups[:MOST_GROUPS]
+    each = max(3, MOST_KERNELS // max(1, len(groups)))
+    lines = [*_head(found)]
+    for group in groups:
+        lines += ["", *_group(group, each)]
+    if len(found.groups) > len(groups):
+        lines.append(
+            f"… and {len(found.groups) - len(groups)} other kinds of steps (--json has all)"
+        )
+    lines += ["", *(short(f"! {one}", WIDTH * 2) for one in found.problems[:MOST_PROBLEMS])]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _head(found: StepAnswer) -> Iterator[str]:
+    steps = sum(group.steps for group in found.groups)
+    gpu = found.gpu or "GPU not in it"
+    yield f"{PurePath(found.file).name}: {found.tool}, {gpu}, {steps} steps by {found.found_by}"
+    told = f"{pct(found.family_pct, 1)} of their GPU time has a family"
+    if found.shape_pct is not None:
+        told += f", {pct(found.shape_pct, 1)} of FlashInfer's a shape or a reason why not"
+    yield told + f"; held against {found.recording or 'no recording'}"
+
+
+def _group(group: StepGroup, most: int) -> Iterator[str]:
+    times = group.step_us
+    title = f"{group.kind}{' (CUDA graph)' if group.replayed else ''}"
+    tokens = ""
+    if group.tokens:
+        low, high = group.tokens
+        tokens = f", {low} tokens" if low == high else f", {low} to {high} tokens"
+    count = f"{group.steps} step{'s' * (group.steps != 1)}"
+    yield short(
+        f"{title}: {count}{tokens}, median {micro(times.median)} ({micro(times.q25)} to {micro(times.q75)} the middle half), "
+        f"worst {micro(times.most)} (step {group.worst})",
+        WIDTH,
+    )
+    yield from wrap(_idle(group), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    header = ("  share", "time", "n", "kernel", "family", "shape", "of the roof", "alone")
+    rows = [_row(one) for one in group.kernels[:most]]
+    for line in aligned(header, rows, left=8).splitlines():
+        yield line[:WIDTH].rstrip()
+    if len(group.kernels) > most:
+        rest = sum(one.time_us for one in group.kernels[most:])
+        yield f"  and {len(group.kernels) - most} more, {micro(rest)}"
+    yield from (_gain(one) for one in group.gains[:MOST_GAINS])
+
+
+def _idle(group: StepGroup) -> str:
+    gaps, parts = group.gaps, []
+    idle = group.step_us.median - group.busy_us
+    parts.append(f"GPU busy {micro(group.busy_us)}")
+    for us, why in (
+        (gaps.host_us, "waits for the host"),
+        (gaps.sync_us, "after a synchronisation"),
+        (gaps.launch_us, "under launch"),
+        (gaps.graph_us, "inside graphs"),
+    ):
+        if us >= 0.005 * max(idle, 1):
+            parts.append(f"{micro(us)} {why}")
+    if group.overlapped_us:
+        parts.append(f"{micro(group.overlapped_us)} on several streams at once")
+    if group.exposed_communication_us:
+        parts.append(f"{micro(group.exposed_communication_us)} communication that nothing hides")
+    parts.append(
+        f"plan() {micro(group.plan_us)}" if group.plan_us is not None else "plan() not in it"
+    )
+    return ", ".join(parts)
+
+
+def _row(one: KernelOfStep) -> list[str]:
+    return [
+        f"{one.share:6.1f} %",
+        micro(one.time_us),
+        f"{one.launches:g}",
+        short(one.name, 30),
+        one.family,
+        short(shape_text(one), 34),
+        roof_text(one),
+        alone_text(one),
+    ]
+
+
+def shape_text(one: KernelOfStep) -> str:
+    """The shape in a few words, how many it may be, or why there is none."""
+    if one.shape is None:
+        return ""
+    known = one.shape.candidates
+    if not known:
+        return one.shape.refusal or ""
+    words = " ".join(f"{name}={value}" for name, value in known[0].items())
+    count = len(known) + one.shape.candidates_left_out
+    return f"{count} candidates: {words}, …" if count > 1 else words
+
+
+def roof_text(one: KernelOfStep) -> str:
+    """How near a launch came to the ceiling, and whose that is."""
+    if one.roof is None:
+        return ""
+    low, high = one.roof.percent
+    value = pct(low) if round(low) == round(high) else f"{low:.0f}–{high:.0f} %"
+    return f"{value} {one.roof.bound}" + (
+        "" if one.roof.ceiling_source == "measured" else " (datasheet)"
+    )
+
+
+def alone_text(one: KernelOfStep) -> str:
+    """What the nearest recorded point reached alone."""
+    if one.nearest is None or one.nearest.percent is None:
+        return ""
+    if one.nearest.slower is not None:
+        return f"{one.nearest.slower:.2f}× its time"
+    return f"{pct(one.nearest.percent)} nearby"
+
+
+def _gain(one: GainOfStep) -> str:
+    return short("  try " + gain_text(one), WIDTH)
+
+
+def gain_text(one: GainOfStep) -> str:
+    """What may be gained, by what."""
+    return (
+        f"{one.change} ({one.title}): {one.low_pct:+.1f} to {one.high_pct:+.1f} % of the step, of the {one.share_pct:.1f} % "
+        f"that {one.kernel} takes"
+    )

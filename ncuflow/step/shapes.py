@@ -1,0 +1,199 @@
+"""Which shape a launch had: said by a range around it, by the profiler, or told from the launch itself; or why it is not told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ncuflow.findings import kernelfamily, kernelname
+from ncuflow.parsers.timeline import Launched, Operator
+from ncuflow.target.contract import Target, known
+from ncuflow.target.launch import Params
+from ncuflow.target.rules import Host, NoRuleError
+from ncuflow.target.seen import Between, PartError, Seen, UnsaidError
+
+RANGE = re.compile(r"(?P<target>\w+)\((?P<params>\w+=[^()]*)\)")
+SIZES = re.compile(r"(?P<name>\w+::\w+)\b.*sizes = (?P<sizes>\[\[.*\]\])")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """target: None where none knows the kernel; candidates: none where it was refused; finishes: it is the rest of the call of
+    the kernel before it."""
+
+    target: Target | None
+    candidates: tuple[Params, ...] = ()
+    source: str = ""
+    refusal: str | None = None
+    certain: Mapping[str, Any] = field(default_factory=dict)
+    finishes: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known besides a launch: by name the least and the most, and where it is from."""
+
+    values: Mapping[str, Between]
+    sources: Mapping[str, str]
+
+    def joined(self, more: Mapping[str, int | Between], source: str) -> Facts:
+        """With more of them; what was known before stays."""
+        values, sources = dict(self.values), dict(self.sources)
+        for name, value in more.items():
+            if name not in values:
+                values[name] = (value, value) if isinstance(value, int) else value
+                sources[name] = source
+        return Facts(values, sources)
+
+
+NOTHING = Facts({}, {})
+
+
+def of_range(text: str) -> Shape | None:
+    """The shape that a range states as TARGET(parameter=value, …); None of another range."""
+    for match in RANGE.finditer(text):
+        target = known().get(match["target"])
+        if target is None:
+            continue
+        words = [word.partition("=") for word in match["params"].split(",")]
+        params = {name.strip(): _read(value.strip()) for name, _, value in words}
+        own = {name: value for name, value in params.items() if name in target.parameters}
+        return Shape(target, (own,), "a range around the launch")
+    return None
+
+
+def sized(text: str) -> Operator | None:
+    """The operator of a range that torch.autograd.profiler.emit_nvtx(record_shapes=True) opens."""
+    match = SIZES.search(text)
+    if match is None:
+        return None
+    rows = re.findall(r"\[([\d, ]*)\]", match["sizes"])
+    return Operator(
+        match["name"], tuple(tuple(int(n) for n in re.findall(r"\d+", row)) for row in rows), ()
+    )
+
+
+def _read(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
+
+
+def of_operator(operator: Operator) -> Shape | None:
+    """The shape that a framework's operator had; None of one that no target reads."""
+    for target in known().values():
+        params = target.rules.operators(operator.name, operator.dims, operator.types)
+        if params is not None:
+            return Shape(target, (params,), f"the shapes of {operator.name}")
+    return None
+
+
+def of_launch(one: Launched, facts: Facts, hosts: Sequence[Host]) -> Shape:
+    """What the launch of a kernel tells, by the rules of each target that may have launched it."""
+    short = kernelname.decode(one.name).name
+    targets = kernelfamily.targets(short)
+    if not targets:
+        return Shape(None, refusal="no target of ncuflow's has this kernel", source="")
+    refused: Shape | None = None
+    for target in targets:
+        found = _by_target(target, short, one, facts, hosts)
+        if found.candidates or found.finishes:
+            return found
+        refused = found if refused is None or len(found.certain) > len(refused.certain) else refused
+    assert refused is not None
+    return refused
+
+
+def _by_target(
+    target: Target, short: str, one: Launched, facts: Facts, hosts: Sequence[Host]
+) -> Shape:
+    if short in target.rules.finishers:
+        return Shape(
+            target, source="the launch", refusal="it finishes the call before it", finishes=True
+        )
+    if target.rules.shapes is None or one.grid is None or one.block is None:
+        return Shape(target, refusal=f"no rule of {target.name} tells a shape from this launch")
+    name = kernelname.canonical(one.name)
+    decoded = kernelname.decode(one.name)
+    dynamic = one.shared if one.dynamic is None else one.dynamic
+    seen = Seen(short, decoded.value, one.grid, one.block, dynamic, name, facts.values)
+    try:
+        candidates = list(target.rules.shapes(seen))
+    except PartError as error:
+        return Shape(target, refusal=str(error), finishes=True)
+    except UnsaidError as error:
+        return Shape(target, source=_source(seen, facts), refusal=str(error), certain=error.params)
+    held = _held(target, candidates, one, name, dynamic, hosts)
+    if candidates and not held:
+        why = "FlashInfer's launch rules, as they are known here, launch no shape so"
+        return Shape(target, source=_source(seen, facts), refusal=why, certain=_common(candidates))
+    return Shape(target, tuple(held), _source(seen, facts))
+
+
+def _held(
+    target: Target,
+    candidates: Iterable[Params],
+    one: Launched,
+    name: str,
+    dynamic: int | None,
+    hosts: Sequence[Host],
+) -> list[Params]:
+    """The candidates that the rules, read forwards, launch so; all of what they do not know."""
+    rule = target.rules.launches
+    if rule is None or not hosts:
+        return list(candidates)
+    kept = []
+    for params in candidates:
+        verdicts = [
+            _launches(rule, target.completed(params), one, name, dynamic, host) for host in hosts
+        ]
+        if True in verdicts or None in verdicts:
+            kept.append(params)
+    return kept
+
+
+def _launches(
+    rule: Any, params: Params, one: Launched, name: str, dynamic: int | None, host: Host
+) -> bool | None:
+    """Whether a point launches a kernel as it was seen; None where the rules do not know it."""
+    short = kernelname.decode(one.name).name
+    try:
+        configs = [found for found in rule(params, host) if found is not None]
+    except (KeyError, NoRuleError, ZeroDivisionError, StopIteration):
+        return None
+    mine = [found for found in configs if kernelname.decode(found.kernel).name == short]
+    if not mine:
+        return False if configs else None
+    return any(
+        found.grid == one.grid and found.block == one.block and dynamic in (None, found.shared)
+        for found in mine
+    )
+
+
+def _source(seen: Seen, facts: Facts) -> str:
+    more = dict.fromkeys(facts.sources[name] for name in sorted(seen.used) if name in facts.sources)
+    return ", ".join(["the launch", *more])
+
+
+def _common(candidates: Sequence[Params]) -> Params:
+    """Parameters in which all candidates agree."""
+    first = candidates[0]
+    return {
+        name: value
+        for name, value in first.items()
+        if all(one.get(name) == value for one in candidates)
+    }
+
+
+def told(shapes: Iterable[Shape]) -> dict[str, int]:
+    """What the launches of a step say of each other: where all that say it agree."""
+    found: dict[str, set[int]] = {}
+    for shape in shapes:
+        if shape.target is None:
+            continue
+        params = _common(shape.candidates) if shape.candidates else shape.certain
+        for name, value in shape.target.rules.tells(dict(params)).items():
+            found.setdefault(name, set()).add(value)
+    return {name: values.pop() for name, values in found.items() if len(values) == 1}

@@ -1,0 +1,269 @@
+"""Where the steps of a trace begin and end: by ranges, by replays of CUDA graphs, or by the period of the kernels' names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ncuflow.findings.kernelfamily import COPY, family
+from ncuflow.io import read_yaml
+from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Ints, Timeline
+
+RANGES, REPLAYS, PERIOD, WHOLE = (
+    "ranges (NVTX, or of the profiler)", "replays of CUDA graphs", "the period of the kernels' names", "none found: all is one",
+)  # fmt: skip
+PREFILL, DECODE, MIXED, UNKNOWN = "prefill", "decode", "mixed", "unknown"
+COVERED = 0.5  # of the kernels, in ranges that are taken for steps
+FEWEST = 3  # kernels of a step
+WORDS = read_yaml(Path(__file__).with_name("words.yaml"))
+_VLLM = re.compile(
+    r"execute_(?:\d+_)?context_(?P<prompts>\d+)\((?P<ctx>[\w_]+)\)_generation_(?P<decodes>\d+)\((?P<gen>[\w_]+)\)"
+)
+_SGLANG = re.compile(r"step\[(?P<kind>\w+) bs=(?P<batch>\d+)(?: toks=(?P<tokens>\d+))?")
+
+
+@dataclass
+class StepSpan:
+    """A step: the places of its operations among the timeline's rows, in the order of their starts; how it was found; what
+    its label says of it (tokens, batch, kv_tokens…); host: begin and end of its range or of its calls, in ns."""
+
+    rows: Ints
+    kind: str = UNKNOWN
+    label: str = ""
+    said: dict[str, int] = field(default_factory=dict)
+    replayed: bool = False
+    host: tuple[int, int] | None = None
+
+
+def found(timeline: Timeline) -> tuple[list[StepSpan], str]:
+    """(steps in the order of time, how they were found); one span of all where nothing tells steps apart."""
+    rows = timeline.rows
+    device = busiest(timeline)
+    places = np.flatnonzero(rows["device"] == device)
+    kernels = _is(timeline, KERNEL, GRAPH)[rows["what"]]
+    for pattern in WORDS["steps"]:
+        spans = _of_ranges(timeline, re.compile(pattern, re.IGNORECASE), places)
+        inside = sum(int(kernels[span.rows].sum()) for span in spans)
+        if spans and inside >= COVERED * int(kernels[places].sum()):
+            return _classified(timeline, spans), RANGES
+    spans, how = _by_period(timeline, places)
+    return _classified(timeline, spans), how
+
+
+def busiest(timeline: Timeline) -> int:
+    """The device on which most time was spent: one of several is looked at."""
+    rows = timeline.rows
+    devices, inverse = np.unique(rows["device"], return_inverse=True)
+    spent = np.bincount(inverse, weights=(rows["end"] - rows["start"]).astype(float))
+    return int(devices[int(np.argmax(spent))])
+
+
+def _is(timeline: Timeline, *kinds: str) -> np.ndarray:
+    return np.array([one.kind in kinds for one in timeline.kinds], dtype=bool)
+
+
+# --- ranges -----------------------------------------------------------------------------------------
+
+
+def _of_ranges(timeline: Timeline, pattern: re.Pattern[str], places: Ints) -> list[StepSpan]:
+    """A span for each range of such a name in which something was launched, by the time of its call on its thread; those
+    inside of another of them are part of it."""
+    chosen = [number for number, text in enumerate(timeline.texts) if pattern.search(text)]
+    ranges = timeline.ranges.arrays()
+    if not chosen or not len(timeline.ranges):
+        return []
+    listed = np.flatnonzero(np.isin(ranges["name"], chosen))
+    listed = listed[np.lexsort((-ranges["end"][listed], ranges["start"][listed]))]
+    rows, spans, last = timeline.rows, [], (UNSAID, UNSAID)
+    order = places[np.argsort(rows["call"][places], kind="stable")]
+    calls = rows["call"][order]
+    for one in listed:
+        start, end = int(ranges["start"][one]), int(ranges["end"][one])
+        if end <= last[1]:
+            continue
+        first, behind = np.searchsorted(calls, (start, end + 1))
+        inside = order[first:behind]
+        if np.count_nonzero(rows["call"][inside] >= 0) < FEWEST:
+            continue
+        last = (start, end)
+        label = timeline.texts[int(ranges["name"][one])]
+        spans.append(StepSpan(np.sort(inside), label=label, host=(start, end)))
+    return spans
+
+
+def told(label: str) -> dict[str, int]:
+    """What a range's name says of its step: prompts, decodes, tokens, and of the KV cache all tokens that are read."""
+    said: dict[str, int] = {}
+    if match := _VLLM.search(label):
+        said |= {"prompts": int(match["prompts"]), "decodes": int(match["decodes"])}
+        tokens = [_summed(match[name]) for name in ("ctx", "gen")]
+        if None not in [one for one, _ in tokens]:
+            said["tokens"] = sum(one or 0 for one, _ in tokens)
+            said["prompt_tokens"] = tokens[0][0] or 0
+        if squares := re.match(r"(?:sq\d+sk\d+sqsq|\d+_)(\d+)", match["ctx"]):
+            said["prompt_squares"] = int(squares[1])
+        for name, (_, kv) in zip(("prompt_kv_tokens", "decode_kv_tokens"), tokens, strict=True):
+            if kv is not None:
+                said[name] = kv
+    elif match := _SGLANG.search(label):
+        batch, decodes = int(match["batch"]), "DECODE" in match["kind"].upper()
+        said |= {"decodes" if decodes else "prompts": batch}
+        said["tokens"] = int(match["tokens"] or (batch if decodes else 0)) or batch
+    return said
+
+
+def _summed(text: str) -> tuple[int | None, int | None]:
+    """(tokens, tokens of the KV cache) of "sq32sk32785sqsq…", "888_788544" or "888"."""
+    if match := re.match(r"sq(\d+)sk(\d+)", text):
+        return int(match[1]), int(match[2])
+    match = re.match(r"\d+", text)
+    return (int(match[0]), None) if match else (None, None)
+
+
+# --- the period -------------------------------------------------------------------------------------
+
+
+def _tokens(timeline: Timeline, places: Ints) -> Iterator[tuple[str, Ints, bool]]:
+    """(name, places, whether it is a graph's) of each kernel, and of the kernels that one call launched together as one: the
+    replay of a graph. Copies are of the step around them."""
+    rows, kinds = timeline.rows, timeline.kinds
+    counts = Counter(rows["key"][places].tolist())
+    seen: dict[int, list[int]] = {}
+    for place in places.tolist():
+        where = int(rows["key"][place])
+        if where >= 0 and (counts[where] >= FEWEST or kinds[rows["what"][place]].kind == GRAPH):
+            seen.setdefault(where, []).append(place)
+    for place in places.tolist():
+        where = int(rows["key"][place])
+        group = seen.get(where)
+        if group is None:
+            yield _short(kinds[rows["what"][place]].name), np.array([place]), False
+        elif group[0] == place:
+            yield _replay(timeline, group), np.array(group), True
+
+
+def _short(name: str) -> str:
+    return re.sub(r"[<(].*", "", name.removeprefix("void "), flags=re.DOTALL)
+
+
+def _replay(timeline: Timeline, group: Sequence[int]) -> str:
+    names = Counter(_short(timeline.kinds[timeline.rows["what"][place]].name) for place in group)
+    return f"graph of {len(group)}: {', '.join(sorted(names))}"
+
+
+def _by_period(timeline: Timeline, places: Ints) -> tuple[list[StepSpan], str]:
+    """Steps that end with what a step ends with: its sampling, or else what is launched least often and yet again and again."""
+    tokens = list(_tokens(timeline, places))
+    ends = _ends(timeline, tokens)
+    if len(ends) < 2:
+        return [StepSpan(places)], WHOLE
+    spans, first = [], 0
+    for end in ends:
+        group = tokens[first : end + 1]
+        first = end + 1
+        joined = np.sort(np.concatenate([one for _, one, _ in group]))
+        spans.append(StepSpan(joined, replayed=any(graph for _, _, graph in group)))
+    spans = _without_strangers(spans)
+    how = REPLAYS if all(span.replayed for span in spans) else PERIOD
+    if any(span.replayed for span in spans) and how == PERIOD:
+        how = f"{PERIOD}, {REPLAYS}"
+    return spans, how
+
+
+def _ends(timeline: Timeline, tokens: Sequence[tuple[str, Ints, bool]]) -> list[int]:
+    """The places of the last tokens of steps."""
+    samples = [_samples(timeline, name, places) for name, places, _ in tokens]
+    last: list[int] = []
+    for number, one in enumerate(samples):
+        if one and not any(samples[number + 1 : number + 1 + FEWEST]):
+            last.append(number)
+    if len(last) >= 2:
+        return last
+    counts = Counter(name for name, _, _ in tokens if family(name) != COPY)
+    often = {name: count for name, count in counts.items() if count >= 2}
+    if not often or max(often.values()) == len(tokens):
+        return []
+    # As many steps as most of the names that are launched least often say.
+    fewest = Counter(often.values())
+    count = min(fewest, key=lambda n: (-fewest[n] if n <= 64 else 0, n))
+    anchor = next(name for name, n in often.items() if n == count)
+    starts = [number for number, (name, _, _) in enumerate(tokens) if name == anchor]
+    return [*(number - 1 for number in starts[1:]), len(tokens) - 1] if len(starts) > 1 else []
+
+
+def _samples(timeline: Timeline, name: str, places: Ints) -> bool:
+    """Whether the step's tokens are drawn by it, by its whole name; of a graph by its last kernels."""
+    rows, kinds = timeline.rows, timeline.kinds
+    return any(family(kinds[rows["what"][place]].name) == "sampling" for place in places[-4:])
+
+
+def _without_strangers(spans: list[StepSpan]) -> list[StepSpan]:
+    """Without a first or last one that has far more or fewer operations than any other: the trace began or ended in it."""
+    if len(spans) < 3:
+        return spans
+    sizes = [len(span.rows) for span in spans]
+    for place in (0, -1):
+        others = sizes[1:] if place == 0 else sizes[:-1]
+        if not any(0.8 * n <= sizes[place] <= 1.25 * n for n in others):
+            spans = spans[1:] if place == 0 else spans[:-1]
+            sizes = others
+            if len(spans) < 3:
+                break
+    return spans
+
+
+# --- what kind of step it is --------------------------------------------------------------------------
+
+
+def _classified(timeline: Timeline, spans: list[StepSpan]) -> list[StepSpan]:
+    rows = timeline.rows
+    for span in spans:
+        span.said = told(span.label)
+        span.kind = _labelled(span) or _by_kernels(timeline, span)
+        together = Counter(rows["key"][span.rows].tolist())
+        graphs = bool((rows["graph"][span.rows] >= 0).any())
+        span.replayed = graphs or any(n >= 2 * FEWEST for key, n in together.items() if key >= 0)
+        if span.host is None:
+            called = rows["call"][span.rows]
+            known = called[called >= 0]
+            ends = rows["called"][span.rows]
+            span.host = (int(known.min()), int(ends.max())) if len(known) else None
+    return spans
+
+
+def _labelled(span: StepSpan) -> str | None:
+    if span.said:
+        prompts, decodes = (span.said.get(name, 0) for name in ("prompts", "decodes"))
+        return MIXED if prompts and decodes else PREFILL if prompts else DECODE
+    words = set(re.findall(r"[a-z]+", span.label.lower()))
+    for kind, of in WORDS["kinds"].items():
+        if words & {*of}:
+            return str(kind)
+    return None
+
+
+_DECODES = re.compile(WORDS["decodes"], re.IGNORECASE)
+_PROMPTS = re.compile(WORDS["prompts"], re.IGNORECASE)
+
+
+def _by_kernels(timeline: Timeline, span: StepSpan) -> str:
+    """By the kernels of its attention; one of a prefill kernel's smallest query tile is a decode on tensor cores."""
+    names = {timeline.kinds[n].name for n in np.unique(timeline.rows["what"][span.rows]).tolist()}
+    attention = [name for name in names if family(name) == "attention" and "Merge" not in name]
+    decodes = [name for name in attention if _DECODES.search(name) or _smallest(name)]
+    prefills = [name for name in attention if name not in decodes and _PROMPTS.search(name)]
+    if decodes and prefills:
+        return MIXED
+    return DECODE if decodes else PREFILL if prefills else UNKNOWN
+
+
+def _smallest(name: str) -> bool:
+    found = re.search(
+        r"BatchPrefillWith\w+<.*KernelTraits<[^,]*MaskMode\)\d,\s*(?:\([\w ]+\))?(\d+)", name
+    )
+    return bool(found and found[1] == "16")

@@ -1,0 +1,479 @@
+"""A trace's steps, summarised: by kind, its median step, kernel by kernel."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ncuflow.evidence import location
+from ncuflow.findings import ceilings, kernelfamily, kernelname, recorded, stored
+from ncuflow.findings.kernelfamily import COPY, FLASHINFER, OTHER
+from ncuflow.gpu.table import product
+from ncuflow.io import scratch
+from ncuflow.model import Results
+from ncuflow.parsers.timeline import KERNEL, UNSAID, Launched, Timeline
+from ncuflow.static.device import Device, device
+from ncuflow.step import around, gain, shapes, spans
+from ncuflow.step.record import (
+    FamilyOfStep,
+    GainOfStep,
+    KernelOfStep,
+    ShapeOfLaunch,
+    Spread,
+    StepAnswer,
+    StepGroup,
+)
+from ncuflow.step.roof import Machine, nearest, roof
+from ncuflow.step.shapes import Facts, Shape
+from ncuflow.step.spans import DECODE, StepSpan
+from ncuflow.target.rules import Host
+
+MOST_CANDIDATES = 12
+VERSIONS = (
+    (0, 7),
+    (0, 6),
+)  # of FlashInfer, whose launch rules are tried: a trace does not say its own
+US = 1e-3
+NODE = "CUDA graphs were traced as a whole: record with `nsys profile --cuda-graph-trace=node`, and each of their kernels is told"
+
+
+@dataclass
+class Evidence:
+    """What a trace's launches are held against: a recording's points and ceilings. name: None of none."""
+
+    folder: Path | None = None
+    results: dict[str, Results] = field(default_factory=dict)
+    measured: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str | None:
+        return location.name(self.folder) if self.folder else None
+
+
+def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> Evidence:
+    """Of the recording that is named, or of the default one of this GPU; nothing without. Raises BadInput where it is none."""
+    folder = location.here(recording) if recording else _default(gpu)
+    if folder is None:
+        return Evidence()
+    made = folder
+    if recorded.is_recording(folder):
+        made = stack.enter_context(scratch())
+        recorded.write(folder, None, made)
+    measured = ceilings.load(folder, None)
+    if recording is None or measured is None or measured.get("gpu") not in (None, gpu):
+        # what another GPU reached is no ceiling of this one
+        measured = measured if measured and measured.get("gpu") in (None, gpu) else None
+    return Evidence(folder, stored.folder(made / "results"), measured)
+
+
+def _default(gpu: str | None) -> Path | None:
+    try:
+        found = location.matching(
+            f"{location.FOLDER}/{location.gpu(gpu or '')}/*/{location.DEFAULT}"
+        )
+    except ValueError:
+        return None
+    return found[-1] if gpu else None
+
+
+@dataclass
+class Summary:
+    """Everything that is said of one trace. given: what the user and a dump say; advice: of `ncuflow advise`, or None."""
+
+    timeline: Timeline
+    given: Facts
+    held: Evidence
+    advice: Mapping[str, Any] | None = None
+
+    def answer(self) -> StepAnswer:
+        steps, how = spans.found(self.timeline)
+        groups = defaultdict(list)
+        for number, step in enumerate(steps):
+            groups[step.kind, step.replayed].append(number)
+        made = [self._group(steps, numbers) for numbers in groups.values()]
+        made.sort(key=lambda group: -group.step_us.median * group.steps)
+        kernels = [one for group in made for one in group.kernels]
+        return StepAnswer(
+            file=self.timeline.file,
+            tool=self.timeline.tool,
+            gpu=self.gpu,
+            devices=len(np.unique(self.timeline.rows["device"])),
+            found_by=how,
+            groups=made,
+            known={
+                f"{name} {_between(value)}": self.given.sources[name]
+                for name, value in self.given.values.items()
+            },
+            recording=self.held.name,
+            problems=self._problems(),
+            family_pct=_told(kernels, kernels, lambda one: one.family != OTHER) or 0.0,
+            shape_pct=_told(
+                [one for one in kernels if one.owner == FLASHINFER],
+                [one for one in kernels if one.owner == FLASHINFER],
+                lambda one: (
+                    one.shape is not None and bool(one.shape.candidates or one.shape.refusal)
+                ),
+            ),
+        )
+
+    @cached_property
+    def device(self) -> int:
+        return spans.busiest(self.timeline)
+
+    @property
+    def gpu(self) -> str | None:
+        devices = self.timeline.devices
+        return devices.get(self.device) or next(iter(devices.values()), None)
+
+    @cached_property
+    def machine(self) -> Machine:
+        return Machine.of(self.gpu, self.held.measured)
+
+    @cached_property
+    def hosts(self) -> list[Host]:
+        """The GPU as launch rules see it, with the registers that the trace says kernels have; none of an unknown GPU."""
+        try:
+            gpu: Device = device(self.gpu or "")
+        except ValueError:
+            return []
+        registers: dict[str, int] = {}
+        for one in self.timeline.kinds:
+            if one.kind == KERNEL and one.registers:
+                registers[kernelname.canonical(one.name)] = one.registers
+                registers.setdefault(kernelname.decode(one.name).name, one.registers)
+
+        def of(kernel: str) -> int:
+            short = re.sub(r"<.*", "", kernel).split("::")[-1]
+            return registers[kernel] if kernel in registers else registers[short]
+
+        return [Host(gpu, version, of) for version in VERSIONS]
+
+    def _problems(self) -> list[str]:
+        found = list(self.timeline.problems)
+        if self.timeline.whole_graphs:
+            found.append(NODE)
+        if self.gpu is None:
+            found.append(
+                "the trace does not say its GPU: no ceiling, and no launch rule that asks for its size"
+            )
+        elif product(self.gpu) is None:
+            found.append(f"{self.gpu} is not in the table of GPUs: no ceiling")
+        elif self.held.folder is None:
+            found.append(
+                f"no recording of a {self.gpu} is here: ceilings are its datasheet's (`--recording` names one)"
+            )
+        if not (self.timeline.rows["call"] >= 0).any():
+            found.append("no operation has its call: why the GPU stood idle is not known")
+        return found
+
+    # --- one kind of step ---------------------------------------------------------------------------
+
+    def _group(self, steps: Sequence[StepSpan], numbers: Sequence[int]) -> StepGroup:
+        mine = [steps[number] for number in numbers]
+        times = [around.busy(self.timeline, step) for step in mine]
+        lengths = np.array([time.span for time in times])
+        order = np.argsort(lengths, kind="stable")
+        middle = int(order[(len(order) - 1) // 2])
+        step, time = mine[middle], times[middle]
+        rows = self.timeline.rows
+        plans = around.planned(self.timeline, mine)
+        kernels, gains = self._kernels(step, time)
+        first = [int(rows["start"][one.rows[0]]) for one in steps]
+        periods = [first[n + 1] - first[n] for n in numbers if n + 1 in set(numbers)]
+        tokens = [known for one in mine if (known := self._tokens(one)) is not None]
+        return StepGroup.model_validate(
+            {
+                "kind": step.kind,
+                "replayed": step.replayed,
+                "steps": len(mine),
+                "step_us": _spread(lengths),
+                "period_us": round(float(np.median(periods)) * US, 3) if periods else None,
+                "worst": numbers[int(order[-1])] + 1,
+                "median_step": numbers[middle] + 1,
+                "tokens": (min(tokens), max(tokens)) if tokens else None,
+                "busy_us": round(time.busy, 3),
+                "gaps": around.gaps(self.timeline, step),
+                "overlapped_us": round(time.overlapped, 3),
+                "dependent_us": round(time.dependent, 3),
+                "exposed_communication_us": round(time.exposed_communication, 3),
+                "plan_us": None if plans[middle] is None else round(plans[middle] or 0.0, 3),
+                "families": _families(kernels, time.span),
+                "kernels": kernels,
+                "gains": gain.ranked(gains),
+            }
+        )
+
+    def _tokens(self, step: StepSpan) -> int | None:
+        """What its label or its norms say."""
+        return step.said.get("tokens") or self._facts(step).values.get("tokens", (None, None))[0]
+
+    def _facts(self, step: StepSpan) -> Facts:
+        """What is known of a step: given, said by its label, told by its launches of each other."""
+        facts = self.given.joined(step.said, "the step's label")
+        kinds = self._kinds(step)
+        told = shapes.told(shapes.of_launch(one, facts, ()) for one in kinds)
+        facts = facts.joined(told, "the step's other launches")
+        attention = [
+            one.name for one in kinds if "Attention" in one.name or "KVCacheKernel" in one.name
+        ]
+        decodes = [name for name in attention if "BatchDecodeWithPagedKVCacheKernel" in name]
+        prefills = [
+            name
+            for name in attention
+            if re.search(r"Prefill|Append", name) and "AppendPaged" not in name
+        ]
+        if step.kind == DECODE and "tokens" in facts.values and decodes and not prefills:
+            # the kernel on CUDA cores takes a query of each sequence
+            facts = facts.joined({"decodes": facts.values["tokens"]}, "the step's other launches")
+        if pages := self._pages(step, facts):
+            facts = facts.joined({"decode_kv_tokens": pages}, "the page table that plan() copied")
+        return facts
+
+    def _kinds(self, step: StepSpan) -> list[Launched]:
+        """What FlashInfer launched in a step, each once."""
+        found = [self.timeline.kinds[n] for n in np.unique(self.timeline.rows["what"][step.rows])]
+        return [
+            one
+            for one in found
+            if one.kind == KERNEL and kernelfamily.owner(one.name) == FLASHINFER
+        ]
+
+    def _pages(self, step: StepSpan, facts: Facts) -> tuple[int, int] | None:
+        """Tokens of all caches, between, by the page table that an eager plan() of decode copies between two arrays whose
+        sizes say that it is it: of one number more than there are sequences, and of as many."""
+        batch, size = (facts.values.get(name, (0, -1)) for name in ("decodes", "page_size"))
+        if batch[0] != batch[1] or size[0] != size[1] or step.replayed:
+            return None
+        rows, kinds = self.timeline.rows, self.timeline.kinds
+        copied = [
+            int(rows["bytes"][place])
+            for place in step.rows.tolist()
+            if kinds[rows["what"][place]].name == "Host-to-Device"
+        ]
+        n, page = batch[0], size[0]
+        found = {
+            between // 4
+            for before, between, behind in zip(copied, copied[1:], copied[2:], strict=False)
+            if (before, behind) == (4 * (n + 1), 4 * n) and between % 4 == 0 and between >= 4 * n
+        }
+        if len(found) != 1:
+            return None
+        pages = found.pop()
+        return ((pages - n) * page + n, pages * page)
+
+    # --- its kernels --------------------------------------------------------------------------------
+
+    def _kernels(
+        self, step: StepSpan, time: around.Busy
+    ) -> tuple[list[KernelOfStep], list[GainOfStep]]:
+        rows = self.timeline.rows
+        facts, ranges = self._facts(step), self._ranges(step)
+        keys = list(
+            zip(
+                rows["what"][step.rows].tolist(),
+                ranges,
+                rows["operator"][step.rows].tolist(),
+                strict=True,
+            )
+        )
+        places: dict[Any, list[int]] = defaultdict(list)
+        for place, key in enumerate(keys):
+            places[key].append(place)
+        found = {key: self._shape(key, facts) for key in places}
+        calls = self._calls(keys, found, time.own)
+        length = (rows["end"] - rows["start"])[step.rows] * US
+        kernels, gains = [], []
+        for key, at in places.items():
+            one, shape = self.timeline.kinds[key[0]], found[key]
+            own = float(time.own[at].sum())
+            each = float(np.median(length[at]))
+            row = self._row(
+                one,
+                shape,
+                own,
+                each,
+                len(at),
+                time.span,
+                bool((rows["graph"][step.rows[at]] >= 0).any()),
+            )
+            call = calls.get(key, own)
+            if shape and shape.target and not shape.finishes:
+                self._measured(row, shape, each + (call - own) / len(at))
+                gains += self._gains(row, shape, 100 * call / time.span)
+            kernels.append(row)
+        kernels.sort(key=lambda row: -row.time_us)
+        return kernels, gains
+
+    def _calls(
+        self, keys: Sequence[Any], found: Mapping[Any, Shape | None], own: np.ndarray
+    ) -> dict[Any, float]:
+        """us of the calls by the key of their first kernels, with the kernels that finish them."""
+        spent: dict[Any, float] = defaultdict(float)
+        last: Any = None
+        for place, key in enumerate(keys):
+            shape = found[key]
+            if shape is not None and shape.finishes and last is not None:
+                spent[last] += float(own[place])
+                continue
+            if shape is not None and shape.target is not None and shape.target.rules.finishers:
+                last = key
+            spent[key] += float(own[place])
+        return spent
+
+    def _ranges(self, step: StepSpan) -> list[int]:
+        """For each row the name of the innermost range around its call that states a shape; UNSAID without."""
+        starts, ends, names = self._stating
+        found = []
+        for call in self.timeline.rows["call"][step.rows].tolist():
+            place = int(np.searchsorted(starts, call, "right")) - 1 if call >= 0 else -1
+            around_it = next(
+                (p for p in range(place, max(-1, place - 4), -1) if ends[p] >= call), None
+            )
+            found.append(UNSAID if around_it is None else int(names[around_it]))
+        return found
+
+    @cached_property
+    def _stating(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        ranges = self.timeline.ranges.arrays()
+        texts = self.timeline.texts
+        stating = [
+            n
+            for n in np.unique(ranges["name"]).tolist()
+            if shapes.of_range(texts[n]) or shapes.sized(texts[n])
+        ]
+        mine = np.flatnonzero(np.isin(ranges["name"], stating))
+        mine = mine[np.argsort(ranges["start"][mine], kind="stable")]
+        return ranges["start"][mine], ranges["end"][mine], ranges["name"][mine]
+
+    def _shape(self, key: tuple[int, int, int], facts: Facts) -> Shape | None:
+        """The shape of a kernel's launch; None of what is no kernel."""
+        what, name, operator = key
+        one = self.timeline.kinds[what]
+        if one.kind != KERNEL:
+            return None
+        launched = shapes.of_launch(one, facts, self.hosts)
+        if name != UNSAID:
+            text = self.timeline.texts[name]
+            sized = shapes.sized(text)
+            stated = shapes.of_range(text) or (shapes.of_operator(sized) if sized else None)
+            if stated is not None and not launched.finishes and self._is_of(one, stated):
+                return stated
+        if operator != UNSAID and not launched.candidates:
+            stated = shapes.of_operator(self.timeline.shapes[operator])
+            if stated is not None and self._is_of(one, stated):
+                return stated
+        return launched
+
+    def _is_of(self, one: Launched, stated: Shape) -> bool:
+        """Whether a kernel may be of the call that states a shape: of its target, or of a library with names of its own."""
+        targets = kernelfamily.targets(kernelname.decode(one.name).name)
+        if stated.target in targets:
+            return True
+        multiplies = (
+            not stated.target
+            or not stated.target.source.kernels
+            or stated.target.rules.shapes is None
+        )
+        return not targets and multiplies and kernelfamily.family(one.name) == "GEMM"
+
+    def _row(
+        self,
+        one: Launched,
+        shape: Shape | None,
+        own: float,
+        each: float,
+        count: int,
+        span: float,
+        graph: bool,
+    ) -> KernelOfStep:
+        family = kernelfamily.family(one.name) if one.kind == KERNEL else COPY
+        return KernelOfStep(
+            name=kernelfamily.bare(one.name) if one.kind == KERNEL else one.name,
+            demangled=one.name,
+            family=family,
+            owner=kernelfamily.owner(one.name) if one.kind == KERNEL else None,
+            launches=count,
+            time_us=round(own, 3),
+            each_us=round(each, 3),
+            share=round(100 * own / span, 2) if span else 0.0,
+            grid=one.grid,
+            block=one.block,
+            graph=graph,
+            shape=_recorded(shape) if shape else None,
+        )
+
+    def _measured(self, row: KernelOfStep, shape: Shape, call_us: float) -> None:
+        """Put the roof and the nearest point into a row; call_us: of one call."""
+        assert shape.target is not None
+        candidates = list(shape.candidates)
+        if candidates:
+            row.roof = roof(shape.target, candidates, call_us, row.family, self.machine)
+        params = dict(candidates[0]) if candidates else dict(shape.certain)
+        if params:
+            whole = len(candidates) == 1
+            results = self.held.results.get(shape.target.name)
+            row.nearest = nearest(
+                shape.target, params, call_us, row.family, self.machine, results, whole
+            )
+
+    def _gains(self, row: KernelOfStep, shape: Shape, share: float) -> Iterable[GainOfStep]:
+        assert shape.target is not None
+        params = dict(shape.candidates[0]) if shape.candidates else dict(shape.certain)
+        if row.owner != FLASHINFER or not params:
+            return
+        for one in shape.candidates[1:]:  # what only some of them have is not known
+            params = {name: value for name, value in params.items() if one.get(name) == value}
+        results = self.held.results.get(shape.target.name)
+        yield from gain.of_recording(shape.target, params, row.name, share, results)
+        if self.advice is not None:
+            yield from gain.of_advice(self.advice, shape.target, params, row.name, share)
+
+
+def _recorded(shape: Shape) -> ShapeOfLaunch:
+    kept = shape.candidates[:MOST_CANDIDATES]
+    return ShapeOfLaunch(
+        target=shape.target.name if shape.target else None,
+        candidates=[dict(one) for one in kept],
+        candidates_left_out=len(shape.candidates) - len(kept),
+        source=shape.source,
+        refusal=shape.refusal,
+        certain=dict(shape.certain),
+    )
+
+
+def _between(value: tuple[int, int]) -> str:
+    return str(value[0]) if value[0] == value[1] else f"{value[0]}–{value[1]}"
+
+
+def _spread(values: np.ndarray) -> Spread:
+    q25, median, q75 = (float(np.percentile(values, q)) for q in (25, 50, 75))
+    found = {"median": median, "q25": q25, "q75": q75, "least": values.min(), "most": values.max()}
+    return Spread(**{name: round(float(value), 3) for name, value in found.items()})
+
+
+def _families(kernels: Sequence[KernelOfStep], span: float) -> list[FamilyOfStep]:
+    spent: dict[str, float] = defaultdict(float)
+    for one in kernels:
+        spent[one.family] += one.time_us
+    return [
+        FamilyOfStep(
+            family=name, time_us=round(us, 3), share=round(100 * us / span, 2) if span else 0.0
+        )
+        for name, us in sorted(spent.items(), key=lambda found: -found[1])
+    ]
+
+
+def _told(kernels: Sequence[KernelOfStep], of: Sequence[KernelOfStep], which: Any) -> float | None:
+    """The share of kernels' time, in %, that is of such ones."""
+    whole = sum(one.time_us for one in of)
+    return (
+        round(100 * sum(one.time_us for one in kernels if which(one)) / whole, 2) if whole else None
+    )
