@@ -126,7 +126,8 @@ def _times_and_losses(tables: Tables, root: Path, folder: Path) -> None:
     in_turns = present(folder / "pairs.jsonl")
     if in_turns:
         key, rows = _key(root, in_turns), timing.read_pairs(in_turns, _pairs(folder))
-        tables["captures"].append(key | _capture(PAIRS, _origin(in_turns, rows)))
+        if rows:
+            tables["captures"].append(key | _capture(PAIRS, _origin(in_turns, rows)))
         tables["pairs"] += [key | row for row in rows]
     for tool, name in REPORTS.items():
         key = _key(root, folder / name) | {"tool": tool}
@@ -172,16 +173,17 @@ def _key(root: Path, path: Path) -> Row:
 
 
 def _pairs(folder: Path) -> list[str] | None:
-    """Names of the planned pairs, which are the points of the plan two by two; None where there is no plan."""
-    points = _points(folder)
-    return [
-        f"{base} | {other}" for base, other in zip(points[::2], points[1::2], strict=False)
-    ] or None
+    """Names of the planned pairs, which are the points of pairs.json two by two, of points.json in recordings that have
+    a batch for them; None where there is no plan."""
+    own = present(folder / "pairs.json") is not None
+    points = _points(folder, "pairs.json" if own else "points.json")
+    names = [f"{base} | {other}" for base, other in zip(points[::2], points[1::2], strict=False)]
+    return names if names or own else None
 
 
-def _points(folder: Path) -> list[str]:
+def _points(folder: Path, name: str = "points.json") -> list[str]:
     """Point ids of a batch's plan in its order; none where there is no plan (deep)."""
-    path = present(folder / "points.json")
+    path = present(folder / name)
     if path is None:
         return []
     try:

@@ -51,6 +51,23 @@ def test_deep_points_are_those_of_the_sweep(config: Settings) -> None:
     ] == []
 
 
+def test_pairs_lie_with_the_batch_that_has_their_base(config: Settings) -> None:
+    timed = {**config.timing.model_dump(), "pairs": True}
+    both = {"rmsnorm": [{"pdl": ["auto", "off"], "rows": [1, 32, 64, 4096]}]}
+    live = evidence.live(
+        changed(config, sweeps={"whole": both}, deep={}, batch_size=2, timing=timed)
+    )
+    batches = {batch: set(ids) for batch, ids in live.targets["rmsnorm"].items()}
+    assert len(batches) > 1 and "pairs" not in batches
+    paired = {batch: live.pairs["rmsnorm", batch] for batch in batches}
+    assert sum(map(len, paired.values())) > 0
+    for batch, points in paired.items():
+        assert {point["id"] for point in points[::2]} <= batches[batch]
+        names = {Path(path).name for path in live.files("rmsnorm") if f"/{batch}/" in path}
+        assert ({"pairs.json", "pairs.jsonl"} <= names) == bool(points)
+    assert not evidence.live(config).pairs
+
+
 def test_a_target_without_points_is_left_out(config: Settings) -> None:
     assert list(evidence.live(config).targets) == NAMES
     assert list(evidence.live(changed(config, sweep="small")).targets) == ["rmsnorm"]

@@ -35,9 +35,14 @@ class Run:
     def __init__(self, ahead: dict[int, float], out: io.StringIO | None = None) -> None:
         self.now, self.out, self.others = 0.0, out or io.StringIO(), Others()
         self.display = display.Display(
-            self.others, lambda rule, wildcards: 4 if "batch" in wildcards else 0, lambda: ahead, self.out,
+            self.others, self.work, lambda: ahead, self.out,
             lambda: self.now,
         )  # fmt: skip
+
+    def work(self, rule: str, wildcards: dict[str, str]) -> tuple[int, float]:
+        _, start, each = display.STEPS.get(rule, ("", display.QUICK, 0.0))
+        points = 4 if "batch" in wildcards else 0
+        return points, start + each * points
 
     def tell(self, text: str = "", level: int = logging.INFO, event: str = "", **more: Any) -> None:
         record = logging.LogRecord("snakemake", level, "", 0, text, None, None)
@@ -243,7 +248,6 @@ def test_a_step_counts_the_points_that_it_works_on() -> None:
 
     plans = {
         ("rope", "b1"): batch("a", "b", "c"),
-        ("rope", "pairs"): batch("a", "b"),
         ("rope", "deep"): batch("c"),
         ("decode", "b2"): batch("a"),
     }
@@ -252,8 +256,16 @@ def test_a_step_counts_the_points_that_it_works_on() -> None:
         return display.points_of(plans, rule, wildcards)
 
     assert count("profile", target="rope", batch="b1") == 3
-    assert count("pairs", target="rope") == 2
     assert count("profile_deep", target="rope") == 1
     assert count("tables", target="rope") == 3
     assert count("build") == 4
     assert count("preflight") == 0
+
+
+def test_a_timing_may_take_as_long_as_its_points_and_its_pairs() -> None:
+    point = {"id": "a"}
+    plans, none = {("rope", "b1"): [point] * 3}, ("time", {"target": "rope", "batch": "b1"})
+    points, alone = display.work_of(plans, {}, *none)
+    assert points == 1 and alone == display.STEPS["time"][1] + display.STEPS["time"][2]
+    paired = display.work_of(plans, {("rope", "b1"): [point] * 6}, *none)
+    assert paired == (1, pytest.approx(alone + 3 * display.PAIR_S))

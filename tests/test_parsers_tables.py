@@ -680,6 +680,25 @@ def test_the_plan_of_pairs_is_that_of_their_folder(evidence) -> None:
         tables.collect(root, [pairs])
 
 
+def test_a_batch_has_its_pairs_beside_its_points(evidence) -> None:
+    root, folder = evidence
+    (folder / "pairs.json").write_text(json.dumps([{"id": p} for p in "ab"]))
+    (folder / "pairs.jsonl").write_text(f"{json.dumps(PAIR)}\n")
+    found = tables.collect(root, [folder])
+    assert [(row["pair"], row["batch"]) for row in found["pairs"]] == [("a | b", folder.name)] * 2
+    assert {row["tool"] for row in found["captures"]} >= {"timing", "pairs"}
+    (folder / "pairs.json").write_text("[]")
+    with pytest.raises(BadInput, match=r"a \| b is not in the plan"):
+        tables.collect(root, [folder])
+    (folder / "pairs.jsonl").write_text("")
+    found = tables.collect(root, [folder])
+    assert found["pairs"] == [] and "pairs" not in {row["tool"] for row in found["captures"]}
+    (folder / "pairs.jsonl").write_text(f"{json.dumps(PAIR)}\n")
+    (folder / "pairs.json").write_text(json.dumps([{"id": p} for p in "abac"]))
+    with pytest.raises(BadInput, match=r"1 planned points have no record, a \| c for one"):
+        tables.collect(root, [folder])
+
+
 def test_a_pair_has_a_row_per_side_and_a_refused_one_has_no_times(tmp_path: Path) -> None:
     series = {"unit": "us", "median": 2.0, "q25": 1.5, "q75": 2.5, "n": 2, "samples": [1.0, 3.0]}
     slow = series | {"median": 20.0, "q75": 25.0, "q25": 15.0, "samples": [10.0, 30.0]}

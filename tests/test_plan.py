@@ -21,6 +21,12 @@ def test_points_are_written_as_they_are(tmp_path: Path) -> None:
     assert json.loads(out.read_text()) == [POINT]
 
 
+def test_there_may_be_no_pairs(tmp_path: Path) -> None:
+    for pairs in ([], [POINT, POINT]):
+        assert dispatch(["plan", "--pairs", json.dumps(pairs), "--out", str(tmp_path / "p")]) == 0
+        assert json.loads((tmp_path / "p").read_text()) == pairs
+
+
 def test_blocks_are_expanded(tmp_path: Path) -> None:
     out = tmp_path / "points.json"
     blocks = ["--target", "decode", "--blocks", '[{"batch": [1, 32]}]']
@@ -40,6 +46,7 @@ def test_blocks_are_expanded(tmp_path: Path) -> None:
         ("--blocks", '[{"batch": {"a": 1}}]', "parameter 'batch' cannot be"),
         ("--points", "5", "not a list of one object or more"),
         ("--points", "[]", "not a list of one object or more"),
+        ("--pairs", '[{"id": "decode/x"}]', "a point without id, target and params"),
         ("--points", '[{"id": "decode/x"}]', "a point without id, target and params"),
         ("--points", json.dumps([POINT | {"params": {"batch": float("nan")}}]), "not JSON compliant"),
     ],

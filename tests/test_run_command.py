@@ -16,7 +16,7 @@ from fake_device import Device, fake_target, made, points_file
 
 from ncuflow.cli import dispatch, ended
 from ncuflow.io import BadInput
-from ncuflow.runner import builds, gpu, succession
+from ncuflow.runner import builds, gpu, succession, timing
 from ncuflow.runner import run as running
 from ncuflow.runner.run import read_points, shuffled
 
@@ -234,9 +234,54 @@ def test_a_trace_stays_in_its_process(machine: Callable[..., Command]) -> None:
     assert [r["status"] for r in lines(out)] == ["ok", "error", "lost"]
 
 
-def test_pairs_go_on_after_one_that_broke_its_process(machine: Callable[..., Command]) -> None:
-    status, out = machine(6)("pairs", bad=["p3"])
-    assert (status, [r["status"] for r in lines(out)]) == (3, ["ok", "error", "ok"])
+def test_pairs_go_on_after_a_point_that_broke_its_process(
+    machine: Callable[..., Command], tmp_path: Path
+) -> None:
+    pairs, found = tmp_path / "pairs.json", tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps([point.as_dict() for point in made(6)]))
+    words = ["--rounds", "1", "--pairs", str(pairs), "--pairs-out", str(found)]
+    command = machine(6)
+    status, out = command("time", *words, bad=["p3"])
+    assert (status, [r["status"] for r in lines(out)]) == (3, ["ok", "ok", "error", *["ok"] * 3])
+    assert [r["status"] for r in lines(found)] == ["ok", "error", "ok"]
+    assert lines(found)[1]["reason"].startswith("fake/p3: RuntimeError: CUDA error: ")
+    assert command.started == 2  # type: ignore[attr-defined]
+    dates = {record["origin"]["date"] for record in [*lines(out), *lines(found)]}
+    assert dates == {0}  # they are of one run
+    _, out = machine(6)("time", "--pairs", str(pairs), "--pairs-out", str(found))
+    assert {r["status"] for r in [*lines(out), *lines(found)]} == {"ok"}
+
+
+def test_a_pair_that_breaks_its_process_costs_itself_alone(
+    machine: Callable[..., Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs, found = tmp_path / "pairs.json", tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps([point.as_dict() for point in made(6)]))
+    pair, taken = timing.pair, []
+
+    def second_breaks(device: Device, *rest: Any) -> Any:
+        taken.append(device)
+        if len(taken) == 2:
+            device.answers = False
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return pair(device, *rest)
+
+    monkeypatch.setattr(timing, "pair", second_breaks)
+    status, out = machine(6)("time", "--pairs", str(pairs), "--pairs-out", str(found))
+    assert (status, len(set(map(id, taken)))) == (3, 2)
+    assert {r["status"] for r in lines(out)} == {"ok"}
+    assert [r["status"] for r in lines(found)] == ["ok", "error", "ok"]
+
+
+@pytest.mark.parametrize(
+    "words", [["--mode", "time", "--pairs", "p"], ["--mode", "trace", "--pairs", "p", "--pairs-out", "o"]]
+)  # fmt: skip
+def test_pairs_without_a_timing_or_a_place_are_bad_usage(
+    command: Callable[..., tuple[int, Path]], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        command(*words)
+    assert left.value.code == 2
 
 
 def test_faults_come_from_the_environment(

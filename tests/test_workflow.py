@@ -209,7 +209,7 @@ def test_two_timed_jobs_start_together_where_they_share_a_gpu(project, given, ho
     done = project.run("-n", "-p", *chosen, *given, "--", "decode")
     said = re.sub(" +", " ", done.stdout + done.stderr)
     assert said.count(how) == said.count("ncuflow lock ") > 0
-    assert "--mode time" in said and "--mode pairs" in said
+    assert re.search(r"--mode time .* --pairs \S+/pairs.json --pairs-out \S+/pairs.jsonl ", said)
 
 
 def test_lanes_of_a_snakemake_whose_resources_are_plain_numbers(project):

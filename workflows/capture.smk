@@ -62,9 +62,22 @@ if LIVE:
         log:
             f"{OUT}/logs/plan-{{target}}-{{batch}}.log",
         params:
-            points=plan_of,
+            points=plan_of("plans"),
         shell:
             "python -m ncuflow plan --points {params.points:q} --out {output:q} 2> {log:q}"
+
+    # What the process that times a batch times in turns as well: a list of no points where nothing is to be.
+    rule plan_pairs:
+        input:
+            code=code("plan"),
+        output:
+            f"{CAPTURES}/{{target}}/{{batch}}/pairs.json",
+        log:
+            f"{OUT}/logs/plan-{{target}}-{{batch}}-pairs.log",
+        params:
+            pairs=plan_of("pairs"),
+        shell:
+            "python -m ncuflow plan --pairs {params.pairs:q} --out {output:q} 2> {log:q}"
 
     # Compile what all points need before a GPU is held: one ninja graph, on all cores whatever -j says. Status 3: some
     # modules do not compile; the points that need them fail on their own, and are named. What is captured takes it as
@@ -98,15 +111,18 @@ if LIVE:
     EXCLUSIVE = "--exclusive-host" * SETTINGS.timing.exclusive_host
     TOGETHER = LANES and not EXCLUSIVE
 
-    # Status 3: some points are wrong or failed, and named; what breaks its process's CUDA context is one of them. Status 4:
+    # The points of a batch, and in the same process the pairs of which it has the base: what drifts falls on both sides of
+    # a pair alike. Status 3: some points are wrong or failed, and named; what breaks its process's CUDA context is one of them. Status 4:
     # the GPU was lost in mid-sweep, for every process; the batch is tried once more, and then stands as far as it came.
     rule time:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
+            pairs=f"{CAPTURES}/{{target}}/{{batch}}/pairs.json",
             build=ancient(f"{CAPTURES}/build.json"),
             code=code("lock", "launch"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
+            pairs=f"{CAPTURES}/{{target}}/{{batch}}/pairs.jsonl",
         log:
             f"{OUT}/logs/time-{{target}}-{{batch}}.log",
         priority: 1
@@ -121,45 +137,27 @@ if LIVE:
             repeats=SETTINGS.timing.repeats,
             rounds=SETTINGS.timing.rounds,
             order=lambda wc: wc.get("run", 0),
+            in_turns=lambda wc, input, output: in_turns(input.pairs, output.pairs),
             exclusive=EXCLUSIVE,
         shell:
             "{params.jit_env} python -m ncuflow lock {params.exclusive} {resources.seat} --"
             " python -m ncuflow launch {wildcards.target} --mode time --repeats {params.repeats}"
-            " --rounds {params.rounds} --order {params.order} --points {input.points:q} --out {output:q} 2> {log:q}"
+            " --rounds {params.rounds} --order {params.order} --points {input.points:q} --out {output[0]:q}"
+            " {params.in_turns} 2> {log:q}"
             " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
 
     # Further runs of the same points, each in a process and an order of its own: how far a figure moves between runs.
     use rule time as time_again with:
+        input:
+            points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
+            build=ancient(f"{CAPTURES}/build.json"),
+            code=code("lock", "launch"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/timing.{{run}}.jsonl",
         log:
             f"{OUT}/logs/time-{{target}}-{{batch}}-{{run}}.log",
-
-    # Points that a choice tells apart, two by two in turns: what drifts falls on both sides alike.
-    rule pairs:
-        input:
-            points=f"{CAPTURES}/{{target}}/pairs/points.json",
-            build=ancient(f"{CAPTURES}/build.json"),
-            code=code("lock", "launch"),
-        output:
-            f"{CAPTURES}/{{target}}/pairs/pairs.jsonl",
-        log:
-            f"{OUT}/logs/pairs-{{target}}.log",
-        priority: 1
-        retries: 1
-        resources:
-            gpu=1,
-            lane=1 if TOGETHER else LANES,
-            seat="--seat" if TOGETHER else "",
-            attempt=lambda wc, attempt: attempt,
         params:
-            jit_env=JIT_ENV,
-            exclusive=EXCLUSIVE,
-        shell:
-            "{params.jit_env} python -m ncuflow lock {params.exclusive} {resources.seat} --"
-            " python -m ncuflow launch {wildcards.target} --mode pairs"
-            " --points {input.points:q} --out {output:q} 2> {log:q}"
-            " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
+            in_turns="",
 
     rule trace:
         input:

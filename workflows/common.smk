@@ -129,10 +129,19 @@ def of_run(patterns, **wildcards):
     return expand(patterns, evidence=RUN, **wildcards)
 
 
-def plan_of(wildcards):
-    """The points of a batch as JSON: what its captures depend on, and no other batch's."""
-    plans = EVIDENCE[wildcards.evidence].plans
-    return json.dumps(plans[wildcards.target, wildcards.batch])
+def plan_of(what):
+    """A param: the points or pairs of a batch as JSON, what its captures depend on, and no other batch's."""
+
+    def plan(wildcards):
+        plans = getattr(EVIDENCE[wildcards.evidence], what)
+        return json.dumps(plans.get((wildcards.target, wildcards.batch), []))
+
+    return plan
+
+
+def in_turns(plan, records):
+    """A param: the pairs that a process times after its points."""
+    return f"--pairs {quoted(plan)} --pairs-out {quoted(records)}"
 
 
 def code(*commands, **more):
@@ -160,4 +169,4 @@ def side(position, patterns):
     return lambda wildcards: made_of_side(PAIRS[wildcards.pair][position], patterns)
 
 
-DISPLAY = display.install(workflow, RUNNING.plans)
+DISPLAY = display.install(workflow, RUNNING.plans, RUNNING.pairs)

@@ -22,7 +22,7 @@ from ncuflow import format as form
 from ncuflow.findings import limiter
 from ncuflow.findings.join import led_by_torch
 from ncuflow.io import BadInput, read_json
-from ncuflow.model import DEEP, PAIRS
+from ncuflow.model import DEEP
 from ncuflow.runner import progress
 
 Plans = Mapping[
@@ -36,7 +36,6 @@ STEPS = {
     "build": ("build modules", 45.0, 0.55),
     "time": ("time", 7.5, 0.6),
     "time_again": ("time again", 7.5, 0.6),
-    "pairs": ("time pairs", 7.0, 0.2),
     "trace": ("trace (nsys)", 9.5, 0.05),
     "profile": ("profile (ncu)", 11.0, 1.3),
     "profile_deep": ("deep profile (ncu)", 13.0, 4.0),
@@ -51,10 +50,8 @@ STEPS = {
     "html": ("report.html", 1.0, 0.0),
 }
 QUICK = 0.3
-BATCHES = {
-    "pairs": PAIRS,
-    "profile_deep": DEEP,
-}  # rules with a batch of their own, which is no wildcard
+PAIR_S = 0.4  # of a pair, in the process that times the points of a batch
+BATCHES = {"profile_deep": DEEP}  # rules with a batch of their own, which is no wildcard
 LONG = 10.0  # seconds from which on a plain log is told that a step begins
 NEARLY = 0.9
 TICK_S = 0.5
@@ -72,12 +69,12 @@ AGAIN = "run the same command again: what is finished is kept (-p shows Snakemak
 class Job:
     """A job of the run: what is said of it, how long it may take, and what it left."""
 
-    def __init__(self, record: Any, points: int, clock: float) -> None:
+    def __init__(self, record: Any, points: int, seconds: float, clock: float) -> None:
         target = dict(record.wildcards or {}).get("target")
-        name, start, each = STEPS.get(record.rule_name, (record.rule_name, QUICK, 0.0))
+        name, *_ = STEPS.get(record.rule_name, (record.rule_name, QUICK, 0.0))
         self.rule, self.known = record.rule_name, record.rule_name in STEPS
         self.name = f"{name} {target}" if target else name
-        self.points, self.seconds, self.since = points, start + each * points, clock
+        self.points, self.seconds, self.since = points, seconds, clock
         self.output, self.log = list(record.output), list(record.log)
 
     def doing(self) -> str:
@@ -88,20 +85,20 @@ class Job:
 class Display(logging.Handler):
     """Says of a run what one wants to know. ``others`` gets what is said before it starts, and warnings.
 
-    points: how many points a job of this rule with these wildcards works on; ahead: expected seconds of all jobs to
-    come, by id.
+    work: how many points a job of this rule with these wildcards works on, and its expected seconds; ahead: those of all
+    jobs to come, by id.
     """
 
     def __init__(
         self,
         others: logging.Handler,
-        points: Callable[[str, Mapping[str, str]], int],
+        work: Callable[[str, Mapping[str, str]], tuple[int, float]],
         ahead: Callable[[], Mapping[int, float]],
         out: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.others, self.points, self.ahead, self.clock = others, points, ahead, clock
+        self.others, self.work, self.ahead, self.clock = others, work, ahead, clock
         self.out = out or sys.stderr
         self.live = self.out.isatty()
         self.started: float | None = None  # when Snakemake began to run jobs
@@ -141,8 +138,7 @@ class Display(logging.Handler):
 
     def _job_info(self, record: Any) -> None:
         self.expected = self.expected or dict(self.ahead())
-        points = self.points(record.rule_name, dict(record.wildcards or {}))
-        job = Job(record, points, self.clock())
+        job = Job(record, *self.work(record.rule_name, dict(record.wildcards or {})), self.clock())
         self.running[record.jobid] = job
         if self.live:
             self._show()
@@ -168,7 +164,7 @@ class Display(logging.Handler):
         self.finished, self.total = record.done, record.total
 
     def _job_error(self, record: Any) -> None:
-        job = self.running.pop(record.jobid, None) or Job(record, 0, self.clock())
+        job = self.running.pop(record.jobid, None) or Job(record, 0, QUICK, self.clock())
         self.failed[record.jobid] = job
 
     def _restart(self, number: int) -> None:
@@ -350,7 +346,20 @@ def points_of(plans: Plans, rule: str, wildcards: Mapping[str, str]) -> int:
     )
 
 
-def install(workflow: Any, plans: Plans) -> Display | None:
+def work_of(
+    plans: Plans, pairs: Plans, rule: str, wildcards: Mapping[str, str]
+) -> tuple[int, float]:
+    """How many points a job of this rule works on, and how many seconds that may take."""
+    _, start, each = STEPS.get(rule, ("", QUICK, 0.0))
+    points = points_of(plans, rule, wildcards)
+    seconds = start + each * points
+    if rule == "time":
+        planned = pairs.get((wildcards["target"], wildcards["batch"]), ())
+        seconds += PAIR_S * len(planned) / 2
+    return points, seconds
+
+
+def install(workflow: Any, plans: Plans, pairs: Plans) -> Display | None:
     """Put a display where Snakemake's own stream is; None where the user asked for that one, or for none."""
     from snakemake.logging import logger
 
@@ -360,18 +369,16 @@ def install(workflow: Any, plans: Plans) -> Display | None:
     if plain or not own or not workflow.is_main_process:
         return None
 
-    points = partial(points_of, plans)
+    work = partial(work_of, plans, pairs)
 
     def ahead() -> dict[int, float]:
         jobs = workflow.dag.needrun_jobs(exclude_finished=True)
-        found = {}
-        for job in jobs:
-            _, start, each = STEPS.get(job.rule.name, ("", QUICK, 0.0))
-            count = points(job.rule.name, dict(job.wildcards.items()))
-            found[workflow.dag.jobid(job)] = start + each * count
-        return found
+        return {
+            workflow.dag.jobid(job): work(job.rule.name, dict(job.wildcards.items()))[1]
+            for job in jobs
+        }
 
-    display = Display(own[0], points, ahead)
+    display = Display(own[0], work, ahead)
     logger.removeHandler(own[0])
     logger.addHandler(display)
     return display

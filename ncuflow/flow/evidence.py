@@ -18,7 +18,7 @@ from ncuflow.flow.settings import Settings
 from ncuflow.format import slug, with_unit
 from ncuflow.gpu.nvml import capabilities, names
 from ncuflow.io import present
-from ncuflow.model import DEEP, PAIRS, REPORTS
+from ncuflow.model import DEEP, REPORTS
 from ncuflow.parsers import listing
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import jit_modules, load
@@ -41,6 +41,7 @@ class Evidence:
     tools: frozenset[str]
     runs: int = 1
     plans: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
+    pairs: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
 
     def batches(self, target: str) -> list[str]:
         return list(self.targets.get(target, {}))
@@ -77,9 +78,9 @@ class Evidence:
             return sorted(p.name for p in folder.iterdir())
         if batch == DEEP:
             return ["points.json", REPORTS[DEEP], f"{DEEP}.json"]
-        if batch == PAIRS:
-            return ["points.json", "pairs.jsonl"]
         names = ["points.json", "timing.jsonl"]
+        if self.pairs.get((target, batch)):
+            names += ["pairs.json", "pairs.jsonl"]
         names += [f"timing.{run}.jsonl" for run in range(1, self.runs)]
         if "nsys" in self.tools:
             names += ["trace.sqlite", "trace.json"]
@@ -110,12 +111,12 @@ def live(settings: Settings) -> Evidence:
     tools = live_tools(settings)
     machine = settings.machine or slug(names()[0])
     plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    pairs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for name in settings.targets:
         points, _ = _planned(name, settings.sweeps[settings.sweep])
         found = sweep.batches(points, settings.batch_size)
-        in_turns = sweep.pairs(load(name), points) if settings.timing.pairs else []
-        if in_turns:
-            found[PAIRS] = in_turns
+        in_turns = sweep.pairs_of_batches(load(name), found) if settings.timing.pairs else {}
+        pairs |= {(name, batch): [p.as_dict() for p in in_turns[batch]] for batch in in_turns}
         if "ncu" in tools and (profiled := _planned(name, deep)[0]):
             found[DEEP] = profiled
         plans |= {(name, batch): [p.as_dict() for p in found[batch]] for batch in found}
@@ -129,7 +130,7 @@ def live(settings: Settings) -> Evidence:
             + f" ({why})" * bool(why)
         )
     root = Path(settings.outputs) / machine / "captures"
-    return Evidence(root, machine, None, targets, tools, settings.timing.runs, plans)
+    return Evidence(root, machine, None, targets, tools, settings.timing.runs, plans, pairs)
 
 
 def _planned(

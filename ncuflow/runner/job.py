@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncuflow.record import PairRecord, PointRecord
+from ncuflow.record import PairRecord, PointRecord, Status
 from ncuflow.runner.faults import Fault
 from ncuflow.runner.timing import ROUNDS, PointTiming
+from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
 
 Record = PointRecord | PairRecord
+Done = tuple[Status, str | None]  # and the reason for it
 OK, FATAL, SOME_FAILED, LOST = 0, 1, 3, 4
 
 
@@ -27,12 +29,13 @@ class Run:
     flush: bool = True
     faults: list[Fault] = field(default_factory=list)
     watch: Any = None  # builds.CompilerWatch
+    pairs: Sequence[tuple[Planned, Planned]] = ()  # timed in turns when the points are
     checked: bool = True  # False: an earlier run compared these points with their references
     order: int = 0  # of the points when they are timed: another order per number
     rounds: int = ROUNDS  # in which they are timed
-    done: Collection[
-        str
-    ] = ()  # names of the points or pairs that earlier processes of the run finished
+    done: dict[str, Done] = field(
+        default_factory=dict
+    )  # by the names of the points and pairs that the run finished, in this process or an earlier one
     rest: list[Record] = field(default_factory=list)  # records of points that a broken context left
     series: dict[str, PointTiming] = field(
         default_factory=dict

@@ -1,10 +1,11 @@
 """A run: one process, many points of one kernel target.
 
-    ncuflow launch TARGET --mode check|time|pairs|trace --points points.json --out out.jsonl
+    ncuflow launch TARGET --mode check|time|trace --points points.json --out out.jsonl
+    ncuflow launch TARGET --mode time --points P --out O --pairs pairs.json --pairs-out pairs.jsonl
 
 check  compare each point with its float32 reference
-time   check, then time it (``ncuflow/runner/timing.py``)
-pairs  check, then time two points in turns, pair by pair
+time   check, then time it (``ncuflow/runner/timing.py``); then the pairs, each two points in turns
+       (``ncuflow/runner/pairs.py``)
 trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each point, an NVTX range
        named exactly as the point around each launch, "plan:<id>" around one plan() before them;
        --unchecked leaves out the check, for points that an earlier run found right
@@ -55,15 +56,13 @@ class LateCompileError(RuntimeError):
 
 
 def run_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], None]) -> int:
-    """Run the points, or pairs of them, and emit a record of each; returns the exit status.
+    """Run the points, and the pairs of a timing, and emit a record of each; returns the exit status.
 
     A point that fails is an error of that point, and the next one follows. One after which the GPU no longer
     answers ends the run: what is known of the points that follow goes to ``run.rest``.
     """
     if run.mode == "time":
-        return _time_points(run, points, emit)
-    if run.mode == "pairs":
-        return pairs.run_pairs(run, pairs.pairs_of(points), emit)
+        return _time_all(run, points, emit)
     records: list[PointRecord] = []
     run.rest = []
     for number, point in enumerate(points):
@@ -79,6 +78,16 @@ def run_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], Non
     return _status(run, records)
 
 
+def _time_all(run: Run, points: Sequence[Planned], emit: Callable[[Record], None]) -> int:
+    """Time the points, then the pairs, which are left to ``run.rest`` where the GPU was lost at a point."""
+    status, culprit = _time_points(run, points, emit)
+    if culprit is None:
+        return max(status, pairs.run_pairs(run, run.pairs, emit))
+    left = [pair for pair in run.pairs if pairs.name(*pair) not in run.done]
+    run.rest += [pairs.lost(pair, culprit) for pair in left]
+    return LOST if run.rest else status
+
+
 @dataclass
 class Visit:
     """One round of a point: what earlier rounds gave, the round's number and the place in its order."""
@@ -89,8 +98,11 @@ class Visit:
     last: bool
 
 
-def _time_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecord], None]) -> int:
-    """Visit every point once per round, in a random order of its own, and emit it at its last visit.
+def _time_points(
+    run: Run, points: Sequence[Planned], emit: Callable[[PointRecord], None]
+) -> tuple[int, PointRecord | None]:
+    """Visit every point once per round, in a random order of its own, and emit it at its last visit; returns the
+    status, and the record at which the GPU was lost.
 
     What earlier processes of the run measured of a point counts. Where the GPU is lost, a point keeps what its
     finished rounds gave; one without any is lost.
@@ -111,13 +123,14 @@ def _time_points(run: Run, points: Sequence[Planned], emit: Callable[[PointRecor
             run.visited(point.id)
             if visit.last or latest[point.id].status != "ok":
                 ended.add(point.id)
+                run.done[point.id] = latest[point.id].status, latest[point.id].reason
                 emit(latest[point.id])
             if not alive:
                 culprit = latest[point.id]
                 left = [other for other in points if other.id not in ended]
                 run.rest = [latest.get(other.id) or _lost(run, other, culprit) for other in left]
-                return _status(run, latest.values())
-    return _status(run, latest.values())
+                return _status(run, latest.values()), culprit
+    return _status(run, latest.values()), None
 
 
 def shuffled(points: Sequence[Planned], order: int, number: int) -> list[Planned]:
@@ -228,7 +241,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
 
     Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
-    journal = Journal(args.out)
+    journal = _journal(args)
     try:
         from ncuflow.runner.gpu import Gpu
 
@@ -237,10 +250,11 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     except (ImportError, RuntimeError) as error:
         return _fail(builds.one_line(error), FATAL)
     what, rest = _run_of(args, target, device), journal.rest()
-    what.done, what.rest, what.series = journal.lines().keys(), rest.records, rest.series
+    what.done, what.rest, what.series = journal.done(), rest.records, rest.series
+    what.pairs = _pairs(args, target)
     made = rest.origin or origin(device.facts()["name"], device.driver())
     progress = Progress(
-        len(_names(args, points)),
+        len(points) + len(what.pairs),
         before=len(what.done),
         visits=what.rounds if what.mode == "time" else 1,
         begun={name: len(s.positions) for name, s in what.series.items() if name not in what.done},
@@ -267,26 +281,36 @@ def _run_of(args: argparse.Namespace, target: Target, device: Any) -> Run:
     return what
 
 
-def _names(args: argparse.Namespace, points: Sequence[Planned]) -> list[str]:
-    """What the records are of, in the order of OUT."""
-    if args.mode == "pairs":
-        return [pairs.name(*pair) for pair in pairs.pairs_of(points)]
-    return [point.id for point in points]
+def _journal(args: argparse.Namespace) -> Journal:
+    return Journal(args.out, *([args.pairs_out] if args.pairs_out else []))
+
+
+def _names(args: argparse.Namespace, target: Target, points: Sequence[Planned]) -> list[list[str]]:
+    """What the records of each file are of, in their order."""
+    names = [[point.id for point in points]]
+    return [*names, [pairs.name(*pair) for pair in _pairs(args, target)]] if args.pairs else names
+
+
+def _pairs(args: argparse.Namespace, target: Target) -> list[tuple[Planned, Planned]]:
+    return pairs.pairs_of(read_points(args.pairs, target, empty=True)) if args.pairs else []
 
 
 def _apart(args: argparse.Namespace) -> int:
     """``measure`` in a process of its own, which keeps the GPU's lock and dies with this one."""
-    given = ["mode", "points", "out", "seed", "order", "rounds", "repeats"]
-    words = [f"--{name}={getattr(args, name)}" for name in given if getattr(args, name) is not None]
+    given = ["mode", "points", "out", "pairs", "pairs_out", "seed", "order", "rounds", "repeats"]
+    values = {name.replace("_", "-"): getattr(args, name) for name in given}
+    words = [f"--{name}={value}" for name, value in values.items() if value is not None]
     command = [sys.executable, "-m", "ncuflow", "launch", args.target, *words, "--alone"]
     return subprocess.call(command, close_fds=False, preexec_fn=die_with_parent)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", help=", ".join(known()))
-    parser.add_argument("--mode", choices=("check", "time", "pairs", "trace"), default="check")
+    parser.add_argument("--mode", choices=("check", "time", "trace"), default="check")
     parser.add_argument("--points", type=Path, required=True, help="points.json of one batch")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--pairs", type=Path, help="time: points to time in turns, two by two")
+    parser.add_argument("--pairs-out", type=Path, help="time: for the records of the pairs")
     parser.add_argument("--repeats", type=int, help="launches measured or traced per point")
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
     parser.add_argument(
@@ -309,6 +333,8 @@ def run(args: argparse.Namespace) -> int:
     """Returns the exit status; raises BadInput on bad input."""
     if args.repeats is not None and args.repeats < 1:
         raise UsageError("--repeats must be at least 1")
+    if bool(args.pairs) != bool(args.pairs_out) or (args.pairs and args.mode != "time"):
+        raise UsageError("--pairs and --pairs-out go together, with --mode time")
     try:
         faults.parse(os.environ)
         target = load(args.target)
@@ -317,7 +343,7 @@ def run(args: argparse.Namespace) -> int:
     points = read_points(args.points, target)
     if args.alone:
         return measure(args, target, points)
-    journal, names = Journal(args.out), _names(args, points)
+    journal, names = _journal(args), _names(args, target, points)
     if args.mode == "trace":
         return succeed(journal, names, lambda: measure(args, target, points), restarts=0)
     return succeed(journal, names, lambda: _apart(args))

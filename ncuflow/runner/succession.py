@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ncuflow.io import write_text
 from ncuflow.model import Origin
-from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record
+from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Done, Record
 from ncuflow.runner.timing import PointTiming
 
 RESTARTS = 10  # of a run: each costs the start of Python, torch and FlashInfer
@@ -31,17 +31,18 @@ class Rest:
 
 
 class Journal:
-    """The records of a run, beside its OUT: OUT.partial has a line for each point that is finished, OUT.rest what
-    a process left to the next."""
+    """The records of a run, beside its OUT: OUT.partial has a line for each point or pair that is finished, OUT.rest what
+    a process left to the next. others: files for further records, which appear with OUT."""
 
-    def __init__(self, out: Path) -> None:
-        self.out = out
+    def __init__(self, out: Path, *others: Path) -> None:
+        self.outs = (out, *others)
         self.partial = out.with_name(out.name + ".partial")
         self._rest = out.with_name(out.name + ".rest")
 
     def begin(self) -> None:
         """Empty, whatever a killed run left."""
-        self.out.parent.mkdir(parents=True, exist_ok=True)
+        for out in self.outs:
+            out.parent.mkdir(parents=True, exist_ok=True)
         self.partial.write_text("", encoding="utf-8")
         self._rest.unlink(missing_ok=True)
 
@@ -49,6 +50,11 @@ class Journal:
         """The line of each finished point or pair, by its name."""
         lines = self.partial.read_text("utf-8").splitlines(keepends=True)
         return {json.loads(line)["point"]: line for line in lines}
+
+    def done(self) -> dict[str, Done]:
+        """How each finished point or pair ended, by its name."""
+        records = map(json.loads, self.lines().values())
+        return {one["point"]: (one["status"], one["reason"]) for one in records}
 
     @property
     def broken(self) -> bool:
@@ -67,15 +73,17 @@ class Journal:
         self._rest.unlink()
         return rest
 
-    def close(self, names: Sequence[str], rest: Rest) -> int:
-        """All records to OUT, in the order of ``names``; returns the status of the run."""
+    def close(self, names: Sequence[Sequence[str]], rest: Rest) -> int:
+        """All records to OUT and the other files, in the order of the names of each; returns the status of the run."""
         left = {record.point: line_of(record, rest.origin) for record in rest.records}
         lines = left | self.lines()
-        write_text(self.out, "".join(lines[name] for name in names))
+        for out, chosen in zip(self.outs, names, strict=True):
+            write_text(out, "".join(lines[name] for name in chosen))
         self.partial.unlink()
         if rest.records:
             return LOST
-        return SOME_FAILED if BAD & {json.loads(lines[n])["status"] for n in names} else OK
+        found = {json.loads(lines[name])["status"] for chosen in names for name in chosen}
+        return SOME_FAILED if BAD & found else OK
 
 
 def line_of(record: Record, origin: Origin | None) -> str:
@@ -85,7 +93,10 @@ def line_of(record: Record, origin: Origin | None) -> str:
 
 
 def succeed(
-    journal: Journal, names: Sequence[str], start: Callable[[], int], restarts: int = RESTARTS
+    journal: Journal,
+    names: Sequence[Sequence[str]],
+    start: Callable[[], int],
+    restarts: int = RESTARTS,
 ) -> int:
     """``start`` a process, and after one that broke its context another; returns the status of the run.
 

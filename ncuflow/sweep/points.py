@@ -114,13 +114,13 @@ def wanting(target: Target, planned: Sequence[Planned]) -> list[str]:
     return [why for one in target.backends if one.name in named and (why := one.wanting())]
 
 
-def read_points(path: Path, target: Target) -> list[Planned]:
-    """Points of a points.json, parameters completed by the target's defaults.
+def read_points(path: Path, target: Target, empty: bool = False) -> list[Planned]:
+    """Points of a points.json, parameters completed by the target's defaults. ``empty``: none are points as well.
 
     Raises BadInput if the file does not hold points of this target.
     """
     entries = read_json(path)
-    if not isinstance(entries, list) or not entries:
+    if not isinstance(entries, list) or not (entries or empty):
         raise BadInput(path, "not a list of points")
     return [_point(path, entry, target) for entry in entries]
 
@@ -159,6 +159,18 @@ def pairs(target: Target, points: Sequence[Planned]) -> list[Planned]:
     bases = sorted((base for base, _ in places), key=lambda base: target.work(points[base].params))
     places |= dict.fromkeys((base, base) for base in (bases[0], bases[-1]))
     return [points[place] for pair in places for place in pair]
+
+
+def pairs_of_batches(
+    target: Target, found: Mapping[str, Sequence[Planned]]
+) -> dict[str, list[Planned]]:
+    """The pairs of all points of the batches, each with the batch that has its base, in whose process it is timed."""
+    of = {point.id: batch for batch, members in found.items() for point in members}
+    paired = pairs(target, [point for members in found.values() for point in members])
+    taken: dict[str, list[Planned]] = {batch: [] for batch in found}
+    for base, other in zip(paired[::2], paired[1::2], strict=True):
+        taken[of[base.id]] += [base, other]
+    return taken
 
 
 def batches(points: Sequence[Planned], size: int) -> dict[str, list[Planned]]:
