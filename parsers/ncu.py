@@ -34,6 +34,8 @@ DURATION = "gpu__time_duration.sum"
 MOST_PERCENT = 110.0
 TENSOR_PIPE = ("tensor_pipe_pct", "tensor_pipe_elapsed_pct")
 TENSOR_WORK = 1.0  # per cent: the pipe takes some FP16 instructions of other kernels too
+WARP_LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"
+MOST_REST = 0.05  # of the warp latency, that reasons which a report lacks may be for the others to have shares
 LONGEST_S = 3600.0  # a kernel that runs longer is a unit misread: ncu replays it some thirty times
 NO_NUMBER = "no usable number"
 NO_UNIT = "no unit (NVIDIA's reader does not know this GPU: a newer ncu-report may)"
@@ -466,7 +468,36 @@ def _stalls(kernel: Profiled) -> list[Row]:
     if any(more):
         rows.append(_other(kernel, more))
     of_ratios, of_samples = (needed | ({OTHER} if counted else set()) for counted in more[:2])
+    rest = _rest(kernel, rows, of_ratios)
+    if rest is not None:
+        rows = _with_rest(rows, rest)
+        of_ratios = {row["reason"] for row in rows if row["ratio"] is not None}
     return _with_shares(rows, {"ratio": of_ratios, "samples": of_samples})
+
+
+def _rest(kernel: Profiled, rows: list[Row], needed: set[str]) -> float | None:
+    """What the ratios leave of the warp latency, in cycles, where reasons are missing that can be no more than a little.
+
+    Old versions of ncu lack a reason of their chip. None where none is missing, or what the ratios leave is too much,
+    or less than none: then passes differ, and nothing follows.
+    """
+    ratios = {row["reason"]: row["ratio"] for row in rows if row["ratio"] is not None}
+    missing = needed - ratios.keys()
+    latency = kernel.number(WARP_LATENCY)
+    wrong = {OTHER, *(r.reason for r in STALL_REASONS.values() if r.ratio in kernel.invalid)}
+    if not ratios or not latency or not missing or missing & wrong:
+        return None
+    whole = sum(ratios.values()) / latency
+    return max(0.0, latency * (1 - whole)) if abs(1 - whole) <= MOST_REST else None
+
+
+def _with_rest(rows: list[Row], rest: float) -> list[Row]:
+    """Rows of stalls with a rest in the row of the reasons without a name."""
+    other: Row = dict.fromkeys(("reason", "kind", "ratio", "samples", "samples_not_issued"))
+    other |= {"reason": OTHER, "kind": STALL_REASONS[OTHER].kind}
+    other = next((row for row in rows if row["reason"] == OTHER), other)
+    more = other | {"ratio": (other["ratio"] or 0.0) + rest}
+    return [*(row for row in rows if row["reason"] != OTHER), *([more] if more["ratio"] else [])]
 
 
 def _other(kernel: Profiled, more: Unnamed) -> Row:

@@ -571,6 +571,59 @@ def test_a_reason_without_a_name_is_other_with_its_share(capability):
     assert sum(share for share in shares.values() if share) == pytest.approx(1)
 
 
+LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"
+
+
+def with_latency(latency, without=(), **more):
+    """Rows of the reasons of a GA102, 1 cycle each but of those without, and the warp latency, as ncu 2020.2 has them."""
+    its = [r for r in NAMED if STALL_REASONS[r].on("ga102") and r not in without]
+    metrics = {STALL_REASONS[r].ratio: FakeMetric(1.0, "cycle") for r in its}
+    metrics |= {LATENCY: FakeMetric(latency, "cycle"), **more}
+    return len(its), {row["reason"]: row for row in ncu._stalls(of_chip("8.6", **metrics))}
+
+
+def test_what_a_missing_reason_can_be_at_most_is_other():
+    """All but `branch_resolving` sum to nearly all of the warp latency: the rest is no more than it was."""
+    count = with_latency(1.0)[0] - 1
+    _, rows = with_latency(count / 0.96, ["branch_resolving"])
+    rest = count / 0.96 - count
+    assert rows[OTHER]["ratio"] == pytest.approx(rest)
+    shares = {reason: row["share"] for reason, row in rows.items() if row["kind"] == "stall"}
+    stalls = len(shares) - 1
+    assert shares["wait"] == pytest.approx(1 / (stalls + rest))
+    assert shares[OTHER] == pytest.approx(rest / (stalls + rest))
+    assert sum(shares.values()) == pytest.approx(1) and "branch_resolving" not in rows
+    sampled = {SAMPLES.format("branch_resolving"): FakeMetric(7)}
+    _, rows = with_latency(count / 0.99, ["branch_resolving"], **sampled)
+    assert rows["branch_resolving"]["share"] is None and rows["wait"]["share"] > 0
+
+
+@pytest.mark.parametrize("part", [0.94, 1.06])
+def test_a_rest_that_is_more_than_a_little_leaves_no_shares(part):
+    count = with_latency(1.0)[0] - 1
+    _, rows = with_latency(count / part, ["branch_resolving"])
+    assert {row["share"] for row in rows.values()} == {None} and OTHER not in rows
+
+
+def test_ratios_above_the_latency_leave_no_rest():
+    """Of two passes that were hardly alike: nothing is left for another reason."""
+    count = with_latency(1.0)[0] - 1
+    _, rows = with_latency(count / 1.01, ["branch_resolving"])
+    assert OTHER not in rows and rows["wait"]["share"] > 0
+
+
+def test_a_reason_that_is_no_number_is_no_rest():
+    name = STALL_REASONS["wait"].ratio
+    count = with_latency(1.0)[0] - 1
+    _, rows = with_latency(count / 0.99, **{name: FakeMetric(math.nan, "cycle")})
+    assert {row["share"] for row in rows.values()} == {None}
+
+
+def test_where_every_reason_is_counted_nothing_is_added():
+    count, rows = with_latency(20.0)
+    assert len(rows) == count and OTHER not in rows and rows["wait"]["share"] > 0
+
+
 def test_a_reason_without_a_name_and_without_a_number_leaves_no_shares():
     metrics = {STALL_REASONS[reason].ratio: FakeMetric(1.0, "cycle") for reason in NAMED}
     metrics[RATIO.format("tensor_memory")] = FakeMetric(math.nan, "cycle")
