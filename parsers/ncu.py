@@ -471,7 +471,7 @@ def _stalls(kernel: Profiled) -> list[Row]:
     rest = _rest(kernel, rows, of_ratios)
     if rest is not None:
         rows = _with_rest(rows, rest)
-        of_ratios = {row["reason"] for row in rows if row["ratio"] is not None}
+        of_ratios = {str(row["reason"]) for row in rows if row["ratio"] is not None}
     return _with_shares(rows, {"ratio": of_ratios, "samples": of_samples})
 
 
@@ -481,7 +481,7 @@ def _rest(kernel: Profiled, rows: list[Row], needed: set[str]) -> float | None:
     Old versions of ncu lack a reason of their chip. None where none is missing, or what the ratios leave is too much,
     or less than none: then passes differ, and nothing follows.
     """
-    ratios = {row["reason"]: row["ratio"] for row in rows if row["ratio"] is not None}
+    ratios = {str(r["reason"]): float(r["ratio"]) for r in rows if r["ratio"] is not None}
     missing = needed - ratios.keys()
     latency = kernel.number(WARP_LATENCY)
     wrong = {OTHER, *(r.reason for r in STALL_REASONS.values() if r.ratio in kernel.invalid)}
