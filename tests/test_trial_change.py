@@ -12,7 +12,7 @@ from flashinfer_source import flashinfer_package
 
 from ncuflow.io import BadInput, CommandError, digest
 from ncuflow.trial import change as changes
-from ncuflow.trial.overlay import Overlay, lay
+from ncuflow.trial.overlay import MOST_DIFF, Overlay, difference, lay
 
 HEADER, SOURCE, CODE = "data/include/flashinfer/a.cuh", "data/csrc/b.cu", "decode.py"
 TEXT = "".join(f"line {n}\n" for n in range(1, 21))
@@ -209,6 +209,27 @@ def test_the_patch_of_the_documentation_applies_to_flashinfer(tmp_path: Path) ->
     assert str(file) in text
     assert "__nanosleep" in (overlay.package / file).read_text()
     assert "__nanosleep" not in (real / file).read_text()
+
+
+def test_a_difference_is_that_of_the_files_and_not_the_text_of_the_patch(
+    package: Path, tmp_path: Path
+) -> None:
+    added = "--- /dev/null\n+++ b/include/flashinfer/new.cuh\n@@ -0,0 +1 @@\n+one\n"
+    text = f"A word of the author.\n{hunk('csrc/b.cu')}{added}"
+    overlay = laid(package, text, tmp_path)
+    found = difference(overlay, package)
+    assert found == hunk(SOURCE) + added.replace("include/", "data/include/")
+    assert "author" not in found
+
+
+def test_a_long_difference_is_cut_and_says_how_much_is_left(package: Path, tmp_path: Path) -> None:
+    overlay = laid(package, hunk("csrc/b.cu"), tmp_path)
+    lines = [f"{n} {'x' * 90}" for n in range(1000)]
+    (overlay.package / SOURCE).write_text("\n".join(lines))
+    found = difference(overlay, package)
+    kept = [line for line in found.splitlines() if line[1:] in lines]
+    assert 300 < len(kept) < 500 and len(found) <= MOST_DIFF + 30
+    assert found.splitlines()[-1] == f"… {1000 - len(kept)} more lines"
 
 
 def test_neither_file_nor_folder(package: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from test_trial_command import FAKE, Machine, made_machine
 
 from ncuflow.findings import profiled
 from ncuflow.model import Kernel
+from ncuflow.pages.html.trial import rendered
 from ncuflow.parsers import ncu, nvperf
 from ncuflow.parsers.chips import CHIPS
 from ncuflow.parsers.registry import METRICS, counters
@@ -27,7 +28,7 @@ PLANTED = ROOT / "recordings/h200/0.6.18"
 @pytest.mark.parametrize("chip", CHIPS)
 def test_the_few_counters_take_two_passes(chip: str) -> None:
     occupancy = METRICS["achieved_occupancy_pct"].candidates(chip)[0].names
-    asked = dict.fromkeys([*counters(chip, FIRST), *occupancy])
+    asked = dict.fromkeys([*counters(chip, FEW.keys or ()), *occupancy])
     assert nvperf.ChipCounters(chip).passes(asked) <= 2
     assert len(FIRST) <= 11 and set(counters(chip, FIRST)) < set(counters(chip))
 
@@ -140,7 +141,10 @@ def test_both_sides_are_counted_and_what_differs_is_explained(
     """Of the change it is the overlay's library that the profiler sees, and the overlay's source that is quoted."""
     patch = machine.patch("  return 100.0", "  // later\n  return 110.0")
     blocks = '[{"module": ["toy", "plain"]}]'
-    status, said, trial = tried(machine, monkeypatch, patch, "--blocks", blocks)
+    page = machine.folder / "try.html"
+    status, said, trial = tried(
+        machine, monkeypatch, patch, "--blocks", blocks, "--html", str(page)
+    )
     assert status == 3 and trial.ncu == "2025.3.1.0" and trial.no_counters is None, said
     slower, same = trial.points
     assert slower.counters is not None and same.counters is not None
@@ -155,6 +159,8 @@ def test_both_sides_are_counted_and_what_differs_is_explained(
     ]
     (cause,) = slower.causes
     assert cause.delta_us == 10 and [part.what for part in cause.parts] == ["long_scoreboard"]
+    assert trial.change.diff is not None and "+  return 110.0;" in trial.change.diff.splitlines()
+    assert page.read_text(encoding="utf-8") == rendered([trial])
     assert same.causes == [] and same.counters.base[0].stalls == {}
     assert "twice/toy_n3: +10 µs ToyKernel: same code and launch" in said
     assert "+10 µs long_scoreboard" in said

@@ -95,15 +95,12 @@ def counted(
 
 def _arguments(target: str, tier: Tier, held: Held, limit_s: float) -> argparse.Namespace:
     """What `ncuflow ncu` would be given; the clocks stay as they are, as in the timing."""
-    parser = argparse.ArgumentParser()
-    ncu.configure(parser)
-    words = [target, "--points=points.json", "--out=.", "--clock-control=none"]
-    words += [f"--sections={','.join(tier.sections)}", f"--timeout={limit_s:g}"]
-    if tier.keys is None:
-        return parser.parse_args([*words, "--registry"])
-    return parser.parse_args(
-        [*words, f"--metrics={','.join(ncu.registry_counters(held.gpu, tier.keys))}"]
-    )
+    words = argparse.Namespace(target=target, name=tier.name, timeout=limit_s, clock_control="none")
+    words.sections, words.deep, words.import_source = ",".join(tier.sections), False, False
+    words.registry, words.metrics = tier.keys is None, None
+    if tier.keys is not None:
+        words.metrics = ",".join(ncu.registry_counters(held.gpu, tier.keys))
+    return words
 
 
 def _why(batch: SideBatch, ending: str) -> str:

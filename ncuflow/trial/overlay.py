@@ -7,15 +7,19 @@ installed ones, which hold the same. Nothing else may be a symbolic link, or it 
 
 from __future__ import annotations
 
+import difflib
 import os
 import shutil
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from pathlib import Path, PurePosixPath
 
 from ncuflow.trial.change import DATA, PACKAGE, Patch, apply
 
 PREBUILT = f"{DATA}/aot"  # of the package: FlashInfer loads <name>/<name>.so from here, and asks no compiler
+
+MOST_DIFF = 40_000  # characters of a difference that a record keeps
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,35 @@ def lay(change: Patch, installed: Path, folder: Path) -> Overlay:
     (folder / "jit").mkdir()
     # A patch that renames a file says its new name alone.
     return Overlay(package, folder / "jit", frozenset(change.files) | (before - _files(package)))
+
+
+def difference(overlay: Overlay, installed: Path) -> str:
+    """What an overlay changes, as a unified diff of its files; cut at MOST_DIFF characters, with how many lines follow."""
+    lines = [
+        line
+        for file in sorted(overlay.files)
+        for line in _of_file(file, installed, overlay.package)
+    ]
+    room = list(
+        takewhile(lambda end: end <= MOST_DIFF, accumulate(len(line) + 1 for line in lines))
+    )
+    left = len(lines) - len(room)
+    kept = [*lines[: len(room)], *([f"… {left} more lines"] if left else [])]
+    return "".join(f"{line}\n" for line in kept)
+
+
+def _of_file(file: PurePosixPath, base: Path, change: Path) -> Iterator[str]:
+    before, after = _lines(base / file), _lines(change / file)
+    names = [
+        os.devnull if lines is None else f"{side}/{file}"
+        for side, lines in (("a", before), ("b", after))
+    ]
+    found = difflib.unified_diff(before or [], after or [], names[0], names[1], lineterm="")
+    return (line.rstrip("\r\n") for line in found)
+
+
+def _lines(path: Path) -> list[str] | None:
+    return path.read_text("utf-8", "replace").splitlines() if path.is_file() else None
 
 
 def _link(source: Path, target: Path, at: PurePosixPath, touched: Set[PurePosixPath]) -> None:

@@ -271,6 +271,8 @@ class ChangeRecord(Strict):
     """of the FlashInfer package that it adds, changes or removes"""
     elsewhere: list[str]
     """what it has that is no file of the package, and was left out"""
+    diff: str | None = None
+    """what it changes in those files, unified; what is longer than 40 kB is cut, and says so"""
 
 
 class Trial(Strict):

@@ -158,6 +158,11 @@ def _times(trial: Trial) -> dict[str, TrialTiming]:
     return found if len(found) == len(trial.points) else {}
 
 
+def mean(trial: Trial) -> float | None:
+    """Geometric mean over points of the change's time over the base's; None unless every point was timed."""
+    return _mean(trial) if _times(trial) else None
+
+
 def _mean(trial: Trial) -> float:
     """Geometric mean over points of the change's time over the base's."""
     return geometric_mean(1 + timing.change.estimate for timing in _times(trial).values())

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from ncuflow.trial import course
 from ncuflow.trial.bench import bench
 from ncuflow.trial.building import START_S, NotCompiledError, built, own, roots_of, without_folders
 from ncuflow.trial.change import PACKAGE, Patch, read
-from ncuflow.trial.overlay import Overlay, lay
+from ncuflow.trial.overlay import Overlay, difference, lay
 from ncuflow.trial.record import EXIT, WORST, ChangeRecord, Trial, Trials
 from ncuflow.trial.screen import ranked, ranking, screen
 from ncuflow.trial.sequential import ALPHA
@@ -90,7 +90,10 @@ def effect(text: str) -> float:
     return value
 
 
-def run(args: argparse.Namespace) -> int:
+def run(
+    args: argparse.Namespace, written: Callable[[Trial | Trials], None] = lambda record: None
+) -> int:
+    """The exit status. written: is given what is known after each change."""
     target, planned = _points(args)
     if not args.limit > 0 or (args.jobs is not None and args.jobs < 1):
         raise UsageError("--limit and --jobs are above 0")
@@ -104,13 +107,15 @@ def run(args: argparse.Namespace) -> int:
         # All are laid first: one that does not apply is told before another is compiled.
         laid = [lay(change, installed, stack.enter_context(scratch())) for change in changes]
         begun = [
-            _begun(clean(path.name), change, overlay, target.name, args.effect)
+            _begun(clean(path.name), change, overlay, installed, target.name, args.effect)
             for path, change, overlay in zip(args.change, changes, laid, strict=True)
         ]
         for trial in _tried(begun, target, planned, installed, laid, args):
             trials.append(trial)
+            found = _record(trials, len(changes))
             if args.json not in (None, SCREEN):
-                write_json(args.json, _record(trials, len(changes)).model_dump())
+                write_json(args.json, found.model_dump())
+            written(found)
             if args.json != SCREEN:
                 emit(screen(trial), None)
     if args.json == SCREEN:
@@ -127,7 +132,9 @@ def _record(trials: list[Trial], changes: int) -> Trial | Trials:
     return Trials(trials=[trial for _, trial in ranked(trials)])
 
 
-def _begun(name: str, change: Patch, overlay: Overlay, target: str, effect: float) -> Trial:
+def _begun(
+    name: str, change: Patch, overlay: Overlay, installed: Path, target: str, effect: float
+) -> Trial:
     """The record of a trial before it, after a word of warning."""
     _tell(f"{name} is code, and runs as the user {getpass.getuser()}")
     for other in change.elsewhere:
@@ -137,6 +144,7 @@ def _begun(name: str, change: Patch, overlay: Overlay, target: str, effect: floa
             name=name,
             files=sorted(clean(str(file)) for file in overlay.files),
             elsewhere=list(change.elsewhere),
+            diff=difference(overlay, installed),
         ),
         target=target,
         effect=effect,

@@ -244,7 +244,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _trace(target: str, points: str, out: str) -> int:
     """One launch of each point in a profiler's range. They were found right before, and the profiler flushes itself."""
-    parser = argparse.ArgumentParser()
-    launch.configure(parser)
-    words = [target, "--mode=trace", f"--points={points}", f"--out={out}", "--repeats=1"]
-    return launch.run(parser.parse_args([*words, "--no-flush", "--unchecked"]))
+    words = argparse.Namespace(target=target, mode="trace", points=Path(points), out=Path(out))
+    words.repeats, words.seed, words.order, words.rounds = 1, SEEDS[0], 0, timing.ROUNDS
+    words.no_flush = words.unchecked = True
+    words.alone = False
+    return launch.run(words)

@@ -1,0 +1,27 @@
+"""`ncuflow try`: a trial, and with --html its page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ncuflow.pages.html import trial as page
+from ncuflow.trial import verb
+from ncuflow.trial.record import Trial, Trials
+
+ANSWER = verb.ANSWER
+__doc__ = verb.__doc__  # what --help says
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verb.configure(parser)
+    parser.add_argument("--html", type=Path, metavar="OUT", help="a page of the trial, or trials")
+
+
+def run(args: argparse.Namespace) -> int:
+    def written(record: Trial | Trials) -> None:
+        if args.html is not None:
+            trials = record.trials if isinstance(record, Trials) else [record]
+            page.write(args.html, trials)
+
+    return verb.run(args, written)

@@ -1,0 +1,166 @@
+"""The page of a trial: what its record says, as text, in one small file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import trial_data
+from conftest import some
+
+from ncuflow.cli import dispatch
+from ncuflow.io import BadInput
+from ncuflow.pages.html import trial as page
+from ncuflow.trial.record import Trial, Trials
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&lt;</td></style><script>alert(1)</script>{{ 7*7 }}\x1b[31m\u202e"
+
+
+class Parsed(HTMLParser):
+    """The elements of a page with the names of their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, ...]] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, *(name for name, _ in attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    @property
+    def said(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+def every(said: trial_data.Said = trial_data.as_is) -> list[Trial]:
+    return [trial_data.trial(said), trial_data.wrong(said), trial_data.broken(said)]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_whatever_a_record_says_is_text(number: int) -> None:
+    plain = Parsed(page.rendered([every()[number]]))
+    hostile = every(lambda text: text + HOSTILE)[number]
+    # A line of the difference that markup follows stays that line.
+    hostile.change.diff = "".join(f"{x}{HOSTILE}\n" for x in trial_data.DIFF.splitlines())
+    text = page.rendered([hostile])
+    assert Parsed(text).elements == plain.elements
+    assert "<img" not in text and "<script" not in text and "49" not in Parsed(text).said
+    assert "\x1b" not in text and "\u202e" not in text
+
+
+def test_it_says_what_the_record_has() -> None:
+    said = Parsed(page.rendered([trial_data.trial()])).said
+    for words in some(
+        [
+            "slow.patch at twice: slower",
+            "GPU NVIDIA H200",
+            "twice/toy_n3 slower 100 µs 110 µs +10.0 % (+9.5 to +10.5)",
+            "+10 µs (100 % of the difference): ToyKernel: compiled code",
+            "registers 40 → registers 48",
+            "long_scoreboard +10 µs",
+            "+0.25 µs are left: no more than runs of one side differ by.",
+            "-  return 100.0;",
+            "+  return 110.0;",
+            "registers 40 48",
+            "+4 LDL",
+            "2 of 2 inputs are right",
+            "DRAM bytes read 33.6 MB 33.6 MB",
+            "75.0 % toy.cuh:7 return x; wait",
+            "75.0 % toy.cuh:8 return x; wait",
+            "25.0 % LDG.E R2, [R4]",
+        ]
+    ):
+        assert " ".join(words.split()) in said, words
+
+
+def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
+    said = Parsed(page.rendered([trial_data.trial()])).said
+    assert "shared memory a block, bytes – –" in said
+    assert "Local memory bytes 0 B 0 B" in said
+    assert "static shared memory – 1024" in said  # of a kernel that the base does not have
+    said = Parsed(page.rendered([trial_data.wrong()])).said
+    assert "output 0 at [3, 1] is not finite, expected 8 (seed 1)" in said
+    assert "ncu" not in said.split("driver")[1].split("date")[0]
+
+
+def test_it_needs_nothing_beside_it_and_runs_nothing() -> None:
+    text = page.rendered(every())
+    assert not re.findall(
+        r"<script|<link(?! rel=\"icon\" href=\"data:,\")|src=|https?://|@import|url\(", text
+    )
+    assert "default-src 'none'" in text and "script-src" not in text
+
+
+def test_it_stays_small_however_many_points_there_are() -> None:
+    many = [trial_data.point(trial_data.as_is, n) for n in range(150)]
+    diff = "\n".join(f"+{'x' * 60}" for _ in range(650))
+    large = trial_data.trial(points=many)
+    large.change.diff = diff
+    text = page.rendered([large])
+    assert len(text.encode()) <= page.BUDGET
+    said = Parsed(text).said
+    assert all(point.point in said for point in many)
+    left = re.search(r"Counters of (\d+) more points are in the record", said)
+    assert left and said.count("Counters at") == 150 - int(left[1]) > 0
+
+
+def test_points_that_differ_come_first_where_not_all_have_their_counters() -> None:
+    points = [trial_data.point(trial_data.as_is, n, 100.0, "same") for n in range(3)]
+    view = page.TrialView(
+        trial_data.trial(points=[*points, trial_data.point(trial_data.as_is, 9)]), 1
+    )
+    assert [one.point.point for one in view.counted] == ["twice/toy_n9"] and view.left_out == 3
+
+
+def test_an_interval_is_drawn_where_it_lies() -> None:
+    trial = trial_data.trial()
+    slower, same = (page.TrialView(trial, 9).strip(point) for point in trial.points)
+    assert slower["effect"][1] < slower["low"] < slower["middle"] < slower["high"] <= page.WIDTH
+    assert same["effect"][0] < same["low"] < same["zero"] < same["high"] < same["effect"][1]
+
+
+def write(folder: Path, trials: Sequence[Trial]) -> Path:
+    path = folder / "trial.json"
+    record = trials[0] if len(trials) == 1 else Trials(trials=list(trials))
+    path.write_text(record.model_dump_json())
+    return path
+
+
+def test_a_page_is_made_of_the_record_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "try.html"
+    with pytest.raises(SystemExit) as ended:
+        from ncuflow.cli import main
+
+        main(["trial-page", str(write(tmp_path, [trial_data.trial()])), "--out", str(out)])
+    assert ended.value.code == 0
+    assert out.read_text(encoding="utf-8") == page.rendered([trial_data.trial()])
+    dispatch(["trial-page", str(write(tmp_path, every())), "--out", str(out)])
+    said = Parsed(out.read_text(encoding="utf-8")).said
+    assert "3 changes" in said and "1 slow.patch +4.9 % slower" in said
+    assert "– slow.patch – not compiled" in said
+    assert "kB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["{}", "[", '{"schema_version": 2}'])
+def test_what_is_no_record_is_refused(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(BadInput) as refused:
+        page.read(path)
+    assert "not" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, [trial_data.trial()])
+    path.write_text(path.read_text().replace('"base_us":100.0', '"base_us":NaN', 1))
+    with pytest.raises(BadInput):
+        page.read(path)
