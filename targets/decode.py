@@ -101,10 +101,8 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     k, v = (inputs.normal(*shape, dtype=cached) for _ in range(2))
     out = torch.empty_like(q)
     wrapper = _wrapper(p, table, q.device)
-    settings = attention.masking(p) | ({"disable_split_kv": True} if p["split"] == "off" else {})
-    pdl = (
-        {"enable_pdl": False} if p["pdl"] == "off" else {}
-    )  # FlashInfer's default: where there is it
+    settings = attention.masking(p) | asked(p)["plan"]
+    pdl = asked(p)["run"]
 
     def plan() -> None:
         wrapper.plan(
@@ -242,20 +240,25 @@ def _wrapper(p: Params, table: PageTable, device: Any) -> Any:
     import torch
 
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-    tensor_cores = p["cores"] == "tensor"
+    settings = asked(p)["wrapper"]
     if p["launch"] == "eager":
-        return flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-            workspace, "NHD", use_tensor_cores=tensor_cores, **_backend(p)
-        )
+        return flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", **settings)
     # the graph reads the page table from these buffers; plan() copies into them
     buffers = [torch.empty_like(t) for t in (table.indptr, table.indices, table.last_page_len)]
     return flashinfer.CUDAGraphBatchDecodeWithPagedKVCacheWrapper(
-        workspace, *buffers, "NHD", tensor_cores
+        workspace, *buffers, "NHD", settings["use_tensor_cores"]
     )
 
 
-def _backend(p: Params) -> dict[str, str]:
-    return {} if p["backend"] == "auto" else {"backend": p["backend"]}
+def asked(p: Params) -> dict[str, Params]:
+    """Arguments of the wrapper, of plan() and of run(): what a point chooses beside its shape. A replay of a CUDA graph has a
+    wrapper of its own; of what is not asked for FlashInfer's default stands, which an older one may lack."""
+    return {
+        "wrapper": {"use_tensor_cores": p["cores"] == "tensor"}
+        | ({} if p["backend"] == "auto" else {"backend": p["backend"]}),
+        "plan": {"disable_split_kv": True} if p["split"] == "off" else {},
+        "run": {"enable_pdl": False} if p["pdl"] == "off" else {},
+    }
 
 
 def _captured(run: Callable[[], None]) -> Callable[[], None]:
@@ -334,6 +337,14 @@ TARGET = Target(
     id=point_id,
     unable=unable,
     edges=lambda p: edges(p, "kv_len"),
+    free=lambda p: {
+        "cores": "cuda",
+        "backend": "auto",
+        "split": "auto",
+        "pdl": "auto",
+        "launch": "eager",
+    },
+    asked=asked,
     # on tensor cores a prefill kernel runs; "auto" has been fa3 in some versions
     stops_tracing=lambda p: (
         attention.STOPS_TRACING.get(p["backend"]) if p["cores"] == "tensor" else False

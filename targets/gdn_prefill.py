@@ -60,6 +60,11 @@ def written(p: Params) -> int:
     return int(out) * ITEMSIZE[p["dtype"]] + _state(p)
 
 
+def asked(p: Params) -> dict[str, Params]:
+    """Arguments of the call: what a point chooses beside its shape."""
+    return {"run": {} if p["cp"] == "auto" else {"use_cp": _CP[p["cp"]]}}
+
+
 def prepare(p: Params, seed: int = 0) -> Launch:
     """Inputs of seed and point id: keys of length one, gates near one. The reference covers every token."""
     import torch
@@ -77,7 +82,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     out = torch.empty_like(v)
     square = (p["batch"], p["v_heads"], HEAD_DIM, HEAD_DIM)
     state = torch.empty(square, dtype=torch.float32, device=q.device)
-    settings: dict[str, Any] = {} if p["cp"] == "auto" else {"use_cp": _CP[p["cp"]]}
+    settings = asked(p)["run"]
     if settings and "use_cp" not in inspect.signature(chunk_gated_delta_rule).parameters:
         raise ValueError("this FlashInfer's GDN prefill knows no context parallelism")
     scale = 1 / math.sqrt(HEAD_DIM)
@@ -152,6 +157,8 @@ TARGET = Target(
     small={"seq_len": 64},
     id=point_id,
     unable=unable,
+    free=lambda p: {"cp": "auto"},
+    asked=asked,
     stops_tracing=lambda p: None,  # the CuTe DSL does, which FlashInfer takes after 0.6.12
     memory=lambda p: 8 * work(p).bytes,  # float32 copies of the reference
     work=work,

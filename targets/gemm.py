@@ -27,11 +27,13 @@ ROUNDED_INSIDE = 6e-2
 
 
 class GemmApi(NamedTuple):
-    """A call of FlashInfer's: the types that it multiplies, who can compute it, whether it has a batch."""
+    """A call of FlashInfer's: the types that it multiplies, who can compute it, whether it has a batch; whom it takes by
+    default, "" where that is none of these."""
 
     dtypes: tuple[str, ...]
     backends: tuple[Backend, ...]
     batched: bool = False
+    default: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,6 +62,7 @@ CALLS = {
             _of_base("cutlass", "_cutlass_mm_bf16_requirement", *_BLACKWELL),
             _of_base("tgv", "_tgv_gemm_requirement", *_BLACKWELL),
         ),
+        default="cudnn",
     ),
     "bmm": GemmApi(
         (FP8,),
@@ -68,6 +71,7 @@ CALLS = {
             _of_base("cudnn", "_cudnn_bmm_fp8_requirement", *_ADA),
         ),
         batched=True,
+        default="cublas",
     ),
     "mm_mxfp8": GemmApi(
         (MXFP8,),
@@ -127,6 +131,29 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         if p["k"] % tile or p["n"] % blockscaled.TILE[0]:
             return f"{variant} takes rows of whole tiles: k a multiple of {tile}, n of {blockscaled.TILE[0]}"
     return backend.refusal(call.backends, p["backend"], gpu)
+
+
+def free(p: Params) -> Params:
+    """Who computes the call, where FlashInfer's default is among those that are measured."""
+    default = CALLS[p["variant"]].default
+    return {"backend": default} if default else {}
+
+
+TUNED = {"bf16_gemm": "mm", "fp8_gemm": "bmm"}
+
+
+def tuned(operation: str, runner: str, shapes: Sequence[Sequence[int]]) -> Params | None:
+    """The product that FlashInfer's autotuner keeps under an operation, a runner and the shapes of its tensors."""
+    variant = TUNED.get(operation)
+    if variant is None or len(shapes) < 2:
+        return None
+    names = (name for name in CALLS[variant].names if runner.lower().startswith(name))
+    backend = next(names, None)
+    *batch, m, k = shapes[0]
+    if backend is None or len(batch) > CALLS[variant].batched:
+        return None
+    sizes = {"m": m, "n": shapes[1][-1], "k": k, "batch": batch[0] if batch else 1}
+    return {"variant": variant, "backend": backend, "dtype": CALLS[variant].dtypes[0], **sizes}
 
 
 def work(p: Params) -> Work:
@@ -352,6 +379,9 @@ TARGET = Target(
     small={"batch": 1, "m": 64},
     id=point_id,
     unable=unable,
+    free=free,
+    asked=lambda p: {"run": {"backend": p["backend"]}},
+    tuned=tuned,
     backends=tuple(dict.fromkeys(one for call in CALLS.values() for one in call.backends)),
     # cuBLAS does; of the others no trace tells
     stops_tracing=lambda p: True if p["backend"].startswith("cublas") else None,

@@ -65,7 +65,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     cache, cache_pe = (inputs.normal(*shape, dim, dtype=dtype) for dim in (LATENT, POSITION))
     out = torch.empty_like(q)
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = BatchMLAPagedAttentionWrapper(workspace, backend=p["backend"])
+    wrapper = BatchMLAPagedAttentionWrapper(workspace, **asked(p)["wrapper"])
     rows = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
     tokens = torch.tensor(found, dtype=torch.int32, device=q.device)
 
@@ -84,6 +84,11 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         plan=plan,
         info=plan_info(wrapper),
     )
+
+
+def asked(p: Params) -> dict[str, Params]:
+    """Arguments of the wrapper: what a point chooses beside its shape."""
+    return {"wrapper": {"backend": p["backend"]}}
 
 
 def modules(p: Params) -> list[Any]:
@@ -156,6 +161,8 @@ TARGET = Target(
     small={"batch": 1, "kv_len": 128},
     id=point_id,
     unable=unable,
+    free=lambda p: {"backend": "auto"},
+    asked=asked,
     backends=(attention.FA3,),
     edges=lambda p: edges(p, "kv_len"),
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,

@@ -140,13 +140,18 @@ def _settings(p: Params, q: Tensor) -> dict[str, Any]:
     found = {"causal": p["causal"], "q_data_type": q.dtype, "kv_data_type": attention.kv_dtype(p)}
     if p["dtype"] == FP8:
         found["o_data_type"] = attention.out_dtype(p)
-    if p["split"] == "off":
-        found["disable_split_kv"] = True
-    elif p["split"] != "auto":
-        found["fixed_split_size"] = p["split"]
     if p["qk"] == "f16":
         found["use_fp16_qk_reduction"] = True
-    return found | attention.masking(p)
+    return found | asked(p)["plan"] | attention.masking(p)
+
+
+def asked(p: Params) -> dict[str, Params]:
+    """Arguments of the wrapper and of plan(): what a point chooses beside its shape."""
+    plan = {"auto": {}, "off": {"disable_split_kv": True}}
+    return {
+        "wrapper": {"backend": p["backend"]},
+        "plan": plan.get(p["split"], {"fixed_split_size": p["split"]}),
+    }
 
 
 def _scales(p: Params, q: Tensor) -> tuple[Tensor, ...]:
@@ -175,7 +180,7 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
     k, v = (inputs.normal(*shape, dtype=attention.kv_dtype(p)) for _ in range(2))
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=p["backend"])
+    wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", **asked(p)["wrapper"])
     indptr = _indptr(p, q.device)
 
     def plan() -> None:
@@ -206,7 +211,7 @@ def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...
     shape = (q.shape[0], p["kv_heads"], p["head_dim"])
     k, v = (inputs.normal(*shape, dtype=attention.kv_dtype(p)) for _ in range(2))
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD", backend=p["backend"])
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD", **asked(p)["wrapper"])
     indptr = _indptr(p, q.device)
 
     def plan() -> None:
@@ -386,6 +391,8 @@ TARGET = Target(
     small={"batch": 1, "seq_len": 128},
     id=point_id,
     unable=unable,
+    free=lambda p: {"backend": "auto", "split": "auto"},
+    asked=asked,
     backends=_BACKENDS,
     stops_tracing=lambda p: attention.STOPS_TRACING.get(p["backend"]),
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,

@@ -110,6 +110,12 @@ FLOORS = (
     ),
     (
         Room(
+            "advice",
+            "an advice",
+            "the choices of a shape, raced in turns → which to take; a tuner's choices, audited",
+            "formats of tools",
+        ),
+        Room(
             "static",
             "static evidence",
             "compiled kernels, occupancy → results of a GPU that was not there",

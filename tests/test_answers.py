@@ -44,6 +44,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found["points"][0]["measurement"] |= {"time_cold_us": -1.0, "busiest_pct": 130.0}
     (wrong / "decode_results.json").write_text(json.dumps(found))
     (folder / "gate.yaml").write_text('- {points: "decode/*", hold: "of_roof >= 0.6"}\n')
+    (folder / "tuned.json").write_text('{"key": ["Runner", 0]}')
     (folder / "list.txt").write_text("--routine BatchDecodeWithPagedKVCacheWrapper --nothing 1\n")
     shutil.copytree(ROOT / "claims", folder / "claims")
     return folder
@@ -66,6 +67,7 @@ def said(name: str, outputs: Path) -> list[list[str]]:
                 str(ROOT / "recordings/h200/0.6.1/versions"),
             ],
         ],
+        "advise": [["--audit", str(outputs / "tuned.json"), str(outputs / "tuned.json")]],
         "trace": [[f"{DEEP}#0", "busiest_pct"], [POINT, "gbs_fraction_counter", str(outputs)]],
         "claims": [
             ["--results", results, "--claims", str(outputs / "claims"), "--targets", "decode"]

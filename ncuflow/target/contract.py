@@ -187,6 +187,10 @@ class Target:
                None where FlashInfer or the machine decides, and those are traced between
     memory     bytes that a point takes on the GPU; its work's unless given
     edges      parameters that replace those of a point, a set for each input at which kernels go wrong: checked, not timed
+    free       parameters of a point that its caller chooses without another result, each with FlashInfer's default
+    tuned      what of a point's parameters a runner of an operation of FlashInfer's autotuner has at shapes of its tensors; None
+               of others
+    asked      how FlashInfer is asked for what a point chooses of these: arguments by call, "wrapper", "plan" or "run"
     written    of its work's bytes, those that its kernels write, or read again after that: L2 may keep them from DRAM
 
     On its page:
@@ -210,6 +214,9 @@ class Target:
     stops_tracing: Callable[[Params], bool | None] = lambda p: False
     memory: Callable[[Params], int] | None = None
     edges: Callable[[Params], Sequence[Params]] = lambda p: ()
+    free: Callable[[Params], Params] = lambda p: {}
+    asked: Callable[[Params], dict[str, Params]] = lambda p: {}
+    tuned: Callable[[str, str, Sequence[Sequence[int]]], Params | None] = lambda op, runner, s: None
     written: Callable[[Params], int] | None = None
 
     build: Build = field(default_factory=Build)

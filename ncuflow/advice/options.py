@@ -1,0 +1,87 @@
+"""The choices of a shape: what its caller may set without another result, every combination of it that means something.
+
+A shape is a point with FlashInfer's defaults for all that is free; its choices are the points that differ from it in that
+alone. A value takes part where a price of the target says that the parameter means something there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ncuflow.expression import holds
+from ncuflow.sweep.points import Planned, expand
+from ncuflow.target.contract import Target
+from ncuflow.target.launch import Params
+
+Also = Mapping[str, Sequence[Any]]  # further parameters that are free here, with their values
+
+
+def shapes(target: Target, points: Sequence[Planned], also: Also | None = None) -> list[Planned]:
+    """The shapes of points, each once, in their order. Of what is free in ``also`` a shape has the first value of its points."""
+    found: dict[tuple[tuple[str, Any], ...], Planned] = {}
+    for point in points:
+        params = {**point.params, **target.free(point.params)}
+        found.setdefault(fixed(target, params, also), _planned(target, params))
+    return list(found.values())
+
+
+def fixed(target: Target, params: Params, also: Also | None = None) -> tuple[tuple[str, Any], ...]:
+    """What makes a shape: all parameters that are not free."""
+    free = {**target.free(params), **(also or {})}
+    return tuple((name, value) for name, value in params.items() if name not in free)
+
+
+def settings(target: Target, params: Params, also: Also | None = None) -> Params:
+    """What a point chooses of what is free."""
+    return {name: params[name] for name in (*target.free(params), *(also or {})) if name in params}
+
+
+def choices(target: Target, shape: Planned, also: Also | None = None) -> list[Planned]:
+    """Every choice of a shape, one an id, that shape first. Raises ValueError for a value that the target does not have."""
+    free = target.free(shape.params)
+    given = {name: values for name, values in (also or {}).items() if name in target.parameters}
+    # A value that is none of the parameter's is told as one of a sweep is.
+    expand([given], target.parameters, target.choices)
+    values = [[shape.params[n], *target.choices.get(n, ())] for n in free]
+    values += [[shape.params[n], *more] for n, more in given.items()]
+    found = {shape.id: shape}
+    for combination in itertools.product(*values):
+        params = {**shape.params, **dict(zip([*free, *given], combination, strict=True))}
+        if all(_means(target, params, name, default) for name, default in free.items()):
+            point = _planned(target, params)
+            found.setdefault(point.id, point)
+    return list(found.values())
+
+
+def departures(target: Target, shape: Planned, choice: Planned) -> int:
+    """In how many settings a choice departs from its shape's defaults."""
+    return sum(choice.params[name] != value for name, value in shape.params.items())
+
+
+def spelled(target: Target, shape: Planned, choice: Planned) -> str:
+    """A choice by where it departs from the defaults: "cores=tensor backend=fa2"; "default"."""
+    words = [
+        f"{name}={choice.params[name]}"
+        for name, value in shape.params.items()
+        if choice.params[name] != value
+    ]
+    return " ".join(words) or "default"
+
+
+def _planned(target: Target, params: Params) -> Planned:
+    return Planned(target.point_id(params), target.name, params)
+
+
+def _means(target: Target, params: Params, name: str, default: Any) -> bool:
+    """Whether a parameter's value is the default, or means something at a point."""
+    if params[name] == default:
+        return True
+    conditions = list(_conditions(target, name))
+    return not conditions or any(holds(where, dict(params)) for where in conditions)
+
+
+def _conditions(target: Target, name: str) -> Iterator[str]:
+    """Where a price of a target says that one of its parameters means something."""
+    return (price.where for price in target.prices if price.parameter == name and not price.given)

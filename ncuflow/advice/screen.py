@@ -1,0 +1,97 @@
+"""What an advice says, on one screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape
+from ncuflow.format import aligned, micro, with_unit
+from ncuflow.trial.record import Relative
+
+REASONS = 4  # that a screen has of why choices were not timed
+
+
+def screen(advice: Advice) -> str:
+    """The table of shapes, what it rests on, and what could not be timed."""
+    where = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
+    lines = [f"{advice.gpu or 'unknown GPU'}; {where}; {advice.date}"]
+    rows = [_row(shape) for shape in advice.shapes]
+    head = ("shape", "take", "the default takes", "outcome", "choices", "plan() paid after")
+    lines += ["", aligned(head, rows, left=2).rstrip(), "", sure(advice)]
+    for shape in advice.shapes:
+        lines += [f"{shape.shape}: {text}" for text in shape.cause[:1]]
+    lines += [_rule(rule.rule, rule.holds, rule.fails) for rule in advice.rules]
+    lines += _failed(advice.shapes)
+    lines += [f"refused: {text}" for text in advice.refused]
+    lines += [f"does not compile: {name}: {why}" for name, why in advice.failed_modules.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(shape: AdvisedShape) -> tuple[str, ...]:
+    timed = [one for one in shape.choices if one.time_us is not None]
+    return (
+        shape.shape,
+        taken(shape),
+        longer(shape),
+        shape.outcome if len(shape.best) < 2 else f"{shape.outcome} of {len(shape.best)}",
+        f"{len(timed)} of {len(shape.choices)}",
+        "–" if shape.layers is None else with_unit(shape.layers, "layers"),
+    )
+
+
+def taken(shape: AdvisedShape) -> str:
+    """What to take: "default", or what is set and to what, with its time."""
+    chosen, default = shape.choice(shape.advised), shape.choice(shape.shape)
+    if chosen is None:
+        return "nothing could be timed"
+    return f"{said(chosen, default)}, {micro(chosen.time_us)}"
+
+
+def said(choice: AdvisedChoice, default: AdvisedChoice | None) -> str:
+    """A choice by where it departs from the default: "cores=tensor backend=fa2"."""
+    of_default = default.settings if default else {}
+    words = [f"{n}={v}" for n, v in choice.settings.items() if of_default.get(n) != v]
+    return " ".join(words) or "default"
+
+
+def longer(shape: AdvisedShape) -> str:
+    """How much longer the default takes."""
+    if shape.regret is None:
+        return "not timed"
+    if shape.advised == shape.shape:
+        return "–"
+    return between(shape.regret)
+
+
+def between(found: Relative) -> str:
+    """+1.2 % (+0.8 to +1.6); from twice the time on 3.9 times (3.8 to 4.0)."""
+    if found.estimate >= 1:
+        return f"{1 + found.estimate:.2f} times ({1 + found.low:.2f} to {1 + found.high:.2f})"
+    return f"{100 * found.estimate:+.1f} % ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+
+
+def sure(advice: Advice) -> str:
+    """How sure the words of an advice are, and what matters."""
+    of = "of all shapes together" if advice.recording is None else "of each comparison"
+    sure_of = f"{100 * (1 - advice.alpha):g} % sure {of}"
+    return f"{sure_of}, by {advice.metric}; what matters is {100 * advice.effect:g} %"
+
+
+def _rule(rule: str, holds: Sequence[str], fails: Sequence[str]) -> str:
+    if not fails:
+        return f"at all {with_unit(len(holds), 'shapes')} measured: {rule}"
+    return f"{rule}: not at {', '.join(fails)}"
+
+
+def _failed(shapes: Sequence[AdvisedShape]) -> Iterator[str]:
+    """Why choices were not timed, the most frequent reasons first; what went wrong by its id."""
+    for shape in shapes:
+        for one in shape.choices:
+            if one.fate in ("wrong", "error", "lost"):
+                yield f"{one.point}: {one.fate}: {one.reason}"
+    skipped = Counter(c.reason for s in shapes for c in s.choices if c.fate == "skipped")
+    for reason, count in skipped.most_common(REASONS):
+        yield f"not here, {with_unit(count, 'choices')}: {reason}"
+    if (more := sum(skipped.values()) - sum(n for _, n in skipped.most_common(REASONS))) > 0:
+        yield f"not here, for other reasons: {with_unit(more, 'choices')} (--out has them)"

@@ -1,0 +1,348 @@
+"""Which choice for which shape: every one that is legal there raced in turns, by what is surely faster.
+
+    ncuflow advise --workload mine.json --out advice.json [--html page.html]
+    ncuflow advise --target decode --blocks '[{"batch": [1, 32], "kv_heads": 8}]'
+    ncuflow advise --recorded recordings/h200/0.7.2/default
+
+Shapes are those of a sweep (--workload: the configuration that `ncuflow workload` writes, or what it reads), of --blocks of
+a target, or of points.json files. On a GPU each choice of a shape (backend, CUDA or tensor cores, split, graph, what the
+target declares as free) is held against its float32 reference and timed in turns with the others, until it is surely slower
+than the leader; what stays is a winner or a tie. --recorded takes the choices that a recording has, without a GPU.
+
+exit  0 every shape has an advice    1 nothing could be timed    2 bad input    3 some shapes have none
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from ncuflow import answer
+from ncuflow.advice import apply, audit, course, options, page, stores
+from ncuflow.advice.racing import EFFECT
+from ncuflow.advice.record import Advice, AdvisedShape
+from ncuflow.advice.screen import screen
+from ncuflow.evidence.provenance import origin
+from ncuflow.gpu import nvml, turns
+from ncuflow.io import (
+    BadInput,
+    CommandError,
+    UsageError,
+    clean,
+    emit,
+    not_over,
+    read_json,
+    scratch,
+    sniff,
+    write_json,
+    write_text,
+)
+from ncuflow.model import SOFTWARE
+from ncuflow.process import minimal_environment
+from ncuflow.runner.job import FATAL, OK, SOME_FAILED
+from ncuflow.sweep import workloads
+from ncuflow.sweep.plan import objects
+from ncuflow.sweep.points import Planned, points, read_points
+from ncuflow.target.contract import Target, known, load
+from ncuflow.trial.sequential import ALPHA
+from ncuflow.trial.sides import Process, SideError
+from ncuflow.trial.verb import effect
+
+ANSWER = Advice | audit.Audit | stores.StoreComparison
+PYTHON, STORE = "python", "flashinfer-store"
+BUILD_S, LIMIT_S = 3600.0, 120.0
+BUDGET_S = 5.0
+COLD = "time_cold_us"
+Cases = list[tuple[Target, list[Planned]]]  # targets with their shapes
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--workload",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="what is run, as `ncuflow workload` reads or writes it",
+    )
+    which.add_argument("--blocks", type=objects, help="blocks of a sweep, as JSON; needs --target")
+    which.add_argument("--points", type=Path, nargs="+", metavar="FILE", help="points.json files")
+    which.add_argument(
+        "--recorded",
+        type=Path,
+        metavar="FOLDER",
+        help="a recording, or the captures of a run: no GPU",
+    )
+    add("--target", nargs="+", help=f"of --blocks one, else those to take: {', '.join(known())}")
+    which.add_argument(
+        "--audit",
+        type=Path,
+        nargs="+",
+        metavar="STORE",
+        help="a store of FlashInfer's autotuner, its tactics against their runners-up; of two what differs, without a GPU",
+    )
+    add(
+        "--apply",
+        type=str,
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("KIND", "OUT"),
+        help=f"{PYTHON}: a module that a server imports; {STORE}: through FlashInfer's autotuner, into a folder",
+    )
+    add(
+        "--also",
+        type=_also,
+        action="append",
+        default=[],
+        metavar="NAME=A,B",
+        help="a further parameter that is free here, such as page_size=1,16",
+    )
+    add("--effect", type=effect, default=EFFECT, help="difference that matters (default: 2%%)")
+    add("--out", type=Path, help="advice.json")
+    add("--html", type=Path, help="a page: a map of the shapes, and every choice")
+    answer.options(parser)
+    add(
+        "--budget",
+        type=float,
+        default=BUDGET_S,
+        help="seconds of a shape's rounds, after which its race is decided as it stands (default: %(default)s)",
+    )
+    add(
+        "--patience",
+        type=float,
+        default=LIMIT_S,
+        help="seconds of a check or a burst, after which a choice hangs",
+    )
+    add("--jobs", type=int, help="files compiled at once (default: one per core)")
+
+
+def _also(text: str) -> tuple[str, list[Any]]:
+    name, _, values = text.partition("=")
+    found = [int(v) if v.isdecimal() else v for v in values.split(",") if v]
+    if not name or not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=A,B")
+    return name, found
+
+
+def run(args: argparse.Namespace) -> int:
+    if not (args.patience > 0 and args.budget > 0) or (args.jobs is not None and args.jobs < 1):
+        raise UsageError("--patience, --budget and --jobs are above 0")
+    read = [args.recorded, *(args.workload or ()), *(args.points or ()), *(args.audit or ())]
+    wanted = {kind: Path(out) for kind, out in args.apply}
+    if strange := wanted.keys() - {PYTHON, STORE}:
+        raise UsageError(f"--apply {sorted(strange)[0]!r} is neither {PYTHON} nor {STORE}")
+    for out in (args.out, args.html, wanted.get(PYTHON)):
+        not_over(out, *read)
+    if args.audit is not None:
+        return _audit(args)
+    if STORE in wanted and args.recorded is not None:
+        raise UsageError(f"--apply {STORE} tunes on a GPU: not with --recorded")
+    found = measured(args, wanted.get(STORE))
+    _written(args, found, "shapes", screen(found))
+    if args.html:
+        write_text(args.html, page.rendered(found))
+    if PYTHON in wanted:
+        targets = {shape.target: load(shape.target) for shape in found.shapes}
+        write_text(wanted[PYTHON], apply.module(found, targets))
+    advised = [shape.advised is not None for shape in found.shapes]
+    return OK if all(advised) and advised else SOME_FAILED if any(advised) else FATAL
+
+
+def _written(args: argparse.Namespace, found: answer.Answer, rows: str, text: str) -> None:
+    """The record as --out and --json want it, else its screen. rows: the field that --limit is about."""
+    if args.out:
+        write_json(args.out, found.model_dump(mode="json"))
+    if args.json:
+        kept, left_out = answer.cut(getattr(found, rows), args.limit)
+        answer.tell(found.model_copy(update={rows: kept, "left_out": left_out}))
+    else:
+        emit(text, None)
+
+
+def _audit(args: argparse.Namespace) -> int:
+    """Two stores against each other, or one on this GPU; the status of what was timed."""
+    if len(args.audit) > 2:
+        raise UsageError("--audit takes one store, or two to compare")
+    sides = [stores.read(path) for path in args.audit]
+    if len(sides) == 2:
+        compared = stores.compare(*sides)
+        _written(args, compared, "different", stores.comparison_screen(compared))
+        return OK
+    targets = [load(name) for name in args.target or known()]
+    with racing(args) as track:
+        entries = [
+            audit.audited(track, entry, targets, len(sides[0]), args.effect, _tell)
+            for entry in sides[0]
+        ]
+        found = audit.Audit(**_here(track), effect=args.effect, alpha=ALPHA, entries=entries)
+    _written(args, found, "entries", audit.audit_screen(found))
+    timed = [entry.verdict != "not timed" for entry in entries]
+    return OK if all(timed) else SOME_FAILED if any(timed) else FATAL
+
+
+# --- what is asked for ------------------------------------------------------------------------
+
+
+def cases(args: argparse.Namespace) -> tuple[Cases, list[str]]:
+    """(targets with their shapes, a line for each case that no target measures)."""
+    refused: list[str] = []
+    try:
+        if args.blocks is not None:
+            if not args.target or len(args.target) != 1:
+                raise UsageError("--blocks needs one --target")
+            found = {args.target[0]: points(load(args.target[0]), args.blocks)}
+        elif args.points is not None:
+            found = _of_points(args.points)
+        else:
+            blocks, refused = _workload(args.workload)
+            found = {name: points(load(name), some) for name, some in blocks.items()}
+        wanted = {load(name).name for name in args.target or found}
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    also = dict(args.also)
+    made = [(load(n), options.shapes(load(n), p, also)) for n, p in found.items() if n in wanted]
+    if not made:
+        raise UsageError("none of the targets that were asked for is among the shapes")
+    return made, refused
+
+
+def _of_points(paths: Sequence[Path]) -> dict[str, list[Planned]]:
+    found: dict[str, list[Planned]] = {}
+    for path in paths:
+        content = read_json(path)
+        try:
+            target = load(content[0]["target"])
+        except (LookupError, TypeError):
+            raise BadInput(path, "not a list of points") from None
+        found.setdefault(target.name, []).extend(read_points(path, target))
+    return found
+
+
+def _workload(paths: Sequence[Path]) -> tuple[Mapping[str, list[Any]], list[str]]:
+    """(blocks by target, what was refused): of the configuration of a sweep, or of what `ncuflow workload` reads."""
+    if len(paths) == 1 and paths[0].is_file():
+        sniff(paths[0])
+        if paths[0].suffix == ".json":
+            content = read_json(paths[0])
+            if isinstance(content, dict) and isinstance(content.get("sweeps"), dict):
+                name = content.get("sweep")
+                sweeps = content["sweeps"]
+                if name not in sweeps or not isinstance(sweeps[name], dict):
+                    raise BadInput(paths[0], f"a configuration without its sweep {name!r}")
+                return sweeps[name], []
+    blocks, refused, _ = workloads.read(list(paths))
+    if not blocks:
+        raise BadInput(paths[0], "holds no case that can be measured")
+    return blocks, refused
+
+
+# --- on a GPU ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def racing(args: argparse.Namespace) -> Iterator[course.Track]:
+    """A GPU that nobody else uses, and a process on it. Raises CommandError where there is none, or it is lost for good."""
+    nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
+    with turns.gpu_lock() as held, ExitStack() as stack:
+        folder = stack.enter_context(scratch())
+
+        def start() -> Process:
+            side = begun(held.environ, held.locks, folder)
+            stack.callback(side.close)
+            return side
+
+        track = course.Track(start, args.patience, args.budget)
+        try:
+            found = track.ask("gpu")
+            track.facts, track.driver = found["facts"], found["driver"]
+            yield track
+        except (SideError, course.GaveUpError) as error:
+            raise CommandError(clean(str(error)), FATAL) from None
+
+
+def _here(track: course.Track) -> dict[str, Any]:
+    """What a record says of where it was measured."""
+    made = origin(track.facts["name"], track.driver)
+    versions = {label: made.get(key) for key, label in SOFTWARE.items()}
+    return {"gpu": track.facts["name"], "versions": versions, "date": str(made["date"])}
+
+
+def measured(args: argparse.Namespace, store: Path | None = None) -> Advice:
+    """The advice of a race on this machine's GPU; published through FlashInfer's autotuner into ``store``."""
+    asked, refused = cases(args)
+    also = dict(args.also)
+    with racing(args) as track:
+        failed = _built(track, asked, also, args.jobs)
+        number = sum(len(shapes) for _, shapes in asked)
+        advised = [
+            course.advise(track, target, shape, also, number, args.effect, _tell)
+            for target, shapes in asked
+            for shape in shapes
+        ]
+        if store is not None:
+            _published(track, advised, store)
+        return Advice(
+            **_here(track),
+            tier="B",
+            recording=None,
+            metric=COLD,
+            effect=args.effect,
+            alpha=ALPHA,
+            shapes=advised,
+            refused=refused,
+            failed_modules=failed,
+        )
+
+
+def _published(track: course.Track, shapes: Sequence[AdvisedShape], store: Path) -> None:
+    """Let FlashInfer's autotuner store what it tunes of the advised calls, and say how many that were."""
+    entries, kept, reason = 0, 0, None
+    for shape in shapes:
+        chosen = shape.choice(shape.advised)
+        if chosen is None:
+            continue
+        params = {**shape.params, **chosen.settings}
+        point = {"id": chosen.point, "target": shape.target, "params": params}
+        found = track.ask("publish", point=point, root=str(store.absolute()))
+        entries, kept = entries + found["entries"], kept + bool(found["entries"])
+        reason = found["reason"] or reason
+    _tell(
+        reason
+        or f"{store}: FlashInfer's autotuner keeps {entries} choices of {kept} of {len(shapes)} shapes"
+    )
+
+
+def begun(environ: Mapping[str, str], locks: Sequence[int], folder: Path) -> Process:
+    """A process of a race. environ: beside the minimal environment; locks: that it keeps for as long as it lives."""
+    env = minimal_environment() | dict(environ)
+    number = len(list(folder.iterdir()))
+    command = [sys.executable, "-m", "ncuflow", "advise-worker"]
+    return Process(command, env, locks, folder / f"log{number}")
+
+
+def _built(
+    track: course.Track, asked: Cases, also: options.Also, jobs: int | None
+) -> dict[str, str]:
+    """Compile what all choices need, in one graph; the modules that do not compile, with why."""
+    wanted = [
+        choice.as_dict()
+        for target, shapes in asked
+        for shape in shapes
+        for choice in options.choices(target, shape, also)
+        if target.skip(choice.params, track.facts) is None
+    ]
+    _tell(f"{len(wanted)} choices; compiling what of them is not compiled yet")
+    jobs = jobs or len(os.sched_getaffinity(0))
+    failed: dict[str, str] = track.ask("build", BUILD_S, points=wanted, jobs=jobs)["failed"]
+    return failed
+
+
+def _tell(line: str) -> None:
+    print(clean(line), file=sys.stderr, flush=True)

@@ -1,0 +1,324 @@
+"""`ncuflow advise` from end to end: real processes and pipes; FlashInfer and the GPU are none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fake_gpus
+import pytest
+from conftest import copy_project, some
+
+from ncuflow.advice import stores
+from ncuflow.advice.audit import Audit
+from ncuflow.advice.record import Advice
+from ncuflow.io import BadInput
+
+FAKE = Path(__file__).parent / "fake_flashinfer"
+PARTS = ("targets", "parsers", "ncuflow", "templates", "claims", "config", "workflows")
+TARGET = '''
+"""A kernel target of choices that need no GPU; a setting says what is wrong with it."""
+
+import os, time
+
+from ncuflow.target.contract import Target, Work
+from ncuflow.target.launch import Launch
+
+TIMES = {"auto": 100.0, "same": 100.0, "fast": 40.0, "slow": 300.0, "wrong": 1.0, "raises": 1.0, "hangs": 1.0, "dies": 1.0}
+
+
+def tuned(operation, runner, shapes):
+    return {"how": "tuned", "n": shapes[0][0]} if operation == "thrice" else None
+
+
+def prepare(p, seed=0):
+    how, found = p["how"], []
+    if how == "tuned":
+        return tuned_call(p["n"])
+    if how == "raises":
+        raise RuntimeError("no such kernel")
+    if how == "dies":
+        os._exit(9)
+
+    def run():
+        found[:] = [3.0 if how == "wrong" else 2.0]
+        late = how == "late" and len(calls) > 3
+        calls.append(1)
+        if late:
+            os._exit(9)
+        if how == "hangs":
+            time.sleep(600)
+        return TIMES.get(how, 50.0) * p["n"]
+
+    calls = []
+    return Launch(
+        run=run,
+        output=lambda: tuple(found),
+        reference=lambda: (2.0,),
+        tolerance=1e-3,
+        buffers=lambda: (),
+        plan=(lambda: time.sleep(0.02)) if how == "fast" else lambda: None,
+    )
+
+
+def tuned_call(n):
+    """A call whose tactic FlashInfer's autotuner chooses."""
+    from flashinfer.autotuner import AutoTuner, Runner
+
+    found = []
+
+    def run():
+        runner, tactic = AutoTuner.get().choose_one("thrice", [Runner()], None, [n])
+        if tactic == 3:
+            raise RuntimeError("no such tactic")
+        found[:] = [3.0 if tactic == 2 else 2.0]
+        return {-1: 100.0, 0: 100.0, 1: 80.0, 2: 1.0, 4: 80.0}[tactic] * n
+
+    return Launch(run=run, output=lambda: tuple(found), reference=lambda: (2.0,), tolerance=1e-3, buffers=lambda: ())
+
+
+TARGET = Target(
+    name="thrice",
+    title="Thrice",
+    parameters={"n": 1, "how": "auto"},
+    choices={"how": (*TIMES, "never", "late", "tuned")},
+    id="{how}_n{n}",
+    work=lambda p: Work(1, 1, "none"),
+    unable=lambda p, gpu: "not on this GPU" if p["how"] == "never" else None,
+    free=lambda p: {"how": "auto"},
+    asked=lambda p: {"wrapper": {"how": p["how"]}},
+    tuned=tuned,
+    prepare=prepare,
+)
+'''
+
+# What the audit asks of FlashInfer's autotuner.
+AUTOTUNER = """
+class Runner:
+    def get_cache_key_extras(self, inputs):
+        return ()
+
+    def get_valid_tactics(self, inputs, profile):
+        return [0, 1, 2, 3, 4]
+
+
+class Key:
+    def __init__(self, file_key):
+        self.file_key = file_key
+
+
+class AutoTuner:
+    _instance = None
+
+    @classmethod
+    def get(cls):
+        cls._instance = cls._instance or cls()
+        return cls._instance
+
+    def choose_one(self, operation, runners, config, inputs):
+        return runners[0], -1
+
+    def _generate_optimization_profiles(self, config, inputs):
+        return [None]
+
+    def _get_input_sizes(self, inputs):
+        return [(n,) for n in inputs]
+
+    def _get_cache_key(self, operation, runner, shapes, config, extras):
+        return Key(str((operation, type(runner).__name__, shapes, extras)))
+
+
+def _json_to_tactic(value):
+    return value
+
+
+_tactic_to_json = _json_to_tactic
+"""
+
+
+@dataclass(frozen=True)
+class RaceMachine:
+    """The project on a machine with one GPU that is none."""
+
+    folder: Path
+
+    def advised(self, *words: str) -> tuple[int, str, Any]:
+        """(exit status, output, what was written or None) of an advice."""
+        out = self.folder / "advice.json"
+        out.unlink(missing_ok=True)
+        env = os.environ | fake_gpus.environment(self.folder) | {
+            "NCUFLOW_LOCK_DIR": str(self.folder / "locks"),
+            "NCUFLOW_TARGETS": str(self.folder / "own"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+        command = [sys.executable, "-m", "ncuflow", "advise", "--patience", "2", "--out", str(out)]
+        command += ["--html", str(self.folder / "page.html")]
+        done = subprocess.run(
+            [*command, *words],
+            cwd=self.folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        found = json.loads(out.read_text()) if out.exists() else None
+        return done.returncode, done.stdout + done.stderr, found
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> RaceMachine:
+    folder = tmp_path_factory.mktemp("machine")
+    copy_project(folder, PARTS)
+    with (folder / "ncuflow/runner/gpu.py").open("a") as device:
+        device.write((FAKE / "device.py").read_text())
+    (folder / "own").mkdir()
+    (folder / "flashinfer").mkdir()
+    (folder / "flashinfer/__init__.py").touch()
+    (folder / "flashinfer/autotuner.py").write_text(AUTOTUNER)
+    (folder / "own/thrice.py").write_text(TARGET)
+    fake_gpus.write(folder, fake_gpus.H200)
+    return RaceMachine(folder)
+
+
+@pytest.fixture(scope="module")
+def raced(machine: RaceMachine) -> tuple[int, str, Advice]:
+    status, said, found = machine.advised("--target", "thrice", "--blocks", '[{"n": [1, 2]}]')
+    assert found is not None, said
+    return status, said, Advice.model_validate(found)
+
+
+def test_the_fastest_that_is_right_is_advised_at_every_shape(
+    raced: tuple[int, str, Advice],
+) -> None:
+    status, said, found = raced
+    assert status == 0, said
+    assert [shape.shape for shape in found.shapes] == ["thrice/auto_n1", "thrice/auto_n2"]
+    for shape in some(found.shapes):
+        assert (shape.outcome, shape.advised) == ("winner", f"thrice/fast_n{shape.params['n']}")
+        assert shape.regret is not None and shape.regret.low < 1.5 < shape.regret.high
+        chosen: Any = shape.choice(shape.advised)
+        assert chosen.asked == {"wrapper": {"how": "fast"}} and chosen.departs == 1
+    assert "how=fast, 40 µs" in said and "2.50 times" in said
+
+
+def test_a_choice_that_fails_costs_itself_alone_and_says_why(
+    raced: tuple[int, str, Advice],
+) -> None:
+    _, said, found = raced
+    fates = {choice.settings["how"]: choice for choice in found.shapes[0].choices}
+    assert {how: choice.fate for how, choice in fates.items()} == {
+        "auto": "slower",
+        "same": "slower",
+        "fast": "best",
+        "slow": "slower",
+        "wrong": "wrong",
+        "raises": "error",
+        "hangs": "lost",
+        "dies": "lost",
+        "never": "skipped",
+        "late": "lost",
+        "tuned": "slower",
+    }
+    assert fates["never"].reason == "not on this GPU"
+    assert "no such kernel" in str(fates["raises"].reason)
+    assert "did not end within 2 s" in str(fates["hangs"].reason)
+    assert all(fates[how].time_us is None for how in ("wrong", "raises", "hangs", "never"))
+    assert "thrice/wrong_n1: wrong: relative L2 error" in said
+
+
+def test_the_default_stays_to_the_end_and_others_leave_early(
+    raced: tuple[int, str, Advice],
+) -> None:
+    rounds = {c.settings["how"]: c.rounds for c in raced[2].shapes[0].choices}
+    assert rounds["slow"] == 6
+    behind = next(c for c in raced[2].shapes[0].choices if c.settings["how"] == "slow").behind
+    assert behind is not None and behind.low < 6.5 < behind.high
+
+
+def test_a_plan_that_takes_longer_is_paid_by_so_many_layers(
+    raced: tuple[int, str, Advice],
+) -> None:
+    layers = raced[2].shapes[0].layers
+    # plan() sleeps for 20 ms, a layer gains 60 µs; a machine that is busy sleeps longer
+    assert layers is not None and 330 <= layers < 3000
+
+
+def key(n: int, operation: str = "thrice") -> str:
+    return str((operation, "Runner", ((n,),), ()))
+
+
+def store(folder: Path, **entries: tuple[str, Any]) -> Path:
+    """A store as FlashInfer's autotuner leaves one: entries by their file's name."""
+    place = folder / "v2/0123456789abcdef/entries"
+    place.mkdir(parents=True)
+    (place.parent / "manifest.json").write_text(json.dumps({"gpu": folder.name}))
+    for name, (of, tactic) in entries.items():
+        entry = {"key": of, "runner": "Runner", "tactic": tactic}
+        (place / f"{name}.json").write_text(json.dumps(entry))
+    return folder
+
+
+def test_an_audit_says_which_stored_tactics_are_right_and_what_the_others_cost(
+    machine: RaceMachine, tmp_path: Path
+) -> None:
+    kept = store(
+        tmp_path / "s",
+        slow=(key(1), 0),
+        tie=(key(2), 4),
+        wrong=(key(3), 2),
+        strange=(key(4, "other"), 0),
+        elsewhere=(key(5).replace("()", "(7,)"), 0),
+    )
+    status, said, found = machine.advised("--audit", str(kept), "--target", "thrice")
+    assert found is not None and status == 3, said
+    audit = Audit.model_validate(found)
+    entries = {entry.key: entry for entry in audit.entries}
+    slow, tie, wrong = (entries[key(n)] for n in (1, 2, 3))
+    assert (slow.verdict, tie.verdict) == ("wrong", "within noise")
+    assert slow.cost is not None and slow.cost.low < 0.25 < slow.cost.high
+    assert sorted(slow.best) == ["1", "4"]
+    assert (slow.tactics, slow.failed) == (3, 2)
+    assert wrong.reason == "the stored tactic gives a wrong result here, or fails"
+    assert entries[key(4, "other")].reason == "no target makes this call"
+    elsewhere = next(entry for of, entry in entries.items() if "(7,)" in of)
+    assert elsewhere.reason == "the call of this shape is kept under another key here"
+    assert "1 within noise, 1 wrong, 3 not timed" in said
+
+
+def test_two_stores_are_compared_without_a_gpu(tmp_path: Path) -> None:
+    first = store(tmp_path / "a", x=(key(1), 0), y=(key(2), [1, 2]), z=(key(3), 0))
+    other = {"_metadata": {"gpu": "b"}, key(1): ["Runner", 0], key(2): ["Runner", [1, 3]]}
+    (tmp_path / "b.json").write_text(json.dumps(other))
+    found = stores.compare(stores.read(first), stores.read(tmp_path / "b.json"))
+    assert (found.same, found.only_first, found.only_second) == (1, [key(3)], [])
+    assert [(one.first, one.second) for one in found.different] == [
+        ("Runner [1, 2]", "Runner [1, 3]")
+    ]
+    assert found.environments == {"gpu": ["a", "b"]}
+
+
+@pytest.mark.parametrize("text", ["[]", '{"_metadata": {}}', '{"key": 3}', "not JSON"])
+def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "store.json"
+    path.write_text(text)
+    with pytest.raises(BadInput):
+        stores.read(path)
+
+
+def test_the_page_has_a_map_and_every_choice(
+    machine: RaceMachine, raced: tuple[int, str, Advice]
+) -> None:
+    text = (machine.folder / "page.html").read_text()
+    assert '<td class="c0"><a href="#thrice_auto_n2">how=fast</a><small>2.50 times' in text
+    assert all(f"error: {one.reason}" in text for one in some(_errors(raced[2])))
+    assert "<script" not in text
+
+
+def _errors(found: Advice) -> list[Any]:
+    return [one for one in found.shapes[0].choices if one.fate == "error"]
