@@ -269,3 +269,26 @@ def test_a_timing_may_take_as_long_as_its_points_and_its_pairs() -> None:
     assert points == 1 and alone == display.STEPS["time"][1] + display.STEPS["time"][2]
     paired = display.work_of(plans, {("rope", "b1"): [point] * 6}, *none)
     assert paired == (1, pytest.approx(alone + 3 * display.PAIR_S))
+
+
+def test_the_end_says_how_much_of_the_measuring_somebody_had_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run({1: 40.0})
+    wall = [1000.0]
+    monkeypatch.setattr(display.time, "time", lambda: wall[0])
+    run.display.gpu_use = tmp_path / "gpu-use.jsonl"
+    run.tell(event="workflow_started")
+    run.start(1, "build", tmp_path / "log")
+    wall[0] = 1100.0
+    run.finish(1, 100)
+    wall[0] = 1140.0
+    events = [(1050.0, "begins"), (1070.0, "ends"), (1110.0, "begins"), (1140.0, "ends")]
+    run.display.gpu_use.write_text(
+        "".join(
+            f'{{"time": {when}, "pid": 1, "event": "{event}", "gpu": "a", "job": "x"}}\n'
+            for when, event in events
+        )
+    )
+    run.display.end()
+    assert "  a GPU was held for 75 % of 40 s of measuring: " in run.out.getvalue()

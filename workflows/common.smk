@@ -22,6 +22,7 @@ from ncuflow.flow import settings as _settings
 from ncuflow.flow import sides as _sides
 from ncuflow.cli import refused as _refused
 from ncuflow.cli import tell
+from ncuflow.gpu import use
 from ncuflow.model import BATCH as _BATCH
 from ncuflow.target.contract import FOLDERS as _FOLDERS
 
@@ -83,6 +84,10 @@ shell.prefix(
     f"set -euo pipefail; export PATH={quoted(_python)}:$PATH"
     f" PYTHONSAFEPATH=1 PYTHONPATH={quoted(HOME)}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
 )
+# Programs that hold a GPU note when, for what the run says of it at its end.
+GPU_USE = Path(SETTINGS.outputs, RUN, "gpu-use.jsonl") if LIVE else None
+if GPU_USE:
+    os.environ[use.FILE] = str(GPU_USE)
 # The targets that this run is about.
 KERNEL_TARGETS = [name for name in TARGETS if name in RUNNING.targets]
 # Compilation is measured where it is asked for by name (`snakemake jit`), and shown where that was done once.
@@ -169,4 +174,4 @@ def side(position, patterns):
     return lambda wildcards: made_of_side(PAIRS[wildcards.pair][position], patterns)
 
 
-DISPLAY = display.install(workflow, RUNNING.plans, RUNNING.pairs)
+DISPLAY = display.install(workflow, RUNNING.plans, RUNNING.pairs, GPU_USE)

@@ -24,7 +24,7 @@ from ncuflow.evidence.points import (
 )
 from ncuflow.evidence.provenance import origin
 from ncuflow.evidence.staging import staging
-from ncuflow.gpu import nvml
+from ncuflow.gpu import nvml, use
 from ncuflow.gpu.turns import Held, gpu_seat
 from ncuflow.io import write_json
 from ncuflow.model import Origin
@@ -76,10 +76,11 @@ class Batch:
     def run(self, command: Sequence[str], env: Mapping[str, str]) -> ProcessExit:
         """Run the tool on the program."""
         write_json(self.stage / "points.json", self.points)
+        job = f"{self.tool} {self.args.target} {self.args.name}"
         progress = self.progress
         return run_child(
             command,
-            env=env,
+            env={**env, use.JOB: job},
             timeout=self.args.timeout,
             on_line=progress.line,
             inherited=self.held.locks,

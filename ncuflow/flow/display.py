@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from ncuflow import format as form
 from ncuflow.findings import limiter
 from ncuflow.findings.join import led_by_torch
+from ncuflow.gpu import use
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import DEEP
 from ncuflow.runner import progress
@@ -96,9 +97,12 @@ class Display(logging.Handler):
         ahead: Callable[[], Mapping[int, float]],
         out: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        gpu_use: Path | None = None,
     ) -> None:
         super().__init__()
         self.others, self.work, self.ahead, self.clock = others, work, ahead, clock
+        self.gpu_use = gpu_use
+        self.measures = 0.0  # since when, by the wall clock, nothing is compiled any more
         self.out = out or sys.stderr
         self.live = self.out.isatty()
         self.started: float | None = None  # when Snakemake began to run jobs
@@ -116,6 +120,7 @@ class Display(logging.Handler):
         event, text = str(getattr(record, "event", "")), str(record.msg or "")
         if event == "workflow_started":
             self.started = self.clock()
+            self.measures = time.time()
             if self.live:
                 threading.Thread(target=self._tick, daemon=True).start()
         elif self.ended:
@@ -150,6 +155,8 @@ class Display(logging.Handler):
         self.finished += 1
         if job is None:
             return
+        if job.rule == "build":
+            self.measures = time.time()
         self.spent += self.expected.pop(record.job_id, job.seconds)
         took = self.clock() - job.since
         if job.known and (job.seconds >= 1 or not self.live):
@@ -206,7 +213,18 @@ class Display(logging.Handler):
             what = f"{self.finished} of {self.total} steps" if self.failed else "done"
             took = duration(self.clock() - self.started)
             self._say(f"{what} in {took}: {', '.join(shown or self.pages[-1:])}".rstrip(": "))
+            self._tell_use()
         self.ended = True
+
+    def _tell_use(self) -> None:
+        """How much of the time after compiling somebody had the GPU."""
+        until = time.time()
+        held = use.share(use.read(self.gpu_use), self.measures, until) if self.gpu_use else None
+        if held is not None:
+            span = duration(until - self.measures)
+            self._say(
+                f"  a GPU was held for {form.percent(held)} of {span} of measuring: {self.gpu_use}"
+            )
 
     def _place(self, number: int) -> str:
         total = self.total or len(self.expected) + self.finished
@@ -359,7 +377,9 @@ def work_of(
     return points, seconds
 
 
-def install(workflow: Any, plans: Plans, pairs: Plans) -> Display | None:
+def install(
+    workflow: Any, plans: Plans, pairs: Plans, gpu_use: Path | None = None
+) -> Display | None:
     """Put a display where Snakemake's own stream is; None where the user asked for that one, or for none."""
     from snakemake.logging import logger
 
@@ -378,7 +398,7 @@ def install(workflow: Any, plans: Plans, pairs: Plans) -> Display | None:
             for job in jobs
         }
 
-    display = Display(own[0], work, ahead)
+    display = Display(own[0], work, ahead, gpu_use=gpu_use)
     logger.removeHandler(own[0])
     logger.addHandler(display)
     return display

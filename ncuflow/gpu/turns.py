@@ -18,6 +18,7 @@ measuring  the GPU; what is timed has `host.quiet` alone as well
 from __future__ import annotations
 
 import argparse
+import atexit
 import fcntl
 import os
 import shutil
@@ -30,6 +31,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ncuflow.gpu import use
 from ncuflow.gpu.nvml import VisibleGpu, visible
 from ncuflow.io import UsageError
 from ncuflow.process import CaptureError, minimal_environment, run_child
@@ -104,6 +106,10 @@ def gpu_lock(timeout: float | None = None, exclusive_host: bool = False) -> Iter
         each = [[_place(gpu)] for gpu in gpus]
         wanted = [[LockFile("host.timed", how=SHARED)], [LockFile("host.quiet")], *each]
     with _held(ALONE, gpus, wanted, timeout) as held:
+        job = sys.argv[1] if len(sys.argv) > 1 else ALONE
+        if held.locks:  # else a command around this one has noted it
+            use.note(use.BEGINS, held.gpu.uuid, job)
+            atexit.register(use.note, use.ENDS, held.gpu.uuid, job)
         yield held
 
 
@@ -126,19 +132,27 @@ def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held
         yield Held(held.gpu, {**held.environ, **own}, held.locks) if held.locks else held
 
 
-def hold(load: Callable[[], None]) -> None:
-    """In a seated program: load what takes seconds and needs no GPU, and then wait for this process's GPU, for good."""
+def hold(load: Callable[[], None], job: str = "") -> None:
+    """In a seated program: load what takes seconds and needs no GPU, and then wait for this process's GPU, for good.
+
+    job: what it is going to do, for the file that tells who had the GPU.
+    """
     if WAIT not in os.environ:
         return
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     quiet = _opened(os.environ[QUIET]) if QUIET in os.environ else None
     if quiet is not None:
         fcntl.flock(quiet, SHARED)
+    use.note(use.LOADS, gpu, job)
     load()
+    use.note(use.WAITS, gpu, job)
     print(WAITS, file=sys.stderr, flush=True)
     if quiet is not None:
         fcntl.flock(quiet, OWN)
     fcntl.flock(_opened(os.environ[WAIT]), OWN)
     print(BEGINS, file=sys.stderr, flush=True)
+    use.note(use.BEGINS, gpu, job)
+    atexit.register(use.note, use.ENDS, gpu, job)
 
 
 @contextmanager

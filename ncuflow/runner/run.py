@@ -245,7 +245,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     try:
         from ncuflow.runner.gpu import Gpu
 
-        turns.hold(load_libraries)
+        turns.hold(load_libraries, f"{args.mode} {args.target}")
         device = Gpu()
     except (ImportError, RuntimeError) as error:
         return _fail(builds.one_line(error), FATAL)
