@@ -232,3 +232,29 @@ def test_a_launch_captured_again_stays_within_a_draw(launches):
             moved.append(abs(pct - largest["pct"]))
     assert len(moved) >= 10
     assert sum(by < limiter.DRAW for by in moved) >= 0.9 * len(moved)
+
+
+def rolled_up(throughput, **units):
+    parts = [{"unit": unit, "pct": pct} for unit, pct in units.items()]
+    return limiter.rolled_up(parts, {"l2_throughput_pct": throughput})
+
+
+def test_a_roll_up_of_l2_above_its_counters_is_said_beside_another_verdict():
+    said = rolled_up(92.5, dram=90.7, l2=63.6)
+    assert "92 %" in said and "64 %" in said and "lts__throughput" in said
+    assert rolled_up(89.0, dram=90.7, l2=63.6), "nearly as high as what limits it"
+
+
+@pytest.mark.parametrize(
+    ("l2", "units"),
+    [
+        (61.4, {"dram": 77.1, "l2": 30.7}),  # nobody would take it for the limiter
+        (92.5, {"dram": 60.0, "l2": 92.5}),  # its own counter leads it: it is the limiter
+        (92.5, {"dram": 60.0, "l2": 91.0}),
+        (92.5, {"dram": 60.0}),  # no counter of L2: nothing is known of it
+        (None, {"dram": 90.0, "l2": 63.0}),
+        (92.5, {}),
+    ],
+)
+def test_a_roll_up_that_misleads_nobody_is_not_said(l2, units):
+    assert rolled_up(l2, **units) is None

@@ -67,6 +67,20 @@ def test_the_opcodes_of_every_generation_are_known():
     assert not sass.count({"FMMA_": 1, "IMAD": 1, "UTCBAR": 1, "UTCCP": 1}, sass.FAMILIES[0])
 
 
+def test_architectures_with_the_same_tensor_instructions_are_named_together():
+    def sides(*by):
+        return [{"arch": arch, "loop": names and {"by": names}} for arch, names in by]
+
+    alike = sides(
+        ("sm_80", ["mma.sync"]), ("sm_90a", ["mma.sync"]), ("sm_90a", []), ("sm_80", None)
+    )
+    assert static_page._tensor(alike) == {"mma.sync": ["sm_80", "sm_90a"]}
+    three = sides(("sm_80", ["mma.sync"]), ("sm_90a", ["wgmma", "mma.sync"]), ("sm_75", None))
+    assert static_page._tensor(three) == {
+        "mma.sync": ["sm_80"], "mma.sync and wgmma": ["sm_90a"], "none": ["sm_75"],
+    }  # fmt: skip
+
+
 def test_each_instruction_of_a_loop_is_counted_once_and_what_is_strange_is_other():
     mix = {
         "UTCHMMA": 2,

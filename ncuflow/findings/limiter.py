@@ -115,6 +115,24 @@ def judge(
     return Limiter(tuple(busiest_first), tuple(sorted(waits, key=lambda share: -share.pct)))
 
 
+def rolled_up(parts: Iterable[BreakdownRow], metrics: Mapping[str, float | None]) -> str | None:
+    """Why L2's throughput does not limit a launch although it is as high as what does; None where it is not.
+
+    NVIDIA rolls it up (``lts__throughput``) from counters of which a report may lack those that lead it: then it is above all
+    that are there, and the breakdown of Speed of Light, which a verdict goes by, has no part as high.
+    """
+    most: dict[str, float] = {}
+    for part in parts:
+        most[part["unit"]] = max(part["pct"], most.get(part["unit"], 0.0))
+    rolled, own = metrics.get("l2_throughput_pct"), most.get("l2")
+    if rolled is None or own is None or rolled - own < DRAW or rolled <= max(most.values()) - DRAW:
+        return None
+    return (
+        f"L2's {_pct(rolled)} are NVIDIA's roll-up (lts__throughput), which is above every counter of L2 that the report has: "
+        f"the busiest of them is at {_pct(own)}, and the verdict goes by those."
+    )
+
+
 def _waits(left: float, metrics: Mapping[str, float | None], grid: int | None) -> list[Share]:
     """What the busiest unit leaves of the time, in per cent, by why as far as the counters tell."""
     waves, active = metrics.get("waves"), metrics.get("sm_cycles_active")

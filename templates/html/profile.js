@@ -17,10 +17,13 @@ export function light(main, kernels, row) {
     title: `${key}: ${main.metrics[key][2]}`,
     strong: strong.has(key),
   }));
-  return bars(
-    "Speed of Light",
-    d3.sort(found, (a, b) => b.strong - a.strong || (b.value ?? -1) - (a.value ?? -1)),
-  );
+  return [
+    bars(
+      "Speed of Light",
+      d3.sort(found, (a, b) => b.strong - a.strong || (b.value ?? -1) - (a.value ?? -1)),
+    ),
+    kernels.rolled_up[row] && h("p", { class: "note" }, kernels.rolled_up[row]),
+  ];
 }
 
 const MOST_PARTS = 6;

@@ -246,6 +246,7 @@ def kernel_columns(kernels: Sequence[Kernel]) -> Block:
             for kernel in kernels
         ],
         "parts": list(parts),
+        "rolled_up": [limiter.rolled_up(k["breakdown"], k["metrics"]) for k in kernels],
         "tree": [tree(kernel) for kernel in kernels],
         "rules": [
             [

@@ -143,11 +143,15 @@ def _modules(built: Sequence[Facts]) -> Context:
 
 
 def _tensor(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Architecture -> the tensor instructions of the hot loops there, as PTX calls them."""
+    """Tensor instructions of the hot loops, as PTX calls them -> the architectures where they are these."""
     found: dict[str, set[str]] = {}
     for side in sides:
         found.setdefault(side["arch"], set()).update(side["loop"]["by"] if side["loop"] else ())
-    return {arch: [name for name in sass.TENSOR if name in names] for arch, names in found.items()}
+    alike: dict[str, list[str]] = {}
+    for arch, names in found.items():
+        words = " and ".join(name for name in sass.TENSOR if name in names) or "none"
+        alike.setdefault(words, []).append(arch)
+    return alike
 
 
 def _short(name: str) -> str:
