@@ -1,10 +1,11 @@
-"""The parts of docs/*.md that are made of the records, the registry and the columns, and the schemas of answers.
+"""The parts of docs/*.md that are made of the records, the registry and the columns, the schemas of answers, and the
+pages of recorded trials.
 
 ncuflow docs            write them
 ncuflow docs --check    exit 1 where a part is not what would be written
 
-Schemas lie in ncuflow/schemas. A part of a page stands behind a line such as `<!-- ncuflow docs: stalls -->`, up to
-`<!-- end -->`; the rest of the page is prose.
+Schemas lie in ncuflow/schemas, records of trials in examples/changes. A part of a page stands behind a line such as
+`<!-- ncuflow docs: stalls -->`, up to `<!-- end -->`; the rest of the page is prose.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number
 from ncuflow.io import clean, write_text
 from ncuflow.model import TABLES
+from ncuflow.pages.markdown import outcomes
 from ncuflow.parsers import nvperf, timing
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.chips import ANY, CHIPS
@@ -38,6 +40,7 @@ from ncuflow.trial import record as trial_record
 
 FOLDER = Path("docs")
 SCHEMAS = Path("ncuflow/schemas")
+EXAMPLES = Path("examples/changes")
 APIS = "recordings/*/*/apis"
 MOST_REASON = 160  # characters
 _PART = re.compile(r"(<!-- ncuflow docs: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -221,7 +224,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the parts, or with --check say which page is out of date and return 1."""
     wanted = {path: made(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.md"))}
-    wanted |= schemas()
+    wanted |= schemas() | outcomes.pages(EXAMPLES)
     stale = [path for path, text in wanted.items() if _held(path) != text]
     for path in stale:
         if args.check:

@@ -14,7 +14,7 @@ from conftest import some
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.pages.html import trial as page
-from ncuflow.trial.record import Trial, Trials
+from ncuflow.trial.record import Trial, Trials, read
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&lt;</td></style><script>alert(1)</script>{{ 7*7 }}\x1b[31m\u202e"
 
@@ -155,7 +155,7 @@ def test_what_is_no_record_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(content)
     with pytest.raises(BadInput) as refused:
-        page.read(path)
+        read(path)
     assert "not" in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -163,4 +163,4 @@ def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [trial_data.trial()])
     path.write_text(path.read_text().replace('"base_us":100.0', '"base_us":NaN', 1))
     with pytest.raises(BadInput):
-        page.read(path)
+        read(path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
+from ncuflow.io import BadInput, opened, read_json
 from ncuflow.record import Check, Strict
 
 Outcome = Literal[
@@ -319,3 +321,14 @@ class Trials(Strict):
     """of this record"""
     trials: list[Trial]
     """the first in rank first; a change that is not there ended the command"""
+
+
+def read(path: Path) -> list[Trial]:
+    """The trials of a record, plain or `.xz`, the first in rank first. Raises BadInput where it is none."""
+    try:
+        with opened(path) as plain:
+            found: Trial | Trials = TypeAdapter(Trials | Trial).validate_json(plain.read_bytes())
+    except ValidationError:
+        read_json(path)  # which says where it is no JSON
+        raise BadInput(path, "not the record of a trial") from None
+    return found.trials if isinstance(found, Trials) else [found]

@@ -19,6 +19,7 @@ from ncuflow.trial.record import (
 
 KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
 CAUSES, PARTS = 1, 3  # of a point, and of a cause
+HEAD = ("point", "base", "change", "difference", "base against itself", "rounds", "")
 CODE = {
     "registers": "registers",
     "shared_bytes": "static shared memory",
@@ -41,12 +42,11 @@ def screen(trial: Trial) -> str:
     if cases := {case.id: case for point in trial.points for case in point.cases}:
         right = sum(case.status == "ok" for case in cases.values())
         lines.append(f"{right} of {with_unit(len(cases), 'inputs')} right")
-        lines += [f"  {told}" for case in cases.values() for told in _case(case)]
+        lines += [f"  {told}" for case in cases.values() for told in case_lines(case)]
     if timed := [point for point in trial.points if point.timing is not None]:
-        head = ("point", "base", "change", "difference", "base against itself", "rounds", "")
         lines += [
             "",
-            aligned(head, [_row(point) for point in timed]).rstrip(),
+            aligned(HEAD, [row(point) for point in timed]).rstrip(),
             f"{100 * (1 - trial.alpha):g} % sure of all points together; what matters is {100 * trial.effect:g} %",
         ]
         lines += [told for point in timed for told in reasons(point)]
@@ -68,7 +68,7 @@ def _alike(module: ModuleTrial) -> str:
 
 def _code(kernels: Sequence[KernelTrial]) -> list[str]:
     """What differs in compiled code, a line per kernel."""
-    lines = [f"  {kernel.name}: {', '.join(_differences(kernel))}" for kernel in kernels[:KERNELS]]
+    lines = [f"  {kernel.name}: {', '.join(differences(kernel))}" for kernel in kernels[:KERNELS]]
     left = len(kernels) - KERNELS
     return (
         [*lines, f"  and {with_unit(left, 'kernels')} more (--json has them)"]
@@ -77,7 +77,8 @@ def _code(kernels: Sequence[KernelTrial]) -> list[str]:
     )
 
 
-def _differences(kernel: KernelTrial) -> Iterator[str]:
+def differences(kernel: KernelTrial) -> Iterator[str]:
+    """What of a kernel's compiled code differs, in words."""
     if kernel.base is None or kernel.change is None:
         yield "new" if kernel.base is None else "gone"
         return
@@ -92,7 +93,7 @@ def _differences(kernel: KernelTrial) -> Iterator[str]:
     )
 
 
-def _case(case: CheckedCase) -> list[str]:
+def case_lines(case: CheckedCase) -> list[str]:
     """A case that is not right, and its worst element."""
     if case.status == "ok":
         return []
@@ -120,7 +121,8 @@ def reasons(point: PointTrial) -> Iterator[str]:
             yield "  " + ", ".join(f"{part.delta_us:+.3g} µs {part.what}" for part in most)
 
 
-def _row(point: PointTrial) -> list[str]:
+def row(point: PointTrial) -> list[str]:
+    """The times of a point, as a line of a table has them."""
     timing = point.timing
     assert timing is not None
     late = f", {timing.throttled} bursts throttled" if timing.throttled else ""

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
-from pydantic import TypeAdapter, ValidationError
 
 from ncuflow.format import change as relative
 from ncuflow.format import micro, number, percent, quantity, with_unit
-from ncuflow.io import BadInput, clean, not_over, read_json, resource, write_text
+from ncuflow.io import clean, not_over, resource, write_text
 from ncuflow.parsers.registry import METRICS
 from ncuflow.trial import course, screen
 from ncuflow.trial.record import (
@@ -26,7 +25,7 @@ from ncuflow.trial.record import (
     KernelTrial,
     PointTrial,
     Trial,
-    Trials,
+    read,
 )
 
 FOLDER = "templates/html"
@@ -35,16 +34,6 @@ BUDGET = 300_000  # bytes of a page
 DETAILS = (1000, 16, 6, 2, 0)
 WIDTH = 240.0  # pixels of an interval's drawing
 SIGNS = {"+": "added", "-": "removed", "@": "place"}
-
-
-def read(path: Path) -> list[Trial]:
-    """The trials of a record, the first in rank first. Raises BadInput where it is none."""
-    try:
-        found: Trial | Trials = TypeAdapter(Trials | Trial).validate_json(Path(path).read_bytes())
-    except ValidationError:
-        read_json(path)  # which says where it is no JSON
-        raise BadInput(path, "not the record of a trial") from None
-    return found.trials if isinstance(found, Trials) else [found]
 
 
 def rendered(trials: Sequence[Trial]) -> str:

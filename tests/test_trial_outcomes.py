@@ -1,0 +1,143 @@
+"""Recorded trials of the shipped changes: a page of each and a table of all, made of the records."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hostile
+import pytest
+import trial_data
+from conftest import ROOT, some
+
+from ncuflow import docs
+from ncuflow.io import BadInput
+from ncuflow.pages.markdown import outcomes
+from ncuflow.trial.record import Trial, Trials, read
+
+KEEP = ROOT / "scripts/keep-outcomes"
+
+
+def put(folder: Path, name: str, expected: str, trial: Trial | None) -> Path:
+    """A change in a folder of changes."""
+    own = folder / name
+    own.mkdir(parents=True)
+    told: dict[str, Any] = {"target": "twice", "blocks": [{"n": [3, 4]}], "expected": expected}
+    (own / "try.json").write_text(json.dumps(told))
+    (own / "README.md").write_text(f"# The change {name}\n\nWords.\n")
+    if trial is not None:
+        packed = lzma.compress(trial.model_dump_json().encode())
+        (own / outcomes.RECORD).write_bytes(packed)
+    return own
+
+
+@pytest.fixture
+def changes(tmp_path: Path) -> Path:
+    put(tmp_path, "slow", "slower", trial_data.trial())
+    put(tmp_path, "later", "faster", None)
+    put(tmp_path, "bad", "faster", trial_data.wrong())
+    return tmp_path
+
+
+def test_the_pages_of_the_shipped_changes_are_those_of_their_records() -> None:
+    made = outcomes.pages(ROOT / docs.EXAMPLES)
+    stale = [path for path, text in some(made.items()) if path.read_text(encoding="utf-8") != text]
+    assert stale == [], "run python -m ncuflow docs"
+    recorded = {
+        path.parent / outcomes.PAGE for path in (ROOT / docs.EXAMPLES).glob("*/trial.json*")
+    }
+    assert recorded == {path for path in made if path.name == outcomes.PAGE}
+
+
+def test_docs_writes_and_checks_them(
+    changes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(docs, "EXAMPLES", changes)
+    monkeypatch.setattr(docs, "FOLDER", changes / "none")
+    monkeypatch.setattr(docs, "schemas", dict)
+    check, write = argparse.Namespace(check=True), argparse.Namespace(check=False)
+    assert docs.run(check) == 1
+    assert "slow/page.md is out of date: run ncuflow docs" in capsys.readouterr().err
+    assert docs.run(write) == 0 and docs.run(check) == 0
+    assert (changes / "slow" / "page.md").is_file() and not (changes / "later/page.md").exists()
+
+
+def test_a_page_has_what_was_expected_and_what_came(changes: Path) -> None:
+    made = outcomes.pages(changes)
+    slow, bad = (made[changes / name / "page.md"] for name in ("slow", "bad"))
+    assert slow.startswith("# The change slow\n\nExpected: **slower**. Came: **slower**.\n")
+    assert "NVIDIA H200 · FlashInfer 0.7.2" in slow
+    row = "| twice/toy_n3 | 100 µs | 110 µs | +10.0 % (+9.5 to +10.5) | +0.0 % (-0.1 to +0.1) | 9 | slower |"
+    assert row in slow and "+10 µs long_scoreboard" in slow
+    assert "- `ToyKernel`: registers 40 to 48, +4 LDL -2 MOV" in slow
+    again = (
+        "ncuflow try examples/changes/slow/change.patch --target twice --blocks '[{\"n\": [3, 4]}]'"
+    )
+    assert again in slow
+    assert "Expected: **faster**. Came: **wrong**, which is not as expected." in bad
+    assert "not run on a GPU" in outcomes.page(
+        outcomes.examples(changes)[0], trial_data.trial(gpu=None)
+    )
+    assert "0 of 1 inputs are." in bad and "## Is it faster?" not in bad
+
+
+def test_the_table_counts_what_came_as_expected(changes: Path) -> None:
+    table = outcomes.pages(changes)[changes / "README.md"]
+    assert "1 of 2 came as expected: NVIDIA H200, FlashInfer 0.7.2." in table
+    rows = [line for line in table.splitlines() if line.startswith("| [")]
+    assert rows == [
+        "| [The change bad](bad/page.md) | twice | faster | wrong | – |",
+        "| [The change later](later/README.md) | twice | faster | – | – |",
+        "| [The change slow](slow/page.md) | twice | slower | slower | 0.0 % to +10.0 % |",
+    ]
+
+
+def test_before_anything_was_tried_the_table_says_no_count(tmp_path: Path) -> None:
+    put(tmp_path, "later", "faster", None)
+    (table,) = outcomes.pages(tmp_path).values()
+    assert "as expected" not in table and "| [The change later](later/README.md)" in table
+    assert outcomes.pages(tmp_path / "none") == {}
+
+
+def test_several_trials_in_one_record_are_refused(tmp_path: Path) -> None:
+    own = put(tmp_path, "slow", "slower", None)
+    record = Trials(trials=[trial_data.trial(), trial_data.trial()])
+    (own / outcomes.RECORD).write_bytes(lzma.compress(record.model_dump_json().encode()))
+    with pytest.raises(BadInput, match="several trials"):
+        outcomes.pages(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["slow", "bad", "table"])
+def test_nothing_that_a_record_says_is_markup(
+    name: str, changes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = changes / "README.md" if name == "table" else changes / name / "page.md"
+    hostile.check(lambda: outcomes.pages(changes)[path], monkeypatch)
+
+
+def test_records_are_kept_in_the_folders_of_their_changes(changes: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(changes, project / "examples/changes", ignore=shutil.ignore_patterns("project"))
+    (project / "scripts").mkdir()
+    shutil.copy(KEEP, project / "scripts")
+    slow, later = trial_data.trial(), trial_data.trial(outcome="faster")
+    slow.change.name, later.change.name = "slow.patch", "later.patch"
+    both = project / "both.json"
+    both.write_text(Trials(trials=[slow, later]).model_dump_json())
+    command = [sys.executable, str(project / "scripts/keep-outcomes"), str(both)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "slow: slower\nlater: faster\n"), done.stderr
+    (kept,) = read(project / "examples/changes/later" / outcomes.RECORD)
+    assert kept.outcome == "faster" and kept.points == later.points and kept.change.diff is None
+    slow.change.name = "other.patch"
+    both.write_text(slow.model_dump_json())
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "other.patch is no change of" in done.stderr
