@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -119,6 +120,7 @@ def test_a_comment_is_the_same_and_compiles_what_reads_it_alone(machine: Machine
     }
     assert [point.outcome for point in trial.points] == ["same"] * 4
     assert "change.patch is code, and runs as the user" in said
+    assert re.search(r"twice/plain_n4: 6 rounds: .*, \d+ s elapsed, about \d+ s left\n", said)
     assert "change.patch at twice: same" in said and "6 of 6 inputs right" in said
 
 

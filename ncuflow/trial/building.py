@@ -22,6 +22,7 @@ from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
 from ncuflow.trial import code, course
 from ncuflow.trial.overlay import Overlay
+from ncuflow.trial.progress import watched
 from ncuflow.trial.reach import Module, Roots, reached, reuse
 from ncuflow.trial.record import CompileError, ModuleTrial
 from ncuflow.trial.sides import SideError, TrialSide, started
@@ -85,10 +86,11 @@ def built(
         ]
         whose = "the change" if len(changes) == 1 else with_unit(len(changes), "changes")
         tell(f"compiling {with_unit(len(anew), 'modules')} of {whose}")
-        if len(changes) > 1 and anew:
-            base.ask("compile", BUILD_S, modules=[_said(module) for module in anew], jobs=jobs)
-        each = max(1, jobs // len(changes))
-        list(pool.map(lambda change: _finish(change, each), changes))
+        with watched(tell, [module.folder for module in anew]):
+            if len(changes) > 1 and anew:
+                base.ask("compile", BUILD_S, modules=[_said(module) for module in anew], jobs=jobs)
+            each = max(1, jobs // len(changes))
+            list(pool.map(lambda change: _finish(change, each), changes))
         libraries = {module.name: module.library for module in modules}
         return list(pool.map(lambda change: _told(change, libraries), changes))
 
@@ -122,7 +124,8 @@ def _base(
         roots = roots_of(side, installed)
         tell("compiling what of the base is not compiled yet")
         modules = _modules(side, entries)
-        failed = side.ask("build", BUILD_S, jobs=jobs)
+        with watched(tell, [module.folder for module in modules]):
+            failed = side.ask("build", BUILD_S, jobs=jobs)
     except SideError as error:
         raise course.BaseError(f"the base: {error}") from None
     if failed["failed"]:

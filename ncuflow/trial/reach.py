@@ -114,8 +114,13 @@ def files_read(folder: Path) -> dict[Path, list[Path]] | None:
             current = found.setdefault(folder / line.split(": #deps ")[0], [])
         elif line.startswith("    ") and found:
             current.append(Path(os.path.realpath(folder / line.strip())))
-    objects = {folder / name for name in _OBJECT.findall(_text(folder / "build.ninja"))}
-    return found if objects and objects <= found.keys() else None
+    made = set(objects(folder))
+    return found if made and made <= found.keys() else None
+
+
+def objects(folder: Path) -> list[Path]:
+    """The object files of a module, by its build file."""
+    return [folder / name for name in _OBJECT.findall(_text(folder / "build.ninja"))]
 
 
 def _masked(path: Path, sides: tuple[Roots, Roots]) -> str:

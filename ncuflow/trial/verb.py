@@ -33,7 +33,9 @@ from ncuflow.trial import course
 from ncuflow.trial.bench import bench
 from ncuflow.trial.building import START_S, NotCompiledError, built, own, roots_of, without_folders
 from ncuflow.trial.change import PACKAGE, Patch, read
+from ncuflow.trial.counters import lacking
 from ncuflow.trial.overlay import Overlay, difference, lay
+from ncuflow.trial.progress import Meter, MeteredSide
 from ncuflow.trial.record import EXIT, WORST, ChangeRecord, Trial, Trials
 from ncuflow.trial.screen import ranked, ranking, screen
 from ncuflow.trial.sequential import ALPHA
@@ -177,11 +179,13 @@ def _tried(
                 runs.append((trial, overlay))
         if runs:
             with bench(target.name, [overlay for _, overlay in runs], args.limit, _tell) as sides:
+                meter = _meter(target, planned, len(runs), args)
                 for trial, overlay in runs:
                     with sides.of(overlay) as three:
-                        _measured(trial, target, planned, overlay, three)
+                        _measured(trial, target, planned, overlay, three, meter)
                     # While ncu launches, the sides that are there wait.
-                    _counted(trial, target, planned, overlay, sides.held, args)
+                    _counted(trial, target, planned, overlay, sides.held, args, meter)
+                    meter.ended()
                     yield trial
     except course.BaseError as error:
         raise CommandError(clean(str(error)), FATAL) from None
@@ -203,6 +207,7 @@ def _measured(
     planned: Sequence[Planned],
     overlay: Overlay,
     sides: course.Sides,
+    meter: Meter,
 ) -> None:
     """Check and time every point, and conclude."""
     found = sides.base.ask("gpu", START_S)
@@ -214,8 +219,12 @@ def _measured(
         trial.outcome = "lost" if isinstance(error, LostError) else "error"
         trial.reason = without_folders(str(error), overlay)
         return
-    trial.points = course.checked(sides, target, planned, _tell)
-    course.timed(sides, planned, trial.points, trial.effect, _tell)
+    base, change, again = (
+        MeteredSide(side, meter) for side in (sides.base, sides.change, sides.again)
+    )
+    metered = course.Sides(base, change, again, sides.limit_s)
+    trial.points = course.checked(metered, target, planned, meter)
+    course.timed(metered, planned, trial.points, trial.effect, meter)
     found_here = {point.outcome for point in trial.points}
     trial.outcome = next(outcome for outcome in WORST if outcome in found_here)
 
@@ -227,13 +236,23 @@ def _counted(
     overlay: Overlay,
     held: turns.Held,
     args: argparse.Namespace,
+    meter: Meter,
 ) -> None:
     """Note what ncu counts of both sides at the points that were timed."""
     if args.no_counters:
         trial.no_counters = "not asked for (--no-counters)"
     elif trial.points:
         counted = _counted_sides(target, overlay)
-        explain(trial, planned, counted, held, START_S + args.limit, _tell)
+        explain(trial, planned, counted, held, START_S + args.limit, meter.profiling)
+
+
+def _meter(
+    target: Target, planned: Sequence[Planned], changes: int, args: argparse.Namespace
+) -> Meter:
+    """What says how far so many changes are."""
+    inputs = {case.id for point in planned for case in course.cases(target, point)}
+    profilers = 0 if args.no_counters or lacking() else 2
+    return Meter(_tell, changes, len(planned), len(inputs), profilers)
 
 
 def _counted_sides(target: Target, overlay: Overlay) -> dict[str, CountedSide]:
