@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from conftest import some
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.pages.html import trial as page
+from ncuflow.pages.html import trial_verb
 from ncuflow.trial.record import Trial, Trials, read
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&lt;</td></style><script>alert(1)</script>{{ 7*7 }}\x1b[31m\u202e"
@@ -148,6 +150,22 @@ def test_a_page_is_made_of_the_record_alone(
     assert "3 changes" in said and "1 slow.patch +4.9 % slower" in said
     assert "– slow.patch – not compiled" in said
     assert "kB" in capsys.readouterr().out
+
+
+def test_try_writes_it_and_leaves_standard_output_to_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tried(args: argparse.Namespace, written: Callable[[Trial | Trials], None]) -> int:
+        written(trial_data.trial())
+        written(Trials(trials=every()))
+        return 3
+
+    monkeypatch.setattr(trial_verb.verb, "run", tried)
+    out = tmp_path / "try.html"
+    assert dispatch(["try", "x.patch", "--target", "decode", "--html", str(out)]) == 3
+    assert out.read_text(encoding="utf-8") == page.rendered(every())
+    assert capsys.readouterr().out == ""
+    assert dispatch(["try", "x.patch", "--target", "decode"]) == 3
 
 
 @pytest.mark.parametrize("content", ["{}", "[", '{"schema_version": 2}'])

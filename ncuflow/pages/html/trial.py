@@ -270,11 +270,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     not_over(args.out, args.trial)
-    write(args.out, read(args.trial))
-
-
-def write(path: Path, trials: Sequence[Trial]) -> None:
-    """The page as a file, and a word of how large it is."""
-    text = rendered(trials)
-    write_text(path, text)
-    print(f"{path}: {with_unit(round(len(text.encode()) / 1e3), 'kB')}")
+    text = rendered(read(args.trial))
+    write_text(args.out, text)
+    print(f"{args.out}: {with_unit(round(len(text.encode()) / 1e3), 'kB')}")

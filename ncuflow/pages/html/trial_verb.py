@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ncuflow.io import write_text
 from ncuflow.pages.html import trial as page
 from ncuflow.trial import verb
 from ncuflow.trial.record import Trial, Trials
@@ -22,6 +23,6 @@ def run(args: argparse.Namespace) -> int:
     def written(record: Trial | Trials) -> None:
         if args.html is not None:
             trials = record.trials if isinstance(record, Trials) else [record]
-            page.write(args.html, trials)
+            write_text(args.html, page.rendered(trials))  # standard output may be the record's
 
     return verb.run(args, written)
