@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -141,7 +142,8 @@ def test_both_sides_are_counted_and_what_differs_is_explained(
     """Of the change it is the overlay's library that the profiler sees, and the overlay's source that is quoted."""
     patch = machine.patch("  return 100.0", "  // later\n  return 110.0")
     blocks = '[{"module": ["toy", "plain"]}]'
-    page = machine.folder / "try.html"
+    page, calls = machine.folder / "try.html", machine.folder / "calls"
+    monkeypatch.setenv("NCUFLOW_TEST_CALLS", str(calls))
     status, said, trial = tried(
         machine, monkeypatch, patch, "--blocks", blocks, "--html", str(page)
     )
@@ -162,6 +164,13 @@ def test_both_sides_are_counted_and_what_differs_is_explained(
     assert trial.change.diff is not None and "+  return 110.0;" in trial.change.diff.splitlines()
     assert page.read_text(encoding="utf-8") == rendered([trial])
     assert same.causes == [] and same.counters.base[0].stalls == {}
+    commands = [json.loads(line) for line in calls.read_text(encoding="utf-8").splitlines()]
+    assert [command[command.index("--clock-control") + 1] for command in commands] == ["none"] * 4
+    asked = [set(command[command.index("--metrics") + 1].split(",")) for command in commands]
+    few = set(counters("gh100", FIRST))
+    assert asked == [set(counters("gh100"))] * 2 + [few] * 2
+    packages = [[word for word in command if word.startswith("--package=")] for command in commands]
+    assert [len(found) for found in packages] == [0, 1, 0, 1]
     assert "twice/toy_n3: +10 µs ToyKernel: same code and launch" in said
     assert "+10 µs long_scoreboard" in said
 

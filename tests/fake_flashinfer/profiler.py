@@ -18,6 +18,9 @@ out = words[words.index("-o") + 1]
 start = next(i for i, word in enumerate(words) if Path(word).name.startswith("python"))
 log = Path(f"{out}.ranges")
 env = {**os.environ, "NCUFLOW_TEST_RANGES": str(log)}
+if calls := os.environ.get("NCUFLOW_TEST_CALLS"):
+    with Path(calls).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(words) + "\n")
 ended = subprocess.run(words[start:], env=env, check=False)
 if log.exists():
     ranges = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
