@@ -85,7 +85,15 @@ def test_a_page_has_what_was_expected_and_what_came(changes: Path) -> None:
     assert "not run on a GPU" in outcomes.page(
         outcomes.examples(changes)[0], trial_data.trial(gpu=None)
     )
-    assert "0 of 1 inputs are." in bad and "## Is it faster?" not in bad
+    assert "0 of 1 inputs are right." in bad and "## Is it faster?" not in bad
+
+
+def test_of_many_kernels_a_page_has_the_first_and_counts_the_others(changes: Path) -> None:
+    trial = trial_data.trial()
+    trial.modules[0].kernels *= 4
+    text = outcomes.page(outcomes.examples(changes)[0], trial)
+    assert text.count("Kernel`:") == outcomes.KERNELS
+    assert f"\n- and {8 - outcomes.KERNELS} more\n" in text
 
 
 def test_the_table_counts_what_came_as_expected(changes: Path) -> None:

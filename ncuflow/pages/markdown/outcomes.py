@@ -20,6 +20,7 @@ from ncuflow.pages.markdown.text import single_spaced
 from ncuflow.trial import screen
 from ncuflow.trial.record import Trial, read
 
+KERNELS = 3  # whose code differs, that a page has
 RECORD, PAGE, TABLE = "trial.json.xz", "page.md", "README.md"
 
 
@@ -81,6 +82,7 @@ def page(example: Example, trial: Trial) -> str:
     """The page of one recorded trial."""
     points = [point for point in trial.points if point.timing is not None]
     cases = {case.id: case for point in trial.points for case in point.cases}
+    kernels = [kernel for module in trial.modules for kernel in module.kernels]
     given = {
         "title": example.title,
         "expected": example.expected,
@@ -92,11 +94,8 @@ def page(example: Example, trial: Trial) -> str:
         "effect": trial.effect,
         "alpha": trial.alpha,
         "why": [list(screen.reasons(point)) for point in points if point.causes],
-        "kernels": [
-            (kernel.name, list(screen.differences(kernel)))
-            for module in trial.modules
-            for kernel in module.kernels[: screen.KERNELS]
-        ],
+        "kernels": [(k.name, list(screen.differences(k))) for k in kernels[:KERNELS]],
+        "more": max(0, len(kernels) - KERNELS),
         "right": sum(case.status == "ok" for case in cases.values()),
         "inputs": len(cases),
         "bad": [screen.case_lines(case) for case in cases.values() if case.status != "ok"],
