@@ -39,6 +39,7 @@ USER = {
     ),
     "trial-page": ("ncuflow.pages.html.trial", "the record of a trial in one HTML file"),
     "advise": ("ncuflow.advice.verb", "which backend and settings are fastest, shape by shape"),
+    "bisect": ("ncuflow.bisection.verb", "between which two versions a point changed, and why"),
     "trace": ("ncuflow.findings.lineage", "from a number back to its report, kernel and metric"),
     "script": ("ncuflow.export.script", "a point as a Python file, for your own ncu and nsys"),
     "claims": ("ncuflow.claims.audit", "judge claims by measured results"),

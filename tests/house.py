@@ -116,6 +116,12 @@ FLOORS = (
             "formats of tools",
         ),
         Room(
+            "bisection",
+            "a bisection",
+            "versions, recorded or made in folders of their own → the two between which a point changed",
+            "formats of tools",
+        ),
+        Room(
             "static",
             "static evidence",
             "compiled kernels, occupancy → results of a GPU that was not there",

@@ -64,13 +64,13 @@ class ShapeRows(NamedTuple):
 def rendered(advice: Advice) -> str:
     """The page's text."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resource("templates") / "html"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )
     versions = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
-    return env.get_template("advice.html").render(
+    text = resource("templates/html/advice.html").read_text(encoding="utf-8")
+    return env.from_string(text).render(
         advice=advice,
         versions=versions,
         sure=sure(advice),

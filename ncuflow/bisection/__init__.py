@@ -1,0 +1,1 @@
+"""Bisection: between which two versions a point became slower or faster."""

@@ -1,0 +1,75 @@
+"""The record of a bisection: what `ncuflow bisect --json` prints, and a line of its journal."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ncuflow.answer import Answer
+from ncuflow.record import Strict
+from ncuflow.trial.record import Relative
+
+Over = Literal["recordings", "wheels", "releases", "commits", "environment"]
+Belongs = Literal["before", "after", "untold", "passed over"]
+
+
+class BisectStep(Strict):
+    """One version held against another."""
+
+    base: str
+    """the version that it was held against"""
+    head: str
+    """the version"""
+    belongs: Belongs
+    """before or after the change; untold: the noise leaves it open; passed over: it cannot run the point"""
+    reason: str | None = None
+    """why it was passed over, or could not be told"""
+    base_us: float | None = None
+    """time of the base, µs; null where it was not timed"""
+    head_us: float | None = None
+    """of the version"""
+    change: Relative | None = None
+    """the version's time against the base's, with its interval"""
+
+
+class Neighbours(Strict):
+    """Two versions that follow each other, between which the time of the point changed."""
+
+    before: str
+    """the last version of before"""
+    after: str
+    """the first version of after"""
+    change: Relative | None
+    """what it takes longer after, of 1"""
+    between: list[str] = Field(default_factory=list)
+    """versions between the two that could not be told: the change may be in one of these"""
+    causes: list[str] = Field(default_factory=list)
+    """what counters say, the largest part first; none where no counters of both were recorded"""
+    files: list[str] = Field(default_factory=list)
+    """files that differ, of the target's own first; of recordings those of which that is known"""
+
+
+class Bisection(Answer):
+    """Between which two versions a point became slower or faster."""
+
+    command: Literal["bisect"] = "bisect"
+    """the command that answers"""
+    point: str
+    """its id"""
+    metric: str
+    """the column of docs/tables.md that decides"""
+    over: Over
+    """what the versions are"""
+    versions: list[str]
+    """all of them, in their order"""
+    good: str | None
+    """the version that others were held against; null where each was held against the one before it"""
+    bad: str | None
+    """the version at the other end"""
+    outcome: Literal["found", "no change", "untold"]
+    """untold: the noise, or what could not run, left it open"""
+    found: list[Neighbours]
+    """where it changed"""
+    steps: list[BisectStep]
+    """what was measured, in its order"""

@@ -1,0 +1,205 @@
+"""Where versions come from: wheels of a folder, releases of an index, commits of a checkout, values of an environment variable.
+
+Each is made in a folder of its own that goes with the search, and never in the environment that this runs in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ncuflow.bisection.record import Over
+from ncuflow.evidence.location import numbers
+from ncuflow.io import UsageError, clean, digest
+from ncuflow.process import minimal_environment
+
+PACKAGE, PROJECT = "flashinfer", "flashinfer-python"
+WHEEL = re.compile(r"flashinfer(?:_python)?-(?P<version>[^-]+)-.*\.whl")
+INSTALL_S = 900.0
+# Of a checkout: what a build links into the package, by its place there.
+LINKS = {
+    "csrc": "csrc",
+    "include": "include",
+    "cutlass": "3rdparty/cutlass",
+    "spdlog": "3rdparty/spdlog",
+}
+CODE = frozenset({".py", ".cu", ".cuh", ".h", ".hpp", ".cc", ".cpp", ".jinja", ".inc"})
+
+
+class CannotError(RuntimeError):
+    """A version that cannot be had, or cannot run the point: it is passed over."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A version that is there. package: its FlashInfer, None for the installed one; environ: variables beside the minimal
+    environment."""
+
+    package: Path | None
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Versions in their order."""
+
+    over: Over
+    versions: list[str]
+
+    def place(self, version: str, folder: Path) -> Placed:
+        """The version, below an empty folder. Raises CannotError where it cannot be had."""
+
+
+class Wheels:
+    """Wheels in a folder, by their version."""
+
+    over: Over = "wheels"
+
+    def __init__(self, folder: Path) -> None:
+        found = {m["version"]: p for p in folder.glob("*.whl") if (m := WHEEL.fullmatch(p.name))}
+        if len(found) < 2:
+            raise UsageError(f"{folder}: {len(found)} wheels of {PROJECT}, of two at least")
+        self._paths = {v: found[v] for v in sorted(found, key=lambda v: (numbers(v), v))}
+        self.versions = list(self._paths)
+
+    def place(self, version: str, folder: Path) -> Placed:
+        return installed(str(self._paths[version].absolute()), folder)
+
+
+class Releases:
+    """What pip's index has."""
+
+    over: Over = "releases"
+
+    def __init__(self) -> None:
+        said = _pip(["index", "versions", PROJECT], 120.0)
+        listed = re.search(r"^Available versions: (.*)$", said, re.MULTILINE)
+        if listed is None:
+            raise UsageError(f"pip names no version of {PROJECT}")
+        self.versions = sorted((v.strip() for v in listed[1].split(",")), key=lambda v: (numbers(v), v))  # fmt: skip
+
+    def place(self, version: str, folder: Path) -> Placed:
+        return installed(f"{PROJECT}=={version}", folder)
+
+
+class Commits:
+    """Commits of a checkout from one to another, along the first parents."""
+
+    over: Over = "commits"
+
+    def __init__(self, checkout: Path, good: str, bad: str) -> None:
+        self._checkout = checkout
+        ends = [
+            self._git("rev-parse", "--verify", f"{end}^{{commit}}").strip() for end in (good, bad)
+        ]
+        for first, last in (ends, ends[::-1]):
+            listed = self._git(
+                "rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{first}..{last}"
+            )
+            if listed.split():
+                self.versions = [first, *listed.split()]
+                return
+        raise UsageError(f"{good} and {bad}: neither leads to the other by first parents")
+
+    def _git(self, *words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(self._checkout), *words], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise UsageError(
+                clean(done.stderr.strip().splitlines()[-1] if done.stderr else "git failed")
+            )
+        return done.stdout
+
+    def place(self, version: str, folder: Path) -> Placed:
+        archive = folder / "commit.tar"
+        try:
+            self._git("archive", "--format=tar", f"--output={archive.absolute()}", version)
+        except UsageError as error:
+            raise CannotError(str(error)) from None
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        archive.unlink()
+        package = folder / PACKAGE
+        if not (package / "__init__.py").is_file():
+            raise CannotError(f"no package {PACKAGE} in this commit")
+        _link(folder, package, self._checkout)
+        return Placed(package, _own(folder))
+
+    def files(self, before: str, after: str) -> list[str]:
+        """Files that differ between two commits."""
+        return [f for f in self._git("diff", "--name-only", before, after).splitlines() if f]
+
+
+def _link(folder: Path, package: Path, checkout: Path) -> None:
+    """Link into the package what a build would put there; submodules, which an archive lacks, are the checkout's."""
+    (package / "data").mkdir(exist_ok=True)
+    for name, place in LINKS.items():
+        link, whole = package / "data" / name, folder / place
+        if not (whole.is_dir() and any(whole.iterdir())):
+            whole = (checkout / place).absolute()
+        if not link.exists() and whole.is_dir():
+            link.symlink_to(whole)
+
+
+class Values:
+    """Values of an environment variable, with the installed FlashInfer."""
+
+    over: Over = "environment"
+
+    def __init__(self, text: str) -> None:
+        self._name, _, values = text.partition("=")
+        self.versions = values.split(",")
+        if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", self._name) or len(set(self.versions)) < 2:
+            raise UsageError(f"--env {text!r} is not NAME=A,B with two values or more")
+
+    def place(self, version: str, folder: Path) -> Placed:
+        return Placed(None, {self._name: version})
+
+
+def installed(what: str, folder: Path) -> Placed:
+    """A wheel or a release below a folder, without what it depends on, which the environment has."""
+    _pip(["install", "--no-deps", "--no-compile", "--quiet", "--target", str(folder / "site"), what], INSTALL_S)  # fmt: skip
+    package = folder / "site" / PACKAGE
+    if not package.is_dir():
+        raise CannotError(f"{what} holds no package {PACKAGE}")
+    return Placed(package, _own(folder))
+
+
+def _own(folder: Path) -> dict[str, str]:
+    """What a version compiles is nobody else's."""
+    return {"FLASHINFER_WORKSPACE_BASE": str(folder / "workspace")}
+
+
+def _pip(words: Sequence[str], limit_s: float) -> str:
+    """What pip says. Raises CannotError with its last line where it fails."""
+    env = {**os.environ, **minimal_environment(), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    command = [sys.executable, "-m", "pip", "--no-input", *words]
+    try:
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotError(f"pip did not end within {limit_s:g} s") from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise CannotError(clean(said[-1] if said else "pip failed"))
+    return done.stdout
+
+
+def differing(before: Path, after: Path) -> list[str]:
+    """Files of code that two packages do not have alike, by their place in the package."""
+    sides = [_code(package) for package in (before, after)]
+    names = sorted({*sides[0], *sides[1]})
+    return [name for name in names if sides[0].get(name) != sides[1].get(name)]
+
+
+def _code(package: Path) -> dict[str, str]:
+    found = (path for path in package.rglob("*") if path.suffix in CODE and path.is_file())
+    return {path.relative_to(package).as_posix(): digest(path) for path in found}
