@@ -23,6 +23,8 @@ RECORDING = ROOT / "recordings/h200/0.7.2/default"
 DEEP = RECORDING / "decode/deep/deep.ncu-rep.xz"
 TRACE = next((RECORDING / "decode").glob("b*/trace.sqlite.xz"))
 POINT = "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
+FA3 = ("0.5.3/decode", "0.6.1/decode")  # before and while decode's `auto` took it
+TENSOR = "decode/B16_L2048_H32_K8_D128_P16_f16_tc"
 GPU_LESS = ("try",)  # what needs a GPU: `test_a_trial_is_what_its_schema_says`
 
 
@@ -67,7 +69,13 @@ def said(name: str, outputs: Path) -> list[list[str]]:
                 str(ROOT / "recordings/h200/0.6.1/versions"),
             ],
         ],
-        "advise": [["--audit", str(outputs / "tuned.json"), str(outputs / "tuned.json")]],
+        "advise": [
+            ["--recorded", results],
+            ["--audit", str(outputs / "tuned.json"), str(outputs / "tuned.json")],
+        ],
+        "bisect": [
+            ["--recorded", *(str(ROOT / f"recordings/h200/{v}") for v in FA3), "--point", TENSOR]
+        ],
         "trace": [[f"{DEEP}#0", "busiest_pct"], [POINT, "gbs_fraction_counter", str(outputs)]],
         "claims": [
             ["--results", results, "--claims", str(outputs / "claims"), "--targets", "decode"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.bisection.record import BisectStep
-from ncuflow.bisection.search import Held, Hold
+from ncuflow.bisection.search import HeldAgainst, Hold
 from ncuflow.io import BadInput, conforming
 
 
@@ -19,7 +19,7 @@ class BisectJournal:
 
     def __init__(self, path: Path | None, question: dict[str, Any]) -> None:
         self._path = path
-        self._known: dict[tuple[str, str], Held] = {}
+        self._known: dict[tuple[str, str], HeldAgainst] = {}
         if path is None:
             return
         if path.exists():
@@ -50,7 +50,7 @@ class BisectJournal:
     def remembering(self, hold: Hold) -> Hold:
         """The same, measuring only what the journal does not have."""
 
-        def held(base: str, head: str) -> Held:
+        def held(base: str, head: str) -> HeldAgainst:
             if (base, head) not in self._known:
                 self._known[base, head] = found = hold(base, head)
                 self._add(base, head, found)
@@ -58,7 +58,7 @@ class BisectJournal:
 
         return held
 
-    def _add(self, base: str, head: str, found: Held) -> None:
+    def _add(self, base: str, head: str, found: HeldAgainst) -> None:
         if self._path is None:
             return
         step = BisectStep(
@@ -74,5 +74,7 @@ class BisectJournal:
             file.write(step.model_dump_json() + "\n")
 
 
-def _held(step: BisectStep) -> Held:
-    return Held(step.change, step.belongs == "after", step.base_us, step.head_us, step.reason)
+def _held(step: BisectStep) -> HeldAgainst:
+    return HeldAgainst(
+        step.change, step.belongs == "after", step.base_us, step.head_us, step.reason
+    )

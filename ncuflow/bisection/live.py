@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.bisection.record import Neighbours
-from ncuflow.bisection.search import Held
-from ncuflow.bisection.sources import CannotError, Commits, Placed, Source, differing
+from ncuflow.bisection.search import HeldAgainst
+from ncuflow.bisection.sources import CannotError, Commits, Placed, VersionSource, differing
 from ncuflow.gpu import turns
 from ncuflow.io import CommandError, clean, scratch
 from ncuflow.runner.job import FATAL
@@ -33,7 +33,7 @@ class Versions:
 
     def __init__(
         self,
-        source: Source,
+        source: VersionSource,
         target: Target,
         point: Planned,
         effect: float,
@@ -56,7 +56,7 @@ class Versions:
     def __exit__(self, *error: Any) -> None:
         self._stack.close()
 
-    def hold(self, base: str, head: str) -> Held:
+    def hold(self, base: str, head: str) -> HeldAgainst:
         """A version against another. Raises CommandError where the base cannot run the point: nothing can be said then."""
         self._tell(f"{head}: held against {base}")
         try:
@@ -68,7 +68,7 @@ class Versions:
             with self._sides(place, other) as sides:
                 return self._held(sides)
         except CannotError as error:
-            return Held(reason=clean(str(error)))
+            return HeldAgainst(reason=clean(str(error)))
         except course.BaseError as error:
             raise CommandError(clean(f"{base}: {error}"), FATAL) from None
 
@@ -122,14 +122,14 @@ class Versions:
         if found["status"] != "ok":
             raise CannotError(f"{found['status']}: {found['reason']}")
 
-    def _held(self, sides: course.Sides) -> Held:
+    def _held(self, sides: course.Sides) -> HeldAgainst:
         trial = PointTrial(point=self._point.id, outcome="unchecked")
         course.timed(sides, [self._point], [trial], self._effect, self._tell)
         if trial.timing is None:
-            return Held(reason=trial.reason)
+            return HeldAgainst(reason=trial.reason)
         timing = trial.timing
         changed = trial.outcome in ("slower", "faster")
-        return Held(timing.change, changed, timing.base_us, timing.change_us)
+        return HeldAgainst(timing.change, changed, timing.base_us, timing.change_us)
 
     def explain(self, found: Neighbours) -> None:
         """Add the files that differ."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.bisection.record import Neighbours
-from ncuflow.bisection.search import Held
+from ncuflow.bisection.search import HeldAgainst
 from ncuflow.compare import verdict
 from ncuflow.compare.records import MetricChange, Thresholds
 from ncuflow.compare.verdict import HOST, METRICS, Side
@@ -48,17 +48,19 @@ class Recordings:
         """Those of FlashInfer, the oldest first."""
         return list(self._folders)
 
-    def hold(self, base: str, head: str) -> Held:
+    def hold(self, base: str, head: str) -> HeldAgainst:
         """A version against another."""
         found = verdict.compare(self._side(base), self._side(head), self._settings)
         row = next((p.metrics.get(self._metric) for p in found.points if p.id == self._point), None)
         if row is None or row.interval is None:
             apart = (p for p in found.not_compared if p.id == self._point)
-            return Held(reason=next((f"{p.base}; {p.head}" for p in apart), "it was not timed"))
+            return HeldAgainst(
+                reason=next((f"{p.base}; {p.head}" for p in apart), "it was not timed")
+            )
         self._changes[base, head] = row
         low, high = row.interval
         change = Relative(estimate=row.relative, low=low, high=high)
-        return Held(change, row.changed, row.base, row.head)
+        return HeldAgainst(change, row.changed, row.base, row.head)
 
     def _side(self, version: str) -> Side:
         if version not in self._sides:

@@ -16,7 +16,7 @@ from ncuflow.trial.record import Relative
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldAgainst:
     """A version held against another. changed: beyond noise, and by what matters; reason: why it was not timed."""
 
     change: Relative | None = None
@@ -26,7 +26,7 @@ class Held:
     reason: str | None = None
 
 
-Hold = Callable[[str, str], Held]  # (base, version)
+Hold = Callable[[str, str], HeldAgainst]  # (base, version)
 Note = Callable[[BisectStep], object]
 
 
@@ -68,7 +68,7 @@ def bisect(versions: Sequence[str], hold: Hold, note: Note) -> Ends:
         note(_step(first, name, held, found[name]))
 
 
-def side(held: Held, border: float) -> Belongs:
+def side(held: HeldAgainst, border: float) -> Belongs:
     """Where a version belongs: the side of the border on which its whole interval lies."""
     if held.change is None:
         return "passed over"
@@ -95,7 +95,7 @@ def walk(versions: Sequence[str], hold: Hold, note: Note) -> list[Neighbours]:
     return found
 
 
-def _step(base: str, head: str, held: Held, belongs: Belongs) -> BisectStep:
+def _step(base: str, head: str, held: HeldAgainst, belongs: Belongs) -> BisectStep:
     told = "passed over" if held.change is None else belongs
     reason = held.reason
     if told == "untold":

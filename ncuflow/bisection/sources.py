@@ -46,7 +46,7 @@ class Placed:
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
-class Source(Protocol):
+class VersionSource(Protocol):
     """Versions in their order."""
 
     over: Over

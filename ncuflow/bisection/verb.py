@@ -26,7 +26,7 @@ from ncuflow.bisection.live import Versions, between
 from ncuflow.bisection.record import Bisection, BisectStep, Over
 from ncuflow.bisection.recordings import Recordings
 from ncuflow.bisection.screen import screen
-from ncuflow.bisection.sources import CannotError, Commits, Releases, Source, Values, Wheels
+from ncuflow.bisection.sources import CannotError, Commits, Releases, Values, VersionSource, Wheels
 from ncuflow.gpu import nvml
 from ncuflow.io import CommandError, UsageError, clean, emit, not_over, write_json
 from ncuflow.runner.job import FATAL
@@ -96,7 +96,7 @@ def _timed(args: argparse.Namespace) -> Bisection:
         return _searched(args, source.over, source.versions, sides)
 
 
-def _source(args: argparse.Namespace) -> Source:
+def _source(args: argparse.Namespace) -> VersionSource:
     if args.wheels is not None:
         return Wheels(args.wheels)
     if args.env is not None:

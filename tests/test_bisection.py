@@ -1,0 +1,385 @@
+"""A bisection: which two versions a change lies between, on recordings and on sides that are none; noise decides nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fake_gpus
+import pytest
+from conftest import ROOT, some
+
+from ncuflow.bisection import live, search, sources
+from ncuflow.bisection.journal import BisectJournal
+from ncuflow.bisection.record import Bisection, BisectStep, Neighbours
+from ncuflow.bisection.recordings import Recordings
+from ncuflow.bisection.search import HeldAgainst
+from ncuflow.bisection.sources import CannotError, Commits, Placed, Values, Wheels
+from ncuflow.cli import dispatch
+from ncuflow.io import BadInput, CommandError, UsageError
+from ncuflow.sweep.points import points
+from ncuflow.target.contract import load
+from ncuflow.trial.record import Relative
+from ncuflow.trial.sides import LostError, SideError
+
+NAMES = [f"v{n}" for n in range(10)]
+
+
+def times(found: Mapping[str, float | None], half: float = 0.01) -> search.Hold:
+    """Versions of these times, None for one that cannot run; every interval is so wide to either side."""
+
+    def hold(base: str, head: str) -> HeldAgainst:
+        before, after = found[base], found[head]
+        assert before is not None
+        if after is None:
+            return HeldAgainst(reason="does not compile")
+        ratio = after / before - 1
+        change = Relative(estimate=ratio, low=ratio - half, high=ratio + half)
+        return HeldAgainst(change, abs(ratio) - half > 0.02, before, after)
+
+    return hold
+
+
+def stepping(at: int, after: float = 150.0, **others: float | None) -> dict[str, float | None]:
+    return {name: 100.0 if n < at else after for n, name in enumerate(NAMES)} | others
+
+
+def searched(
+    found: Mapping[str, float | None], names: list[str] | None = None, half: float = 0.01
+) -> tuple[search.Ends, list[BisectStep]]:
+    steps: list[BisectStep] = []
+    return search.bisect(names or NAMES, times(found, half), steps.append), steps
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+@pytest.mark.parametrize("after", [150.0, 60.0, 104.0])
+def test_the_two_neighbours_are_found_in_a_few_steps(at: int, after: float) -> None:
+    ends, steps = searched(stepping(at, after))
+    assert ends.neighbours is not None
+    assert (ends.neighbours.before, ends.neighbours.after) == (f"v{at - 1}", f"v{at}")
+    assert not ends.neighbours.between and len(steps) <= 5
+
+
+def test_the_bad_one_may_be_the_older() -> None:
+    ends, _ = searched(stepping(4), NAMES[::-1])
+    assert ends.neighbours is not None
+    assert (ends.neighbours.before, ends.neighbours.after) == ("v4", "v3")
+
+
+def test_what_cannot_run_is_stepped_over_and_named() -> None:
+    ends, steps = searched(stepping(6, v4=None, v5=None))
+    assert ends.neighbours is not None
+    assert (ends.neighbours.before, ends.neighbours.after) == ("v3", "v6")
+    assert ends.neighbours.between == ["v4", "v5"]
+    assert {s.head: s.reason for s in steps if s.belongs == "passed over"} == dict.fromkeys(
+        ("v4", "v5"), "does not compile"
+    )
+
+
+def test_noise_does_not_decide() -> None:
+    # A version halfway between both ends belongs to neither.
+    ends, steps = searched(stepping(5, v5=122.5), half=0.02)
+    assert ends.neighbours is not None and ends.neighbours.between == ["v5"]
+    assert next(step for step in steps if step.head == "v5").belongs == "untold"
+    # A small loss on the way is not the change.
+    ends, _ = searched(stepping(5, v3=104.0, v4=104.0))
+    assert ends.neighbours is not None and ends.neighbours.after == "v5"
+
+
+def test_without_a_change_between_the_ends_there_is_nothing_to_find() -> None:
+    assert searched(stepping(4, v9=100.0))[0] == search.Ends()
+    assert searched(stepping(4, v9=None))[0].untold == "v9: does not compile"
+
+
+def test_a_walk_finds_every_change_and_passes_over_what_cannot_run() -> None:
+    found = stepping(3) | dict.fromkeys(NAMES[7:], 100.0) | {"v5": None, "v7": None}
+    steps: list[BisectStep] = []
+    changes = search.walk(NAMES, times(found), steps.append)
+    assert [(one.before, one.after, one.between) for one in changes] == [
+        ("v2", "v3", []),
+        ("v6", "v8", ["v7"]),
+    ]
+    assert [step.base for step in steps if step.head == "v6"] == ["v4"]
+
+
+def test_a_journal_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    path, asked = tmp_path / "j.jsonl", list[str]()
+    held = times(stepping(6, v4=None))
+
+    def hold(base: str, head: str) -> HeldAgainst:
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        asked.append(head)
+        return held(base, head)
+
+    question = {"point": "x"}
+    with pytest.raises(KeyboardInterrupt):
+        search.bisect(NAMES, BisectJournal(path, question).remembering(hold), lambda step: None)
+    with path.open("a") as file:
+        file.write('{"base": "v0", "he')  # what was being written
+    before = asked.copy()
+    asked.clear()
+    ends = search.bisect(NAMES, BisectJournal(path, question).remembering(held), lambda step: None)
+    assert ends.neighbours is not None and ends.neighbours.after == "v6"
+    kept = [json.loads(line)["head"] for line in path.read_text().splitlines()[1:]]
+    assert kept[: len(before)] == before and len(kept) == len(set(kept))
+    with pytest.raises(BadInput, match="another bisection"):
+        BisectJournal(path, {"point": "y"})
+
+
+# --- recordings ---------------------------------------------------------------------------------
+
+TENSOR = "decode/B16_L2048_H32_K8_D128_P16_f16_tc"
+EVERY = str(ROOT / "recordings/h200/*/*")
+
+
+def test_the_release_at_which_auto_became_fa3_is_found_and_the_one_where_it_went_back(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status = dispatch(["bisect", "--recorded", EVERY, "--point", TENSOR, "--json"])
+    found = Bisection.model_validate_json(capsys.readouterr().out)
+    assert status == 0 and found.outcome == "found"
+    there, back = found.found
+    assert (there.before, there.after) == ("0.5.3", "0.6.1")
+    assert (back.before, back.after) == ("0.6.1", "0.6.6")
+    assert there.change is not None and there.change.low > 1.5
+    assert back.change is not None and back.change.high < -0.5
+    assert any("→ ['PrefillWithKVCacheKernel']" in cause for cause in some(there.causes))
+    assert any("['PrefillWithKVCacheKernel'] →" in cause for cause in some(back.causes))
+    assert "jit/attention/modules.py" in there.files and "decode.py" in back.files
+
+
+def test_two_ends_are_halved_without_a_word_of_where(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bisect", "--recorded", EVERY, "--point", TENSOR, "--good", "0.7.2.post1"]
+    assert dispatch([*words, "--bad", "0.6.1"]) == 0
+    said = capsys.readouterr().out
+    assert "it changed between 0.6.6 and 0.6.1" in said
+    assert dispatch([*words, "--bad", "0.6.12"]) == 3
+    assert "between 0.7.2.post1 and 0.6.12 it did not change" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--point", "decode/x"], "0 of these recordings' versions"),
+        (["--point", TENSOR, "--metric", "host_launch_us"], "are not judged"),
+        (["--point", TENSOR, "--good", "0.6.1"], "go together"),
+        (["--point", TENSOR, "--good", "0.6.1", "--bad", "9"], "no version '9'"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_line(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        dispatch(["bisect", "--recorded", EVERY, *words])
+    assert why in capsys.readouterr().err
+
+
+def test_recordings_of_two_gpus_are_not_mixed() -> None:
+    point = "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
+    with pytest.raises(UsageError, match="of one GPU alone"):
+        Recordings([str(ROOT / "recordings/h?00/0.7.2/default")], point, "time_cold_us", 0.02)
+
+
+# --- where versions come from -------------------------------------------------------------------
+
+
+def wheel(folder: Path, version: str, **files: str) -> None:
+    """A wheel of a FlashInfer with these modules."""
+    info = f"flashinfer_python-{version}.dist-info"
+    path = folder / f"flashinfer_python-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("flashinfer/__init__.py", f"__version__ = {version!r}\n")
+        for name, text in files.items():
+            packed.writestr(f"flashinfer/{name}.py", text)
+        packed.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: flashinfer-python\nVersion: {version}\n")  # fmt: skip
+        pure = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        packed.writestr(f"{info}/WHEEL", pure)
+        packed.writestr(f"{info}/RECORD", "")
+
+
+def test_wheels_are_installed_apart_in_the_order_of_versions(tmp_path: Path) -> None:
+    for version in ("0.6.10", "0.6.2", "0.6.9.post1"):
+        wheel(tmp_path, version, same="x = 1\n", other=f"x = {version!r}\n")
+    (tmp_path / "torch-2.0-py3-none-any.whl").touch()
+    found = Wheels(tmp_path)
+    assert found.versions == ["0.6.2", "0.6.9.post1", "0.6.10"]
+    placed = [found.place(version, made(tmp_path / version)) for version in found.versions[:2]]
+    packages = [one.package for one in placed if one.package is not None]
+    assert ["0.6.2" in p.joinpath("__init__.py").read_text() for p in packages] == [True, False]
+    assert sources.differing(*packages) == ["__init__.py", "other.py"]
+    workspaces = {one.environ["FLASHINFER_WORKSPACE_BASE"] for one in placed}
+    assert len(workspaces) == 2
+
+
+def test_a_wheel_that_cannot_be_installed_is_passed_over(tmp_path: Path) -> None:
+    for version in ("0.6.1", "0.6.2"):
+        (tmp_path / f"flashinfer_python-{version}-py3-none-any.whl").write_text("no wheel")
+    with pytest.raises(CannotError):
+        Wheels(tmp_path).place("0.6.1", made(tmp_path / "x"))
+    with pytest.raises(UsageError, match="0 wheels"):
+        Wheels(made(tmp_path / "none"))
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def git(folder: Path, *words: str) -> str:
+    name = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *name, "-C", str(folder), *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_commits_are_those_between_and_have_the_sources_that_a_build_links(tmp_path: Path) -> None:
+    checkout = made(tmp_path / "checkout")
+    git(checkout, "init", "-q", "-b", "main")
+    for number in range(4):
+        for name, text in {
+            "flashinfer/__init__.py": f"x = {number}",
+            "csrc/a.cu": "a",
+            "include/b.cuh": str(number),
+        }.items():
+            (checkout / name).parent.mkdir(exist_ok=True)
+            (checkout / name).write_text(text)
+        (checkout / "3rdparty/cutlass").mkdir(parents=True, exist_ok=True)
+        git(checkout, "add", "-A")
+        git(checkout, "commit", "-qm", f"c{number}")
+        git(checkout, "tag", f"t{number}")
+    found = Commits(checkout, "t0", "t3")
+    assert found.versions == [git(checkout, "rev-parse", f"t{n}") for n in range(4)]
+    assert Commits(checkout, "t3", "t1").versions == found.versions[1:]
+    placed = found.place(found.versions[1], made(tmp_path / "one"))
+    assert placed.package is not None
+    assert (placed.package / "__init__.py").read_text() == "x = 1"
+    assert (placed.package / "data/include/b.cuh").read_text() == "1"
+    assert (placed.package / "data/cutlass").samefile(checkout / "3rdparty/cutlass")
+    assert found.files(*found.versions[1:3]) == ["flashinfer/__init__.py", "include/b.cuh"]
+    with pytest.raises(UsageError):
+        Commits(checkout, "t0", "nothing")
+
+
+def test_values_of_a_variable_are_the_installed_one_with_each(tmp_path: Path) -> None:
+    found = Values("FLASHINFER_USE_CUDA_NORM=0,1")
+    assert found.versions == ["0", "1"]
+    assert found.place("1", tmp_path) == Placed(None, {"FLASHINFER_USE_CUDA_NORM": "1"})
+    for text in ("X", "X=1", "X=1,1", "x y=1,2"):
+        with pytest.raises(UsageError):
+            Values(text)
+
+
+# --- sides that are none ------------------------------------------------------------------------
+
+
+class FakeSide:
+    """A side whose launches take a time of its version's; ``breaks`` is what fails."""
+
+    def __init__(self, package: Path | None, time: float, breaks: str) -> None:
+        self._package, self._time, self._breaks = package, time, breaks
+
+    def ask(self, do: str, limit_s: float, **words: Any) -> dict[str, Any]:
+        if do == self._breaks:
+            raise (LostError if do == "burst" else SideError)(f"no {do}")
+        answers: dict[str, dict[str, Any]] = {
+            "hello": {"package": str(self._package), "workspace": "w"},
+            "modules": {"modules": []},
+            "build": {"failed": "m" if self._breaks == "compile" else None, "reason": "nvcc"},
+            "gpu": {"name": "x", "driver": "y"},
+            "check": {"id": "x", "status": "wrong" if self._breaks == "right" else "ok", "reason": "far off"},
+            "open": {"each_us": self._time},
+            "burst": {"times": [self._time], "throttled": False},
+            "close": {},
+        }  # fmt: skip
+        return answers[do]
+
+
+class FakeSource:
+    """Versions of times; one whose time is a word cannot be had, or breaks where it says."""
+
+    over = "wheels"
+
+    def __init__(self, root: Path, found: dict[str, float | str]) -> None:
+        self._root, self._found = root, found
+        self.versions = list(found)
+
+    def place(self, version: str, folder: Path) -> Placed:
+        if self._found[version] == "place":
+            raise CannotError("not in the index")
+        package = made(self._root / version) if not (self._root / version).exists() else self._root / version  # fmt: skip
+        (package / "a.py").write_text("x" if self._found[version] == 100.0 else "y")
+        return Placed(package, {})
+
+    def begin(self, target: str, package: Path, environ: Any, locks: Any) -> Any:
+        found = self._found[package.name]
+        side = FakeSide(package, found if isinstance(found, float) else 100.0, str(found))
+
+        @contextmanager
+        def begun() -> Iterator[FakeSide]:
+            yield side
+
+        return begun()
+
+
+@pytest.fixture
+def held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[live.Versions, FakeSource]]:
+    fake_gpus.put(monkeypatch, tmp_path, fake_gpus.H200)
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
+
+    def make(**found: float | str) -> tuple[live.Versions, FakeSource]:
+        source, decode = FakeSource(made(tmp_path / "v"), found), load("decode")
+        (point,) = points(decode, [{}])
+        sides = live.Versions(
+            source, decode, point, 0.02, 1.0, lambda line: None, begin=source.begin
+        )
+        return sides, source
+
+    return make
+
+
+def test_versions_are_timed_in_turns_and_what_cannot_run_is_passed_over(held: Any) -> None:
+    with held(a=100.0, b="place", c="compile", d=100.0, e="right", f="burst", g=130.0, h=130.0)[
+        0
+    ] as sides:
+        steps: list[BisectStep] = []
+        ends = search.bisect(list("abcdefgh"), sides.hold, steps.append)
+        found = ends.neighbours
+        assert found is not None
+        sides.explain(found)
+    assert (found.before, found.after, found.between) == ("d", "g", ["e", "f"])
+    assert found.change is not None and found.change.estimate == pytest.approx(0.3)
+    assert found.files == ["a.py"]
+    reasons = {step.head: str(step.reason) for step in steps if step.belongs == "passed over"}
+    assert "far off" in reasons["e"] and "no burst" in reasons["f"]
+
+
+def test_what_cannot_be_had_or_compiled_says_why(held: Any) -> None:
+    with held(a=100.0, b="place", c="compile")[0] as sides:
+        assert sides.hold("a", "b").reason == "not in the index"
+        assert sides.hold("a", "c").reason == "m: nvcc"
+        with pytest.raises(CommandError, match="c: m: nvcc"):
+            sides.hold("c", "a")
+
+
+def test_the_versions_between_two_are_in_the_direction_from_the_good_one() -> None:
+    assert live.between(NAMES, "v2", "v5") == ["v2", "v3", "v4", "v5"]
+    assert live.between(NAMES, "v5", "v3") == ["v5", "v4", "v3"]
+    assert live.between(NAMES, None, None) == NAMES
+
+
+def test_a_record_is_read_back() -> None:
+    one = Neighbours(before="a", after="b", change=None)
+    found = Bisection(
+        point="x", metric="time_cold_us", over="wheels", versions=["a", "b"], good="a", bad="b", outcome="found",
+        found=[one], steps=[],
+    )  # fmt: skip
+    assert Bisection.model_validate_json(found.model_dump_json()) == found
