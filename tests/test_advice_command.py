@@ -229,7 +229,11 @@ def test_a_choice_that_fails_costs_itself_alone_and_says_why(
     assert "no such kernel" in str(fates["raises"].reason)
     assert "did not end within 2 s" in str(fates["hangs"].reason)
     assert all(fates[how].time_us is None for how in ("wrong", "raises", "hangs", "never"))
-    assert "thrice/wrong_n1: wrong: relative L2 error" in said
+    assert "thrice/wrong_n1 and 1 more choice: wrong: relative L2 error" in said
+    again = {choice.settings["how"]: choice for choice in found.shapes[1].choices}
+    for how in ("hangs", "dies", "late"):
+        reason = f"not tried: it was lost at thrice/{how}_n1"
+        assert (again[how].fate, again[how].reason) == ("skipped", reason)
 
 
 def test_the_default_stays_to_the_end_and_others_leave_early(

@@ -35,7 +35,7 @@ class GaveUpError(RuntimeError):
 @dataclass
 class Track:
     """What a race runs on. start: makes a process, anew after one was lost; limit_s: of one request; budget_s: of the rounds of
-    one shape, after which its race is decided as it stands."""
+    one shape, after which its race is decided as it stands; lost: what hung or broke a process, and is not tried again."""
 
     start: Callable[[], TrialSide]
     limit_s: float
@@ -43,6 +43,7 @@ class Track:
     facts: dict[str, Any] = field(default_factory=dict)
     driver: str | None = None
     restarts: int = 0
+    lost: dict[tuple[str, str], str] = field(default_factory=dict)  # target and settings: where
     _side: TrialSide | None = None
 
     def ask(self, do: str, limit_s: float | None = None, **words: Any) -> Answer:
@@ -87,6 +88,8 @@ def advise(
     entrants = {p.id: Entrant(p) for p in options.choices(target, shape, also)}
     for one in entrants.values():
         one.reason = target.skip(one.point.params, track.facts)
+        if one.reason is None and (place := track.lost.get(_settings(target, one, also))):
+            one.reason = f"not tried: it was lost at {place}"
         one.fate = "skipped" if one.reason else "ok"
     _prepare(track, entrants, tell)
     ready = [name for name, one in entrants.items() if one.fate == "ok"]
@@ -97,10 +100,17 @@ def advise(
     plans = _plans(track, race, shape.id)
     with suppress(SideError):
         track.ask("close")
+    lost = [one for one in entrants.values() if one.fate == "lost"]
+    track.lost.update({_settings(target, one, also): one.point.id for one in lost})
     found = _record(target, shape, also, entrants, race, plans)
     found.seconds = round(monotonic() - begun, 2)
     tell(f"{shape.id}: {found.outcome}, {race.rounds} rounds, {found.seconds:.1f} s")
     return found
+
+
+def _settings(target: Target, one: Entrant, also: options.Also | None) -> tuple[str, str]:
+    """What of its settings a choice has at every shape."""
+    return target.name, str(options.settings(target, one.point.params, also))
 
 
 def _prepare(track: Track, entrants: dict[str, Entrant], tell: Tell) -> None:

@@ -49,7 +49,7 @@ def choices(target: Target, shape: Planned, also: Also | None = None) -> list[Pl
     found = {shape.id: shape}
     for combination in itertools.product(*values):
         params = {**shape.params, **dict(zip([*free, *given], combination, strict=True))}
-        if all(_means(target, params, name, default) for name, default in free.items()):
+        if all(_means(target, params, name, free) for name in free):
             point = _planned(target, params)
             found.setdefault(point.id, point)
     return list(found.values())
@@ -74,12 +74,16 @@ def _planned(target: Target, params: Params) -> Planned:
     return Planned(target.point_id(params), target.name, params)
 
 
-def _means(target: Target, params: Params, name: str, default: Any) -> bool:
-    """Whether a parameter's value is the default, or means something at a point."""
-    if params[name] == default:
+def _means(target: Target, params: Params, name: str, free: Params) -> bool:
+    """Whether a parameter's value is the default, or means something at a point: as it is, or but for what else is free.
+
+    A price is of few values of the others: that it does not hold for one of them says nothing of this parameter.
+    """
+    if params[name] == free[name]:
         return True
     conditions = list(_conditions(target, name))
-    return not conditions or any(holds(where, dict(params)) for where in conditions)
+    alone = {**params, **free, name: params[name]}
+    return not conditions or any(holds(where, p) for where in conditions for p in (params, alone))
 
 
 def _conditions(target: Target, name: str) -> Iterator[str]:

@@ -85,13 +85,18 @@ def _rule(rule: str, holds: Sequence[str], fails: Sequence[str]) -> str:
 
 
 def _failed(shapes: Sequence[AdvisedShape]) -> Iterator[str]:
-    """Why choices were not timed, the most frequent reasons first; what went wrong by its id."""
-    for shape in shapes:
-        for one in shape.choices:
-            if one.fate in ("wrong", "error", "lost"):
-                yield f"{one.point}: {one.fate}: {one.reason}"
-    skipped = Counter(c.reason for s in shapes for c in s.choices if c.fate == "skipped")
+    """Why choices were not timed: what went wrong with its first place, then what cannot be, the most frequent first."""
+    choices = [one for shape in shapes for one in shape.choices]
+    for fate in ("wrong", "error", "lost"):
+        places: dict[str, list[str]] = {}
+        for one in choices:
+            if one.fate == fate:
+                places.setdefault(str(one.reason), []).append(one.point)
+        for reason, points in places.items():
+            more = f" and {with_unit(len(points) - 1, 'more choices')}" if points[1:] else ""
+            yield f"{points[0]}{more}: {fate}: {reason}"
+    skipped = Counter(str(one.reason) for one in choices if one.fate == "skipped")
     for reason, count in skipped.most_common(REASONS):
         yield f"not here, {with_unit(count, 'choices')}: {reason}"
-    if (more := sum(skipped.values()) - sum(n for _, n in skipped.most_common(REASONS))) > 0:
-        yield f"not here, for other reasons: {with_unit(more, 'choices')} (--out has them)"
+    if (rest := sum(skipped.values()) - sum(n for _, n in skipped.most_common(REASONS))) > 0:
+        yield f"not here, for other reasons: {with_unit(rest, 'choices')} (--out has them)"
