@@ -110,18 +110,6 @@ FLOORS = (
     ),
     (
         Room(
-            "advice",
-            "an advice",
-            "the choices of a shape, raced in turns → which to take; a tuner's choices, audited",
-            "formats of tools",
-        ),
-        Room(
-            "bisection",
-            "a bisection",
-            "versions, recorded or made in folders of their own → the two between which a point changed",
-            "formats of tools",
-        ),
-        Room(
             "static",
             "static evidence",
             "compiled kernels, occupancy → results of a GPU that was not there",
@@ -141,6 +129,18 @@ FLOORS = (
         ),
     ),
     (
+        Room(
+            "advice",
+            "an advice",
+            "the choices of a shape, raced in turns → which to take; a tuner's choices, audited",
+            "formats of tools",
+        ),
+        Room(
+            "bisection",
+            "a bisection",
+            "versions, recorded or made in folders of their own → the two between which a point changed",
+            "formats of tools",
+        ),
         Room(
             "pages.markdown",
             "a page",
