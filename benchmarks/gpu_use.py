@@ -1,0 +1,88 @@
+"""The timeline of the GPU's use in a run: who loaded, waited for it and had it, and how much of the time anybody did.
+
+    python benchmarks/gpu_use.py outputs/<machine>/gpu-use.jsonl [--since S] --out benchmarks/gpu-use.svg
+
+A row is a job, in the order in which they had the GPU; programs append to the file, so S names the seconds since the epoch
+from which on it counts (the run's start), and the first event is second 0 without it. On standard output: JSON with the
+seconds, the share held, and those in which it was idle while somebody loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from ncuflow.gpu import use
+from ncuflow.gpu.use import Holding
+
+SHADES = {"loads": "#d0d0d0", "waits": "#f1dfa8", "has the GPU": "#2a6f97"}
+
+
+def spans(one: Holding) -> dict[str, tuple[float, float]]:
+    """(begin, end) of each part of a job, by the words of SHADES."""
+    waits = one.begins if one.waits is None else one.waits
+    loads = waits if one.loads is None else one.loads
+    ends = ((loads, waits), (waits, one.begins), (one.begins, one.ends))
+    return dict(zip(SHADES, ends, strict=True))
+
+
+def summary(held: Sequence[Holding], since: float) -> dict[str, Any]:
+    """Seconds, the share in which the GPU was held, and the longest time in which nobody had it."""
+    until = max(one.ends for one in held)
+    order = sorted(held, key=lambda one: one.begins)
+    gaps, free = [], since
+    for one in order:
+        gaps.append((round(one.begins - free, 1), one.job))
+        free = max(free, one.ends)
+    share = use.share(held, since, until)
+    return {
+        "seconds": round(until - since, 1),
+        "held": None if share is None else round(share, 3),
+        "jobs": len(held),
+        "longest_gaps_before": [[job, s] for s, job in sorted(gaps, reverse=True)[:5] if s > 0],
+    }
+
+
+def timeline(held: Sequence[Holding], since: float) -> Figure:
+    """A row a job, the first on top."""
+    figure = Figure(figsize=(9, 0.8 + 0.24 * len(held)), layout="constrained")
+    axes = figure.add_subplot()
+    for row, one in enumerate(held):
+        for name, (begin, end) in spans(one).items():
+            bar = [(begin - since, end - begin)]
+            axes.broken_barh(
+                bar, (row - 0.4, 0.8), color=SHADES[name], label=name if not row else None
+            )
+    axes.set_yticks(range(len(held)), [one.job for one in held])
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds")
+    axes.legend(loc="upper right", frameon=False)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("file", type=Path, help="gpu-use.jsonl of a run")
+    parser.add_argument("--since", type=float, help="seconds since the epoch")
+    parser.add_argument("--out", type=Path, required=True, help="the figure, an SVG")
+    args = parser.parse_args()
+    held = [one for one in use.read(args.file) if one.begins >= (args.since or 0.0)]
+    if not held:
+        parser.exit(2, f"error: {args.file}: nobody had a GPU\n")
+    since = args.since or min(min(begin for begin, _ in spans(one).values()) for one in held)
+    mpl.rcParams["svg.hashsalt"] = "ncuflow"
+    timeline(held, since).savefig(args.out, format="svg", metadata={"Date": None})
+    print(json.dumps(summary(held, since)))
+
+
+if __name__ == "__main__":
+    main()
