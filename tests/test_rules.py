@@ -274,7 +274,8 @@ def test_every_job_of_a_live_run_works_from_its_declared_inputs_alone(
         rules.add(job["rule"])
         alone(machine.folder, job, tmp_path / job["rule"], machine.environment)
         for name in job["output"]:
-            assert (tmp_path / job["rule"] / name).stat().st_size > 0
+            size = (tmp_path / job["rule"] / name).stat().st_size
+            assert size > 0 or name.endswith("/pairs.jsonl")  # the toy has nothing to pair
     assert {"plan", "build", "time", "profile", "tables"} <= rules
 
 
