@@ -335,6 +335,18 @@ def test_names_match_as_whole_words_and_common_ones_not_at_all(
     assert find_secret(b"/root and root", patterns({"HOME": "/root"})) is None
 
 
+def test_pairs_that_an_earlier_version_left_beside_those_of_batches_are_refused(
+    evidence: Path, tmp_path: Path
+) -> None:
+    batch = evidence / "decode/b1a2b3c4d"
+    (batch / "pairs.json").write_text("[]", encoding="utf-8")
+    recording.record(evidence, tmp_path / "recordings" / "h200", "h200")
+    shutil.copytree(batch, evidence / "decode/pairs")
+    (evidence / "decode/pairs/pairs.json").unlink()
+    with pytest.raises(CaptureError, match="decode/pairs is left from an earlier version"):
+        recording.record(evidence, tmp_path / "recordings" / "other", "other")
+
+
 @pytest.mark.parametrize(("other", "refused"), [("b5e6f7a8", True), ("deep", False)])
 def test_batches_that_share_a_point_are_refused(
     evidence: Path, tmp_path: Path, other: str, refused: bool

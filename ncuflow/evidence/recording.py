@@ -20,8 +20,17 @@ from typing import Any
 from ncuflow.evidence import location, manifest, modules, origins, points
 from ncuflow.evidence.reportscrub import scrubbed
 from ncuflow.evidence.staging import staging
-from ncuflow.io import UsageError, digest, dump_json, opened, read_json, scratch, write_json
-from ncuflow.model import DEEP, REPORTS
+from ncuflow.io import (
+    UsageError,
+    digest,
+    dump_json,
+    opened,
+    present,
+    read_json,
+    scratch,
+    write_json,
+)
+from ncuflow.model import DEEP, PAIRS, REPORTS
 from ncuflow.origin import now
 from ncuflow.parsers import children, listing, reader, tables
 from ncuflow.private import find_path, find_secret, patterns
@@ -110,13 +119,17 @@ def check(path: Path, evidence: Path, known: Any) -> None:
 
 
 def one_batch_per_point(evidence: Path) -> None:
-    """Refuse batches that share a point: one is left from another sweep, and would count it twice."""
+    """Refuse batches that share a point, or pairs: one is left from another sweep, and would count it twice."""
     for target, members in batches(evidence).items():
         shared = tables.shared_point(members)
         if shared:
             point, names = shared
             what = f"batches {', '.join(names)} of {target} share the point {point}"
             raise CaptureError(f"{evidence}: {what}; remove the folder of the stale one")
+        paired = any(present(evidence / target / name / "pairs.json") for name in members)
+        if PAIRS in members and paired:
+            what = f"{evidence}: {target}/{PAIRS} is left from an earlier version"
+            raise CaptureError(f"{what}, and pairs lie with their batches; remove that folder")
 
 
 def embedded_sources(path: Path) -> int:
