@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, opened, shown
-from ncuflow.parsers import nsys, nvtx
+from ncuflow.parsers import cute, nsys, nvtx
 from ncuflow.parsers.nsys_sql import Database, integer
 from ncuflow.parsers.timeline import (  # fmt: skip
     GRAPH,
@@ -26,7 +26,7 @@ _OF_KERNEL = (
     "demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
     "registersPerThread", "staticSharedMemory", "dynamicSharedMemory",
 )  # fmt: skip
-_TABLES = (
+_TABLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (KERNEL, nsys.KERNEL, _OF_KERNEL),
     (MEMCPY, nsys.MEMCPY, ("copyKind", "bytes")),
     (MEMSET, nsys.MEMSET, ("bytes",)),
@@ -106,7 +106,7 @@ def _launched(db: Database, kind: str, values: tuple[Any, ...]) -> Launched:
     static, dynamic = integer(values[9]), integer(values[10])
     shared = None if static is None or dynamic is None else static + dynamic
     return Launched(
-        kind, nsys.cute.called(name), _dim3(values[2:5]), _dim3(values[5:8]), integer(values[8]), shared, dynamic,
+        kind, cute.called(name), _dim3(values[2:5]), _dim3(values[5:8]), integer(values[8]), shared, dynamic,
     )  # fmt: skip
 
 

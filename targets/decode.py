@@ -195,6 +195,8 @@ def shapes(seen: Seen) -> Iterator[Params]:
             "head_dim": dim,
             "cores": "cuda",
         }
+        if seen.number("vec_size") > max(8, dim // 32):  # it loads 16 bytes of the cache
+            said["kv"] = FP8
     elif seen.kernel == "BatchPrefillWithPagedKVCacheKernel" and seen.number("CTA_TILE_Q") == 16:
         said = {"kv_heads": seen.grid[2], "cores": "tensor"}
         said["head_dim"] = 16 * seen.number("NUM_MMA_D_QK")
@@ -202,7 +204,7 @@ def shapes(seen: Seen) -> Iterator[Params]:
             said["qo_heads"] = heads
     else:
         raise UnsaidError("no rule tells the shape of this decode from its launch")
-    said |= seen.dtype
+    said |= seen.attention() | seen.dtype | ({"launch": "graph"} if seen.graph else {})
     batch, tokens = seen.sure("decodes"), seen.told("decode_kv_tokens")
     if batch is None:
         raise UnsaidError(

@@ -297,7 +297,7 @@ def shapes(seen: Seen) -> Iterator[Params]:
     if seen.number("CTA_TILE_Q") == 16 and not seen.sure("prompts"):
         raise UnsaidError("its smallest query tile is one of decodes")
     said: Params = {"layout": layout, "kv_heads": seen.grid[2], "backend": "fa2"}
-    said |= {"head_dim": 16 * seen.number("NUM_MMA_D_QK"), **seen.dtype}
+    said |= {"head_dim": 16 * seen.number("NUM_MMA_D_QK"), **seen.attention(), **seen.dtype}
     mask = seen.argument("MASK_MODE")
     if mask in ("causal", "none"):
         said["causal"] = mask == "causal"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -195,8 +196,8 @@ def launches(p: Params, host: Host) -> Iterator[LaunchConfig]:
 
 
 _SEEN = {
-    "BatchQKApplyRotaryPosIdsCosSinCache": "cos_sin_cache",
-    "BatchQKApplyRotaryPosIds": "rope_pos_ids",
+    "BatchQKApplyRotaryPosIdsCosSinCache": ("cos_sin_cache",),
+    "BatchQKApplyRotaryPosIds": ("rope_pos_ids", "llama31_pos_ids"),
 }
 
 
@@ -207,13 +208,16 @@ def shapes(seen: Seen) -> Iterator[Params]:
         raise UnsaidError("no rule tells its tokens and heads from its launch")
     bdy, blocks, dim = seen.block[1], seen.grid[0], seen.number("head_dim")
     interleaved = seen.argument("interleave") in ("true", "1")
-    said: Params = {"variant": _SEEN[what], "head_dim": dim, **seen.dtype}
+    variants = _SEEN[what]
+    if seen.kernel.endswith("HeadParallelismKernel"):
+        variants = variants[:1]  # Llama 3.1's launcher has none
+    said: Params = {"head_dim": dim, **seen.dtype}
     said["style"] = "interleaved" if interleaved else "neox"
     tokens = seen.sure("tokens")
     if tokens is None or ceil(tokens / bdy) != blocks:
         tokens = None
     both = [seen.sure(name) for name in ("qo_heads", "kv_heads")]
-    parallel = seen.kernel.endswith("HeadParallelismKernel")
+    parallel = len(variants) == 1 and seen.kernel.endswith("HeadParallelismKernel")
     pairs = [(both[0], both[1])] if None not in both else []
     if parallel and (not pairs or sum(n or 0 for n in pairs[0]) != seen.grid[1]):
         # as many bytes whichever of them are queries'
@@ -223,9 +227,9 @@ def shapes(seen: Seen) -> Iterator[Params]:
             "its blocks rotate all heads, and nothing else tells how many there are", said
         )
     ends = [tokens] if tokens else sorted({(blocks - 1) * bdy + 1, blocks * bdy})
-    for qo_heads, kv_heads in pairs:
-        for count in ends:
-            yield {**said, "tokens": count, "qo_heads": qo_heads, "kv_heads": kv_heads}
+    for variant, (qo_heads, kv_heads), count in product(variants, pairs, ends):
+        heads = {"qo_heads": qo_heads, "kv_heads": kv_heads}
+        yield {"variant": variant, **said, "tokens": count, **heads}
 
 
 def _shares(heads: int) -> Iterator[int]:

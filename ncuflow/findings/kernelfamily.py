@@ -53,12 +53,16 @@ def targets(short: str) -> list[Target]:
 def bare(name: str) -> str:
     """A kernel's name without what it returns, namespaces, template arguments and parameters."""
     text = name.replace("(anonymous namespace)", "").replace("<unnamed>", "")
-    depth, kept = 0, []
+    angles = parentheses = 0
+    kept: list[str] = []
     for character in text:
-        if character == "(" and depth == 0 and "".join(kept).strip():
-            break
-        depth += (character == "<") - (character == ">")
-        if depth == 0 and character != ">":
+        if character in "()":
+            if not angles and "".join(kept).strip():
+                break  # its parameters
+            parentheses += 1 if character == "(" else -1
+        elif character in "<>" and not parentheses:
+            angles += 1 if character == "<" else -1
+        elif not angles and not parentheses:
             kept.append(character)
     words = "".join(kept).split()
     return (words[-1].split("::")[-1] if words else "") or name

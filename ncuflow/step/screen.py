@@ -9,7 +9,7 @@ from textwrap import wrap
 from ncuflow.format import aligned, micro, pct, short
 from ncuflow.step.record import GainOfStep, KernelOfStep, StepAnswer, StepGroup
 
-WIDTH = 110
+WIDTH = 132
 MOST_LINES = 48
 MOST_GROUPS, MOST_KERNELS, MOST_GAINS, MOST_PROBLEMS = 4, 12, 3, 4
 
@@ -53,10 +53,10 @@ def _group(group: StepGroup, most: int) -> Iterator[str]:
         WIDTH,
     )
     yield from wrap(_idle(group), WIDTH, initial_indent="  ", subsequent_indent="  ")
-    header = ("  share", "time", "n", "kernel", "family", "shape", "of the roof", "alone")
+    header = ("share", "time", "n", "kernel", "family", "of the roof", "alone", "shape")
     rows = [_row(one) for one in group.kernels[:most]]
     for line in aligned(header, rows, left=8).splitlines():
-        yield line[:WIDTH].rstrip()
+        yield f"  {line}"[:WIDTH].rstrip()
     if len(group.kernels) > most:
         rest = sum(one.time_us for one in group.kernels[most:])
         yield f"  and {len(group.kernels) - most} more, {micro(rest)}"
@@ -87,14 +87,14 @@ def _idle(group: StepGroup) -> str:
 
 def _row(one: KernelOfStep) -> list[str]:
     return [
-        f"{one.share:6.1f} %",
+        f"{one.share:.1f} %",
         micro(one.time_us),
         f"{one.launches:g}",
-        short(one.name, 30),
+        short(one.name, 26),
         one.family,
-        short(shape_text(one), 34),
         roof_text(one),
         alone_text(one),
+        short(shape_text(one), WIDTH),
     ]
 
 
@@ -104,7 +104,7 @@ def shape_text(one: KernelOfStep) -> str:
         return ""
     known = one.shape.candidates
     if not known:
-        return one.shape.refusal or ""
+        return (one.shape.refusal or "") if one.shape.target else ""
     words = " ".join(f"{name}={value}" for name, value in known[0].items())
     count = len(known) + one.shape.candidates_left_out
     return f"{count} candidates: {words}, …" if count > 1 else words

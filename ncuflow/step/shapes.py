@@ -90,7 +90,7 @@ def of_operator(operator: Operator) -> Shape | None:
     return None
 
 
-def of_launch(one: Launched, facts: Facts, hosts: Sequence[Host]) -> Shape:
+def of_launch(one: Launched, facts: Facts, hosts: Sequence[Host], graph: bool = False) -> Shape:
     """What the launch of a kernel tells, by the rules of each target that may have launched it."""
     short = kernelname.decode(one.name).name
     targets = kernelfamily.targets(short)
@@ -98,7 +98,7 @@ def of_launch(one: Launched, facts: Facts, hosts: Sequence[Host]) -> Shape:
         return Shape(None, refusal="no target of ncuflow's has this kernel", source="")
     refused: Shape | None = None
     for target in targets:
-        found = _by_target(target, short, one, facts, hosts)
+        found = _by_target(target, short, one, facts, hosts, graph)
         if found.candidates or found.finishes:
             return found
         refused = found if refused is None or len(found.certain) > len(refused.certain) else refused
@@ -107,7 +107,7 @@ def of_launch(one: Launched, facts: Facts, hosts: Sequence[Host]) -> Shape:
 
 
 def _by_target(
-    target: Target, short: str, one: Launched, facts: Facts, hosts: Sequence[Host]
+    target: Target, short: str, one: Launched, facts: Facts, hosts: Sequence[Host], graph: bool
 ) -> Shape:
     if short in target.rules.finishers:
         return Shape(
@@ -118,7 +118,7 @@ def _by_target(
     name = kernelname.canonical(one.name)
     decoded = kernelname.decode(one.name)
     dynamic = one.shared if one.dynamic is None else one.dynamic
-    seen = Seen(short, decoded.value, one.grid, one.block, dynamic, name, facts.values)
+    seen = Seen(short, decoded.value, one.grid, one.block, dynamic, name, graph, facts.values)
     try:
         candidates = list(target.rules.shapes(seen))
     except PartError as error:

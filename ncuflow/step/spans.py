@@ -180,13 +180,15 @@ def _ends(timeline: Timeline, tokens: Sequence[tuple[str, Ints, bool]]) -> list[
     samples = [_samples(timeline, name, places) for name, places, _ in tokens]
     last: list[int] = []
     for number, one in enumerate(samples):
-        if one and not any(samples[number + 1 : number + 1 + FEWEST]):
+        if one and (tokens[number][2] or not any(samples[number + 1 : number + 1 + FEWEST])):
             last.append(number)
     if len(last) >= 2:
         return last
     counts = Counter(name for name, _, _ in tokens if family(name) != COPY)
     often = {name: count for name, count in counts.items() if count >= 2}
-    if not often or max(often.values()) == len(tokens):
+    if often and max(often.values()) == len(tokens):  # one kernel, or one graph, again and again
+        return [*range(len(tokens))] if all(graph for _, _, graph in tokens) else []
+    if not often:
         return []
     # As many steps as most of the names that are launched least often say.
     fewest = Counter(often.values())

@@ -287,10 +287,12 @@ class Summary:
         places: dict[Any, list[int]] = defaultdict(list)
         for place, key in enumerate(keys):
             places[key].append(place)
-        found = {key: self._shape(key, facts) for key in places}
+        graphs = rows["graph"][step.rows] >= 0
+        found = {key: self._shape(key, facts, bool(graphs[at].any())) for key, at in places.items()}
         calls = self._calls(keys, found, time.own)
         length = (rows["end"] - rows["start"])[step.rows] * US
-        kernels, gains = [], []
+        kernels: list[KernelOfStep] = []
+        gains: list[GainOfStep] = []
         for key, at in places.items():
             one, shape = self.timeline.kinds[key[0]], found[key]
             own = float(time.own[at].sum())
@@ -353,13 +355,13 @@ class Summary:
         mine = mine[np.argsort(ranges["start"][mine], kind="stable")]
         return ranges["start"][mine], ranges["end"][mine], ranges["name"][mine]
 
-    def _shape(self, key: tuple[int, int, int], facts: Facts) -> Shape | None:
+    def _shape(self, key: tuple[int, int, int], facts: Facts, graph: bool) -> Shape | None:
         """The shape of a kernel's launch; None of what is no kernel."""
         what, name, operator = key
         one = self.timeline.kinds[what]
         if one.kind != KERNEL:
             return None
-        launched = shapes.of_launch(one, facts, self.hosts)
+        launched = shapes.of_launch(one, facts, self.hosts, graph)
         if name != UNSAID:
             text = self.timeline.texts[name]
             sized = shapes.sized(text)

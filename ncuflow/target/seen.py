@@ -30,7 +30,7 @@ class PartError(UnsaidError):
 @dataclass(frozen=True)
 class Seen:
     """A kernel's launch. kernel: its name without namespaces and arguments; argument: its template arguments by parameter;
-    shared: bytes of dynamic shared memory, None where the trace does not say it.
+    shared: bytes of dynamic shared memory, None where the trace does not say it; graph: whether a graph replayed it.
 
     known: by name, what is known of the step and the model from elsewhere: tokens (of the step), decodes (sequences that get a
     token), decode_kv_tokens (of their caches, all together), prompts, prompt_tokens, prompt_kv_tokens, prompt_squares (of
@@ -44,6 +44,7 @@ class Seen:
     block: tuple[int, int, int]
     shared: int | None = None
     name: str = ""
+    graph: bool = False
     known: Mapping[str, Between] = field(default_factory=dict)
     used: set[str] = field(default_factory=set, compare=False)
 
@@ -65,6 +66,13 @@ class Seen:
         """The same where it is one number."""
         found = self.told(name)
         return found[0] if found and found[0] == found[1] else None
+
+    def attention(self) -> dict[str, str]:
+        """{"kv": "fp8"} where the kernel's name says that its cache has 8 bits. Raises UnsaidError where it has a window,
+        whose length it does not say."""
+        if "sliding_window" in (self.argument("AttentionVariant") or ""):
+            raise UnsaidError("its window is not in the launch")
+        return {"kv": "fp8"} if "fp8" in (self.argument("DTypeKV") or "") else {}
 
     @property
     def dtype(self) -> dict[str, str]:

@@ -1,0 +1,477 @@
+"""Steps of a trace: where they begin, which shapes ran, how far from the roof, why the GPU stood idle, what may be gained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT, some
+from engine_trace import (
+    DECODE,
+    GEMM,
+    LAYERS,
+    MERGE,
+    NORM,
+    SAMPLING,
+    MadeTrace,
+    decode_step,
+    prefill_step,
+)
+
+from ncuflow.cli import dispatch
+from ncuflow.findings import kernelfamily
+from ncuflow.findings.choices import Price
+from ncuflow.io import BadInput, UsageError, read_json
+from ncuflow.pages.html import step as verb
+from ncuflow.parsers import nsys_timeline, torch_trace
+from ncuflow.step import around, dump, gain, shapes, spans, summary
+from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
+from ncuflow.step.shapes import NOTHING
+from ncuflow.target.contract import known
+
+# One of each kind: the default sweep's on a GPU, and the other targets'.
+RECORDED = sorted(
+    path
+    for pattern in ("h100/0.7.2/default/*/b*", "h200/0.7.2/kernels/*/*")
+    for path in ROOT.glob(f"recordings/{pattern}/trace.sqlite.xz")
+)
+
+
+def answer(trace: MadeTrace, tmp_path: Path, gpu: str | None = "NVIDIA H100 80GB HBM3", **more: Any) -> StepAnswer:  # fmt: skip
+    return verb.step(trace.write(tmp_path / "trace.json.gz", gpu), **more)
+
+
+def group(found: StepAnswer, kind: str, replayed: bool = False) -> StepGroup:
+    (one,) = [one for one in found.groups if (one.kind, one.replayed) == (kind, replayed)]
+    return one
+
+
+def kernel(of: StepGroup, name: str) -> KernelOfStep:
+    (one,) = [one for one in of.kernels if one.demangled == name]
+    return one
+
+
+# --- where steps begin ------------------------------------------------------------------------------
+
+
+def test_steps_are_told_by_the_period_of_the_kernels(tmp_path):
+    trace = MadeTrace()
+    for number in range(6):
+        (prefill_step if number % 3 == 0 else decode_step)(trace)
+    found = answer(trace, tmp_path)
+    assert found.found_by == spans.PERIOD
+    assert {(one.kind, one.steps) for one in found.groups} == {("prefill", 2), ("decode", 4)}
+    assert group(found, "decode").step_us.median == pytest.approx(LAYERS * 104 + 20 + 5)
+
+
+def test_ranges_tell_steps_and_their_kind(tmp_path):
+    trace = MadeTrace()
+    trace.kernel(NORM, 4, (8, 1, 1), (32, 16, 1))  # before the first step
+    for number in range(3):
+        begin = trace.at - 10
+        decode_step(trace, idle=20)
+        trace.range(f"decode step {number}", begin, trace.at - 2)
+        trace.at += 40
+    found = answer(trace, tmp_path)
+    assert found.found_by == spans.RANGES
+    assert [(one.kind, one.steps) for one in found.groups] == [("decode", 3)]
+    assert sum(one.launches for one in group(found, "decode").kernels) == LAYERS * 6 + 1 + 5
+
+
+@pytest.mark.parametrize(
+    ("label", "kind", "said"),
+    [
+        ("execute_context_1(888_788544)_generation_0(0)", "prefill",
+         {"prompts": 1, "decodes": 0, "tokens": 888, "prompt_tokens": 888, "prompt_squares": 788544}),
+        ("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)", "decode",
+         {"decodes": 32, "tokens": 32, "decode_kv_tokens": 32785}),
+        ("execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489sqsq37sqsk34489)", "mixed",
+         {"prompts": 9, "decodes": 37, "tokens": 8192, "prompt_kv_tokens": 8430}),
+        ("step[DECODE bs=32]", "decode", {"decodes": 32, "tokens": 32}),
+        ("step[EXTEND bs=15 toks=15360]", "prefill", {"prompts": 15, "tokens": 15360}),
+    ],
+)  # fmt: skip
+def test_what_servers_name_their_steps(label, kind, said):
+    found = spans.told(label)
+    assert said.items() <= found.items()
+    span = spans.StepSpan(np.zeros(0, np.int64), label=label, said=found)
+    assert spans._labelled(span) == kind
+
+
+def test_replays_of_a_graph_are_steps(tmp_path):
+    trace = MadeTrace()
+    for number in range(4):
+        trace.call("cudaGraphLaunch", trace.at - 3, 1, 9000 + number)
+        decode_step(trace, graph=9000 + number)
+        trace.at += 12
+    found = answer(trace, tmp_path)
+    assert found.found_by == spans.REPLAYS
+    one = group(found, "decode", replayed=True)
+    assert one.steps == 4
+    assert one.period_us == pytest.approx(LAYERS * 104 + 20 + 12)
+    assert {row.graph for row in one.kernels} == {True}
+
+
+def test_a_trace_without_a_period_is_one_step(tmp_path):
+    trace = MadeTrace()
+    trace.kernel(NORM, 4, (8, 1, 1), (32, 16, 1), shared=16448)
+    found = answer(trace, tmp_path)
+    assert (found.found_by, len(found.groups), found.groups[0].steps) == (spans.WHOLE, 1, 1)
+
+
+def test_graphs_traced_as_a_whole_say_how_to_record_them(tmp_path):
+    from test_parsers_nsys import Export
+
+    export = Export()
+    for number in range(3):
+        at = 1000 * number
+        export.call(at, at + 50, number + 1, name=5)
+        export.add("GRAPH_TRACE", start=at + 100, end=at + 900, deviceId=0, streamId=7, correlationId=number + 1, graphId=4,
+                   globalPid=281525711011840)  # fmt: skip
+    found = verb.step(export.write(tmp_path / "whole.sqlite"))
+    assert summary.NODE in found.problems
+    assert "--cuda-graph-trace=node" in summary.NODE
+
+
+# --- shapes -----------------------------------------------------------------------------------------
+
+
+def test_shapes_are_told_or_refused(tmp_path):
+    trace = MadeTrace()
+    for _ in range(4):
+        decode_step(trace)
+    found = answer(trace, tmp_path, known=["page_size=16", "intermediate=14336", "vocab=128256"])
+    one = group(found, "decode")
+    assert one.tokens == (32, 32)
+    norm = kernel(one, NORM).shape
+    fused = {"variant": "fused_add_rmsnorm", "rows": 32, "dtype": "f16"}
+    assert norm.candidates == [{**fused, "norm": "cuda", "hidden": 4096}]
+    product = kernel(one, GEMM).shape
+    assert product.candidates == [{"variant": "mm", "m": 32, "n": 6144, "k": 4096, "dtype": "f16"}]
+    assert product.source == "the shapes of aten::mm"
+    assert kernel(one, SAMPLING).shape.candidates == [
+        {"variant": "top_p", "batch": 32, "vocab": 128256}
+    ]
+    attention = kernel(one, DECODE).shape
+    assert [p["kv_len"] for p in attention.candidates] == [2033, 2048]
+    assert {p["batch"] for p in attention.candidates} == {32}
+    assert "the page table that plan() copied" in attention.source
+    assert kernel(one, MERGE).shape.refusal == "it finishes the call before it"
+    assert found.shape_pct == 100
+
+
+def test_without_its_page_table_a_decode_has_no_length(tmp_path):
+    trace = MadeTrace()
+    for _ in range(4):
+        decode_step(trace)
+    shape = kernel(group(answer(trace, tmp_path), "decode"), DECODE).shape
+    assert shape.candidates == []
+    assert shape.certain == {
+        "kv_heads": 8,
+        "qo_heads": 32,
+        "head_dim": 128,
+        "cores": "cuda",
+        "batch": 32,
+    }
+    assert "every length of the cache" in shape.refusal
+
+
+def test_a_range_around_a_launch_states_its_shape(tmp_path):
+    trace = MadeTrace()
+    for _ in range(3):
+        decode_step(trace)
+    calls = [e for e in trace.events if e["cat"] == "cuda_runtime"]
+    by_correlation = {e["args"]["correlation"]: e["ts"] for e in calls}
+    for event in [e for e in trace.events if e["name"] == DECODE]:
+        at = by_correlation[event["args"]["correlation"]]
+        heads = "qo_heads=32, kv_heads=8, head_dim=128, page_size=16"
+        trace.range(f"decode(batch=32, kv_len=777, {heads}, dtype=f16)", at - 0.1, at + 1)
+    shape = kernel(group(answer(trace, tmp_path), "decode"), DECODE).shape
+    assert shape.candidates[0]["kv_len"] == 777
+    assert shape.source == "a range around the launch"
+
+
+def test_a_dump_says_what_launches_do_not(tmp_path):
+    folder = tmp_path / "dump"
+    folder.mkdir()
+    axes = {"hidden_size": {"type": "const", "value": 28672}, "num_tokens": {"type": "var"}}
+    (folder / "a.json").write_text(json.dumps({"name": "silu_and_mul_h28672", "axes": axes}))
+    paged = {"name": "gqa_paged_decode_h32", "axes": {"page_size": {"value": 16}}}
+    (folder / "b.json").write_text(json.dumps(paged))
+    (folder / "killed.json").write_text('{"name": "gqa')
+    found = dump.facts(folder)
+    assert found.values == {"intermediate": (14336, 14336), "page_size": (16, 16)}
+    other = {"name": "append_paged_kv", "axes": {"page_size": {"value": 1}}}
+    (folder / "c.json").write_text(json.dumps(other))
+    assert "page_size" not in dump.facts(folder).values  # two caches: no one size
+    with pytest.raises(BadInput, match="without a definition"):
+        dump.facts(tmp_path / "none")
+
+
+@cache
+def recorded_launches() -> list[tuple[str, dict[str, Any], Any, Any, bool]]:
+    """(target, true parameters, launch, hosts, of a graph) of every kind of launch that recordings have by their points."""
+    return list(_recorded_launches())
+
+
+def _recorded_launches() -> Iterator[tuple[str, dict[str, Any], Any, Any, bool]]:
+    for path in some(RECORDED):
+        points = {point["id"]: point for point in read_json(path.parent / "points.json")}
+        timeline = nsys_timeline.read(path)
+        hosts = summary.Summary(timeline, NOTHING, summary.Evidence()).hosts
+        rows, ranges = timeline.rows, timeline.ranges.arrays()
+        order = np.argsort(ranges["start"])
+        starts, ends, names = (ranges[name][order] for name in ("start", "end", "name"))
+        seen = set()
+        for call, what, graph in zip(rows["call"], rows["what"], rows["graph"], strict=True):
+            place = int(np.searchsorted(starts, call, "right")) - 1
+            name = timeline.texts[names[place]] if place >= 0 and ends[place] >= call else ""
+            if name in points and (name, what) not in seen:
+                seen.add((name, what))
+                one, target = timeline.kinds[what], name.split("/")[0]
+                yield (
+                    target,
+                    known()[target].completed(points[name]["params"]),
+                    one,
+                    hosts,
+                    graph >= 0,
+                )
+
+
+def truth(target: str, p: dict[str, Any]) -> dict[str, int]:
+    """What would be known of a step around a point."""
+    tokens = {"rmsnorm": "rows", "rope": "tokens"}.get(target)
+    found = {name: p[name] for name in ("qo_heads", "kv_heads", "page_size", "vocab") if name in p}
+    found |= {"tokens": p[tokens]} if tokens else {}
+    match target:
+        case "rmsnorm":
+            return found | {"hidden": p["hidden"]}
+        case "activation":
+            return {"intermediate": p["hidden"]}
+        case "kv_append":
+            return {"tokens": p["batch"] * p["append_len"]}
+        case "decode":
+            return found | {"decodes": p["batch"], "decode_kv_tokens": p["batch"] * p["kv_len"]}
+        case "prefill":
+            count = p["batch"] * p["seq_len"]
+            found |= {"prompts": p["batch"], "prompt_tokens": count, "prompt_kv_tokens": count}
+            return found | {"prompt_squares": count * p["seq_len"]}
+    return found
+
+
+def agrees(candidate: dict[str, Any], p: dict[str, Any]) -> bool:
+    """Whether a candidate is the point; an append's tokens may be any sequences', a norm is CUDA's however it was asked for."""
+    if "append_len" in candidate and candidate["batch"] * candidate["append_len"] != p["batch"] * p["append_len"]:  # fmt: skip
+        return False
+    apart = {"norm", "batch", "append_len"} if "append_len" in candidate else {"norm"}
+    return all(value == p[name] for name, value in candidate.items() if name not in apart)
+
+
+@pytest.mark.parametrize("with_facts", [False, True], ids=["launch", "launch and step"])
+def test_every_shape_of_a_recorded_launch_is_right_or_refused(with_facts):
+    told: dict[str, int] = {}
+    for target, p, one, hosts, graph in some(recorded_launches()):
+        if one.kind != "kernel" or not kernelfamily.targets(kernelfamily.bare(one.name)):
+            continue
+        facts = NOTHING.joined(truth(target, p), "the truth") if with_facts else NOTHING
+        found = shapes.of_launch(one, facts, hosts, graph)
+        if found.candidates:
+            told[target] = told.get(target, 0) + 1
+            right = [c for c in found.candidates if agrees(c, p)]
+            assert right, (target, p, one, found.candidates)
+            if with_facts:  # all that launches so moves as many bytes
+                works = {
+                    found.target.work(found.target.completed(c)).bytes for c in found.candidates
+                }
+                assert works == {known()[target].work(p).bytes}, (p, found.candidates)
+    always = {"rmsnorm", "rope"}
+    more = {"decode", "prefill", "activation", "kv_append", "sampling"}
+    assert told.keys() >= (always | more if with_facts else always)
+
+
+def test_rules_that_launch_otherwise_refuse_a_shape(tmp_path):
+    trace = MadeTrace()
+    for _ in range(3):
+        trace.kernel(NORM, 4, (32, 1, 1), (32, 7, 1), shared=16448)
+        trace.kernel(SAMPLING, 20, (32, 1, 1), (1024, 1, 1))
+    shape = kernel(answer(trace, tmp_path).groups[0], NORM).shape
+    assert shape.candidates == []
+    assert "launch rules" in shape.refusal
+
+
+# --- roofs, gaps, gains -----------------------------------------------------------------------------
+
+
+def test_the_distance_to_the_roof_is_of_the_targets_count(tmp_path):
+    trace = MadeTrace()
+    for _ in range(3):
+        decode_step(trace)
+    one = kernel(group(answer(trace, tmp_path, known=["page_size=16"]), "decode"), DECODE)
+    work = known()["decode"].work(known()["decode"].completed(one.shape.candidates[1]))
+    assert one.roof.bytes[1] == work.bytes
+    assert one.roof.ceiling_source == "measured"
+    rate = float(one.roof.ceiling.split("GB/s")[0].replace(" ", "")) * 1e9
+    # of the call: 60 us of attention, and 2 us that merge its chunks
+    assert one.roof.percent[1] == pytest.approx(100 * work.bytes / rate / 62e-6, rel=0.01)
+    assert one.nearest.point == "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
+
+
+def test_an_unknown_gpu_has_no_roof_and_says_so(tmp_path):
+    trace = MadeTrace()
+    decode_step(trace)
+    found = answer(trace, tmp_path, gpu="NVIDIA X1")
+    assert all(one.roof is None for one in found.groups[0].kernels)
+    assert any("table of GPUs" in problem for problem in found.problems)
+    assert found.recording is None
+
+
+def test_gaps_are_of_the_host_or_of_a_wait(tmp_path):
+    trace = MadeTrace()
+    for _ in range(3):
+        for idle in (0, 50, 30):
+            before = trace.at
+            if idle == 30:
+                trace.call("cudaStreamSynchronize", before - 2, 10, 0)
+            trace.kernel(NORM, 4, (32, 1, 1), (32, 16, 1), idle=idle, shared=16448)
+        trace.kernel(SAMPLING, 20, (32, 1, 1), (1024, 1, 1))
+    one = answer(trace, tmp_path).groups[0]
+    assert (one.gaps.host_us, one.gaps.sync_us, one.gaps.count) == (50, 30, 2)
+    assert one.gaps.longest_us == 50
+    assert one.busy_us == pytest.approx(32)
+    assert one.step_us.median == pytest.approx(112)
+
+
+def test_what_runs_at_once_is_counted_once(tmp_path):
+    trace = MadeTrace()
+    for _ in range(3):
+        begin = trace.at
+        trace.kernel(NORM, 10, (32, 1, 1), (32, 16, 1), shared=16448)
+        trace.at = begin + 6
+        trace.kernel("ncclDevKernel_AllReduce_Sum_bf16", 10, (8, 1, 1), (512, 1, 1), stream=9)
+        trace.kernel(SAMPLING, 20, (32, 1, 1), (1024, 1, 1))
+    one = answer(trace, tmp_path).groups[0]
+    assert (one.step_us.median, one.overlapped_us) == (36, 4)
+    assert one.exposed_communication_us == 6
+    assert sum(row.time_us for row in one.kernels) == pytest.approx(36)
+    assert {row.family for row in one.families} == {"norm", "communication", "sampling"}
+
+
+def test_plan_is_of_the_host(tmp_path):
+    trace = MadeTrace()
+    for _ in range(3):
+        trace.range(
+            "/x/flashinfer/decode.py(1834): plan", trace.at, trace.at + 33, "python_function"
+        )
+        decode_step(trace)
+    assert group(answer(trace, tmp_path), "decode").plan_us == pytest.approx(33)
+
+
+def test_a_gain_is_what_was_measured_and_never_more_than_the_share(tmp_path):
+    trace = MadeTrace()
+    for _ in range(3):
+        decode_step(trace)
+    one = group(answer(trace, tmp_path, known=["page_size=16"]), "decode")
+    shares = {row.name: row.share for row in one.kernels}
+    for row in some(one.gains):
+        assert row.low_pct <= row.high_pct <= row.share_pct
+        assert row.share_pct <= sum(shares.values())
+    assert [row.high_pct for row in one.gains] == sorted((row.high_pct for row in one.gains), reverse=True)  # fmt: skip
+    cores = next(row for row in one.gains if row.choice == "cores_grouped")
+    assert cores.pairs[:2] == ["decode/B32_L2048_H32_K8_D128_P16_f16_cc", "decode/B32_L2048_H32_K8_D128_P16_f16_tc"]  # fmt: skip
+    assert cores.change == "cuda → tensor"
+
+
+def test_a_saving_is_of_the_side_that_a_launch_is_on():
+    price = Price("time_cold_us", "a", "b", (), 100, 80, -0.2, low=-0.25, high=-0.1)
+    assert gain.saving(price, base=True) == pytest.approx((0.1, 0.25))
+    low, high = gain.saving(price, base=False)
+    assert (low, high) == pytest.approx((-1 / 3, -1 / 9))
+
+
+def test_an_advice_is_read_by_its_record(tmp_path):
+    params = {"batch": 32, "kv_len": 2048, "qo_heads": 32, "kv_heads": 8, "head_dim": 128}
+    shape = {
+        "target": "decode", "shape": "decode/default", "params": params, "advised": "decode/better",
+        "regret": {"estimate": 0.25, "low": 0.2, "high": 0.3}, "in_turns": True,
+    }  # fmt: skip
+    path = tmp_path / "advice.json"
+    path.write_text(json.dumps({"command": "advise", "gpu": "G", "shapes": [shape]}))
+    found = list(gain.of_advice(gain.read_advice(path), known()["decode"], params, "K", 50.0))
+    assert [(row.change, row.low_pct, row.high_pct) for row in found] == [
+        ("decode/default → decode/better", pytest.approx(8.33), pytest.approx(11.54))
+    ]
+    other = {**params, "kv_heads": 32, "batch": 1}
+    assert list(gain.of_advice(gain.read_advice(path), known()["decode"], other, "K", 50.0)) == []
+    path.write_text("{}")
+    with pytest.raises(BadInput, match="ncuflow advise"):
+        gain.read_advice(path)
+
+
+# --- families ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "owner"),
+    [
+        (NORM, "norm", "FlashInfer"),
+        (DECODE, "attention", "FlashInfer"),
+        (SAMPLING, "sampling", "FlashInfer"),
+        (GEMM, "GEMM", "cuBLAS"),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication", "NCCL"),
+        ("void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*)", "RoPE", "vLLM"),
+        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(x)", "append", "vLLM"),
+        ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2", "MoE", "TensorRT-LLM"),
+        ("void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>(int)", "copy", "torch"),
+        ("acme_secret", "other", None),
+    ],
+)  # fmt: skip
+def test_a_kernels_family_and_whose_it_is(name, family, owner):
+    assert (kernelfamily.family(name), kernelfamily.owner(name)) == (family, owner)
+
+
+def test_every_kernel_of_a_target_has_a_family():
+    for target in some(known().values()):
+        for symbol in target.source.kernels if not target.generic else ():
+            if symbol.header:
+                assert kernelfamily.family(symbol.name) != kernelfamily.OTHER, symbol.name
+
+
+# --- the verb ---------------------------------------------------------------------------------------
+
+
+def test_the_screen_and_the_page_say_the_same(tmp_path, capsys):
+    trace = MadeTrace()
+    for _ in range(3):
+        decode_step(trace)
+    path, page = trace.write(tmp_path / "a<b>.json"), tmp_path / "page.html"
+    assert dispatch(["step", str(path), "--known", "page_size=16", "--html", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert "decode: 3 steps, 32 tokens" in said
+    assert max(map(len, said.splitlines())) <= 132
+    text = page.read_text()
+    assert "a&lt;b&gt;.json" in text and "a<b>" not in text
+    assert "<script" not in text
+    assert "BatchDecodeWithPagedKVCacheKernel" in text and "BatchDecodeWith" in said
+
+
+def test_what_is_asked_wrong_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="NAME=NUMBER"):
+        verb.said(["pages=16"])
+    with pytest.raises(BadInput, match="no such file"):
+        verb.step(tmp_path / "none.json")
+    csv = tmp_path / "a.csv"
+    csv.write_text("a,b,c\n1,2,3\n")
+    with pytest.raises(BadInput, match="neither an nsys export"):
+        verb.step(csv)
+    with pytest.raises(BadInput):
+        torch_trace.read(csv)
+
+
+def test_waiting_calls_are_found_by_name():
+    assert all(around._WAITS.search(n) for n in ("cudaStreamSynchronize", "cuCtxSynchronize", "cudaMemcpy"))  # fmt: skip
+    assert not around._WAITS.search("cudaMemcpyAsync")
