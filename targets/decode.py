@@ -205,7 +205,7 @@ def shapes(seen: Seen) -> Iterator[Params]:
     else:
         raise UnsaidError("no rule tells the shape of this decode from its launch")
     said |= seen.attention() | seen.dtype | ({"launch": "graph"} if seen.graph else {})
-    batch, tokens = seen.sure("decodes"), seen.told("decode_kv_tokens")
+    batch, tokens = seen.sure("decodes"), seen.told("decodes_kv_tokens")
     if batch is None:
         raise UnsaidError(
             "its sequences are not in the launch, whose grid has chunks of them", said

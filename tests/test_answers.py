@@ -76,6 +76,7 @@ def said(name: str, outputs: Path) -> list[list[str]]:
         "bisect": [
             ["--recorded", *(str(ROOT / f"recordings/h200/{v}") for v in FA3), "--point", TENSOR]
         ],
+        "step": [[str(TRACE), "--recording", str(outputs)]],
         "trace": [[f"{DEEP}#0", "busiest_pct"], [POINT, "gbs_fraction_counter", str(outputs)]],
         "claims": [
             ["--results", results, "--claims", str(outputs / "claims"), "--targets", "decode"]
@@ -158,15 +159,19 @@ def test_the_answer_of_a_verb_is_what_its_schema_says(
 
 ROWS = (
     "kernels", "launches", "summary", "ranges", "stalls", "lines", "suggestions", "points", "steps", "claims", "cases",
-    "slowdowns", "violations", "findings", "targets", "refused", "counters",
+    "slowdowns", "violations", "findings", "targets", "refused", "counters", "groups", "families", "gains", "problems",
 )  # fmt: skip
 
 
 def cut(whole: dict[str, Any], brief: dict[str, Any]) -> Iterator[list[Any]]:
-    """The tables of an answer of which a brief one has less."""
+    """The tables of an answer of which a brief one has less, and of the rows that it has, theirs."""
     for key, rows in whole.items():
-        if key in ROWS and isinstance(rows, list) and len(rows) > len(brief[key]):
-            yield rows
+        if key in ROWS and isinstance(rows, list):
+            if len(rows) > len(brief[key]):
+                yield rows
+            for one, other in zip(rows, brief[key], strict=False):
+                if isinstance(one, dict):
+                    yield from cut(one, other)
 
 
 def test_a_trial_is_what_its_schema_says() -> None:

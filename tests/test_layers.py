@@ -68,6 +68,9 @@ def test_a_room_knows_those_below_it_and_none_above(module):
 
 # A string that has a target's name in it outside of the targets, and why.
 NAMED = {
+    "prefill": "a kind of step, whatever computes it",
+    "decode": "the other kind",
+    "sampling": "what ends a step, a family of kernels",
     "recordings/*/*/apis": "a recording is data, and the docs quote this one",
     "_gen_batch_prefill_primary_module": "FlashInfer's function, which several targets build modules by",
     "decode.py": "FlashInfer's file, in which it says for which GPUs a backend of several targets is",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from engine_trace import (
 )
 
 from ncuflow.cli import dispatch
-from ncuflow.findings import kernelfamily
+from ncuflow.findings import kernelfamily, recorded
 from ncuflow.findings.choices import Price
 from ncuflow.io import BadInput, UsageError, read_json
 from ncuflow.pages.html import step as verb
@@ -40,6 +41,23 @@ RECORDED = sorted(
     for pattern in ("h100/0.7.2/default/*/b*", "h200/0.7.2/kernels/*/*")
     for path in ROOT.glob(f"recordings/{pattern}/trace.sqlite.xz")
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made_once(tmp_path_factory) -> Iterator[None]:
+    """Results of a recording take seconds: they are made once for all tests here."""
+    write, kept = recorded.write, {}
+
+    def once(recording: Path, targets: Any, outputs: Path) -> None:
+        key = (recording, tuple(targets))
+        if key not in kept:
+            kept[key] = tmp_path_factory.mktemp("results")
+            write(recording, targets, kept[key])
+        shutil.copytree(kept[key], outputs, dirs_exist_ok=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded, "write", once)
+        yield
 
 
 def answer(trace: MadeTrace, tmp_path: Path, gpu: str | None = "NVIDIA H100 80GB HBM3", **more: Any) -> StepAnswer:  # fmt: skip
@@ -89,7 +107,7 @@ def test_ranges_tell_steps_and_their_kind(tmp_path):
         ("execute_context_1(888_788544)_generation_0(0)", "prefill",
          {"prompts": 1, "decodes": 0, "tokens": 888, "prompt_tokens": 888, "prompt_squares": 788544}),
         ("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)", "decode",
-         {"decodes": 32, "tokens": 32, "decode_kv_tokens": 32785}),
+         {"decodes": 32, "tokens": 32, "decodes_kv_tokens": 32785}),
         ("execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489sqsq37sqsk34489)", "mixed",
          {"prompts": 9, "decodes": 37, "tokens": 8192, "prompt_kv_tokens": 8430}),
         ("step[DECODE bs=32]", "decode", {"decodes": 32, "tokens": 32}),
@@ -223,7 +241,7 @@ def _recorded_launches() -> Iterator[tuple[str, dict[str, Any], Any, Any, bool]]
     for path in some(RECORDED):
         points = {point["id"]: point for point in read_json(path.parent / "points.json")}
         timeline = nsys_timeline.read(path)
-        hosts = summary.Summary(timeline, NOTHING, summary.Evidence()).hosts
+        hosts = summary.Summary(timeline, NOTHING, summary.HeldAgainst()).hosts
         rows, ranges = timeline.rows, timeline.ranges.arrays()
         order = np.argsort(ranges["start"])
         starts, ends, names = (ranges[name][order] for name in ("start", "end", "name"))
@@ -256,7 +274,7 @@ def truth(target: str, p: dict[str, Any]) -> dict[str, int]:
         case "kv_append":
             return {"tokens": p["batch"] * p["append_len"]}
         case "decode":
-            return found | {"decodes": p["batch"], "decode_kv_tokens": p["batch"] * p["kv_len"]}
+            return found | {"decodes": p["batch"], "decodes_kv_tokens": p["batch"] * p["kv_len"]}
         case "prefill":
             count = p["batch"] * p["seq_len"]
             found |= {"prompts": p["batch"], "prompt_tokens": count, "prompt_kv_tokens": count}

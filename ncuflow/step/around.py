@@ -20,7 +20,7 @@ US = 1e-3  # of a ns
 
 
 @dataclass(frozen=True)
-class Busy:
+class BusyTime:
     """Of a step, in us: span, from its first start to its last end; busy, in which anything ran; own: by row, the time that
     nothing had covered that began before; overlapped: several streams at once; dependent: kernels of one stream at once."""
 
@@ -32,7 +32,7 @@ class Busy:
     exposed_communication: float
 
 
-def busy(timeline: Timeline, span: StepSpan) -> Busy:
+def busy(timeline: Timeline, span: StepSpan) -> BusyTime:
     """From the rows of a step, which are in the order of their starts."""
     rows = timeline.rows
     start, end, stream = (rows[name][span.rows] for name in ("start", "end", "stream"))
@@ -47,7 +47,7 @@ def busy(timeline: Timeline, span: StepSpan) -> Busy:
     kinds = np.array([family(one.name) == COMMUNICATION for one in timeline.kinds], dtype=bool)
     talks = kinds[rows["what"][span.rows]]
     whole = _covered(start, end)
-    return Busy(
+    return BusyTime(
         span=float(end.max() - start.min()) * US,
         busy=float(whole) * US,
         own=own * US,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from ncuflow.io import BadInput, read_json
-from ncuflow.step.shapes import NOTHING, Facts
+from ncuflow.step.shapes import NOTHING, KnownFacts
 from ncuflow.step.spans import WORDS
 
 MOST = 10_000  # definitions
 SOURCE = "the dump"
 
 
-def facts(folder: Path) -> Facts:
+def facts(folder: Path) -> KnownFacts:
     """Of each the one value that all definitions agree in. Raises BadInput where the folder holds no definition."""
     paths = sorted(folder.rglob("*.json")) if folder.is_dir() else []
     if not paths:

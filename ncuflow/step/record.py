@@ -12,7 +12,7 @@ StepKind = Literal["prefill", "decode", "mixed", "unknown"]
 CeilingSource = Literal["measured", "datasheet"]
 
 
-class Spread(AnswerPart):
+class StepTimes(AnswerPart):
     """Times of several steps, in us."""
 
     median: float
@@ -44,7 +44,7 @@ class ShapeOfLaunch(AnswerPart):
     """of a refused shape, the parameters that are known"""
 
 
-class Roof(AnswerPart):
+class RoofOfLaunch(AnswerPart):
     """How far a launch was from what the GPU reaches. Two numbers are the least and the most, over the candidates."""
 
     bytes: tuple[int, int]
@@ -103,7 +103,7 @@ class KernelOfStep(AnswerPart):
     """replayed of a CUDA graph"""
     shape: ShapeOfLaunch | None
     """null of what is no kernel"""
-    roof: Roof | None = None
+    roof: RoofOfLaunch | None = None
     """null without a shape or a ceiling"""
     nearest: NearestPoint | None = None
     """null where no point of its target is recorded"""
@@ -175,7 +175,7 @@ class StepGroup(AnswerPart):
     """whether it replays a CUDA graph"""
     steps: int
     """how many there are"""
-    step_us: Spread
+    step_us: StepTimes
     """how long they took"""
     period_us: float | None
     """from the start of a step to the next one's, where it is of the same kind: median"""

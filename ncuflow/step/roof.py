@@ -10,7 +10,7 @@ from typing import Any
 from ncuflow.findings import ceilings
 from ncuflow.format import with_unit
 from ncuflow.model import Ceilings, Point, Results
-from ncuflow.step.record import NearestPoint, Roof
+from ncuflow.step.record import NearestPoint, RoofOfLaunch
 from ncuflow.target.contract import Target
 from ncuflow.target.launch import Params
 
@@ -18,7 +18,7 @@ TENSOR = {"attention", "GEMM", "MoE"}  # families whose FLOPs are those of tenso
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class CeilingRate:
     """A rate in bytes or FLOP a second, whose it is, and in words."""
 
     rate: float
@@ -38,30 +38,32 @@ class Machine:
         return cls(ceilings.machine(gpu, dict(measured) if measured else None))
 
     @property
-    def dram(self) -> Ceiling | None:
+    def dram(self) -> CeilingRate | None:
         """Of DRAM: measured, or else published."""
         measured, sheet = self.found["measured"]["dram_gbs"], self.found["datasheet"]["dram_gbs"]
         return _ceiling(measured, sheet, 1e9, "GB/s")
 
-    def flops(self, tensor: bool, dtype: str) -> Ceiling | None:
+    def flops(self, tensor: bool, dtype: str) -> CeilingRate | None:
         """Of tensor cores for a type, or of CUDA cores in fp32."""
         kind = dtype if tensor else "fp32"
         measured = self.found["measured"]["tensor_tflops"].get(kind) if tensor else None
         return _ceiling(measured, self.found["datasheet"]["tflops"].get(kind), 1e12, "TFLOPS")
 
 
-def _ceiling(measured: float | None, sheet: float | None, unit: float, word: str) -> Ceiling | None:
+def _ceiling(
+    measured: float | None, sheet: float | None, unit: float, word: str
+) -> CeilingRate | None:
     value = measured or sheet
     if not value:
         return None
-    return Ceiling(
+    return CeilingRate(
         value * unit, "measured" if measured else "datasheet", with_unit(round(value, 1), word)
     )
 
 
 def roof(
     target: Target, candidates: Sequence[Params], us: float, family: str, machine: Machine
-) -> Roof | None:
+) -> RoofOfLaunch | None:
     """Of a call that took so long; None without a ceiling, or where the target cannot count its work."""
     works = []
     for params in candidates:
@@ -83,7 +85,7 @@ def roof(
             ceiling, bound = peak, "tensor cores" if tensor else "CUDA cores"
         percents.append(max(least, computing) / (us * 1e-6) * 100)
     counted, flops = [w.bytes for w, _ in works], [w.flops for w, _ in works]
-    return Roof.model_validate(
+    return RoofOfLaunch.model_validate(
         {
             "bytes": (min(counted), max(counted)),
             "flops": (min(flops), max(flops)),

@@ -32,23 +32,23 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Facts:
+class KnownFacts:
     """What is known besides a launch: by name the least and the most, and where it is from."""
 
     values: Mapping[str, Between]
     sources: Mapping[str, str]
 
-    def joined(self, more: Mapping[str, int | Between], source: str) -> Facts:
+    def joined(self, more: Mapping[str, int | Between], source: str) -> KnownFacts:
         """With more of them; what was known before stays."""
         values, sources = dict(self.values), dict(self.sources)
         for name, value in more.items():
             if name not in values:
                 values[name] = (value, value) if isinstance(value, int) else value
                 sources[name] = source
-        return Facts(values, sources)
+        return KnownFacts(values, sources)
 
 
-NOTHING = Facts({}, {})
+NOTHING = KnownFacts({}, {})
 
 
 def of_range(text: str) -> Shape | None:
@@ -90,7 +90,9 @@ def of_operator(operator: Operator) -> Shape | None:
     return None
 
 
-def of_launch(one: Launched, facts: Facts, hosts: Sequence[Host], graph: bool = False) -> Shape:
+def of_launch(
+    one: Launched, facts: KnownFacts, hosts: Sequence[Host], graph: bool = False
+) -> Shape:
     """What the launch of a kernel tells, by the rules of each target that may have launched it."""
     short = kernelname.decode(one.name).name
     targets = kernelfamily.targets(short)
@@ -107,7 +109,7 @@ def of_launch(one: Launched, facts: Facts, hosts: Sequence[Host], graph: bool = 
 
 
 def _by_target(
-    target: Target, short: str, one: Launched, facts: Facts, hosts: Sequence[Host], graph: bool
+    target: Target, short: str, one: Launched, facts: KnownFacts, hosts: Sequence[Host], graph: bool
 ) -> Shape:
     if short in target.rules.finishers:
         return Shape(
@@ -172,7 +174,7 @@ def _launches(
     )
 
 
-def _source(seen: Seen, facts: Facts) -> str:
+def _source(seen: Seen, facts: KnownFacts) -> str:
     more = dict.fromkeys(facts.sources[name] for name in sorted(seen.used) if name in facts.sources)
     return ", ".join(["the launch", *more])
 

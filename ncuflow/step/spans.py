@@ -107,7 +107,7 @@ def told(label: str) -> dict[str, int]:
             said["prompt_tokens"] = tokens[0][0] or 0
         if squares := re.match(r"(?:sq\d+sk\d+sqsq|\d+_)(\d+)", match["ctx"]):
             said["prompt_squares"] = int(squares[1])
-        for name, (_, kv) in zip(("prompt_kv_tokens", "decode_kv_tokens"), tokens, strict=True):
+        for name, (_, kv) in zip(("prompt_kv_tokens", "decodes_kv_tokens"), tokens, strict=True):
             if kv is not None:
                 said[name] = kv
     elif match := _SGLANG.search(label):

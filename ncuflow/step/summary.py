@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ncuflow.evidence import location
+from ncuflow.evidence import location, manifest
 from ncuflow.findings import ceilings, kernelfamily, kernelname, recorded, stored
 from ncuflow.findings.kernelfamily import COPY, FLASHINFER, OTHER
 from ncuflow.gpu.table import product
-from ncuflow.io import scratch
+from ncuflow.io import BadInput, scratch
 from ncuflow.model import Results
 from ncuflow.parsers.timeline import KERNEL, UNSAID, Launched, Timeline
 from ncuflow.static.device import Device, device
@@ -27,12 +27,12 @@ from ncuflow.step.record import (
     GainOfStep,
     KernelOfStep,
     ShapeOfLaunch,
-    Spread,
+    StepTimes,
     StepAnswer,
     StepGroup,
 )
 from ncuflow.step.roof import Machine, nearest, roof
-from ncuflow.step.shapes import Facts, Shape
+from ncuflow.step.shapes import KnownFacts, Shape
 from ncuflow.step.spans import DECODE, StepSpan
 from ncuflow.target.rules import Host
 
@@ -46,32 +46,56 @@ NODE = "CUDA graphs were traced as a whole: record with `nsys profile --cuda-gra
 
 
 @dataclass
-class Evidence:
-    """What a trace's launches are held against: a recording's points and ceilings. name: None of none."""
+class HeldAgainst:
+    """What a trace's launches are held against: a recording's points and ceilings. folder: None of none; made: where results
+    of a recording are made when they are asked for, a target's at a time."""
 
     folder: Path | None = None
-    results: dict[str, Results] = field(default_factory=dict)
+    made: Path | None = None
     measured: Mapping[str, Any] | None = None
+    read: dict[str, Results | None] = field(default_factory=dict)
+
+    def results(self, target: str) -> Results | None:
+        """Of a target; None where there are none."""
+        if target not in self.read:
+            self.read[target] = self._results(target) if self.folder and self.made else None
+        return self.read[target]
+
+    def _results(self, target: str) -> Results | None:
+        assert self.folder and self.made
+        if recorded.is_recording(self.folder):
+            if target not in manifest.read(self.folder).targets:
+                return None
+            recorded.write(self.folder, [target], self.made)
+        path = self.made / "results" / f"{target}{stored.SUFFIX}"
+        return stored.results(path) if path.is_file() else None
 
     @property
     def name(self) -> str | None:
         return location.name(self.folder) if self.folder else None
 
 
-def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> Evidence:
+def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> HeldAgainst:
     """Of the recording that is named, or of the default one of this GPU; nothing without. Raises BadInput where it is none."""
     folder = location.here(recording) if recording else _default(gpu)
     if folder is None:
-        return Evidence()
-    made = folder
-    if recorded.is_recording(folder):
-        made = stack.enter_context(scratch())
-        recorded.write(folder, None, made)
+        return HeldAgainst()
+    if not recorded.is_recording(folder) and not (folder / "results").is_dir():
+        raise BadInput(folder, "neither a recording nor a folder of outputs")
+    made = stack.enter_context(scratch()) if recorded.is_recording(folder) else folder
     measured = ceilings.load(folder, None)
-    if recording is None or measured is None or measured.get("gpu") not in (None, gpu):
-        # what another GPU reached is no ceiling of this one
-        measured = measured if measured and measured.get("gpu") in (None, gpu) else None
-    return Evidence(folder, stored.folder(made / "results"), measured)
+    of = _gpu_of(folder)
+    # what another GPU reached is no ceiling of this one
+    return HeldAgainst(folder, made, measured if of == gpu else None)
+
+
+def _gpu_of(folder: Path) -> str | None:
+    """The GPU that a recording, or outputs, are of."""
+    if recorded.is_recording(folder):
+        return manifest.provenance(folder).get("gpu")
+    path = folder / "results" / "environment_info.json"
+    found = stored.written(path) if path.is_file() else {}
+    return found.get("provenance", {}).get("gpu") if found else None
 
 
 def _default(gpu: str | None) -> Path | None:
@@ -89,8 +113,8 @@ class Summary:
     """Everything that is said of one trace. given: what the user and a dump say; advice: of `ncuflow advise`, or None."""
 
     timeline: Timeline
-    given: Facts
-    held: Evidence
+    given: KnownFacts
+    held: HeldAgainst
     advice: Mapping[str, Any] | None = None
 
     def answer(self) -> StepAnswer:
@@ -187,8 +211,11 @@ class Summary:
         plans = around.planned(self.timeline, mine)
         kernels, gains = self._kernels(step, time)
         first = [int(rows["start"][one.rows[0]]) for one in steps]
-        periods = [first[n + 1] - first[n] for n in numbers if n + 1 in set(numbers)]
-        tokens = [known for one in mine if (known := self._tokens(one)) is not None]
+        together = {*numbers}
+        periods = [first[n + 1] - first[n] for n in numbers if n + 1 in together]
+        tokens = [one.said["tokens"] for one in mine if "tokens" in one.said]
+        if not tokens and (known := self._facts(step).values.get("tokens")):
+            tokens = [*known]
         return StepGroup.model_validate(
             {
                 "kind": step.kind,
@@ -211,11 +238,7 @@ class Summary:
             }
         )
 
-    def _tokens(self, step: StepSpan) -> int | None:
-        """What its label or its norms say."""
-        return step.said.get("tokens") or self._facts(step).values.get("tokens", (None, None))[0]
-
-    def _facts(self, step: StepSpan) -> Facts:
+    def _facts(self, step: StepSpan) -> KnownFacts:
         """What is known of a step: given, said by its label, told by its launches of each other."""
         facts = self.given.joined(step.said, "the step's label")
         kinds = self._kinds(step)
@@ -234,7 +257,7 @@ class Summary:
             # the kernel on CUDA cores takes a query of each sequence
             facts = facts.joined({"decodes": facts.values["tokens"]}, "the step's other launches")
         if pages := self._pages(step, facts):
-            facts = facts.joined({"decode_kv_tokens": pages}, "the page table that plan() copied")
+            facts = facts.joined({"decodes_kv_tokens": pages}, "the page table that plan() copied")
         return facts
 
     def _kinds(self, step: StepSpan) -> list[Launched]:
@@ -246,7 +269,7 @@ class Summary:
             if one.kind == KERNEL and kernelfamily.owner(one.name) == FLASHINFER
         ]
 
-    def _pages(self, step: StepSpan, facts: Facts) -> tuple[int, int] | None:
+    def _pages(self, step: StepSpan, facts: KnownFacts) -> tuple[int, int] | None:
         """Tokens of all caches, between, by the page table that an eager plan() of decode copies between two arrays whose
         sizes say that it is it: of one number more than there are sequences, and of as many."""
         batch, size = (facts.values.get(name, (0, -1)) for name in ("decodes", "page_size"))
@@ -272,7 +295,7 @@ class Summary:
     # --- its kernels --------------------------------------------------------------------------------
 
     def _kernels(
-        self, step: StepSpan, time: around.Busy
+        self, step: StepSpan, time: around.BusyTime
     ) -> tuple[list[KernelOfStep], list[GainOfStep]]:
         rows = self.timeline.rows
         facts, ranges = self._facts(step), self._ranges(step)
@@ -355,7 +378,7 @@ class Summary:
         mine = mine[np.argsort(ranges["start"][mine], kind="stable")]
         return ranges["start"][mine], ranges["end"][mine], ranges["name"][mine]
 
-    def _shape(self, key: tuple[int, int, int], facts: Facts, graph: bool) -> Shape | None:
+    def _shape(self, key: tuple[int, int, int], facts: KnownFacts, graph: bool) -> Shape | None:
         """The shape of a kernel's launch; None of what is no kernel."""
         what, name, operator = key
         one = self.timeline.kinds[what]
@@ -421,7 +444,7 @@ class Summary:
         params = dict(candidates[0]) if candidates else dict(shape.certain)
         if params:
             whole = len(candidates) == 1
-            results = self.held.results.get(shape.target.name)
+            results = self.held.results(shape.target.name)
             row.nearest = nearest(
                 shape.target, params, call_us, row.family, self.machine, results, whole
             )
@@ -433,7 +456,7 @@ class Summary:
             return
         for one in shape.candidates[1:]:  # what only some of them have is not known
             params = {name: value for name, value in params.items() if one.get(name) == value}
-        results = self.held.results.get(shape.target.name)
+        results = self.held.results(shape.target.name)
         yield from gain.of_recording(shape.target, params, row.name, share, results)
         if self.advice is not None:
             yield from gain.of_advice(self.advice, shape.target, params, row.name, share)
@@ -455,10 +478,10 @@ def _between(value: tuple[int, int]) -> str:
     return str(value[0]) if value[0] == value[1] else f"{value[0]}–{value[1]}"
 
 
-def _spread(values: np.ndarray) -> Spread:
+def _spread(values: np.ndarray) -> StepTimes:
     q25, median, q75 = (float(np.percentile(values, q)) for q in (25, 50, 75))
     found = {"median": median, "q25": q25, "q75": q75, "least": values.min(), "most": values.max()}
-    return Spread(**{name: round(float(value), 3) for name, value in found.items()})
+    return StepTimes(**{name: round(float(value), 3) for name, value in found.items()})
 
 
 def _families(kernels: Sequence[KernelOfStep], span: float) -> list[FamilyOfStep]:

@@ -33,7 +33,7 @@ class Seen:
     shared: bytes of dynamic shared memory, None where the trace does not say it; graph: whether a graph replayed it.
 
     known: by name, what is known of the step and the model from elsewhere: tokens (of the step), decodes (sequences that get a
-    token), decode_kv_tokens (of their caches, all together), prompts, prompt_tokens, prompt_kv_tokens, prompt_squares (of
+    token), decodes_kv_tokens (of their caches, all together), prompts, prompt_tokens, prompt_kv_tokens, prompt_squares (of
     their lengths, summed), hidden, intermediate,
     vocab, qo_heads, kv_heads, head_dim, page_size. ``used``: the names that were asked for and known.
     """

@@ -23,13 +23,13 @@ from ncuflow.parsers import nsys_timeline, torch_trace
 from ncuflow.parsers.timeline import Timeline
 from ncuflow.step import dump, gain, screen, summary
 from ncuflow.step.record import StepAnswer
-from ncuflow.step.shapes import NOTHING, Facts
+from ncuflow.step.shapes import NOTHING, KnownFacts
 
 ANSWER = StepAnswer
 SAID = "said by the caller"
 # What --known takes: names of ncuflow/target/seen.py.
 KNOWN = (
-    "tokens", "decodes", "decode_kv_tokens", "prompts", "prompt_tokens", "prompt_kv_tokens", "hidden", "intermediate",
+    "tokens", "decodes", "decodes_kv_tokens", "prompts", "prompt_tokens", "prompt_kv_tokens", "hidden", "intermediate",
     "vocab", "qo_heads", "kv_heads", "head_dim", "page_size",
 )  # fmt: skip
 
@@ -83,7 +83,7 @@ def step(
         given = given.joined(facts.values, dump.SOURCE)
     advised = gain.read_advice(advice) if advice else None
     timeline = read(trace)
-    found = summary.Summary(timeline, given, summary.Evidence(), advised)
+    found = summary.Summary(timeline, given, summary.HeldAgainst(), advised)
     with ExitStack() as stack:
         found.held = summary.evidence(found.gpu, recording, stack)
         return found.answer()
@@ -99,7 +99,7 @@ def read(path: Path) -> Timeline:
     raise BadInput(path, f"neither an nsys export nor the JSON of torch's profiler but {words}")
 
 
-def said(words: list[str]) -> Facts:
+def said(words: list[str]) -> KnownFacts:
     """What --known states. Raises UsageError for what is no name with a number."""
     values: dict[str, int] = {}
     for word in words:
