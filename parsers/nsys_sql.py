@@ -11,9 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ncuflow.io import BadInput, clean, sniff
 
 VERSION_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+BATCH = 1 << 17  # rows that are in memory at once
 LIMIT = 1 << 62  # beyond it a time stamp is damage, and differences would overflow
 _HINTS = {
     "ncu-rep": " (`ncuflow show` reads it)",
@@ -74,6 +78,20 @@ class Database:
         picked = ", ".join(f'"{c}"' if c in known else "NULL" for c in columns)
         try:
             yield from self._connection.execute(f'SELECT {picked} FROM "{table}"')
+        except (sqlite3.Error, UnicodeDecodeError):
+            raise BadInput(self.name, "a damaged SQLite database") from None
+
+    def integers(self, table: str, *columns: str) -> Iterator[NDArray[np.int64]]:
+        """The columns as arrays of [rows, columns], of not all rows at once; -1 is what is absent or no whole number."""
+        if table not in self.tables:
+            return
+        known = self.columns(table)
+        whole = (f'CASE typeof("{c}") WHEN \'integer\' THEN "{c}" ELSE -1 END' for c in columns)
+        picked = [one if c in known else "-1" for c, one in zip(columns, whole, strict=True)]
+        try:
+            cursor = self._connection.execute(f'SELECT {", ".join(picked)} FROM "{table}"')
+            while rows := cursor.fetchmany(BATCH):
+                yield np.array(rows, np.int64)
         except (sqlite3.Error, UnicodeDecodeError):
             raise BadInput(self.name, "a damaged SQLite database") from None
 

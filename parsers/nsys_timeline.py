@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from ncuflow.io import BadInput, opened, shown
 from ncuflow.parsers import cute, nsys, nvtx
-from ncuflow.parsers.nsys_sql import Database, integer
+from ncuflow.parsers.nsys_sql import LIMIT, Database, integer
 from ncuflow.parsers.timeline import (  # fmt: skip
     GRAPH,
     KERNEL,
@@ -16,6 +17,7 @@ from ncuflow.parsers.timeline import (  # fmt: skip
     MEMSET,
     UNSAID,
     Dim3,
+    Ints,
     Launched,
     Numbered,
     Timeline,
@@ -53,66 +55,73 @@ def read(path: str | Path) -> Timeline:
 def _fill(db: Database, timeline: Timeline) -> None:
     processes = Numbered()
     timeline.problems += [f"nsys: {text}" for text in db.warnings()]
-    length, left_out = db.length_ns(), 0
-    one_process = True
+    length = db.length_ns() or LIMIT
+    left_out, one_process = 0, True
     for kind, table, columns in _TABLES:
-        cache: dict[tuple[Any, ...], int] = {}
-        for values in db.stream(table, *nsys.COMMON, *columns):
-            start, end, device, stream, correlation, process, node = values[:7]
-            begins, ends, number = integer(start), integer(end), integer(correlation)
-            if begins is None or ends is None or not 0 <= begins <= ends:
-                left_out += 1
-                continue
-            if length is not None and ends - begins > length:
-                left_out += 1
-                continue
-            more = values[7:]
-            size = integer(more[-1]) if kind in (MEMCPY, MEMSET) else None
-            seen = more[:1] if kind in (MEMCPY, MEMSET) else more
-            what = cache.get(seen)
-            if what is None:
-                what = cache[seen] = timeline.launched[_launched(db, kind, more)]
-            one_process = one_process and process is None
-            where = UNSAID if number is None else key(_process(process, processes), number)
-            timeline.operations.add(
-                begins, ends, what, integer(device) or 0, _said(stream), where,
-                _said(number) if integer(node) or kind == GRAPH else UNSAID, _said(size), UNSAID,
+        for rows in db.integers(table, *nsys.COMMON, *columns):
+            start, end = rows[:, 0], rows[:, 1]
+            usable = (start >= 0) & (end >= start) & (end < LIMIT) & (end - start <= length)
+            left_out += int((~usable).sum())
+            start, end, device, stream, correlation, process, node, *_ = rows[usable].T
+            more = rows[usable][:, len(nsys.COMMON) :]
+            one_process = one_process and bool((process < 0).all())
+            where = key(_numbered(process & ~nvtx.THREAD, processes), correlation)
+            sized = kind in (MEMCPY, MEMSET)
+            what = _what(db, timeline, kind, more[:, :1] if sized else more)
+            graph = correlation if kind == GRAPH else np.where(node > 0, correlation, UNSAID)
+            nothing = np.full(len(start), UNSAID)
+            timeline.operations.extend(
+                start, end, what, np.maximum(device, 0), stream, np.where(correlation < 0, UNSAID, where), graph,
+                more[:, -1] if sized else nothing, nothing,
             )  # fmt: skip
-    columns = ("start", "end", "globalTid", "correlationId", "nameId")
-    for start, end, thread, correlation, name in db.stream(nsys.RUNTIME, *columns):
-        begins, ends, tid, number = map(integer, (start, end, thread, correlation))
-        if begins is None or ends is None or ends < begins or number is None:
-            continue
-        process = None if one_process else (tid or 0) & ~nvtx.THREAD
-        called = timeline.names[nsys.without_version(db.string(name)) or ""]
-        timeline.calls.add(
-            begins, ends, tid or 0, called, key(_process(process, processes), number)
-        )
+    for rows in db.integers(nsys.RUNTIME, "start", "end", "globalTid", "correlationId", "nameId"):
+        rows = rows[(rows[:, 0] >= 0) & (rows[:, 1] >= rows[:, 0]) & (rows[:, 3] >= 0)]
+        start, end, thread, correlation, name = rows.T
+        # exports whose operations do not name their process hold one
+        process = np.full(len(start), UNSAID) if one_process else thread
+        where = key(_numbered(process & ~nvtx.THREAD, processes), correlation)
+        called, inverse = np.unique(name, return_inverse=True)
+        numbers = [
+            timeline.names[nsys.without_version(db.string(int(one))) or ""] for one in called
+        ]
+        timeline.calls.extend(start, end, thread, np.array(numbers, np.int64)[inverse], where)
     for one in _ranges(db):
         timeline.ranges.add(one[0], one[1], one[2], timeline.names[one[3]])
     if left_out:
         timeline.problems.append(f"{left_out} operations without usable times were left out")
 
 
-def _process(value: Any, processes: Numbered) -> int:
-    return processes[(integer(value) or 0) & ~nvtx.THREAD]
+def _numbered(values: Ints, numbers: Numbered) -> Ints:
+    """The number of each value."""
+    found, inverse = np.unique(values, return_inverse=True)
+    return np.array([numbers[int(one)] for one in found], np.int64)[inverse]
 
 
-def _launched(db: Database, kind: str, values: tuple[Any, ...]) -> Launched:
+def _what(db: Database, timeline: Timeline, kind: str, values: Ints) -> Ints:
+    """What the rows have in common, as the timeline numbers it. Rows are told apart by a sum of their columns, each times a
+    number of 62 bits of its own: two that differ have the same one once in 2^62."""
+    factors = np.random.default_rng(0).integers(1, LIMIT, values.shape[1], np.int64)
+    _, first, inverse = np.unique(
+        (values * factors).sum(axis=1), return_index=True, return_inverse=True
+    )
+    numbers = [timeline.launched[_launched(db, kind, values[place].tolist())] for place in first]
+    return np.array(numbers, np.int64)[inverse]
+
+
+def _launched(db: Database, kind: str, values: Sequence[int]) -> Launched:
     if kind != KERNEL:
         copied = nsys.COPY_KINDS.get(values[0], "memcpy") if kind == MEMCPY else kind
         return Launched(kind, f"CUDA graph {values[0]}" if kind == GRAPH else copied)
     name = db.string(values[0]) or db.string(values[1]) or ""
-    static, dynamic = integer(values[9]), integer(values[10])
+    registers, static, dynamic = (None if one < 0 else one for one in values[8:11])
     shared = None if static is None or dynamic is None else static + dynamic
     return Launched(
-        kind, cute.called(name), _dim3(values[2:5]), _dim3(values[5:8]), integer(values[8]), shared, dynamic,
-    )  # fmt: skip
+        kind, cute.called(name), _dim3(values[2:5]), _dim3(values[5:8]), registers, shared, dynamic
+    )
 
 
-def _dim3(values: tuple[Any, ...]) -> Dim3 | None:
-    x, y, z = map(integer, values)
-    return None if x is None or y is None or z is None else (x, y, z)
+def _dim3(values: Sequence[int]) -> Dim3 | None:
+    return None if min(values) < 0 else (values[0], values[1], values[2])
 
 
 def _ranges(db: Database) -> Iterator[tuple[int, int, int, str]]:
@@ -125,8 +134,3 @@ def _ranges(db: Database) -> Iterator[tuple[int, int, int, str]]:
             continue
         if begins is not None and ends is not None and 0 <= begins <= ends:
             yield begins, ends, tid if kind in nvtx.PUSH_POP else tid & ~nvtx.THREAD, name
-
-
-def _said(value: Any) -> int:
-    found = integer(value)
-    return UNSAID if found is None else found

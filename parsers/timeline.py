@@ -58,6 +58,11 @@ class Columns:
         for append, value in zip(self._append, row, strict=True):
             append(value)
 
+    def extend(self, *columns: Ints) -> None:
+        """Rows at once."""
+        for name, values in zip(self._names, columns, strict=True):
+            self._values[name].frombytes(np.ascontiguousarray(values, np.int64).tobytes())
+
     def __len__(self) -> int:
         return len(self._values[self._names[0]])
 
@@ -135,6 +140,6 @@ class Timeline:
         return int(np.isin(self.rows["what"], graphs).sum()) if graphs else 0
 
 
-def key(process: int, correlation: int) -> int:
-    """One number of a process's number and a correlation id."""
+def key(process: Any, correlation: Any) -> Any:
+    """One number of a process's number and a correlation id, or an array of them."""
     return (process << PROCESS_BITS) | (correlation & ((1 << PROCESS_BITS) - 1))

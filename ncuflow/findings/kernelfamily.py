@@ -11,7 +11,7 @@ from ncuflow.io import read_yaml
 from ncuflow.target.contract import Target, known
 
 OTHER = "other"
-COPY, COMMUNICATION = "copy", "communication"
+COPY, COMMUNICATION, SAMPLING = "copy", "communication", "sampling"
 FLASHINFER = "FlashInfer"
 _PLACE = Path(__file__).with_name("families.yaml")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from ncuflow.findings.kernelfamily import COPY, family
+from ncuflow.findings.kernelfamily import COPY, SAMPLING, bare, family
 from ncuflow.io import read_yaml
-from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Ints, Timeline
+from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Ints, Numbered, Timeline
 
 RANGES, REPLAYS, PERIOD, WHOLE = (
     "ranges (NVTX, or of the profiler)", "replays of CUDA graphs", "the period of the kernels' names", "none found: all is one",
@@ -128,46 +126,57 @@ def _summed(text: str) -> tuple[int | None, int | None]:
 # --- the period -------------------------------------------------------------------------------------
 
 
-def _tokens(timeline: Timeline, places: Ints) -> Iterator[tuple[str, Ints, bool]]:
-    """(name, places, whether it is a graph's) of each kernel, and of the kernels that one call launched together as one: the
-    replay of a graph. Copies are of the step around them."""
+@dataclass
+class Tokens:
+    """What was launched, in order: each kernel by itself, and the kernels that one call launched together as one: the replay of
+    a graph. of: by operation, its token; by token: name, a number; graph; samples, whether it draws the step's tokens; copies."""
+
+    of: Ints
+    name: Ints
+    graph: np.ndarray
+    samples: np.ndarray
+    copies: np.ndarray
+
+
+def _tokens(timeline: Timeline, places: Ints) -> Tokens:
     rows, kinds = timeline.rows, timeline.kinds
-    counts = Counter(rows["key"][places].tolist())
-    seen: dict[int, list[int]] = {}
-    for place in places.tolist():
-        where = int(rows["key"][place])
-        if where >= 0 and (counts[where] >= FEWEST or kinds[rows["what"][place]].kind == GRAPH):
-            seen.setdefault(where, []).append(place)
-    for place in places.tolist():
-        where = int(rows["key"][place])
-        group = seen.get(where)
-        if group is None:
-            yield _short(kinds[rows["what"][place]].name), np.array([place]), False
-        elif group[0] == place:
-            yield _replay(timeline, group), np.array(group), True
-
-
-def _short(name: str) -> str:
-    return re.sub(r"[<(].*", "", name.removeprefix("void "), flags=re.DOTALL)
-
-
-def _replay(timeline: Timeline, group: Sequence[int]) -> str:
-    names = Counter(_short(timeline.kinds[timeline.rows["what"][place]].name) for place in group)
-    return f"graph of {len(group)}: {', '.join(sorted(names))}"
+    what, key = rows["what"][places], rows["key"][places]
+    families = [family(one.name) if one.kind == KERNEL else COPY for one in kinds]
+    numbers = Numbered()
+    short = np.array([numbers[bare(one.name)] for one in kinds], np.int64)
+    _, first, inverse, counts = np.unique(
+        key, return_index=True, return_inverse=True, return_counts=True
+    )
+    whole = np.array([one.kind == GRAPH for one in kinds], dtype=bool)[what]
+    grouped = (key >= 0) & ((counts[inverse] >= FEWEST) | whole)
+    leader = np.where(grouped, first[inverse], np.arange(len(places)))
+    leads = leader == np.arange(len(places))
+    of = (np.cumsum(leads) - 1)[leader]
+    # A replay is called by its kernels: a sum of numbers that each name has.
+    factors = np.random.default_rng(0).integers(1, 1 << 62, len(numbers) + 1, np.int64)
+    names = np.zeros(int(leads.sum()), np.int64)
+    np.add.at(names, of, factors[short[what]])
+    samples = np.zeros(len(names), dtype=bool)
+    np.logical_or.at(samples, of, np.array([one == SAMPLING for one in families])[what])
+    copies = np.array([one == COPY for one in families])[what][leads]
+    return Tokens(of, names, grouped[leads], samples, copies & ~grouped[leads])
 
 
 def _by_period(timeline: Timeline, places: Ints) -> tuple[list[StepSpan], str]:
     """Steps that end with what a step ends with: its sampling, or else what is launched least often and yet again and again."""
-    tokens = list(_tokens(timeline, places))
-    ends = _ends(timeline, tokens)
+    tokens = _tokens(timeline, places)
+    ends = _ends(tokens)
     if len(ends) < 2:
         return [StepSpan(places)], WHOLE
-    spans, first = [], 0
-    for end in ends:
-        group = tokens[first : end + 1]
-        first = end + 1
-        joined = np.sort(np.concatenate([one for _, one, _ in group]))
-        spans.append(StepSpan(joined, replayed=any(graph for _, _, graph in group)))
+    order = np.argsort(tokens.of, kind="stable")
+    behind = np.searchsorted(tokens.of[order], np.array(ends), "right")
+    graphs = np.cumsum(tokens.graph)
+    spans, first, seen = [], 0, 0
+    for end, last in zip(ends, behind.tolist(), strict=True):
+        joined = places[np.sort(order[first:last])]
+        replayed = int(graphs[end]) > seen
+        spans.append(StepSpan(joined, replayed=replayed))
+        first, seen = last, int(graphs[end])
     spans = _without_strangers(spans)
     how = REPLAYS if all(span.replayed for span in spans) else PERIOD
     if any(span.replayed for span in spans) and how == PERIOD:
@@ -175,33 +184,28 @@ def _by_period(timeline: Timeline, places: Ints) -> tuple[list[StepSpan], str]:
     return spans, how
 
 
-def _ends(timeline: Timeline, tokens: Sequence[tuple[str, Ints, bool]]) -> list[int]:
+def _ends(tokens: Tokens) -> list[int]:
     """The places of the last tokens of steps."""
-    samples = [_samples(timeline, name, places) for name, places, _ in tokens]
-    last: list[int] = []
-    for number, one in enumerate(samples):
-        if one and (tokens[number][2] or not any(samples[number + 1 : number + 1 + FEWEST])):
-            last.append(number)
-    if len(last) >= 2:
-        return last
-    counts = Counter(name for name, _, _ in tokens if family(name) != COPY)
-    often = {name: count for name, count in counts.items() if count >= 2}
-    if often and max(often.values()) == len(tokens):  # one kernel, or one graph, again and again
-        return [*range(len(tokens))] if all(graph for _, _, graph in tokens) else []
-    if not often:
+    samples = np.flatnonzero(tokens.samples)
+    if len(samples):
+        apart = np.append(np.diff(samples), FEWEST + 1) > FEWEST
+        last: list[int] = samples[apart | tokens.graph[samples]].tolist()
+        if len(last) >= 2:
+            return last
+    names, counts = np.unique(tokens.name[~tokens.copies], return_counts=True)
+    often = counts[counts >= 2]
+    if len(often) and often.max() == len(tokens.name):  # one kernel, or one graph, again and again
+        return [*range(len(tokens.name))] if tokens.graph.all() else []
+    if not len(often):
         return []
     # As many steps as most of the names that are launched least often say.
-    fewest = Counter(often.values())
-    count = min(fewest, key=lambda n: (-fewest[n] if n <= 64 else 0, n))
-    anchor = next(name for name, n in often.items() if n == count)
-    starts = [number for number, (name, _, _) in enumerate(tokens) if name == anchor]
-    return [*(number - 1 for number in starts[1:]), len(tokens) - 1] if len(starts) > 1 else []
-
-
-def _samples(timeline: Timeline, name: str, places: Ints) -> bool:
-    """Whether the step's tokens are drawn by it, by its whole name; of a graph by its last kernels."""
-    rows, kinds = timeline.rows, timeline.kinds
-    return any(family(kinds[rows["what"][place]].name) == "sampling" for place in places[-4:])
+    values, alike = np.unique(often, return_counts=True)
+    pairs = zip(alike.tolist(), values.tolist(), strict=True)
+    count = min((-same if value <= 64 else 0, value) for same, value in pairs)[1]
+    chosen = {*names[counts == count].tolist()}
+    anchor = next(name for name in tokens.name.tolist() if name in chosen)
+    starts = np.flatnonzero(tokens.name == anchor)
+    return [*(starts[1:] - 1).tolist(), len(tokens.name) - 1] if len(starts) > 1 else []
 
 
 def _without_strangers(spans: list[StepSpan]) -> list[StepSpan]:
@@ -224,12 +228,17 @@ def _without_strangers(spans: list[StepSpan]) -> list[StepSpan]:
 
 def _classified(timeline: Timeline, spans: list[StepSpan]) -> list[StepSpan]:
     rows = timeline.rows
+    seen: dict[bytes, str] = {}
     for span in spans:
         span.said = told(span.label)
-        span.kind = _labelled(span) or _by_kernels(timeline, span)
-        together = Counter(rows["key"][span.rows].tolist())
+        numbers = np.unique(rows["what"][span.rows])
+        kind = _labelled(span) or seen.get(numbers.tobytes())
+        span.kind = kind or seen.setdefault(numbers.tobytes(), _by_kernels(timeline, numbers))
         graphs = bool((rows["graph"][span.rows] >= 0).any())
-        span.replayed = graphs or any(n >= 2 * FEWEST for key, n in together.items() if key >= 0)
+        if not graphs:
+            keys, together = np.unique(rows["key"][span.rows], return_counts=True)
+            graphs = bool((together[keys >= 0] >= 2 * FEWEST).any())
+        span.replayed = graphs
         if span.host is None:
             called = rows["call"][span.rows]
             known = called[called >= 0]
@@ -253,9 +262,9 @@ _DECODES = re.compile(WORDS["decodes"], re.IGNORECASE)
 _PROMPTS = re.compile(WORDS["prompts"], re.IGNORECASE)
 
 
-def _by_kernels(timeline: Timeline, span: StepSpan) -> str:
+def _by_kernels(timeline: Timeline, numbers: Ints) -> str:
     """By the kernels of its attention; one of a prefill kernel's smallest query tile is a decode on tensor cores."""
-    names = {timeline.kinds[n].name for n in np.unique(timeline.rows["what"][span.rows]).tolist()}
+    names = {timeline.kinds[n].name for n in numbers.tolist()}
     attention = [name for name in names if family(name) == "attention" and "Merge" not in name]
     decodes = [name for name in attention if _DECODES.search(name) or _smallest(name)]
     prefills = [name for name in attention if name not in decodes and _PROMPTS.search(name)]

@@ -27,9 +27,9 @@ from ncuflow.step.record import (
     GainOfStep,
     KernelOfStep,
     ShapeOfLaunch,
-    StepTimes,
     StepAnswer,
     StepGroup,
+    StepTimes,
 )
 from ncuflow.step.roof import Machine, nearest, roof
 from ncuflow.step.shapes import KnownFacts, Shape
