@@ -1,0 +1,173 @@
+"""Traces in columns: what torch's profiler writes, and exports of nsys, are read to the same timeline."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, some
+from engine_trace import DECODE, GPU, MadeTrace, decode_step
+from test_parsers_nsys import PID, THREAD, Export
+
+from ncuflow.io import BadInput
+from ncuflow.parsers import nsys, nsys_timeline, torch_trace
+from ncuflow.parsers.timeline import Launched, Timeline
+
+RECORDED = ROOT / "recordings/h100/0.7.2/default"
+
+
+def made() -> MadeTrace:
+    trace = MadeTrace()
+    decode_step(trace)
+    return trace
+
+
+def same(one: Timeline, other: Timeline) -> None:
+    assert one.kinds == other.kinds
+    assert {k: v.tolist() for k, v in one.rows.items()} == {k: v.tolist() for k, v in other.rows.items()}  # fmt: skip
+
+
+@pytest.mark.parametrize("block", [64, 1 << 10, 1 << 22])
+def test_events_may_be_cut_anywhere_between_reads(block, tmp_path, monkeypatch):
+    path = made().write(tmp_path / "trace.json")
+    whole = torch_trace.read(path)
+    monkeypatch.setattr(torch_trace, "BLOCK", block)
+    same(torch_trace.read(path), whole)
+    assert len(whole.operations) == 5 + 2 * 6 + 1
+    assert whole.devices == {0: GPU} and whole.sms == {0: 132}
+
+
+def test_packed_traces_are_read(tmp_path):
+    plain = made().write(tmp_path / "trace.json")
+    packed = tmp_path / "trace.json.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    xz = tmp_path / "trace.json.xz"
+    xz.write_bytes(lzma.compress(plain.read_bytes()))
+    whole = torch_trace.read(plain)
+    same(torch_trace.read(packed), whole)
+    same(torch_trace.read(xz), whole)
+
+
+def test_a_list_of_events_is_a_trace(tmp_path):
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps(made().events))
+    assert len(torch_trace.read(path).operations) == 18
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.5, 0.95, 0.999])
+def test_a_trace_that_is_cut_short_is_refused(kept, tmp_path):
+    plain = made().write(tmp_path / "trace.json")
+    text = plain.read_bytes()
+    plain.write_bytes(text[: round(kept * len(text))])
+    with pytest.raises(BadInput, match="damaged JSON, or cut short"):
+        torch_trace.read(plain)
+    packed = tmp_path / "trace.json.gz"
+    packed.write_bytes(gzip.compress(text)[: round(kept * len(gzip.compress(text)))])
+    with pytest.raises(BadInput, match="truncated or damaged"):
+        torch_trace.read(packed)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "no operation of a GPU"),
+        ('{"traceEvents": []}', "no operation of a GPU"),
+        ("[1, 2]", "no operation of a GPU"),
+        ('"x"', "neither an nsys export"),
+        ('{"a" 1}', "damaged JSON"),
+    ],
+)
+def test_other_json_is_refused_in_a_line(text, said, tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=said):
+        torch_trace.read(path)
+
+
+def test_what_makes_no_sense_is_left_out_and_counted(tmp_path):
+    trace = made()
+    kernel = next(e for e in trace.events if e["cat"] == "kernel")
+    trace.events += [
+        {**kernel, "ts": -5.0}, {**kernel, "dur": "long"}, {**kernel, "ts": 1e300}, {**kernel, "name": None, "ts": "x"},
+        {**kernel, "args": None}, 7, None, {"ph": "M"}, {"cat": "cpu_op", "ph": "X"},
+    ]  # fmt: skip
+    found = torch_trace.read(trace.write(tmp_path / "trace.json"))
+    assert len(found.operations) == 18 + 1  # of the one without arguments the times are good
+    assert found.problems == ["4 events without usable times or names were left out"]
+
+
+def test_an_operator_is_that_of_the_kernel_it_launched(tmp_path):
+    found = torch_trace.read(made().write(tmp_path / "trace.json"))
+    products = found.rows["operator"] >= 0
+    assert products.sum() == 2
+    assert found.shapes[0].dims == ((32, 4096), (4096, 6144))
+    assert {found.kinds[n].name for n in found.rows["what"][products]} == {"nvjet_hsh_128x256_64x4_1x2_h_bz_TNN"}  # fmt: skip
+
+
+def test_memory_does_not_grow_with_what_is_passed_over(tmp_path):
+    trace = made()
+    stack = {"ph": "X", "cat": "python_function", "name": "x.py(1): f", "ts": 1.0, "dur": 1.0}
+    trace.events += [dict(stack) for _ in range(5000)]
+    plan = {**stack, "name": "a/flashinfer/decode.py(1834): plan"}
+    trace.events.append(plan)
+    found = torch_trace.read(trace.write(tmp_path / "trace.json"))
+    assert len(found.ranges) == 1
+    assert found.texts[found.ranges.arrays()["name"][0]] == plan["name"]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RECORDED.glob("*/b*/trace.sqlite.xz")), ids=lambda p: p.parts[-3]
+)
+def test_a_timeline_is_what_the_rows_of_an_export_say(path):
+    rows, found = nsys.read(path).timeline, nsys_timeline.read(path)
+    columns = found.rows
+    assert columns["start"].tolist() == [row["start_ns"] for row in rows]
+    assert columns["end"].tolist() == [row["end_ns"] for row in rows]
+    for row, what, call, graph in some(
+        zip(rows, columns["what"], columns["call"], columns["graph"], strict=True)
+    ):
+        one = found.kinds[what]
+        assert (one.kind, call) == (row["kind"], row["api_start_ns"])
+        assert (graph >= 0) == row["graph"]
+        if one.kind == "kernel":
+            assert one.name == row["demangled"]
+            assert ",".join(map(str, one.grid)) == row["grid"]
+
+
+def test_processes_do_not_share_correlation_ids(tmp_path):
+    export = Export()
+    other = PID + (1 << 24)
+    export.kernel(100, 200, 1).call(10, 20, 1)
+    export.kernel(300, 400, 1, globalPid=other).call(250, 260, 1, thread=other + 1)
+    found = nsys_timeline.read(export.write(tmp_path / "a.sqlite"))
+    assert found.rows["call"].tolist() == [10, 250]
+    assert found.rows["thread"].tolist() == [THREAD, other + 1]
+
+
+def test_what_an_export_lacks_is_not_said(tmp_path):
+    export = Export().add("KERNEL", start=5, end=9, correlationId=3, shortName=2, streamId=7, deviceId=0)  # fmt: skip
+    export.add("KERNEL", start=9, end=5, correlationId=4, shortName=2)
+    export.call(1, 2, 3)
+    found = nsys_timeline.read(export.write(tmp_path / "a.sqlite"))
+    assert found.kinds == [Launched("kernel", "DecodeKernel")]
+    assert found.rows["call"].tolist() == [1]
+    assert found.problems == ["1 operations without usable times were left out"]
+
+
+def test_columns_are_in_the_order_of_starts(tmp_path):
+    trace = made()
+    trace.events.reverse()
+    found = torch_trace.read(trace.write(tmp_path / "trace.json"))
+    assert np.all(np.diff(found.rows["start"]) >= 0)
+    assert any(found.kinds[n].name == DECODE for n in found.rows["what"])
+
+
+def test_no_nsys_export_is_refused(tmp_path):
+    path = Path(tmp_path / "empty.sqlite")
+    Export().write(path)
+    with pytest.raises(BadInput, match="no operation of a GPU"):
+        nsys_timeline.read(path)
