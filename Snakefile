@@ -2,6 +2,7 @@
 #   snakemake -j1 all                 everything, live on a GPU or from recorded evidence
 #   snakemake -j1 all --config machine=a100-static    the pages of a GPU that is not there
 #   snakemake -j1 decode              one kernel target: its chain and its page
+#   snakemake -j1 advise              which choice for which shape
 #   snakemake --list-target-rules     what else there is
 from snakemake.utils import min_version
 
@@ -26,6 +27,7 @@ include: "workflows/findings.smk"
 include: "workflows/pages.smk"
 include: "workflows/static.smk"
 include: "workflows/compare.smk"
+include: "workflows/advise.smk"
 include: "workflows/sample.smk"
 
 

@@ -140,7 +140,7 @@ def _grey(shape: AdvisedShape) -> bool:
 
 def _settings(shape: AdvisedShape) -> str:
     chosen = shape.choice(shape.advised)
-    return said(chosen, shape.choice(shape.shape)) if chosen else MISSING
+    return said(chosen, shape) if chosen else MISSING
 
 
 def _cell(shape: AdvisedShape, colours: dict[str, str]) -> MapCell:
@@ -155,12 +155,11 @@ def _id(shape: AdvisedShape) -> str:
 
 def _rows(shape: AdvisedShape) -> ShapeRows:
     timed = sorted(shape.choices, key=lambda one: (one.time_us is None, one.time_us or 0))
-    default = shape.choice(shape.shape)
-    return ShapeRows(_id(shape), shape, taken(shape), [_row(one, default) for one in timed])
+    return ShapeRows(_id(shape), shape, taken(shape), [_row(one, shape) for one in timed])
 
 
-def _row(one: AdvisedChoice, default: AdvisedChoice | None) -> tuple[str, ...]:
+def _row(one: AdvisedChoice, shape: AdvisedShape) -> tuple[str, ...]:
     fate = f"{one.fate}: {one.reason}" if one.reason else one.fate
     behind = between(one.behind) if one.behind else MISSING
     rounds = MISSING if one.rounds is None else str(one.rounds)
-    return said(one, default), micro(one.time_us), behind, fate, rounds, micro(one.plan_us)
+    return said(one, shape), micro(one.time_us), behind, fate, rounds, micro(one.plan_us)

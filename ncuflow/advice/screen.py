@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape
-from ncuflow.format import aligned, micro, with_unit
+from ncuflow.format import MISSING, aligned, micro, with_unit
 from ncuflow.trial.record import Relative
 
 REASONS = 4  # that a screen has of why choices were not timed
@@ -17,10 +17,18 @@ def screen(advice: Advice) -> str:
     where = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
     lines = [f"{advice.gpu or 'unknown GPU'}; {where}; {advice.date}"]
     rows = [_row(shape) for shape in advice.shapes]
-    head = ("shape", "take", "the default takes", "outcome", "choices", "plan() paid after")
+    head = (
+        "shape",
+        "take",
+        "the default takes",
+        "outcome",
+        "choices",
+        "plan() paid after",
+        "slowest",
+    )
     lines += ["", aligned(head, rows, left=2).rstrip(), "", sure(advice)]
     for shape in advice.shapes:
-        lines += [f"{shape.shape}: {text}" for text in shape.cause[:1]]
+        lines += shape.cause
     lines += [_rule(rule.rule, rule.holds, rule.fails) for rule in advice.rules]
     lines += _failed(advice.shapes)
     lines += [f"refused: {text}" for text in advice.refused]
@@ -37,21 +45,31 @@ def _row(shape: AdvisedShape) -> tuple[str, ...]:
         shape.outcome if len(shape.best) < 2 else f"{shape.outcome} of {len(shape.best)}",
         f"{len(timed)} of {len(shape.choices)}",
         "–" if shape.layers is None else with_unit(shape.layers, "layers"),
+        slowest(shape),
     )
 
 
 def taken(shape: AdvisedShape) -> str:
     """What to take: "default", or what is set and to what, with its time."""
-    chosen, default = shape.choice(shape.advised), shape.choice(shape.shape)
+    chosen = shape.choice(shape.advised)
     if chosen is None:
         return "nothing could be timed"
-    return f"{said(chosen, default)}, {micro(chosen.time_us)}"
+    return f"{said(chosen, shape)}, {micro(chosen.time_us)}"
 
 
-def said(choice: AdvisedChoice, default: AdvisedChoice | None) -> str:
+def slowest(shape: AdvisedShape) -> str:
+    """The slowest choice, and how much longer it takes than the leader."""
+    timed = [one for one in shape.choices if one.fate == "slower" and one.behind]
+    if not timed:
+        return MISSING
+    last = max(timed, key=lambda one: one.behind.estimate if one.behind else 0.0)
+    assert last.behind is not None
+    return f"{said(last, shape)}: {between(last.behind)}"
+
+
+def said(choice: AdvisedChoice, shape: AdvisedShape) -> str:
     """A choice by where it departs from the default: "cores=tensor backend=fa2"."""
-    of_default = default.settings if default else {}
-    words = [f"{n}={v}" for n, v in choice.settings.items() if of_default.get(n) != v]
+    words = [f"{n}={v}" for n, v in choice.settings.items() if shape.params.get(n) != v]
     return " ".join(words) or "default"
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow import answer
-from ncuflow.advice import apply, audit, course, options, page, stores
+from ncuflow.advice import apply, audit, course, options, page, recorded, stores, thumb
 from ncuflow.advice.racing import EFFECT
 from ncuflow.advice.record import Advice, AdvisedShape
 from ncuflow.advice.screen import screen
@@ -106,6 +106,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--effect", type=effect, default=EFFECT, help="difference that matters (default: 2%%)")
     add("--out", type=Path, help="advice.json")
+    add(
+        "--counters",
+        type=Path,
+        metavar="FOLDER",
+        help="results, or a recording, with counters of these points",
+    )
     add("--html", type=Path, help="a page: a map of the shapes, and every choice")
     answer.options(parser)
     add(
@@ -144,7 +150,10 @@ def run(args: argparse.Namespace) -> int:
         return _audit(args)
     if STORE in wanted and args.recorded is not None:
         raise UsageError(f"--apply {STORE} tunes on a GPU: not with --recorded")
-    found = measured(args, wanted.get(STORE))
+    if args.recorded is not None:
+        found = recorded.advise(args.recorded, args.target, dict(args.also), COLD, args.effect)
+    else:
+        found = measured(args, wanted.get(STORE))
     _written(args, found, "shapes", screen(found))
     if args.html:
         write_text(args.html, page.rendered(found))
@@ -288,7 +297,7 @@ def measured(args: argparse.Namespace, store: Path | None = None) -> Advice:
         ]
         if store is not None:
             _published(track, advised, store)
-        return Advice(
+        found = Advice(
             **_here(track),
             tier="B",
             recording=None,
@@ -296,9 +305,15 @@ def measured(args: argparse.Namespace, store: Path | None = None) -> Advice:
             effect=args.effect,
             alpha=ALPHA,
             shapes=advised,
+            rules=thumb.rules(advised),
             refused=refused,
             failed_modules=failed,
         )
+    if args.counters is not None:
+        causes = recorded.counted(found, args.counters)
+        for shape in found.shapes:
+            shape.cause = list(causes.get(shape.shape, ()))
+    return found
 
 
 def _published(track: course.Track, shapes: Sequence[AdvisedShape], store: Path) -> None:

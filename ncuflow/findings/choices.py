@@ -91,9 +91,7 @@ def prices(choice: Choice, results: Results) -> list[Price]:
             ]
             found += summed if before else []
             continue
-        pair = turns.get((base["point"], other["point"]))
-        if turned := turns.get((other["point"], base["point"])):
-            pair = turned | {"base": base["point"], "other": other["point"], "sides": turned["sides"][::-1]}  # fmt: skip
+        pair = _turned(turns, base, other)
         for metric in choice.metrics:
             one = pair and _in_turns(pair, metric, turns.values(), fixed)
             found.append(one or _apart(base, other, metric, results.get("noise") or {}, fixed))
@@ -110,6 +108,23 @@ def in_turns(results: Results) -> list[Price]:
     known = [one for one in found if one]
     tests = _tested([samples for _, samples in known])
     return [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
+
+
+def between(base: Point, other: Point, metric: str, results: Results) -> Price | None:
+    """What one point takes against another, whatever tells them apart; None where either lacks the metric."""
+    turns = {(pair["base"], pair["other"]): pair for pair in results.get("pairs") or ()}
+    found = _turned(turns, base, other)
+    one = found and _in_turns(found, metric, turns.values(), ())
+    one = one or _apart(base, other, metric, results.get("noise") or {}, ())
+    return _judged(one[0], _tested([one[1]])[0]) if one else None
+
+
+def _turned(turns: Mapping[tuple[str, str], Turns], base: Point, other: Point) -> Turns | None:
+    """Two points that were timed in turns, the base first; None where they were not."""
+    pair = turns.get((base["point"], other["point"]))
+    if turned := turns.get((other["point"], base["point"])):
+        return turned | {"base": base["point"], "other": other["point"], "sides": turned["sides"][::-1]}  # fmt: skip
+    return pair
 
 
 def _apart(

@@ -1,0 +1,242 @@
+"""An advice of what was recorded: of each shape the choices that the evidence has, by its pairs in turns, else apart.
+
+Where two choices were timed in turns, those samples decide; else the two points' own series do, held against the noise of
+the evidence (``ncuflow.findings.choices``). Counters say where the difference between the default and the advised one lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ncuflow.advice import options, thumb
+from ncuflow.advice.course import layers
+from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape, Outcome
+from ncuflow.compare import attribution, verdict
+from ncuflow.compare.records import Cause
+from ncuflow.compare.verdict import Side
+from ncuflow.findings import choices, recorded, stored
+from ncuflow.findings.choices import Price
+from ncuflow.io import scratch
+from ncuflow.model import SOFTWARE, Point, Results
+from ncuflow.record import Check
+from ncuflow.sweep.points import Planned
+from ncuflow.target.contract import Target, known
+from ncuflow.trial.record import Relative
+
+CAUSES = 3
+NONE = Relative(estimate=0.0, low=0.0, high=0.0)
+
+
+def advise(
+    folder: Path, targets: Sequence[str] | None, also: options.Also, metric: str, effect: float
+) -> Advice:
+    """The advice of a recording, or of the outputs of a run, for every shape of which it has several choices.
+
+    Raises BadInput where the folder is neither, or lacks a target.
+    """
+    with _results(folder, targets) as place:
+        found = stored.folder(place, targets)
+        side = verdict.load(place, targets)
+        # What was timed apart from the rest of a recording is another advice.
+        shapes = [
+            one
+            for name, results in found.items()
+            if name in known()
+            for one in _of_target(known()[name], results, side, also, metric, effect)
+        ]
+    about = side.provenance
+    return Advice(
+        tier=about["tier"],
+        recording=about.get("recording"),
+        gpu=about.get("gpu"),
+        versions={label: about.get(key) for key, label in SOFTWARE.items()},
+        date=str(about["date"]),
+        metric=metric,
+        effect=effect,
+        alpha=choices.ALPHA,
+        shapes=shapes,
+        rules=thumb.rules(shapes),
+    )
+
+
+@contextmanager
+def _results(folder: Path, targets: Sequence[str] | None) -> Iterator[Path]:
+    """The folder of the results; of a recording they are made here, and gone on exit."""
+    if recorded.is_recording(folder):
+        with scratch() as made:
+            recorded.write(folder, targets, made)
+            yield made / "results"
+    else:
+        yield folder / "results" if (folder / "results").is_dir() else folder
+
+
+def _of_target(
+    target: Target, results: Results, side: Side, also: options.Also, metric: str, effect: float
+) -> Iterator[AdvisedShape]:
+    """The shapes of which several choices were measured."""
+    groups: dict[tuple[tuple[str, Any], ...], list[Point]] = {}
+    for point in results["points"]:
+        groups.setdefault(options.fixed(target, point["params"], also), []).append(point)
+    for group in groups.values():
+        if sum(_time(point, metric) is not None for point in group) > 1:
+            yield _Group(target, results, side, metric, effect, group, also).advised()
+
+
+def _time(point: Point, metric: str) -> float | None:
+    """The metric of a point that was right."""
+    value = point["measurement"].get(metric) if point["status"] == "ok" else None
+    return value if isinstance(value, float) and value > 0 else None
+
+
+class _Group:
+    """The points of one shape."""
+
+    def __init__(
+        self,
+        target: Target,
+        results: Results,
+        side: Side,
+        metric: str,
+        effect: float,
+        group: Sequence[Point],
+        also: options.Also,
+    ) -> None:
+        self._target, self._results, self._side = target, results, side
+        self._metric, self._effect, self._also = metric, effect, also
+        first = group[0]["params"]
+        params = {**first, **target.free(first)}
+        self._default = Planned(target.point_id(params), target.name, params)
+        self._all = {point["point"]: point for point in group}
+        timed = [point for point in group if _time(point, metric) is not None]
+        self._timed = sorted(timed, key=lambda point: _time(point, metric) or 0.0)
+        self._leader = self._timed[0]
+        self._behind = {
+            point["point"]: choices.between(self._leader, point, metric, results)
+            for point in self._timed[1:]
+        }
+
+    def advised(self) -> AdvisedShape:
+        best = [point["point"] for point in self._timed if self._fate(point) != "slower"]
+        taken = min(best, key=lambda name: (self._departs(self._all[name]), best.index(name)))
+        default = self._all.get(self._default.id)
+        price = self._price(taken, default)
+        rest = [p for p in self._behind.values() if p is not None]
+        every = [*rest, *([price] if price else [])]
+        found = AdvisedShape(
+            target=self._target.name,
+            shape=self._default.id,
+            params=dict(self._default.params),
+            outcome=self._outcome(best),
+            best=best,
+            advised=taken,
+            regret=NONE if taken == self._default.id else _relative(price),
+            in_turns=bool(every) and all(one.in_turns for one in every),
+            cause=self._causes(taken, default),
+            choices=[self._choice(point) for point in self._all.values()],
+        )
+        found.layers = layers(found)
+        return found
+
+    def _price(self, taken: str, default: Point | None) -> Price | None:
+        """What the default takes against the one to take; None where it is that, or was not timed."""
+        if default is None or default not in self._timed or taken == self._default.id:
+            return None
+        return choices.between(self._all[taken], default, self._metric, self._results)
+
+    def _fate(self, point: Point) -> str:
+        if point["status"] != "ok":
+            return point["status"]
+        if point is self._leader:
+            return "best"
+        price = self._behind.get(point["point"])
+        if price is None or price.verdict == "not tested":
+            return "undecided"
+        surely = price.verdict == "differs" and (price.low is None or price.low > self._effect / 2)
+        return "slower" if surely else "best"
+
+    def _outcome(self, best: Sequence[str]) -> Outcome:
+        if len(best) == 1:
+            return "winner"
+        fates = {self._fate(self._all[name]) for name in best}
+        return "undecided" if "undecided" in fates else "tie"
+
+    def _departs(self, point: Point) -> int:
+        return options.departures(self._target, self._default, _planned(self._target, point))
+
+    def _choice(self, point: Point) -> AdvisedChoice:
+        price = self._behind.get(point["point"])
+        check: Mapping[str, Any] = dict(point.get("check") or {})
+        plan = point["measurement"].get("plan_us")
+        fate: Any = self._fate(point)
+        return AdvisedChoice(
+            point=point["point"],
+            settings=options.settings(self._target, point["params"], self._also),
+            asked=self._target.asked(point["params"]),
+            departs=self._departs(point),
+            fate=fate,
+            reason=point["reason"],
+            check=Check(**{k: v for k, v in check.items() if k in Check.model_fields})
+            if check
+            else None,
+            time_us=_time(point, self._metric),
+            behind=NONE if point is self._leader else _relative(price),
+            plan_us=plan if isinstance(plan, float) else None,
+        )
+
+    def _causes(self, taken: str, default: Point | None) -> list[str]:
+        """What the default's launches have, by counters and trace, that those of the advised choice have not; and those of
+        the slowest choice."""
+        found = []
+        for point in dict.fromkeys(
+            p["point"] for p in (default, self._timed[-1]) if p in self._timed
+        ):
+            price = choices.between(self._all[taken], self._all[point], self._metric, self._results)
+            if point == taken or price is None or self._fate(self._all[point]) != "slower":
+                continue
+            half = ((price.high or 0.0) - (price.low or 0.0)) / 2 * price.base
+            found += causes(self._side, (taken, point), (price.base, price.other), half)
+        return found
+
+
+def causes(
+    side: Side, points: tuple[str, str], times: tuple[float, float], noise_us: float = 0.0
+) -> list[str]:
+    """What counters say of why the second of two points takes longer than the first, the largest part first; µs."""
+    if not all(name in side.points and side.points[name]["kernels"] for name in points):
+        return []
+    taken, other = (side.profile(name) for name in points)
+    found = attribution.explain(taken, other, *times, noise_us).causes
+    return [f"{points[1]} against {points[0]}: {_cause(cause)}" for cause in found[:CAUSES]]
+
+
+def _cause(cause: Cause) -> str:
+    of_it = f" ({100 * cause.share_of_delta:.0f} % of it)" if cause.share_of_delta else ""
+    sides = " → ".join(str(value) for value in (cause.base, cause.head) if value is not None)
+    return ", ".join(filter(None, [f"{cause.what}{of_it}", sides, cause.evidence]))
+
+
+def _planned(target: Target, point: Point) -> Planned:
+    return Planned(point["point"], target.name, dict(point["params"]))
+
+
+def _relative(price: Price | None) -> Relative | None:
+    """The change with its interval; None where the evidence keeps no spread."""
+    if price is None or price.low is None or price.high is None:
+        return None
+    return Relative(estimate=price.change, low=price.low, high=price.high)
+
+
+def counted(advice: Advice, results: Path) -> Mapping[str, list[str]]:
+    """Causes by shape, of an advice measured here, from counters of the same points: a run's results, or a recording."""
+    found = {}
+    with _results(results, None) as place:
+        side = verdict.load(place)
+        for shape in advice.shapes:
+            taken, default = shape.choice(shape.advised), shape.choice(shape.shape)
+            if taken is not None and default is not None and taken is not default:
+                times = (taken.time_us or 0.0, default.time_us or 0.0)
+                found[shape.shape] = causes(side, (taken.point, default.point), times)
+    return found

@@ -1,0 +1,98 @@
+"""An advice of recordings: what won there, by how much, and why, without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, some
+
+from ncuflow.advice import page, recorded, thumb
+from ncuflow.advice.record import Advice, AdvisedShape
+from ncuflow.cli import dispatch
+from ncuflow.io import BadInput
+
+DECODE = ROOT / "recordings/h200/0.7.2/decode"
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return recorded.advise(DECODE, ["decode"], {}, "time_cold_us", 0.02)
+
+
+def shape(advice: Advice, name: str) -> AdvisedShape:
+    return next(one for one in advice.shapes if one.shape == f"decode/{name}")
+
+
+def test_fa3_in_decode_is_slower_and_counters_say_why(advice: Advice) -> None:
+    for batch in (1, 16, 64):
+        one = shape(advice, f"B{batch}_L2048_H32_K8_D128_P16_f16_cc")
+        slow = next(c for c in one.choices if c.settings["backend"] == "fa3")
+        assert slow.fate == "slower" and slow.behind is not None and slow.behind.low > 1
+        assert slow.asked["wrapper"] == {"use_tensor_cores": True, "backend": "fa3"}
+        assert {"auto", "fa2"} == {
+            c.settings["backend"] for c in one.choices if c.point in some(one.best)
+        }
+        assert any(
+            "BatchPrefillWithPagedKVCacheKernel" in t and "fa3 against" in t for t in one.cause
+        )
+
+
+def test_the_default_loses_where_a_kv_head_has_four_query_heads(advice: Advice) -> None:
+    one = shape(advice, "B128_L2048_H32_K8_D128_P16_f16_cc")
+    chosen = one.choice(one.advised)
+    assert one.outcome == "winner" and chosen is not None
+    assert chosen.settings["cores"] == "tensor" and one.regret is not None
+    assert 0.2 < one.regret.low < one.regret.estimate < one.regret.high < 0.4
+    assert one.layers is not None and not one.in_turns
+
+
+def test_a_shape_with_one_choice_has_no_advice(advice: Advice) -> None:
+    assert "decode/B32_L2048_H32_K32_D128_P16_f16_cc" not in {one.shape for one in advice.shapes}
+    assert all(sum(c.time_us is not None for c in one.choices) > 1 for one in some(advice.shapes))
+
+
+def test_pairs_in_turns_decide_where_there_are_some() -> None:
+    found = recorded.advise(
+        ROOT / "recordings/h100/0.7.2/default", ["decode"], {}, "time_cold_us", 0.02
+    )
+    assert found.tier == "C" and found.gpu == "NVIDIA H100 80GB HBM3"
+    turned = [one for one in found.shapes if one.in_turns]
+    assert some(turned) and len(turned) > len(found.shapes) / 2
+    pages = recorded.advise(
+        ROOT / "recordings/h100/0.7.2/default",
+        ["decode"],
+        {"page_size": [1, 16]},
+        "time_cold_us",
+        0.02,
+    )
+    assert len(pages.shapes) <= len(found.shapes) + 1
+    assert any("page_size" in choice.settings for one in pages.shapes for choice in one.choices)
+
+
+def test_a_rule_holds_at_every_shape_or_names_those_at_which_it_does_not(advice: Advice) -> None:
+    rules = {rule.rule: rule for rule in advice.rules}
+    slow = rules["decode: backend=fa3 is slower than another choice"]
+    assert len(slow.holds) == 4 and not slow.fails
+    one = advice.shapes[-1].model_copy(deep=True)
+    one.best = [c.point for c in one.choices if c.settings["backend"] == "fa3"]
+    found = {rule.rule: rule for rule in thumb.rules([*advice.shapes[:-1], one])}
+    assert "decode: backend=fa3 is slower than another choice" not in found
+    fa2 = found.get("decode: backend=fa2 is among the fastest")
+    assert fa2 is None or fa2.fails == [one.shape]
+
+
+def test_the_page_shows_ties_in_grey(advice: Advice) -> None:
+    text = page.rendered(advice)
+    assert 'class="tie"><a href="#decode_B1_L2048_H32_K32_D128_P16_f16_cc">default' in text
+    assert "cores=tensor backend=fa3" in text and text.count("<details") == len(advice.shapes)
+
+
+def test_what_is_no_recording_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(BadInput):
+        dispatch(["advise", "--recorded", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        dispatch(["advise", "--recorded", str(DECODE), "--apply", "flashinfer-store", "x"])
+    assert "tunes on a GPU" in capsys.readouterr().err
