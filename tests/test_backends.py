@@ -193,6 +193,52 @@ def test_a_live_run_plans_what_its_gpu_can_run_and_says_the_rest(
         assert not [line for line in lines if "left out" in line]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "reasons"),
+    [
+        ("B200", {HOPPER + "10.0"}),
+        ("5090", {HOPPER + "12.0", "trtllm-gen needs compute capability " + BLACKWELL + "12.0",
+                      "cutlass needs compute capability 10.x or 11.x, this GPU has 12.0"}),
+        ("A10G", {HOPPER + "8.6", "trtllm-gen needs compute capability " + BLACKWELL + "8.6",
+                      "cutlass needs compute capability 10.x or 11.x, this GPU has 8.6"}),
+    ],
+)  # fmt: skip
+def test_a_run_is_planned_for_a_gpu_that_is_not_here(
+    without, monkeypatch, settings, capsys, gpu, reasons
+):
+    """Jobs of a dry run are of the points that `ncuflow targets --gpu` says are planned, and its notes have the reasons."""
+    monkeypatch.setattr(evidence, "capabilities", list)
+    monkeypatch.setattr(evidence, "names", list)
+    pretended = settings.model_copy(update={"machine": None, "plan_for": gpu})
+    found = evidence.resolve(pretended)
+    assert (found.folder, found.recording) == (gpu.lower(), None)
+    assert dispatch(["targets", "--gpu", gpu, "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    batches = {name: own for one in found.targets.values() for name, own in one.items()}
+    planned = {point for name, own in batches.items() if name.startswith("b") for point in own}
+    assert planned == {row["name"] for row in rows if row["status"] == "planned"}
+    first, *lines = evidence.left_out(pretended)
+    whole = [row["name"] for row in rows if row["name"].startswith("prefill/")]
+    kept = [name for name in whole if name in planned]
+    assert f"prefill {len(kept)} of {len(whole)}, " in first and 0 < len(kept) < len(whole)
+    assert f"ncuflow targets --gpu {gpu} " in first
+    assert {line.split(" left out: ")[1] for line in lines if " left out: " in line} == reasons
+
+
+def test_a_gpu_that_is_here_goes_before_one_that_is_named(without, monkeypatch, settings):
+    monkeypatch.setattr(evidence, "capabilities", lambda: ["10.0"])
+    named = settings.model_copy(update={"plan_for": "A10G"})
+    lines = evidence.left_out(named)
+    assert "prefill: 16 points left out: " + HOPPER + "10.0" in lines
+    assert not [line for line in lines if "A10G" in line]
+
+
+def test_an_unknown_gpu_to_plan_for_is_named(without, monkeypatch, settings):
+    monkeypatch.setattr(evidence, "capabilities", list)
+    with pytest.raises(ValueError, match="plan_for: no GPU 'B2'; there are "):
+        evidence.left_out(settings.model_copy(update={"plan_for": "B2"}))
+
+
 def test_a_sweep_of_which_the_gpu_can_run_nothing_says_why(without, monkeypatch, settings):
     monkeypatch.setattr(evidence, "capabilities", lambda: ["8.0"])
     only = settings.model_copy(

@@ -81,6 +81,20 @@ def test_a_recording_lies_and_is_called_by_its_gpu_and_version_unless_told(
     assert said in capsys.readouterr().err
 
 
+def test_captures_without_a_good_result_are_refused_and_nothing_is_written(
+    evidence: Path, tmp_path: Path
+) -> None:
+    timing = evidence / "decode/b1a2b3c4d/timing.jsonl"
+    timing.write_text('{"point": "decode/B1", "status": "failed"}\n')
+    with pytest.raises(CaptureError, match="captures: no point has a good result"):
+        recording.record(evidence, tmp_path / "recordings/r", "r")
+    timing.write_text('{"point": "decode/B1", "status": "ok"}\n')
+    (evidence / "environment.json").write_text('{"provenance": {"gpu": "NVIDIA H200"}}')
+    with pytest.raises(CaptureError, match=r"environment\.json: does not say driver, flashinfer"):
+        recording.record(evidence, tmp_path / "recordings/r", "r")
+    assert not (tmp_path / "recordings").exists()
+
+
 def test_a_folder_of_something_else_is_refused(evidence: Path, tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     evidence.rename(outputs)

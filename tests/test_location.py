@@ -50,6 +50,14 @@ def test_a_folder_is_called_the_same_from_inside_of_recordings(
         ("NVIDIA A100-SXM4-80GB", "a100"),
         ("NVIDIA A100 80GB PCIe", "a100-pcie"),
         ("NVIDIA GeForce RTX 4090", "geforce-rtx-4090"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA B300 SXM6 AC", "b300-ac"),
+        ("NVIDIA GeForce RTX 5090", "geforce-rtx-5090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-blackwell-server-edition"),
+        ("NVIDIA GB10", "gb10"),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA H20", "h20"),
     ],
 )
 def test_a_gpu_has_a_folder_without_its_form_and_memory(gpu: str, folder: str) -> None:

@@ -254,7 +254,7 @@ def test_a_comparison_without_its_sides_says_so(project, rule):
     assert f"error: {rule} needs --config base=recordings/A head=recordings/B" in done.stderr
 
 
-@pytest.mark.parametrize("rule", ["jit", "build_all"])
+@pytest.mark.parametrize("rule", ["jit", "build_all", "contribute"])
 def test_what_only_a_gpu_makes_says_so_where_evidence_is_recorded(project, rule):
     done = project.run(rule, "--config", "source=recorded", check=False)
     assert done.returncode != 0
@@ -267,6 +267,17 @@ def test_live_without_a_gpu_is_one_clear_line(project, monkeypatch):
     assert done.returncode != 0
     assert "no NVIDIA GPU is visible" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_of_a_gpu_that_is_not_here_says_what_it_leaves_out(project, monkeypatch):
+    fake_gpus.no_driver(monkeypatch, project.folder)
+    config = ("source=live", "plan_for=5090", "targets=[prefill]")
+    done = project.run("-n", "all", "--config", *config, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "note: planned for 5090, which is not here: points of prefill " in done.stderr
+    assert "left out: fa3 needs compute capability 9.0, this GPU has 12.0" in done.stderr
+    assert "outputs/5090/captures/prefill/b" in done.stdout
+    assert not (project.folder / "outputs/5090").exists()
 
 
 def test_a_secret_of_the_environment_is_nowhere_in_the_outputs(finished):

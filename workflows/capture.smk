@@ -256,7 +256,30 @@ if LIVE:
             of_run(rules.build.output),
         localrule: True
 
+    # Everything that was captured here, kept as a recording and verified: its GPU and FlashInfer and the sweep say where.
+    rule contribute:
+        input:
+            of_run([*rules.preflight.output, *rules.source_index.output]),
+            [path for name in KERNEL_TARGETS for path in RUNNING.files(name)],
+        log:
+            of_run(f"{OUT}/logs/contribute.log"),
+        localrule: True
+        params:
+            captures=of_run(CAPTURES),
+            sweep=SETTINGS.sweep,
+        shell:
+            "python -m ncuflow record {params.captures:q} --sweep {params.sweep:q} 2>&1 | tee {log:q}"
+
 else:
+
+    rule contribute:
+        log:
+            of_run(f"{OUT}/logs/contribute.log"),
+        localrule: True
+        params:
+            says="error: contribute needs --config source=live",
+        shell:
+            "echo {params.says:q} | tee {log:q} >&2; exit 1"
 
     rule build_all:
         log:

@@ -1,6 +1,6 @@
 """Make a recording of an evidence folder: compressed, checked for secrets, with a manifest.
 
-    ncuflow record EVIDENCE_DIR [RECORDING_DIR] [--name NAME] [--with-modules]
+    ncuflow record EVIDENCE_DIR [RECORDING_DIR] [--sweep SWEEP] [--name NAME] [--with-modules]
     ncuflow record --verify RECORDING_DIR
 
 Exit status 2, and nothing written, if a file holds something private or a report source files.
@@ -63,7 +63,7 @@ def record(evidence: Path, target: Path, name: str, with_modules: bool = False) 
         stage = hidden / target.name
         of_each(files, lambda path: check(path, evidence, known))
         one_batch_per_point(evidence)
-        origins.check(evidence)
+        measured(evidence, manifest.provenance(evidence), evidence / "environment.json")
         places = {path: stage / path.relative_to(evidence) for path in files}
         of_each(files, lambda path: store(path, places[path], known, with_modules))
         made = make_manifest(evidence, stage, name)
@@ -245,16 +245,24 @@ def judge(folder: Path) -> str:
     """What a recording that matches its manifest holds, in a line.
 
     CaptureError for what no recording may hold, whoever made it: a private value, sources, a point in
-    two batches, no GPU or version that its numbers could be of, or others than its captures name, no
-    point with a good result.
+    two batches, and what `measured` refuses.
     """
     known = patterns()
     of_each(evidence_files(folder), lambda path: check(path, folder, known))
     one_batch_per_point(folder)
-    origin = read_json(folder / manifest.FILE).get("provenance") or {}
+    path = folder / manifest.FILE
+    return measured(folder, read_json(path).get("provenance") or {}, path)
+
+
+def measured(folder: Path, origin: dict[str, Any], said: Path) -> str:
+    """What captures are of and came to, in a line; said: the file that their origin is of.
+
+    CaptureError without a GPU or a version that the numbers could be of, with others than the captures name, or
+    where no point has a good result.
+    """
     lacking = [key for key in ("gpu", "driver", "flashinfer", "date") if not origin.get(key)]
     if lacking:
-        raise CaptureError(f"{folder / manifest.FILE}: does not say {', '.join(lacking)}")
+        raise CaptureError(f"{said}: does not say {', '.join(lacking)}")
     origins.check(folder)
     status: Counter[str] = Counter()
     for path in folder.glob("*/*/timing.jsonl*"):
@@ -272,12 +280,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="FOLDER",
-        help="EVIDENCE_DIR and RECORDING_DIR (default: recordings/<gpu>/<flashinfer>/default, as"
+        help="EVIDENCE_DIR and RECORDING_DIR (default: recordings/<gpu>/<flashinfer>/<sweep>, as"
         " environment.json names them), or RECORDING_DIR with --verify",
     )
     parser.add_argument(
         "--name",
         help="name of the recording (default: its path below recordings, joined by dashes)",
+    )
+    parser.add_argument(
+        "--sweep",
+        default=location.DEFAULT,
+        help="the last folder of where it goes unless RECORDING_DIR is given",
     )
     parser.add_argument(
         "--with-modules",
@@ -301,11 +314,12 @@ def run(args: argparse.Namespace) -> int:
     evidence, target = args.folders[0], args.folders[-1]
     if len(args.folders) == 1:
         try:
-            target = location.of(manifest.provenance(evidence))
+            target = location.of(manifest.provenance(evidence), args.sweep)
         except ValueError as error:
             raise UsageError(f"{evidence}: {error}: give RECORDING_DIR") from None
     made = record(evidence, target, args.name or location.name(target), args.with_modules)
     files = made["files"]
     size = sum(entry["bytes"] for entry in files.values())
-    print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB")
+    said = measured(target, made["provenance"], target / manifest.FILE)
+    print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB; verified: {said}")
     return 0

@@ -6,6 +6,7 @@ a recording's large files carry ``.xz``. Importing this module costs millisecond
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ from ncuflow.evidence import location, manifest
 from ncuflow.flow.settings import Settings
 from ncuflow.format import slug, with_unit
 from ncuflow.gpu.nvml import capabilities, names
+from ncuflow.gpu.table import capability_of
 from ncuflow.io import present
 from ncuflow.model import DEEP, REPORTS
 from ncuflow.parsers import listing
@@ -109,15 +111,15 @@ def live(settings: Settings) -> Evidence:
     """
     deep = settings.deep.get(settings.sweep, {})
     tools = live_tools(settings)
-    machine = settings.machine or slug(names()[0])
+    machine = settings.machine or slug(next(iter(names()), settings.plan_for or ""))
     plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
     pairs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for name in settings.targets:
-        points, _ = _planned(name, settings.sweeps[settings.sweep])
+        points, _ = _planned(settings, name, settings.sweeps[settings.sweep])
         found = sweep.batches(points, settings.batch_size)
         in_turns = sweep.pairs_of_batches(load(name), found) if settings.timing.pairs else {}
         pairs |= {(name, batch): [p.as_dict() for p in in_turns[batch]] for batch in in_turns}
-        if "ncu" in tools and (profiled := _planned(name, deep)[0]):
+        if "ncu" in tools and (profiled := _planned(settings, name, deep)[0]):
             found[DEEP] = profiled
         plans |= {(name, batch): [p.as_dict() for p in found[batch]] for batch in found}
     targets: dict[str, dict[str, list[str]]] = {}
@@ -134,10 +136,16 @@ def live(settings: Settings) -> Evidence:
 
 
 def _planned(
-    name: str, blocks: Mapping[str, Sequence[sweep.Block]]
+    settings: Settings, name: str, blocks: Mapping[str, Sequence[sweep.Block]]
 ) -> tuple[list[sweep.Planned], dict[str, list[sweep.Planned]]]:
-    """(points of a target that the GPU here can run, the others by the reason): all of them where none is here."""
+    """(points of a target that the GPU here can run, the others by the reason): all of them where none is here and none
+    is named."""
     points, gpus = sweep.points(load(name), blocks.get(name, [])), capabilities()
+    if not gpus and settings.plan_for:
+        try:
+            gpus = [capability_of(settings.plan_for)]
+        except ValueError as error:
+            raise ValueError(f"plan_for: {error}") from None
     if len(gpus) != 1:  # of several kinds, it is known when one is taken which
         return points, {}
     return sweep.runnable(load(name), points, {"compute_capability": gpus[0]})
@@ -145,15 +153,25 @@ def _planned(
 
 def left_out(settings: Settings) -> list[str]:
     """What a live run does not measure and why, a line each, and what has to be downloaded before it."""
-    lines = []
+    lines, counts = [], {}
     for name in settings.targets:
-        kept, left = _planned(name, settings.sweeps[settings.sweep])
+        kept, left = _planned(settings, name, settings.sweeps[settings.sweep])
+        counts[name] = len(kept), len(kept) + sum(map(len, left.values()))
         lines += [
             f"{name}: {with_unit(len(those), 'points')} left out: {why}"
             for why, those in left.items()
         ]
         lines += [f"{name}: {why}" for why in sweep.wanting(load(name), kept)]
-    return lines
+    return [*_pretended(settings, counts), *lines]
+
+
+def _pretended(settings: Settings, counts: Mapping[str, tuple[int, int]]) -> list[str]:
+    """That a run is planned for a GPU that is not here, with how many of their points its targets have there."""
+    if capabilities() or not settings.plan_for:
+        return []
+    points = ", ".join(f"{name} {kept} of {all_}" for name, (kept, all_) in counts.items() if all_)
+    more = f"`ncuflow targets --gpu {shlex.quote(settings.plan_for)} --sweep {settings.sweep}` lists each"
+    return [f"planned for {settings.plan_for}, which is not here: points of {points}; {more}"]
 
 
 def here(settings: Settings) -> Evidence:
@@ -178,8 +196,8 @@ def resolve(settings: Settings) -> Evidence:
     if source == "auto":
         source = "live" if can_capture() else "recorded"
     if source == "live":
-        # a login node has none: it plans and compiles for the machine that is named
-        if not settings.machine and not names():
+        # a login node has none: it plans and compiles for the machine or the GPU that is named
+        if not settings.machine and not settings.plan_for and not names():
             raise ValueError("source: live, but no NVIDIA GPU is visible")
         return live(settings)
     found = recorded(Path(settings.recording) if settings.recording else location.default())

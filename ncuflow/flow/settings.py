@@ -54,6 +54,11 @@ def _architecture(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
+def _words(value: Any) -> Any:
+    """--config plan_for=5090 and plan_for=12.0 arrive as numbers."""
+    return str(value) if type(value) in (int, float) else value
+
+
 def _boolean(value: Any) -> Any:
     """--config strict=false arrives as text or as a boolean, depending on how it was given."""
     return WORDS.get(value, value) if isinstance(value, str) else value
@@ -124,6 +129,7 @@ class Settings(SettingsGroup):
     machine: Machine | None
     arch: Annotated[str, BeforeValidator(_architecture)]
     gpu: str | None
+    plan_for: Annotated[str | None, BeforeValidator(_words)]
     targets: Annotated[Texts, Field(min_length=1)]
     target_folders: Texts
     sweep: str
