@@ -86,13 +86,14 @@ def test_captures_without_a_good_result_are_refused_and_nothing_is_written(
 ) -> None:
     timing = evidence / "decode/b1a2b3c4d/timing.jsonl"
     timing.write_text('{"point": "decode/B1", "status": "failed"}\n')
+    folder = str(tmp_path / "r")
     with pytest.raises(CaptureError, match="captures: no point has a good result"):
-        recording.record(evidence, tmp_path / "recordings/r", "r")
+        dispatch(["record", str(evidence), folder])
     timing.write_text('{"point": "decode/B1", "status": "ok"}\n')
     (evidence / "environment.json").write_text('{"provenance": {"gpu": "NVIDIA H200"}}')
     with pytest.raises(CaptureError, match=r"environment\.json: does not say driver, flashinfer"):
-        recording.record(evidence, tmp_path / "recordings/r", "r")
-    assert not (tmp_path / "recordings").exists()
+        dispatch(["record", str(evidence), folder])
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_folder_of_something_else_is_refused(evidence: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def record(evidence: Path, target: Path, name: str, with_modules: bool = False) 
         stage = hidden / target.name
         of_each(files, lambda path: check(path, evidence, known))
         one_batch_per_point(evidence)
-        measured(evidence, manifest.provenance(evidence), evidence / "environment.json")
+        origins.check(evidence)
         places = {path: stage / path.relative_to(evidence) for path in files}
         of_each(files, lambda path: store(path, places[path], known, with_modules))
         made = make_manifest(evidence, stage, name)
@@ -317,9 +317,9 @@ def run(args: argparse.Namespace) -> int:
             target = location.of(manifest.provenance(evidence), args.sweep)
         except ValueError as error:
             raise UsageError(f"{evidence}: {error}: give RECORDING_DIR") from None
+    said = measured(evidence, manifest.provenance(evidence), evidence / "environment.json")
     made = record(evidence, target, args.name or location.name(target), args.with_modules)
     files = made["files"]
     size = sum(entry["bytes"] for entry in files.values())
-    said = measured(target, made["provenance"], target / manifest.FILE)
     print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB; verified: {said}")
     return 0
