@@ -10,7 +10,7 @@ from typing import Any
 from ncuflow.format import with_unit
 from ncuflow.target import attention, fa2, reference
 from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, uneven
-from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, TOLERANCE, torch_dtype
+from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, NVFP4, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import PageTable, page_table
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
@@ -33,7 +33,7 @@ def point_id(p: Params) -> str:
     knobs += "_graph" if p["launch"] == "graph" else ""
     knobs += "_nosplit" if p["split"] == "off" else ""
     knobs += "_nopdl" if p["pdl"] == "off" else ""
-    knobs += "_kv8" if p["kv"] == FP8 else ""
+    knobs += {FP8: "_kv8", NVFP4: "_kv4"}.get(p["kv"], "")
     knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
     knobs += f"_win{p['window']}" if p["window"] else ""
     return (
@@ -59,7 +59,9 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return "the wrapper for CUDA graphs takes no backend"
     if p["backend"] == "fa3" and p["kv"] == FP8:
         return attention.FA3_FP8
-    return refusal(p)
+    if p["cores"] == "cuda" and p["kv"] == NVFP4:
+        return "a KV cache of NVFP4 is read on tensor cores alone"
+    return attention.no_nvfp4(p) or refusal(p)
 
 
 def work(p: Params) -> Work:
@@ -70,12 +72,12 @@ def work(p: Params) -> Work:
     """
     h, d = p["qo_heads"], p["head_dim"]
     tokens = sum(_seen(p, length) for length in lengths(p, "kv_len"))
-    cached = 1 if p["kv"] == FP8 else ITEMSIZE[p["dtype"]]
     return Work(
         flops=2 * tokens * h * 2 * d,
         bytes=2 * p["batch"] * h * d * ITEMSIZE[p["dtype"]]
-        + 2 * tokens * p["kv_heads"] * d * cached,
+        + round(2 * tokens * p["kv_heads"] * d * attention.kv_bytes(p)),
         convention="FlashInfer attention_flops with one query row; q, k, v, o once"
+        + ", with the scales of NVFP4" * (p["kv"] == NVFP4)
         + ", tokens within the window alone" * bool(p["window"]),
     )
 
@@ -98,7 +100,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     q = inputs.normal(p["batch"], p["qo_heads"], p["head_dim"], dtype=dtype)
     table = page_table(inputs, p["batch"], lengths(p, "kv_len"), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
-    k, v = (inputs.normal(*shape, dtype=cached) for _ in range(2))
+    k, v = (attention.cache(p, inputs, *shape) for _ in range(2))
     out = torch.empty_like(q)
     wrapper = _wrapper(p, table, q.device)
     settings = attention.masking(p) | asked(p)["plan"]
@@ -120,13 +122,13 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         )
 
     def run() -> None:
-        wrapper.run(q, (k, v), out=out, **pdl)
+        wrapper.run(q, (k.held, v.held), out=out, **attention.scale_factors(k, v), **pdl)
 
     plan()
     return Launch(
         run=_captured(run) if p["launch"] == "graph" else run,
         output=lambda: (out,),
-        reference=lambda: (_reference(p, q, k, v, table),),
+        reference=lambda: (_reference(p, q, k.values, v.values, table),),
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: (out,),
         plan=plan,
@@ -318,7 +320,7 @@ TARGET = Target(
         "launch": "eager",  # graph: replay of a CUDA graph
         "split": "auto",  # of the KV cache over blocks: plan() chooses
         "pdl": "auto",  # programmatic dependent launch: where the GPU has it
-        "kv": "same",  # fp8: a cache of 8 bits (e4m3) under queries of dtype
+        "kv": "same",  # fp8, nvfp4: a cache of 8 bits (e4m3), or of 4 with its scales, under queries of dtype
         "soft_cap": 0,  # logits_soft_cap; 0: none
         "window": 0,  # window_left: tokens before its own that a query sees; 0: all
     },
@@ -352,7 +354,7 @@ TARGET = Target(
         attention.STOPS_TRACING.get(p["backend"]) if p["cores"] == "tensor" else False
     ),
     backends=_BACKENDS,
-    memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
+    memory=lambda p: work(p).bytes + attention.values_bytes(p, work) + WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["qo_heads"] * p["head_dim"] * ITEMSIZE[p["dtype"]],
     prepare=prepare,

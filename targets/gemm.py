@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from ncuflow.target import backend, blockscaled, reference
 from ncuflow.target.backend import Backend, Declaration
-from ncuflow.target.blockscaled import MXFP8, NVFP4
+from ncuflow.target.blockscaled import MXFP8
 from ncuflow.target.contract import Choice, Opportunity, Target, Work
-from ncuflow.target.dtypes import FP8, TOLERANCE, torch_dtype
+from ncuflow.target.dtypes import FP8, NVFP4, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, NotHereError, Params, Tensor
 from ncuflow.target.rules import Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol

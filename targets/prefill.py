@@ -8,7 +8,7 @@ from typing import Any
 
 from ncuflow.target import attention, fa2, reference
 from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, uneven
-from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, TOLERANCE, torch_dtype
+from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, NVFP4, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import page_table
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
 from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
@@ -40,7 +40,7 @@ def point_id(p: Params) -> str:
     knobs = {"auto": "", "off": "_nosplit"}.get(p["split"], f"_split{p['split']}")
     knobs += "_qk16" if p["qk"] == "f16" else ""
     knobs += f"_cap{p['soft_cap']}" if p["soft_cap"] else ""
-    knobs += "_kv8" if p["kv"] == FP8 else ""
+    knobs += {FP8: "_kv8", NVFP4: "_kv4"}.get(p["kv"], "")
     knobs += f"_win{p['window']}" if p["window"] else ""
     backend = p["backend"].replace("-", "_")
     return (
@@ -63,7 +63,9 @@ def unable(p: Params, gpu: GpuFacts) -> str | None:
         return "the fp16 reduction of q·k needs fp16 inputs"
     if p["window"] and not p["causal"]:
         return "a window is measured under a causal mask"
-    return _no_fp8(p, gpu) or refusal(p)
+    if p["kv"] == NVFP4 and p["layout"] == "ragged":
+        return "a KV cache of NVFP4 is measured in pages"
+    return _no_fp8(p, gpu) or attention.no_nvfp4(p) or refusal(p)
 
 
 def _no_fp8(p: Params, gpu: GpuFacts) -> str | None:
@@ -86,11 +88,11 @@ def work(p: Params) -> Work:
     if p["window"]:
         scores = sum(2 * _pairs(s, p["window"] + 1) for s in found)
     query, out = _itemsizes(p)
-    cached = 1 if p["kv"] == FP8 else query
     return Work(
         flops=scores * h * 2 * d,
-        bytes=sum(found) * d * (h * (query + out) + 2 * p["kv_heads"] * cached),
+        bytes=round(sum(found) * d * (h * (query + out) + 2 * p["kv_heads"] * attention.kv_bytes(p))),
         convention="FlashInfer attention_flops: causal counts half; q, k, v, o once"
+        + ", with the scales of NVFP4" * (p["kv"] == NVFP4)
         + ", pairs within the window alone" * bool(p["window"]),
     )
 
@@ -178,7 +180,7 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
 
     table = page_table(inputs, p["batch"], lengths(p, "seq_len"), p["page_size"])
     shape = (len(table.indices), p["page_size"], p["kv_heads"], p["head_dim"])
-    k, v = (inputs.normal(*shape, dtype=attention.kv_dtype(p)) for _ in range(2))
+    k, v = (attention.cache(p, inputs, *shape) for _ in range(2))
     workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
     wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", **asked(p)["wrapper"])
     indptr = _indptr(p, q.device)
@@ -197,10 +199,13 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
         )
 
     def keys_values(sequence: int) -> tuple[Tensor, ...]:
-        return tuple(table.gather(cache, sequence, sequence + 1)[0] for cache in (k, v))
+        return tuple(table.gather(of.values, sequence, sequence + 1)[0] for of in (k, v))
+
+    def run() -> None:
+        wrapper.run(q, (k.held, v.held), *scales, out=out, **attention.scale_factors(k, v))
 
     scales = _scales(p, q)
-    return wrapper, plan, lambda: wrapper.run(q, (k, v), *scales, out=out), keys_values
+    return wrapper, plan, run, keys_values
 
 
 def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]:
@@ -372,7 +377,7 @@ TARGET = Target(
         "split": "auto",  # of the KV cache over blocks: plan() chooses; a number of pages fixes it
         "qk": "f32",  # f16: use_fp16_qk_reduction
         "soft_cap": 0,  # logits_soft_cap; 0: none
-        "kv": "same",  # fp8: keys and values of 8 bits (e4m3) under queries of dtype
+        "kv": "same",  # fp8, nvfp4: keys and values of 8 bits (e4m3), or in pages of 4 with scales, under queries of dtype
         "window": 0,  # window_left: tokens before its own that a row sees; 0: all
     },
     choices={
@@ -395,7 +400,7 @@ TARGET = Target(
     asked=asked,
     backends=_BACKENDS,
     stops_tracing=lambda p: attention.STOPS_TRACING.get(p["backend"]),
-    memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
+    memory=lambda p: work(p).bytes + attention.values_bytes(p, work) + WORKSPACE_BYTES,
     work=work,
     written=lambda p: sum(lengths(p, "seq_len")) * p["qo_heads"] * p["head_dim"] * _itemsizes(p)[1],
     prepare=prepare,

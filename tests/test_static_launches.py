@@ -92,9 +92,9 @@ def test_a_kernel_that_was_not_compiled_is_named():
         launches("decode", load("decode").parameters, Host(GPU, (0, 7), none))
 
 
-@pytest.mark.parametrize("changes", [{"kv": "fp8"}, {"window": 1024}])
+@pytest.mark.parametrize("changes", [{"kv": "fp8"}, {"kv": "nvfp4"}, {"window": 1024}])
 def test_what_the_rules_do_not_know_is_refused(changes):
-    with pytest.raises(KeyError, match="no rule for a KV cache of 8 bits, or for a window"):
+    with pytest.raises(KeyError, match="no rule for a KV cache of 8 or 4 bits, or for a window"):
         said("decode", **changes)
 
 

@@ -288,6 +288,11 @@ def test_a_prefill_and_decodes_apart_are_bound_by_the_sum_of_their_roofs() -> No
          4_294_967_296 // 4 + 2_097_152),
         # of 8 bits: half the cache's bytes; q and o keep theirs
         ("decode", {"batch": 128, "kv": "fp8"}, 4 * 128 * 2048 * 32 * 128, 4_294_967_296 // 2 + 2_097_152),
+        # of 4 bits, with a byte for each 16 elements
+        ("decode", {"batch": 128, "kv": "nvfp4", "cores": "tensor"}, 4 * 128 * 2048 * 32 * 128,
+         4_294_967_296 // 4 * 9 // 8 + 2_097_152),
+        ("prefill", {"kv": "nvfp4", "kv_heads": 8}, 2 * 4096**2 * 128 * 32,
+         4096 * 128 * 2 * 2 * 32 + 2 * 4096 * 8 * (64 + 8)),
         # a query sees 1024 tokens before its own
         ("decode", {"batch": 1, "window": 1024}, 4 * 1025 * 32 * 128, 2 * (2 * 1025 + 2) * 32 * 128),
         ("decode", {"batch": 1, "kv_len": 100, "window": 1024}, 4 * 100 * 32 * 128, 2 * 202 * 32 * 128),
@@ -375,6 +380,34 @@ def test_full_prefill_is_274_9_gflop() -> None:
             {"kv": "fp8", "cores": "tensor", "backend": "fa3"},
             H200,
             "with queries of fp8 alone",
+        ),
+        ("decode", {"kv": "nvfp4"}, H200, "on tensor cores alone"),
+        ("decode", {"kv": "nvfp4", "cores": "tensor"}, A100, None),
+        (
+            "decode",
+            {"kv": "nvfp4", "cores": "tensor", "backend": "fa3"},
+            H200,
+            "fa3 takes no KV cache of NVFP4",
+        ),
+        (
+            "decode",
+            {"kv": "nvfp4", "cores": "tensor", "backend": "trtllm-gen"},
+            B200,
+            "values of 8 or 4 bits",
+        ),
+        ("prefill", {"kv": "nvfp4", "layout": "paged"}, H200, None),
+        ("prefill", {"kv": "nvfp4", "layout": "ragged"}, H200, "measured in pages"),
+        (
+            "prefill",
+            {"kv": "nvfp4", "layout": "paged", "dtype": "fp8", "backend": "fa3"},
+            H200,
+            "queries of 16 bits",
+        ),
+        (
+            "prefill",
+            {"kv": "nvfp4", "layout": "paged", "backend": "cutlass"},
+            A100,
+            "cutlass needs compute capability",
         ),
         ("prefill", {"dtype": "fp8", "backend": "fa3", "head_dim": 256}, H200, None),
         ("prefill", {"dtype": "fp8", "backend": "auto"}, A100, "queries of fp8 need fa3"),

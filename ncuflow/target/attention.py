@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ncuflow.target import backend
 from ncuflow.target.backend import Backend, Declaration
-from ncuflow.target.contract import StepPart
-from ncuflow.target.dtypes import FP8, torch_dtype
-from ncuflow.target.launch import GpuFacts, Params
+from ncuflow.target.blockscaled import BLOCK, fours
+from ncuflow.target.contract import StepPart, Work
+from ncuflow.target.dtypes import FP8, ITEMSIZE, NVFP4, torch_dtype
+from ncuflow.target.launch import GpuFacts, Inputs, Params, Tensor
 
 SOFT_CAPS, WINDOWS = (0, 30), (0, 1024, 4096)
 # By the backend (``Target.stops_tracing``): of fa3's prefill kernels nsys 2023.4 records none, and none of what follows them.
@@ -43,7 +45,7 @@ def refusal(p: Params, gpu: GpuFacts, backends: tuple[Backend, ...]) -> str | No
     if name not in APART:
         return None
     if p["kv"] != "same" or p["dtype"] == FP8 or p["soft_cap"] or p["window"]:
-        return f"{name} is measured without a soft cap, a window and values of 8 bits"
+        return f"{name} is measured without a soft cap, a window and values of 8 or 4 bits"
     paged = p.get("layout", "paged") == "paged"
     if paged and p["page_size"] not in PAGES:
         return f"{name} is measured on pages of {', '.join(map(str, PAGES))} tokens"
@@ -67,7 +69,7 @@ def modules(p: Params) -> list[Any]:
 
 def module_arguments(p: Params) -> tuple[Any, ...]:
     """What FlashInfer's generator and cached getter of a prefill module take."""
-    mixed = p["kv"] == FP8 and p["dtype"] != FP8  # which "auto" leaves to fa2
+    mixed = p["kv"] != "same" and p["dtype"] != FP8  # which "auto" leaves to fa2
     backend = "fa2" if mixed and p["backend"] == "auto" else resolved(p["backend"])
     return (backend, *arguments(p), p["qk"] == "f16")
 
@@ -93,8 +95,62 @@ def arguments(p: Params) -> tuple[Any, ...]:
 
 
 def kv_dtype(p: Params) -> Any:
-    """torch's type of the cache, which "same" has of the queries."""
+    """torch's type of the cache, which "same" has of the queries; of NVFP4 that of its bytes."""
+    import torch
+
+    if p["kv"] == NVFP4:
+        return torch.uint8
     return torch_dtype(p["dtype"] if p["kv"] == "same" else p["kv"])
+
+
+def kv_bytes(p: Params) -> float:
+    """Bytes of an element of the cache, with its part of a scale."""
+    if p["kv"] == NVFP4:
+        return 0.5 + 1 / BLOCK[NVFP4]
+    return 1 if FP8 in (p["kv"], p["dtype"]) else ITEMSIZE[p["dtype"]]
+
+
+class Cache(NamedTuple):
+    """Keys or values: as the kernel reads them, what that stands for, and the scales of NVFP4."""
+
+    held: Tensor
+    values: Tensor
+    scales: Tensor | None = None
+
+
+def cache(p: Params, inputs: Inputs, *shape: int) -> Cache:
+    """Normal keys or values of a shape that ends with the head dimension.
+
+    Those of NVFP4 are quantised here, with no scale but that of each block: 16 bits hold what they stand for exactly.
+    """
+    import torch
+
+    if p["kv"] != NVFP4:
+        held = inputs.normal(*shape, dtype=kv_dtype(p))
+        return Cache(held, held)
+    found = fours(inputs.normal(*shape, dtype=torch.float32))
+    return Cache(found.elements, found.values.to(torch_dtype(p["dtype"])), found.scales)
+
+
+def values_bytes(p: Params, work: Callable[[Params], Work]) -> int:
+    """Bytes that what a cache stands for takes beside it, for the reference."""
+    return work({**p, "kv": "same"}).bytes if p["kv"] == NVFP4 else 0
+
+
+def scale_factors(k: Cache, v: Cache) -> dict[str, Any]:
+    """Keyword arguments of run() for a cache with scales."""
+    return {} if k.scales is None else {"kv_cache_sf": (k.scales, v.scales)}
+
+
+def no_nvfp4(p: Params) -> str | None:
+    """Why a KV cache of NVFP4 cannot be had in this place; None if it can, or is not asked for."""
+    if p["kv"] != NVFP4:
+        return None
+    if p["dtype"] == FP8:
+        return "a KV cache of NVFP4 is measured under queries of 16 bits"
+    if p["backend"] == "fa3":
+        return "fa3 takes no KV cache of NVFP4"
+    return None
 
 
 def out_dtype(p: Params) -> Any:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ncuflow.target.dtypes import NVFP4
 from ncuflow.target.launch import Tensor
 
-MXFP8, NVFP4 = "mxfp8", "nvfp4"
+MXFP8 = "mxfp8"
 BLOCK = {MXFP8: 32, NVFP4: 16}  # elements that share a scale
 BITS = {MXFP8: 8, NVFP4: 4}  # of an element
 LARGEST, LARGEST_4 = 448.0, 6.0  # of e4m3 and of e2m1
@@ -66,7 +67,27 @@ def _nvfp4(x: Tensor) -> Blocks:
     import torch
 
     whole = LARGEST * LARGEST_4 / x.abs().amax()
-    blocks = (x * whole).unflatten(-1, (-1, BLOCK[NVFP4]))
+    found = fours(x * whole)
+    return Blocks(found.elements, tiled(found.scales.view(torch.uint8)), found.values, whole)
+
+
+class Fours(NamedTuple):
+    """A tensor [..., k] in NVFP4 without a scale of the whole.
+
+    elements: uint8 [..., k / 2], two e2m1 a byte, the first in the lower bits; scales: e4m3 [..., k / 16], in order;
+    values: what they stand for, float32 [..., k].
+    """
+
+    elements: Tensor
+    scales: Tensor
+    values: Tensor
+
+
+def fours(x: Tensor) -> Fours:
+    """Each block over its largest's scale, rounded to e4m3."""
+    import torch
+
+    blocks = x.float().unflatten(-1, (-1, BLOCK[NVFP4]))
     scale = (blocks.abs().amax(-1) / LARGEST_4).clamp(max=LARGEST).to(torch.float8_e4m3fn)
     wide = scale.float()[..., None].clamp(min=2.0**-9)  # the least of e4m3
     known = torch.tensor(E2M1, device=x.device)
@@ -74,8 +95,8 @@ def _nvfp4(x: Tensor) -> Blocks:
     sign = blocks < 0
     values = torch.where(sign, -known[code], known[code]) * scale.float()[..., None]
     nibbles = (code + 8 * sign).to(torch.uint8).flatten(-2)
-    packed = nibbles[:, ::2] | nibbles[:, 1::2] << 4
-    return Blocks(packed, tiled(scale.view(torch.uint8)), values.flatten(-2), whole)
+    packed = nibbles[..., ::2] | nibbles[..., 1::2] << 4
+    return Fours(packed, scale, values.flatten(-2))
 
 
 def tiled(scales: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ def refuse_unknown(p: Params) -> None:
     if p["backend"] not in ("fa2", "fa3", "auto"):
         raise NoRuleError(f"no rule says what {p['backend']} launches")
     if p["kv"] != "same" or p["window"]:
-        raise NoRuleError("no rule for a KV cache of 8 bits, or for a window")
+        raise NoRuleError("no rule for a KV cache of 8 or 4 bits, or for a window")
 
 
 def launches(p: Params, host: Host, kv_len: int) -> Iterator[LaunchConfig]:
