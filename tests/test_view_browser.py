@@ -185,6 +185,26 @@ def test_what_l2s_roll_up_is_stands_below_it_where_it_is_as_high_as_the_limiter(
     assert told not in browser.open(path, "#/kernel?r=0&k=2").inner_text(light)
 
 
+def test_launches_that_another_report_has_not_are_no_change(browser, written, view):
+    """The longest of nine launches against the longest of four is no speed-up."""
+    report = view.reports[1]
+    kernel = next(one for one in report.kernels if len(one.launches) > 1)
+    rows = [launch.kernel for launch in kernel.launches]
+    fewer = kernels.kernel_view([row for row in rows if row is not kernel.shown.kernel], {})
+    same, less = ([kernel], [fewer])
+    comparisons = files.view([SWEEP, SWEEP]).comparisons
+    for other, said in ((same, "0.0 %"), (less, "other launches")):
+        pair = [
+            dataclasses.replace(report, kernels=[kernel]),
+            dataclasses.replace(report, kernels=other),
+        ]
+        shown = browser.open(written(View(pair, [], comparisons)), "#/compare")
+        row = shown.locator("table:has(caption:text-is('Kernels side by side')) tbody tr")
+        assert plain(texts(row.locator("td"))[3]) == said
+        noted = "need not have done the same work" in shown.inner_text("main")
+        assert noted == (said == "other launches")
+
+
 @pytest.fixture(scope="module")
 def decode() -> View:
     return files.view([DECODE])

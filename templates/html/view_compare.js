@@ -34,6 +34,7 @@ const FACTS = [
   ["sm_clock_hz", "SM clock", (value) => si(value, "Hz")],
 ];
 const MOST = 400; // kernels of a table
+const OTHERS = "other launches"; // whose longest need not have done the same work
 
 export function compared(main, params) {
   const all = main.reports.map(rowsOf);
@@ -79,7 +80,7 @@ function overview(main, all, kernels, show) {
       if (!head) return ["–", "–", "–", "–"];
       return [
         time(head),
-        changed(relative(base.time, head.time)),
+        base.n === head.n ? changed(relative(base.time, head.time)) : OTHERS,
         base.registers === head.registers ? number(head.registers) : `${number(base.registers)} → ${number(head.registers)}`,
         `${quantity(base.achieved_occupancy_pct, "%")} → ${quantity(head.achieved_occupancy_pct, "%")}`,
       ];
@@ -113,9 +114,11 @@ function sideBySide(main, all, base) {
   }).filter(Boolean);
   const stalls = found.map((one) => (one?.stall ? `${one.stall[0]} ${percent(one.stall[1])}` : "–"));
   lines.push(["top stall", ...stalls.flatMap((text, at) => (at ? [text, text === stalls[0] ? "same" : ""] : [text]))]);
+  const others = found.some((one) => one && one.n !== base.n);
   const panels = section(
     name,
-    null,
+    others &&
+      "The reports have not as many launches of it: the longest of each need not have done the same work. Below they are matched, where ranges or their order tell.",
     table(heads, lines, `${name} side by side`),
     h(
       "p",
