@@ -243,6 +243,21 @@ def test_one_change_that_does_not_apply_ends_several_before_any_is_tried(machine
     assert status == 2 and found is None and "good.patch at twice" not in said
 
 
+def test_a_function_takes_the_place_of_an_api_beside_a_patch(machine: Machine) -> None:
+    (machine.folder / "mine.py").write_text(
+        "def twice(value):\n    return 2 * value\n\ndef thrice(value):\n    return 3 * value\n"
+    )
+    fast = machine.patch("return 100.0", "return 80.0", file="fast.patch")
+    status, said, found = machine.tried([Path("mine:twice"), fast, Path("mine:thrice")])
+    assert status == 0 and found is not None, said
+    trials = {trial.change.name: trial for trial in Trials.model_validate(found).trials}
+    outcomes = {name: trial.outcome for name, trial in trials.items()}
+    assert outcomes == {"fast.patch": "faster", "mine:twice": "same", "mine:thrice": "wrong"}
+    assert trials["mine:twice"].modules == [] and trials["mine:twice"].change.files == []
+    assert "mine:twice is code, and runs as the user" in said
+    assert "compiling 1 module of the change" in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -55,7 +55,7 @@ class TrialBench:
             overlay = self.overlays[place]
             environ = {**self.held.environ, **own(overlay)}
             side = stack.enter_context(
-                started(self.target, overlay.package, environ, self.held.locks)
+                started(self.target, overlay.loaded, environ, self.held.locks, *overlay.words)
             )
             self._started[place] = side, stack
         _awake([self._started[place][0] for place in places])

@@ -97,7 +97,8 @@ def built(
 
 def own(overlay: Overlay) -> dict[str, str]:
     """Of the change's sides: what it compiles is nobody else's."""
-    return {"FLASHINFER_WORKSPACE_BASE": str(overlay.workspace)}
+    workspace = overlay.workspace
+    return {} if workspace is None else {"FLASHINFER_WORKSPACE_BASE": str(workspace)}
 
 
 def roots_of(side: TrialSide, package: Path) -> Roots:
@@ -110,7 +111,7 @@ def roots_of(side: TrialSide, package: Path) -> Roots:
 
 def without_folders(text: str, overlay: Overlay) -> str:
     """A text without the folders of the overlay."""
-    for folder in (overlay.package, overlay.workspace):
+    for folder in filter(None, (overlay.package, overlay.workspace)):
         for spelled in (folder.resolve(), folder):
             text = text.replace(f"{spelled}/", "")
     return clean(text)
@@ -189,6 +190,7 @@ def _complaint(failed: dict[str, Any], overlay: Overlay) -> tuple[str, CompileEr
         return f"{failed['failed']}: {without_folders(failed['reason'], overlay)}", None
     found = CompileError.model_validate(failed["complaint"])
     # Names of the user are masked in what a compiler says, so its folders are told by their last part.
+    assert overlay.workspace is not None
     for folder in (overlay.package.relative_to(overlay.package.parents[1]), overlay.workspace.name):
         found.file = found.file.rpartition(f"/{folder}/")[2]
     found.file, found.message = clean(found.file), clean(found.message)

@@ -24,11 +24,23 @@ MOST_DIFF = 40_000  # characters of a difference that a record keeps
 
 @dataclass(frozen=True)
 class Overlay:
-    """package: the changed copy; workspace: a base folder for its JIT cache; files: of the package that differ."""
+    """package: the changed copy; workspace: a base folder for its JIT cache; files: of the package that differ; candidate:
+    the function that stands in place of an API, and then the package and the workspace are the base's."""
 
     package: Path
-    workspace: Path
+    workspace: Path | None
     files: frozenset[PurePosixPath]
+    candidate: str = ""
+
+    @property
+    def loaded(self) -> Path | None:
+        """The package that is loaded in place of the installed one."""
+        return None if self.candidate else self.package
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Of the command of a side, beside what each has."""
+        return (f"--candidate={self.candidate}",) if self.candidate else ()
 
 
 def lay(change: Patch, installed: Path, folder: Path) -> Overlay:

@@ -145,14 +145,16 @@ def started(
     package: Path | None = None,
     environ: Mapping[str, str] | None = None,
     inherited: Sequence[int] = (),
+    *words: str,
 ) -> Iterator[Process]:
     """A side for the length of the block: the FlashInfer in ``package``, or the installed one.
 
-    environ: variables beside the minimal environment; inherited: locks, which it keeps for as long as it lives.
+    environ: variables beside the minimal environment; inherited: locks, which it keeps for as long as it lives; words:
+    of its command, beside these.
     """
     command, env = program(target, package, environ)
     with scratch() as folder:
-        side = Process(command, env, inherited, folder / "log")
+        side = Process([*command, *words], env, inherited, folder / "log")
         try:
             yield side
         finally:

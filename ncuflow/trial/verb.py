@@ -2,10 +2,11 @@
 
     ncuflow try CHANGE… --target TARGET [--points points.json | --blocks JSON] [--effect 2%] [--json out.json]
 
-CHANGE is a unified patch against FlashInfer, or a folder that is laid over it. It is made in a copy: the installed
-package stays as it is. Modules that it reaches are compiled anew, by the flags of the base. Each point is held against
-its float32 reference, also at inputs where kernels go wrong; then base and change are timed in turns, until it is
-known whether the change matters. Where ncu is there, it counts both sides. A change is code, and runs as the user who tries it.
+CHANGE is a unified patch against FlashInfer, a folder that is laid over it, or a function that takes the place of the API
+that the target calls (module:function). A patch is made in a copy: the installed package stays as it is. Modules that it
+reaches are compiled anew, by the flags of the base. Each point is held against its float32 reference, also at inputs where
+kernels go wrong; then base and change are timed in turns, until it is known whether the change matters. Where ncu is there,
+it counts both sides. A change is code, and runs as the user who tries it.
 Several changes are compiled at once, tried one after the other, and ranked; the exit status is that of the first in rank.
 
 exit  0 faster or the same    1 it does not compile, or nothing could be run    2 bad input    3 slower somewhere
@@ -29,7 +30,7 @@ from ncuflow.runner.job import FATAL
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
 from ncuflow.target.contract import Target, known, load
-from ncuflow.trial import course
+from ncuflow.trial import candidate, course
 from ncuflow.trial.bench import bench
 from ncuflow.trial.building import START_S, NotCompiledError, built, own, roots_of, without_folders
 from ncuflow.trial.change import PACKAGE, Patch, read
@@ -54,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="CHANGE",
-        help="unified patch, or folder of changed files",
+        help="unified patch, folder of changed files, or module:function in place of an API",
     )
     add("--target", required=True, help=f"kernel target: {', '.join(known())}")
     which = parser.add_mutually_exclusive_group()
@@ -102,12 +103,17 @@ def run(
     installed = package_folder(PACKAGE)
     if installed is None:
         raise CommandError("flashinfer is not installed", FATAL)
-    changes = [read(path, installed) for path in args.change]
+    changes = [_read(path, installed) for path in args.change]
     nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
     trials: list[Trial] = []
     with ExitStack() as stack:
         # All are laid first: one that does not apply is told before another is compiled.
-        laid = [lay(change, installed, stack.enter_context(scratch())) for change in changes]
+        laid = [
+            lay(change, installed, stack.enter_context(scratch()))
+            if isinstance(change, Patch)
+            else Overlay(installed, None, frozenset(), change)
+            for change in changes
+        ]
         begun = [
             _begun(clean(path.name), change, overlay, installed, target.name, args.effect)
             for path, change, overlay in zip(args.change, changes, laid, strict=True)
@@ -134,18 +140,28 @@ def _record(trials: list[Trial], changes: int) -> Trial | Trials:
     return Trials(trials=[trial for _, trial in ranked(trials)])
 
 
+def _read(path: Path, installed: Path) -> Patch | str:
+    """A change: what is laid over the package, or the name of a function."""
+    name = candidate.named(path)
+    if name is None:
+        return read(path, installed)
+    candidate.check(name, installed)
+    return name
+
+
 def _begun(
-    name: str, change: Patch, overlay: Overlay, installed: Path, target: str, effect: float
+    name: str, change: Patch | str, overlay: Overlay, installed: Path, target: str, effect: float
 ) -> Trial:
     """The record of a trial before it, after a word of warning."""
     _tell(f"{name} is code, and runs as the user {getpass.getuser()}")
-    for other in change.elsewhere:
+    elsewhere = change.elsewhere if isinstance(change, Patch) else ()
+    for other in elsewhere:
         _tell(f"left out, for it is no file of the installed package: {other}")
     return Trial(
         change=ChangeRecord(
             name=name,
             files=sorted(clean(str(file)) for file in overlay.files),
-            elsewhere=list(change.elsewhere),
+            elsewhere=list(elsewhere),
             diff=difference(overlay, installed),
         ),
         target=target,
@@ -167,9 +183,11 @@ def _tried(
 ) -> Iterator[Trial]:
     """Compile all changes, then check and time one after the other. Raises CommandError where the base fails."""
     try:
-        found = built(target, planned, installed, laid, args.jobs, _tell)
+        patched = [overlay for overlay in laid if not overlay.candidate]
+        made = iter(built(target, planned, installed, patched, args.jobs, _tell) if patched else ())
         runs = []
-        for trial, overlay, modules in zip(trials, laid, found, strict=True):
+        for trial, overlay in zip(trials, laid, strict=True):
+            modules = [] if overlay.candidate else next(made)
             if isinstance(modules, NotCompiledError):
                 trial.outcome, trial.reason = "not compiled", modules.reason
                 trial.compile_error = modules.complaint
@@ -241,6 +259,8 @@ def _counted(
     """Note what ncu counts of both sides at the points that were timed."""
     if args.no_counters:
         trial.no_counters = "not asked for (--no-counters)"
+    elif overlay.candidate:
+        trial.no_counters = "not counted beside a function in place of an API"
     elif trial.points:
         counted = _counted_sides(target, overlay)
         explain(trial, planned, counted, held, START_S + args.limit, meter.profiling)

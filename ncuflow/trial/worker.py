@@ -27,6 +27,7 @@ from ncuflow.runner.check import check, warm_up
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, load
 from ncuflow.target.launch import Launch, NotHereError
+from ncuflow.trial.candidate import Substitute
 from ncuflow.trial.reach import Module
 from ncuflow.trial.record import CheckedCase, CompileError, Worst
 
@@ -55,8 +56,9 @@ class Generated:
 class Worker:
     """What a side can do. ``device``: makes a ncuflow.runner.gpu.Gpu, or a test's, when it is first needed."""
 
-    def __init__(self, target: Target, device: Callable[[], Any]) -> None:
-        self.target = target
+    def __init__(self, target: Target, device: Callable[[], Any], candidate: str = "") -> None:
+        self.target, self._candidate = target, candidate
+        self._substitute: Substitute | None = None
         self._make = device
         self._device: Any = None
         self._launch: Launch | None = None
@@ -145,7 +147,7 @@ class Worker:
         one's inputs lie where the first one's lay, and tell a result that is kept by address."""
         found = None
         for seed in SEEDS:
-            launch = self.target.prepare(point.params, seed)
+            launch = self._prepare(point, seed)
             warm_up(self.device, launch)
             result, wrong = check(self.device, launch)
             found = CheckedCase(id=point.id, status="ok", check=result)
@@ -159,10 +161,17 @@ class Worker:
         assert found is not None
         return found
 
+    def _prepare(self, point: Planned, seed: int) -> Launch:
+        if not self._candidate:
+            return self.target.prepare(point.params, seed)
+        if self._substitute is None:
+            self._substitute = Substitute(self._candidate)
+        return self._substitute.prepare(self.target, point.params, seed)
+
     def do_open(self, point: Answer) -> Answer:
         """Make a point ready to be timed: {"each_us"}. One that a failure left open goes first."""
         self._launch = None
-        self._launch = self.target.prepare(_planned(point).params, SEEDS[0])
+        self._launch = self._prepare(_planned(point), SEEDS[0])
         warm_up(self.device, self._launch)
         _reset(self._launch)
         self._each = max(min(self.device.cold(self._launch.run, 3).times), 1.0)
@@ -227,6 +236,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--trace", nargs=2, metavar=("POINTS", "OUT"), help="launch these points, records to OUT"
     )
     parser.add_argument("--package", type=Path, help="folder of the FlashInfer to load")
+    parser.add_argument("--candidate", default="", help="module:function in place of the API")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -238,7 +248,7 @@ def run(args: argparse.Namespace) -> int:
     if args.trace:
         return _trace(args.target, *args.trace)
     with os.fdopen(args.answers, "w", encoding="utf-8") as answers:
-        serve(Worker(load(args.target), _gpu), sys.stdin, answers)
+        serve(Worker(load(args.target), _gpu, args.candidate), sys.stdin, answers)
     return 0
 
 

@@ -11,7 +11,7 @@ def prepare(p, seed=0):
     library, given, found = flashinfer.load(p["module"]), float(p["n"] + seed), []
 
     def run():
-        found[:] = [library.result(given)]
+        found[:] = [flashinfer.twice(library, given)]
         return library.microseconds()
 
     return Launch(
