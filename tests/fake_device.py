@@ -51,6 +51,10 @@ class Device:
     def written(self, launch: Launch) -> bool:
         return not self.unwritten
 
+    def aside(self, launch: Launch) -> tuple[float, ...]:
+        launch.run()
+        return launch.output()
+
     def differences(
         self, outputs: tuple[float, ...], expected: tuple[float, ...]
     ) -> list[tuple[float, float]]:

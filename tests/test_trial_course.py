@@ -134,6 +134,19 @@ def test_a_result_that_was_kept_from_another_call_is_caught() -> None:
     assert trial.change.device.log.count("poison") >= 2
 
 
+def test_a_launch_on_another_stream_than_the_callers_is_wrong_where_the_base_is_right() -> None:
+    trial = Trial()
+    trial.change.device.aside = lambda launch: (2.5,)  # type: ignore[method-assign]
+    (found,) = trial.run()
+    assert found.outcome == "wrong" and found.timing is None
+    assert "launched from a stream of its own: relative L2 error 0.25" in str(found.reason)
+    trial = Trial()
+    for side in (trial.change, trial.base):
+        side.device.aside = lambda launch: (2.5,)  # type: ignore[method-assign]
+    (found,) = trial.run()
+    assert found.outcome == "same" and [case.status for case in found.cases] == ["ok", "ok"]
+
+
 def test_what_is_not_written_is_wrong() -> None:
     trial = Trial()
     trial.change.device.unwritten = True

@@ -17,6 +17,7 @@ class Bench(Protocol):
     def synchronize(self) -> None: ...
     def poison(self, launch: Launch) -> None: ...
     def written(self, launch: Launch) -> bool: ...
+    def aside(self, launch: Launch) -> tuple[Tensor, ...]: ...
     def differences(
         self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
     ) -> list[tuple[float, float]]: ...
@@ -40,8 +41,21 @@ def check(device: Bench, launch: Launch) -> tuple[Check, str | None]:
         launch.reset()
     launch.run()
     device.synchronize()
+    return _judged(device, launch, launch.output())
+
+
+def check_aside(device: Bench, launch: Launch) -> tuple[Check, str | None]:
+    """As `check`, from a stream of its own while the default one is busy: what was launched on another stream than the
+    caller's is not there when that one's work is done."""
+    device.poison(launch)
+    if launch.reset is not None:
+        launch.reset()
+    return _judged(device, launch, device.aside(launch))
+
+
+def _judged(device: Bench, launch: Launch, outputs: tuple[Tensor, ...]) -> tuple[Check, str | None]:
     written = device.written(launch)
-    pairs = device.differences(launch.output(), launch.reference())
+    pairs = device.differences(outputs, launch.reference())
     rel_l2, max_abs = (_worst([pair[i] for pair in pairs]) for i in range(2))
     found = Check(rel_l2=rel_l2, max_abs=max_abs, tolerance=launch.tolerance)
     if rel_l2 is None or not written:

@@ -23,7 +23,7 @@ from typing import Any
 
 from ncuflow.runner import builds, timing
 from ncuflow.runner import run as launch
-from ncuflow.runner.check import check, warm_up
+from ncuflow.runner.check import check, check_aside, warm_up
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, load
 from ncuflow.target.launch import Launch, NotHereError
@@ -160,6 +160,20 @@ class Worker:
             gc.collect()
         assert found is not None
         return found
+
+    def do_aside(self, point: Answer) -> Answer:
+        """Hold a launch from a stream of its own against the reference: a CheckedCase."""
+        planned = _planned(point)
+        launch = self._prepare(planned, SEEDS[0])
+        warm_up(self.device, launch)
+        result, wrong = check_aside(self.device, launch)
+        found = CheckedCase(id=planned.id, status="ok", check=result)
+        if wrong is not None:
+            found.status, found.seed = "wrong", SEEDS[0]
+            found.reason = f"launched from a stream of its own: {wrong}"
+        del launch
+        self.device.release()
+        return found.model_dump()
 
     def _prepare(self, point: Planned, seed: int) -> Launch:
         if not self._candidate:
