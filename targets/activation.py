@@ -146,6 +146,7 @@ TARGET = Target(
         else None
     ),
     small={"tokens": 16},
+    edges=lambda p: [{"tokens": 1}, {"tokens": 3, "hidden": 1024 + 8}],
     id=point_id,
     work=work,
     written=lambda p: work(p).bytes - 2 * p["tokens"] * p["hidden"] * ITEMSIZE[p["dtype"]],

@@ -340,7 +340,17 @@ TARGET = Target(
     small={"batch": 1, "kv_len": 128},
     id=point_id,
     unable=unable,
-    edges=lambda p: edges(p, "kv_len"),
+    # and the most query heads that share a KV head, at a page that is begun
+    edges=lambda p: [
+        *edges(p, "kv_len"),
+        {
+            "batch": 1,
+            "qo_heads": 128,
+            "kv_heads": 16,
+            "kv_len": p["page_size"] + 1,
+            "lengths": "even",
+        },
+    ],
     free=lambda p: {
         "cores": "cuda",
         "backend": "auto",

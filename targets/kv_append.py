@@ -96,6 +96,11 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     )
 
 
+def _around(page: int) -> list[int]:
+    """Tokens below, at and above a page, at least one."""
+    return sorted({1, max(1, page - 1), page, page + 1})
+
+
 def _shapes(p: Params) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of a token's two halves."""
     return MLA if p["variant"] == "mla" else ((p["kv_heads"], p["head_dim"]),) * 2
@@ -126,6 +131,11 @@ TARGET = Target(
     },
     small={"batch": 1, "append_len": 16},
     id=point_id,
+    # one token, around a page, and a block of 1024 threads
+    edges=lambda p: [
+        *({"append_len": n} for n in _around(p["page_size"])),
+        {"append_len": 1, "kv_heads": 64},
+    ],
     work=work,
     written=lambda p: (work(p).bytes - _looked_up(p)) // 2,
     prepare=prepare,

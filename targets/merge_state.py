@@ -109,6 +109,13 @@ TARGET = Target(
     },
     small={"seq_len": 128},
     id=point_id,
+    # one row; one state; more states than a block has rows of threads; a block of 1024 threads
+    edges=lambda p: [
+        {"seq_len": 1},
+        {"states": 1},
+        {"seq_len": 3, "states": 33},
+        {"seq_len": 3, "heads": 64},
+    ],
     work=work,
     written=lambda p: work(p).bytes // (_states(p) + 1),
     prepare=prepare,

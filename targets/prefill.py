@@ -11,7 +11,7 @@ from ncuflow.target.contract import Choice, Knob, Opportunity, Target, Work, une
 from ncuflow.target.dtypes import FP8, ITEMSIZE, KV, NVFP4, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import page_table
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor, capability
-from ncuflow.target.lengths import LENGTHS, label, lengths, refusal
+from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.seen import Seen, UnsaidError
@@ -396,6 +396,7 @@ TARGET = Target(
     small={"batch": 1, "seq_len": 128},
     id=point_id,
     unable=unable,
+    edges=lambda p: edges(p, "seq_len"),
     free=lambda p: {"backend": "auto", "split": "auto"},
     asked=asked,
     backends=_BACKENDS,

@@ -429,6 +429,8 @@ TARGET = Target(
     small={"rows": 64},
     id=point_id,
     unable=unable,
+    # one row; elements that no vector divides; a row longer than a block's first vectors
+    edges=lambda p: [{"rows": 1}, {"rows": 3, "hidden": 4095}, {"rows": 3, "hidden": 16384}],
     memory=lambda p: 2 * work(p).bytes,
     # a kernel of the CuTe DSL is one that nsys does not record
     stops_tracing=lambda p: False if p["norm"] == "cuda" else None,

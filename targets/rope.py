@@ -307,6 +307,12 @@ TARGET = Target(
     small={"batch": 1, "tokens": 64},
     id=point_id,
     unable=unable,
+    # position 0 alone; sequences that fill no block; the positions of a long one
+    edges=lambda p: [
+        {"tokens": 1, "batch": 1},
+        {"tokens": 21, "batch": 3},
+        {"tokens": 131072, "batch": 1, "qo_heads": 1, "kv_heads": 1},
+    ],
     memory=lambda p: 2 * work(p).bytes,
     work=work,
     written=lambda p: _elements(p) * ITEMSIZE[p["dtype"]],
