@@ -258,6 +258,21 @@ def test_a_function_takes_the_place_of_an_api_beside_a_patch(machine: Machine) -
     assert "compiling 1 module of the change" in said
 
 
+def test_another_flashinfer_is_a_change(machine: Machine) -> None:
+    other = machine.folder / "other/flashinfer"
+    shutil.copytree(machine.package, other)
+    header = other / "data" / HEADER
+    header.write_text(header.read_text().replace("return 100.0", "return 110.0"))
+    status, said, found = machine.tried(Path(f"flashinfer@{other.parent}"), "--blocks", BOTH)
+    assert status == 3 and found is not None, said
+    trial = Trial.model_validate(found)
+    assert trial.change.files == [f"data/{HEADER}"] and trial.change.diff is None
+    assert {module.name: module.compiled for module in trial.modules} == {
+        "toy": True,
+        "plain": False,
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -25,12 +25,14 @@ MOST_DIFF = 40_000  # characters of a difference that a record keeps
 @dataclass(frozen=True)
 class Overlay:
     """package: the changed copy; workspace: a base folder for its JIT cache; files: of the package that differ; candidate:
-    the function that stands in place of an API, and then the package and the workspace are the base's."""
+    the function that stands in place of an API, and then the package and the workspace are the base's; whole: it is another
+    FlashInfer altogether."""
 
     package: Path
     workspace: Path | None
     files: frozenset[PurePosixPath]
     candidate: str = ""
+    whole: bool = False
 
     @property
     def loaded(self) -> Path | None:
@@ -54,8 +56,11 @@ def lay(change: Patch, installed: Path, folder: Path) -> Overlay:
     return Overlay(package, folder / "jit", frozenset(change.files) | (before - _files(package)))
 
 
-def difference(overlay: Overlay, installed: Path) -> str:
-    """What an overlay changes, as a unified diff of its files; cut at MOST_DIFF characters, with how many lines follow."""
+def difference(overlay: Overlay, installed: Path) -> str | None:
+    """What an overlay changes, as a unified diff of its files; cut at MOST_DIFF characters, with how many lines follow. None
+    of what is no change of the installed package."""
+    if overlay.whole or overlay.candidate:
+        return None
     lines = [
         line
         for file in sorted(overlay.files)
@@ -95,11 +100,11 @@ def _link(source: Path, target: Path, at: PurePosixPath, touched: Set[PurePosixP
             (target / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
         elif entry.is_dir():
             _link(entry, target / entry.name, here, touched)
-        elif here in touched or not _hard(entry, target / entry.name):
+        elif here in touched or not hard_link(entry, target / entry.name):
             shutil.copy2(entry, target / entry.name)
 
 
-def _hard(source: Path, target: Path) -> bool:
+def hard_link(source: Path, target: Path) -> bool:
     """Whether a hard link could be made: not across file systems, nor of another user's file."""
     try:
         os.link(source.resolve(), target)

@@ -2,11 +2,12 @@
 
     ncuflow try CHANGE… --target TARGET [--points points.json | --blocks JSON] [--effect 2%] [--json out.json]
 
-CHANGE is a unified patch against FlashInfer, a folder that is laid over it, or a function that takes the place of the API
-that the target calls (module:function). A patch is made in a copy: the installed package stays as it is. Modules that it
-reaches are compiled anew, by the flags of the base. Each point is held against its float32 reference, also at inputs where
-kernels go wrong; then base and change are timed in turns, until it is known whether the change matters. Where ncu is there,
-it counts both sides. A change is code, and runs as the user who tries it.
+CHANGE is a unified patch against FlashInfer, a folder that is laid over it, a function that takes the place of the API that
+the target calls (module:function), or another FlashInfer (flashinfer==0.7.1, flashinfer@WHEEL, flashinfer@FOLDER). A patch is
+made in a copy: the installed package stays as it is. Modules that it reaches are compiled anew, by the flags of the base.
+Each point is held against its float32 reference, also at inputs where kernels go wrong; then base and change are timed in
+turns, until it is known whether the change matters. Where ncu is there, it counts both sides. A change is code, and runs as
+the user who tries it.
 Several changes are compiled at once, tried one after the other, and ranked; the exit status is that of the first in rank.
 
 exit  0 faster or the same    1 it does not compile, or nothing could be run    2 bad input    3 slower somewhere
@@ -30,7 +31,7 @@ from ncuflow.runner.job import FATAL
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
 from ncuflow.target.contract import Target, known, load
-from ncuflow.trial import candidate, course
+from ncuflow.trial import candidate, course, version
 from ncuflow.trial.bench import bench
 from ncuflow.trial.building import START_S, NotCompiledError, built, own, roots_of, without_folders
 from ncuflow.trial.change import PACKAGE, Patch, read
@@ -55,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="CHANGE",
-        help="unified patch, folder of changed files, or module:function in place of an API",
+        help="unified patch, folder of changed files, module:function in place of an API, or flashinfer==VERSION",
     )
     add("--target", required=True, help=f"kernel target: {', '.join(known())}")
     which = parser.add_mutually_exclusive_group()
@@ -108,12 +109,7 @@ def run(
     trials: list[Trial] = []
     with ExitStack() as stack:
         # All are laid first: one that does not apply is told before another is compiled.
-        laid = [
-            lay(change, installed, stack.enter_context(scratch()))
-            if isinstance(change, Patch)
-            else Overlay(installed, None, frozenset(), change)
-            for change in changes
-        ]
+        laid = [_laid(change, installed, stack.enter_context(scratch())) for change in changes]
         begun = [
             _begun(clean(path.name), change, overlay, installed, target.name, args.effect)
             for path, change, overlay in zip(args.change, changes, laid, strict=True)
@@ -141,12 +137,21 @@ def _record(trials: list[Trial], changes: int) -> Trial | Trials:
 
 
 def _read(path: Path, installed: Path) -> Patch | str:
-    """A change: what is laid over the package, or the name of a function."""
-    name = candidate.named(path)
-    if name is None:
-        return read(path, installed)
-    candidate.check(name, installed)
-    return name
+    """A change: what is laid over the package, or the name of a version or a function."""
+    if name := version.named(path):
+        return name
+    if name := candidate.named(path):
+        candidate.check(name, installed)
+        return name
+    return read(path, installed)
+
+
+def _laid(change: Patch | str, installed: Path, folder: Path) -> Overlay:
+    if isinstance(change, Patch):
+        return lay(change, installed, folder)
+    if version.named(Path(change)):
+        return version.lay(change, installed, folder)
+    return Overlay(installed, None, frozenset(), change)
 
 
 def _begun(

@@ -1,0 +1,111 @@
+"""Another FlashInfer as a change: a version that pip downloads, a wheel, or a folder with the package in it.
+
+flashinfer==0.7.1    flashinfer@wheel.whl    flashinfer@folder
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import re
+import shutil
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from ncuflow.io import BadInput, CommandError, UsageError, clean
+from ncuflow.process import run_child
+from ncuflow.trial.change import PACKAGE
+from ncuflow.trial.overlay import PREBUILT, Overlay, hard_link
+
+DISTRIBUTION = "flashinfer-python"
+_VERSION = re.compile(r"flashinfer==([0-9][0-9A-Za-z.!+]*)")
+_PLACE = re.compile(r"flashinfer@(.+)")
+DOWNLOAD_S = 600.0
+
+
+def named(change: Path) -> str | None:
+    """The version, wheel or folder that a change is, as it was given; None where it is a patch or a function."""
+    text = os.fspath(change)
+    found = _VERSION.fullmatch(text) or _PLACE.fullmatch(text)
+    if found is None and text.startswith("flashinfer=="):
+        raise UsageError(f"{clean(text)}: not a version, such as flashinfer==0.7.1")
+    return text if found else None
+
+
+def lay(name: str, installed: Path, folder: Path) -> Overlay:
+    """The other FlashInfer in an empty folder. Raises BadInput where there is none, CommandError where pip has none."""
+    package = folder / "lib" / PACKAGE
+    version = _VERSION.fullmatch(name)
+    source = _downloaded(version[1], folder) if version else Path(name.partition("@")[2])
+    if source.is_dir():
+        inner = source if (source / "__init__.py").is_file() else source / PACKAGE
+        ignored = shutil.ignore_patterns("__pycache__")
+        if (inner / "__init__.py").is_file():
+            shutil.copytree(inner, package, copy_function=_copied, ignore=ignored)
+    else:
+        _extract(source, package.parent)
+    if not (package / "__init__.py").is_file():
+        raise BadInput(source, f"holds no package {PACKAGE}")
+    shutil.rmtree(package / PREBUILT, ignore_errors=True)
+    (folder / "jit").mkdir()
+    return Overlay(package, folder / "jit", frozenset(_differ(installed, package)), whole=True)
+
+
+def _downloaded(version: str, folder: Path) -> Path:
+    """The wheel of a version, and of nothing that it needs: that is what is installed here."""
+    lines: list[str] = []
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
+    command += ["--only-binary=:all:", f"--dest={folder}", f"{DISTRIBUTION}=={version}"]
+    ended = run_child(command, timeout=DOWNLOAD_S, on_line=lines.append, cwd=folder)
+    wheels = sorted(folder.glob("*.whl"))
+    if ended.returncode or not wheels:
+        late = f"pip did not end within {DOWNLOAD_S:g} s" if ended.timed_out else "pip has no wheel"
+        said = next((line for line in lines if line.startswith("ERROR")), [*lines, late][-1])
+        raise CommandError(clean(f"flashinfer=={version}: {said}"))
+    return wheels[0]
+
+
+def _extract(wheel: Path, folder: Path) -> None:
+    """The package of a wheel, and nothing beside it."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            # Names that lead out of the folder lose what does (zipfile.extract).
+            archive.extractall(
+                folder, [name for name in archive.namelist() if name.startswith(f"{PACKAGE}/")]
+            )
+    except FileNotFoundError:
+        raise BadInput(wheel, "no such wheel or folder") from None
+    except (OSError, zipfile.BadZipFile) as error:
+        raise BadInput(wheel, clean(f"not a wheel: {error}")) from None
+
+
+def _copied(source: str, target: str) -> str:
+    if not hard_link(Path(source), Path(target)):
+        shutil.copy2(source, target)
+    return target
+
+
+def _differ(installed: Path, other: Path) -> Iterator[PurePosixPath]:
+    """Files that one has and the other has not, or that hold something else."""
+    both = [{*_below(package)} for package in (installed, other)]
+    yield from both[0] ^ both[1]
+    for file in both[0] & both[1]:
+        if not filecmp.cmp(installed / file, other / file, shallow=False):
+            yield file
+
+
+def _below(package: Path) -> Iterator[PurePosixPath]:
+    for folder, names, files in os.walk(package, followlinks=True):
+        here = PurePosixPath(folder).relative_to(package)
+        names[:] = [n for n in names if n != "__pycache__" and str(here / n) != PREBUILT]
+        yield from (here / name for name in files)
