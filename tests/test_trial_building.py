@@ -103,6 +103,21 @@ def test_all_changes_are_compiled_in_one_graph_and_one_that_fails_costs_itself(
     assert "unimportable build" not in log
 
 
+def test_a_base_that_is_lost_at_the_graph_ends_the_trial(
+    log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Scripted.ask
+
+    def lost(side: Scripted, do: str, limit_s: float, **words: Any) -> dict[str, Any]:
+        if do == "compile":
+            raise LostError("gone")
+        return ask(side, do, limit_s, **words)
+
+    monkeypatch.setattr(Scripted, "ask", lost)
+    with pytest.raises(course.BaseError, match="the base: gone"):
+        built(TARGET, [POINT], INSTALLED, [overlay("a"), overlay("b")], 4, lambda line: None)
+
+
 def test_one_change_alone_is_built_by_its_own_side(log: list[str]) -> None:
     (modules,) = built(TARGET, [POINT], INSTALLED, [overlay("a")], None, lambda line: None)
     assert not isinstance(modules, NotCompiledError)

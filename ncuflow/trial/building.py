@@ -88,7 +88,7 @@ def built(
         tell(f"compiling {with_unit(len(anew), 'modules')} of {whose}")
         with watched(tell, [module.folder for module in anew]):
             if len(changes) > 1 and anew:
-                base.ask("compile", BUILD_S, modules=[_said(module) for module in anew], jobs=jobs)
+                _compile(base, anew, jobs)
             each = max(1, jobs // len(changes))
             list(pool.map(lambda change: _finish(change, each), changes))
         libraries = {module.name: module.library for module in modules}
@@ -145,6 +145,15 @@ def _prepare(change: _Change, entries: list[dict[str, Any]]) -> Roots | None:
     return roots
 
 
+def _compile(base: TrialSide, modules: Sequence[Module], jobs: int) -> None:
+    """Compile modules of changes in one graph, by the base's side: in the environment that its own were compiled in."""
+    said = [module.model_dump(mode="json") for module in modules]
+    try:
+        base.ask("compile", BUILD_S, modules=said, jobs=jobs)
+    except SideError as error:
+        raise course.BaseError(f"the base: {error}") from None
+
+
 def _finish(change: _Change, jobs: int) -> None:
     """Build what the graph of all did not, and note the compiler's first complaint."""
     if change.failed is not None:
@@ -177,11 +186,6 @@ def _told(change: _Change, libraries: Mapping[str, Path]) -> list[ModuleTrial] |
 def _modules(side: TrialSide, entries: list[dict[str, Any]]) -> list[Module]:
     found = side.ask("modules", START_S, points=entries)["modules"]
     return [Module.model_validate(module) for module in found]
-
-
-def _said(module: Module) -> dict[str, Any]:
-    found: dict[str, Any] = module.model_dump(mode="json")
-    return found
 
 
 def _complaint(failed: dict[str, Any], overlay: Overlay) -> tuple[str, CompileError | None]:

@@ -233,7 +233,10 @@ def _measured(
     meter: Meter,
 ) -> None:
     """Check and time every point, and conclude."""
-    found = sides.base.ask("gpu", START_S)
+    try:
+        found = sides.base.ask("gpu", START_S)
+    except SideError as error:  # at an earlier change
+        raise course.BaseError(f"the base: {error}") from None
     trial.gpu, trial.driver = found["name"], found["driver"]
     try:
         roots_of(sides.change, overlay.package)
