@@ -21,11 +21,13 @@ from ncuflow.findings.ceilings import datasheet
 from ncuflow.gpu import nvml
 from ncuflow.parsers import nsys
 from ncuflow.runner import builds, ceilings, faults, timing
+from ncuflow.runner.check import check, check_aside
 from ncuflow.runner.driver import Driver
 from ncuflow.runner.job import Record, Run
 from ncuflow.runner.run import run_points
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import known, load
+from ncuflow.target.launch import Launch
 
 ROOT = Path(__file__).parents[1]
 # Of the targets of the default sweep what they cover without another build; of any other target its own small point.
@@ -137,6 +139,26 @@ def test_the_worst_element_is_the_farthest_off_and_one_that_is_no_number_before_
     outputs[0][2] = float("nan")
     worst = {"output": 0, "index": [2], "got": None, "expected": 1.0}
     assert device.worst(outputs, expected) == worst
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("whose", ["callers", "default"])
+def test_what_was_put_on_another_stream_than_the_callers_is_not_there(
+    device: Any, whose: str
+) -> None:
+    import torch
+
+    source, out = torch.ones(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda")
+
+    def run() -> None:
+        default = torch.cuda.default_stream()
+        with torch.cuda.stream(default if whose == "default" else torch.cuda.current_stream()):
+            out.copy_(source)
+
+    launch = Launch(run, lambda: (out,), lambda: (source,), 1e-3, lambda: (out,))
+    assert check(device, launch)[1] is None
+    wrong = check_aside(device, launch)[1]
+    assert (wrong is None) == (whose == "callers")
 
 
 @EACH
