@@ -245,6 +245,28 @@ def test_a_line_says_what_it_asks_of_memory_beside_the_least(browser, written, d
     assert cells[heads.index("shared, × ideal")] == f"{times:.3g}"
 
 
+def test_a_source_line_has_the_higher_of_its_excesses(browser, written, decode):
+    report = decode.reports[0]
+    code = report.close[report.kernels[0].shown.index].code
+    at = next(n for n, name in enumerate(code.files) if name.endswith("decode.cuh"))
+    shown = browser.open(written(decode), "#/kernel?r=0&k=0&part=source")
+    lines = shown.locator(".pane").first
+    place = texts(lines.locator("thead th")).index("× ideal")
+    rows = [texts(row.locator("th, td")) for row in lines.locator("tr[aria-rowindex]").all()]
+    expected = {}
+    for line in {int(cells[place - 1]) for cells in rows}:
+        own = [one for one in code.instructions if (one.file, one.line) == (at, line)]
+        known = [
+            [a for one in own if (a := getattr(one, key))] for key in ("sectors", "wavefronts")
+        ]
+        ratios = [
+            sum(a.asked for a in of) / least for of in known if (least := sum(a.ideal for a in of))
+        ]
+        expected[line] = f"{max(ratios):.3g}" if ratios else ""
+    assert {int(cells[place - 1]): cells[place] for cells in rows} == expected
+    assert len(set(expected.values())) > 2
+
+
 def changed(view: View, **code: Any) -> Any:
     """The first report with other code of its first kernel."""
     report = view.reports[0]

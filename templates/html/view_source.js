@@ -141,7 +141,14 @@ function excess(view, row, key) {
 function efficiency(view) {
   return Object.entries(ASKED)
     .filter(([key]) => view.rows.some((row) => row[key]?.[0] > 0))
-    .map(([key, [, , label]]) => ({ key, label, number: true, width: 9, text: (row) => number(excess(view, row, key)).replace("–", "") }));
+    .map(([key, [, , label]]) => ({ key, label, number: true, width: 8, text: (row) => number(excess(view, row, key)).replace("–", "") }));
+}
+
+/** The higher of them in one column, where the text of a line has to find room beside it. */
+function worst(view) {
+  const columns = efficiency(view);
+  const text = (row) => number(d3.max(columns, ({ key }) => excess(view, row, key)) ?? null).replace("–", "");
+  return columns.length ? [{ key: "excess", label: "× ideal", number: true, width: 7, text }] : [];
 }
 
 /** The same in words, of the chosen row. */
@@ -212,6 +219,7 @@ function textPane(view, panel) {
   const from = view.found.found[view.file];
   return pane(view, panel, from ? `Source, from the ${from}` : "Source lines, without their text", rows, [
     { key: "line", label: "line", number: true, width: 6, text: (row) => String(row.line) },
+    ...worst(view),
     {
       key: "text",
       label: "source",
@@ -219,7 +227,6 @@ function textPane(view, panel) {
       text: (row) => row.text ?? "",
       node: (row) => h("code", { class: "code", title: row.text }, row.text ?? "–"),
     },
-    ...efficiency(view),
   ]);
 }
 
