@@ -90,7 +90,9 @@ def work(p: Params) -> Work:
     query, out = _itemsizes(p)
     return Work(
         flops=scores * h * 2 * d,
-        bytes=round(sum(found) * d * (h * (query + out) + 2 * p["kv_heads"] * attention.kv_bytes(p))),
+        bytes=round(
+            sum(found) * d * (h * (query + out) + 2 * p["kv_heads"] * attention.kv_bytes(p))
+        ),
         convention="FlashInfer attention_flops: causal counts half; q, k, v, o once"
         + ", with the scales of NVFP4" * (p["kv"] == NVFP4)
         + ", pairs within the window alone" * bool(p["window"]),
