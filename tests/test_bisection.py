@@ -289,7 +289,7 @@ class FakeSide:
         if do == self._breaks:
             raise (LostError if do == "burst" else SideError)(f"no {do}")
         answers: dict[str, dict[str, Any]] = {
-            "hello": {"package": str(self._package), "workspace": "w"},
+            "hello": {"package": "elsewhere" if self._breaks == "path" else str(self._package), "workspace": "w"},
             "modules": {"modules": []},
             "build": {"failed": "m" if self._breaks == "compile" else None, "reason": "nvcc"},
             "gpu": {"name": "x", "driver": "y"},
@@ -363,8 +363,9 @@ def test_versions_are_timed_in_turns_and_what_cannot_run_is_passed_over(held: An
 
 
 def test_what_cannot_be_had_or_compiled_says_why(held: Any) -> None:
-    with held(a=100.0, b="place", c="compile")[0] as sides:
+    with held(a=100.0, b="place", c="compile", d="path")[0] as sides:
         assert sides.hold("a", "b").reason == "not in the index"
+        assert "another FlashInfer first" in str(sides.hold("a", "d").reason)
         assert sides.hold("a", "c").reason == "m: nvcc"
         with pytest.raises(CommandError, match="c: m: nvcc"):
             sides.hold("c", "a")
