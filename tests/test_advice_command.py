@@ -97,6 +97,19 @@ TARGET = Target(
 )
 '''
 
+# What publishing asks of FlashInfer: a context in which it keeps what it tunes.
+PACKAGE = """
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def autotune_v2(cache_root):
+    yield
+    place = Path(cache_root) / "v2/0123456789abcdef/entries"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"{len(list(place.iterdir()))}.json").write_text("{}")
+"""
 # What the audit asks of FlashInfer's autotuner.
 AUTOTUNER = """
 class Runner:
@@ -179,7 +192,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> RaceMachine:
         device.write((FAKE / "device.py").read_text())
     (folder / "own").mkdir()
     (folder / "flashinfer").mkdir()
-    (folder / "flashinfer/__init__.py").touch()
+    (folder / "flashinfer/__init__.py").write_text(PACKAGE)
     (folder / "flashinfer/autotuner.py").write_text(AUTOTUNER)
     (folder / "own/thrice.py").write_text(TARGET)
     fake_gpus.write(folder, fake_gpus.H200)
@@ -188,7 +201,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> RaceMachine:
 
 @pytest.fixture(scope="module")
 def raced(machine: RaceMachine) -> tuple[int, str, Advice]:
-    status, said, found = machine.advised("--target", "thrice", "--blocks", '[{"n": [1, 2]}]')
+    words = ["--target", "thrice", "--blocks", '[{"n": [1, 2]}]', "--apply", "python", "advised.py"]
+    status, said, found = machine.advised(*words, "--apply", "flashinfer-store", "kept")
     assert found is not None, said
     return status, said, Advice.model_validate(found)
 
@@ -326,3 +340,15 @@ def test_the_page_has_a_map_and_every_choice(
 
 def _errors(found: Advice) -> list[Any]:
     return [one for one in found.shapes[0].choices if one.fate == "error"]
+
+
+def test_an_advice_is_applied_by_a_module_and_by_flashinfers_own_store(
+    machine: RaceMachine, raced: tuple[int, str, Advice]
+) -> None:
+    assert "kept: FlashInfer's autotuner keeps 2 choices of 2 of 2 shapes" in raced[1]
+    assert len(list((machine.folder / "kept").rglob("entries/*.json"))) == 2
+    ask = 'import advised; print(advised.choose("thrice", {"n": 2})["wrapper"])'
+    done = subprocess.run(
+        [sys.executable, "-c", ask], cwd=machine.folder, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "{'how': 'fast'}\n"

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from conftest import COPIED, DEFAULT, ROOT, SECRET, Finished, Pipeline, copy_project, some
 
+from ncuflow.advice.record import Advice
 from ncuflow.evidence import location
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.flow.evidence import recorded
@@ -56,6 +57,18 @@ def test_one_target_makes_its_own_files_alone(project):
     made = {p.name for p in (project.outputs / "reports").iterdir()}
     assert made == {"decode.md"}
     assert {p.name for p in (project.outputs / "tables").iterdir()} == {"decode"}
+
+
+def test_advice_is_made_of_what_was_recorded_and_live_of_the_points(project):
+    recording = ("source=recorded", f"recording={ROOT / 'recordings/h200/0.7.2/decode'}")
+    done = project.run("advise", "--config", *recording)
+    (record,) = project.outputs.parent.glob("*/results/advice.json")
+    advice = Advice.model_validate_json(record.read_text())
+    assert advice.tier == "C" and any(shape.outcome == "winner" for shape in advice.shapes)
+    assert (record.parents[1] / "reports/advice.html").is_file(), done.stdout + done.stderr
+    live = project.run("-n", "-p", "--config", "source=live", "machine=a100", "--", "advise")
+    said = re.sub(" +", " ", live.stdout + live.stderr)
+    assert "ncuflow advise --points" in said and "decode/" in said
 
 
 def test_environment_needs_no_kernel_target(project):
