@@ -159,7 +159,7 @@ def test_the_answer_of_a_verb_is_what_its_schema_says(
 
 ROWS = (
     "kernels", "launches", "summary", "ranges", "stalls", "lines", "suggestions", "points", "steps", "claims", "cases",
-    "slowdowns", "violations", "findings", "targets", "refused", "counters", "groups", "families", "gains", "problems",
+    "slowdowns", "violations", "findings", "targets", "refused", "counters", "shapes", "groups", "families", "gains", "problems",
 )  # fmt: skip
 
 

@@ -241,7 +241,7 @@ def _recorded_launches() -> Iterator[tuple[str, dict[str, Any], Any, Any, bool]]
     for path in some(RECORDED):
         points = {point["id"]: point for point in read_json(path.parent / "points.json")}
         timeline = nsys_timeline.read(path)
-        hosts = summary.Summary(timeline, NOTHING, summary.HeldAgainst()).hosts
+        hosts = summary.Summary(timeline, NOTHING, summary.Yardstick()).hosts
         rows, ranges = timeline.rows, timeline.ranges.arrays()
         order = np.argsort(ranges["start"])
         starts, ends, names = (ranges[name][order] for name in ("start", "end", "name"))

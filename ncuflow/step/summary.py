@@ -46,7 +46,7 @@ NODE = "CUDA graphs were traced as a whole: record with `nsys profile --cuda-gra
 
 
 @dataclass
-class HeldAgainst:
+class Yardstick:
     """What a trace's launches are held against: a recording's points and ceilings. folder: None of none; made: where results
     of a recording are made when they are asked for, a target's at a time."""
 
@@ -75,18 +75,18 @@ class HeldAgainst:
         return location.name(self.folder) if self.folder else None
 
 
-def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> HeldAgainst:
+def evidence(gpu: str | None, recording: Path | None, stack: ExitStack) -> Yardstick:
     """Of the recording that is named, or of the default one of this GPU; nothing without. Raises BadInput where it is none."""
     folder = location.here(recording) if recording else _default(gpu)
     if folder is None:
-        return HeldAgainst()
+        return Yardstick()
     if not recorded.is_recording(folder) and not (folder / "results").is_dir():
         raise BadInput(folder, "neither a recording nor a folder of outputs")
     made = stack.enter_context(scratch()) if recorded.is_recording(folder) else folder
     measured = ceilings.load(folder, None)
     of = _gpu_of(folder)
     # what another GPU reached is no ceiling of this one
-    return HeldAgainst(folder, made, measured if of == gpu else None)
+    return Yardstick(folder, made, measured if of == gpu else None)
 
 
 def _gpu_of(folder: Path) -> str | None:
@@ -114,7 +114,7 @@ class Summary:
 
     timeline: Timeline
     given: KnownFacts
-    held: HeldAgainst
+    held: Yardstick
     advice: Mapping[str, Any] | None = None
 
     def answer(self) -> StepAnswer:
