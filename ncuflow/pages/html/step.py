@@ -83,7 +83,7 @@ def step(
         given = given.joined(facts.values, dump.SOURCE)
     advised = gain.read_advice(advice) if advice else None
     timeline = read(trace)
-    found = summary.Summary(timeline, given, summary.HeldAgainst(), advised)
+    found = summary.Summary(timeline, given, summary.Yardstick(), advised)
     with ExitStack() as stack:
         found.held = summary.evidence(found.gpu, recording, stack)
         return found.answer()
