@@ -402,6 +402,7 @@ def test_a_gain_is_what_was_measured_and_never_more_than_the_share(tmp_path):
     cores = next(row for row in one.gains if row.choice == "cores_grouped")
     assert cores.pairs[:2] == ["decode/B32_L2048_H32_K8_D128_P16_f16_cc", "decode/B32_L2048_H32_K8_D128_P16_f16_tc"]  # fmt: skip
     assert cores.change == "cuda → tensor"
+    assert cores.high_pct < cores.share_pct / 2  # no pair gained as much
 
 
 def test_a_saving_is_of_the_side_that_a_launch_is_on():
@@ -493,3 +494,106 @@ def test_what_is_asked_wrong_is_refused(tmp_path):
 def test_waiting_calls_are_found_by_name():
     assert all(around._WAITS.search(n) for n in ("cudaStreamSynchronize", "cuCtxSynchronize", "cudaMemcpy"))  # fmt: skip
     assert not around._WAITS.search("cudaMemcpyAsync")
+
+
+# --- an engine that was recorded on a GPU, whose launches are known --------------------------------------
+
+ENGINE = ROOT / "tests/data/engine"  # examples/engine/engine.py, three steps of each kind of it
+MODEL = ["page_size=16", "hidden=4096", "intermediate=14336", "vocab=128256", "qo_heads=32"]
+
+
+@pytest.fixture(scope="module")
+def recorded_engine() -> StepAnswer:
+    return verb.step(ENGINE / "trace.json.xz", known=MODEL)
+
+
+@pytest.fixture(scope="module")
+def engine_truth() -> dict[str, Any]:
+    return read_json(ENGINE / "known.json.xz")
+
+
+def test_the_recorded_steps_are_all_found(recorded_engine, engine_truth):
+    wanted = {(step["kind"], step["graph"]) for step in engine_truth["steps"]}
+    assert {(one.kind, one.replayed) for one in recorded_engine.groups} == wanted
+    assert [one.steps for one in recorded_engine.groups] == [3, 3, 3, 3]
+    tokens = {(one.kind, one.tokens) for one in recorded_engine.groups}
+    assert tokens == {("prefill", (2048, 2048)), ("decode", (32, 32)), ("mixed", (543, 543))}
+
+
+def test_the_recorded_kernels_have_a_family_and_shapes_or_reasons(recorded_engine):
+    assert recorded_engine.family_pct >= 95
+    assert recorded_engine.shape_pct >= 90
+
+
+def test_every_shape_of_the_recorded_engine_is_right_or_refused(recorded_engine, engine_truth):
+    told = set()
+    for of in some(recorded_engine.groups):
+        calls = [
+            call
+            for step in engine_truth["steps"]
+            if (step["kind"], step["graph"]) == (of.kind, of.replayed)
+            for call in step["calls"]
+        ]
+        for row in some(of.kernels):
+            if row.shape is None or not row.shape.candidates:
+                assert row.shape is None or row.shape.refusal
+                continue
+            known_params = [c["params"] for c in calls if c["target"] == row.shape.target]
+            told.add((of.kind, of.replayed, row.shape.target))
+            lengths = [c.get("kv_len") for c in row.shape.candidates]
+            for candidate in row.shape.candidates:
+                rest = {k: v for k, v in candidate.items() if k not in ("kv_len", "norm")}
+                like = [
+                    p
+                    for p in known_params
+                    if all(
+                        p.get(k, v) == v
+                        for k, v in rest.items()
+                        if k not in ("batch", "append_len")
+                    )
+                    and rest.get("batch", 1) * rest.get("append_len", 1)
+                    == p.get("batch", rest.get("batch", 1))
+                    * p.get("append_len", rest.get("append_len", 1))
+                ]
+                assert like, (of.kind, row.name, candidate)
+            if None not in lengths:
+                assert any(min(lengths) <= p["kv_len"] <= max(lengths) for p in known_params)
+    eager = {("decode", False, name) for name in ("decode", "gemm", "rope", "kv_append")}
+    assert eager | {("mixed", False, "rmsnorm"), ("decode", True, "rope")} <= told
+
+
+def test_distances_to_the_roof_are_those_of_the_launch_alone(recorded_engine, engine_truth):
+    """Of launches beyond 30 us: in a step between a cold L2 and a warm one, to 5 points. What is shorter lives of L2."""
+    compared = []
+    for of in some(recorded_engine.groups):
+        for call in engine_truth["alone"].get(of.kind, []) if not of.replayed else ():
+            for name, times in call["kernels_us"].items():
+                rows = [r for r in of.kernels if r.demangled == name and r.roof and r.each_us > 30]
+                for row in rows:
+                    sizes = row.shape.candidates[0]
+                    if any(
+                        sizes.get(k, v) != v
+                        for k, v in call["params"].items()
+                        if k in ("m", "n", "k")
+                    ):
+                        continue
+                    finished = row.roof.percent[1] * row.each_us
+                    cold, hot = (finished / times[state] for state in ("cold", "hot"))
+                    assert cold - 5 <= row.roof.percent[1] <= max(cold, hot) + 5, (name, cold, hot)
+                    compared.append(name)
+    assert len(compared) >= 8
+
+
+def test_a_change_that_was_made_gained_what_was_predicted(recorded_engine, engine_truth):
+    """RoPE from the cache of sines in place of positions: of the time of its own steps, in turns."""
+    of = group(recorded_engine, "prefill")
+    times = engine_truth["turns"]["rope"]["times"]["prefill"]
+    base, changed = (np.median(times[side]) for side in ("base", "changed"))
+    saved_pct = 100 * (1 - changed / base)
+    row = next(one for one in of.kernels if "ApplyRotary" in one.name)
+    measured_share = 100 * row.time_us / base
+    (found,) = [one for one in of.gains if one.choice == "rope_cache"]
+    scale = measured_share / found.share_pct
+    spread = 100 * 1.25 * np.std(times["base"]) / np.sqrt(len(times["base"])) / base
+    assert found.low_pct * scale - 2 * spread <= saved_pct <= found.high_pct * scale + 2 * spread
+    assert found.high_pct <= found.share_pct

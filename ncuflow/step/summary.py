@@ -42,6 +42,8 @@ VERSIONS = (
     (0, 6),
 )  # of FlashInfer, whose launch rules are tried: a trace does not say its own
 US = 1e-3
+_REDUCES = re.compile(r"split_?k_?reduce", re.IGNORECASE)  # of a product that cuBLAS splits along k
+_LAUNCHES = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 NODE = "CUDA graphs were traced as a whole: record with `nsys profile --cuda-graph-trace=node`, and each of their kernels is told"
 
 
@@ -194,9 +196,21 @@ class Summary:
             found.append(
                 f"no recording of a {self.gpu} is here: ceilings are its datasheet's (`--recording` names one)"
             )
+        if lost := self._unseen():
+            found.append(
+                f"{lost} kernel launches without a kernel: captured into a graph, or not recorded, as by nsys 2023 "
+                "from some kernels on"
+            )
         if not (self.timeline.rows["call"] >= 0).any():
             found.append("no operation has its call: why the GPU stood idle is not known")
         return found
+
+    def _unseen(self) -> int:
+        """Launches of which the trace has no kernel."""
+        calls = self.timeline.calls.arrays()
+        launches = [n for n, text in enumerate(self.timeline.texts) if _LAUNCHES.match(text)]
+        mine = np.isin(calls["name"], launches)
+        return int((~np.isin(calls["key"][mine], self.timeline.rows["key"])).sum())
 
     # --- one kind of step ---------------------------------------------------------------------------
 
@@ -348,7 +362,9 @@ class Summary:
             if shape is not None and shape.finishes and last is not None:
                 spent[last] += float(own[place])
                 continue
-            if shape is not None and shape.target is not None and shape.target.rules.finishers:
+            if shape is not None and (
+                shape.target is None or shape.target.rules.finishers or shape.candidates
+            ):
                 last = key
             spent[key] += float(own[place])
         return spent
@@ -384,6 +400,9 @@ class Summary:
         one = self.timeline.kinds[what]
         if one.kind != KERNEL:
             return None
+        if _REDUCES.search(one.name):
+            why = "it finishes the call before it"
+            return Shape(None, refusal=why, source="the launch", finishes=True)
         launched = shapes.of_launch(one, facts, self.hosts, graph)
         if name != UNSAID:
             text = self.timeline.texts[name]
