@@ -42,7 +42,6 @@ if PAIRS:
             f"{COMPARE}/sample.log",
         params:
             series=SERIES_NAME,
-            report=f"{SERIES}/report.html",
             pages=[*PAIRS, *[SERIES_NAME] * (len(PAIRS) > 1)],
             out=COMPARE,
         # The page of a series holds those of its pairs, of which it shows some figures: the others go.
@@ -51,8 +50,6 @@ if PAIRS:
             " rm -rf docs/sample/compare/$page/figures; if [ -d {params.out:q}/$page/figures ]; then"
             " cp -r {params.out:q}/$page/figures docs/sample/compare/$page/; fi; done;"
             " cp -r {params.out:q}/{params.series:q}/reports docs/sample/compare/{params.series:q}/;"
-            " if grep -qF compare/{params.series:q}/report.html README.md; then"
-            " cp {params.report:q} docs/sample/compare/{params.series:q}/; fi;"
             " find docs/sample -name .snakemake_timestamp -delete;"
             " cd docs/sample/compare && for figure in */figures/*; do pair=$(dirname $(dirname $figure));"
             ' grep -qsF "$figure)" */reports/*.md ||'
