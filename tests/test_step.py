@@ -32,6 +32,7 @@ from ncuflow.pages.html import step as verb
 from ncuflow.parsers import nsys_timeline, torch_trace
 from ncuflow.step import around, dump, gain, shapes, spans, summary
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
+from ncuflow.step.screen import roof_text
 from ncuflow.step.shapes import NOTHING
 from ncuflow.target.contract import known
 
@@ -337,6 +338,27 @@ def test_the_distance_to_the_roof_is_of_the_targets_count(tmp_path):
     # of the call: 60 us of attention, and 2 us that merge its chunks
     assert one.roof.percent[1] == pytest.approx(100 * work.bytes / rate / 62e-6, rel=0.01)
     assert one.nearest.point == "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
+
+
+def test_what_is_above_a_ceiling_has_no_distance_to_it(recorded_engine):
+    """A product of the recorded prefill reaches more than the product that the ceiling was measured with."""
+    launches = [one for group in recorded_engine.groups for one in group.kernels if one.roof]
+    above = [one for one in launches if one.roof.percent[1] > 100]
+    below = [one for one in launches if one.roof.percent[1] <= 100]
+    assert (
+        {roof_text(one) for one in above} == {f"> 100 % {one.roof.bound}" for one in above} != set()
+    )
+    assert not any("> 100" in roof_text(one) for one in some(below))
+
+
+def test_a_launch_without_a_shape_is_held_against_no_point():
+    found = verb.step(
+        ENGINE / "trace.json.xz", known=MODEL, recording=ROOT / "recordings/h100/0.7.2/default"
+    )
+    rows = [one for group in found.groups for one in group.kernels if one.shape]
+    assert any(one.shape.candidates and one.nearest for one in rows)
+    refused = [one for one in rows if one.shape.refusal and not one.shape.candidates]
+    assert {one.nearest for one in some(refused)} == {None}
 
 
 def test_an_unknown_gpu_has_no_roof_and_says_so(tmp_path):

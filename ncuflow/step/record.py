@@ -58,7 +58,8 @@ class RoofOfLaunch(AnswerPart):
     ceiling_source: CeilingSource
     """measured on that GPU, or its datasheet's"""
     percent: tuple[float, float]
-    """of the ceiling, that the launch reached; above 100 what it read was still in L2"""
+    """of the ceiling, that the launch reached; above 100 it is none of this launch: its operands were in L2, or the
+    product that the ceiling was measured with reaches less"""
 
 
 class NearestPoint(AnswerPart):

@@ -111,11 +111,13 @@ def shape_text(one: KernelOfStep) -> str:
 
 
 def roof_text(one: KernelOfStep) -> str:
-    """How near a launch came to the ceiling, and whose that is."""
+    """How near a launch came to the ceiling, and whose that is. Above it the ceiling is none of this launch: another product
+    reaches more, or operands come out of L2."""
     if one.roof is None:
         return ""
     low, high = one.roof.percent
     value = pct(low) if round(low) == round(high) else f"{low:.0f}–{high:.0f} %"
+    value = "> 100 %" if high > 100 else value
     return f"{value} {one.roof.bound}" + (
         "" if one.roof.ceiling_source == "measured" else " (datasheet)"
     )

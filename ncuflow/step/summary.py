@@ -455,18 +455,17 @@ class Summary:
         )
 
     def _measured(self, row: KernelOfStep, shape: Shape, call_us: float) -> None:
-        """Put the roof and the nearest point into a row; call_us: of one call."""
+        """Put the roof and the nearest point into a row of a known shape; call_us: of one call."""
         assert shape.target is not None
         candidates = list(shape.candidates)
-        if candidates:
-            row.roof = roof(shape.target, candidates, call_us, row.family, self.machine)
-        params = dict(candidates[0]) if candidates else dict(shape.certain)
-        if params:
-            whole = len(candidates) == 1
-            results = self.held.results(shape.target.name)
-            row.nearest = nearest(
-                shape.target, params, call_us, row.family, self.machine, results, whole
-            )
+        if not candidates:
+            return  # a point that is alike in what is certain says nothing of a launch whose sizes are not
+        row.roof = roof(shape.target, candidates, call_us, row.family, self.machine)
+        whole = len(candidates) == 1
+        results = self.held.results(shape.target.name)
+        row.nearest = nearest(
+            shape.target, dict(candidates[0]), call_us, row.family, self.machine, results, whole
+        )
 
     def _gains(self, row: KernelOfStep, shape: Shape, share: float) -> Iterable[GainOfStep]:
         assert shape.target is not None
