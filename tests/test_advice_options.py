@@ -6,9 +6,10 @@ import pytest
 from conftest import some
 
 from ncuflow.advice import options
+from ncuflow.advice.inputs import Drawn, sharing
 from ncuflow.sweep.points import Planned, points
 from ncuflow.target.contract import known, load
-from ncuflow.target.launch import Drawn, Inputs, sharing
+from ncuflow.target.launch import Inputs
 
 H100 = {"compute_capability": "9.0", "memory_bytes": 80 << 30}
 FREE = [name for name, target in known().items() if target.free(target.parameters)]

@@ -19,11 +19,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
 
+from ncuflow.advice.inputs import Drawn, sharing
 from ncuflow.runner import builds, faults, timing
 from ncuflow.runner.check import check, warm_up
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import load
-from ncuflow.target.launch import Drawn, Launch, NotHereError, Tensor, sharing
+from ncuflow.target.launch import Launch, NotHereError, Tensor
 from ncuflow.trial.worker import serve
 
 LAUNCHES, BURST_US = 5, 8_000.0  # of a burst: so many, or as many as this takes, but two

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,28 +67,6 @@ class Written(tuple[str, ...]):
         )
 
 
-@dataclass
-class Drawn:
-    """Inputs that launches of one shape share. latest: what the one prepared last has of them."""
-
-    tensors: dict[Any, Tensor] = field(default_factory=dict)
-    latest: list[Any] = field(default_factory=list)
-
-
-_DRAWN: Drawn | None = None
-
-
-@contextmanager
-def sharing(drawn: Drawn) -> Iterator[None]:
-    """Launches that are prepared in the block take, in the place of what is drawn alike, what an earlier one drew."""
-    global _DRAWN
-    _DRAWN, drawn.latest = drawn, []
-    try:
-        yield
-    finally:
-        _DRAWN = None
-
-
 class Inputs:
     """Random inputs of one point: the same for the same point id and seed."""
 
@@ -99,38 +76,20 @@ class Inputs:
         self.device = device
         self.generator = torch.Generator(device=device)
         self.generator.manual_seed(zlib.crc32(f"{point}#{seed}".encode()))
-        self._draws = 0
 
     def normal(self, *shape: int, dtype: Any) -> Tensor:
         """Standard normal tensor; of 8 bits, rounded from float16, whose range holds them all."""
         import torch
 
         drawn = torch.float16 if dtype.itemsize == 1 else dtype
-        return self._once(
-            (shape, dtype),
-            lambda: torch.randn(
-                shape, dtype=drawn, device=self.device, generator=self.generator
-            ).to(dtype),
-        )
+        values = torch.randn(shape, dtype=drawn, device=self.device, generator=self.generator)
+        return values.to(dtype)
 
     def permutation(self, n: int) -> Tensor:
         """0..n-1 in random order, int64."""
         import torch
 
-        return self._once(
-            n, lambda: torch.randperm(n, device=self.device, generator=self.generator)
-        )
-
-    def _once(self, what: Any, draw: Callable[[], Tensor]) -> Tensor:
-        """A draw; where inputs are shared, that of the first launch that drew the same in this place."""
-        if _DRAWN is None:
-            return draw()
-        self._draws += 1
-        key = (self._draws, what)
-        _DRAWN.latest.append(key)
-        if key not in _DRAWN.tensors:
-            _DRAWN.tensors[key] = draw()
-        return _DRAWN.tensors[key]
+        return torch.randperm(n, device=self.device, generator=self.generator)
 
     def rows(self, total: int, limit: int) -> Tensor:
         """Sorted row numbers to check, int64: all, or ``limit`` random ones with first and last."""

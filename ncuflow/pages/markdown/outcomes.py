@@ -109,7 +109,14 @@ def table(found: list[Example]) -> str:
     rows = [(one, one.trial.outcome if one.trial else None, _range(one.trial)) for one in found]
     given = {
         "rows": [
-            (one.name, one.title, one.target, one.expected, came, times)
+            (
+                f"{one.name}/{'page' if came else 'README'}.md",
+                one.title,
+                one.target,
+                one.expected,
+                came,
+                times,
+            )
             for one, came, times in rows
         ],
         "tried": sum(one.trial is not None for one in found),
