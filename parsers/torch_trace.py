@@ -107,6 +107,8 @@ class Events:
                 return
             try:
                 value, self._at = raw(self._text, self._at)
+            except RecursionError:
+                raise BadInput(self._name, "JSON nested too deep") from None
             except ValueError:
                 self._more()
                 continue
@@ -125,6 +127,8 @@ class Events:
         while True:
             try:
                 value, end = self._raw(self._text, self._at)
+            except RecursionError:
+                raise BadInput(self._name, "JSON nested too deep") from None
             except ValueError:
                 self._more()
                 continue
@@ -178,7 +182,7 @@ def _read(events: Events, timeline: Timeline) -> dict[str, Any]:
 
 def _times(event: dict[str, Any]) -> tuple[int, int]:
     """Begin and end in ns; raises ValueError where they make no sense."""
-    begin, duration = event["ts"], event.get("dur", 0)
+    begin, duration = event["ts"], event["dur"]
     start, end = round(float(begin) * 1000), round((float(begin) + float(duration)) * 1000)
     if not 0 <= start <= end < 1 << 62:
         raise ValueError(begin)

@@ -79,6 +79,7 @@ def test_a_trace_that_is_cut_short_is_refused(kept, tmp_path):
         ("[1, 2]", "no operation of a GPU"),
         ('"x"', "neither an nsys export"),
         ('{"a" 1}', "damaged JSON"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deep"),
     ],
 )
 def test_other_json_is_refused_in_a_line(text, said, tmp_path):
@@ -94,10 +95,11 @@ def test_what_makes_no_sense_is_left_out_and_counted(tmp_path):
     trace.events += [
         {**kernel, "ts": -5.0}, {**kernel, "dur": "long"}, {**kernel, "ts": 1e300}, {**kernel, "name": None, "ts": "x"},
         {**kernel, "args": None}, 7, None, {"ph": "M"}, {"cat": "cpu_op", "ph": "X"},
+        {name: value for name, value in kernel.items() if name != "dur"},
     ]  # fmt: skip
     found = torch_trace.read(trace.write(tmp_path / "trace.json"))
     assert len(found.operations) == 18 + 1  # of the one without arguments the times are good
-    assert found.problems == ["4 events without usable times or names were left out"]
+    assert found.problems == ["5 events without usable times or names were left out"]
 
 
 def test_an_operator_is_that_of_the_kernel_it_launched(tmp_path):

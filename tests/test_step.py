@@ -32,7 +32,7 @@ from ncuflow.pages.html import step as verb
 from ncuflow.parsers import nsys_timeline, torch_trace
 from ncuflow.step import around, dump, gain, shapes, spans, summary
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
-from ncuflow.step.screen import roof_text
+from ncuflow.step.screen import each_text, roof_text
 from ncuflow.step.shapes import NOTHING
 from ncuflow.target.contract import known
 
@@ -351,6 +351,16 @@ def test_what_is_above_a_ceiling_has_no_distance_to_it(recorded_engine):
     assert not any("> 100" in roof_text(one) for one in some(below))
 
 
+def test_a_launch_that_was_held_up_is_told_from_the_others(recorded_engine):
+    """A row's time is a sum; the distance to the roof is the median launch's."""
+    (prefill,) = [one for one in recorded_engine.groups if one.kind == "prefill"]
+    rows = {each_text(one): one for one in prefill.kernels}
+    held_up = [text for text, one in rows.items() if one.longest_us > 10 * one.each_us]
+    assert [" to " in text for text in some(held_up)] == [True] * len(held_up)
+    alike = [text for text, one in rows.items() if one.longest_us < 1.1 * one.each_us]
+    assert not any(" to " in text for text in some(alike))
+
+
 def test_a_launch_without_a_shape_is_held_against_no_point():
     found = verb.step(
         ENGINE / "trace.json.xz", known=MODEL, recording=ROOT / "recordings/h100/0.7.2/default"
@@ -418,7 +428,7 @@ def test_a_gain_is_what_was_measured_and_never_more_than_the_share(tmp_path):
     one = group(answer(trace, tmp_path, known=["page_size=16"]), "decode")
     shares = {row.name: row.share for row in one.kernels}
     for row in some(one.gains):
-        assert row.low_pct <= row.high_pct <= row.share_pct
+        assert 0 < row.low_pct <= row.high_pct <= row.share_pct
         assert row.share_pct <= sum(shares.values())
     assert [row.high_pct for row in one.gains] == sorted((row.high_pct for row in one.gains), reverse=True)  # fmt: skip
     cores = next(row for row in one.gains if row.choice == "cores_grouped")

@@ -31,10 +31,13 @@ def name(folder: Path) -> str:
 
 
 def of(provenance: dict[str, Any], what: str = DEFAULT) -> Path:
-    """The folder for a recording of this origin. Raises ValueError where it names no GPU or no FlashInfer."""
+    """The folder for a recording of this origin. Raises ValueError where it names no GPU or no FlashInfer,
+    or ``what`` is more than a name."""
     made = gpu(str(provenance.get("gpu") or "")), release(str(provenance.get("flashinfer") or ""))
     if not all(made):
         raise ValueError("no GPU or no FlashInfer in environment.json")
+    if not re.fullmatch(r"\w[\w.+-]*", what):
+        raise ValueError(f"{what!r} is no name of a folder")
     return Path(FOLDER, *made, what)
 
 

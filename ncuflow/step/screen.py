@@ -10,6 +10,7 @@ from ncuflow.format import aligned, micro, pct, short
 from ncuflow.step.record import GainOfStep, KernelOfStep, StepAnswer, StepGroup
 
 WIDTH = 132
+FAR = 2  # times the median: a launch so long was held up by something else
 MOST_LINES = 48
 MOST_GROUPS, MOST_KERNELS, MOST_GAINS, MOST_PROBLEMS = 4, 12, 3, 4
 
@@ -53,9 +54,9 @@ def _group(group: StepGroup, most: int) -> Iterator[str]:
         WIDTH,
     )
     yield from wrap(_idle(group), WIDTH, initial_indent="  ", subsequent_indent="  ")
-    header = ("share", "time", "n", "kernel", "family", "of the roof", "alone", "shape")
+    header = ("share", "time", "n", "each", "kernel", "family", "of the roof", "alone", "shape")
     rows = [_row(one) for one in group.kernels[:most]]
-    for line in aligned(header, rows, left=8).splitlines():
+    for line in aligned(header, rows, left=9).splitlines():
         yield f"  {line}"[:WIDTH].rstrip()
     if len(group.kernels) > most:
         rest = sum(one.time_us for one in group.kernels[most:])
@@ -90,12 +91,19 @@ def _row(one: KernelOfStep) -> list[str]:
         f"{one.share:.1f} %",
         micro(one.time_us),
         f"{one.launches:g}",
+        each_text(one),
         short(one.name, 26),
         one.family,
         roof_text(one),
         alone_text(one),
         short(shape_text(one), WIDTH),
     ]
+
+
+def each_text(one: KernelOfStep) -> str:
+    """The time of the median launch; where one took far longer, which the sum of all has in it, that as well."""
+    longest = f" to {micro(one.longest_us)}" if one.longest_us > FAR * one.each_us else ""
+    return micro(one.each_us) + longest
 
 
 def shape_text(one: KernelOfStep) -> str:

@@ -198,8 +198,8 @@ class Summary:
             )
         if lost := self._unseen():
             found.append(
-                f"{lost} kernel launches without a kernel: captured into a graph, or not recorded, as by nsys 2023 "
-                "from some kernels on"
+                f"{lost} kernel launches without a kernel: captured into a graph, left out of what was read, or not "
+                "recorded, as by nsys 2023 from some kernels on"
             )
         if not (self.timeline.rows["call"] >= 0).any():
             found.append("no operation has its call: why the GPU stood idle is not known")
@@ -339,6 +339,7 @@ class Summary:
                 shape,
                 own,
                 each,
+                float(length[at].max()),
                 len(at),
                 time.span,
                 bool((rows["graph"][step.rows[at]] >= 0).any()),
@@ -434,6 +435,7 @@ class Summary:
         shape: Shape | None,
         own: float,
         each: float,
+        longest: float,
         count: int,
         span: float,
         graph: bool,
@@ -447,6 +449,7 @@ class Summary:
             launches=count,
             time_us=round(own, 3),
             each_us=round(each, 3),
+            longest_us=round(longest, 3),
             share=round(100 * own / span, 2) if span else 0.0,
             grid=one.grid,
             block=one.block,

@@ -286,7 +286,7 @@ class Trial(Strict):
     """what was tried"""
     target: str
     """the kernel target that it was tried at"""
-    effect: float
+    effect: float = Field(gt=0)
     """the relative difference of times that matters, of 1"""
     alpha: float
     """the chance that the trial calls any point slower or faster that is neither"""

@@ -142,6 +142,7 @@ def rendered(found: StepAnswer) -> str:
         "pct": pct,
         "shape": screen.shape_text,
         "roof": screen.roof_text,
+        "each": screen.each_text,
         "alone": screen.alone_text,
         "gain": screen.gain_text,
     }
