@@ -7,7 +7,6 @@ the evidence (``ncuflow.findings.choices``). Counters say where the difference b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from ncuflow.compare.records import Cause
 from ncuflow.compare.verdict import Side
 from ncuflow.findings import choices, recorded, stored
 from ncuflow.findings.choices import Price
-from ncuflow.io import scratch
 from ncuflow.model import SOFTWARE, Point, Results
 from ncuflow.record import Check
 from ncuflow.sweep.points import Planned
@@ -37,7 +35,7 @@ def advise(
 
     Raises BadInput where the folder is neither, or lacks a target.
     """
-    with _results(folder, targets) as place:
+    with recorded.results_of(folder, targets) as place:
         found = stored.folder(place, targets)
         side = verdict.load(place, targets)
         # What was timed apart from the rest of a recording is another advice.
@@ -60,17 +58,6 @@ def advise(
         shapes=shapes,
         rules=thumb.rules(shapes),
     )
-
-
-@contextmanager
-def _results(folder: Path, targets: Sequence[str] | None) -> Iterator[Path]:
-    """The folder of the results; of a recording they are made here, and gone on exit."""
-    if recorded.is_recording(folder):
-        with scratch() as made:
-            recorded.write(folder, targets, made)
-            yield made / "results"
-    else:
-        yield folder / "results" if (folder / "results").is_dir() else folder
 
 
 def _of_target(
@@ -232,7 +219,7 @@ def _relative(price: Price | None) -> Relative | None:
 def counted(advice: Advice, results: Path) -> Mapping[str, list[str]]:
     """Causes by shape, of an advice measured here, from counters of the same points: a run's results, or a recording."""
     found = {}
-    with _results(results, None) as place:
+    with recorded.results_of(results, None) as place:
         side = verdict.load(place)
         for shape in advice.shapes:
             taken, default = shape.choice(shape.advised), shape.choice(shape.shape)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape
 from ncuflow.format import MISSING, aligned, micro, with_unit
+from ncuflow.trial.course import spelled
 from ncuflow.trial.record import Relative
 
 REASONS = 4  # that a screen has of why choices were not timed
@@ -86,7 +87,7 @@ def between(found: Relative) -> str:
     """+1.2 % (+0.8 to +1.6); from twice the time on 3.9 times (3.8 to 4.0)."""
     if found.estimate >= 1:
         return f"{1 + found.estimate:.2f} times ({1 + found.low:.2f} to {1 + found.high:.2f})"
-    return f"{100 * found.estimate:+.1f} % ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    return spelled(found)
 
 
 def sure(advice: Advice) -> str:

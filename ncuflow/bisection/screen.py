@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncuflow.bisection.record import Bisection, BisectStep, Neighbours
 from ncuflow.format import MISSING, aligned, micro
-from ncuflow.trial.record import Relative
+from ncuflow.trial.course import spelled
 
 FILES = 12  # that a screen has
 
@@ -14,7 +14,7 @@ FILES = 12  # that a screen has
 def screen(found: Bisection) -> str:
     """The steps, and where it changed."""
     rows = [_row(step) for step in found.steps]
-    head = ("version", "held against", "time", "change", "")
+    head = ("version", "held against", "time", "change", "so it is")
     lines = [f"{found.point}, {found.metric}", "", aligned(head, rows, left=2).rstrip(), ""]
     if found.outcome != "found":
         ends = f"{found.good} and {found.bad}" if found.good else "any two versions"
@@ -31,12 +31,17 @@ def screen(found: Bisection) -> str:
 
 
 def _row(step: BisectStep) -> tuple[str, ...]:
-    change = between(step.change) if step.change else MISSING
-    return step.head, step.base, micro(step.head_us), change, step.belongs
+    change = spelled(step.change) if step.change else MISSING
+    return step.head, step.base, micro(step.head_us), change, told(step)
+
+
+def told(step: BisectStep) -> str:
+    """What a version is beside the one that it was held against: other versions may have changed back."""
+    return {"before": "not changed", "after": "changed"}.get(step.belongs, step.belongs)
 
 
 def _neighbours(found: Neighbours) -> Iterator[str]:
-    change = f": {between(found.change)}" if found.change else ""
+    change = f": {spelled(found.change)}" if found.change else ""
     yield f"it changed between {found.before} and {found.after}{change}"
     if found.between:
         yield f"  or in {', '.join(found.between)}, which could not be told"
@@ -46,8 +51,3 @@ def _neighbours(found: Neighbours) -> Iterator[str]:
     if found.files:
         more = f", and {len(found.files) - FILES} more" if len(found.files) > FILES else ""
         yield f"  files that differ: {', '.join(found.files[:FILES])}{more}"
-
-
-def between(found: Relative) -> str:
-    """+1.2 % (+0.8 to +1.6)"""
-    return f"{100 * found.estimate:+.1f} % ({100 * found.low:+.1f} to {100 * found.high:+.1f})"

@@ -25,7 +25,7 @@ from ncuflow.bisection.journal import BisectJournal
 from ncuflow.bisection.live import Versions, between
 from ncuflow.bisection.record import Bisection, BisectStep, Over
 from ncuflow.bisection.recordings import Recordings
-from ncuflow.bisection.screen import screen
+from ncuflow.bisection.screen import screen, told
 from ncuflow.bisection.sources import CannotError, Commits, Releases, Values, VersionSource, Wheels
 from ncuflow.gpu import nvml
 from ncuflow.io import CommandError, UsageError, clean, emit, not_over, write_json
@@ -144,7 +144,7 @@ def _searched(
 
     def note(step: BisectStep) -> None:
         found.steps.append(step)
-        _tell(f"{step.head}: {step.belongs}")
+        _tell(f"{step.head}: {told(step)}")
 
     if good is None:
         found.found = search.walk(chosen, hold, note)

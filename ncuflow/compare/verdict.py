@@ -11,7 +11,6 @@ import argparse
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from heapq import nlargest
@@ -35,7 +34,7 @@ from ncuflow.compare.records import (
 from ncuflow.findings import recorded, statistics, stored
 from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
 from ncuflow.format import with_unit
-from ncuflow.io import BadInput, UsageError, dump_json, emit, not_over, scratch
+from ncuflow.io import BadInput, UsageError, dump_json, emit, not_over
 from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
 
 # metric -> column of the measurement; of several that changed at a point, its page begins with the first
@@ -395,7 +394,10 @@ def of_paths(
     """
     if not (base.is_dir() and head.is_dir()):
         return reports.compare(base, head, settings)
-    with _results(base, base_targets) as before, _results(head, head_targets) as after:
+    with (
+        recorded.results_of(base, base_targets) as before,
+        recorded.results_of(head, head_targets) as after,
+    ):
         return compare(load(before, base_targets), load(after, head_targets), settings)
 
 
@@ -412,17 +414,6 @@ def compared(
     of the same lie apart, where that is known from elsewhere. Raises BadInput where nothing is on both sides.
     """
     return of_paths(Path(base), Path(head), Thresholds(alpha, threshold, floor))
-
-
-@contextmanager
-def _results(folder: Path, targets: Sequence[str] | None) -> Iterator[Path]:
-    """The folder of the results of a side; of a recording they are made here, and gone on exit."""
-    if recorded.is_recording(folder):
-        with scratch() as made:
-            recorded.write(folder, targets, made)
-            yield made / "results"
-    else:
-        yield folder / "results" if (folder / "results").is_dir() else folder
 
 
 ANSWER = CompareAnswer

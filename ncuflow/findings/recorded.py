@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ncuflow.evidence import location, manifest
 from ncuflow.findings import results, stored
-from ncuflow.io import BadInput, write_json
+from ncuflow.io import BadInput, scratch, write_json
 from ncuflow.parsers import tables
 
 
 def is_recording(folder: Path) -> bool:
     """Whether a folder is a recording, and no outputs."""
     return (folder / manifest.FILE).is_file() and not (folder / "results").is_dir()
+
+
+@contextmanager
+def results_of(folder: Path, targets: Iterable[str] | None) -> Iterator[Path]:
+    """The folder of the results of outputs, or of a recording; of this they are made, and gone on exit."""
+    if is_recording(folder):
+        with scratch() as made:
+            write(folder, targets, made)
+            yield made / "results"
+    else:
+        yield folder / "results" if (folder / "results").is_dir() else folder
 
 
 def write(recording: Path, targets: Iterable[str] | None, outputs: Path) -> None:

@@ -217,4 +217,4 @@ def _relative(found: Interval) -> Relative:
 
 def spelled(found: Interval | Relative) -> str:
     """+1.2 % (+0.8 to +1.6)"""
-    return f"{100 * found.estimate:+.1f} % ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    return f"{100 * found.estimate:+z.1f} % ({100 * found.low:+z.1f} to {100 * found.high:+z.1f})"
