@@ -255,7 +255,7 @@ TARGET = Target(
             bound="max(others_pct, 100 - others_pct) / 100",
             symbol=Symbol("MultiLevelCascadeAttentionWrapper", "cascade.py"),
             change='build the wrapper of the last level with `backend="fa2"`: the constructor leaves it to FlashInfer\'s choice',
-            how="pass a backend on in `cascade.py`, and compare two builds",
+            how="pass a backend on in `cascade.py`, and `ncuflow try` the patch",
         ),
         Opportunity(
             what="flat decode",

@@ -617,7 +617,7 @@ TARGET = Target(
             bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
             symbol=Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
             change="more rows and heads in flight per block, where chunks are few",
-            how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and compare two builds",
+            how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and `ncuflow try` the patch",
         ),
         Opportunity(
             what="smaller chunks for short sequences",
@@ -629,7 +629,7 @@ TARGET = Target(
                 "PartitionPagedKVCacheBinarySearchMinNumPagePerBatch", "attention/scheduler.cuh"
             ),
             change="lower the least chunk where sequences × KV heads leave SMs empty",
-            how="change `min_num_pages_per_batch` in the scheduler, and compare two builds",
+            how="`ncuflow try` a change of `min_num_pages_per_batch`, as `examples/changes/decode-shorter-chunks` is",
         ),
         Opportunity(
             what="smaller chunks for short sequences on tensor cores",
@@ -640,7 +640,7 @@ TARGET = Target(
             symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
             change="lower `min_kv_chunk_size`, which `PrefillBinarySearchKVChunkSize` starts from, where sequences × KV "
             "heads leave SMs empty",
-            how="change `min_kv_chunk_size` in `PrefillSplitQOKVIndptr`, and compare two builds",
+            how="change `min_kv_chunk_size` in `PrefillSplitQOKVIndptr`, and `ncuflow try` the patch",
         ),
     ),
 )

@@ -605,7 +605,7 @@ TARGET = Target(
             bound="merge_pct / 100 * (1 - merge_dram_pct / 100)",
             symbol=Symbol("PersistentVariableLengthMergeStatesKernel", "attention/cascade.cuh"),
             change="give idle thread rows other rows and heads, as `MergeStatesKernel` does",
-            how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and compare two builds",
+            how="instantiate `VariableLengthMergeStates` with a smaller `bdy` for few chunks, and `ncuflow try` the patch",
         ),
         Opportunity(
             what="chunks of 16 pages",
@@ -625,7 +625,7 @@ TARGET = Target(
             bound="tail_pct / 100",
             symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
             change="number the query tiles of each request from the last to the first",
-            how="turn the loop over `q_tile_idx` in `PrefillSplitQOKVIndptr` around, and compare two builds",
+            how="turn the loop over `q_tile_idx` in `PrefillSplitQOKVIndptr` around, and `ncuflow try` the patch",
         ),
         Opportunity(
             what="contiguous K and V instead of pages",

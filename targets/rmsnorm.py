@@ -528,7 +528,7 @@ TARGET = Target(
             bound="1 - second_pct / 100",
             symbol=Symbol("", "norm/kernels/layernorm.py"),
             change="in `LayerNormKernel`, load `mGamma` and `mBeta` in vectors, as `x` is",
-            how="change phase 3 of the kernel, and compare two installations",
+            how="`ncuflow try` a change of the kernel's phase 3, as `examples/changes/layernorm-vectors` is",
         ),
         Opportunity(
             what="the fused add",
@@ -547,7 +547,7 @@ TARGET = Target(
             bound="smem_bank_conflicts / gpu_sm_count / cycles_elapsed",
             symbol=Symbol("FusedAddRMSNormKernel", "norm.cuh"),
             change="store `x_vec` in slices of four values, `thread_id` fastest, or keep it in registers where a row fits",
-            how="change `smem_x` in `FusedAddRMSNormKernel`, and compare two builds",
+            how="`ncuflow try` a change of `smem_x`, as `examples/changes/fused-add-registers` is",
         ),
         Opportunity(
             what="the CuTe DSL norms",
@@ -568,7 +568,7 @@ TARGET = Target(
             bound="1 - second_pct / 100",
             symbol=Symbol("RMSNormKernel", "norm.cuh"),
             change="keep a row in registers between the two passes instead of loading it twice",
-            how="change the second loop of `RMSNormKernel`, and compare two builds",
+            how="`ncuflow try` a change of the second loop, as `examples/changes/rmsnorm-one-read` is",
         ),
     ),
 )

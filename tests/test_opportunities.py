@@ -521,7 +521,7 @@ def test_an_untried_change_says_how_to_try_it_once(finished: Any) -> None:
     page = (finished.outputs / "reports/prefill.md").read_text()
     table = page.split("| not tried |")[1].split("\n\n")[0]
     assert "how to try it" in table.splitlines()[0] and table.count("not tried") == 0
-    assert "compare two builds |" in table and "it brought" not in page
+    assert "`ncuflow try` the patch |" in table and "it brought" not in page
 
 
 def test_a_window_that_the_kernel_does_not_know_is_advised_its_pages_alone(

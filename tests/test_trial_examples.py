@@ -12,7 +12,7 @@ from conftest import some
 from flashinfer_source import flashinfer_package
 
 from ncuflow.sweep.points import points
-from ncuflow.target.contract import load
+from ncuflow.target.contract import known, load
 from ncuflow.trial.change import read
 from ncuflow.trial.overlay import lay
 from ncuflow.trial.record import EXIT
@@ -43,6 +43,18 @@ def test_every_kind_of_outcome_is_there() -> None:
     counts = {outcome: found.count(outcome) for outcome in set(found)}
     assert counts.pop("faster") >= 4
     assert counts == {"same": 1, "slower": 3, "wrong": 2, "not compiled": 1}
+
+
+def test_an_advised_change_that_names_an_example_is_of_its_target() -> None:
+    named = re.compile(r"`examples/changes/([\w-]+)`")
+    found = [
+        (name, t)
+        for t, e in known().items()
+        for o in e.opportunities
+        for name in named.findall(o.how)
+    ]
+    for name, target in some(found):
+        assert json.loads((FOLDER / name / "try.json").read_text())["target"] == target
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
