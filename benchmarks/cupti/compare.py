@@ -1,7 +1,6 @@
 """Counters of CUPTI's range profiler, taken in the process that times, beside ncu's of the same points.
 
     python benchmarks/cupti/compare.py --out cupti.json      on a GPU: both tools, 5 launches each; PASS or FAIL a line
-    python benchmarks/cupti/compare.py --passes LIBCUPTI     no GPU: passes that the counters take, as CUPTI plans them
     python benchmarks/cupti/outcome.py cupti.json            the outcome as a page: benchmarks/cupti/OUTCOME.md
 
 An experiment: ncu starts the measured program anew, which costs more than what it then counts. CUPTI's range profiler
@@ -32,12 +31,11 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.cupti import outcome, ranges  # noqa: E402
+from benchmarks.cupti import outcome  # noqa: E402
 from ncuflow.capture.ncu import ncu_version  # noqa: E402
 from ncuflow.gpu import turns  # noqa: E402
 from ncuflow.io import CommandError, read_json, scratch, write_json  # noqa: E402
 from ncuflow.model import Kernel  # noqa: E402
-from ncuflow.parsers.registry import METRICS, counters  # noqa: E402
 from ncuflow.process import minimal_environment, run_child  # noqa: E402
 from ncuflow.sweep.points import Planned, points  # noqa: E402
 from ncuflow.target.contract import load  # noqa: E402
@@ -91,17 +89,6 @@ def _kept(kernel: Kernel) -> dict[str, Any]:
     return {"name": kernel["name"], "passes": kernel["passes"], "values": values}
 
 
-def show_passes(cupti: Path) -> None:
-    """Passes of the first tier on GH100, and of the tier without each of its metrics."""
-    with scratch() as folder:
-        library = ranges.Library(folder, cupti)
-    names = counters("gh100", FIRST)
-    print(f"{len(names)} counters of {len(FIRST)} metrics: {library.passes('gh100', names)} passes")
-    for key in FIRST:
-        rest = counters("gh100", tuple(other for other in FIRST if other != key))
-        print(f"without {METRICS[key].label}: {library.passes('gh100', rest)}")
-
-
 def write_points(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in POINTS:
@@ -113,13 +100,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, help="the record of a comparison, JSON")
-    what.add_argument("--passes", type=Path, metavar="LIBCUPTI", help="plan with this library")
     what.add_argument("--points", type=Path, metavar="DIR", help="write the points of each target")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     args = parser.parse_args()
-    if args.passes:
-        show_passes(args.passes)
-    elif args.points:
+    if args.points:
         write_points(args.points)
     else:
         try:

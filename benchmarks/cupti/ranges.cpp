@@ -45,7 +45,7 @@ int guarded(Work work) {
     }
 }
 
-// Which counters a pass holds, and what the counted numbers give: needs the name of a chip, and no GPU.
+// Which counters a pass holds, and what the counted numbers give.
 struct Host {
     CUpti_Profiler_Host_Object* object = nullptr;
     std::vector<uint8_t> config;
@@ -192,11 +192,6 @@ int ranges_versions(uint32_t* compiled, uint32_t* loaded) {
         *compiled = CUPTI_API_VERSION;
         checked(cuptiGetVersion(loaded), "cuptiGetVersion");
     });
-}
-
-// Passes that a set of metrics takes on a chip ("GH100"), without a GPU.
-int ranges_passes_of(const char* chip, const char** metrics, size_t count, size_t* passes) {
-    return guarded([&] { *passes = Host(chip, nullptr, metrics, count).passes(); });
 }
 
 int ranges_close(Session* session) {

@@ -54,8 +54,8 @@ def _wheels() -> list[Path]:
 class Library:
     """The functions of `ranges.cpp`, built into a folder, which takes seconds."""
 
-    def __init__(self, folder: Path, cupti: Path | None = None) -> None:
-        self.cupti = cupti or loaded()
+    def __init__(self, folder: Path) -> None:
+        self.cupti = loaded()
         out = folder / "libranges.so"
         command = compile_command(self.cupti, out)
         made = subprocess.run(command, capture_output=True, text=True)
@@ -79,13 +79,6 @@ class Library:
         compiled, library = ctypes.c_uint32(), ctypes.c_uint32()
         self.call("ranges_versions", ctypes.byref(compiled), ctypes.byref(library))
         return compiled.value, library.value
-
-    def passes(self, chip: str, metrics: Sequence[str]) -> int:
-        """Passes that metrics take on a chip ("gh100"), which may be elsewhere."""
-        found = ctypes.c_size_t()
-        words = (chip.upper().encode(), _names(metrics), len(metrics), ctypes.byref(found))
-        self.call("ranges_passes_of", *words)
-        return found.value
 
     @contextmanager
     def session(
