@@ -63,6 +63,7 @@ def prepare(p, seed=0):
         tolerance=1e-3,
         buffers=lambda: (),
         plan=(lambda: time.sleep(0.02)) if how == "fast" else lambda: None,
+        info={"how": "same"} if how == "auto" else {},
     )
 
 
@@ -228,7 +229,7 @@ def test_a_choice_that_fails_costs_itself_alone_and_says_why(
     fates = {choice.settings["how"]: choice for choice in found.shapes[0].choices}
     assert {how: choice.fate for how, choice in fates.items()} == {
         "auto": "slower",
-        "same": "slower",
+        "same": "same",
         "fast": "best",
         "slow": "slower",
         "wrong": "wrong",
@@ -240,6 +241,9 @@ def test_a_choice_that_fails_costs_itself_alone_and_says_why(
         "tuned": "slower",
     }
     assert fates["never"].reason == "not on this GPU"
+    # plan() says that `auto` is `same`: one call, which is timed once.
+    assert fates["same"].reason == "the call of thrice/auto_n1: how=auto is same here"
+    assert fates["same"].time_us is None and fates["auto"].resolved == {"how": "same"}
     assert "no such kernel" in str(fates["raises"].reason)
     assert "did not end within 2 s" in str(fates["hangs"].reason)
     assert all(fates[how].time_us is None for how in ("wrong", "raises", "hangs", "never"))

@@ -109,3 +109,18 @@ def test_launches_of_a_shape_share_the_inputs_that_they_draw_alike() -> None:
     assert third[0] is first[0] and third[2] is not first[2]
     assert not torch.equal(first[0], first[1])
     assert torch.equal(first[0], drawn("a", 5)[0]) and drawn("b", 5)[0] is not second[0]
+
+
+def test_choices_are_one_call_where_plan_says_that_it_chose_the_same() -> None:
+    chosen = {
+        "auto": {"cores": "tensor", "backend": "auto"},
+        "fa2": {"cores": "tensor", "backend": "fa2"},
+        "fa3": {"cores": "tensor", "backend": "fa3"},
+        "cuda": {"cores": "cuda", "backend": "auto"},
+    }
+    info = {name: {"backend": "fa2", "split_kv": True} for name in ("auto", "fa2", "cuda")}
+    info["fa3"] = {"backend": "fa3"}
+    assert options.same_calls(chosen, info) == {"fa2": ("auto", {"backend": "fa2"})}
+    split = {**info, "fa2": {"backend": "fa2", "split_kv": False}}
+    assert options.same_calls(chosen, split) == {}
+    assert options.same_calls(chosen, {}) == {}

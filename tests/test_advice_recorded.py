@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, some
 
-from ncuflow.advice import page, recorded, thumb
+from ncuflow.advice import page, recorded, screen, thumb
 from ncuflow.advice.record import Advice, AdvisedShape
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
@@ -30,9 +30,15 @@ def test_fa3_in_decode_is_slower_and_counters_say_why(advice: Advice) -> None:
         slow = next(c for c in one.choices if c.settings["backend"] == "fa3")
         assert slow.fate == "slower" and slow.behind is not None and slow.behind.low > 1
         assert slow.asked["wrapper"] == {"use_tensor_cores": True, "backend": "fa3"}
-        assert {"auto", "fa2"} == {
-            c.settings["backend"] for c in one.choices if c.point in some(one.best)
-        }
+        # What `auto` was there is recorded, so that it is no choice beside fa2 but the same one.
+        (auto,) = (c for c in one.choices if c.point in one.best)
+        assert (auto.settings["backend"], auto.resolved) == ("auto", {"backend": "fa2"})
+        (fa2,) = (c for c in one.choices if c.settings["backend"] == "fa2")
+        assert (
+            fa2.fate == "same"
+            and fa2.reason == f"the call of {auto.point}: backend=auto is fa2 here"
+        )
+        assert "backend auto = fa2" in screen.screen(advice)
         assert any(
             "BatchPrefillWithPagedKVCacheKernel" in t and "fa3 against" in t for t in one.cause
         )
@@ -72,14 +78,31 @@ def test_pairs_in_turns_decide_where_there_are_some() -> None:
 
 def test_a_rule_holds_at_every_shape_or_names_those_at_which_it_does_not(advice: Advice) -> None:
     rules = {rule.rule: rule for rule in advice.rules}
-    slow = rules["decode: backend=fa3 is slower than another choice"]
+    slow = rules["decode: with cores=tensor, backend=fa3 is slower than another choice"]
     assert len(slow.holds) == 4 and not slow.fails
     one = advice.shapes[-1].model_copy(deep=True)
     one.best = [c.point for c in one.choices if c.settings["backend"] == "fa3"]
     found = {rule.rule: rule for rule in thumb.rules([*advice.shapes[:-1], one])}
-    assert "decode: backend=fa3 is slower than another choice" not in found
-    fa2 = found.get("decode: backend=fa2 is among the fastest")
-    assert fa2 is None or fa2.fails == [one.shape]
+    assert "decode: with cores=tensor, backend=fa3 is slower than another choice" not in found
+    # fa2 is nowhere advised in place of the default, which is the same call.
+    assert "decode: with cores=tensor, backend=fa2 is among the fastest" not in found
+
+
+def test_a_rule_is_about_shapes_that_tell_and_says_under_which_setting(advice: Advice) -> None:
+    """Where CUDA cores win, fa2 and fa3 on tensor cores both lose: that one is slower shows in their times alone."""
+    shapes = [one.model_copy(deep=True) for one in advice.shapes]
+    held = "decode: with cores=tensor, backend=fa3 is slower than another choice"
+    fast = "decode: with cores=tensor, backend=fa2 is among the fastest"
+    for one in some(s for s in shapes if any(c.settings["backend"] == "fa3" for c in s.choices)):
+        other = one.choices[0].model_copy(update={"point": "elsewhere", "settings": {}})
+        one.choices.append(other)
+        one.best = ["elsewhere"]
+    lost = {rule.rule: rule for rule in thumb.rules(shapes)}
+    assert len(lost[held].holds) == 4 and fast not in lost
+    for one in shapes:
+        for choice in one.choices:
+            choice.behind = None
+    assert held not in {rule.rule for rule in thumb.rules(shapes)}
 
 
 def test_the_page_shows_ties_in_grey(advice: Advice) -> None:

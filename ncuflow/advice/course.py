@@ -72,6 +72,8 @@ class Entrant:
     fate: str = "ok"
     reason: str | None = None
     check: Check | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+    resolved: dict[str, Any] = field(default_factory=dict)
 
 
 def advise(
@@ -92,6 +94,7 @@ def advise(
             one.reason = f"not tried: it was lost at {place}"
         one.fate = "skipped" if one.reason else "ok"
     _prepare(track, entrants, tell)
+    _fold(track, target, entrants, also)
     ready = [name for name, one in entrants.items() if one.fate == "ok"]
     race = Race(ready, shape.id if shape.id in ready else None, shapes, effect)
     if race.default is not None:
@@ -121,6 +124,7 @@ def _prepare(track: Track, entrants: dict[str, Entrant], tell: Tell) -> None:
         try:
             answer = track.ask("prepare", name=name, point=one.point.as_dict(), checked=True)
             one.fate, one.reason = answer["status"], answer["reason"]
+            one.info = answer.get("info") or {}
             if answer.get("check"):
                 one.check = Check.model_validate(answer["check"])
         except LostError as error:
@@ -131,6 +135,21 @@ def _prepare(track: Track, entrants: dict[str, Entrant], tell: Tell) -> None:
             one.fate, one.reason = "error", str(error)
         if one.fate not in ("ok", "skipped"):
             tell(f"{name}: {one.fate}: {one.reason}")
+
+
+def _fold(
+    track: Track, target: Target, entrants: dict[str, Entrant], also: options.Also | None
+) -> None:
+    """Of choices that make the same call the first stands for all."""
+    ready = {name: one for name, one in entrants.items() if one.fate == "ok"}
+    chosen = {n: options.settings(target, one.point.params, also) for n, one in ready.items()}
+    same = options.same_calls(chosen, {name: one.info for name, one in ready.items()})
+    for name, (first, made) in same.items():
+        ready[name].fate = "same"
+        ready[name].reason = options.folded(first, chosen[first], made)
+        ready[first].resolved = made
+        with suppress(SideError):
+            track.ask("forget", name=name)
 
 
 def _lost(track: Track, one: Entrant, error: LostError) -> None:
@@ -242,6 +261,7 @@ def _record(
                 point=name,
                 settings=options.settings(target, one.point.params, also),
                 asked=target.asked(one.point.params),
+                resolved=one.resolved,
                 departs=departs[name],
                 plan_us=plans.get(name),
                 **_fared(race, name, one),

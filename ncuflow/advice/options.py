@@ -70,6 +70,32 @@ def spelled(target: Target, shape: Planned, choice: Planned) -> str:
     return " ".join(words) or "default"
 
 
+def same_calls(
+    chosen: Mapping[str, Params], info: Mapping[str, Params]
+) -> dict[str, tuple[str, Params]]:
+    """Of choices that make one call all but the first: (the first, what was made of that one's settings).
+
+    chosen: settings by choice; info: what plan() says that it chose, by choice. Two are one call where they are set alike once
+    what was left to FlashInfer has its value, and plan() says the same of both.
+    """
+    calls: dict[str, str] = {}
+    found = {}
+    for name, own in chosen.items():
+        said = info.get(name) or {}
+        made = {key: said.get(key, value) for key, value in own.items()}
+        first = calls.setdefault(repr(sorted({**said, **made}.items())), name)
+        if first != name:
+            left = {key: value for key, value in made.items() if chosen[first][key] != value}
+            found[name] = (first, left)
+    return found
+
+
+def folded(first: str, own: Params, made: Params) -> str:
+    """Why a choice is not raced beside the first of its call, which has ``own`` settings."""
+    words = [f"{name}={own[name]} is {value} here" for name, value in made.items()]
+    return ": ".join([f"the call of {first}", *filter(None, [", ".join(words)])])
+
+
 def _planned(target: Target, params: Params) -> Planned:
     return Planned(target.point_id(params), target.name, params)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape
-from ncuflow.advice.screen import between, longer, said, sure, taken
+from ncuflow.advice.screen import between, longer, ruled, said, sure, taken
 from ncuflow.format import MISSING, micro
 from ncuflow.io import resource
 
@@ -74,6 +74,7 @@ def rendered(advice: Advice) -> str:
         advice=advice,
         versions=versions,
         sure=sure(advice),
+        rules=[ruled(rule) for rule in advice.rules],
         maps=_maps(advice.shapes),
         shapes=[_rows(shape) for shape in advice.shapes],
     )

@@ -11,7 +11,7 @@ from ncuflow.record import Check, Strict
 from ncuflow.trial.record import Relative
 
 Outcome = Literal["winner", "tie", "undecided", "none"]
-Fate = Literal["best", "slower", "undecided", "skipped", "wrong", "error", "lost"]
+Fate = Literal["best", "slower", "undecided", "same", "skipped", "wrong", "error", "lost"]
 
 
 class AdvisedChoice(Strict):
@@ -23,10 +23,13 @@ class AdvisedChoice(Strict):
     """what it chooses of what is free, by the target's parameters"""
     asked: dict[str, dict[str, Any]]
     """FlashInfer's arguments for it, by call: wrapper, plan, run"""
+    resolved: dict[str, Any] = Field(default_factory=dict)
+    """what FlashInfer made of what is left to it, by parameter, where a choice that names this makes the same call"""
     departs: int
     """in how many settings it is not FlashInfer's default"""
     fate: Fate
-    """best: no other is surely faster; slower: it left; undecided: the noise is too large; the others were not timed"""
+    """best: no other is surely faster; slower: it left; undecided: the noise is too large; same: it makes the call of another
+    choice, which stands for both; the others were not timed"""
     reason: str | None = None
     """why it was not timed, or not to the end"""
     check: Check | None = None
@@ -76,7 +79,7 @@ class AdvisedShape(Strict):
 
 
 class RuleOfThumb(Strict):
-    """A sentence that holds at every shape measured, or a choice with the shapes at which it does not."""
+    """A sentence that holds at every shape that tells, or one with the shapes at which it does not."""
 
     target: str
     """its kernel target"""
@@ -85,7 +88,7 @@ class RuleOfThumb(Strict):
     holds: list[str]
     """shapes at which it holds"""
     fails: list[str]
-    """its counterexamples: shapes at which another choice is surely faster, or the default is no slower"""
+    """its counterexamples"""
 
 
 class Advice(Answer):

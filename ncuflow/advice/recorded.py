@@ -22,6 +22,7 @@ from ncuflow.model import SOFTWARE, Point, Results
 from ncuflow.record import Check
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, known
+from ncuflow.target.launch import Params
 from ncuflow.trial.record import Relative
 
 CAUSES = 3
@@ -69,7 +70,17 @@ def _of_target(
         groups.setdefault(options.fixed(target, point["params"], also), []).append(point)
     for group in groups.values():
         if sum(_time(point, metric) is not None for point in group) > 1:
-            yield _Group(target, results, side, metric, effect, group, also).advised()
+            found = _Group(target, results, side, metric, effect, group, also)
+            if found.several:
+                yield found.advised()
+
+
+def _same(
+    target: Target, points: Sequence[Point], also: options.Also
+) -> dict[str, tuple[str, Params]]:
+    """Points that make the call of an earlier one, as ``options.same_calls`` says."""
+    chosen = {p["point"]: options.settings(target, p["params"], also) for p in points}
+    return options.same_calls(chosen, {p["point"]: p.get("info") or {} for p in points})
 
 
 def _time(point: Point, metric: str) -> float | None:
@@ -98,12 +109,19 @@ class _Group:
         self._default = Planned(target.point_id(params), target.name, params)
         self._all = {point["point"]: point for point in group}
         timed = [point for point in group if _time(point, metric) is not None]
+        self._same = _same(target, sorted(timed, key=self._departs), also)
+        timed = [point for point in timed if point["point"] not in self._same]
         self._timed = sorted(timed, key=lambda point: _time(point, metric) or 0.0)
         self._leader = self._timed[0]
         self._behind = {
             point["point"]: choices.between(self._leader, point, metric, results)
             for point in self._timed[1:]
         }
+
+    @property
+    def several(self) -> bool:
+        """Whether several choices were timed that are not one call."""
+        return len(self._timed) > 1
 
     def advised(self) -> AdvisedShape:
         best = [point["point"] for point in self._timed if self._fate(point) != "slower"]
@@ -136,6 +154,8 @@ class _Group:
     def _fate(self, point: Point) -> str:
         if point["status"] != "ok":
             return point["status"]
+        if point["point"] in self._same:
+            return "same"
         if point is self._leader:
             return "best"
         price = self._behind.get(point["point"])
@@ -164,7 +184,8 @@ class _Group:
             asked=self._target.asked(point["params"]),
             departs=self._departs(point),
             fate=fate,
-            reason=point["reason"],
+            reason=self._reason(point),
+            resolved=dict(next((m for f, m in self._same.values() if f == point["point"]), {})),
             check=Check(**{k: v for k, v in check.items() if k in Check.model_fields})
             if check
             else None,
@@ -172,6 +193,13 @@ class _Group:
             behind=NONE if point is self._leader else _relative(price),
             plan_us=plan if isinstance(plan, float) else None,
         )
+
+    def _reason(self, point: Point) -> str | None:
+        if point["point"] not in self._same:
+            return point["reason"]
+        first, made = self._same[point["point"]]
+        own = options.settings(self._target, self._all[first]["params"], self._also)
+        return options.folded(first, own, made)
 
     def _causes(self, taken: str, default: Point | None) -> list[str]:
         """What the default's launches have, by counters and trace, that those of the advised choice have not; and those of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape
+from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape, RuleOfThumb
 from ncuflow.format import MISSING, aligned, micro, with_unit
 from ncuflow.trial.course import spelled
 from ncuflow.trial.record import Relative
@@ -30,7 +30,7 @@ def screen(advice: Advice) -> str:
     lines += ["", aligned(head, rows, left=2).rstrip(), "", sure(advice)]
     for shape in advice.shapes:
         lines += shape.cause
-    lines += [_rule(rule.rule, rule.holds, rule.fails) for rule in advice.rules]
+    lines += [ruled(rule) for rule in advice.rules]
     lines += _failed(advice.shapes)
     lines += [f"refused: {text}" for text in advice.refused]
     lines += [f"does not compile: {name}: {why}" for name, why in advice.failed_modules.items()]
@@ -69,9 +69,11 @@ def slowest(shape: AdvisedShape) -> str:
 
 
 def said(choice: AdvisedChoice, shape: AdvisedShape) -> str:
-    """A choice by where it departs from the default: "cores=tensor backend=fa2"."""
+    """A choice by where it departs from the default: "cores=tensor backend=fa2"; with what FlashInfer makes of it, where that
+    could be asked for as well: "default (backend auto = fa3)"."""
     words = [f"{n}={v}" for n, v in choice.settings.items() if shape.params.get(n) != v]
-    return " ".join(words) or "default"
+    made = [f"{name} {choice.settings[name]} = {v}" for name, v in choice.resolved.items()]
+    return " ".join(words or ["default"]) + (f" ({', '.join(made)})" if made else "")
 
 
 def longer(shape: AdvisedShape) -> str:
@@ -97,10 +99,12 @@ def sure(advice: Advice) -> str:
     return f"{sure_of}, by {advice.metric}; what matters is {100 * advice.effect:g} %"
 
 
-def _rule(rule: str, holds: Sequence[str], fails: Sequence[str]) -> str:
-    if not fails:
-        return f"at all {with_unit(len(holds), 'shapes')} measured: {rule}"
-    return f"{rule}: not at {', '.join(fails)}"
+def ruled(rule: RuleOfThumb) -> str:
+    """A rule of thumb with where it holds, or where it does not."""
+    if not rule.fails:
+        return f"at all {with_unit(len(rule.holds), 'shapes')} that tell: {rule.rule}"
+    held = f"{len(rule.holds)} of {with_unit(len(rule.holds) + len(rule.fails), 'shapes')}"
+    return f"at {held} that tell: {rule.rule}; not at {', '.join(rule.fails)}"
 
 
 def _failed(shapes: Sequence[AdvisedShape]) -> Iterator[str]:

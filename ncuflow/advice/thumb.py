@@ -1,7 +1,8 @@
-"""Rules of thumb: a sentence about a choice, with the shapes at which it holds, and its counterexamples.
+"""Rules of thumb: a sentence about a setting, with the shapes at which it holds, and its counterexamples.
 
-A rule is written of a setting that at some shape is advised in place of the default. It holds at every shape measured, or it
-is shown with those at which it does not.
+A rule is written of a setting that was timed with another one in its place, all else being equal, at FEWEST shapes that tell:
+one of the choices with it is among the fastest, or one with another in its place is and none with it, or is surely faster.
+It holds at every one of them, or it is shown with those at which it does not.
 """
 
 from __future__ import annotations
@@ -27,33 +28,81 @@ def _of_target(target: str, shapes: Sequence[AdvisedShape]) -> Iterator[RuleOfTh
     values = {
         (name, value): None
         for shape in shapes
-        for choice in shape.choices
-        for name, value in choice.settings.items()
+        for choice in _timed(shape)
+        for name in choice.settings
+        for value in _values(choice, name)
     }
     for name, value in values:
-        tried = [shape for shape in shapes if _alternatives(shape, name, value)]
-        if len(tried) < FEWEST:
+        wins, loses, taking = _told(shapes, name, value)
+        if len(wins) + len(loses) < FEWEST:
             continue
-        loses = [shape for shape in tried if not _among_best(shape, name, value)]
-        wins = [shape for shape in tried if shape not in loses]
+        what = f"{target}: {_condition(taking, name)}{name}={value}"
         ids = [shape.shape for shape in wins], [shape.shape for shape in loses]
         if not loses or (len(loses) < len(wins) and _advised(wins, name, value)):
-            rule = f"{target}: {name}={value} is among the fastest"
+            rule = f"{what} is among the fastest"
             yield RuleOfThumb(target=target, rule=rule, holds=ids[0], fails=ids[1])
         elif not wins:
-            rule = f"{target}: {name}={value} is slower than another choice"
+            rule = f"{what} is slower than another choice"
             yield RuleOfThumb(target=target, rule=rule, holds=ids[1], fails=ids[0])
 
 
-def _alternatives(shape: AdvisedShape, name: str, value: Any) -> bool:
-    """Whether a shape was timed both with a setting and with another in its place."""
-    timed = {one.settings.get(name) == value for one in shape.choices if one.time_us is not None}
-    return timed == {True, False}
+def _told(
+    shapes: Sequence[AdvisedShape], name: str, value: Any
+) -> tuple[list[AdvisedShape], list[AdvisedShape], list[tuple[AdvisedShape, AdvisedChoice]]]:
+    """(shapes at which a setting is among the fastest, those at which another in its place is faster, choices with it)."""
+    wins, loses, taking = [], [], []
+    for shape in shapes:
+        own, others = _sides(shape, name, value)
+        taking += [(shape, one) for one in own]
+        if any(one.point in shape.best for one in own):
+            wins.append(shape)
+        elif own and _faster(shape, others, own):
+            loses.append(shape)
+    return wins, loses, taking
 
 
-def _among_best(shape: AdvisedShape, name: str, value: Any) -> bool:
-    best = (shape.choice(point) for point in shape.best)
-    return any(one is not None and one.settings.get(name) == value for one in best)
+def _sides(
+    shape: AdvisedShape, name: str, value: Any
+) -> tuple[list[AdvisedChoice], list[AdvisedChoice]]:
+    """Timed choices with a setting that have one with another in its place, all else being equal, and those."""
+    places: dict[str, tuple[list[AdvisedChoice], list[AdvisedChoice]]] = {}
+    for one in _timed(shape):
+        if name in one.settings:
+            rest = repr({n: v for n, v in one.settings.items() if n != name})
+            places.setdefault(rest, ([], []))[value not in _values(one, name)].append(one)
+    both = [sides for sides in places.values() if all(sides)]
+    return [one for own, _ in both for one in own], [one for _, rest in both for one in rest]
+
+
+def _faster(
+    shape: AdvisedShape, some: Sequence[AdvisedChoice], others: Sequence[AdvisedChoice]
+) -> bool:
+    """Whether one of some choices is among the fastest, or takes surely less time than all the others."""
+    if any(one.point in shape.best for one in some):
+        return True
+    high = [one.behind.high for one in some if one.behind]
+    low = [one.behind.low for one in others if one.behind]
+    return bool(high) and len(low) == len(others) and min(high) < min(low)
+
+
+def _timed(shape: AdvisedShape) -> list[AdvisedChoice]:
+    """Each call once."""
+    return [one for one in shape.choices if one.time_us is not None and one.fate != "same"]
+
+
+def _values(choice: AdvisedChoice, name: str) -> set[Any]:
+    """What a choice sets a parameter to, and what FlashInfer makes of that."""
+    return {choice.settings[name], choice.resolved.get(name, choice.settings[name])}
+
+
+def _condition(taking: Sequence[tuple[AdvisedShape, AdvisedChoice]], name: str) -> str:
+    """Which other settings, none of them a default, all choices with a setting have: "with cores=tensor, "."""
+    common = None
+    for shape, one in taking:
+        own = {(n, v) for n, v in one.settings.items() if n != name and shape.params.get(n) != v}
+        common = own if common is None else common & own
+    words = [f"{n}={v}" for n, v in sorted(common or ())]
+    return f"with {' '.join(words)}, " if words else ""
 
 
 def _advised(shapes: Sequence[AdvisedShape], name: str, value: Any) -> bool:

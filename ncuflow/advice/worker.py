@@ -85,7 +85,7 @@ class RaceWorker:
 
     def do_prepare(self, name: str, point: Answer, checked: bool) -> Answer:
         """Make a choice ready, and hold it against its reference where that is asked for:
-        {"status": ok, wrong, skipped or error, "reason", "check", "each_us"}."""
+        {"status": ok, wrong, skipped or error, "reason", "check", "each_us", "info"}; info: what plan() chose."""
         planned = Planned(point["id"], point["target"], point["params"])
         try:
             return self._prepared(name, planned, checked)
@@ -118,7 +118,7 @@ class RaceWorker:
         _reset(launch)
         each = max(min(self.device.cold(launch.run, 2).times), 1.0)
         self._ready[name] = Prepared(launch, each)
-        return found | {"each_us": each}
+        return found | {"each_us": each, "info": launch.info}
 
     def _with_reference(self, launch: Launch) -> Launch:
         """The launch with the reference of an earlier one, where all its inputs are that one's."""
