@@ -4,6 +4,8 @@
     python engine.py alone --out FOLDER     # each launch of the steps alone: from a cold L2, and again
     python engine.py turns --out FOLDER --change decode=tensor     # step times of two engines, in turns
 
+The load is a prompt's tokens and a batch of sequences and their tokens: --prompt, --batch and --context.
+
 Weights are random, layers are few; a step embeds, normalises, rotates, appends, attends, activates and samples as a server's
 does. "graph" is a decode step that replays a CUDA graph. FOLDER/truth.json says what each step launched, by the names and
 parameters of ncuflow's kernel targets. Needs torch, flashinfer-python and a GPU, nothing else.
@@ -54,12 +56,14 @@ class Choices:
     """What a caller of FlashInfer may choose. Field: its values, the first being the default."""
 
     decode: str = "cuda"
+    prefill: str = "fa2"
     rope: str = "pos_ids"
     norm: str = "fused"
 
 
 CHOICES = {
     "decode": ("cuda", "tensor"),
+    "prefill": ("fa2", "fa3"),
     "rope": ("pos_ids", "cos_sin_cache"),
     "norm": ("fused", "separate"),
 }
@@ -158,7 +162,7 @@ class Engine:
         self.calls = Calls()
         tensor = choices.decode == "tensor"
         self.prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
-            _workspace(), "NHD", backend="fa2"
+            _workspace(), "NHD", backend=choices.prefill
         )
         self.decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
             _workspace(), "NHD", use_tensor_cores=tensor
@@ -338,7 +342,7 @@ class Engine:
                 "prefill",
                 lambda: self.prefill.run(q[:first], cache, out=out[:first]),
                 layout="paged", seq_len=_length(step.prompts), batch=len(step.prompts), **heads,
-                backend="fa2", causal=True,
+                backend=self.choices.prefill, causal=True,
             )  # fmt: skip
         if step.decodes:
             self.calls(
@@ -394,20 +398,33 @@ def _tensors(inputs: Inputs | None) -> list[Any]:
 
 # --- the steps that are run -----------------------------------------------------------------------
 
-PROMPT, BATCH, CONTEXT, CHUNK = 2048, 32, 2033, 512
 KINDS = ("prefill", "decode", "mixed", "graph")
 
 
-def steps(kind: str, count: int) -> list[Step]:
-    """A prompt; sequences that grow by a token; a shorter prompt beside all but one of these."""
-    if kind == "prefill":
-        return [Step(prompts=(PROMPT,))] * count
-    if kind == "mixed":
-        return [Step((CHUNK,), (CONTEXT + i,) * (BATCH - 1)) for i in range(count)]
-    return [Step((), (CONTEXT + i,) * BATCH, kind == "graph") for i in range(count)]
+@dataclass(frozen=True)
+class Load:
+    """A prompt's tokens, and those of a shorter one beside others; sequences that get tokens, and theirs at the first step."""
+
+    prompt: int = 2048
+    chunk: int = 512
+    batch: int = 32
+    context: int = 2033
+
+    def steps(self, kind: str, count: int) -> list[Step]:
+        """A prompt; sequences that grow by a token; a shorter prompt beside all but one of these."""
+        if kind == "prefill":
+            return [Step(prompts=(self.prompt,))] * count
+        grown = [(self.context + i,) for i in range(count)]
+        if kind == "mixed":
+            return [Step((self.chunk,), one * (self.batch - 1)) for one in grown]
+        return [Step((), one * self.batch, kind == "graph") for one in grown]
+
+    @property
+    def longest(self) -> int:
+        return max(self.prompt, self.context + 64)
 
 
-def build() -> float:
+def build(choices: Choices) -> float:
     """Compile what the steps need, all modules at once; the seconds that it took."""
     from flashinfer.jit import activation, norm, page, rope
     from flashinfer.jit import sampling as sampling_jit
@@ -419,30 +436,32 @@ def build() -> float:
     )
     specs = [
         modules.gen_batch_decode_module(*attention),
-        prefill("fa2", *attention, False),
+        prefill("fa2", *attention, False),  # decode on tensor cores takes it too
         activation.gen_act_and_mul_module("silu"),
         norm.gen_norm_module(),
         page.gen_page_module(),
         rope.gen_rope_module(),
         sampling_jit.gen_sampling_module(),
     ]
+    if choices.prefill != "fa2":
+        specs.append(modules.gen_batch_prefill_module(choices.prefill, *attention, False))
     # Each as its first call would: what `build_jit_specs` compiles in one graph is compiled again when it is loaded.
     with ThreadPoolExecutor(len(specs)) as pool:
         list(pool.map(lambda spec: spec.build_and_load(), specs))
     return time.monotonic() - began
 
 
-def engine(choices: Choices, weights: Weights | None = None) -> Engine:
-    """Of Llama's shapes, for the steps above."""
+def engine(choices: Choices, load: Load, weights: Weights | None = None) -> Engine:
+    """Of Llama's shapes, for the steps of a load."""
     model = Model()
-    weights = weights or Weights(model, BATCH + 1, max(PROMPT, CONTEXT + 64))
-    return Engine(model, weights, choices, BATCH)
+    weights = weights or Weights(model, load.batch + 1, load.longest)
+    return Engine(model, weights, choices, load.batch)
 
 
-def warm(mine: Engine, kinds: list[str]) -> None:
+def warm(mine: Engine, load: Load, kinds: list[str]) -> None:
     """Each kind of step once: modules are loaded, the graph is captured."""
     for kind in kinds:
-        (step,) = steps(kind, 1)
+        (step,) = load.steps(kind, 1)
         if step.graph:
             mine.capture(step)
         else:
@@ -453,17 +472,21 @@ def warm(mine: Engine, kinds: list[str]) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Warm up, then run steps and record them; the truth has an entry for each, in order."""
-    mine, kinds = engine(chosen(args.change)), args.steps.split(",")
-    warm(mine, kinds)
+    load, kinds = loaded(args), args.steps.split(",")
+    mine = engine(chosen(args.change), load)
+    warm(mine, load, kinds)
     mine.calls.named = args.nvtx == "calls"
     truth = []
     with profiled(args.profile == "torch", args.out / f"trace{args.tag}.json"):
-        for number, step in enumerate(one for kind in kinds for one in steps(kind, args.repeat)):
+        for number, step in enumerate(
+            one for kind in kinds for one in load.steps(kind, args.repeat)
+        ):
             with _range(f"{step.kind} step {number}", args.nvtx != "none"):
                 mine.run(step).cpu()  # a server looks at the tokens
             truth.append({"kind": step.kind, **asdict(step), "calls": mine.called(step)})
         torch.cuda.synchronize()
-    write(args.out / f"truth{args.tag}.json", {"choices": asdict(mine.choices), "steps": truth})
+    found = {"choices": asdict(mine.choices), "load": asdict(load), "steps": truth}
+    write(args.out / f"truth{args.tag}.json", found)
 
 
 @contextmanager
@@ -486,13 +509,14 @@ def profiled(wanted: bool, path: Path) -> Iterator[None]:
 
 def alone(args: argparse.Namespace) -> None:
     """Each call of each kind of step by itself, in turns: from a cold L2, and right after itself."""
-    mine = engine(chosen(args.change))
+    load = loaded(args)
+    mine = engine(chosen(args.change), load)
     flush = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
     found = {}
     for kind in (one for one in args.steps.split(",") if one != "graph"):
-        warm(mine, [kind])
+        warm(mine, load, [kind])
         mine.calls.kept = {}
-        mine.run(*steps(kind, 1))
+        mine.run(*load.steps(kind, 1))
         kept = list(mine.calls.kept.items())
         path = args.out / "alone.trace.json"
         with profiled(True, path):
@@ -546,27 +570,28 @@ def kernel_times(path: Path) -> dict[int, dict[str, dict[str, list[float]]]]:
 
 def turns(args: argparse.Namespace) -> None:
     """Times of the steps of an engine, and of one with the change, in turns: on the GPU, and of the host's call."""
-    base = engine(chosen([]))
-    sides = {"base": base, "changed": engine(chosen(args.change), base.weights)}
-    kinds = args.steps.split(",")
+    load, kinds = loaded(args), args.steps.split(",")
+    base = engine(chosen([]), load)
+    sides = {"base": base, "changed": engine(chosen(args.change), load, base.weights)}
     for mine in sides.values():
-        warm(mine, kinds)
+        warm(mine, load, kinds)
     times: dict[str, Any] = {
         kind: {side: {"step_us": [], "host_us": []} for side in sides} for kind in kinds
     }
     for number in range(args.repeat):
         for kind in kinds:
-            step = steps(kind, 16)[number % 16]
+            step = load.steps(kind, 16)[number % 16]
             for side in random.sample(list(sides), 2):
                 step_us, host_us = timed(sides[side], step)
                 times[kind][side]["step_us"].append(round(step_us, 1))
                 times[kind][side]["host_us"].append(round(host_us, 1))
-    for kind, found in times.items():
-        base_us, changed_us = (statistics.median(found[side]["step_us"]) for side in sides)
+    for kind, sided in times.items():
+        base_us, changed_us = (statistics.median(sided[side]["step_us"]) for side in sides)
         print(
             f"{kind}: {base_us:.1f} us, changed {changed_us:.1f} us, {changed_us / base_us - 1:+.1%}"
         )
-    write(args.out / f"turns{args.tag}.json", {"change": args.change, "times": times})
+    found = {"load": asdict(load), "change": args.change, "times": times}
+    write(args.out / f"turns{args.tag}.json", found)
 
 
 def timed(mine: Engine, step: Step) -> tuple[float, float]:
@@ -595,6 +620,10 @@ def chosen(changes: list[str]) -> Choices:
     return Choices(**made)
 
 
+def loaded(args: argparse.Namespace) -> Load:
+    return Load(prompt=args.prompt, batch=args.batch, context=args.context)
+
+
 def write(path: Path, found: dict[str, Any]) -> None:
     """With the machine and versions, as JSON."""
     gpu = torch.cuda.get_device_properties(0)
@@ -614,6 +643,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--steps", default=",".join(KINDS), help="kinds, separated by commas")
     parser.add_argument("--repeat", type=int, default=8, help="steps of each kind, or turns")
+    for name in ("prompt", "batch", "context"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Load, name), metavar="N")
     parser.add_argument("--change", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--profile", choices=("none", "torch"), default="none")
     parser.add_argument("--nvtx", choices=("none", "steps", "calls"), default="none")
@@ -622,7 +653,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     if args.mode == "build":
-        print(f"built in {build():.1f} s")
+        print(f"built in {build(chosen(args.change)):.1f} s")
     else:
         {"run": run, "alone": alone, "turns": turns}[args.mode](args)
 
