@@ -154,6 +154,7 @@ TARGET = Target(
     workload=Workload(takes=takes),
     rules=Rules(shapes=shapes, operators=operators),
     build=Build(
+        quick=True,
         generate=modules,
         jit=(
             Jit(

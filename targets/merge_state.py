@@ -137,7 +137,7 @@ TARGET = Target(
             "num_smem_stages": "partial outputs in flight in shared memory",
         },
     ),
-    build=Build(jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),)),
+    build=Build(quick=True, jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),)),
     opportunities=(
         Opportunity(
             what="a CUDA graph",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,6 +106,7 @@ class NinjaSpec:
         self.sources = [folder / f"{name}{n}.cu" for n in range(files)]
         self.ninja_path = self.folder / "build.ninja"
         self.jit_library_path = self.folder / f"{name}.so"
+        self.lock_path = folder / "tmp" / f"{name}.lock"
         self.source = folder / f"{name}.cu"
         self.source.write_text(name)
 
@@ -116,6 +121,17 @@ class NinjaSpec:
         self.ninja_path.write_text(rule + built)
 
     def build(self, verbose: bool, need_lock: bool) -> None:
+        with self.locked() if need_lock else nullcontext():
+            self.run_ninja()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        self.lock_path.parent.mkdir(exist_ok=True)
+        with self.lock_path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def run_ninja(self) -> None:
         self.write_ninja()
         command = ["ninja", "-C", str(self.folder), "-f", str(self.ninja_path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -142,6 +158,27 @@ def test_modules_of_one_graph_are_up_to_date_where_flashinfer_loads_them(tmp_pat
     builds.build(specs, 2, said.append)
     assert (tmp_path / "compiled").read_text().split()[3:] == ["norm"]
     assert not list(tmp_path.glob("ncuflow*"))
+
+
+@needs_ninja
+def test_of_two_builds_beside_each_other_one_compiles_what_both_need(tmp_path: Path) -> None:
+    """The first one is at `norm`, whose compiler waits until the second has compiled `rope`."""
+    waits = f"until [ -e {tmp_path}/rope/rope.so ]; do :; done; cp $in $out"
+    norm, rope = NinjaSpec(tmp_path, "norm", waits), NinjaSpec(tmp_path, "rope")
+    with ThreadPoolExecutor(2) as pool, norm.locked():
+        second = pool.submit(builds.build, [norm, rope], 2, lambda line: None)
+        builds._compile([norm], 1, lambda line: None, ExitStack())
+    assert [module["status"] for module in second.result()] == ["built", "built"]
+    assert sorted((tmp_path / "compiled").read_text().split()) == ["norm", "rope"]
+
+
+@needs_ninja
+def test_two_ninjas_beside_each_other_note_in_folders_of_their_own(tmp_path: Path) -> None:
+    with ExitStack() as one, ExitStack() as other:
+        places = [builds._notes(tmp_path, held) for held in (one, other)]
+    assert places == [tmp_path, tmp_path / ".ncuflow-1"]
+    with ExitStack() as later:
+        assert builds._notes(tmp_path, later) == tmp_path
 
 
 @needs_ninja

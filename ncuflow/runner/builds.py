@@ -2,7 +2,8 @@
 
     ncuflow build --points POINTS.json … --out build.json [--jobs N]
 
-The modules of all points, of whatever targets, that the GPU can run: one ninja graph, N files at once (all cores).
+The modules of all points, of whatever targets, that the GPU can run: one ninja graph, N files at once (all cores). Two
+builds may run beside each other: what both need one of them compiles, and the other waits for it.
 FLASHINFER_CUDA_ARCH_LIST names architectures in place of the GPU's, and then none is needed. No GPU is held.
 
 exit  0 all built    1 nothing could be    2 bad input    3 some do not compile, and are named
@@ -11,6 +12,7 @@ exit  0 all built    1 nothing could be    2 bad input    3 some do not compile,
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import re
 import shutil
@@ -19,6 +21,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -134,17 +138,28 @@ def together(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> Non
     """Compile modules in one ninja graph, and go on past a file that does not compile.
 
     FlashInfer starts ninja in the module's own folder when it loads one: it finds there what this ninja noted of
-    its files, and takes them for what they are.
+    its files, and takes them for what they are. A module that another process compiles is left to that one.
     """
-    if not specs or shutil.which("ninja") is None:
+    if shutil.which("ninja") is None:
         return
-    specs = sorted(specs, key=_turn)
+    with ExitStack() as held:
+        ours = [spec for spec in sorted(specs, key=_turn) if _locked(Path(spec.lock_path), held)]
+        ours = [spec for spec in ours if _is_cold(spec)]  # the other one may just have finished it
+        if ours:
+            _compile(ours, jobs, log, held)
+
+
+def _compile(
+    specs: Sequence[Any], jobs: int, log: Callable[[str], None], held: ExitStack
+) -> None:
     for spec in specs:
         spec.write_ninja()
     folder = Path(specs[0].ninja_path).parent.parent
-    graph = folder / f"ncuflow.{os.getpid()}.ninja"
-    write_text(graph, "".join(f"subninja {spec.ninja_path}\n" for spec in specs))
-    command = ["ninja", "-C", str(folder), "-f", graph.name, "-k", "0", "-j", str(jobs)]
+    notes = _notes(folder, held)
+    graph = notes / f"ncuflow.{os.getpid()}.ninja"
+    lines = [f"builddir = {notes}", *(f"subninja {spec.ninja_path}" for spec in specs)]
+    write_text(graph, "".join(f"{line}\n" for line in lines))
+    command = ["ninja", "-C", str(folder), "-f", str(graph), "-k", "0", "-j", str(jobs)]
     try:
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, errors="replace"
@@ -155,8 +170,27 @@ def together(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> Non
         graph.unlink()
     for spec in specs:
         if Path(spec.jit_library_path).exists():
-            for noted in folder.glob(".ninja_*"):
+            for noted in notes.glob(".ninja_*"):
                 shutil.copy(noted, Path(spec.ninja_path).parent)
+
+
+def _notes(folder: Path, held: ExitStack) -> Path:
+    """A folder that no other ninja notes in what it did: that of the modules, else one in it."""
+    places = (folder / f".ncuflow-{number}" if number else folder for number in count())
+    return next(place for place in places if _locked(place, held, folder=True))
+
+
+def _locked(path: Path, held: ExitStack, folder: bool = False) -> bool:
+    """Whether nobody has the lock of a file or folder, which `held` has then. Those of modules are FlashInfer's own."""
+    (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return False
+    held.callback(os.close, handle)
+    return True
 
 
 def _turn(spec: Any) -> tuple[bool, bool, bool, int]:
