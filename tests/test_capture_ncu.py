@@ -122,6 +122,34 @@ def test_the_registrys_counters_are_asked_for_by_the_names_of_this_gpu(
     assert not any(name.startswith(("launch__", "derived__")) for name in asked)
 
 
+def test_points_that_one_took_along_are_profiled_again_without_it(
+    bench: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `ncuflow launch` leaves it: the point that broke the CUDA context, and those after it."""
+    broken = r'{"point": "decode/B1", "status": "error", "reason": "illegal access"}\n'
+    broken += r'{"point": "decode/B32", "status": "lost", "reason": "the GPU was lost"}\n'
+    rest = r'{"point": "decode/B32", "status": "ok"}\n{"point": "decode/B128", "status": "ok"}\n'
+    runs = 'echo report >"$report"; cat $points >>launched; grep -q B1\\" $points'
+    program(bench, "ncu", FAKE + f"{runs} && printf '{broken}' >$out || printf '{rest}' >$out")
+    found(monkeypatch, dict.fromkeys(POINTS[1:], 1))
+    assert profile(bench) == 3
+    launched = (bench / "launched").read_text()
+    assert [launched.count(f'"{point}"') for point in POINTS] == [1, 2, 2]
+    record = json.loads((bench / "out/sweep.json").read_text())
+    assert record["points"] == POINTS
+    assert record["lost"] == [{"point": "decode/B1", "reason": "error: illegal access"}]
+
+
+def test_a_lost_gpu_that_no_point_is_blamed_for_is_not_profiled_again(
+    bench: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = r'{"point": "decode/B1", "status": "lost", "reason": "gone"}\n'
+    program(bench, "ncu", FAKE + f"echo report >$report; echo x >>runs; printf '{lines}' >$out")
+    found(monkeypatch, {POINTS[1]: 1})
+    assert profile(bench) == 3
+    assert (bench / "runs").read_text() == "x\n"
+
+
 def test_lost_points_are_named_and_the_report_stands(
     bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -142,7 +142,7 @@ def test_an_interrupted_build_is_gone_on_with(machine, undisturbed):
     os.killpg(snakemake.pid, signal.SIGINT)  # as a terminal does
     assert snakemake.wait() != 0
     assert "the same command goes on from there" in (machine.folder / "run.log").read_text()
-    assert not list(machine.captures.parent.glob("build.json*"))
+    assert not list(machine.captures.parent.glob("build-*.json*"))
     machine.forget("gate", "build")
     toy.write_text(text)
     completes(machine, undisturbed)
@@ -187,8 +187,14 @@ def test_leftovers_of_a_killed_holder_do_not_block_the_next(machine, undisturbed
 # --- a lost context, a lost GPU ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [["toy/n5"], ["toy/n1", "toy/n5", "toy/n6"]])
-def test_points_that_break_their_process_cost_themselves_alone(machine, undisturbed, bad):
+@pytest.mark.parametrize(
+    ("bad", "quick"),
+    [(["toy/n5"], False), (["toy/n1", "toy/n5", "toy/n6"], False), (["toy/n1", "toy/n5"], True)],
+)
+def test_points_that_break_their_process_cost_themselves_alone(machine, undisturbed, bad, quick):
+    """Also where the profiled process is the first to launch them."""
+    toy = machine.folder / "targets/toy.py"
+    toy.write_text(toy.read_text().replace("p: [])", f"p: [], quick={quick})"))
     for point in bad:
         machine.plan("break", point)
     done = machine.run(TABLE)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import fake_machine
 import pytest
 from conftest import ROOT, Finished, Pipeline, some
 from fake_machine import TABLE, Machine
@@ -277,6 +278,39 @@ def test_every_job_of_a_live_run_works_from_its_declared_inputs_alone(
             size = (tmp_path / job["rule"] / name).stat().st_size
             assert size > 0 or name.endswith("/pairs.jsonl")  # the toy has nothing to pair
     assert {"plan", "build", "time", "profile", "tables"} <= rules
+
+
+def test_what_compiles_quickly_is_profiled_while_the_rest_compiles(tmp_path: Path):
+    """It waits for its own modules, and for no times; nothing is timed before all are compiled."""
+    machine = fake_machine.make(tmp_path)
+    toy = (machine.folder / "targets/toy.py").read_text()
+    quick = toy.replace('"toy"', '"swift"').replace("p: [])", "p: [], quick=True)")
+    (machine.folder / "targets/swift.py").write_text(quick)
+
+    def both(config: dict[str, Any]) -> None:
+        config["targets"] = ["toy", "swift"]
+        config["sweeps"]["default"]["swift"] = [{"n": 1}]
+
+    machine.configure(both)
+    jobs = asked(machine.folder, "all", {}, (), machine.environment)["jobs"]
+    needs = {
+        (job["rule"], Path(job["output"][0]).parts[-3]): {Path(name).name for name in job["input"]}
+        for job in jobs
+        if job["rule"] in ("time", "profile")
+    }
+    builds = {"build-quick.json", "build-rest.json"}
+    wanted = {
+        ("time", "toy"): builds, ("time", "swift"): builds,
+        ("profile", "toy"): {"build-rest.json", "timing.jsonl"},
+        ("profile", "swift"): {"build-quick.json"},
+    }  # fmt: skip
+    told = {*builds, "timing.jsonl"}
+    assert {job: files & told for job, files in needs.items()} == wanted
+    compiled = {Path(j["output"][0]).stem: j["input"] for j in jobs if j["rule"] == "build"}
+    assert [any("/toy/" in name for name in compiled[f"build-{p}"]) for p in ("quick", "rest")] == [False, True]
+    commands = {job["command"] for job in jobs if job["rule"] == "profile"}
+    assert {"--timing" in command for command in commands if "ncu swift" in command} == {False}
+    assert {"--timing" in command for command in commands if "ncu toy" in command} == {True}
 
 
 # --- closures -----------------------------------------------------------------------------------

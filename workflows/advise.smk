@@ -18,7 +18,7 @@ if LIVE:
                 ],
                 allow_missing=True,
             ),
-            build=ancient(f"{CAPTURES}/build.json"),
+            build=BUILT,
             code=closure.of("advise", "advise-worker"),
         output:
             record=ADVICE,

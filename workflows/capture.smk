@@ -79,32 +79,30 @@ if LIVE:
         shell:
             "python -m ncuflow plan --pairs {params.pairs:q} --out {output:q} 2> {log:q}"
 
-    # Compile what all points need before a GPU is held: one ninja graph, on all cores whatever -j says. Status 3: some
-    # modules do not compile; the points that need them fail on their own, and are named. What is captured takes it as
-    # `ancient`: a further module is no reason to measure again what needs others. Snakemake (9.27) asks nothing else of
-    # a job below one that runs, so an edit of code must not run this one: what it builds is FlashInfer's code, not ours.
+    # Compile what the points of a part need before a GPU is held: one ninja graph, on all cores whatever -j says, those of
+    # what takes minutes leave the cores to all else. Status 3: some modules do not compile; the points that need them fail
+    # on their own, and are named. What is captured takes it as `ancient`: a further module is no reason to measure again
+    # what needs others. Snakemake (9.27) asks nothing else of a job below one that runs, so an edit of code must not run
+    # this one: what it builds is FlashInfer's code, not ours.
     rule build:
         input:
-            points=expand(
-                f"{CAPTURES}/{{batch}}/points.json",
-                batch=[
-                    f"{name}/{batch}"
-                    for name in KERNEL_TARGETS
-                    for batch in RUNNING.batches(name)
-                ],
-                allow_missing=True,
-            ),
+            points=built_of,
             code=ancient(closure.of("build")),
         output:
-            f"{CAPTURES}/build.json",
+            f"{CAPTURES}/build-{{part}}.json",
         log:
-            f"{OUT}/logs/build.log",
+            f"{OUT}/logs/build-{{part}}.log",
+        priority: 2
         params:
             jit_env=JIT_ENV,
+            nice=lambda wildcards: 10 * (wildcards.part != QUICK),
             jobs=f"--jobs {SETTINGS.build.jobs}" * bool(SETTINGS.build.jobs),
         shell:
-            "{params.jit_env} python -m ncuflow build --points {input.points:q} {params.jobs} --out {output:q}"
-            " 2> {log:q} || [ $? -eq 3 ]"
+            "{params.jit_env} nice -n {params.nice} python -m ncuflow build --points {input.points:q} {params.jobs}"
+            " --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
+
+    # Nothing is timed beside compilers; what is profiled needs the modules of its target alone.
+    BUILT = ancient([f"{CAPTURES}/build-{part}.json" for part in RUNNING.parts])
 
     # Those that are timed start together, and measure one after the other; neither where one has all GPUs to itself, nor
     # where each has a GPU of its own.
@@ -118,7 +116,7 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             pairs=f"{CAPTURES}/{{target}}/{{batch}}/pairs.json",
-            build=ancient(f"{CAPTURES}/build.json"),
+            build=BUILT,
             code=code("lock", "launch"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
@@ -150,7 +148,7 @@ if LIVE:
     use rule time as time_again with:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
-            build=ancient(f"{CAPTURES}/build.json"),
+            build=BUILT,
             code=code("lock", "launch"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/timing.{{run}}.jsonl",
@@ -186,7 +184,8 @@ if LIVE:
     rule profile:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
-            timing=f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
+            timing=timed_before,
+            build=built_for,
             code=code("ncu", given=REGISTRY),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/sweep.ncu-rep",
@@ -199,6 +198,7 @@ if LIVE:
             lane=1,
         params:
             jit_env=JIT_ENV,
+            timing=lambda wc, input: f"--timing {quoted(input.timing)}" if input.timing else "",
             out=f"{CAPTURES}/{{target}}/{{batch}}",
             sections=",".join(SETTINGS.ncu.sections),
             counters=COUNTERS,  # what --registry stands for
@@ -206,13 +206,13 @@ if LIVE:
             timeout=SETTINGS.ncu.timeout_s,
         shell:
             "{params.jit_env} python -m ncuflow ncu {wildcards.target} --points {input.points:q}"
-            " --timing {input.timing:q} --out {params.out:q} --name sweep --registry --sections {params.sections}"
+            " {params.timing} --out {params.out:q} --name sweep --registry --sections {params.sections}"
             " --clock-control {params.clocks} --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
     rule profile_deep:
         input:
             points=f"{CAPTURES}/{{target}}/deep/points.json",
-            build=ancient(f"{CAPTURES}/build.json"),
+            build=built_for,
             code=code("ncu", given=REGISTRY),
         output:
             f"{CAPTURES}/{{target}}/deep/deep.ncu-rep",
@@ -253,7 +253,7 @@ if LIVE:
     # What a live run compiles, ahead of it.
     rule build_all:
         input:
-            of_run(rules.build.output),
+            of_run(rules.build.output, part=RUNNING.parts),
         localrule: True
 
     # Everything that was captured here, kept as a recording and verified: its GPU and FlashInfer and the sweep say where.

@@ -3,7 +3,8 @@
     ncuflow ncu TARGET --points P.json --out DIR --name sweep --registry --sections "A,B"
     ncuflow ncu TARGET --points P.json --out DIR --name deep --deep
 
-Writes DIR/NAME.ncu-rep and DIR/NAME.json. Exit status: 0 complete; 1 nothing usable, nothing
+Writes DIR/NAME.ncu-rep and DIR/NAME.json. A point that breaks the CUDA context is an error, and the others are profiled
+again without it. Exit status: 0 complete; 1 nothing usable, nothing
 written; 2 bad input; 3 some points lost, the report stands; 5 the driver refuses counters.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 
 from ncuflow.capture.machine import tool
 from ncuflow.capture.profiler import LOST, Batch, add_arguments, capture
-from ncuflow.evidence.points import Contents, all_failed, keep_nothing, read_progress
+from ncuflow.evidence.points import Contents, all_failed, keep_nothing
 from ncuflow.evidence.reportscrub import scrub_report
 from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
 from ncuflow.io import UsageError
@@ -90,9 +91,11 @@ def _profile(batch: Batch) -> int:
     outcome = batch.run(command, {**minimal_environment(), **batch.held.environ})
     if batch.progress.refused:
         raise CaptureError(REMEDY, REFUSED)
+    if freed := batch.freed():
+        return _profile(freed)
     found = count_kernels(report, batch.ids) if report.exists() else Contents()
     if not report.exists() or (found is not None and found.total == 0):
-        said = read_progress(batch.progress.records)
+        said = batch.said()
         if all_failed(batch.ids, said):
             keep_nothing("ncu", batch.args.out / report.name, batch.ids, said)
             return LOST

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ SOME_POINTS_FAILED = 3  # of `ncuflow launch`, which the profilers pass on; its 
 class Batch:
     """Points of a kernel target that one process launches under a tool, ncu or nsys, and the folder that this is done in.
 
-    Paths of command lines are relative: a report stores them as they are.
+    Paths of command lines are relative: a report stores them as they are. unfit: records of points that an earlier
+    process found to fail, which are not launched again.
     """
 
     tool: str
@@ -46,6 +47,7 @@ class Batch:
     points: list[dict[str, Any]]
     held: Held
     stage: Path
+    unfit: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def ids(self) -> list[str]:
@@ -75,7 +77,9 @@ class Batch:
 
     def run(self, command: Sequence[str], env: Mapping[str, str]) -> ProcessExit:
         """Run the tool on the program."""
-        write_json(self.stage / "points.json", self.points)
+        unfit = {record["point"] for record in self.unfit}
+        launched = [point for point in self.points if point["id"] not in unfit]
+        write_json(self.stage / "points.json", launched)
         job = f"{self.tool} {self.args.target} {self.args.name}"
         progress = self.progress
         return run_child(
@@ -86,6 +90,20 @@ class Batch:
             inherited=self.held.locks,
             waited=progress.waited,
         )
+
+    def said(self) -> list[dict[str, Any]]:
+        """The record of each point that the program came to."""
+        return [*self.unfit, *read_progress(self.progress.records)]
+
+    def freed(self) -> Batch | None:
+        """The batch without the points that fail, where one of them broke the CUDA context and others were lost with it."""
+        said = self.said()
+        unfit = [record for record in said if record.get("status") in ("error", "wrong")]
+        lost = any(record.get("status") == "lost" for record in said)
+        if not lost or len(unfit) == len(self.unfit):
+            return None
+        self.progress.records.unlink(missing_ok=True)
+        return replace(self, unfit=unfit)
 
     def ending(self, outcome: ProcessExit) -> str:
         """How a run ended, if not well."""
@@ -100,7 +118,7 @@ class Batch:
 
     def lost(self, found: Contents | None, outcome: ProcessExit) -> list[dict[str, str]]:
         """The points that the report lacks; none where nobody could count."""
-        said = read_progress(self.progress.records)
+        said = self.said()
         return [] if found is None else lost_points(self.ids, found, said, self.ending(outcome))
 
     def keep(

@@ -26,6 +26,9 @@ from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import jit_modules, load
 
 
+QUICK, REST = PARTS = ("quick", "rest")  # of what a live run compiles
+
+
 @dataclass(frozen=True)
 class Evidence:
     """One set of captures.
@@ -44,6 +47,14 @@ class Evidence:
     runs: int = 1
     plans: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
     pairs: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> dict[str, list[str]]:
+        """Part of the build -> its targets, those that are quick to compile apart; a part without any is left out."""
+        found: dict[str, list[str]] = {}
+        for name in self.targets:
+            found.setdefault(QUICK if load(name).build.quick else REST, []).append(name)
+        return found
 
     def batches(self, target: str) -> list[str]:
         return list(self.targets.get(target, {}))
