@@ -25,7 +25,6 @@ from ncuflow.parsers import listing
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import jit_modules, load
 
-
 QUICK, REST = PARTS = ("quick", "rest")  # of what a live run compiles
 
 
