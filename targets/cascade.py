@@ -204,8 +204,13 @@ TARGET = Target(
     small={"batch": 2, "prefix": 64, "kv_len": 32},
     id=point_id,
     unable=unable,
-    # of each sequence's own: one token, and a page that is begun; of the prefix: a page
-    edges=lambda p: [{"kv_len": 1}, {"kv_len": p["page_size"] + 1}, {"prefix": p["page_size"]}],
+    # of each sequence's own: one token, and a page that is begun; of the prefix: a page; many query heads
+    edges=lambda p: [
+        {"kv_len": 1},
+        {"kv_len": p["page_size"] + 1},
+        {"prefix": p["page_size"]},
+        {"batch": 3, "qo_heads": 128, "kv_heads": 8, "kv_len": p["page_size"] + 1},
+    ],
     stops_tracing=lambda p: attention.STOPS_TRACING["auto"] if p["variant"] == "cascade" else False,
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,

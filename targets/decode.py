@@ -133,6 +133,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         buffers=lambda: (out,),
         plan=plan,
         info=plan_info(wrapper),
+        extremes=attention.extremes(p, q, k, v, table),
     )
 
 
@@ -289,7 +290,7 @@ def _reference(p: Params, q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> 
     parts, first = [], 0
     for length, same in groupby(table.lengths):
         end = first + len(list(same))
-        step = max(1, _CHUNK_BYTES // (length * per_token))
+        step = max(1, _CHUNK_BYTES // (max(1, length) * per_token))
         for start in range(first, end, step):
             part = slice(start, min(end, start + step))
             keys, values = (

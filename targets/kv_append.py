@@ -5,12 +5,13 @@ Nothing is computed: a token's page is looked up in the table, and its bytes are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ncuflow.target.contract import Choice, Opportunity, StepPart, Target, Work
 from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.kv_pages import page_table
-from ncuflow.target.launch import Inputs, Launch, Params
+from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import Rules
 from ncuflow.target.seen import Seen, UnsaidError
 from ncuflow.target.source import Build, Jit, Source, Symbol
@@ -93,7 +94,14 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: cache,
         reset=reset,
+        extremes={"infinities": lambda: _infinite(new)},
     )
+
+
+def _infinite(new: tuple[Tensor, ...]) -> None:
+    """Make the first and the last element of each half infinite."""
+    for half in new:
+        half.view(-1)[0], half.view(-1)[-1] = math.inf, -math.inf
 
 
 def _around(page: int) -> list[int]:

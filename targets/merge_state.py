@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ncuflow.target import reference
@@ -50,6 +51,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     v = inputs.normal(*shape, dtype=torch_dtype(p["dtype"]))
     s = inputs.normal(*shape[:-1], dtype=torch.float32) * 2
     last: dict[str, tuple[Tensor, ...]] = {"merged": ()}
+    two: list[Tensor] = []
     if p["variant"] == "merge_state":
         two = [t for i in range(2) for t in (v[:, i].contiguous(), s[:, i].contiguous())]
 
@@ -66,7 +68,15 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=TOLERANCE[p["dtype"]],
         buffers=lambda: last["merged"],
         allocates=True,
+        extremes={"states of no tokens": lambda: _empty(s, two)} if n > 1 else {},
     )
+
+
+def _empty(s: Tensor, two: list[Tensor]) -> None:
+    """Make all states of the first row such of no tokens, and one of each other row; two: what merge_state takes of them."""
+    s[0] = s[1:, 0] = -math.inf
+    for place in range(len(two) // 2):
+        two[2 * place + 1].copy_(s[:, place])
 
 
 def _states(p: Params) -> int:

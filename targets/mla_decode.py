@@ -114,7 +114,7 @@ def _reference(
     parts, first = [], 0
     for length, same in groupby(table.lengths):
         end = first + len(list(same))
-        step = max(1, _CHUNK_BYTES // (4 * length * (LATENT + POSITION)))
+        step = max(1, _CHUNK_BYTES // (4 * max(1, length) * (LATENT + POSITION)))
         for start in range(first, end, step):
             last = min(end, start + step)
             keys, positions = (table.gather(half, start, last) for half in (cache, cache_pe))
@@ -164,7 +164,11 @@ TARGET = Target(
     free=lambda p: {"backend": "auto"},
     asked=asked,
     backends=(attention.FA3,),
-    edges=lambda p: edges(p, "kv_len"),
+    # and all heads at a page that is begun, where the point has a rank's
+    edges=lambda p: [
+        *edges(p, "kv_len"),
+        {"batch": 1, "heads": HEADS, "kv_len": p["page_size"] + 1, "lengths": "even"},
+    ],
     memory=lambda p: work(p).bytes + WORKSPACE_BYTES,
     work=work,
     written=lambda p: p["batch"] * p["heads"] * LATENT * ITEMSIZE[p["dtype"]],

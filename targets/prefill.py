@@ -125,7 +125,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
     q = inputs.normal(rows, p["qo_heads"], p["head_dim"], dtype=dtype)
     out = torch.empty(q.shape, dtype=attention.out_dtype(p), device=q.device)
     attend = _paged if p["layout"] == "paged" else _ragged
-    wrapper, plan, run, keys_values = attend(p, inputs, q, out)
+    wrapper, plan, run, keys_values, extremes = attend(p, inputs, q, out)
     plan()
     chosen = _checked(p, q.device)
     return Launch(
@@ -136,6 +136,7 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         buffers=lambda: (out,),
         plan=plan,
         info=plan_info(wrapper),
+        extremes=extremes,
     )
 
 
@@ -176,7 +177,7 @@ def _indptr(p: Params, device: Any) -> Tensor:
 
 
 def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]:
-    """(wrapper, plan, run, keys and values of a sequence) over a shuffled page table."""
+    """(wrapper, plan, run, keys and values of a sequence, extreme inputs) over a shuffled page table."""
     import torch
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
@@ -207,11 +208,11 @@ def _paged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]
         wrapper.run(q, (k.held, v.held), *scales, out=out, **attention.scale_factors(k, v))
 
     scales = _scales(p, q)
-    return wrapper, plan, run, keys_values
+    return wrapper, plan, run, keys_values, attention.extremes(p, q, k, v, table)
 
 
 def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...]:
-    """(wrapper, plan, run, keys and values of a sequence) over contiguous keys and values."""
+    """(wrapper, plan, run, keys and values of a sequence, no extreme inputs) over contiguous keys and values."""
     import torch
     from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
 
@@ -236,7 +237,7 @@ def _ragged(p: Params, inputs: Inputs, q: Tensor, out: Tensor) -> tuple[Any, ...
         return k[tokens], v[tokens]
 
     scales = _scales(p, q)
-    return wrapper, plan, lambda: wrapper.run(q, k, v, *scales, out=out), keys_values
+    return wrapper, plan, lambda: wrapper.run(q, k, v, *scales, out=out), keys_values, {}
 
 
 def _checked(p: Params, device: Any) -> list[Tensor]:
@@ -257,6 +258,8 @@ def _reference(p: Params, q: Tensor, chosen: list[Tensor], keys_values: Any) -> 
 
     parts = []
     for sequence, rows in enumerate(chosen):
+        if not len(rows):  # a sequence of no tokens
+            continue
         k, v = keys_values(sequence)
         position = rows - rows[0]
         visible = position + 1 if p["causal"] else torch.full_like(position, len(k))
@@ -398,7 +401,17 @@ TARGET = Target(
     small={"batch": 1, "seq_len": 128},
     id=point_id,
     unable=unable,
-    edges=lambda p: edges(p, "seq_len"),
+    # and many query heads at a page that is begun
+    edges=lambda p: [
+        *edges(p, "seq_len"),
+        {
+            "batch": 1,
+            "qo_heads": 128,
+            "kv_heads": 8,
+            "seq_len": p["page_size"] + 1,
+            "lengths": "even",
+        },
+    ],
     free=lambda p: {"backend": "auto", "split": "auto"},
     asked=asked,
     backends=_BACKENDS,

@@ -311,6 +311,7 @@ TARGET = Target(
     edges=lambda p: [
         {"tokens": 1, "batch": 1},
         {"tokens": 21, "batch": 3},
+        {"tokens": 3, "batch": 1, "qo_heads": 128, "kv_heads": 16},
         {"tokens": 131072, "batch": 1, "qo_heads": 1, "kv_heads": 1},
     ],
     memory=lambda p: 2 * work(p).bytes,

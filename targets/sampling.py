@@ -6,6 +6,7 @@ among the likely ones, so the work depends on the data. ``logit_std`` says how p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,7 +93,19 @@ def prepare(p: Params, seed: int = 0) -> Launch:
         tolerance=TOLERANCE,
         buffers=lambda: last["out"],
         allocates=True,
+        extremes={"tokens that are ruled out": lambda: _rule_out(source, source is logits)},
     )
+
+
+def _rule_out(source: Tensor, logits: bool) -> None:
+    """Leave every second token no probability, unless it is the likeliest, and in the first row all but the last token."""
+    none, certain = (-math.inf, 0.0) if logits else (0.0, 1.0)
+    out = source < source.max(dim=-1, keepdim=True).values
+    out[:, ::2] = False
+    source.masked_fill_(out, none)
+    source[0], source[0, -1] = none, certain
+    if not logits:
+        source.div_(source.sum(dim=-1, keepdim=True))
 
 
 def modules(p: Params) -> list[Any]:
@@ -123,22 +136,30 @@ def _compared(
         return selected, lambda: (first(source), first(source))
     if p["variant"] == "softmax":
         return lambda: last["out"], lambda: (reference.softmax(source),)
-    probs = reference.softmax(source) if p["variant"] == "from_logits" else source
     limited = p["variant"].removesuffix("_renorm")
-    allowed = reference.likely(
-        probs,
-        top_k=p["top_k"] if limited.startswith("top_k") else p["vocab"],
-        top_p=p["percent"] / 100 if limited.endswith("top_p") else 1.0,
-        min_p=p["percent"] / 100 if limited == "min_p" else 0.0,
-    )
+
+    def kept() -> Tensor:
+        """Probabilities; 0 of tokens that may not be drawn."""
+        probs = reference.softmax(source) if p["variant"] == "from_logits" else source
+        return probs * reference.likely(
+            probs,
+            top_k=p["top_k"] if limited.startswith("top_k") else p["vocab"],
+            top_p=p["percent"] / 100 if limited.endswith("top_p") else 1.0,
+            min_p=p["percent"] / 100 if limited == "min_p" else 0.0,
+        )
+
     if p["variant"].endswith("renorm"):
-        kept = probs * allowed
-        return lambda: last["out"], lambda: (kept / kept.sum(dim=-1, keepdim=True),)
+
+        def renormed() -> tuple[Tensor, ...]:
+            found = kept()
+            return (found / found.sum(dim=-1, keepdim=True),)
+
+        return lambda: last["out"], renormed
 
     def drawn() -> tuple[Tensor, ...]:
         token = last["out"][0].long()[:, None]
         inside = (token >= 0) & (token < p["vocab"])
-        return ((allowed.gather(1, token.clamp(0, p["vocab"] - 1)) & inside).float(),)
+        return (((kept().gather(1, token.clamp(0, p["vocab"] - 1)) > 0) & inside).float(),)
 
     return drawn, lambda: (torch.ones(p["batch"], 1, device=source.device),)
 
@@ -202,6 +223,14 @@ TARGET = Target(
     choices={"variant": tuple(_VARIANTS)},
     small={"batch": 1, "vocab": 4096},
     id=point_id,
+    # one row; rows that no vector divides; the likeliest token alone, all of them, and one that is certain
+    edges=lambda p: [
+        {"batch": 1},
+        {"batch": 3, "vocab": 1001},
+        {"batch": 3, "vocab": 1001, "top_k": 1, "percent": 1},
+        {"batch": 3, "vocab": 1001, "top_k": 1001, "percent": 100},
+        {"batch": 3, "vocab": 1001, "logit_std": 1000},
+    ],
     memory=lambda p: 6 * p["batch"] * p["vocab"] * 4,  # logits, probabilities, reference
     work=work,
     prepare=prepare,

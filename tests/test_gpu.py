@@ -28,6 +28,8 @@ from ncuflow.runner.run import run_points
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import known, load
 from ncuflow.target.launch import Launch
+from ncuflow.trial import course
+from ncuflow.trial.worker import Worker
 
 ROOT = Path(__file__).parents[1]
 # Of the targets of the default sweep what they cover without another build; of any other target its own small point.
@@ -123,6 +125,42 @@ def test_small_points_agree_with_the_reference(
     assert all(0 <= record["check"]["rel_l2"] < record["check"]["tolerance"] for record in records)
     if name not in EXACT:
         assert all(record["check"]["rel_l2"] for record in records)
+
+
+def at_edges(name: str) -> Any:
+    """A target at whose edges a test launches points; of a variant that has inputs of its own, each."""
+    points = {
+        "rmsnorm": [
+            {"rows": 33, "norm": "cuda", "variant": ["rmsnorm", "fused_add_rmsnorm"]},
+            {"rows": 33, "norm": "cuda", "variant": "layernorm", "dtype": "bf16"},
+        ],
+        "sampling": [
+            {"batch": 2, "vocab": 4096, "variant": list(load("sampling").choices["variant"])}
+        ],
+    }.get(name, SMALL.get(name, [load(name).small]))
+    return pytest.param(name, marks=[pytest.mark.gpu, pytest.mark.points(name, *points)])
+
+
+@pytest.mark.parametrize(
+    "name", [at_edges(n) for n, t in sorted(known().items()) if t.edges(t.parameters)]
+)
+def test_edges_and_extreme_inputs_agree_with_the_reference(
+    name: str, device: Any, points: list[Planned]
+) -> None:
+    """What is installed is right there: else no change of it could be told to be wrong."""
+    target = load(name)
+    worker = Worker(target, lambda: device)
+    found = {}
+    for case in [case for point in points for case in course.cases(target, point)]:
+        checked = worker.answer({"do": "check", "point": case.as_dict()})
+        aside = {}
+        if checked.get("status") == "ok":
+            aside = worker.answer({"do": "aside", "point": case.as_dict()})
+        why = checked.get("error") or checked["reason"] or aside.get("error") or aside.get("wrong")
+        if why and checked.get("status") != "skipped":
+            found[case.id] = why
+    gpu_modules.skip_without_cute_dsl(map(str, found.values()))
+    assert found == {}
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import pytest
 
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import known, load
-from ncuflow.target.lengths import edges, lengths, refusal
+from ncuflow.target.lengths import LENGTHS, edges, lengths, refusal
 
 
 def of(kind: str, batch: int, mean: int = 0) -> list[int]:
@@ -89,6 +89,10 @@ def test_edges_are_one_token_what_is_around_a_page_and_uneven_lengths(page: int)
     assert {1, page, page + 1} <= {one for tokens in each for one in tokens}
     assert any(len(set(tokens)) > 1 and page + 1 in tokens for tokens in each)
     assert lengths({**p, "lengths": "zipf"}, "kv_len") in each
+    # without a token: in front, in a row between others, and behind all
+    empty = [tokens for tokens in each if 0 in tokens]
+    assert any(tokens[0] == 0 and tokens[2:4] == [0, 0] and tokens[-1] for tokens in empty)
+    assert any(tokens[0] and tokens[-1] == 0 for tokens in empty)
 
 
 def test_the_edges_of_every_target_are_points_of_it() -> None:
@@ -102,4 +106,13 @@ def test_the_edges_of_every_target_are_points_of_it() -> None:
             assert target.unable(params, {"compute_capability": "9.0"}) is None
             assert target.point_id(params) != target.point_id(target.parameters)
     attention = {"decode", "mla_decode", "prefill", "cascade"}
-    assert having >= attention | {"kv_append", "merge_state", "rmsnorm", "rope", "activation"}
+    assert having >= attention | {
+        "kv_append", "merge_state", "rmsnorm", "rope", "activation", "sampling"
+    }  # fmt: skip
+
+
+def test_lengths_of_no_token_at_all_are_refused() -> None:
+    assert "1x0" in LENGTHS and "1x00" not in LENGTHS and "0x1" not in LENGTHS
+    p = {"batch": 2, "kv_len": 64, "page_size": 16, "lengths": "2x0"}
+    assert refusal(p) == "lengths 2x0 leave no sequence a token"
+    assert refusal(p | {"lengths": "1x0_1x1"}) is None

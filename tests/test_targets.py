@@ -910,6 +910,19 @@ def test_merged_states_are_the_attention_over_all_segments() -> None:
     np.testing.assert_allclose(far[0], merged, rtol=1e-9)
 
 
+def test_what_has_no_tokens_is_zeros_in_a_reference() -> None:
+    draw = np.random.default_rng(2).standard_normal
+    v, s = draw((3, 2, 1, 4)), draw((3, 2, 1))
+    s[0], s[1, 0] = -np.inf, -np.inf
+    merged, total = reference.merge_states(v, s)
+    CLOSE(merged, [0 * v[0, 0], v[1, 1], reference.merge_states(v[2:], s[2:])[0][0]])
+    CLOSE(total[:2], [s[0, 0], s[1, 1]])
+    q, none = draw((2, 4, 8)), np.zeros((2, 0, 2, 8))
+    CLOSE(reference.decode_attention(q, none, none), 0 * q)
+    CLOSE(reference.mla_decode(q, q, none[:, :, 0], none[:, :, 0], 1.0), 0 * q)
+    assert reference.attention(q[:0], none[0], none[0], np.arange(0)).shape == (0, 4, 8)
+
+
 def test_rmsnorm_reference() -> None:
     found = reference.rmsnorm(np.array([[3.0, 4.0]]), np.array([2.0, 1.0]), 0.5)
     CLOSE(found, [[6 / math.sqrt(13), 4 / math.sqrt(13)]])

@@ -147,6 +147,58 @@ def test_a_launch_on_another_stream_than_the_callers_is_wrong_where_the_base_is_
     assert found.outcome == "same" and [case.status for case in found.cases] == ["ok", "ok"]
 
 
+def extreme(side: Local, results: dict[str, float]) -> None:
+    """Give launches of a side inputs after which they return these results; the reference stays 2."""
+    prepare = side.target.prepare
+
+    def prepared(p: dict[str, Any], seed: int) -> Any:
+        launch = prepare(p, seed)
+        got = {"now": launch.output()}
+        launch.output = lambda: got["now"]
+        launch.extremes = {
+            what: lambda value=value: got.update(now=(value,)) for what, value in results.items()
+        }
+        return launch
+
+    side.target.prepare = prepared
+
+
+def test_a_change_that_is_wrong_with_extreme_inputs_is_not_timed() -> None:
+    trial = Trial()
+    extreme(trial.base, {"an infinity": 2.0, "no token": 2.0})
+    extreme(trial.change, {"an infinity": 2.0, "no token": 2.5})
+    (found,) = trial.run()
+    assert found.outcome == "wrong" and found.timing is None
+    assert found.reason == "fake/p1: with no token: relative L2 error 0.25 is above 0.01"
+
+
+def test_with_extreme_inputs_only_what_the_base_does_right_is_asked_of_a_change() -> None:
+    """One by one: what the base does wrong hides nothing else that the change does."""
+    trial = Trial()
+    extreme(trial.base, {"an infinity": 3.0, "no token": 2.0})
+    extreme(trial.change, {"an infinity": 2.5, "no token": 2.0})
+    (found,) = trial.run()
+    assert found.outcome == "same" and [case.status for case in found.cases] == ["ok", "ok"]
+    trial = Trial()
+    extreme(trial.base, {"an infinity": 3.0, "no token": 2.0})
+    extreme(trial.change, {"an infinity": 2.5, "no token": 2.5})
+    (found,) = trial.run()
+    assert found.outcome == "wrong" and "with no token" in str(found.reason)
+
+
+@pytest.mark.parametrize("who", ["change", "base"])
+def test_a_side_that_is_lost_at_extreme_inputs_ends_the_trial(who: str) -> None:
+    trial = Trial()
+    extreme(trial.change, {"no token": 2.5})
+    getattr(trial, who).lost_at = ("aside", "fake/p1")
+    if who == "base":
+        with pytest.raises(BaseError, match="fake/p1: the base: did not end"):
+            trial.run()
+    else:
+        (found,) = trial.run()
+        assert found.outcome == "lost" and found.timing is None
+
+
 def test_what_is_not_written_is_wrong() -> None:
     trial = Trial()
     trial.change.device.unwritten = True

@@ -21,6 +21,9 @@ class Bench(Protocol):
     def differences(
         self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
     ) -> list[tuple[float, float]]: ...
+    def comparable(
+        self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]: ...
 
 
 def warm_up(device: Bench, launch: Launch) -> None:
@@ -53,9 +56,30 @@ def check_aside(device: Bench, launch: Launch) -> tuple[Check, str | None]:
     return _judged(device, launch, device.aside(launch))
 
 
+def check_extreme(device: Bench, launch: Launch) -> tuple[Check, str | None]:
+    """As `check`, of inputs that hold infinities: an output is right that is infinite where the reference is, to the same
+    side; where the reference is no number nothing is asked of it."""
+    device.poison(launch)
+    if launch.reset is not None:
+        launch.reset()
+    launch.run()
+    device.synchronize()
+    return _compared(device, launch, *device.comparable(launch.output(), launch.reference()))
+
+
 def _judged(device: Bench, launch: Launch, outputs: tuple[Tensor, ...]) -> tuple[Check, str | None]:
     written = device.written(launch)
-    pairs = device.differences(outputs, launch.reference())
+    return _compared(device, launch, outputs, launch.reference(), written)
+
+
+def _compared(
+    device: Bench,
+    launch: Launch,
+    outputs: tuple[Tensor, ...],
+    expected: tuple[Tensor, ...],
+    written: bool = True,
+) -> tuple[Check, str | None]:
+    pairs = device.differences(outputs, expected)
     rel_l2, max_abs = (_worst([pair[i] for pair in pairs]) for i in range(2))
     found = Check(rel_l2=rel_l2, max_abs=max_abs, tolerance=launch.tolerance)
     if rel_l2 is None or not written:

@@ -122,9 +122,21 @@ class Gpu(Stopwatch):
                 shapes = f"{tuple(output.shape)} and {tuple(reference.shape)}"
                 raise ValueError(f"output and reference have shapes {shapes}")
             error = output.float() - reference
-            ratio = error.norm() / reference.norm()
+            # Of a reference that is zero everywhere there is no relative error; of none at all it is zero.
+            ratio = error.norm() / reference.norm() if bool(error.any()) else 0.0
             found.append((float(ratio), float(error.abs().max())))
         return found
+
+    def comparable(
+        self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Both with zeros where the reference is no number, and where both are infinite to the same side."""
+        found = []
+        for output, reference in zip(outputs, expected, strict=True):
+            got = output.float()
+            alike = reference.isnan() | (reference.isinf() & (got == reference))
+            found.append((got.masked_fill(alike, 0.0), reference.masked_fill(alike, 0.0)))
+        return tuple(one for one, _ in found), tuple(other for _, other in found)
 
     def worst(self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> dict[str, Any]:
         """The element that is farthest from its reference, one that is not a number before all:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from ncuflow.target.backend import Backend, Declaration
 from ncuflow.target.blockscaled import BLOCK, fours
 from ncuflow.target.contract import StepPart, Work
 from ncuflow.target.dtypes import FP8, ITEMSIZE, NVFP4, torch_dtype
+from ncuflow.target.kv_pages import PageTable
 from ncuflow.target.launch import GpuFacts, Inputs, Params, Tensor
 
 SOFT_CAPS, WINDOWS = (0, 30), (0, 1024, 4096)
@@ -130,6 +132,33 @@ def cache(p: Params, inputs: Inputs, *shape: int) -> Cache:
         return Cache(held, held)
     found = fours(inputs.normal(*shape, dtype=torch.float32))
     return Cache(found.elements, found.values.to(torch_dtype(p["dtype"])), found.scales)
+
+
+def extremes(
+    p: Params, q: Tensor, k: Cache, v: Cache, table: PageTable
+) -> dict[str, Callable[[], None]]:
+    """Inputs of attention over pages at which kernels go wrong (``Launch.extremes``); none of a cache whose elements hold no
+    infinity. Of the two tokens that are changed every query sees the one of the value."""
+    if k.held.dtype.itemsize < 2:
+        return {}
+    causal = p.get("causal", False)
+    seen, other = (table.first, table.last) if causal else (table.last, table.first)
+
+    def behind() -> None:
+        for cache in (k.held, v.held):
+            cache[table.behind()] = math.nan
+
+    def unseen() -> None:
+        q[..., 0] = 1
+        pages, places = other()
+        k.held[pages, places, :, 0] = -math.inf
+
+    def infinite() -> None:
+        pages, places = seen()
+        v.held[pages, places, :, 0] = math.inf
+
+    found = {"NaN behind the last token": behind, "a key of minus infinity": unseen}
+    return found if causal and p["window"] else found | {"an infinite value": infinite}
 
 
 def values_bytes(p: Params, work: Callable[[Params], Work]) -> int:

@@ -16,7 +16,7 @@ class PageTable:
 
     indptr [batch+1]         first entry of each sequence in ``indices``
     indices [pages]          page numbers; shuffled, as in a server that has run for a while
-    last_page_len [batch]    tokens on the last page of each sequence
+    last_page_len [batch]    tokens on the last page of each sequence, 0 of one that has no page
     lengths                  tokens of each sequence
     """
 
@@ -25,6 +25,31 @@ class PageTable:
     last_page_len: Tensor
     lengths: list[int]
     page_size: int
+
+    def first(self) -> tuple[Tensor, Tensor]:
+        """(page, place on it) of the first token of each sequence that has one."""
+        starts, _ = self._held()
+        return self.indices[starts].long(), starts * 0
+
+    def last(self) -> tuple[Tensor, Tensor]:
+        """(page, place on it) of the last token of each sequence that has one."""
+        _, ends = self._held()
+        some = self.last_page_len[self.last_page_len > 0]
+        return self.indices[ends].long(), some.long() - 1
+
+    def behind(self) -> tuple[Tensor, Tensor]:
+        """(page, place on it) of all that no token takes of the pages that sequences end on."""
+        import torch
+
+        pages, places = self.last()
+        token = torch.arange(self.page_size, device=places.device)
+        rows, free = (token > places[:, None]).nonzero(as_tuple=True)
+        return pages[rows], free
+
+    def _held(self) -> tuple[Tensor, Tensor]:
+        """First and last entry in ``indices`` of each sequence that has pages."""
+        some = self.indptr[1:] > self.indptr[:-1]
+        return self.indptr[:-1][some].long(), self.indptr[1:][some].long() - 1
 
     def gather(self, cache: Tensor, first: int, last: int) -> Tensor:
         """Sequences first..last-1, of one length, of a cache [pages, page_size, …], laid out in order.
@@ -37,7 +62,8 @@ class PageTable:
         chosen = self.indices[sum(pages[:first]) : sum(pages)].long()
         # few operations take types of 8 bits: they are gathered as plain bytes
         plain = cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
-        tokens = plain[chosen].reshape(last - first, -1, *cache.shape[2:])
+        room = pages[first] * self.page_size
+        tokens = plain[chosen].reshape(last - first, room, *cache.shape[2:])
         return tokens[:, : self.lengths[first]].view(cache.dtype)
 
 
@@ -57,5 +83,5 @@ def page_table(
     pages = [pages_for(length, page_size) for length in lengths]
     indptr = torch.tensor([0, *accumulate(pages)], **kind)
     indices = inputs.permutation(sum(pages)).to(torch.int32)
-    last = torch.tensor([(length - 1) % page_size + 1 for length in lengths], **kind)
+    last = torch.tensor([(n - 1) % page_size + 1 if n else 0 for n in lengths], **kind)
     return PageTable(indptr, indices, last, lengths, page_size)

@@ -34,6 +34,8 @@ class Launch:
     plan       host-side planning that precedes a run, callable again; None if there is none
     reset      restore inputs that ``run`` overwrites; None if it overwrites none
     info       what plan() chose, JSON-able
+    extremes   what inputs may hold at which kernels go wrong, by what it is (infinities, what lies behind the last token): each
+               writes it into the inputs, in place, and the reference follows; not undone
     work       {"flops", "bytes", "convention"} where it shows only in the inputs; else the target's
     """
 
@@ -46,6 +48,7 @@ class Launch:
     plan: Callable[[], None] | None = None
     reset: Callable[[], None] | None = None
     info: dict[str, Any] = field(default_factory=dict)
+    extremes: dict[str, Callable[[], None]] = field(default_factory=dict)
     work: dict[str, Any] | None = None
 
 

@@ -11,12 +11,14 @@ from ncuflow.target.launch import Params, Written
 
 SIGMA = 1.0  # of the log-normal lengths: one sequence in six has more than 1.6 times the mean
 LENGTHS = Written(
-    ("even", "lognormal", "zipf"), r"[1-9]\d*x[1-9]\d*(_[1-9]\d*x[1-9]\d*)*", "1x32768_31x512"
+    ("even", "lognormal", "zipf"),
+    r"[1-9]\d*x(0|[1-9]\d*)(_[1-9]\d*x(0|[1-9]\d*))*",
+    "1x32768_31x512",
 )
 
 
 def lengths(p: Params, mean: str) -> list[int]:
-    """Tokens of each sequence, at least one.
+    """Tokens of each sequence, at least one; of a list as it says, none as well.
 
     ``p["lengths"]``: "even", all of the parameter that ``mean`` names; "lognormal" and "zipf", the
     quantiles of that distribution, longest first, with the same sum; or a list such as
@@ -52,17 +54,25 @@ def refusal(p: Params) -> str | None:
     found = lengths(p, "batch")  # of a list alone is the number known
     if listed(p) and len(found) != p["batch"]:
         return f"lengths {p['lengths']} are those of {len(found)} sequences, not of {p['batch']}"
+    if listed(p) and not any(found):
+        return f"lengths {p['lengths']} leave no sequence a token"
     return None
 
 
 def edges(p: Params, mean: str) -> list[Params]:
     """Lengths at which a kernel goes wrong, in place of a point's: one token, just below, at and above a page, all of
-    these in one batch, and an uneven one."""
+    these in one batch, sequences without a token between and behind others, and an uneven one."""
     page = p["page_size"]
     found = list(dict.fromkeys((1, max(1, page - 1), page, page + 1)))
     each = [{mean: length, "lengths": "even"} for length in found]
     mixed = "_".join(f"1x{length}" for length in found)
-    return [*each, {"batch": len(found), "lengths": mixed}, {"lengths": "zipf"}]
+    return [
+        *each,
+        {"batch": len(found), "lengths": mixed},
+        {"batch": 5, "lengths": f"1x0_1x{page + 1}_2x0_1x1"},
+        {"batch": 2, "lengths": f"1x{page}_1x0"},
+        {"lengths": "zipf"},
+    ]
 
 
 def _scaled(weights: Sequence[float], mean: int) -> list[int]:

@@ -28,7 +28,7 @@ def attention(
     group = qo_heads // kv_heads
     token = xp.arange(length, device=visible.device)
     out = xp.empty_like(q)
-    step = max(1, _CHUNK_BYTES // (4 * group * length))
+    step = max(1, _CHUNK_BYTES // (4 * group * max(1, length)))
     for head in range(kv_heads):
         heads = slice(head * group, (head + 1) * group)
         for first in range(0, rows, step):
@@ -45,9 +45,11 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, soft_cap: float = 0.0) -> 
     """Attention of one query row per sequence over all of its KV tokens.
 
     q [batch, qo_heads, dim]; k, v [batch, length, kv_heads, dim]; soft_cap as in ``attention``.
-    Returns the shape of q.
+    Returns the shape of q: zeros where there is no token.
     """
     xp, q, k, v = _wide(q, k, v)
+    if not k.shape[1]:
+        return xp.zeros_like(q)
     batch, qo_heads, dim = q.shape
     kv_heads = k.shape[2]
     grouped = xp.reshape(q, (batch, kv_heads, qo_heads // kv_heads, dim))
@@ -60,9 +62,11 @@ def mla_decode(q: Tensor, q_pe: Tensor, latent: Tensor, position: Tensor, scale:
     """Latent attention of one query row per sequence over all of its tokens; the latent is the value.
 
     q [batch, heads, latent], q_pe [batch, heads, position]; latent and position [batch, length, their
-    elements]. Returns the shape of q.
+    elements]. Returns the shape of q: zeros where there is no token.
     """
     xp, q, q_pe, latent, position = _wide(q, q_pe, latent, position)
+    if not latent.shape[1]:
+        return xp.zeros_like(q)
     scores = q @ xp.permute_dims(latent, (0, 2, 1)) + q_pe @ xp.permute_dims(position, (0, 2, 1))
     return _softmax(xp, scores * scale) @ latent
 
@@ -180,14 +184,16 @@ def merge_states(v: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     """Merge attention states: v [rows, n, heads, dim], s [rows, n, heads] (log2-sum-exp2).
 
     Returns v [rows, heads, dim] and s [rows, heads]. FlashInfer keeps the logarithm of the softmax
-    sum to base 2.
+    sum to base 2; that of a state of no tokens is minus infinity, and nothing but such states merges to zeros.
     """
     xp, v, s = _wide(v, s)
     most = xp.max(s, axis=1, keepdims=True)
-    weight = 2.0 ** (s - most)
+    shift = xp.where(xp.isfinite(most), most, xp.zeros_like(most))
+    weight = 2.0 ** (s - shift)
     total = xp.sum(weight, axis=1, keepdims=True)
-    merged = xp.sum(v * (weight / total)[..., None], axis=1)
-    return merged, (most + xp.log2(total))[:, 0]
+    share = weight / xp.where(total > 0, total, xp.ones_like(total))
+    merged = xp.sum(v * share[..., None], axis=1)
+    return merged, xp.where(total > 0, shift + xp.log2(total), most)[:, 0]
 
 
 def _normal(xp: Any, x: Tensor) -> Tensor:

@@ -71,10 +71,7 @@ def _case(sides: Sides, case: Planned) -> CheckedCase:
     """How the change does at a case. Where it fails the base is asked as well: what it cannot do is not the change's."""
     found = _ask(sides.change, case, sides.limit_s)
     if found.status == "ok":
-        aside = _ask(sides.change, case, sides.limit_s, "aside")
-        # An API that takes no stream is the base's, and no matter of the change.
-        well = aside.status == "ok" or _ask(sides.base, case, sides.limit_s, "aside").status != "ok"
-        return found if well and aside.status != "lost" else aside
+        return _aside(sides, case) or found
     if found.status not in ("wrong", "error"):
         return found
     base = _ask(sides.base, case, sides.limit_s)
@@ -90,13 +87,38 @@ def _case(sides: Sides, case: Planned) -> CheckedCase:
     )
 
 
-def _ask(side: TrialSide, case: Planned, limit_s: float, do: str = "check") -> CheckedCase:
+def _aside(sides: Sides, case: Planned) -> CheckedCase | None:
+    """What of a case the change does wrong in another launch than the plain one; None where the base is no better there."""
+    wrong = _ask_aside(sides.change, case, sides.limit_s)
+    if not wrong or any(found.status == "lost" for found in wrong.values()):
+        return next(iter(wrong.values()), None)
+    # An API that takes no stream, and what comes of infinities there, is the base's.
+    base = _ask_aside(sides.base, case, sides.limit_s)
+    lost = next((found for found in base.values() if found.status == "lost"), None)
+    if lost is not None:
+        raise BaseError(f"{case.id}: the base: {lost.reason}")
+    return next((found for how, found in wrong.items() if how not in base), None)
+
+
+def _ask_aside(side: TrialSide, case: Planned, limit_s: float) -> dict[str, CheckedCase]:
+    """By how it was launched; by "" where that failed."""
     try:
-        return CheckedCase.model_validate(side.ask(do, limit_s, point=case.as_dict()))
-    except LostError as error:
-        return CheckedCase(id=case.id, status="lost", reason=str(error))
+        found = side.ask("aside", limit_s, point=case.as_dict())["wrong"]
     except SideError as error:
-        return CheckedCase(id=case.id, status="error", reason=str(error))
+        return {"": _failed(case, error)}
+    return {how: CheckedCase.model_validate(wrong) for how, wrong in found.items()}
+
+
+def _ask(side: TrialSide, case: Planned, limit_s: float) -> CheckedCase:
+    try:
+        return CheckedCase.model_validate(side.ask("check", limit_s, point=case.as_dict()))
+    except SideError as error:
+        return _failed(case, error)
+
+
+def _failed(case: Planned, error: SideError) -> CheckedCase:
+    lost = isinstance(error, LostError)
+    return CheckedCase(id=case.id, status="lost" if lost else "error", reason=str(error))
 
 
 def _conclude(trial: PointTrial) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from ncuflow.runner import builds, timing
 from ncuflow.runner import run as launch
-from ncuflow.runner.check import check, check_aside, warm_up
+from ncuflow.runner.check import check, check_aside, check_extreme, warm_up
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, load
 from ncuflow.target.launch import Launch, NotHereError
@@ -162,18 +162,30 @@ class Worker:
         return found
 
     def do_aside(self, point: Answer) -> Answer:
-        """Hold a launch from a stream of its own against the reference: a CheckedCase."""
+        """Hold a point against its reference from a stream of its own, and with extreme inputs: {"wrong": {how it was
+        launched: CheckedCase}}."""
         planned = _planned(point)
         launch = self._prepare(planned, SEEDS[0])
         warm_up(self.device, launch)
-        result, wrong = check_aside(self.device, launch)
-        found = CheckedCase(id=planned.id, status="ok", check=result)
-        if wrong is not None:
-            found.status, found.seed = "wrong", SEEDS[0]
-            found.reason = f"launched from a stream of its own: {wrong}"
+        found = {"launched from a stream of its own": check_aside(self.device, launch)}
+        for what, put in launch.extremes.items():
+            put()
+            found[f"with {what}"] = check_extreme(self.device, launch)
         del launch
         self.device.release()
-        return found.model_dump()
+        return {
+            "wrong": {
+                how: CheckedCase(
+                    id=planned.id,
+                    status="wrong",
+                    reason=f"{how}: {wrong}",
+                    seed=SEEDS[0],
+                    check=result,
+                ).model_dump()
+                for how, (result, wrong) in found.items()
+                if wrong is not None
+            }
+        }
 
     def _prepare(self, point: Planned, seed: int) -> Launch:
         if not self._candidate:

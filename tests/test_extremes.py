@@ -1,0 +1,272 @@
+"""Extreme inputs of targets and their references, on the CPU: FlashInfer's functions are written out in torch, right or wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ncuflow.runner.check import check, check_extreme
+from ncuflow.runner.gpu import Gpu
+from ncuflow.sweep.points import points
+from ncuflow.target.contract import load
+from ncuflow.target.kv_pages import page_table
+from ncuflow.target.launch import Inputs, Launch
+
+torch = pytest.importorskip("torch")
+
+
+class Cpu(Gpu):
+    """What the check takes of a device, by torch on the CPU."""
+
+    def __init__(self) -> None:
+        self.torch = torch
+
+    def synchronize(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Inputs.__init__, "__defaults__", (0, "cpu"))
+
+
+def flashinfer(monkeypatch: pytest.MonkeyPatch, **functions: Callable[..., Any]) -> None:
+    for name in ("flashinfer", "flashinfer.page", "flashinfer.norm"):
+        module = ModuleType(name)
+        module.__dict__.update(functions)
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def judged(target: str, **params: Any) -> dict[str, str | None]:
+    """Why a launch is wrong, by the inputs it had: those of the point, then each extreme."""
+    (point,) = points(load(target), [params])
+    launch: Launch = load(target).prepare(point.params)
+    launch.run()
+    found = {"plain": check(Cpu(), launch)[1]}
+    for what, put in launch.extremes.items():
+        put()
+        found[what] = check_extreme(Cpu(), launch)[1]
+    return found
+
+
+# --- states ----------------------------------------------------------------------------------
+
+
+def merged(v: Any, s: Any, guarded: bool) -> tuple[Any, Any]:
+    most = s.max(dim=1, keepdim=True).values
+    weight = 2 ** (s - most).nan_to_num(nan=-torch.inf) if guarded else 2 ** (s - most)
+    total = weight.sum(dim=1, keepdim=True)
+    share = weight / total.clamp(min=1e-30) if guarded else weight / total
+    value = (v.float() * share[..., None]).sum(dim=1).to(v.dtype)
+    return value, (most + total.log2())[:, 0]
+
+
+@pytest.mark.parametrize("variant", ["merge_state", "merge_states"])
+def test_states_of_no_tokens_are_told_from_others(
+    variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for guarded in (True, False):
+
+        def many(v: Any, s: Any, guarded: bool = guarded) -> Any:
+            return merged(v, s, guarded)
+
+        def two(v_a: Any, s_a: Any, v_b: Any, s_b: Any, many: Any = many) -> Any:
+            return many(torch.stack([v_a, v_b], 1), torch.stack([s_a, s_b], 1))
+
+        flashinfer(monkeypatch, merge_states=many, merge_state=two)
+        found = judged("merge_state", variant=variant, seq_len=5)
+        wrong = None if guarded else "the output is not finite everywhere"
+        assert found == {"plain": None, "states of no tokens": wrong}
+
+
+# --- sampling --------------------------------------------------------------------------------
+
+
+def drawn(probs: Any) -> Any:
+    return torch.multinomial(probs, 1)[:, 0].to(torch.int32)
+
+
+def test_a_token_that_is_ruled_out_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = {"batch": 4, "vocab": 33, "logit_std": 1}
+    flashinfer(monkeypatch, sampling_from_logits=lambda x: drawn(x.softmax(-1)))
+    assert set(judged("sampling", variant="from_logits", **params).values()) == {None}
+    # Right until no other token than the last is left to a row.
+    flashinfer(monkeypatch, sampling_from_probs=lambda x: torch.full((4,), 30, dtype=torch.int32))
+    found = judged("sampling", variant="from_probs", **params)
+    assert found["plain"] is None and "above" in str(found["tokens that are ruled out"])
+
+
+def test_what_is_certain_is_drawn_and_renormed(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = {"batch": 4, "vocab": 33, "top_k": 5, "logit_std": 1000}
+
+    def renormed(probs: Any, k: int) -> Any:
+        kept = probs * (probs >= probs.topk(k).values[:, -1:])
+        return kept / kept.sum(-1, keepdim=True)
+
+    flashinfer(
+        monkeypatch,
+        top_k_sampling_from_probs=lambda probs, k: drawn(renormed(probs, k)),
+        top_k_renorm_probs=renormed,
+        softmax=lambda x: x.softmax(-1),
+        top_k=lambda x, k: x.topk(k),
+    )
+    for variant in ("top_k", "top_k_renorm", "softmax", "select"):
+        assert set(judged("sampling", variant=variant, **params).values()) == {None}, variant
+
+
+# --- rows and caches -------------------------------------------------------------------------
+
+
+def test_an_infinity_stays_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rmsnorm(x: Any, weight: Any, eps: float, out: Any, leak: bool = False) -> None:
+        wide = x.float()
+        square = (wide * wide).mean(-1, keepdim=True)
+        square = square.cumsum(0) if leak else square
+        out.copy_(wide / (square + eps).sqrt() * weight)
+
+    flashinfer(monkeypatch, rmsnorm=rmsnorm)
+    found = judged("rmsnorm", rows=5, hidden=64)
+    assert found == {"plain": None, "an infinity in a row": None}
+
+    def leaking(x: Any, weight: Any, eps: float, out: Any) -> None:
+        """Right but where the row before holds what is no number."""
+        rmsnorm(x, weight, eps, out)
+        out[1:] += out[:-1] * 0
+
+    flashinfer(monkeypatch, rmsnorm=leaking)
+    found = judged("rmsnorm", rows=5, hidden=64)
+    assert found["plain"] is None and found["an infinity in a row"] is not None
+
+
+def test_infinities_are_kept_by_what_copies_and_what_multiplies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for limit in (torch.inf, 60000.0):
+
+        def append(
+            k: Any, v: Any, batch: Any, place: Any, cache: Any, *table: Any, limit: float = limit
+        ) -> None:
+            indices, indptr, _ = table
+            page = indices[indptr[batch.long()].long() + place.long() // 16].long()
+            for new, half in zip((k, v), cache, strict=True):
+                half[page, place.long() % 16] = new.clamp(-limit, limit)
+
+        flashinfer(monkeypatch, append_paged_kv_cache=append, append_paged_mla_kv_cache=append)
+        found = judged("kv_append", batch=2, append_len=17, dtype="f16")
+        assert found["plain"] is None and (found["infinities"] is None) == (limit == torch.inf)
+
+        def silu(x: Any, out: Any, limit: float = limit) -> None:
+            gate, up = x.float().chunk(2, -1)
+            out.copy_((torch.nn.functional.silu(gate) * up).clamp(-limit, limit))
+
+        flashinfer(monkeypatch, silu_and_mul=silu)
+        found = judged("activation", tokens=3, hidden=64)
+        assert found["plain"] is None and (found["infinities"] is None) == (limit == torch.inf)
+
+
+def test_first_and_last_token_of_pages_and_what_lies_behind() -> None:
+    table = page_table(Inputs("x"), 4, [17, 0, 16, 3], 16)
+    pages = table.indices.tolist()
+    assert table.last_page_len.tolist() == [1, 0, 16, 3]
+    assert [each.tolist() for each in table.first()] == [[pages[0], pages[2], pages[3]], [0] * 3]
+    assert [each.tolist() for each in table.last()] == [pages[1:4], [0, 15, 2]]
+    found, free = (each.tolist() for each in table.behind())
+    assert list(zip(found, free, strict=True)) == [
+        *((pages[1], place) for place in range(1, 16)),
+        *((pages[3], place) for place in range(3, 16)),
+    ]
+    cache = torch.zeros(4, 16, 2)
+    assert table.gather(cache, 1, 2).shape == (1, 0, 2)
+
+
+# --- attention -------------------------------------------------------------------------------
+
+
+class Wrapper:
+    """Attention over pages, row by row. fault: what of it is wrong."""
+
+    fault = ""
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        self._plan_info: list[int] = []
+
+    def plan(self, *given: Any, **settings: Any) -> None:
+        integers = [one for one in given if isinstance(one, torch.Tensor)]
+        self.queries = integers[0] if len(integers) == 4 else None
+        self.indptr, self.indices, self.last = integers[-3:]
+        self.causal = settings.get("causal", False)
+
+    def run(self, q: Any, cache: Any, out: Any) -> None:
+        first = self.queries.tolist() if self.queries is not None else range(len(q) + 1)
+        for row in range(len(self.last)):
+            pages = self.indices[int(self.indptr[row]) : int(self.indptr[row + 1])].long()
+            k, v = (half[pages].flatten(0, 1).float() for half in cache)
+            length = (len(pages) - 1) * cache[0].shape[1] + int(self.last[row]) if len(pages) else 0
+            for query in range(first[row], first[row + 1]):
+                seen = length - (first[row + 1] - 1 - query) * self.causal
+                out[query] = self._one(q[query].float(), k, v, seen, length)
+
+    def _one(self, q: Any, k: Any, v: Any, seen: int, length: int) -> Any:
+        if not length:
+            return float(self.fault == "empty")
+        read = k.shape[0] if self.fault == "behind" else length
+        k, v = (x[:read].repeat_interleave(len(q) // x.shape[1], 1).transpose(0, 1) for x in (k, v))
+        scores = (k @ q[:, :, None])[..., 0] / q.shape[-1] ** 0.5
+        scores[:, seen:] = -torch.inf
+        if self.fault == "key":
+            scores = scores.masked_fill(k[..., 0].isinf(), 0.0)
+        if self.fault == "value":
+            v = v.clamp(max=60000.0)
+        # A score of minus infinity in all places leaves NaN, and a token that is not seen has no value.
+        weight = scores.softmax(-1)[:, :, None]
+        return (weight * v.where(weight > 0, v * weight)).sum(1)
+
+
+BEHIND, KEY, VALUE = (
+    "NaN behind the last token",
+    "a key of minus infinity",
+    "an infinite value",
+)
+
+
+@pytest.fixture
+def attention(monkeypatch: pytest.MonkeyPatch) -> type[Wrapper]:
+    names = ("BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper")
+    flashinfer(monkeypatch, **dict.fromkeys(names, Wrapper))
+    for target in ("decode", "prefill"):
+        space = load(target).prepare.__globals__
+        monkeypatch.setitem(space, "plan_info", lambda wrapper: {})
+        monkeypatch.setitem(space, "WORKSPACE_BYTES", 1)
+    return Wrapper
+
+
+@pytest.mark.parametrize(
+    ("target", "params"),
+    [
+        ("decode", {"batch": 5, "lengths": "1x0_1x17_2x0_1x1"}),
+        ("decode", {"batch": 2, "kv_len": 33}),
+        ("prefill", {"batch": 2, "seq_len": 9, "causal": True}),
+        ("prefill", {"batch": 3, "lengths": "1x0_1x7_1x0", "causal": False}),
+    ],
+)
+def test_attention_over_pages_at_its_extremes(
+    target: str, params: dict[str, Any], attention: type[Wrapper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = {"qo_heads": 4, "kv_heads": 2, "head_dim": 64, **params}
+    assert judged(target, **shape) == dict.fromkeys(("plain", BEHIND, KEY, VALUE))
+    for fault, what in {"behind": BEHIND, "key": KEY, "value": VALUE}.items():
+        monkeypatch.setattr(attention, "fault", fault)
+        found = judged(target, **shape)
+        wrong = [name for name, why in found.items() if why is not None]
+        assert wrong[:1] == [what], (fault, found)
+    monkeypatch.setattr(attention, "fault", "empty")
+    empty = "x0" in params.get("lengths", "") and target == "decode"
+    assert (judged(target, **shape)["plain"] is not None) == empty
+
+
+def test_a_window_leaves_the_value_that_not_every_row_sees(attention: type[Wrapper]) -> None:
+    (point,) = points(load("prefill"), [{"batch": 1, "seq_len": 9, "window": 1024}])
+    assert load("prefill").prepare(point.params).extremes.keys() == {BEHIND, KEY}
