@@ -48,6 +48,8 @@ class Generated:
         self.name, self.sources = module.name, range(module.files)
         self.ninja_path = module.folder / "build.ninja"
         self.jit_library_path = module.library
+        # Nobody else compiles what a change generated: its folder goes with the trial.
+        self.lock_path = module.folder / "lock"
 
     def write_ninja(self) -> None:
         """It is written."""

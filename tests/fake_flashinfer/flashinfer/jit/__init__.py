@@ -25,6 +25,7 @@ class Spec:
         self.folder = env.FLASHINFER_JIT_DIR / name
         self.ninja_path = self.folder / "build.ninja"
         self.jit_library_path = self.folder / f"{name}.so"
+        self.lock_path = env.FLASHINFER_JIT_DIR / "tmp" / f"{name}.lock"
         source = env.FLASHINFER_GEN_SRC_DIR / name / f"{name}.cc"
         self.sources = [source]
         source.parent.mkdir(parents=True, exist_ok=True)
