@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,45 @@ def test_what_is_no_recording_is_refused(
     with pytest.raises(SystemExit):
         dispatch(["advise", "--recorded", str(DECODE), "--apply", "flashinfer-store", "x"])
     assert "tunes on a GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--audit", "x", "--html", "y"], "--html is of an advice: not with --audit"),
+        (["--audit", "x", "--apply", "python", "y"], "--apply is of an advice"),
+        (["--audit", "x", "y", "--counters", "z"], "--counters is of an advice"),
+        (["--audit", "x", "--also", "page_size=1"], "--also is of an advice"),
+        (["--audit", "x", "y", "z"], "one store, or two to compare"),
+        (["--recorded", str(DECODE), "--counters", "x"], "a recording has its own"),
+        (["--recorded", str(DECODE), "--also", "pagesize=1"], "'pagesize' is a parameter of none"),
+        (["--target", "decode", "--blocks", "[{}]", "--also", "m=1"], "'m' is a parameter of none"),
+        (["--target", "decode", "--blocks", "[{}]", "--also", "kv=9"], "--also: "),
+        (["--target", "decode", "--blocks", '[{"m": 1}]'], "unknown parameter 'm'"),
+        (["--target", "decoed", "--blocks", "[{}]"], "unknown kernel target 'decoed'"),
+    ],
+)
+def test_what_would_be_given_and_not_done_is_bad_usage(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["advise", *words])
+    assert ended.value.code == 2 and why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "why"),
+    [
+        ("--points", [{"target": "decoed"}], "unknown kernel target 'decoed'"),
+        ("--points", {}, "not a list of points"),
+        ("--workload", {"sweep": "a", "sweeps": {"a": {"decode": [{"m": 1}]}}}, "unknown parameter 'm'"),
+        ("--workload", {"sweep": "a", "sweeps": {"a": {"decoed": [{}]}}}, "unknown kernel target"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_file_is_told_with_its_name(
+    option: str, content: object, why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "given.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=f"given.json: .*{why}"):
+        dispatch(["advise", option, str(path)])

@@ -166,7 +166,6 @@ def test_two_ends_are_halved_without_a_word_of_where(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--point", "decode/x"], "0 of these recordings' versions"),
         (["--point", TENSOR, "--metric", "host_launch_us"], "are not judged"),
         (["--point", TENSOR, "--good", "0.6.1"], "go together"),
         (["--point", TENSOR, "--good", "0.6.1", "--bad", "9"], "no version '9'"),
@@ -180,10 +179,20 @@ def test_what_cannot_be_asked_is_refused_in_one_line(
     assert why in capsys.readouterr().err
 
 
-def test_recordings_of_two_gpus_are_not_mixed() -> None:
-    point = "decode/B32_L2048_H32_K8_D128_P16_f16_cc"
-    with pytest.raises(UsageError, match="of one GPU alone"):
-        Recordings([str(ROOT / "recordings/h?00/0.7.2/default")], point, "time_cold_us", 0.02)
+@pytest.mark.parametrize(
+    ("point", "folders", "why"),
+    [
+        ("decode/B32_L2048_H32_K8_D128_P16_f16_cc", "h?00/0.7.2/default", "of one GPU alone"),
+        ("decode/x", "h200/*/*", "0 of these recordings' versions"),
+        ("decode/x", "h200/none", "no recording matches"),
+    ],
+)
+def test_recordings_that_do_not_go_together_are_no_matter_of_usage(
+    point: str, folders: str, why: str
+) -> None:
+    with pytest.raises(CommandError, match=why) as ended:
+        Recordings([str(ROOT / "recordings" / folders)], point, "time_cold_us", 0.02)
+    assert not isinstance(ended.value, UsageError)
 
 
 # --- where versions come from -------------------------------------------------------------------
@@ -222,7 +231,7 @@ def test_a_wheel_that_cannot_be_installed_is_passed_over(tmp_path: Path) -> None
         (tmp_path / f"flashinfer_python-{version}-py3-none-any.whl").write_text("no wheel")
     with pytest.raises(CannotError):
         Wheels(tmp_path).place("0.6.1", made(tmp_path / "x"))
-    with pytest.raises(UsageError, match="0 wheels"):
+    with pytest.raises(BadInput, match="0 wheels"):
         Wheels(made(tmp_path / "none"))
 
 
@@ -263,8 +272,12 @@ def test_commits_are_those_between_and_have_the_sources_that_a_build_links(tmp_p
     assert (placed.package / "data/include/b.cuh").read_text() == "1"
     assert (placed.package / "data/cutlass").samefile(checkout / "3rdparty/cutlass")
     assert found.files(*found.versions[1:3]) == ["flashinfer/__init__.py", "include/b.cuh"]
-    with pytest.raises(UsageError):
+    with pytest.raises(BadInput):
         Commits(checkout, "t0", "nothing")
+    git(checkout, "checkout", "-q", "--orphan", "other")
+    git(checkout, "commit", "-qm", "apart")
+    with pytest.raises(BadInput, match="neither leads to the other"):
+        Commits(checkout, "t0", "other")
 
 
 def test_values_of_a_variable_are_the_installed_one_with_each(tmp_path: Path) -> None:

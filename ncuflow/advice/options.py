@@ -39,11 +39,9 @@ def settings(target: Target, params: Params, also: Also | None = None) -> Params
 
 
 def choices(target: Target, shape: Planned, also: Also | None = None) -> list[Planned]:
-    """Every choice of a shape, one an id, that shape first. Raises ValueError for a value that the target does not have."""
+    """Every choice of a shape, one an id, that shape first. also: as ``known_to`` allows."""
     free = target.free(shape.params)
     given = {name: values for name, values in (also or {}).items() if name in target.parameters}
-    # A value that is none of the parameter's is told as one of a sweep is.
-    expand([given], target.parameters, target.choices)
     values = [[shape.params[n], *target.choices.get(n, ())] for n in free]
     values += [[shape.params[n], *more] for n, more in given.items()]
     found = {shape.id: shape}
@@ -53,6 +51,16 @@ def choices(target: Target, shape: Planned, also: Also | None = None) -> list[Pl
             point = _planned(target, params)
             found.setdefault(point.id, point)
     return list(found.values())
+
+
+def known_to(targets: Sequence[Target], also: Also) -> None:
+    """Raises ValueError for a further parameter that none of the targets has, or a value that it cannot have."""
+    for name, values in also.items():
+        having = [target for target in targets if name in target.parameters]
+        if not having:
+            raise ValueError(f"{name!r} is a parameter of none of the targets that are asked for")
+        for target in having:
+            expand([{name: values}], target.parameters, target.choices)
 
 
 def departures(target: Target, shape: Planned, choice: Planned) -> int:

@@ -146,12 +146,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--apply {sorted(strange)[0]!r} is neither {PYTHON} nor {STORE}")
     for out in (args.out, args.html, wanted.get(PYTHON)):
         not_over(out, *read)
+    _goes_together(args, wanted)
     if args.audit is not None:
         return _audit(args)
-    if STORE in wanted and args.recorded is not None:
-        raise UsageError(f"--apply {STORE} tunes on a GPU: not with --recorded")
     if args.recorded is not None:
-        found = recorded.advise(args.recorded, args.target, dict(args.also), COLD, args.effect)
+        also = _freed(args, [known()[name] for name in args.target or known() if name in known()])
+        found = recorded.advise(args.recorded, args.target, also, COLD, args.effect)
     else:
         found = measured(args, wanted.get(STORE))
     _written(args, found, "shapes", screen(found))
@@ -162,6 +162,22 @@ def run(args: argparse.Namespace) -> int:
         write_text(wanted[PYTHON], apply.module(found, targets))
     advised = [shape.advised is not None for shape in found.shapes]
     return OK if all(advised) and advised else SOME_FAILED if any(advised) else FATAL
+
+
+def _goes_together(args: argparse.Namespace, wanted: Mapping[str, Path]) -> None:
+    """Raises UsageError for what would be given and not done."""
+    if STORE in wanted and args.recorded is not None:
+        raise UsageError(f"--apply {STORE} tunes on a GPU: not with --recorded")
+    if args.counters is not None and args.recorded is not None:
+        raise UsageError("--counters adds to what is measured here: a recording has its own")
+    if args.audit is not None:
+        given = {"--html": args.html, "--apply": wanted, "--also": args.also}
+        given["--counters"] = args.counters
+        for name, value in given.items():
+            if value:
+                raise UsageError(f"{name} is of an advice: not with --audit")
+        if len(args.audit) > 2:
+            raise UsageError("--audit takes one store, or two to compare")
 
 
 def _written(args: argparse.Namespace, found: answer.Answer, rows: str, text: str) -> None:
@@ -177,8 +193,6 @@ def _written(args: argparse.Namespace, found: answer.Answer, rows: str, text: st
 
 def _audit(args: argparse.Namespace) -> int:
     """Two stores against each other, or one on this GPU; the status of what was timed."""
-    if len(args.audit) > 2:
-        raise UsageError("--audit takes one store, or two to compare")
     sides = [stores.read(path) for path in args.audit]
     if len(sides) == 2:
         compared = stores.compare(*sides)
@@ -203,23 +217,32 @@ def cases(args: argparse.Namespace) -> tuple[Cases, list[str]]:
     """(targets with their shapes, a line for each case that no target measures)."""
     refused: list[str] = []
     try:
+        wanted = [load(name).name for name in args.target or ()]
         if args.blocks is not None:
-            if not args.target or len(args.target) != 1:
+            if len(wanted) != 1:
                 raise UsageError("--blocks needs one --target")
-            found = {args.target[0]: points(load(args.target[0]), args.blocks)}
-        elif args.points is not None:
-            found = _of_points(args.points)
-        else:
-            blocks, refused = _workload(args.workload)
-            found = {name: points(load(name), some) for name, some in blocks.items()}
-        wanted = {load(name).name for name in args.target or found}
+            found = {wanted[0]: points(load(wanted[0]), args.blocks)}
     except ValueError as error:
         raise UsageError(str(error)) from None
-    also = dict(args.also)
-    made = [(load(n), options.shapes(load(n), p, also)) for n, p in found.items() if n in wanted]
-    if not made:
+    if args.points is not None:
+        found = _of_points(args.points)
+    elif args.workload is not None:
+        found, refused = _workload(args.workload)
+    targets = [load(name) for name in found if name in (wanted or found)]
+    if not targets:
         raise UsageError("none of the targets that were asked for is among the shapes")
-    return made, refused
+    also = _freed(args, targets)
+    return [(t, options.shapes(t, found[t.name], also)) for t in targets], refused
+
+
+def _freed(args: argparse.Namespace, targets: Sequence[Target]) -> dict[str, list[Any]]:
+    """What is free beside what targets declare. Raises UsageError for what none of them has."""
+    also = dict(args.also)
+    try:
+        options.known_to(targets, also)
+    except ValueError as error:
+        raise UsageError(f"--also: {error}") from None
+    return also
 
 
 def _of_points(paths: Sequence[Path]) -> dict[str, list[Planned]]:
@@ -230,11 +253,22 @@ def _of_points(paths: Sequence[Path]) -> dict[str, list[Planned]]:
             target = load(content[0]["target"])
         except (LookupError, TypeError):
             raise BadInput(path, "not a list of points") from None
+        except ValueError as error:
+            raise BadInput(path, str(error)) from None
         found.setdefault(target.name, []).extend(read_points(path, target))
     return found
 
 
-def _workload(paths: Sequence[Path]) -> tuple[Mapping[str, list[Any]], list[str]]:
+def _workload(paths: Sequence[Path]) -> tuple[dict[str, list[Planned]], list[str]]:
+    """(points by target, what was refused). Raises BadInput where there are none."""
+    blocks, refused = _blocks(paths)
+    try:
+        return {name: points(load(name), some) for name, some in blocks.items()}, refused
+    except ValueError as error:
+        raise BadInput(paths[0], str(error)) from None
+
+
+def _blocks(paths: Sequence[Path]) -> tuple[Mapping[str, list[Any]], list[str]]:
     """(blocks by target, what was refused): of the configuration of a sweep, or of what `ncuflow workload` reads."""
     if len(paths) == 1 and paths[0].is_file():
         sniff(paths[0])

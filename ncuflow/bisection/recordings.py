@@ -14,7 +14,7 @@ from ncuflow.compare.records import MetricChange, Thresholds
 from ncuflow.compare.verdict import HOST, METRICS, Side
 from ncuflow.evidence import location, manifest
 from ncuflow.findings import recorded, stored
-from ncuflow.io import UsageError, present, scratch
+from ncuflow.io import CommandError, UsageError, clean, present, scratch
 from ncuflow.trial.record import Relative
 
 CAUSES = 4
@@ -88,7 +88,7 @@ def _said(cause: Any) -> str:
 def _by_version(patterns: Sequence[str], point: str) -> dict[str, Path]:
     """Of each version the recording with the most points of those that have the point, the oldest version first.
 
-    Raises UsageError where fewer than two versions have it, or where they are of several GPUs.
+    Raises CommandError where fewer than two versions have it, or where they are of several GPUs.
     """
     target = point.partition("/")[0]
     found: dict[str, tuple[int, Path]] = {}
@@ -105,11 +105,11 @@ def _by_version(patterns: Sequence[str], point: str) -> dict[str, Path]:
             if len(points) > found.get(version, (0, folder))[0]:
                 found[version] = (len(points), folder)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise CommandError(clean(str(error))) from None
     if len(gpus) > 1:
-        raise UsageError(f"recordings of {' and '.join(sorted(map(str, gpus)))}: of one GPU alone")
+        raise CommandError(f"recordings of {' and '.join(sorted(map(str, gpus)))}: of one GPU alone")
     if len(found) < 2:
-        raise UsageError(
+        raise CommandError(
             f"{point}: {len(found)} of these recordings' versions have it, of two at least"
         )
     ordered = sorted(found, key=lambda version: (location.numbers(version), version))

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ncuflow.bisection.record import Over
 from ncuflow.evidence.location import numbers
-from ncuflow.io import UsageError, clean, digest
+from ncuflow.io import BadInput, UsageError, clean, digest
 from ncuflow.process import minimal_environment
 
 PACKAGE, PROJECT = "flashinfer", "flashinfer-python"
@@ -64,7 +64,7 @@ class Wheels:
     def __init__(self, folder: Path) -> None:
         found = {m["version"]: p for p in folder.glob("*.whl") if (m := WHEEL.fullmatch(p.name))}
         if len(found) < 2:
-            raise UsageError(f"{folder}: {len(found)} wheels of {PROJECT}, of two at least")
+            raise BadInput(folder, f"{len(found)} wheels of {PROJECT}, of two at least")
         self._paths = {v: found[v] for v in sorted(found, key=lambda v: (numbers(v), v))}
         self.versions = list(self._paths)
 
@@ -81,7 +81,7 @@ class Releases:
         said = _pip(["index", "versions", PROJECT], 120.0)
         listed = re.search(r"^Available versions: (.*)$", said, re.MULTILINE)
         if listed is None:
-            raise UsageError(f"pip names no version of {PROJECT}")
+            raise CannotError(f"pip names no version of {PROJECT}")
         self.versions = sorted((v.strip() for v in listed[1].split(",")), key=lambda v: (numbers(v), v))  # fmt: skip
 
     def place(self, version: str, folder: Path) -> Placed:
@@ -105,24 +105,25 @@ class Commits:
             if listed.split():
                 self.versions = [first, *listed.split()]
                 return
-        raise UsageError(f"{good} and {bad}: neither leads to the other by first parents")
+        raise BadInput(
+            checkout, clean(f"{good} and {bad}: neither leads to the other by first parents")
+        )
 
     def _git(self, *words: str) -> str:
         done = subprocess.run(
             ["git", "-C", str(self._checkout), *words], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise UsageError(
-                clean(done.stderr.strip().splitlines()[-1] if done.stderr else "git failed")
-            )
+            said = done.stderr.strip().splitlines() or ["git failed"]
+            raise BadInput(self._checkout, clean(said[-1]))
         return done.stdout
 
     def place(self, version: str, folder: Path) -> Placed:
         archive = folder / "commit.tar"
         try:
             self._git("archive", "--format=tar", f"--output={archive.absolute()}", version)
-        except UsageError as error:
-            raise CannotError(str(error)) from None
+        except BadInput as error:
+            raise CannotError(error.what) from None
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
         archive.unlink()

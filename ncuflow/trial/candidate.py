@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
-from ncuflow.io import UsageError, scratch
+from ncuflow.io import CommandError, scratch
 from ncuflow.target.contract import Target
 from ncuflow.target.launch import Launch, Params
 
@@ -29,9 +29,9 @@ def named(change: PurePath) -> str | None:
 
 
 def check(name: str, installed: Path) -> None:
-    """Raises UsageError where the installed FlashInfer has no trace_apply."""
+    """Raises CommandError where the installed FlashInfer has no trace_apply."""
     if not (installed / "trace_apply").is_dir():
-        raise UsageError(f"{name}: this FlashInfer has no trace_apply, which a function needs")
+        raise CommandError(f"{name}: this FlashInfer has no trace_apply, which a function needs")
 
 
 class Substitute:
