@@ -54,6 +54,21 @@ def test_the_default_loses_where_a_kv_head_has_four_query_heads(advice: Advice) 
     assert one.layers is not None and not one.in_turns
 
 
+def test_a_default_that_was_not_recorded_is_a_choice_that_was_not_timed(advice: Advice) -> None:
+    one = shape(advice, "B64_L2048_H32_K8_D128_P16_f16_cc")
+    assert one.choices[0].point == one.shape and one.choices[0].fate == "skipped"
+    assert [choice.departs for choice in one.choices] == [0, 1, 2, 2]
+    (row,) = (
+        line for line in screen.screen(advice).splitlines() if line.startswith(f"{one.shape} ")
+    )
+    assert "not timed" in row and "3 of 4" in row
+
+
+def test_a_default_that_was_timed_is_never_called_not_timed(advice: Advice) -> None:
+    one = shape(advice, "B128_L2048_H32_K8_D128_P16_f16_cc").model_copy(update={"regret": None})
+    assert screen.longer(one) == "+28.3 %, no interval"
+
+
 def test_a_shape_with_one_choice_has_no_advice(advice: Advice) -> None:
     assert "decode/B32_L2048_H32_K32_D128_P16_f16_cc" not in {one.shape for one in advice.shapes}
     assert all(sum(c.time_us is not None for c in one.choices) > 1 for one in some(advice.shapes))

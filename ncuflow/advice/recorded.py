@@ -109,7 +109,7 @@ class _Group:
         self._default = Planned(target.point_id(params), target.name, params)
         self._all = {point["point"]: point for point in group}
         timed = [point for point in group if _time(point, metric) is not None]
-        self._same = _same(target, sorted(timed, key=self._departs), also)
+        self._same = _same(target, [p for p in self._ordered if p in timed], also)
         timed = [point for point in timed if point["point"] not in self._same]
         self._timed = sorted(timed, key=lambda point: _time(point, metric) or 0.0)
         self._leader = self._timed[0]
@@ -140,7 +140,7 @@ class _Group:
             regret=NONE if taken == self._default.id else _relative(price),
             in_turns=bool(every) and all(one.in_turns for one in every),
             cause=self._causes(taken, default),
-            choices=[self._choice(point) for point in self._all.values()],
+            choices=[*self._lacking(), *map(self._choice, self._ordered)],
         )
         found.layers = layers(found)
         return found
@@ -172,6 +172,23 @@ class _Group:
 
     def _departs(self, point: Point) -> int:
         return options.departures(self._target, self._default, _planned(self._target, point))
+
+    @property
+    def _ordered(self) -> list[Point]:
+        """The default first, then what departs from it least."""
+        return sorted(self._all.values(), key=self._departs)
+
+    def _lacking(self) -> Iterator[AdvisedChoice]:
+        """The default, where it is no point of the evidence."""
+        if self._default.id not in self._all:
+            yield AdvisedChoice(
+                point=self._default.id,
+                settings=options.settings(self._target, self._default.params, self._also),
+                asked=self._target.asked(self._default.params),
+                departs=0,
+                fate="skipped",
+                reason="the default is not among what was recorded",
+            )
 
     def _choice(self, point: Point) -> AdvisedChoice:
         price = self._behind.get(point["point"])

@@ -77,12 +77,15 @@ def said(choice: AdvisedChoice, shape: AdvisedShape) -> str:
 
 
 def longer(shape: AdvisedShape) -> str:
-    """How much longer the default takes."""
-    if shape.regret is None:
-        return "not timed"
+    """How much longer the default takes; of what was recorded apart from each other without an interval."""
     if shape.advised == shape.shape:
-        return "–"
-    return between(shape.regret)
+        return MISSING
+    if shape.regret is not None:
+        return between(shape.regret)
+    chosen, default = shape.choice(shape.advised), shape.choice(shape.shape)
+    if not (chosen and default and chosen.time_us and default.time_us):
+        return "not timed"
+    return f"{100 * (default.time_us / chosen.time_us - 1):+.1f} %, no interval"
 
 
 def between(found: Relative) -> str:

@@ -107,7 +107,9 @@ def _by_version(patterns: Sequence[str], point: str) -> dict[str, Path]:
     except ValueError as error:
         raise CommandError(clean(str(error))) from None
     if len(gpus) > 1:
-        raise CommandError(f"recordings of {' and '.join(sorted(map(str, gpus)))}: of one GPU alone")
+        raise CommandError(
+            f"recordings of {' and '.join(sorted(map(str, gpus)))}: of one GPU alone"
+        )
     if len(found) < 2:
         raise CommandError(
             f"{point}: {len(found)} of these recordings' versions have it, of two at least"
