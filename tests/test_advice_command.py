@@ -172,7 +172,8 @@ class RaceMachine:
         }  # fmt: skip
         env.pop("CUDA_VISIBLE_DEVICES", None)
         command = [sys.executable, "-m", "ncuflow", "advise", "--patience", "2", "--out", str(out)]
-        command += ["--html", str(self.folder / "page.html")]
+        if "--audit" not in words:
+            command += ["--html", str(self.folder / "page.html")]
         done = subprocess.run(
             [*command, *words],
             cwd=self.folder,

@@ -11,26 +11,24 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 from ncuflow.advice.inputs import Drawn, sharing
-from ncuflow.runner import builds, faults, timing
+from ncuflow.runner import builds, faults
 from ncuflow.runner.check import check, warm_up
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import load
 from ncuflow.target.launch import Launch, NotHereError, Tensor
-from ncuflow.trial.worker import serve
+from ncuflow.trial.told import Answer, ToldProcess, gpu, planned, reset
 
 LAUNCHES, BURST_US = 5, 8_000.0  # of a burst: so many, or as many as this takes, but two
 PLANS = 5
 RETAKES = 1  # of a burst under a throttle reason
-Answer = dict[str, Any]
 
 
 @dataclass
@@ -41,38 +39,15 @@ class Prepared:
     each: float
 
 
-class RaceWorker:
-    """``device``: makes a ncuflow.runner.gpu.Gpu, or a test's, when it is first needed."""
+class RaceWorker(ToldProcess):
+    """What the process of a race can do."""
 
     def __init__(self, device: Callable[[], Any]) -> None:
-        self._make = device
-        self._device: Any = None
+        super().__init__(device)
         self._faults = faults.parse(os.environ)
         self._ready: dict[str, Prepared] = {}
         self._drawn = Drawn()
         self._expected: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
-
-    @property
-    def device(self) -> Any:
-        if self._device is None:
-            self._device = self._make()
-        return self._device
-
-    def answer(self, request: Answer) -> Answer:
-        """The answer to a request; {"error": …, "alive": …} where it failed."""
-        words = dict(request)
-        try:
-            found: Answer = getattr(self, f"do_{words.pop('do')}")(**words)
-            return found
-        except Exception as error:
-            return {"error": builds.one_line(error), "alive": self._alive()}
-
-    def _alive(self) -> bool:
-        return self._device is None or bool(self._device.alive())
-
-    def do_gpu(self) -> Answer:
-        """The GPU, as a target's skip() is given it, and its driver."""
-        return {"facts": self.device.facts(), "driver": self.device.driver()}
 
     def do_build(self, points: list[Answer], jobs: int) -> Answer:
         """Compile the modules of points in one graph: {"failed": {module: why}}."""
@@ -86,15 +61,14 @@ class RaceWorker:
     def do_prepare(self, name: str, point: Answer, checked: bool) -> Answer:
         """Make a choice ready, and hold it against its reference where that is asked for:
         {"status": ok, wrong, skipped or error, "reason", "check", "each_us", "info"}; info: what plan() chose."""
-        planned = Planned(point["id"], point["target"], point["params"])
         try:
-            return self._prepared(name, planned, checked)
+            return self._prepared(name, planned(point), checked)
         except NotHereError as error:
             return {"status": "skipped", "reason": str(error)}
         except Exception as error:
-            if not self._alive():
+            if not self.alive:
                 raise
-            self._device.synchronize()
+            self.device.synchronize()
             return {"status": "error", "reason": builds.one_line(error)}
 
     def _prepared(self, name: str, point: Planned, checked: bool) -> Answer:
@@ -115,7 +89,7 @@ class RaceWorker:
             found["check"] = result.model_dump()
             if wrong is not None:
                 return found | {"status": "wrong", "reason": wrong}
-        _reset(launch)
+        reset(launch)
         each = max(min(self.device.cold(launch.run, 2).times), 1.0)
         self._ready[name] = Prepared(launch, each)
         return found | {"each_us": each, "info": launch.info}
@@ -151,7 +125,7 @@ class RaceWorker:
         try:
             return self._entered(name, launch, checked)
         except Exception as error:
-            if not self._alive():
+            if not self.alive:
                 raise
             return {"status": "error", "reason": builds.one_line(error)}
 
@@ -172,14 +146,7 @@ class RaceWorker:
     def do_burst(self, name: str) -> Answer:
         """Time launches of a choice, from settled clocks: {"times", "throttled"}."""
         ready = self._ready[name]
-        n = timing.repetitions(LAUNCHES, BURST_US, ready.each, least=2)
-        for _ in range(1 + RETAKES):
-            self.device.settle()
-            _reset(ready.launch)
-            burst = self.device.cold(ready.launch.run, n)
-            if not burst.throttled:
-                break
-        return {"times": burst.times, "throttled": burst.throttled}
+        return self.burst(ready.launch, ready.each, LAUNCHES, BURST_US, least=2, retakes=RETAKES)
 
     def do_plan(self, name: str) -> Answer:
         """µs of plan() on an idle GPU; none where there is no plan()."""
@@ -256,21 +223,9 @@ def _entries(root: str) -> set[Path]:
     return set(Path(root).rglob("entries/*.json"))
 
 
-def _reset(launch: Launch) -> None:
-    if launch.reset is not None:
-        launch.reset()
-
-
-def _gpu() -> Any:
-    from ncuflow.runner.gpu import Gpu
-
-    return Gpu()
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answers", type=int, required=True, help="file descriptor of the answers")
 
 
 def run(args: argparse.Namespace) -> None:
-    with os.fdopen(args.answers, "w", encoding="utf-8") as answers:
-        serve(cast(Any, RaceWorker(_gpu)), sys.stdin, answers)
+    RaceWorker(gpu).serve(args.answers)

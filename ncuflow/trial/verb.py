@@ -237,7 +237,7 @@ def _measured(
         found = sides.base.ask("gpu", START_S)
     except SideError as error:  # at an earlier change
         raise course.BaseError(f"the base: {error}") from None
-    trial.gpu, trial.driver = found["name"], found["driver"]
+    trial.gpu, trial.driver = found["facts"]["name"], found["driver"]
     try:
         roots_of(sides.change, overlay.package)
         sides.change.ask("gpu", START_S)

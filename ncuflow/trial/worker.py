@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
-import json
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +28,7 @@ from ncuflow.target.launch import Launch, NotHereError
 from ncuflow.trial.candidate import Substitute
 from ncuflow.trial.reach import Module
 from ncuflow.trial.record import CheckedCase, CompileError, Worst
+from ncuflow.trial.told import Answer, ToldProcess, gpu, planned, reset
 
 SEEDS = (0, 1)  # a result that was kept from the first call is wrong in the second
 LAUNCHES = 10  # of a burst
@@ -38,7 +37,6 @@ _ERROR = re.compile(
     r"(?P<file>[^\s:(][^:(]*)(?:\((?P<nvcc>\d+)\)|:(?P<host>\d+)(?::\d+)?):\s*"
     r"(?:catastrophic |fatal )?error\b[^:]*:\s*(?P<what>.+)"
 )
-Answer = dict[str, Any]
 
 
 class Generated:
@@ -55,34 +53,15 @@ class Generated:
         """It is written."""
 
 
-class Worker:
-    """What a side can do. ``device``: makes a ncuflow.runner.gpu.Gpu, or a test's, when it is first needed."""
+class Worker(ToldProcess):
+    """What a side can do."""
 
     def __init__(self, target: Target, device: Callable[[], Any], candidate: str = "") -> None:
+        super().__init__(device)
         self.target, self._candidate = target, candidate
         self._substitute: Substitute | None = None
-        self._make = device
-        self._device: Any = None
         self._launch: Launch | None = None
         self._each = 1.0
-
-    def answer(self, request: Answer) -> Answer:
-        """The answer to a request; {"error": …, "alive": …} where it failed."""
-        words = dict(request)
-        try:
-            found: Answer = getattr(self, f"do_{words.pop('do')}")(**words)
-            return found
-        except Exception as error:
-            return {"error": builds.one_line(error), "alive": self._alive()}
-
-    @property
-    def device(self) -> Any:
-        if self._device is None:
-            self._device = self._make()
-        return self._device
-
-    def _alive(self) -> bool:
-        return self._device is None or bool(self._device.alive())
 
     def do_hello(self) -> Answer:
         """Which FlashInfer this is, and where what it generates lies."""
@@ -94,7 +73,7 @@ class Worker:
 
     def do_modules(self, points: list[Answer]) -> Answer:
         """Generate sources and build files of the points' modules. CuTe DSL compiles at the first launch, and has none."""
-        self._specs = builds.modules(self.target, [_planned(point) for point in points])
+        self._specs = builds.modules(self.target, [planned(point) for point in points])
         found = []
         for spec in self._specs:
             if hasattr(spec, "write_ninja"):
@@ -122,22 +101,18 @@ class Worker:
         builds.together(specs, jobs, lambda line: None)
         return {}
 
-    def do_gpu(self) -> Answer:
-        """The GPU's name and driver."""
-        return {"name": self.device.facts()["name"], "driver": self.device.driver()}
-
     def do_check(self, point: Answer) -> Answer:
         """Hold a point against its reference, with several inputs: a CheckedCase."""
-        planned = _planned(point)
-        reason = self.target.skip(planned.params, self.device.facts())
+        case = planned(point)
+        reason = self.target.skip(case.params, self.device.facts())
         if reason is not None:
-            return CheckedCase(id=planned.id, status="skipped", reason=reason).model_dump()
+            return CheckedCase(id=case.id, status="skipped", reason=reason).model_dump()
         try:
-            found = self._checked(planned)
+            found = self._checked(case)
         except NotHereError as error:
-            found = CheckedCase(id=planned.id, status="skipped", reason=str(error))
+            found = CheckedCase(id=case.id, status="skipped", reason=str(error))
         except Exception as error:
-            found = CheckedCase(id=planned.id, status="error", reason=builds.one_line(error))
+            found = CheckedCase(id=case.id, status="error", reason=builds.one_line(error))
             if not self.device.alive():
                 found.status = "lost"
         if found.status != "lost":
@@ -166,8 +141,8 @@ class Worker:
     def do_aside(self, point: Answer) -> Answer:
         """Hold a point against its reference from a stream of its own, and with extreme inputs: {"wrong": {how it was
         launched: CheckedCase}}."""
-        planned = _planned(point)
-        launch = self._prepare(planned, SEEDS[0])
+        case = planned(point)
+        launch = self._prepare(case, SEEDS[0])
         warm_up(self.device, launch)
         found = {"launched from a stream of its own": check_aside(self.device, launch)}
         for what, put in launch.extremes.items():
@@ -178,7 +153,7 @@ class Worker:
         return {
             "wrong": {
                 how: CheckedCase(
-                    id=planned.id,
+                    id=case.id,
                     status="wrong",
                     reason=f"{how}: {wrong}",
                     seed=SEEDS[0],
@@ -199,23 +174,18 @@ class Worker:
     def do_open(self, point: Answer) -> Answer:
         """Make a point ready to be timed: {"each_us"}. One that a failure left open goes first."""
         self._launch = None
-        self._launch = self._prepare(_planned(point), SEEDS[0])
+        self._launch = self._prepare(planned(point), SEEDS[0])
         warm_up(self.device, self._launch)
-        _reset(self._launch)
+        reset(self._launch)
         self._each = max(min(self.device.cold(self._launch.run, 3).times), 1.0)
         return {"each_us": self._each}
 
     def do_burst(self) -> Answer:
         """Time launches of the point that is open, from settled clocks: {"times", "throttled"}."""
         assert self._launch is not None
-        n = timing.repetitions(LAUNCHES, timing.BURST_US, self._each, least=3)
-        for _ in range(1 + timing.RETAKES):
-            self.device.settle()
-            _reset(self._launch)
-            burst = self.device.cold(self._launch.run, n)
-            if not burst.throttled:
-                break
-        return {"times": burst.times, "throttled": burst.throttled}
+        return self.burst(
+            self._launch, self._each, LAUNCHES, timing.BURST_US, least=3, retakes=timing.RETAKES
+        )
 
     def do_close(self) -> Answer:
         """Give the point's memory back."""
@@ -232,28 +202,6 @@ def first_error(lines: Sequence[str]) -> CompileError | None:
     return CompileError(
         file=found["file"], line=int(found["nvcc"] or found["host"]), message=found["what"].strip()
     )
-
-
-def _planned(point: Answer) -> Planned:
-    return Planned(point["id"], point["target"], point["params"])
-
-
-def _reset(launch: Launch) -> None:
-    if launch.reset is not None:
-        launch.reset()
-
-
-def serve(worker: Worker, requests: Any, answers: Any) -> None:
-    """Answer each line of a stream by a line of another, to the end of the first."""
-    for line in requests:
-        answers.write(json.dumps(worker.answer(json.loads(line))) + "\n")
-        answers.flush()
-
-
-def _gpu() -> Any:
-    from ncuflow.runner.gpu import Gpu
-
-    return Gpu()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -275,8 +223,7 @@ def run(args: argparse.Namespace) -> int:
         sys.modules["flashinfer_jit_cache"] = None  # type: ignore[assignment]
     if args.trace:
         return _trace(args.target, *args.trace)
-    with os.fdopen(args.answers, "w", encoding="utf-8") as answers:
-        serve(Worker(load(args.target), _gpu, args.candidate), sys.stdin, answers)
+    Worker(load(args.target), gpu, args.candidate).serve(args.answers)
     return 0
 
 
