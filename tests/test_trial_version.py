@@ -70,7 +70,7 @@ def test_a_version_is_the_wheel_that_pip_has_of_it(
     found = lay("flashinfer==0.7.1", installed, tmp_path / "laid")
     assert (found.package / "decode.py").read_text() == "new"
     assert asked[0][:4] == [sys.executable, "-m", "pip", "download"]
-    assert "--no-deps" in asked[0] and asked[0][-1] == "flashinfer-python==0.7.1"
+    assert "--no-deps" in asked[0] and "flashinfer-python==0.7.1" in asked[0]
 
 
 def test_a_version_that_pip_has_not_is_one_line(
@@ -84,6 +84,21 @@ def test_a_version_that_pip_has_not_is_one_line(
     monkeypatch.setattr(version, "run_child", pip)
     with pytest.raises(CommandError, match=r"^flashinfer==9: ERROR: No matching distribution"):
         lay("flashinfer==9", installed, tmp_path)
+
+
+def test_versions_are_those_that_pip_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["flashinfer-python (0.7.2)", "Available versions: 0.7.2, 0.7.1.post1"]
+
+    def pip(command: Sequence[str], *, on_line: Any, **rest: Any) -> SimpleNamespace:
+        for line in said:
+            on_line(line)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(version, "run_child", pip)
+    assert version.versions() == ["0.7.2", "0.7.1.post1"]
+    said[:] = ["ERROR: no index"]
+    with pytest.raises(CommandError, match="pip names no version of flashinfer-python: ERROR: no"):
+        version.versions()
 
 
 @pytest.mark.parametrize("place", ["none.whl", "empty", "bad.whl"])

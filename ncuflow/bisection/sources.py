@@ -5,24 +5,21 @@ Each is made in a folder of its own that goes with the search, and never in the 
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from ncuflow.bisection.record import Over
 from ncuflow.evidence.location import numbers
-from ncuflow.io import BadInput, UsageError, clean, digest
-from ncuflow.process import minimal_environment
+from ncuflow.io import BadInput, CommandError, UsageError, clean, digest
+from ncuflow.trial.change import PACKAGE
+from ncuflow.trial.version import DISTRIBUTION, downloaded, extract, versions
 
-PACKAGE, PROJECT = "flashinfer", "flashinfer-python"
 WHEEL = re.compile(r"flashinfer(?:_python)?-(?P<version>[^-]+)-.*\.whl")
-INSTALL_S = 900.0
 # Of a checkout: what a build links into the package, by its place there.
 LINKS = {
     "csrc": "csrc",
@@ -64,12 +61,12 @@ class Wheels:
     def __init__(self, folder: Path) -> None:
         found = {m["version"]: p for p in folder.glob("*.whl") if (m := WHEEL.fullmatch(p.name))}
         if len(found) < 2:
-            raise BadInput(folder, f"{len(found)} wheels of {PROJECT}, of two at least")
+            raise BadInput(folder, f"{len(found)} wheels of {DISTRIBUTION}, of two at least")
         self._paths = {v: found[v] for v in sorted(found, key=lambda v: (numbers(v), v))}
         self.versions = list(self._paths)
 
     def place(self, version: str, folder: Path) -> Placed:
-        return installed(str(self._paths[version].absolute()), folder)
+        return extracted(self._paths[version], folder)
 
 
 class Releases:
@@ -78,14 +75,14 @@ class Releases:
     over: Over = "releases"
 
     def __init__(self) -> None:
-        said = _pip(["index", "versions", PROJECT], 120.0)
-        listed = re.search(r"^Available versions: (.*)$", said, re.MULTILINE)
-        if listed is None:
-            raise CannotError(f"pip names no version of {PROJECT}")
-        self.versions = sorted((v.strip() for v in listed[1].split(",")), key=lambda v: (numbers(v), v))  # fmt: skip
+        """Raises CommandError where pip names none."""
+        self.versions = sorted(versions(), key=lambda v: (numbers(v), v))
 
     def place(self, version: str, folder: Path) -> Placed:
-        return installed(f"{PROJECT}=={version}", folder)
+        try:
+            return extracted(downloaded(version, folder), folder)
+        except CommandError as error:
+            raise CannotError(str(error)) from None
 
 
 class Commits:
@@ -164,34 +161,21 @@ class Values:
         return Placed(None, {self._name: version})
 
 
-def installed(what: str, folder: Path) -> Placed:
-    """A wheel or a release below a folder, without what it depends on, which the environment has."""
-    _pip(["install", "--no-deps", "--no-compile", "--quiet", "--target", str(folder / "site"), what], INSTALL_S)  # fmt: skip
+def extracted(wheel: Path, folder: Path) -> Placed:
+    """The FlashInfer of a wheel below a folder; what it depends on the environment has."""
+    try:
+        extract(wheel, folder / "site")
+    except BadInput as error:
+        raise CannotError(str(error)) from None
     package = folder / "site" / PACKAGE
     if not package.is_dir():
-        raise CannotError(f"{what} holds no package {PACKAGE}")
+        raise CannotError(f"{wheel.name} holds no package {PACKAGE}")
     return Placed(package, _own(folder))
 
 
 def _own(folder: Path) -> dict[str, str]:
     """What a version compiles is nobody else's."""
     return {"FLASHINFER_WORKSPACE_BASE": str(folder / "workspace")}
-
-
-def _pip(words: Sequence[str], limit_s: float) -> str:
-    """What pip says. Raises CannotError with its last line where it fails."""
-    env = {**os.environ, **minimal_environment(), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    command = [sys.executable, "-m", "pip", "--no-input", *words]
-    try:
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, check=False, timeout=limit_s
-        )
-    except subprocess.TimeoutExpired:
-        raise CannotError(f"pip did not end within {limit_s:g} s") from None
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise CannotError(clean(said[-1] if said else "pip failed"))
-    return done.stdout
 
 
 def differing(before: Path, after: Path) -> list[str]:

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from ncuflow.io import BadInput, CommandError, UsageError, clean
@@ -22,7 +22,7 @@ from ncuflow.trial.overlay import PREBUILT, Overlay, hard_link
 DISTRIBUTION = "flashinfer-python"
 _VERSION = re.compile(r"flashinfer==([0-9][0-9A-Za-z.!+]*)")
 _PLACE = re.compile(r"flashinfer@(.+)")
-DOWNLOAD_S = 600.0
+DOWNLOAD_S, LISTED_S = 600.0, 120.0
 
 
 def named(change: Path) -> str | None:
@@ -38,14 +38,14 @@ def lay(name: str, installed: Path, folder: Path) -> Overlay:
     """The other FlashInfer in an empty folder. Raises BadInput where there is none, CommandError where pip has none."""
     package = folder / "lib" / PACKAGE
     version = _VERSION.fullmatch(name)
-    source = _downloaded(version[1], folder) if version else Path(name.partition("@")[2])
+    source = downloaded(version[1], folder) if version else Path(name.partition("@")[2])
     if source.is_dir():
         inner = source if (source / "__init__.py").is_file() else source / PACKAGE
         ignored = shutil.ignore_patterns("__pycache__")
         if (inner / "__init__.py").is_file():
             shutil.copytree(inner, package, copy_function=_copied, ignore=ignored)
     else:
-        _extract(source, package.parent)
+        extract(source, package.parent)
     if not (package / "__init__.py").is_file():
         raise BadInput(source, f"holds no package {PACKAGE}")
     shutil.rmtree(package / PREBUILT, ignore_errors=True)
@@ -53,30 +53,43 @@ def lay(name: str, installed: Path, folder: Path) -> Overlay:
     return Overlay(package, folder / "jit", frozenset(_differ(installed, package)), whole=True)
 
 
-def _downloaded(version: str, folder: Path) -> Path:
-    """The wheel of a version, and of nothing that it needs: that is what is installed here."""
-    lines: list[str] = []
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-    ]
-    command += ["--only-binary=:all:", f"--dest={folder}", f"{DISTRIBUTION}=={version}"]
-    ended = run_child(command, timeout=DOWNLOAD_S, on_line=lines.append, cwd=folder)
+def versions() -> list[str]:
+    """The versions that pip's index has. Raises CommandError where it names none."""
+    lines = _pip(["index", "versions", DISTRIBUTION], LISTED_S)[1]
+    listed = next((m for line in lines if (m := re.match(r"Available versions: (.*)", line))), None)
+    if listed is None:
+        raise CommandError(clean(f"pip names no version of {DISTRIBUTION}: {_said(lines)}"))
+    return [version.strip() for version in listed[1].split(",")]
+
+
+def downloaded(version: str, folder: Path) -> Path:
+    """The wheel of a version, into a folder, and nothing that it needs: that is what is installed here. Raises CommandError
+    where pip has none."""
+    words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", f"--dest={folder}"]
+    good, lines = _pip([*words, f"{DISTRIBUTION}=={version}"], DOWNLOAD_S, folder)
     wheels = sorted(folder.glob("*.whl"))
-    if ended.returncode or not wheels:
-        late = f"pip did not end within {DOWNLOAD_S:g} s" if ended.timed_out else "pip has no wheel"
-        said = next((line for line in lines if line.startswith("ERROR")), [*lines, late][-1])
-        raise CommandError(clean(f"flashinfer=={version}: {said}"))
+    if not (good and wheels):
+        raise CommandError(clean(f"flashinfer=={version}: {_said([*lines, 'pip has no wheel'])}"))
     return wheels[0]
 
 
-def _extract(wheel: Path, folder: Path) -> None:
-    """The package of a wheel, and nothing beside it."""
+def _pip(words: Sequence[str], limit_s: float, cwd: Path | None = None) -> tuple[bool, list[str]]:
+    """(whether pip did it, what it said)."""
+    lines: list[str] = []
+    command = [sys.executable, "-m", "pip", *words, "--disable-pip-version-check", "--no-input"]
+    ended = run_child(command, timeout=limit_s, on_line=lines.append, cwd=cwd)
+    if ended.returncode and ended.timed_out:
+        lines = [f"pip did not end within {limit_s:g} s"]
+    return not ended.returncode, lines
+
+
+def _said(lines: Sequence[str]) -> str:
+    """The first error among lines, else the last one."""
+    return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "")
+
+
+def extract(wheel: Path, folder: Path) -> None:
+    """The package of a wheel below a folder, and nothing beside it. Raises BadInput where it is no wheel."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             # Names that lead out of the folder lose what does (zipfile.extract).
