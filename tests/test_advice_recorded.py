@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, some
 
-from ncuflow.advice import page, recorded, screen, thumb
+from ncuflow.advice import cause, page, recorded, screen, thumb
 from ncuflow.advice.record import Advice, AdvisedShape
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
@@ -40,9 +40,45 @@ def test_fa3_in_decode_is_slower_and_counters_say_why(advice: Advice) -> None:
             and fa2.reason == f"the call of {auto.point}: backend=auto is fa2 here"
         )
         assert "backend auto = fa2" in screen.screen(advice)
-        assert any(
-            "BatchPrefillWithPagedKVCacheKernel" in t and "fa3 against" in t for t in one.cause
-        )
+        (why,) = one.cause
+        assert why.startswith(f"{slow.point} takes ") and f"times as long as {auto.point}: " in why
+        assert "it is PrefillWithKVCacheKernel on a grid of 132,1,1, latency-bound" in why
+        assert "99 % of its work is padding" in why and "32.0 times the FLOPs on tensor" in why
+
+
+@pytest.fixture(scope="module")
+def measured_here(advice: Advice) -> Advice:
+    """The same as if it were measured on this machine, where nothing says why."""
+    found = advice.model_copy(deep=True)
+    for one in found.shapes:
+        one.cause = []
+    return found
+
+
+def test_reports_alone_tell_the_same_causes_as_results_do(
+    advice: Advice, measured_here: Advice
+) -> None:
+    cause.explain(measured_here, DECODE / "decode/b18a3f74b")
+    told = {one.shape: one.cause for one in measured_here.shapes}
+    for one in some(s for s in advice.shapes if any("PrefillWithKVCache" in t for t in s.cause)):
+        # a report has not the work that was asked for, nor times of the same digits
+        assert [t.split(": ", 1)[1] for t in told[one.shape]] == [
+            t.split(": ", 1)[1] for t in one.cause
+        ]
+
+
+def test_a_part_that_went_the_other_way_is_no_cause(advice: Advice) -> None:
+    one = shape(advice, "B1_L2048_H32_K32_D128_P16_f16_cc")
+    (why,) = one.cause
+    assert why.endswith("cc; under ncu, which runs each kernel alone, its kernels take no longer")
+
+
+def test_what_holds_no_counters_of_points_is_refused(advice: Advice, tmp_path: Path) -> None:
+    with pytest.raises(BadInput):
+        cause.explain(advice, tmp_path)
+    (tmp_path / "x.ncu-rep").write_text("no report")
+    with pytest.raises(BadInput):
+        cause.explain(advice, tmp_path)
 
 
 def test_the_default_loses_where_a_kv_head_has_four_query_heads(advice: Advice) -> None:

@@ -10,12 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncuflow.advice import options, thumb
+from ncuflow.advice import cause, options, thumb
 from ncuflow.advice.course import layers
 from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape, Outcome
-from ncuflow.compare import attribution, verdict
-from ncuflow.compare.records import Cause
-from ncuflow.compare.verdict import Side
+from ncuflow.compare import verdict
 from ncuflow.findings import choices, recorded, stored
 from ncuflow.findings.choices import Price
 from ncuflow.model import SOFTWARE, Point, Results
@@ -25,7 +23,6 @@ from ncuflow.target.contract import Target, known
 from ncuflow.target.launch import Params
 from ncuflow.trial.record import Relative
 
-CAUSES = 3
 NONE = Relative(estimate=0.0, low=0.0, high=0.0)
 
 
@@ -39,12 +36,13 @@ def advise(
     with recorded.results_of(folder, targets) as place:
         found = stored.folder(place, targets)
         side = verdict.load(place, targets)
+        counts = cause.of_side(side)
         # What was timed apart from the rest of a recording is another advice.
         shapes = [
             one
             for name, results in found.items()
             if name in known()
-            for one in _of_target(known()[name], results, side, also, metric, effect)
+            for one in _of_target(known()[name], results, counts, also, metric, effect)
         ]
     about = side.provenance
     return Advice(
@@ -62,7 +60,12 @@ def advise(
 
 
 def _of_target(
-    target: Target, results: Results, side: Side, also: options.Also, metric: str, effect: float
+    target: Target,
+    results: Results,
+    counts: cause.Counts,
+    also: options.Also,
+    metric: str,
+    effect: float,
 ) -> Iterator[AdvisedShape]:
     """The shapes of which several choices were measured."""
     groups: dict[tuple[tuple[str, Any], ...], list[Point]] = {}
@@ -70,7 +73,7 @@ def _of_target(
         groups.setdefault(options.fixed(target, point["params"], also), []).append(point)
     for group in groups.values():
         if sum(_time(point, metric) is not None for point in group) > 1:
-            found = _Group(target, results, side, metric, effect, group, also)
+            found = _Group(target, results, counts, metric, effect, group, also)
             if found.several:
                 yield found.advised()
 
@@ -96,13 +99,13 @@ class _Group:
         self,
         target: Target,
         results: Results,
-        side: Side,
+        counts: cause.Counts,
         metric: str,
         effect: float,
         group: Sequence[Point],
         also: options.Also,
     ) -> None:
-        self._target, self._results, self._side = target, results, side
+        self._target, self._results, self._counts = target, results, counts
         self._metric, self._effect, self._also = metric, effect, also
         first = group[0]["params"]
         params = {**first, **target.free(first)}
@@ -228,26 +231,12 @@ class _Group:
             price = choices.between(self._all[taken], self._all[point], self._metric, self._results)
             if point == taken or price is None or self._fate(self._all[point]) != "slower":
                 continue
+            if not {taken, point} <= self._counts.keys():
+                continue
             half = ((price.high or 0.0) - (price.low or 0.0)) / 2 * price.base
-            found += causes(self._side, (taken, point), (price.base, price.other), half)
+            sides = (self._counts[taken], self._counts[point])
+            found += cause.causes(*sides, (price.base, price.other), half)
         return found
-
-
-def causes(
-    side: Side, points: tuple[str, str], times: tuple[float, float], noise_us: float = 0.0
-) -> list[str]:
-    """What counters say of why the second of two points takes longer than the first, the largest part first; µs."""
-    if not all(name in side.points and side.points[name]["kernels"] for name in points):
-        return []
-    taken, other = (side.profile(name) for name in points)
-    found = attribution.explain(taken, other, *times, noise_us).causes
-    return [f"{points[1]} against {points[0]}: {_cause(cause)}" for cause in found[:CAUSES]]
-
-
-def _cause(cause: Cause) -> str:
-    of_it = f" ({100 * cause.share_of_delta:.0f} % of it)" if cause.share_of_delta else ""
-    sides = " → ".join(str(value) for value in (cause.base, cause.head) if value is not None)
-    return ", ".join(filter(None, [f"{cause.what}{of_it}", sides, cause.evidence]))
 
 
 def _planned(target: Target, point: Point) -> Planned:
@@ -259,16 +248,3 @@ def _relative(price: Price | None) -> Relative | None:
     if price is None or price.low is None or price.high is None:
         return None
     return Relative(estimate=price.change, low=price.low, high=price.high)
-
-
-def counted(advice: Advice, results: Path) -> Mapping[str, list[str]]:
-    """Causes by shape, of an advice measured here, from counters of the same points: a run's results, or a recording."""
-    found = {}
-    with recorded.results_of(results, None) as place:
-        side = verdict.load(place)
-        for shape in advice.shapes:
-            taken, default = shape.choice(shape.advised), shape.choice(shape.shape)
-            if taken is not None and default is not None and taken is not default:
-                times = (taken.time_us or 0.0, default.time_us or 0.0)
-                found[shape.shape] = causes(side, (taken.point, default.point), times)
-    return found

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow import answer
-from ncuflow.advice import apply, audit, course, options, page, recorded, stores, thumb
+from ncuflow.advice import apply, audit, cause, course, options, page, recorded, stores, thumb
 from ncuflow.advice.racing import EFFECT
 from ncuflow.advice.record import Advice, AdvisedShape
 from ncuflow.advice.screen import screen
@@ -344,9 +344,7 @@ def measured(args: argparse.Namespace, store: Path | None = None) -> Advice:
             failed_modules=failed,
         )
     if args.counters is not None:
-        causes = recorded.counted(found, args.counters)
-        for shape in found.shapes:
-            shape.cause = list(causes.get(shape.shape, ()))
+        cause.explain(found, args.counters)
     return found
 
 

@@ -95,9 +95,14 @@ def provenance(kernel: Kernel, ncu_version: str | None) -> Provenance:
 
 def row(kernel: Kernel, origin: Provenance) -> Measurement:
     """The columns of one launch."""
+    return row_of([kernel], origin)
+
+
+def row_of(kernels: Sequence[Kernel], origin: Provenance) -> Measurement:
+    """The columns of the launches of one call, of one at least."""
     timing: dict[str, Any] = defaultdict(lambda: None)
-    machine = ceilings.machine(kernel["device"], None)
-    return measurement(Joined(timing, {}, [kernel], (), machine, origin))
+    machine = ceilings.machine(kernels[0]["device"], None)
+    return measurement(Joined(timing, {}, kernels, (), machine, origin))
 
 
 def longest(some: Sequence[Kernel]) -> Kernel:
