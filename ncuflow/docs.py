@@ -1,5 +1,5 @@
-"""The parts of docs/*.md that are made of the records, the registry and the columns, the schemas of answers, and the
-pages of recorded trials.
+"""The parts of docs/*.md that are made of the records, the registry and the columns, the schemas of answers, the pages of
+recorded trials, and what recorded advice came to.
 
 ncuflow docs            write them
 ncuflow docs --check    exit 1 where a part is not what would be written
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow import answer
+from ncuflow.advice import kept
 from ncuflow.cli import USER
 from ncuflow.evidence import location
 from ncuflow.findings.columns import COLUMNS
@@ -193,8 +194,14 @@ def _rows(heads: str, rows: Iterable[str]) -> str:
     return "\n".join([f"| {heads} |", line, *rows]) + "\n"
 
 
+def advice() -> str:
+    """What the advice that is kept says, and how it held."""
+    return kept.told(kept.FOLDER) + "\n"
+
+
 PARTS = {
-    part.__name__: part for part in (tables, chips, metrics, stalls, units, columns, apis, trial)
+    part.__name__: part
+    for part in (tables, chips, metrics, stalls, units, columns, apis, trial, advice)
 }
 
 

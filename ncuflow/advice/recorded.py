@@ -16,6 +16,7 @@ from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape, Outcome
 from ncuflow.compare import verdict
 from ncuflow.findings import choices, recorded, stored
 from ncuflow.findings.choices import Price
+from ncuflow.io import read_as
 from ncuflow.model import SOFTWARE, Point, Results
 from ncuflow.record import Check
 from ncuflow.sweep.points import Planned
@@ -24,6 +25,13 @@ from ncuflow.target.launch import Params
 from ncuflow.trial.record import Relative
 
 NONE = Relative(estimate=0.0, low=0.0, high=0.0)
+
+
+def read(path: Path) -> Advice:
+    """What `ncuflow advise --out` wrote. Raises BadInput where it is that of nothing."""
+    found = read_as(path, Advice, "an advice")
+    found.tier = "C"
+    return found
 
 
 def advise(

@@ -76,8 +76,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--recorded",
         type=Path,
-        metavar="FOLDER",
-        help="a recording, or the captures of a run: no GPU",
+        metavar="PATH",
+        help="a recording, the outputs of a run, or what --out wrote: no GPU",
     )
     add("--target", nargs="+", help=f"of --blocks one, else those to take: {', '.join(known())}")
     which.add_argument(
@@ -110,7 +110,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--counters",
         type=Path,
         metavar="FOLDER",
-        help="results, or a recording, with counters of these points",
+        help="results, a recording, or reports of `ncuflow ncu`, with counters of these points",
     )
     add("--html", type=Path, help="a page: a map of the shapes, and every choice")
     answer.options(parser)
@@ -150,8 +150,7 @@ def run(args: argparse.Namespace) -> int:
     if args.audit is not None:
         return _audit(args)
     if args.recorded is not None:
-        also = _freed(args, [known()[name] for name in args.target or known() if name in known()])
-        found = recorded.advise(args.recorded, args.target, also, COLD, args.effect)
+        found = _recorded(args)
     else:
         found = measured(args, wanted.get(STORE))
     _written(args, found, "shapes", screen(found))
@@ -164,12 +163,27 @@ def run(args: argparse.Namespace) -> int:
     return OK if all(advised) and advised else SOME_FAILED if any(advised) else FATAL
 
 
+def _recorded(args: argparse.Namespace) -> Advice:
+    """The advice of a recording, or one that was written before, with what counters say where they are given."""
+    if args.recorded.is_dir():
+        also = _freed(args, [known()[name] for name in args.target or known() if name in known()])
+        return recorded.advise(args.recorded, args.target, also, COLD, args.effect)
+    found = recorded.read(args.recorded)
+    found.shapes = [s for s in found.shapes if s.target in (args.target or (s.target,))]
+    found.rules = thumb.rules(found.shapes)
+    if args.counters is not None:
+        cause.explain(found, args.counters)
+    return found
+
+
 def _goes_together(args: argparse.Namespace, wanted: Mapping[str, Path]) -> None:
     """Raises UsageError for what would be given and not done."""
     if STORE in wanted and args.recorded is not None:
         raise UsageError(f"--apply {STORE} tunes on a GPU: not with --recorded")
-    if args.counters is not None and args.recorded is not None:
-        raise UsageError("--counters adds to what is measured here: a recording has its own")
+    if args.counters is not None and args.recorded is not None and args.recorded.is_dir():
+        raise UsageError("--counters adds to an advice that was measured: a recording has its own")
+    if args.also and args.recorded is not None and args.recorded.is_file():
+        raise UsageError("--also: what is free is settled in an advice that was written")
     if args.audit is not None:
         given = {"--html": args.html, "--apply": wanted, "--also": args.also}
         given["--counters"] = args.counters

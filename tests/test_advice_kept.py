@@ -1,0 +1,116 @@
+"""Advice that was measured on a GPU and is kept: what it says holds, a page and a module are made of it, docs tell it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, some
+
+from ncuflow.advice import kept, recorded
+from ncuflow.advice.record import Advice
+from ncuflow.cli import dispatch
+from ncuflow.io import BadInput
+from ncuflow.target.contract import load
+
+FOLDERS = sorted(path.parent for path in (ROOT / kept.FOLDER).glob("*/advice.json.xz"))
+DECODE = ROOT / "recordings/h200/0.7.2/decode"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_kept_advice_is_of_one_gpu_and_of_shapes_that_were_raced(folder: Path) -> None:
+    advice = recorded.read(folder / "advice.json.xz")
+    assert advice.gpu and advice.versions["FlashInfer"] and advice.tier == "C"
+    for shape in some(advice.shapes):
+        assert shape.in_turns and shape.outcome != "none" and shape.advised in shape.best
+        assert shape.choices[0].point == shape.shape
+        target = load(shape.target)
+        for one in some(shape.choices):
+            assert target.point_id({**shape.params, **one.settings}) == one.point
+            assert (one.fate in ("best", "slower", "undecided")) == (one.time_us is not None)
+            # Who leaves is slower for sure by more than the default differs from itself.
+            if one.fate == "slower":
+                assert one.behind is not None and one.behind.low >= advice.effect / 2
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_documentation_says_what_was_measured(folder: Path) -> None:
+    said = (ROOT / "docs/advise.md").read_text()
+    advice = recorded.read(folder / "advice.json.xz")
+    assert f"Measured on an {advice.gpu} (" in said and advice.date in said
+    assert all(shape.shape in said for shape in some(advice.shapes))
+
+
+def test_a_written_advice_makes_a_page_and_a_module(tmp_path: Path) -> None:
+    advice = FOLDERS[0] / "advice.json.xz"
+    page, module, out = tmp_path / "a.html", tmp_path / "a.py", tmp_path / "a.json"
+    words = [
+        "advise",
+        "--recorded",
+        str(advice),
+        "--html",
+        str(page),
+        "--apply",
+        "python",
+        str(module),
+    ]
+    assert dispatch([*words, "--target", "decode", "--out", str(out)]) == 0
+    written = Advice.model_validate(json.loads(out.read_text()))
+    assert {shape.target for shape in written.shapes} == {"decode"}
+    assert all(shape.shape in page.read_text() for shape in some(written.shapes))
+    assert "def choose(" in module.read_text()
+
+
+def test_a_written_advice_has_what_was_free_settled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["advise", "--recorded", str(FOLDERS[0] / "advice.json.xz")]
+    with pytest.raises(SystemExit):
+        dispatch([*words, "--also", "page_size=1"])
+    assert "settled" in capsys.readouterr().err
+    (tmp_path / "x.json").write_text('{"shapes": []}')
+    with pytest.raises(BadInput, match="not an advice"):
+        dispatch(["advise", "--recorded", str(tmp_path / "x.json")])
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    """As if it were raced: without causes."""
+    found = recorded.advise(DECODE, ["decode"], {}, "time_cold_us", 0.02)
+    for shape in found.shapes:
+        shape.cause = []
+    return found
+
+
+def test_what_a_run_left_is_kept_with_its_causes_and_told(advice: Advice, tmp_path: Path) -> None:
+    """A second run that says something else at one shape, no winner among pairs, and a choice that was not the fastest."""
+    run = tmp_path / "run"
+    run.mkdir()
+    again, whole = (advice.model_copy(deep=True) for _ in range(2))
+    again.shapes[1].best = [again.shapes[1].shape]
+    again.shapes[1].advised = again.shapes[1].shape
+    whole.shapes = whole.shapes[1:2]
+    taken = whole.shapes[0].choice(whole.shapes[0].advised)
+    faster = whole.shapes[0].choice(whole.shapes[0].shape)
+    assert taken is not None and faster is not None and taken.time_us is not None
+    faster.time_us = taken.time_us / 1.01
+    pairs = advice.model_copy(update={"shapes": []})
+    for name, one in {"advice": advice, "again": again, "aa": pairs, "regret-a": whole}.items():
+        (run / f"{name}.json").write_text(one.model_dump_json())
+    folder = kept.keep(run, DECODE / "decode/b18a3f74b", tmp_path)
+    assert folder == tmp_path / "h200"
+    stored = recorded.read(folder / "advice.json.xz")
+    assert any("99 % of its work is padding" in text for s in stored.shapes for text in s.cause)
+    assert stored.shapes[2].choices == advice.shapes[2].choices
+    # Beside the advice the choices stay that its words are about.
+    second = kept.read(folder, "again")
+    assert second is not None and len(second.shapes[3].choices) < len(advice.shapes[3].choices)
+    said = kept.told(tmp_path)
+    assert "5 of 6 winners of both are the same; 5 of 6 shapes have the same advice" in said
+    assert "0 pairs of a choice with itself: no winner." in said
+    assert (
+        "at 1 shape: the advised one takes 1.0 % longer than the fastest at the median, 1.0 % at worst"
+        in said
+    )
+    assert said.count("99 % of its work is padding") == 1
