@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+from ncuflow.advice import recorded
 from ncuflow.cli import dispatch
 from ncuflow.compare import records as compared
 from ncuflow.io import BadInput, CommandError
@@ -72,7 +73,8 @@ def test_a_program_goes_from_the_targets_to_a_verdict() -> None:
     async def session(client: Any) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert all(tool.annotations.read_only_hint for tool in tools.values())
-        assert all(tool.output_schema for tool in tools.values()) and "try" not in tools
+        assert all(tool.output_schema for tool in tools.values())
+        assert not {"try", "advise"} & tools.keys() and "advice" in tools
         found = await answer(client, "list_targets")
         (one,) = [target for target in found["targets"] if target["name"] == "merge_state"]
         listed = await answer(client, "list_points", target="merge_state", limit=2)
@@ -171,12 +173,14 @@ def test_what_cannot_be_answered_is_one_line() -> None:
             said = await refusal(client, "try", change=named, target="decode")
             assert "below the served" in said
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert not tools["try"].annotations.read_only_hint and tools["try"].output_schema
+        for name in ("try", "advise"):
+            assert not tools[name].annotations.read_only_hint and tools[name].output_schema
+        assert "below the served" in await refusal(client, "advice", target="decode", folder="../x")
         assert "no such file" in await refusal(client, "show", report="none.ncu-rep")
         assert "no point" in await refusal(client, "explain", source=f"{POINT}_no")
         assert "unknown kernel target" in await refusal(client, "list_points", target="nothing")
 
-    served(session, "--allow-run")  # the tool `try` is there then alone
+    served(session, "--allow-run")  # the tools `try` and `advise` are there then alone
 
 
 # --- without a server ------------------------------------------------------------------------
@@ -272,6 +276,44 @@ def test_a_trial_is_the_record_that_the_command_writes(
     with pytest.raises(CommandError, match=r"^no NVIDIA GPU$"):
         answers.try_change(root, "-x.patch", "decode", None, "2%")
     assert commands[1][4] == "./-x.patch"  # a path, and no option
+
+
+def test_recorded_advice_has_the_choices_that_were_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(RECORDINGS)
+    root = Root(RECORDINGS)
+    found = answers.advice(root, "decode", "h200/0.7.2/decode", 3)
+    whole = recorded.advise(RECORDINGS / "h200/0.7.2/decode", ["decode"], {}, "time_cold_us", 0.02)
+    assert [one.shape for one in found.shapes] == [one.shape for one in whole.shapes[:3]]
+    assert found.rules == whole.rules and found.shapes[2].cause == whole.shapes[2].cause
+    choices = [one for shape in found.shapes for one in shape.choices]
+    assert choices and all(one.time_us is not None for one in choices)
+    # three shapes further on, and a default that was not recorded
+    assert found.left_out == len(whole.shapes) - 3 + 1
+    with pytest.raises(CommandError, match="unknown kernel target 'decoed'"):
+        answers.advice(root, "decoed", None, 3)
+
+
+def test_an_advice_that_was_written_is_read_and_a_race_is_that_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = recorded.advise(RECORDINGS / "h200/0.7.2/decode", ["decode"], {}, "time_cold_us", 0.02)
+    monkeypatch.chdir(tmp_path)
+    Path("a.json").write_text(whole.model_dump_json(), encoding="utf-8")
+    found = answers.advice(Root(tmp_path), "decode", "a.json", 50)
+    assert len(found.shapes) == len(whole.shapes) and found.rules == whole.rules
+    assert answers.advice(Root(tmp_path), "prefill", "a.json", 50).shapes == []
+    commands: list[list[str]] = []
+
+    def fake(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        out = next(word for word in command if word.startswith("--out="))
+        Path(out.removeprefix("--out=")).write_text(whole.model_dump_json(), encoding="utf-8")
+        return subprocess.CompletedProcess(command, 3, "", "")
+
+    monkeypatch.setattr(answers.subprocess, "run", fake)
+    raced = answers.advise(Root(tmp_path), "decode", [{"batch": 4}], "3%", 2)
+    assert [one.shape for one in raced.shapes] == [one.shape for one in whole.shapes[:2]]
+    assert {"advise", "--target=decode", "--effect=3%", '--blocks=[{"batch": 4}]'} <= {*commands[0]}
 
 
 def test_without_the_package_it_says_what_to_install(

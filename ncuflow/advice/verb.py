@@ -149,10 +149,8 @@ def run(args: argparse.Namespace) -> int:
     _goes_together(args, wanted)
     if args.audit is not None:
         return _audit(args)
-    if args.recorded is not None:
-        found = _recorded(args)
-    else:
-        found = measured(args, wanted.get(STORE))
+    live = args.recorded is None
+    found = measured(args, wanted.get(STORE)) if live else _recorded(args)
     _written(args, found, "shapes", screen(found))
     if args.html:
         write_text(args.html, page.rendered(found))

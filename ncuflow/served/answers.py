@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from ncuflow.advice import racing
+from ncuflow.advice import recorded as advised
+from ncuflow.advice.record import Advice
 from ncuflow.answer import Tier
 from ncuflow.compare import records as compared
 from ncuflow.compare import verdict
@@ -48,6 +51,8 @@ OUTPUTS = Path("outputs")  # where a point is looked for
 LAST_WORDS = 400  # characters of what a trial that failed says last
 OF_TRACE = "nsys_us"  # the metric of two reports of nsys
 CAUSES = 3  # of a change
+METRIC = "time_cold_us"  # that decides an advice
+T = TypeVar("T")
 
 
 def targets(root: Root, folder: str | None, limit: int) -> Targets:
@@ -271,13 +276,51 @@ def try_change(
     root: Root, change: str, target: str, blocks: list[dict[str, Any]] | None, effect: str
 ) -> Trial:
     """Compile, check and time a change of FlashInfer, as `ncuflow try` does. Raises CommandError where that did not begin."""
-    path = root.inside(change)
+    words = ["try", f"./{root.inside(change)}", f"--target={target}", f"--effect={effect}"]
+    words += [f"--blocks={json.dumps(blocks)}"] if blocks else []
+    return _run(words, "--json", Trial, "the record of a trial")
+
+
+def advice(root: Root, target: str, folder: str | None, limit: int) -> Advice:
+    """Which choice for which shape of a target, of a recording, outputs, or a file of `ncuflow advise --out`."""
+    where = root.inside(folder) if folder else place.shipped()
+    try:
+        load(target)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    if where.is_dir():
+        found = advised.advise(where, [target], {}, METRIC, racing.EFFECT)
+    else:
+        found = advised.read(where)
+        found.shapes = [shape for shape in found.shapes if shape.target == target]
+        found.rules = [rule for rule in found.rules if rule.target == target]
+    return _shown(found, limit)
+
+
+def advise(
+    root: Root, target: str, blocks: list[dict[str, Any]] | None, effect: str, limit: int
+) -> Advice:
+    """Race the choices of shapes, as `ncuflow advise` does. Raises CommandError where that did not begin."""
+    words = ["advise", f"--target={target}", f"--blocks={json.dumps(blocks or [{}])}"]
+    return _shown(_run([*words, f"--effect={effect}"], "--out", Advice, "an advice"), limit)
+
+
+def _shown(found: Advice, limit: int) -> Advice:
+    """So many shapes, each with the choices that were timed; the rest is counted."""
+    shapes = found.shapes[:limit]
+    timed = [[one for one in shape.choices if one.time_us is not None] for shape in shapes]
+    rest = sum(len(s.choices) - len(few) for s, few in zip(shapes, timed, strict=True))
+    cut = [s.model_copy(update={"choices": few}) for s, few in zip(shapes, timed, strict=True)]
+    left_out = found.left_out + _rest(found.shapes, limit) + rest
+    return found.model_copy(update={"shapes": cut, "left_out": left_out})
+
+
+def _run(words: Sequence[str], option: str, kind: type[T], what: str) -> T:
+    """The record that a command of ncuflow writes where this option says. Raises CommandError with its last word."""
     with scratch() as folder:
-        out = folder / "trial.json"
-        words = ["try", f"./{path}", f"--target={target}", f"--effect={effect}", f"--json={out}"]
-        words += [f"--blocks={json.dumps(blocks)}"] if blocks else []
+        out = folder / "record.json"
         done = subprocess.run(
-            [sys.executable, "-m", "ncuflow", *words],
+            [sys.executable, "-m", "ncuflow", *words, f"{option}={out}"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -288,7 +331,7 @@ def try_change(
             said = [line for line in done.stderr.splitlines() if line.strip()]
             last = said[-1][:LAST_WORDS] if said else f"it ended with status {done.returncode}"
             raise CommandError(last.partition("error: ")[2] or last, done.returncode)
-        return read_as(out, Trial, "the record of a trial")
+        return read_as(out, kind, what)
 
 
 def _number(

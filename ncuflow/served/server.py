@@ -1,7 +1,8 @@
 """Answer programs over the Model Context Protocol, on standard input and output: `pip install 'ncuflow[mcp]'`.
 
     ncuflow mcp [--root FOLDER]                 reports, outputs and recordings below FOLDER (default: this one)
-    ncuflow mcp --root FOLDER --allow-run       also compiles and runs changes of FlashInfer (`ncuflow try`), as you
+    ncuflow mcp --root FOLDER --allow-run       also compiles and runs: changes of FlashInfer (`ncuflow try`), choices of it
+                                                (`ncuflow advise`), as you
 
 Nothing is written and nothing is run without --allow-run. A path is told from FOLDER on; one that leads out is refused.
 docs/agents.md has the tools, and how their answers are read.
@@ -17,6 +18,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
+from ncuflow.advice.record import Advice
 from ncuflow.cli import refused
 from ncuflow.explain.record import Explanation
 from ncuflow.io import CommandError, UsageError, clean
@@ -52,6 +54,12 @@ Kernel = Annotated[
 Folder = Annotated[
     str | None,
     Field(description="outputs/<machine> or a recording; default: outputs, else what ships"),
+]
+Source_ = Annotated[
+    str | None,
+    Field(
+        description="outputs, a recording, or what `ncuflow advise --out` wrote; default: what ships"
+    ),
 ]
 Metrics = Annotated[
     list[str], Field(description="keys of docs/metrics.md or patterns of them, such as dram_*")
@@ -132,6 +140,12 @@ def made(root: Root, allow_run: bool) -> Any:
         """From a number back to its report, kernel and counter; the words are those of its `trace`: source, name, folder."""
         return answered(answers.trace, source, name, folder, limit)
 
+    @server.tool(annotations=reads)
+    def advice(target: str, folder: Source_ = None, limit: Limit = 5) -> Advice:
+        """Which backend and settings are fastest for each shape of a target that was measured, by how much, and why. Choices that
+        were not timed are left out."""
+        return answered(answers.advice, target, folder, limit)
+
     if allow_run:
 
         @server.tool(name="try", annotations=ToolAnnotations(read_only_hint=False))
@@ -142,13 +156,23 @@ def made(root: Root, allow_run: bool) -> Any:
             and runs as the user who serves; it takes minutes, and a GPU."""
             return answered(answers.try_change, change, target, blocks, effect)
 
+        @server.tool(annotations=ToolAnnotations(read_only_hint=False))
+        def advise(
+            target: str, blocks: Blocks = None, effect: str = "2%", limit: Limit = 5
+        ) -> Advice:
+            """Race all legal choices of each shape on this machine's GPU, checked against the reference. It compiles what is not
+            compiled yet, and takes minutes."""
+            return answered(answers.advise, target, blocks, effect, limit)
+
     return server
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", type=Path, default=Path(), metavar="FOLDER", help="what is read")
     parser.add_argument(
-        "--allow-run", action="store_true", help="also the tool `try`, which runs code as you"
+        "--allow-run",
+        action="store_true",
+        help="also the tools `try` and `advise`, which run code as you",
     )
 
 
