@@ -163,6 +163,13 @@ def test_the_page_shows_ties_in_grey(advice: Advice) -> None:
     assert "cores=tensor backend=fa3" in text and text.count("<details") == len(advice.shapes)
 
 
+def test_a_choice_has_one_colour_whatever_is_known_of_its_backend(advice: Advice) -> None:
+    """At one shape `auto` is said to be fa2, at the other nobody measured fa2; what was not measured is no tie."""
+    text = page.rendered(advice)
+    assert text.count('<td class="c0"><a href="#') == 5 and 'class="c1"><a' not in text
+    assert '<td class="none"></td>' in text and "td.none" not in text
+
+
 def test_what_is_no_recording_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

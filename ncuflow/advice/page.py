@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape
-from ncuflow.advice.screen import between, longer, ruled, said, sure, taken
+from ncuflow.advice.screen import between, departing, longer, ruled, said, sure, taken
 from ncuflow.format import MISSING, micro
 from ncuflow.io import resource
 
@@ -141,7 +141,7 @@ def _grey(shape: AdvisedShape) -> bool:
 
 def _settings(shape: AdvisedShape) -> str:
     chosen = shape.choice(shape.advised)
-    return said(chosen, shape) if chosen else MISSING
+    return departing(chosen, shape) if chosen else MISSING
 
 
 def _cell(shape: AdvisedShape, colours: dict[str, str]) -> MapCell:

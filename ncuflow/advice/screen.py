@@ -68,12 +68,16 @@ def slowest(shape: AdvisedShape) -> str:
     return f"{said(last, shape)}: {between(last.behind)}"
 
 
-def said(choice: AdvisedChoice, shape: AdvisedShape) -> str:
-    """A choice by where it departs from the default: "cores=tensor backend=fa2"; with what FlashInfer makes of it, where that
-    could be asked for as well: "default (backend auto = fa3)"."""
+def departing(choice: AdvisedChoice, shape: AdvisedShape) -> str:
+    """A choice by where it departs from the default: "cores=tensor backend=fa2"; "default"."""
     words = [f"{n}={v}" for n, v in choice.settings.items() if shape.params.get(n) != v]
+    return " ".join(words) or "default"
+
+
+def said(choice: AdvisedChoice, shape: AdvisedShape) -> str:
+    """The same with what FlashInfer makes of it, where that could be asked for as well: "default (backend auto = fa3)"."""
     made = [f"{name} {choice.settings[name]} = {v}" for name, v in choice.resolved.items()]
-    return " ".join(words or ["default"]) + (f" ({', '.join(made)})" if made else "")
+    return departing(choice, shape) + (f" ({', '.join(made)})" if made else "")
 
 
 def longer(shape: AdvisedShape) -> str:
