@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from conftest import ROOT, some
 from engine_trace import (
+    APPEND,
     DECODE,
+    GATED,
     GEMM,
     LAYERS,
     MERGE,
@@ -396,6 +398,36 @@ def test_gaps_are_of_the_host_or_of_a_wait(tmp_path):
     assert one.step_us.median == pytest.approx(112)
 
 
+@pytest.mark.parametrize(("waits", "first"), [(False, 0.0), (True, 10.0)])
+def test_what_a_shorter_kernel_brings_ends_where_the_host_is_late(tmp_path, waits, first):
+    """Of four kernels, the second begins after the host was late, and the others right behind, asked for 4.5 us before."""
+    trace = MadeTrace()
+    for _ in range(3):
+        trace.kernel(NORM, 20, (32, 1, 1), (32, 16, 1), idle=100, shared=16448)
+        if waits:  # then the host's call comes the sooner the kernel ends
+            trace.call("cudaStreamSynchronize", trace.at - 2, 10, 0)
+        trace.kernel(GATED, 20, (32, 1, 1), (256, 1, 1), idle=50)
+        trace.kernel(APPEND, 20, (132, 1, 1), (16, 8, 1))
+        trace.kernel(SAMPLING, 20, (32, 1, 1), (1024, 1, 1))
+    timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
+    step = spans.found(timeline)[0][1]
+    assert len(step.rows) == 4
+    slack = around.slack(timeline, step)
+    saved = np.array([[10.0, 0, 0, 0], [0, 10.0, 0, 0], [0, 3.0, 0, 0], [0, 0, 0, 8.0]])
+    assert [slack.gained(row) for row in saved] == pytest.approx([first, 4.5, 3.0, 8.0])
+
+
+def test_a_graph_s_kernels_wait_for_each_other_alone(tmp_path):
+    trace = MadeTrace()
+    for number in range(3):
+        decode_step(trace, graph=1000 + number)
+        trace.call("cudaGraphLaunch", trace.at - 300, 290, 1000 + number)
+        trace.at += 50
+    timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
+    (step, *_), _ = spans.found(timeline)
+    assert around.slack(timeline, step).gained(np.full(len(step.rows), 1.0)) == len(step.rows)
+
+
 def test_what_runs_at_once_is_counted_once(tmp_path):
     trace = MadeTrace()
     for _ in range(3):
@@ -444,6 +476,16 @@ def test_a_saving_is_of_the_side_that_a_launch_is_on():
     assert (low, high) == pytest.approx((-1 / 3, -1 / 9))
 
 
+def test_a_gain_lies_between_a_host_as_slow_and_a_gpu_never_idle():
+    calls = gain.CallsOfStep("K", 30.0, 100.0, 60.0, lambda saved: min(2.0, 30.0 * saved))
+    assert calls.saves((0.1, 0.2)) == (2.0, 10.0)
+    assert calls.saves((0.1, 0.9)) == (2.0, 30.0)  # never more than its share
+    assert calls.saves((-0.1, -0.05)) == (-3.0, -1.5)
+
+
+HALF = gain.CallsOfStep("K", 50.0, 100.0, 100.0, lambda saved: 50.0 * saved)
+
+
 def test_an_advice_is_read_by_its_record(tmp_path):
     params = {"batch": 32, "kv_len": 2048, "qo_heads": 32, "kv_heads": 8, "head_dim": 128}
     shape = {
@@ -452,12 +494,12 @@ def test_an_advice_is_read_by_its_record(tmp_path):
     }  # fmt: skip
     path = tmp_path / "advice.json"
     path.write_text(json.dumps({"command": "advise", "gpu": "G", "shapes": [shape]}))
-    found = list(gain.of_advice(gain.read_advice(path), known()["decode"], params, "K", 50.0))
+    found = list(gain.of_advice(gain.read_advice(path), known()["decode"], params, HALF))
     assert [(row.change, row.low_pct, row.high_pct) for row in found] == [
         ("decode/default → decode/better", pytest.approx(8.33), pytest.approx(11.54))
     ]
     other = {**params, "kv_heads": 32, "batch": 1}
-    assert list(gain.of_advice(gain.read_advice(path), known()["decode"], other, "K", 50.0)) == []
+    assert list(gain.of_advice(gain.read_advice(path), known()["decode"], other, HALF)) == []
     path.write_text("{}")
     with pytest.raises(BadInput, match="ncuflow advise"):
         gain.read_advice(path)

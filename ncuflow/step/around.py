@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -68,31 +69,17 @@ def _covered(start: Ints, end: Ints) -> int:
     return int(np.clip(end - np.maximum(start, _before(end)), 0, None).sum()) if len(start) else 0
 
 
+HOST, SYNC, LAUNCH, GRAPHED = "host_us", "sync_us", "launch_us", "graph_us"  # why the GPU was idle
+
+
 def gaps(timeline: Timeline, span: StepSpan) -> GapsOfStep:
     """The idle times between a step's operations, by what the host did in them."""
-    rows, at = timeline.rows, span.rows
-    start, end, call, called = (rows[name][at] for name in ("start", "end", "call", "called"))
-    idle = np.clip(start - _before(end), 0, None)
-    idle[0] = 0
-    latest = np.maximum.accumulate(end)
-    who = np.maximum.accumulate(np.where(end == latest, np.arange(len(end)), 0))
-    waits = _waits(timeline)
-    spent = dict.fromkeys(("host_us", "sync_us", "launch_us", "graph_us"), 0.0)
-    for place in np.flatnonzero(idle > 0).tolist():
-        ended = int(latest[place - 1])
-        before = int(who[place - 1])
-        same = rows["key"][at[place]] == rows["key"][at[before]] and rows["key"][at[place]] >= 0
-        if same:
-            why = "graph_us"
-        elif call[place] < 0 or call[place] <= ended:
-            # The call may have begun before and still have been at it.
-            why = "host_us" if called[place] > ended and call[place] >= 0 else "launch_us"
-        else:
-            why = "sync_us" if _waited(waits, ended, int(call[place])) else "host_us"
-        spent[why] += float(idle[place]) * US
+    idle, who, why = _idle(timeline, span)
+    spent = {name: float(idle[why == name].sum()) * US for name in (HOST, SYNC, LAUNCH, GRAPHED)}
     longest = int(np.argmax(idle)) if len(idle) else 0
     names = [
-        timeline.kinds[rows["what"][at[p]]].name for p in (int(who[max(longest - 1, 0)]), longest)
+        timeline.kinds[timeline.rows["what"][span.rows[p]]].name
+        for p in (int(who[max(longest - 1, 0)]), longest)
     ]
     return GapsOfStep(
         **{name: round(value, 3) for name, value in spent.items()},
@@ -100,6 +87,65 @@ def gaps(timeline: Timeline, span: StepSpan) -> GapsOfStep:
         longest_us=round(float(idle[longest]) * US, 3) if len(idle) else 0.0,
         longest_between=" → ".join(bare(name)[:60] for name in names) if idle.any() else "",
     )
+
+
+def _idle(timeline: Timeline, span: StepSpan) -> tuple[Ints, Ints, np.ndarray]:
+    """Of each of a step's operations: the idle time before it, which had ended last when it began, and why it was idle, "" of
+    one before which nothing was."""
+    rows, at = timeline.rows, span.rows
+    start, end, call, called = (rows[name][at] for name in ("start", "end", "call", "called"))
+    idle = np.clip(start - _before(end), 0, None)
+    idle[0] = 0
+    latest = np.maximum.accumulate(end)
+    who = np.maximum.accumulate(np.where(end == latest, np.arange(len(end)), 0))
+    waits = _waits(timeline)
+    why = np.full(len(at), "", dtype="<U9")
+    for place in np.flatnonzero(idle > 0).tolist():
+        ended = int(latest[place - 1])
+        before = int(who[place - 1])
+        same = rows["key"][at[place]] == rows["key"][at[before]] and rows["key"][at[place]] >= 0
+        if same:
+            why[place] = GRAPHED
+        elif call[place] < 0 or call[place] <= ended:
+            # The call may have begun before and still have been at it.
+            why[place] = HOST if called[place] > ended and call[place] >= 0 else LAUNCH
+        else:
+            why[place] = SYNC if _waited(waits, ended, int(call[place])) else HOST
+    return idle, who, why
+
+
+@dataclass(frozen=True)
+class HostSlack:
+    """How much sooner than it did each operation of a step could begin, in us, were what runs before it shorter and the host as
+    slow as it was: infinite where only the GPU was waited for. waited: where the host itself had waited for the GPU, so that
+    its later calls come sooner too."""
+
+    sooner: np.ndarray
+    waited: np.ndarray
+
+    def gained(self, saved: np.ndarray) -> float:
+        """us by which the step ends sooner where its operations take so much less each."""
+        lead = shift = 0.0
+        parts = np.concatenate([[0], np.flatnonzero(self.waited), [len(saved)]])
+        for first, behind in pairwise(parts.tolist()):
+            if first and self.waited[first]:
+                shift = lead
+            rest = saved[first:behind][::-1].cumsum()[::-1]  # from each operation to the last
+            bounds = self.sooner[first:behind] + shift + rest
+            lead = min(lead + float(rest[0]), float(bounds.min())) if len(rest) else lead
+        return lead
+
+
+def slack(timeline: Timeline, span: StepSpan) -> HostSlack:
+    """Of a step whose calls the trace has; infinite where it has none."""
+    rows, at = timeline.rows, span.rows
+    start, key, call, called = (rows[name][at] for name in ("start", "key", "call", "called"))
+    _, _, why = _idle(timeline, span)
+    sooner = np.clip(start - np.maximum(called, call), 0, None) * US
+    sooner[why == HOST] = 0.0
+    replayed = np.concatenate([[False], (key[1:] == key[:-1]) & (key[1:] >= 0)])
+    sooner[(call < 0) | replayed | np.isin(why, (SYNC, GRAPHED))] = np.inf
+    return HostSlack(sooner, why == SYNC)
 
 
 def _waits(timeline: Timeline) -> tuple[Ints, Ints]:

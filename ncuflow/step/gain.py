@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,39 @@ LEAST_PCT = 0.1  # of a step, below which a gain is not told
 Interval = tuple[float, float]
 
 
+@dataclass(frozen=True)
+class CallsOfStep:
+    """The calls of one kernel in a step: its name, and the us that they take of those between the step's first start and its
+    last end (span), in some of which the GPU was busy (busy). gained: us by which the step ends sooner where they take a
+    share less."""
+
+    kernel: str
+    us: float
+    span: float
+    busy: float
+    gained: Callable[[float], float]
+
+    @property
+    def share_pct(self) -> float:
+        """Of the step."""
+        return 100 * self.us / self.span
+
+    def saves(self, saved: Interval) -> Interval:
+        """% of the step, where its calls take a share less between these: at least with a host that stays as slow as in the
+        trace, in which the GPU waits for it all the same; at most where the GPU is never idle, for much of that is the
+        profiler's own cost. Never more than its share."""
+        low, high = saved
+        least = 100 * self.gained(low) / self.span if low > 0 else self.share_pct * low
+        most = 100 * self.us / self.busy * high if high > 0 else self.share_pct * high
+        return round(least, 2), round(min(self.share_pct, most), 2)
+
+
 def of_recording(
-    target: Target, params: Params, kernel: str, share: float, results: Results | None
+    target: Target, params: Params, calls: CallsOfStep, results: Results | None
 ) -> Iterator[GainOfStep]:
     """A gain for each choice of the target that the launch stands on one side of, and that pairs were measured of.
 
-    params: those of the launch that are known; share: of the step's time, in %, that its calls take.
+    params: those of the launch that are known.
     """
     for choice in target.prices if results else ():
         if choice.given or METRIC not in choice.metrics or choice.after is not None:
@@ -38,7 +66,7 @@ def of_recording(
         every = [one for one in choices.prices(choice, results) if one.metric == METRIC]
         pairs = _near(params, choice, every)
         if pairs:
-            yield _gain(choice, target, params, kernel, share, mine == choice.base, pairs)
+            yield _gain(choice, target, params, calls, mine == choice.base, pairs)
 
 
 def _near(params: Params, choice: Choice, every: Sequence[Price]) -> list[Price]:
@@ -53,8 +81,7 @@ def _gain(
     choice: Choice,
     target: Target,
     params: Params,
-    kernel: str,
-    share: float,
+    calls: CallsOfStep,
     base: bool,
     pairs: Sequence[Price],
 ) -> GainOfStep:
@@ -66,15 +93,16 @@ def _gain(
             if name not in choice.ignoring and value not in others.setdefault(name, []):
                 others[name].append(value)
     names = choice.called if base else choice.called[::-1]
+    low, high = calls.saves((min(low for low, _ in saved), max(high for _, high in saved)))
     return GainOfStep(
         choice=choice.key,
         title=choice.title,
         change=f"{names[0]} → {names[1]}",
-        kernel=kernel,
+        kernel=calls.kernel,
         target=target.name,
-        low_pct=round(share * min(low for low, _ in saved), 2),
-        high_pct=round(min(share, share * max(high for _, high in saved)), 2),
-        share_pct=round(share, 2),
+        low_pct=low,
+        high_pct=high,
+        share_pct=round(calls.share_pct, 2),
         pairs=[point for one in pairs for point in (one.base_point, one.other_point)],
         differs=others,
         in_turns=all(one.in_turns for one in pairs),
@@ -91,7 +119,7 @@ def saving(price: Price, base: bool) -> Interval:
 
 
 def of_advice(
-    advice: Mapping[str, Any], target: Target, params: Params, kernel: str, share: float
+    advice: Mapping[str, Any], target: Target, params: Params, calls: CallsOfStep
 ) -> Iterator[GainOfStep]:
     """What `ncuflow advise` found for a shape like the launch's, where the launch is the default that was raced."""
     like = [one for one in advice["shapes"] if one["target"] == target.name and one.get("regret")]
@@ -100,15 +128,16 @@ def of_advice(
         if found[0] or found[1] > NEAR or shape["advised"] in (None, shape["shape"]):
             continue
         low, high = (shape["regret"][end] / (1 + shape["regret"][end]) for end in ("low", "high"))
+        low, high = calls.saves((low, high))
         yield GainOfStep(
             choice="advice",
             title=f"what {advice.get('gpu') or 'a GPU'} ran fastest",
             change=f"{shape['shape']} → {shape['advised']}",
-            kernel=kernel,
+            kernel=calls.kernel,
             target=target.name,
-            low_pct=round(share * low, 2),
-            high_pct=round(min(share, share * high), 2),
-            share_pct=round(share, 2),
+            low_pct=low,
+            high_pct=high,
+            share_pct=round(calls.share_pct, 2),
             pairs=[shape["shape"], shape["advised"]],
             differs={name: [value] for name, value in differing(params, shape["params"]).items()},
             in_turns=bool(shape.get("in_turns")),

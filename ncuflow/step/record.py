@@ -156,9 +156,9 @@ class GainOfStep(AnswerPart):
     target: str
     """its kernel target"""
     low_pct: float
-    """of the step's time on the GPU, that is saved at least; negative is lost"""
+    """of the step's time on the GPU, that is saved at least, with the host's calls as late as they were; negative is lost"""
     high_pct: float
-    """that is saved at most: never more than the kernel's share"""
+    """that is saved at most, of a GPU that is never idle: never more than the kernel's share"""
     share_pct: float
     """of the kernel, in the step"""
     pairs: list[str]

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ncuflow.model import Results
 from ncuflow.parsers.timeline import KERNEL, UNSAID, Launched, Timeline
 from ncuflow.static.device import Device, device
 from ncuflow.step import around, gain, shapes, spans
+from ncuflow.step.gain import CallsOfStep
 from ncuflow.step.record import (
     FamilyOfStep,
     GainOfStep,
@@ -326,7 +327,8 @@ class Summary:
             places[key].append(place)
         graphs = rows["graph"][step.rows] >= 0
         found = {key: self._shape(key, facts, bool(graphs[at].any())) for key, at in places.items()}
-        calls = self._calls(keys, found, time.own)
+        calls = self._calls(keys, found)
+        slack = around.slack(self.timeline, step)
         length = (rows["end"] - rows["start"])[step.rows] * US
         kernels: list[KernelOfStep] = []
         gains: list[GainOfStep] = []
@@ -344,31 +346,36 @@ class Summary:
                 time.span,
                 bool((rows["graph"][step.rows[at]] >= 0).any()),
             )
-            call = calls.get(key, own)
             if shape and shape.target and not shape.finishes:
+                whole = np.zeros(len(time.own))
+                whole[calls.get(key, at)] = time.own[calls.get(key, at)]
+                call = float(whole.sum())
                 self._measured(row, shape, each + (call - own) / len(at))
-                gains += self._gains(row, shape, 100 * call / time.span)
+                spent = CallsOfStep(
+                    row.name, call, time.span, time.busy, partial(_gained, slack, whole)
+                )
+                gains += self._gains(row, shape, spent)
             kernels.append(row)
         kernels.sort(key=lambda row: -row.time_us)
         return kernels, gains
 
     def _calls(
-        self, keys: Sequence[Any], found: Mapping[Any, Shape | None], own: np.ndarray
-    ) -> dict[Any, float]:
-        """us of the calls by the key of their first kernels, with the kernels that finish them."""
-        spent: dict[Any, float] = defaultdict(float)
+        self, keys: Sequence[Any], found: Mapping[Any, Shape | None]
+    ) -> dict[Any, list[int]]:
+        """Places of the calls by the key of their first kernels, with the kernels that finish them."""
+        places: dict[Any, list[int]] = defaultdict(list)
         last: Any = None
         for place, key in enumerate(keys):
             shape = found[key]
             if shape is not None and shape.finishes and last is not None:
-                spent[last] += float(own[place])
+                places[last].append(place)
                 continue
             if shape is not None and (
                 shape.target is None or shape.target.rules.finishers or shape.candidates
             ):
                 last = key
-            spent[key] += float(own[place])
-        return spent
+            places[key].append(place)
+        return places
 
     def _ranges(self, step: StepSpan) -> list[int]:
         """For each row the name of the innermost range around its call that states a shape; UNSAID without."""
@@ -470,7 +477,7 @@ class Summary:
             shape.target, dict(candidates[0]), call_us, row.family, self.machine, results, whole
         )
 
-    def _gains(self, row: KernelOfStep, shape: Shape, share: float) -> Iterable[GainOfStep]:
+    def _gains(self, row: KernelOfStep, shape: Shape, calls: CallsOfStep) -> Iterable[GainOfStep]:
         assert shape.target is not None
         params = dict(shape.candidates[0]) if shape.candidates else dict(shape.certain)
         if row.owner != FLASHINFER or not params:
@@ -478,9 +485,13 @@ class Summary:
         for one in shape.candidates[1:]:  # what only some of them have is not known
             params = {name: value for name, value in params.items() if one.get(name) == value}
         results = self.held.results(shape.target.name)
-        yield from gain.of_recording(shape.target, params, row.name, share, results)
+        yield from gain.of_recording(shape.target, params, calls, results)
         if self.advice is not None:
-            yield from gain.of_advice(self.advice, shape.target, params, row.name, share)
+            yield from gain.of_advice(self.advice, shape.target, params, calls)
+
+
+def _gained(slack: around.HostSlack, own: np.ndarray, share: float) -> float:
+    return slack.gained(own * share)
 
 
 def _recorded(shape: Shape) -> ShapeOfLaunch:
