@@ -220,8 +220,11 @@ def shapes(seen: Seen) -> Iterator[Params]:
     parallel = len(variants) == 1 and seen.kernel.endswith("HeadParallelismKernel")
     pairs = [(both[0], both[1])] if None not in both else []
     if parallel and (not pairs or sum(n or 0 for n in pairs[0]) != seen.grid[1]):
-        # as many bytes whichever of them are queries'
-        pairs = [(seen.grid[1] - n, n) for n in _shares(seen.grid[1])]
+        # as many bytes whichever of them are queries', of which attention may say one
+        of = [(seen.grid[1] - n, n) for n in _shares(seen.grid[1])]
+        pairs = [
+            one for one in of if all(b in (None, n) for b, n in zip(both, one, strict=True))
+        ] or of
     if not pairs:
         raise UnsaidError(
             "its blocks rotate all heads, and nothing else tells how many there are", said

@@ -15,6 +15,7 @@ DECODE = (
     "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, 2u, 1u, 8u, 16u, 4u, 2u, "
     "flashinfer::DefaultAttention<false, false, false, false>, Params>(Params)"
 )
+ROPE = "void flashinfer::BatchQKApplyRotaryPosIdsHeadParallelismKernel<false, 128u, 8u, 16u, __half, int>(__half*, __half*)"
 MERGE = "void flashinfer::PersistentVariableLengthMergeStatesKernel<8u, 16u, 8u, 4u, __half, __half, int>(__half*)"
 PREFILL = (
     "void flashinfer::BatchPrefillWithPagedKVCacheKernel<true, flashinfer::KernelTraits<(flashinfer::MaskMode)1, 128u, 2u, 2u, "

@@ -20,6 +20,7 @@ from engine_trace import (
     LAYERS,
     MERGE,
     NORM,
+    ROPE,
     SAMPLING,
     MadeTrace,
     decode_step,
@@ -32,6 +33,7 @@ from ncuflow.findings.choices import Price
 from ncuflow.io import BadInput, UsageError, read_json
 from ncuflow.pages.html import step as verb
 from ncuflow.parsers import nsys_timeline, torch_trace
+from ncuflow.parsers.timeline import KERNEL, Launched
 from ncuflow.step import around, dump, gain, shapes, spans, summary
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.screen import each_text, roof_text
@@ -313,6 +315,22 @@ def test_every_shape_of_a_recorded_launch_is_right_or_refused(with_facts):
     always = {"rmsnorm", "rope"}
     more = {"decode", "prefill", "activation", "kv_append", "sampling"}
     assert told.keys() >= (always | more if with_facts else always)
+
+
+@pytest.mark.parametrize(
+    ("said", "kv_heads"),
+    [
+        ({}, {1, 2, 4, 5, 8, 10, 20}),
+        ({"kv_heads": 8}, {8}),
+        ({"qo_heads": 32}, {8}),
+        ({"kv_heads": 6}, {1, 2, 4, 5, 8, 10, 20}),  # of another attention: no 34 queries share 6
+    ],
+)
+def test_heads_that_attention_says_are_those_that_are_rotated(said, kv_heads):
+    rotated = Launched(KERNEL, ROPE, grid=(256, 40, 1), block=(16, 8, 1))
+    found = shapes.of_launch(rotated, NOTHING.joined(said, "the step's other launches"), ())
+    assert {one["kv_heads"] for one in found.candidates} == kv_heads
+    assert {one["qo_heads"] + one["kv_heads"] for one in found.candidates} == {40}
 
 
 def test_rules_that_launch_otherwise_refuse_a_shape(tmp_path):
