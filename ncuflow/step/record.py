@@ -58,8 +58,9 @@ class RoofOfLaunch(AnswerPart):
     ceiling_source: CeilingSource
     """measured on that GPU, or its datasheet's"""
     percent: tuple[float, float]
-    """of the ceiling, that the launch reached; above 100 it is none of this launch: its operands were in L2, or the
-    product that the ceiling was measured with reaches less"""
+    """of the ceiling, that the launch reached, at least and at most: of operands that the kernels before wrote, as much as L2
+    holds may never have come from DRAM; above 100 it is none of this launch: they did not, or the product that the ceiling
+    was measured with reaches less"""
 
 
 class NearestPoint(AnswerPart):

@@ -9,12 +9,16 @@ from typing import Any
 
 from ncuflow.findings import ceilings
 from ncuflow.format import with_unit
+from ncuflow.gpu.table import product, table
 from ncuflow.model import Ceilings, Point, Results
 from ncuflow.step.record import NearestPoint, RoofOfLaunch
 from ncuflow.target.contract import Target
 from ncuflow.target.launch import Params
 
 TENSOR = {"attention", "GEMM", "MoE"}  # families whose FLOPs are those of tensor cores
+# What these read besides are weights and caches, between whose uses a step reads more than L2 holds; operands of all others the
+# kernels before have just written.
+COLD = TENSOR
 
 
 @dataclass(frozen=True)
@@ -28,14 +32,18 @@ class CeilingRate:
 
 @dataclass(frozen=True)
 class Machine:
-    """The GPU of a trace, and what is known of it."""
+    """The GPU of a trace, and what is known of it. l2_bytes: 0 of an unknown GPU."""
 
     found: Ceilings
+    l2_bytes: int = 0
 
     @classmethod
     def of(cls, gpu: str | None, measured: Mapping[str, Any] | None) -> Machine:
         """measured: the content of ``ceilings.json`` of a recording of this GPU."""
-        return cls(ceilings.machine(gpu, dict(measured) if measured else None))
+        sold = product(gpu)
+        chip = table().gpus[sold].chip if sold else None
+        l2_bytes = (chip and chip.l2_bytes) or 0
+        return cls(ceilings.machine(gpu, dict(measured) if measured else None), l2_bytes)
 
     @property
     def dram(self) -> CeilingRate | None:
@@ -62,9 +70,15 @@ def _ceiling(
 
 
 def roof(
-    target: Target, candidates: Sequence[Params], us: float, family: str, machine: Machine
+    target: Target,
+    candidates: Sequence[Params],
+    us: float,
+    family: str,
+    machine: Machine,
+    alone: bool = False,
 ) -> RoofOfLaunch | None:
-    """Of a call that took so long; None without a ceiling, or where the target cannot count its work."""
+    """Of a call that took so long; None without a ceiling, or where the target cannot count its work. alone: from a cold L2; in a
+    step as much as L2 holds of the operands that other kernels wrote may never come from DRAM."""
     works = []
     for params in candidates:
         try:
@@ -83,7 +97,11 @@ def roof(
         computing = work.flops / peak.rate if peak else 0.0
         if peak and computing > least:
             ceiling, bound = peak, "tensor cores" if tensor else "CUDA cores"
-        percents.append(max(least, computing) / (us * 1e-6) * 100)
+        warm = 0 if alone or family in COLD else machine.l2_bytes
+        percents += [
+            max(moved / dram.rate, computing) / (us * 1e-6) * 100
+            for moved in (max(0, work.bytes - warm), work.bytes)
+        ]
     counted, flops = [w.bytes for w, _ in works], [w.flops for w, _ in works]
     return RoofOfLaunch.model_validate(
         {
@@ -116,7 +134,7 @@ def nearest(
     best = min(points, key=lambda point: distance(params, point["params"]))
     other = differing(params, best["params"])
     time = best["measurement"]["time_cold_us"]
-    alone = roof(target, [best["params"]], time, family, machine) if time else None
+    alone = roof(target, [best["params"]], time, family, machine, alone=True) if time else None
     same = whole and not other
     return NearestPoint(
         point=best["point"],

@@ -124,8 +124,14 @@ def roof_text(one: KernelOfStep) -> str:
     if one.roof is None:
         return ""
     low, high = one.roof.percent
-    value = pct(low) if round(low) == round(high) else f"{low:.0f}–{high:.0f} %"
-    value = "> 100 %" if high > 100 else value
+    if low > 100:
+        value = "> 100 %"
+    elif high > 100 and low == 0:
+        return "from L2"
+    elif round(low) == round(high):
+        value = pct(low)
+    else:
+        value = f"≤ {high:.0f} %" if low == 0 else f"{low:.0f}–{min(high, 100):.0f} %"
     return f"{value} {one.roof.bound}" + (
         "" if one.roof.ceiling_source == "measured" else " (datasheet)"
     )
