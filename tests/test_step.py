@@ -381,7 +381,8 @@ def test_what_l2_may_hold_is_no_distance_to_dram(recorded_engine):
         low, high = one.roof.percent
         warm = 0 if one.family in ("GEMM", "attention") else l2_bytes
         least = max(0, one.roof.bytes[0] - warm) / one.roof.bytes[0] * high
-        assert least - 0.2 <= low <= least + 5, one.name  # of little, its FLOPs may be more
+        computing = 10  # % that FLOPs of CUDA cores may take, which nothing spares
+        assert least - 0.2 <= low <= max(least + 0.2, computing), one.name
     assert {"≤ 8 % DRAM"} <= {roof_text(one) for one in rows if one.family == "norm"}
     assert "from L2" in {roof_text(one) for one in rows if one.family == "activation"}
     target = known()["rmsnorm"]

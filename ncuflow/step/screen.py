@@ -11,6 +11,7 @@ from ncuflow.step.record import GainOfStep, KernelOfStep, StepAnswer, StepGroup
 
 WIDTH = 132
 FAR = 2  # times the median: a launch so long was held up by something else
+LITTLE = 10  # %: as the least of two, as good as nothing
 MOST_LINES = 48
 MOST_GROUPS, MOST_KERNELS, MOST_GAINS, MOST_PROBLEMS = 4, 12, 3, 4
 
@@ -126,12 +127,12 @@ def roof_text(one: KernelOfStep) -> str:
     low, high = one.roof.percent
     if low > 100:
         value = "> 100 %"
-    elif high > 100 and low == 0:
+    elif high > 100 and low < LITTLE:
         return "from L2"
     elif round(low) == round(high):
         value = pct(low)
     else:
-        value = f"≤ {high:.0f} %" if low == 0 else f"{low:.0f}–{min(high, 100):.0f} %"
+        value = f"≤ {high:.0f} %" if low < LITTLE else f"{low:.0f}–{min(high, 100):.0f} %"
     return f"{value} {one.roof.bound}" + (
         "" if one.roof.ceiling_source == "measured" else " (datasheet)"
     )
