@@ -1,7 +1,7 @@
 """A small decoder of Llama's shapes on FlashInfer's own calls, whose steps can be recorded and whose shapes are known.
 
     python engine.py run --out FOLDER [--steps prefill,decode,mixed,graph] [--profile torch] [--nvtx steps|calls]
-    python engine.py alone --out FOLDER     # each launch of the steps alone: from a cold L2, and again
+    python engine.py alone --out FOLDER     # each launch of the steps alone: from a cold L2, a clean one, and again
     python engine.py turns --out FOLDER --change decode=tensor     # step times of two engines, in turns
 
 The load is a prompt's tokens and a batch of sequences and their tokens: --prompt, --batch and --context.
@@ -508,7 +508,8 @@ def profiled(wanted: bool, path: Path) -> Iterator[None]:
 
 
 def alone(args: argparse.Namespace) -> None:
-    """Each call of each kind of step by itself, in turns: from a cold L2, and right after itself."""
+    """Each call of each kind of step by itself, in turns: from an L2 that was emptied by writing, which it then has to write
+    back ("cold"), by reading ("clean"), and right after itself ("hot")."""
     load = loaded(args)
     mine = engine(chosen(args.change), load)
     flush = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
@@ -522,9 +523,11 @@ def alone(args: argparse.Namespace) -> None:
         with profiled(True, path):
             for _ in range(args.repeat):
                 for index in random.sample(range(len(kept)), len(kept)):
-                    for state in ("cold", "hot"):
+                    for state in ("cold", "clean", "hot"):
                         if state == "cold":
                             flush.zero_()
+                        elif state == "clean":
+                            flush.sum()
                         torch.cuda.synchronize()
                         with _range(f"{state} {index}"):
                             kept[index][1]()
@@ -539,7 +542,7 @@ def alone(args: argparse.Namespace) -> None:
 
 
 def kernel_times(path: Path) -> dict[int, dict[str, dict[str, list[float]]]]:
-    """Times in us by call, kernel, and "cold" or "hot", from a trace whose ranges are named "cold 3"."""
+    """Times in us by call, kernel, and "cold", "clean" or "hot", from a trace whose ranges are named "cold 3"."""
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     spans = sorted(
