@@ -1,5 +1,5 @@
 """The parts of docs/*.md that are made of the records, the registry and the columns, the schemas of answers, the pages of
-recorded trials, and what recorded advice came to.
+recorded trials and of what they found on two GPUs, and what recorded advice came to.
 
 ncuflow docs            write them
 ncuflow docs --check    exit 1 where a part is not what would be written
@@ -29,7 +29,7 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number
 from ncuflow.io import clean, write_text
 from ncuflow.model import TABLES
-from ncuflow.pages.markdown import outcomes
+from ncuflow.pages.markdown import outcomes, speedups
 from ncuflow.parsers import nvperf, timing
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.chips import ANY, CHIPS
@@ -232,6 +232,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the parts, or with --check say which page is out of date and return 1."""
     wanted = {path: made(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.md"))}
     wanted |= schemas() | outcomes.pages(EXAMPLES)
+    wanted |= speedups.pages(EXAMPLES, FOLDER / "findings")
     stale = [path for path, text in wanted.items() if _held(path) != text]
     for path in stale:
         if args.check:

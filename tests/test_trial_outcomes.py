@@ -6,6 +6,7 @@ import argparse
 import json
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -149,3 +150,54 @@ def test_records_are_kept_in_the_folders_of_their_changes(changes: Path, tmp_pat
     both.write_text(slow.model_dump_json())
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "other.patch is no change of" in done.stderr
+
+
+SPILL = next(one for one in outcomes.examples(ROOT / docs.EXAMPLES) if one.name == "decode-spill")
+
+
+def test_of_kernels_that_differ_a_page_has_those_that_the_points_launch() -> None:
+    assert SPILL.trial is not None and len(SPILL.trial.modules[0].kernels) == 14
+    text = outcomes.page(SPILL, SPILL.trial)
+    listed = [line for line in text.splitlines() if line.startswith("- `")]
+    # groups of four query heads and of one, in half precision and two stages
+    assert [re.sub(r".*\)0, |, flashinfer::Def.*", "", line) for line in listed] == [
+        "2, 1, 8, 16, 4, 2",
+        "2, 4, 8, 16, 1, 8",
+    ]
+    assert "Of the 12 other kernels whose code differs its points launch none." in text
+
+
+def test_where_no_rule_tells_what_is_launched_new_kernels_and_the_points_types_come_first() -> None:
+    assert SPILL.trial is not None
+    kernels = SPILL.trial.modules[0].kernels
+    named = [
+        "ns::k<__nv_fp8_e4m3, 64>",
+        "ns::k<__half, 64>",
+        "ns::k<__half, 128>",
+        "ns::made<float>",
+    ]
+    module = SPILL.trial.modules[0].model_copy(
+        update={"kernels": [k.model_copy(update={"name": n}) for k, n in zip(kernels, named, strict=False)]}
+    )  # fmt: skip
+    module.kernels[3].base = None
+    trial = SPILL.trial.model_copy(update={"modules": [module]})
+    for unknown in (trial, trial.model_copy(update={"gpu": "NVIDIA H999"})):
+        found, launched = outcomes.relevant(SPILL, unknown)
+        assert ([kernel.name for kernel in found], launched) == (
+            [named[i] for i in (3, 2, 1, 0)],
+            False,
+        )
+        assert "other kernels whose code differs" not in outcomes.page(SPILL, unknown)
+
+
+def test_the_record_of_another_gpu_is_kept_beside_that_of_the_first(tmp_path: Path) -> None:
+    own = put(tmp_path, "slow", "slower", None)
+    h200, h100 = trial_data.trial(), trial_data.trial(gpu="NVIDIA H100 80GB HBM3")
+    assert outcomes.kept_in(own, h200).name == outcomes.RECORD
+    put(tmp_path / "again", "slow", "slower", h100)
+    own = tmp_path / "again/slow"
+    assert outcomes.kept_in(own, h100).name == outcomes.RECORD
+    assert outcomes.kept_in(own, h200).name == "trial-h200.json.xz"
+    outcomes.kept_in(own, h200).write_bytes(lzma.compress(h200.model_dump_json().encode()))
+    (example,) = outcomes.examples(tmp_path / "again")
+    assert example.trial == h100 and example.others == (h200,)

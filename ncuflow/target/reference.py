@@ -191,9 +191,9 @@ def merge_states(v: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     shift = xp.where(xp.isfinite(most), most, xp.zeros_like(most))
     weight = 2.0 ** (s - shift)
     total = xp.sum(weight, axis=1, keepdims=True)
-    share = weight / xp.where(total > 0, total, xp.ones_like(total))
-    merged = xp.sum(v * share[..., None], axis=1)
-    return merged, xp.where(total > 0, shift + xp.log2(total), most)[:, 0]
+    some = xp.where(total > 0, total, xp.ones_like(total))
+    merged = xp.sum(v * (weight / some)[..., None], axis=1)
+    return merged, xp.where(total > 0, shift + xp.log2(some), most)[:, 0]
 
 
 def _normal(xp: Any, x: Tensor) -> Tensor:

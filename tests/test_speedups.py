@@ -1,0 +1,139 @@
+"""Pages of changes that are faster on two GPUs: of recorded trials, and of a second record that nobody made."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import hostile
+import pytest
+import trial_data
+from conftest import ROOT, some
+from test_trial_outcomes import put
+
+from ncuflow import docs
+from ncuflow.pages.markdown import outcomes, speedups
+from ncuflow.trial.record import Trial
+
+FOLDER = Path("docs/findings")
+EXAMPLES = ROOT / docs.EXAMPLES
+FASTER = [one for one in outcomes.examples(EXAMPLES) if one.trial and one.trial.outcome == "faster"]
+
+
+def on_another(trial: Trial, **changed: object) -> Trial:
+    """The same trial on a GPU that it never saw."""
+    return trial.model_copy(update={"gpu": "NVIDIA H999", "driver": "999.1", **changed})
+
+
+def keep(folder: Path, trial: Trial) -> None:
+    path = outcomes.kept_in(folder, trial)
+    path.write_bytes(lzma.compress(trial.model_dump_json().encode()))
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """The shipped changes with the records of the GPU that was first."""
+    there = tmp_path / "changes"
+    shutil.copytree(EXAMPLES, there, ignore=shutil.ignore_patterns("trial-*"))
+    return there
+
+
+def test_the_pages_are_those_of_the_records() -> None:
+    made = speedups.pages(EXAMPLES, ROOT / FOLDER)
+    there = {path: path.read_text(encoding="utf-8") for path in (ROOT / FOLDER).glob("*")}
+    assert there == made, "run python -m ncuflow docs"
+
+
+def test_one_gpu_is_no_finding(examples: Path) -> None:
+    assert len(FASTER) >= 4
+    assert speedups.pages(examples, FOLDER) == {}
+    # nor is the same GPU twice, under another name of its file
+    for example in some(FASTER):
+        kept = examples / example.name / outcomes.RECORD
+        shutil.copy(kept, kept.with_name("trial-again.json.xz"))
+    assert speedups.pages(examples, FOLDER) == {}
+
+
+@pytest.mark.parametrize("example", FASTER, ids=lambda one: one.name)
+def test_a_change_that_is_faster_on_two_gpus_has_a_page(
+    example: outcomes.Example, examples: Path
+) -> None:
+    assert example.trial is not None
+    keep(examples / example.name, on_another(example.trial))
+    made = speedups.pages(examples, FOLDER)
+    assert set(made) == {FOLDER / f"{example.name}.md", FOLDER / "README.md"}
+    text, table = made[FOLDER / f"{example.name}.md"], made[FOLDER / "README.md"]
+    assert text.startswith(f"# {example.title}\n")
+    patch = (EXAMPLES / example.name / "change.patch").read_text().rstrip()
+    assert f"\n```diff\n{patch}\n```\n" in text
+    helps, rest = text.split("\n## Where it does not help\n")
+    for point in some(example.trial.points):
+        assert point.timing is not None
+        rows = [
+            line for line in (helps if point.outcome == "faster" else rest).splitlines()
+            if line.startswith("| ") and f"| {point.point} |" in line
+        ]  # fmt: skip
+        spelled = f"{100 * point.timing.change.low:+.1f} to {100 * point.timing.change.high:+.1f}"
+        assert len(rows) == 2 and all(f"({spelled})" in row for row in rows)
+        assert [row.split(" | ")[0] for row in rows] == [f"| {example.trial.gpu}", "| NVIDIA H999"]
+    assert "| NVIDIA H999 | 999.1 | 0.7.2.post1 |" in text
+    assert ("On NVIDIA H999 no other point was tried." in text) == all(
+        point.outcome == "faster" for point in example.trial.points
+    )
+    assert f"| [{example.title}]({example.name}.md) |" in table and "NVIDIA H999" in table
+    command = text.split("```bash\n")[1]
+    assert command.startswith(f"ncuflow try examples/changes/{example.name}/change.patch --target")
+    assert all(json.dumps(block) in command for block in example.elsewhere)
+
+
+def slower(trial: Trial) -> dict[str, object]:
+    points = [p.model_copy(update={"outcome": "same"}) for p in trial.points]
+    return {"points": points, "outcome": "same"}
+
+
+def wrong(trial: Trial) -> dict[str, object]:
+    return {"outcome": "wrong"}
+
+
+@pytest.mark.parametrize("other", [slower, wrong])
+def test_what_a_second_gpu_does_not_confirm_is_no_finding(
+    other: Callable[[Trial], dict[str, object]], examples: Path
+) -> None:
+    trial = FASTER[0].trial
+    assert trial is not None
+    keep(examples / FASTER[0].name, on_another(trial, **other(trial)))
+    assert speedups.pages(examples, FOLDER) == {}
+
+
+def test_a_page_has_both_gpus_and_says_where_it_does_not_help(tmp_path: Path) -> None:
+    faster = [trial_data.point(str, 3, 80.0, "faster"), trial_data.point(str, 4, 100.0, "same")]
+    first = trial_data.trial(points=faster, outcome="faster")
+    own = put(tmp_path, "quick", "faster", first)
+    (own / "change.patch").write_text("--- a/x\n+++ b/x\n")
+    more = [trial_data.point(str, 3, 90.0, "faster"), trial_data.point(str, 5, 130.0, "slower")]
+    keep(own, on_another(first, points=more, outcome="slower"))
+    made = speedups.pages(tmp_path, FOLDER)
+    helps, rest = made[FOLDER / "quick.md"].split("\n## Where it does not help\n")
+    assert "| NVIDIA H200 | twice/toy_n3 | 100 µs | 80 µs | -20.0 % (-20.5 to -19.5) |" in helps
+    assert "| NVIDIA H999 | twice/toy_n3 | 100 µs | 90 µs | -10.0 % (-10.5 to -9.5) |" in helps
+    assert "twice/toy_n4" not in helps and "| NVIDIA H200 | twice/toy_n4 | 100 µs |" in rest
+    assert "| NVIDIA H999 | twice/toy_n5 | 100 µs | 130 µs | +30.0 %" in rest
+    assert "no other point was tried" not in rest
+    (row,) = [line for line in made[FOLDER / "README.md"].splitlines() if line.startswith("| [")]
+    assert row == "| [The change quick](quick.md) | −20.0 % | −10.0 % |"
+
+
+@pytest.mark.parametrize("name", ["quick.md", "README.md"])
+def test_nothing_that_a_record_says_is_markup(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [trial_data.point(str, 3, 80.0, "faster"), trial_data.point(str, 4, 100.0, "same")]
+    first = trial_data.trial(points=points, outcome="faster")
+    for change in ("quick", "quicker", "quickest"):
+        own = put(tmp_path, change, "faster", first)
+        (own / "change.patch").write_text("--- a/x\n+++ b/x\n")
+        keep(own, on_another(first))
+    hostile.check(lambda: speedups.pages(tmp_path, FOLDER)[FOLDER / name], monkeypatch)
