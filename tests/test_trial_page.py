@@ -13,6 +13,7 @@ import trial_data
 from conftest import some
 
 from ncuflow.cli import dispatch
+from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.pages.html import trial as page
 from ncuflow.pages.html import trial_verb
@@ -175,6 +176,14 @@ def test_what_is_no_record_is_refused(content: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refused:
         read(path)
     assert "not" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_record_without_a_trial_is_one_line_and_no_page(tmp_path: Path) -> None:
+    path, out = tmp_path / "none.json", tmp_path / "try.html"
+    path.write_text('{"schema_version": 1, "trials": []}')
+    with pytest.raises(BadInput, match=r"none\.json: the record of no trial$"):
+        dispatch(["trial-page", str(path), "--out", str(out)])
+    assert not out.exists()
 
 
 def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:

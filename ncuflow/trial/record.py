@@ -324,11 +324,14 @@ class Trials(Strict):
 
 
 def read(path: Path) -> list[Trial]:
-    """The trials of a record, plain or `.xz`, the first in rank first. Raises BadInput where it is none."""
+    """The trials of a record, plain or `.xz`, the first in rank first. Raises BadInput where it is none, or has none."""
     try:
         with opened(path) as plain:
             found: Trial | Trials = TypeAdapter(Trials | Trial).validate_json(plain.read_bytes())
     except ValidationError:
         read_json(path)  # which says where it is no JSON
         raise BadInput(path, "not the record of a trial") from None
-    return found.trials if isinstance(found, Trials) else [found]
+    trials = found.trials if isinstance(found, Trials) else [found]
+    if not trials:
+        raise BadInput(path, "the record of no trial")
+    return trials
