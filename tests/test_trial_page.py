@@ -13,7 +13,6 @@ import trial_data
 from conftest import some
 
 from ncuflow.cli import dispatch
-from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.pages.html import trial as page
 from ncuflow.pages.html import trial_verb
