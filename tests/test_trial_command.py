@@ -119,6 +119,9 @@ def test_a_comment_is_the_same_and_compiles_what_reads_it_alone(machine: Machine
         "plain": (False, None),
     }
     assert [point.outcome for point in trial.points] == ["same"] * 4
+    toy, plain = (next(m for m in trial.modules if m.name == name) for name in ("toy", "plain"))
+    assert toy.files and toy.compile_s is not None and not plain.files and plain.compile_s is None
+    assert re.search(r"toy.cuh.*; compiled in \d+ s \(\S+\.o \d+ s", said)
     assert "change.patch is code, and runs as the user" in said
     assert re.search(r"twice/plain_n4: 6 rounds: .*, \d+ s elapsed, about \d+ s left\n", said)
     assert "change.patch at twice: same" in said and "6 of 6 inputs right" in said

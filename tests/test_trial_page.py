@@ -190,3 +190,13 @@ def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"base_us":100.0', '"base_us":NaN', 1))
     with pytest.raises(BadInput):
         read(path)
+
+
+def test_a_module_says_how_long_it_was_compiled_and_which_file_took_that() -> None:
+    trial = trial_data.trial()
+    assert (
+        "toy : compiled anew in 24 s (toy.cuda.o 20 s), it reads toy.cuh"
+        in Parsed(page.rendered([trial])).said
+    )
+    trial.modules[0].compile_s, trial.modules[0].files = None, []
+    assert "toy : compiled anew, it reads toy.cuh" in Parsed(page.rendered([trial])).said

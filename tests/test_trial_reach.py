@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pytest
+from conftest import some
 
 from ncuflow.trial.overlay import Overlay
-from ncuflow.trial.reach import Module, Roots, files_read, reached, reuse
+from ncuflow.trial.reach import Module, Roots, compiling, files_read, reached, reuse
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("ninja") and shutil.which("c++")), reason="needs ninja and a compiler"
@@ -184,3 +185,25 @@ def test_an_installation_from_source_has_its_headers_behind_a_link(sides: Sides)
     data.rename(sides.base.roots.package.parent / "repository")
     data.symlink_to(sides.base.roots.package.parent / "repository")
     assert set(sides.why(*both(sides), f"{INCLUDE}/a.cuh")) == {"one"}
+
+
+def test_how_long_files_were_compiled_is_what_ninja_noted_last_of_each(tmp_path: Path) -> None:
+    side = Side.made(tmp_path)
+    module = side.module("one", "a", hosted=True)
+    other = side.module("two", "a")
+    assert compiling(module) == {}
+    side.built(module)
+    folder = module.folder
+    files = {folder / "one.cuda.o", folder / "one.o", module.library}
+    noted = compiling(module)
+    assert set(noted) == files and all(0 <= start <= end for start, end in some(noted.values()))
+    # One graph for several modules has one log, which each of them is given.
+    lines = [(0, 1500, "one.cuda.o"), (100, 20000, "one.o"), (20000, 20500, "one.so")]
+    log = "".join(f"{a}\t{b}\t1\t{folder / name}\tabc\n" for a, b, name in lines)
+    log += f"5\t6\t1\t{other.folder / 'two.cuda.o'}\tabc\n7\t9\t1\tone.cuda.o\tabc\n"
+    (folder / ".ninja_log").write_text(f"# ninja log v6\n{log}")
+    assert compiling(module) == {
+        folder / "one.cuda.o": (0.007, 0.009),
+        folder / "one.o": (0.1, 20.0),
+        module.library: (20.0, 20.5),
+    }

@@ -9,6 +9,7 @@ from ncuflow.record import Check
 from ncuflow.trial.record import (
     ChangeRecord,
     CheckedCase,
+    CompiledFile,
     CompileError,
     HotPlace,
     KernelCode,
@@ -134,7 +135,8 @@ def trial(said: Said = as_is, **changed: Any) -> Trial:
     )  # fmt: skip
     new = KernelTrial(name=said("NewKernel"), base=None, change=code(48), opcodes={})
     module = ModuleTrial(
-        name=said("toy"), compiled=True, why=said("it reads toy.cuh"), same_kernels=3, kernels=[kernel, new]
+        name=said("toy"), compiled=True, why=said("it reads toy.cuh"), compile_s=24.4, same_kernels=3, kernels=[kernel, new],
+        files=[CompiledFile(name=said("toy.cuda.o"), seconds=20.4)],
     )  # fmt: skip
     found: dict[str, Any] = {
         "change": ChangeRecord(name=said("slow.patch"), files=[said("toy.cuh")], elsewhere=[], diff=said(DIFF)),

@@ -23,8 +23,8 @@ from ncuflow.target.contract import Target
 from ncuflow.trial import code, course
 from ncuflow.trial.overlay import Overlay
 from ncuflow.trial.progress import watched
-from ncuflow.trial.reach import Module, Roots, reached, reuse
-from ncuflow.trial.record import CompileError, ModuleTrial
+from ncuflow.trial.reach import Module, Roots, compiling, reached, reuse
+from ncuflow.trial.record import CompiledFile, CompileError, ModuleTrial
 from ncuflow.trial.sides import SideError, TrialSide, started
 
 BUILD_S = 3600.0  # that all modules of a command may take
@@ -176,11 +176,30 @@ def _told(change: _Change, libraries: Mapping[str, Path]) -> list[ModuleTrial] |
         why = change.anew.get(module.name)
         trial = ModuleTrial(name=module.name, compiled=why is not None, why=why)
         found.append(trial)
+        if trial.compiled:
+            _timed(trial, module)
         if trial.compiled and module.name in libraries:
             code.compare(trial, libraries[module.name], module.library)
         elif trial.compiled:
             trial.not_compared = "the base has no module of this name"
     return found
+
+
+def _timed(trial: ModuleTrial, module: Module) -> None:
+    """Note where the time of a module's compilation went."""
+    took = compiling(module)
+    if took:
+        trial.compile_s = round(
+            max(end for _, end in took.values()) - min(b for b, _ in took.values()), 1
+        )
+    trial.files = sorted(
+        (
+            CompiledFile(name=path.name, seconds=round(end - begin, 1))
+            for path, (begin, end) in took.items()
+            if path != module.library
+        ),
+        key=lambda file: -file.seconds,
+    )
 
 
 def _modules(side: TrialSide, entries: list[dict[str, Any]]) -> list[Module]:

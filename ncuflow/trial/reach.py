@@ -19,7 +19,7 @@ from ncuflow.process import output_of
 from ncuflow.trial.change import DATA
 from ncuflow.trial.overlay import PREBUILT, Overlay
 
-NOTED = ".ninja_deps"
+NOTED, LOG = ".ninja_deps", ".ninja_log"
 _OBJECT = re.compile(r"^build (\S+\.o):", re.MULTILINE)
 
 
@@ -116,6 +116,18 @@ def files_read(folder: Path) -> dict[Path, list[Path]] | None:
             current.append(Path(os.path.realpath(folder / line.strip())))
     made = set(objects(folder))
     return found if made and made <= found.keys() else None
+
+
+def compiling(module: Module) -> dict[Path, tuple[float, float]]:
+    """When each object of a module and its library began to be made and were there, seconds of ninja's clock, as it noted."""
+    made = {*objects(module.folder), module.library}
+    found = {}
+    for line in _text(module.folder / LOG).splitlines():
+        # start and end (ms), time of the file, file, digest of the command; a file's last line counts
+        match line.split("\t"):
+            case [start, end, _, file, _] if module.folder / file in made:
+                found[module.folder / file] = int(start) / 1e3, int(end) / 1e3
+    return found
 
 
 def objects(folder: Path) -> list[Path]:

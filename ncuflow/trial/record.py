@@ -236,6 +236,15 @@ class KernelTrial(Strict):
     """instructions of which the change has another number: how many more, or fewer below zero"""
 
 
+class CompiledFile(Strict):
+    """An object file of a module that was compiled anew."""
+
+    name: str
+    """of the object file"""
+    seconds: float
+    """that its compiler took, others beside it"""
+
+
 class ModuleTrial(Strict):
     """A JIT module of the points."""
 
@@ -245,6 +254,10 @@ class ModuleTrial(Strict):
     """whether the change reaches it; else it is a copy of the base's"""
     why: str | None = None
     """what of the change reaches it"""
+    compile_s: float | None = None
+    """from its first compiler's begin to its library, seconds; null where it was not compiled, or ninja noted nothing"""
+    files: list[CompiledFile] = Field(default_factory=list)
+    """that were compiled, the longest first"""
     same_kernels: int | None = None
     """kernels whose compiled code is the same on both sides; null where it was not compared"""
     kernels: list[KernelTrial] = Field(default_factory=list)

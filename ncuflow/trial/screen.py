@@ -18,6 +18,7 @@ from ncuflow.trial.record import (
 )
 
 KERNELS, OPCODES = 6, 5  # that the screen has: kernels whose code differs, and opcodes of each
+FILES = 2  # of a module, those that compiled longest
 CAUSES, PARTS = 1, 3  # of a point, and of a cause
 HEAD = ("point", "base", "change", "difference", "base against itself", "rounds", "")
 CODE = {
@@ -37,7 +38,9 @@ def screen(trial: Trial) -> str:
     anew = [module for module in trial.modules if module.compiled]
     if trial.modules:
         lines.append(f"{len(anew)} of {with_unit(len(trial.modules), 'modules')} compiled anew")
-        lines += [f"  {module.name}: {module.why}{_alike(module)}" for module in anew]
+        lines += [
+            f"  {module.name}: {module.why}{_alike(module)}{_took(module)}" for module in anew
+        ]
         lines += _code([kernel for module in anew for kernel in module.kernels])
     if cases := {case.id: case for point in trial.points for case in point.cases}:
         right = sum(case.status == "ok" for case in cases.values())
@@ -64,6 +67,16 @@ def _alike(module: ModuleTrial) -> str:
         return f" (code not compared: {module.not_compared})"
     total = module.same_kernels + len(module.kernels)
     return f"; the code of {len(module.kernels)} of {with_unit(total, 'kernels')} differs"
+
+
+def _took(module: ModuleTrial) -> str:
+    """How long a module was compiled, and which of its files took most of that."""
+    if module.compile_s is None:
+        return ""
+    longest = [f"{file.name} {file.seconds:.0f} s" for file in module.files[:FILES]]
+    return f"; compiled in {module.compile_s:.0f} s" + (
+        f" ({', '.join(longest)})" if longest else ""
+    )
 
 
 def _code(kernels: Sequence[KernelTrial]) -> list[str]:
