@@ -319,8 +319,8 @@ def test_what_cannot_be_taken_over_is_one_line(
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=[pytest.mark.gpu, pytest.mark.points(n, load(n).small)])
-        for n in sorted(known().keys() - gpu_modules.LONG)
+        pytest.param(n, marks=[gpu_modules.needs_gpu(n), pytest.mark.points(n, load(n).small)])
+        for n in sorted(known())
     ],
 )
 def test_a_file_runs_with_torch_and_flashinfer_alone(
