@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,9 +116,9 @@ class NinjaSpec:
         log = self.folder.parent / "compiled"
         rule = f"rule cc\n  command = echo {self.name} >> {log} && {self.command}"
         rule += " && echo $out: $in > $out.d\n  depfile = $out.d\n  deps = gcc\n"
-        built = (
-            f"build {self.jit_library_path}: cc {self.source}\ndefault {self.jit_library_path}\n"
-        )
+        rule += "rule link\n  command = cp $in $out\n"
+        library, made = self.jit_library_path, f"{self.folder}/{self.name}.o"
+        built = f"build {made}: cc {self.source}\nbuild {library}: link {made}\ndefault {library}\n"
         self.ninja_path.write_text(rule + built)
 
     def build(self, verbose: bool, need_lock: bool) -> None:
@@ -149,7 +150,7 @@ def test_modules_of_one_graph_are_up_to_date_where_flashinfer_loads_them(tmp_pat
     found = builds.build(specs, 2, said.append)
     assert [module["status"] for module in found] == ["built"] * 3
     assert sorted((tmp_path / "compiled").read_text().split()) == ["norm", "page", "rope"]
-    assert any(line.startswith("[3/3] ") for line in said)  # one graph counts them all
+    assert any(line.startswith("[6/6] ") for line in said)  # one graph counts them all
     # a second build, and one of theirs, compile nothing
     builds.build(specs, 2, said.append)
     specs[0].build(False, False)
@@ -161,15 +162,70 @@ def test_modules_of_one_graph_are_up_to_date_where_flashinfer_loads_them(tmp_pat
 
 
 @needs_ninja
-def test_of_two_builds_beside_each_other_one_compiles_what_both_need(tmp_path: Path) -> None:
-    """The first one is at `norm`, whose compiler waits until the second has compiled `rope`."""
-    waits = f"until [ -e {tmp_path}/rope/rope.so ]; do :; done; cp $in $out"
-    norm, rope = NinjaSpec(tmp_path, "norm", waits), NinjaSpec(tmp_path, "rope")
-    with ThreadPoolExecutor(2) as pool, norm.locked():
-        second = pool.submit(builds.build, [norm, rope], 2, lambda line: None)
-        builds._compile([norm], 1, lambda line: None, ExitStack())
-    assert [module["status"] for module in second.result()] == ["built", "built"]
-    assert sorted((tmp_path / "compiled").read_text().split()) == ["norm", "rope"]
+def test_a_build_beside_another_waits_for_the_modules_that_it_needs_alone(tmp_path: Path) -> None:
+    """The first one compiles both, `rope` until the second has ended, which needs `norm`."""
+    ended = tmp_path / "ended"
+    slow = f"until [ -e {ended} ]; do :; done; cp $in $out"
+    specs = [
+        NinjaSpec(tmp_path, "norm"),
+        NinjaSpec(tmp_path, "page"),
+        NinjaSpec(tmp_path, "rope", slow),
+    ]
+    taken = Event()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(builds.build, specs, 2, lambda line: None, taken.set)
+        taken.wait()
+        try:
+            again = [NinjaSpec(tmp_path, "norm")]
+            second = pool.submit(builds.build, again, 2, lambda line: None).result(timeout=60)
+            assert not first.done()
+        finally:
+            ended.touch()
+    assert [module["status"] for module in (*second, *first.result())] == ["built"] * 4
+    assert sorted((tmp_path / "compiled").read_text().split()) == ["norm", "page", "rope"]
+
+
+@needs_ninja
+def test_what_another_build_has_just_finished_is_not_compiled_again(tmp_path: Path) -> None:
+    norm = NinjaSpec(tmp_path, "norm")
+    norm.folder.mkdir()
+    norm.jit_library_path.touch()
+    builds.together([norm], 1, lambda line: None)
+    assert not (tmp_path / "compiled").exists()
+
+
+def test_a_later_build_lets_one_that_has_begun_take_its_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: [Spec("rope")]))
+    (point,) = sweep.points(load("rope"), [{}])
+    path, order = points_file(tmp_path, [point.as_dict()]), []
+
+    def taking(specs: Any, jobs: int, log: Any, taken: Any) -> list[Any]:
+        with ExitStack() as mine:
+            order.append(builds._locked(tmp_path / "locks/build", mine))
+        taken()
+        with ExitStack() as mine:
+            order.append(builds._locked(tmp_path / "locks/build", mine))
+        return []
+
+    monkeypatch.setattr(builds, "build", taking)
+    words = ["build", "--points", str(path), "--out", str(tmp_path / "build.json")]
+    for more in ([], ["--later"]):
+        assert dispatch([*words, *more]) == 0
+    assert order == [False, True] * 2
+    with ExitStack() as other:  # which has begun, and not yet taken its modules
+        assert builds._locked(tmp_path / "locks/build", other)
+        looked: Future[None] = Future()
+        monkeypatch.setattr(builds, "_wanted", lambda *given: looked.set_result(None) or [])
+        with ThreadPoolExecutor(1) as pool:
+            later = pool.submit(dispatch, [*words, "--later"])
+            looked.result()  # it looks for its modules meanwhile
+            assert order == [False, True] * 2
+            other.close()
+            assert later.result() == 0
 
 
 @needs_ninja

@@ -18,7 +18,7 @@ if LIVE:
                 ],
                 allow_missing=True,
             ),
-            build=BUILT,
+            build=ancient(f"{CAPTURES}/build.json"),
             code=closure.of("advise", "advise-worker"),
         output:
             record=ADVICE,

@@ -79,30 +79,42 @@ if LIVE:
         shell:
             "python -m ncuflow plan --pairs {params.pairs:q} --out {output:q} 2> {log:q}"
 
-    # Compile what the points of a part need before a GPU is held: one ninja graph, on all cores whatever -j says, those of
-    # what takes minutes leave the cores to all else. Status 3: some modules do not compile; the points that need them fail
-    # on their own, and are named. What is captured takes it as `ancient`: a further module is no reason to measure again
-    # what needs others. Snakemake (9.27) asks nothing else of a job below one that runs, so an edit of code must not run
-    # this one: what it builds is FlashInfer's code, not ours.
+    # Compile what all points need before a GPU is held: one ninja graph, on all cores whatever -j says, which whatever is
+    # profiled meanwhile comes before (`nice`). Status 3: some modules do not compile; the points that need them fail on
+    # their own, and are named. What is captured takes it as `ancient`: a further module is no reason to measure again what
+    # needs others. Snakemake (9.27) asks nothing else of a job below one that runs, so an edit of code must not run this
+    # one: what it builds is FlashInfer's code, not ours. Nothing is timed beside compilers.
     rule build:
         input:
-            points=built_of,
+            points=built_of(KERNEL_TARGETS),
             code=ancient(closure.of("build")),
         output:
-            f"{CAPTURES}/build-{{part}}.json",
+            f"{CAPTURES}/build.json",
         log:
-            f"{OUT}/logs/build-{{part}}.log",
+            f"{OUT}/logs/build.log",
+        priority: 3
+        params:
+            jit_env=JIT_ENV,
+            jobs=f"--jobs {SETTINGS.build.jobs}" * bool(SETTINGS.build.jobs),
+            later="",
+        shell:
+            "{params.jit_env} nice -n 10 python -m ncuflow build --points {input.points:q} {params.jobs} {params.later}"
+            " --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
+
+    # Ends when the modules of these targets stand, whichever of both builds compiles them: they are profiled from then on.
+    use rule build as build_quick with:
+        input:
+            points=built_of(RUNNING.quick),
+            code=ancient(closure.of("build")),
+        output:
+            f"{CAPTURES}/build-quick.json",
+        log:
+            f"{OUT}/logs/build-quick.log",
         priority: 2
         params:
             jit_env=JIT_ENV,
-            nice=lambda wildcards: 10 * (wildcards.part != QUICK),
             jobs=f"--jobs {SETTINGS.build.jobs}" * bool(SETTINGS.build.jobs),
-        shell:
-            "{params.jit_env} nice -n {params.nice} python -m ncuflow build --points {input.points:q} {params.jobs}"
-            " --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
-
-    # Nothing is timed beside compilers; what is profiled needs the modules of its target alone.
-    BUILT = ancient([f"{CAPTURES}/build-{part}.json" for part in RUNNING.parts])
+            later="--later",
 
     # Those that are timed start together, and measure one after the other; neither where one has all GPUs to itself, nor
     # where each has a GPU of its own.
@@ -116,7 +128,7 @@ if LIVE:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
             pairs=f"{CAPTURES}/{{target}}/{{batch}}/pairs.json",
-            build=BUILT,
+            build=ancient(f"{CAPTURES}/build.json"),
             code=code("lock", "launch"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
@@ -148,7 +160,7 @@ if LIVE:
     use rule time as time_again with:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
-            build=BUILT,
+            build=ancient(f"{CAPTURES}/build.json"),
             code=code("lock", "launch"),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/timing.{{run}}.jsonl",
@@ -198,7 +210,9 @@ if LIVE:
             lane=1,
         params:
             jit_env=JIT_ENV,
-            timing=lambda wc, input: f"--timing {quoted(input.timing)}" if input.timing else "",
+            timing=lambda wc, input: (
+                f"--timing {quoted(input.timing)}" if input.timing else ""
+            ),
             out=f"{CAPTURES}/{{target}}/{{batch}}",
             sections=",".join(SETTINGS.ncu.sections),
             counters=COUNTERS,  # what --registry stands for
@@ -253,7 +267,7 @@ if LIVE:
     # What a live run compiles, ahead of it.
     rule build_all:
         input:
-            of_run(rules.build.output, part=RUNNING.parts),
+            of_run(rules.build.output),
         localrule: True
 
     # Everything that was captured here, kept as a recording and verified: its GPU and FlashInfer and the sweep say where.

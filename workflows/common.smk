@@ -18,7 +18,6 @@ from snakemake.utils import update_config
 
 from ncuflow.flow import caches, closure, display, jobs, made
 from ncuflow.flow import evidence as _evidence
-from ncuflow.flow.evidence import QUICK
 from ncuflow.flow import settings as _settings
 from ncuflow.flow import sides as _sides
 from ncuflow.cli import refused as _refused
@@ -105,7 +104,6 @@ wildcard_constraints:
     evidence="|".join(map(re.escape, EVIDENCE)),
     target="[a-z0-9_]+",
     batch=_BATCH,
-    part="|".join(_evidence.PARTS),
     run=r"\d+",
 
 
@@ -151,24 +149,22 @@ def in_turns(plan, records):
     return f"--pairs {quoted(plan)} --pairs-out {quoted(records)}"
 
 
-def built_of(wildcards):
-    """An input: the points whose modules a part of the build compiles."""
-    targets = RUNNING.parts[wildcards.part]
+def built_of(targets):
+    """An input: the points whose modules a build compiles."""
     places = [f"{name}/{batch}" for name in targets for batch in RUNNING.batches(name)]
     return [f"{RUNNING.root}/{place}/points.json" for place in places]
 
 
 def built_for(wildcards):
-    """An input: the part of the build that has the modules of a target."""
-    parts = (part for part, targets in RUNNING.parts.items() if wildcards.target in targets)
-    return ancient([f"{RUNNING.root}/build-{part}.json" for part in parts])
+    """An input: the build that has the modules of a target."""
+    quick = "-quick" if wildcards.target in RUNNING.quick else ""
+    return ancient(f"{RUNNING.root}/build{quick}.json")
 
 
 def timed_before(wildcards):
     """An input: the records of what was timed, where a target is not profiled before."""
-    quick = wildcards.target in RUNNING.parts.get(QUICK, ())
     folder = f"{RUNNING.root}/{wildcards.target}/{wildcards.batch}"
-    return [] if quick else f"{folder}/timing.jsonl"
+    return [] if wildcards.target in RUNNING.quick else f"{folder}/timing.jsonl"
 
 
 def code(*commands, **more):

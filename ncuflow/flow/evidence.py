@@ -25,8 +25,6 @@ from ncuflow.parsers import listing
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import jit_modules, load
 
-QUICK, REST = PARTS = ("quick", "rest")  # of what a live run compiles
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -48,12 +46,9 @@ class Evidence:
     pairs: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
-    def parts(self) -> dict[str, list[str]]:
-        """Part of the build -> its targets, those that are quick to compile apart; a part without any is left out."""
-        found: dict[str, list[str]] = {}
-        for name in self.targets:
-            found.setdefault(QUICK if load(name).build.quick else REST, []).append(name)
-        return found
+    def quick(self) -> list[str]:
+        """The targets whose modules are compiled before those of others."""
+        return [name for name in self.targets if load(name).build.quick]
 
     def batches(self, target: str) -> list[str]:
         return list(self.targets.get(target, {}))

@@ -2,8 +2,9 @@
 
     ncuflow build --points POINTS.json … --out build.json [--jobs N]
 
-The modules of all points, of whatever targets, that the GPU can run: one ninja graph, N files at once (all cores). Two
-builds may run beside each other: what both need one of them compiles, and the other waits for it.
+The modules of all points, of whatever targets, that the GPU can run: one ninja graph, N files at once (all cores). Builds
+may run beside each other: what both need one of them compiles, and the other waits until that stands. With --later it is
+the other one, if it began at the same time.
 FLASHINFER_CUDA_ARCH_LIST names architectures in place of the GPU's, and then none is needed. No GPU is held.
 
 exit  0 all built    1 nothing could be    2 bad input    3 some do not compile, and are named
@@ -27,6 +28,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ncuflow.gpu import nvml
+from ncuflow.gpu.turns import lock_folder, own_folder
 from ncuflow.io import BadInput, CommandError, UsageError, read_json, write_json, write_text
 from ncuflow.private import masked
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
@@ -34,6 +36,7 @@ from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, load
 
 COMPILERS = frozenset({"ninja", "nvcc"})
+NOTE_TRIES, NOTE_S = 50, 0.02
 ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"
 _COMPLAINT = re.compile(r"\b(error|fatal)\b.*:|: (error|fatal)|not found", re.IGNORECASE)
 _FOLDERS = re.compile(r"""(?<![^\s'"`(\[=:,])(/[^\s/:,'"]+)*/(?=[\w.])""")
@@ -116,12 +119,18 @@ def modules(target: Target, points: Sequence[Planned]) -> list[Any]:
     return list(found.values())
 
 
-def build(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> list[dict[str, Any]]:
+def build(
+    specs: Sequence[Any],
+    jobs: int,
+    log: Callable[[str], None],
+    taken: Callable[[], object] = lambda: None,
+) -> list[dict[str, Any]]:
     """Build the modules, ``jobs`` files at once; one that is up to date takes milliseconds.
 
-    Returns [{"name", "status", "reason"}], status "built", "prebuilt" or "error".
+    taken: is called when no other process would compile them any more. Returns [{"name", "status", "reason"}], status
+    "built", "prebuilt" or "error".
     """
-    together([spec for spec in specs if _is_cold(spec)], jobs, log)
+    together([spec for spec in specs if _is_cold(spec)], jobs, log, taken)
     # What FlashInfer itself says: of a module that stands, that it does; of one that failed, why.
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         return list(pool.map(lambda spec: _build_one(spec, log), specs))
@@ -134,44 +143,87 @@ def _is_cold(spec: Any) -> bool:
     return not Path(spec.jit_library_path).exists()
 
 
-def together(specs: Sequence[Any], jobs: int, log: Callable[[str], None]) -> None:
+def together(
+    specs: Sequence[Any],
+    jobs: int,
+    log: Callable[[str], None],
+    taken: Callable[[], object] = lambda: None,
+) -> None:
     """Compile modules in one ninja graph, and go on past a file that does not compile.
 
     FlashInfer starts ninja in the module's own folder when it loads one: it finds there what this ninja noted of
-    its files, and takes them for what they are. A module that another process compiles is left to that one.
+    its files, and takes them for what they are. A module is compiled under FlashInfer's own lock of it, for as long
+    as that takes; one that another process compiles is left to that one.
     """
     if shutil.which("ninja") is None:
         return
     with ExitStack() as held:
-        ours = [spec for spec in sorted(specs, key=_turn) if _locked(Path(spec.lock_path), held)]
+        locks = {spec.name: held.enter_context(ExitStack()) for spec in specs}
+        ours = [
+            spec
+            for spec in sorted(specs, key=_turn)
+            if _locked(Path(spec.lock_path), locks[spec.name])
+        ]
         ours = [spec for spec in ours if _is_cold(spec)]  # the other one may just have finished it
+        taken()
         if ours:
-            _compile(ours, jobs, log, held)
+            notes = _notes(Path(ours[0].ninja_path).parent.parent, held)
+            _compile(ours, jobs, log, notes, locks)
 
 
 def _compile(
-    specs: Sequence[Any], jobs: int, log: Callable[[str], None], held: ExitStack
+    specs: Sequence[Any],
+    jobs: int,
+    log: Callable[[str], None],
+    notes: Path,
+    locks: Mapping[str, ExitStack],
 ) -> None:
+    """Run ninja, and give each module free when it stands."""
     for spec in specs:
         spec.write_ninja()
-    folder = Path(specs[0].ninja_path).parent.parent
-    notes = _notes(folder, held)
     graph = notes / f"ncuflow.{os.getpid()}.ninja"
     lines = [f"builddir = {notes}", *(f"subninja {spec.ninja_path}" for spec in specs)]
     write_text(graph, "".join(f"{line}\n" for line in lines))
+    folder = Path(specs[0].ninja_path).parent.parent
     command = ["ninja", "-C", str(folder), "-f", str(graph), "-k", "0", "-j", str(jobs)]
+    left = list(specs)
     try:
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, errors="replace"
         ) as ninja:
             for line in ninja.stdout or ():
                 log(masked(line.rstrip()))
+                left = _given_free(left, line, notes, locks)
     finally:
         graph.unlink()
-    for spec in specs:
+    for spec in left:
         if Path(spec.jit_library_path).exists():
-            for noted in notes.glob(".ninja_*"):
-                shutil.copy(noted, Path(spec.ninja_path).parent)
+            _give_free(spec, notes, locks)
+
+
+def _given_free(
+    specs: Sequence[Any], told: str, notes: Path, locks: Mapping[str, ExitStack]
+) -> list[Any]:
+    """Give free the modules whose library this line of ninja tells of; returns the others."""
+    done = [
+        spec
+        for spec in specs
+        if told.startswith("[") and str(Path(spec.jit_library_path).resolve()) in told
+    ]
+    for spec in done:
+        _give_free(spec, notes, locks)
+    return [spec for spec in specs if spec not in done]
+
+
+def _give_free(spec: Any, notes: Path, locks: Mapping[str, ExitStack]) -> None:
+    library = str(Path(spec.jit_library_path).resolve())
+    for _ in range(NOTE_TRIES):  # ninja notes what it made after it has told of it
+        if library in (notes / ".ninja_log").read_text("utf-8", "replace"):
+            break
+        time.sleep(NOTE_S)
+    for noted in notes.glob(".ninja_*"):
+        shutil.copy(noted, Path(spec.ninja_path).parent)
+    locks[spec.name].close()
 
 
 def _notes(folder: Path, held: ExitStack) -> Path:
@@ -180,12 +232,12 @@ def _notes(folder: Path, held: ExitStack) -> Path:
     return next(place for place in places if _locked(place, held, folder=True))
 
 
-def _locked(path: Path, held: ExitStack, folder: bool = False) -> bool:
+def _locked(path: Path, held: ExitStack, folder: bool = False, wait: bool = False) -> bool:
     """Whether nobody has the lock of a file or folder, which `held` has then. Those of modules are FlashInfer's own."""
     (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         os.close(handle)
         return False
@@ -235,6 +287,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--points", type=Path, nargs="+", required=True, help="points.json files")
     parser.add_argument("--out", type=Path, required=True, help="build.json")
     parser.add_argument("--jobs", type=int, help="files compiled at once (default: one per core)")
+    parser.add_argument("--later", action="store_true", help="let a build beside it go first")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -244,8 +297,15 @@ def run(args: argparse.Namespace) -> int:
     def log(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    begins = own_folder(lock_folder()) / "build"  # locked while modules are looked for and taken
     try:
-        found = build(_wanted(args.points, log), jobs, log)
+        with ExitStack() as first:
+            if not args.later:
+                _locked(begins, first, wait=True)
+            wanted = _wanted(args.points, log)
+            if args.later:
+                _locked(begins, first, wait=True)
+            found = build(wanted, jobs, log, first.close)
     except (ImportError, RuntimeError) as error:
         raise CommandError(one_line(error), FATAL) from None
     seconds = round(time.perf_counter() - start, 3)
