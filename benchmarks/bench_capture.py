@@ -1,6 +1,6 @@
-"""Capturing one sweep: the pipeline's batch, nsight-python, and a process a point.
+"""Capturing one sweep: the pipeline's batch, ncu alone over a script, nsight-python, and a process a point.
 
-    python benchmarks/bench_capture.py --points 16 --out benchmarks/results/capture.json
+    python benchmarks/bench_capture.py --points 16 [--sides "batch,bare ncu,nsight-python"] --out benchmarks/results/capture.json
 
 Needs a GPU with counters, ncu, torch, FlashInfer and, for its side, nsight-python (0.9.6 works
 with ncu 2025.3; newer ones need 2026.2.1). The sweep is RMSNorm, whose points launch one kernel
@@ -84,6 +84,27 @@ def profile(index):
 frame = profile().to_dataframe()
 rows = frame[frame["Metric"] == {duration!r}].sort_values("index")
 print("DURATIONS", json.dumps([float(value) for value in rows["AvgValue"]]))
+"""
+# The least that takes the same counters: one process, no command of ours, nothing read back.
+BARE = """
+import json, sys
+sys.path.insert(0, {root!r})
+import flashinfer
+import torch
+from ncuflow.target.contract import load
+
+target = load({target!r})
+for point in json.load(open({points!r})):
+    launch = target.prepare(point["params"])
+    launch.run()
+    launch.run()
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStart()
+    torch.cuda.nvtx.range_push(point["id"])
+    launch.run()
+    torch.cuda.nvtx.range_pop()
+    torch.cuda.synchronize()
+    torch.cuda.cudart().cudaProfilerStop()
 """
 Side = dict[str, Any]
 
@@ -169,6 +190,17 @@ def nsight_python(points: list[dict[str, Any]], folder: Path, _timing: Path) -> 
     return side(cost.wall_s, json.loads(text.split(" ", 1)[1]))
 
 
+def bare_ncu(points: list[dict[str, Any]], folder: Path, _timing: Path) -> Side:
+    """ncu over a script that launches the points, with the same metrics and section."""
+    script, plan, report = folder / "bare.py", folder / "bare.json", folder / "bare.ncu-rep"
+    plan.write_text(json.dumps(points))
+    script.write_text(BARE.format(root=str(ROOT), target=TARGET, points=str(plan)))
+    command = ["ncu", "--nvtx", "--profile-from-start", "off", "--clock-control", "none", "-f"]
+    command += ["--section", "LaunchStats", "--metrics", ",".join(METRICS), "-o", str(report)]
+    cost = measure([*command, sys.executable, str(script)], cwd=folder)
+    return side(cost.wall_s, durations(report, [point["id"] for point in points]))
+
+
 def side(wall: float, times: list[float]) -> Side:
     return {"wall_s": round(wall, 2), "points": len(times), "duration_ns": times}
 
@@ -197,17 +229,30 @@ def versions() -> dict[str, str]:
     return {n: importlib.metadata.version(n) for n in names if find_spec(n.split("-")[0])}
 
 
+SIDES = {
+    "batch": batch,
+    "bare ncu": bare_ncu,
+    "nsight-python": nsight_python,
+    "process a point": process_a_point,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--points", type=int, default=16)
+    parser.add_argument(
+        "--sides", default=",".join(SIDES), help="batch, and what it is held against"
+    )
     parser.add_argument("--out", type=Path, help="JSON with all figures")
     args = parser.parse_args()
+    if not {"batch"} <= set(args.sides.split(",")) <= set(SIDES):
+        parser.exit(2, f"error: --sides: batch, and others of {', '.join(SIDES)}\n")
     if not shutil.which("ncu"):
         parser.exit(2, "error: ncu: not on PATH\n")
     points = sweep_points(args.points)
     sides: dict[str, Side] = {}
     failed: dict[str, str] = {}
-    runs = {"batch": batch, "nsight-python": nsight_python, "process a point": process_a_point}
+    runs = {label: SIDES[label] for label in args.sides.split(",")}
     with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "outputs") as name:
         folder = Path(name)
         timing = timed(points, folder)

@@ -1,10 +1,11 @@
 """The timeline of the GPU's use in a run: who loaded, waited for it and had it, and how much of the time anybody did.
 
-    python benchmarks/gpu_use.py outputs/<machine>/gpu-use.jsonl [--since S] --out benchmarks/gpu-use.svg
+    python benchmarks/gpu_use.py outputs/<machine>/gpu-use.jsonl [--since S] [--table] --out benchmarks/gpu-use.svg
 
 A row is a job, in the order in which they had the GPU; programs append to the file, so S names the seconds since the epoch
 from which on it counts (the run's start), and the first event is second 0 without it. On standard output: JSON with the
-seconds, the share held, and those in which it was idle while somebody loaded.
+seconds, the share held, and those in which it was idle while somebody loaded; with --table, where the seconds of each
+kind of job went, as a table of Markdown.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from matplotlib.figure import Figure
 from ncuflow.gpu import use
 from ncuflow.gpu.use import Holding
 
+BEFORE = ("loads", "waits")
 SHADES = {"loads": "#d0d0d0", "waits": "#f1dfa8", "has the GPU": "#2a6f97"}
 
 
@@ -52,6 +55,37 @@ def summary(held: Sequence[Holding], since: float) -> dict[str, Any]:
     }
 
 
+def parts(one: Holding) -> dict[str, float]:
+    """Seconds of a job: before it had the GPU, and with it."""
+    ready = one.begins if one.ready is None else one.ready
+    done = one.ends if one.done is None else one.done
+    outside = {name: end - begin for name, (begin, end) in spans(one).items() if name in BEFORE}
+    return outside | {
+        "context": ready - one.begins,
+        "points": done - ready,
+        "ends": one.ends - done,
+    }
+
+
+def kind(job: str) -> str:
+    """`ncu sweep` of "ncu decode sweep": a job without its target."""
+    first, *rest = job.split()
+    return " ".join([first, *rest[1:]])
+
+
+def table(held: Sequence[Holding]) -> str:
+    """A row for each kind of job: how many, and the seconds of all of them together."""
+    sums: dict[str, Counter[str]] = {}
+    for one in held:
+        sums.setdefault(kind(one.job), Counter()).update({"jobs": 1, **parts(one)})
+    columns = ["jobs", *BEFORE, "context", "points", "ends"]
+    lines = [f"| | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+    for name, found in sums.items():
+        values = [f"{found['jobs']:.0f}", *(f"{found[column]:.1f}" for column in columns[1:])]
+        lines.append(f"| {name} | {' | '.join(values)} |")
+    return "\n".join(lines)
+
+
 def timeline(held: Sequence[Holding], since: float) -> Figure:
     """A row a job, the first on top."""
     figure = Figure(figsize=(9, 0.8 + 0.24 * len(held)), layout="constrained")
@@ -73,6 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("file", type=Path, help="gpu-use.jsonl of a run")
     parser.add_argument("--since", type=float, help="seconds since the epoch")
+    parser.add_argument("--table", action="store_true", help="a table of the kinds of jobs as well")
     parser.add_argument("--out", type=Path, required=True, help="the figure, an SVG")
     args = parser.parse_args()
     held = [one for one in use.read(args.file) if one.begins >= (args.since or 0.0)]
@@ -82,6 +117,8 @@ def main() -> None:
     mpl.rcParams["svg.hashsalt"] = "ncuflow"
     timeline(held, since).savefig(args.out, format="svg", metadata={"Date": None})
     print(json.dumps(summary(held, since)))
+    if args.table:
+        print(table(held))
 
 
 if __name__ == "__main__":

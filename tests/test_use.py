@@ -91,6 +91,22 @@ def test_the_benchmark_names_what_the_gpu_waited_for_longest(tmp_path: Path) -> 
     }
 
 
+def test_the_benchmark_tells_where_the_seconds_of_each_kind_of_job_went(tmp_path: Path) -> None:
+    path = told(
+        tmp_path / "use.jsonl",
+        (0.0, 1, "loads", "a"), (8.0, 1, "waits", "a"), (10.0, 1, "begins", "a"), (12.5, 1, "ready", "a"),
+        (16.0, 1, "done", "a"), (17.0, 1, "ends", "a"), (18.0, 2, "begins", "a"), (20.0, 2, "ends", "a"),
+    )  # fmt: skip
+    text = path.read_text().replace("job 1", "ncu rope sweep").replace("job 2", "preflight")
+    path.write_text(text)
+    assert gpu_use.table(use.read(path)).splitlines() == [
+        "| | jobs | loads | waits | context | points | ends |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        "| ncu sweep | 1 | 8.0 | 2.0 | 2.5 | 3.5 | 1.0 |",
+        "| preflight | 1 | 0.0 | 0.0 | 0.0 | 2.0 | 0.0 |",
+    ]
+
+
 def test_gpus_that_nobody_had_do_not_count(tmp_path: Path) -> None:
     path = told(
         tmp_path / "use.jsonl",

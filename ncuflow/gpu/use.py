@@ -19,13 +19,15 @@ JOB = (
     "NCUFLOW_GPU_JOB"  # what a program that holds the GPU for another is doing: "ncu decode sweep"
 )
 LOADS, WAITS, BEGINS, ENDS = "loads", "waits", "begins", "ends"
+READY, DONE = "ready", "done"  # its CUDA context stands; it has launched all, and ends
 
 
 @dataclass(frozen=True)
 class Holding:
     """A GPU that one program had. Times are seconds since the epoch.
 
-    loads, waits: when it began to load its libraries, and to wait for the GPU; None where it did not.
+    loads, waits: when it began to load its libraries, and to wait for the GPU; ready, done: when its CUDA context
+    stood, and when it had launched all. None where it did not, or did not say so.
     """
 
     job: str
@@ -34,6 +36,8 @@ class Holding:
     waits: float | None
     begins: float
     ends: float
+    ready: float | None = None
+    done: float | None = None
 
 
 def note(event: str, gpu: str, job: str) -> None:
@@ -82,7 +86,9 @@ def _read(events: list[Mapping[str, Any]]) -> list[Holding]:
         ]
         end = ends[0] if ends else events[-1]["time"]
         loads, waits = before.get(LOADS), before.get(WAITS)
-        found.append(Holding(event["job"], event["gpu"], loads, waits, event["time"], end))
+        within = {o["event"]: o["time"] for o in own if event["time"] <= o["time"] <= end}
+        span = event["time"], end, within.get(READY), within.get(DONE)
+        found.append(Holding(event["job"], event["gpu"], loads, waits, *span))
     return found
 
 

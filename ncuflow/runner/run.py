@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.evidence.provenance import origin
-from ncuflow.gpu import turns
+from ncuflow.gpu import turns, use
 from ncuflow.io import UsageError
 from ncuflow.process import die_with_parent
 from ncuflow.record import Order, PointRecord, Status, WorkRecord
@@ -241,12 +241,13 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
 
     Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
-    journal = _journal(args)
+    journal, job = _journal(args), f"{args.mode} {args.target}"
     try:
         from ncuflow.runner.gpu import Gpu
 
-        turns.hold(load_libraries, f"{args.mode} {args.target}")
+        turns.hold(load_libraries, job)
         device = Gpu()
+        use.note(use.READY, os.environ.get("CUDA_VISIBLE_DEVICES", ""), job)
     except (ImportError, RuntimeError) as error:
         return _fail(builds.one_line(error), FATAL)
     what, rest = _run_of(args, target, device), journal.rest()
@@ -268,6 +269,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
             progress.done(record.point, record.status, record.reason)
 
         status = run_points(what, points, emit)
+    use.note(use.DONE, os.environ.get("CUDA_VISIBLE_DEVICES", ""), job)
     if status == LOST:
         journal.leave(Rest(what.rest, what.series, made))
     return status
