@@ -61,6 +61,7 @@ if LIVE:
             f"{CAPTURES}/{{target}}/{{batch}}/points.json",
         log:
             f"{OUT}/logs/plan-{{target}}-{{batch}}.log",
+        priority: 4
         params:
             points=plan_of("plans"),
         shell:
@@ -102,9 +103,11 @@ if LIVE:
             " --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
 
     # Ends when the modules of these targets stand, whichever of both builds compiles them: they are profiled from then on.
+    # It begins when the other one can, which is to compile all.
     use rule build as build_quick with:
         input:
             points=built_of(RUNNING.quick),
+            after=ancient(built_of(KERNEL_TARGETS)),
             code=ancient(closure.of("build")),
         output:
             f"{CAPTURES}/build-quick.json",
