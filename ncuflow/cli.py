@@ -39,6 +39,10 @@ USER = {
     ),
     "trial-page": ("ncuflow.pages.html.trial", "the record of a trial in one HTML file"),
     "advise": ("ncuflow.advice.verb", "which backend and settings are fastest, shape by shape"),
+    "search": (
+        "ncuflow.search.verb",
+        "the fastest tile, stages, threads, … of a kernel, and what the default costs",
+    ),
     "bisect": ("ncuflow.bisection.verb", "between which two versions a point changed, and why"),
     "trace": ("ncuflow.findings.lineage", "from a number back to its report, kernel and metric"),
     "script": ("ncuflow.export.script", "a point as a Python file, for your own ncu and nsys"),

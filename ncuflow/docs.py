@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ncuflow import answer
@@ -37,6 +38,7 @@ from ncuflow.parsers.registry import GROUPS, METRICS, Metric, Sources, counters
 from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 from ncuflow.record import Strict
+from ncuflow.search import record as search_record
 from ncuflow.trial import record as trial_record
 
 FOLDER = Path("docs")
@@ -169,12 +171,21 @@ def _reason(point: dict[str, Any]) -> str:
 
 def trial() -> str:
     """The models of a trial's record, field by field."""
+    return _models(trial_record)
+
+
+def search() -> str:
+    """The models of a search's record, field by field."""
+    return _models(search_record)
+
+
+def _models(record: ModuleType) -> str:
     models = [
         model
-        for model in vars(trial_record).values()
+        for model in vars(record).values()
         if isinstance(model, type)
         and issubclass(model, Strict)
-        and model.__module__ == trial_record.__name__
+        and model.__module__ == record.__name__
     ]
     return "\n".join(
         f"**{model.__name__}**: {(model.__doc__ or '').strip()}\n\n"
@@ -201,7 +212,7 @@ def advice() -> str:
 
 PARTS = {
     part.__name__: part
-    for part in (tables, chips, metrics, stalls, units, columns, apis, trial, advice)
+    for part in (tables, chips, metrics, stalls, units, columns, apis, trial, search, advice)
 }
 
 

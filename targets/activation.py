@@ -12,7 +12,7 @@ from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import Rules
 from ncuflow.target.seen import Seen, UnsaidError
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, Definition, Entry, Workload
 
 CHECKED_ELEMENTS = 1 << 27  # of the output, compared with the reference
@@ -180,6 +180,21 @@ TARGET = Target(
             "binding": "include/flashinfer/activation.cuh",  # its source is generated around it
         },
         kernels=(Symbol("act_and_mul_kernel", "activation.cuh"),),
+        tunables=(
+            Tunable(
+                "threads",
+                (
+                    Constant("jit/activation.py", "", r"std::min\(d / vec_size, (\d+)U\)"),
+                    Constant(
+                        "data/include/flashinfer/activation.cuh",
+                        "",
+                        r"__launch_bounds__\((\d+)\) void act_and_mul_kernel",
+                    ),
+                ),
+                (128, 512, 1024),
+                where="fused == 'on'",
+            ),
+        ),
     ),
     prices=(
         Choice("gelu_erf", "GELU by erf or by tanh", "variant", "gelu", "gelu_tanh", given="model"),

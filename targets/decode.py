@@ -17,7 +17,7 @@ from ncuflow.target.lengths import LENGTHS, edges, label, lengths, refusal
 from ncuflow.target.planinfo import plan_info
 from ncuflow.target.rules import Host, LaunchConfig, Rules
 from ncuflow.target.seen import Seen, UnsaidError
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import BACKENDS, Block, Definition, Entry, Routine, Workload
 
 GROUPS = (1, 2, 3, 4, 8)  # query heads per KV head that the CUDA-core kernel is built for
@@ -302,6 +302,17 @@ def _reference(p: Params, q: Tensor, k: Tensor, v: Tensor, table: PageTable) -> 
     return torch.cat(parts)
 
 
+_SCHEDULER = "data/include/flashinfer/attention/scheduler.cuh"
+_ESTIMATED = "BatchDecodeWithPagedKVCacheWorkEstimationDispatched"
+
+
+def _twice(pattern: str) -> tuple[Constant, ...]:
+    """The place of a constant where the kernel is launched, and where plan() asks how many of its blocks fit."""
+    launched = "BatchDecodeWithPagedKVCacheDispatched"
+    header = "data/include/flashinfer/attention/decode.cuh"
+    return Constant(_SCHEDULER, _ESTIMATED, pattern), Constant(header, launched, pattern)
+
+
 TARGET = Target(
     name="decode",
     title="Decode attention",
@@ -410,6 +421,48 @@ TARGET = Target(
             "batch_decode_jit_binding.cu",
             "batch_decode_customize_config.jinja",
             "batch_decode_kernel_inst.jinja",
+        ),
+        tunables=(
+            Tunable(
+                "chunk",  # tokens that a chunk of a split KV cache has at least
+                (Constant(_SCHEDULER, _ESTIMATED, r"std::max\((\d+) / page_size, 1U\)"),),
+                (64, 256, 32),
+                where="cores == 'cuda'",
+            ),
+            Tunable(
+                "stages",
+                (
+                    Constant(
+                        "data/include/flashinfer/utils.cuh",
+                        "",
+                        r"first >= 8\) \{\s*\\\s*constexpr uint32_t NUM_STAGES_SMEM = (\d+);",
+                    ),
+                ),
+                (3, 1, 4),
+                where="cores == 'cuda'",
+            ),
+            Tunable(
+                "threads",
+                _twice(r"num_threads = std::max\((\d+)U, bdx \* bdy\)"),
+                (256, 64),
+                where="cores == 'cuda'",
+            ),
+            Tunable(
+                "tile",
+                _twice(
+                    r"tile_size_per_bdx = GROUP_SIZE == 1 \? \(sizeof\(DTypeKV\) == 1 \? 2U : (\d+)U\)"
+                ),
+                (2, 8, 1),
+                where="cores == 'cuda' and qo_heads == kv_heads and kv == 'same'",
+            ),
+            Tunable(
+                "tile_of_groups",
+                _twice(
+                    r"tile_size_per_bdx = GROUP_SIZE == 1 \? \(sizeof\(DTypeKV\) == 1 \? 2U : \d+U\) : (\d+)U"
+                ),
+                (2, 4),
+                where="cores == 'cuda' and qo_heads > kv_heads",
+            ),
         ),
         meanings={
             "num_stages_smem": "K/V tiles in flight in shared memory",

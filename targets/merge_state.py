@@ -10,8 +10,9 @@ from ncuflow.target.contract import Choice, Opportunity, Target, Work
 from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 
+_HEADER = "data/include/flashinfer/attention/cascade.cuh"
 CHECKED_ELEMENTS = 1 << 27  # of the input, compared with the reference
 
 
@@ -146,6 +147,21 @@ TARGET = Target(
             "DTypeIn": "type of the partial outputs",
             "num_smem_stages": "partial outputs in flight in shared memory",
         },
+        # of the kernel with a block for each row and head
+        tunables=(
+            Tunable(
+                "threads",
+                (Constant(_HEADER, "MergeStates", r"num_threads = (\d+);"),),
+                (256, 64, 512),
+                where="variant == 'merge_states' and states >= seq_len",
+            ),
+            Tunable(
+                "stages",
+                (Constant(_HEADER, "MergeStates", r"num_smem_stages = (\d+);"),),
+                (2, 8, 3),
+                where="variant == 'merge_states' and states >= seq_len",
+            ),
+        ),
     ),
     build=Build(quick=True, jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),)),
     opportunities=(

@@ -15,7 +15,7 @@ from ncuflow.target.dtypes import DTYPES, ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
 from ncuflow.target.seen import Seen, UnsaidError
-from ncuflow.target.source import Build, CuteKernel, Jit, Source, Symbol
+from ncuflow.target.source import Build, Constant, CuteKernel, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
 EPSILON = 1e-6
@@ -416,6 +416,19 @@ def takes(entry: Entry) -> Block | None:
     return None
 
 
+def _in_each(pattern: str) -> tuple[Constant, ...]:
+    """The place of a constant in each launcher of the CUDA norms with one block a row."""
+    launchers = (
+        "RMSNorm",
+        "RMSNormQuant",
+        "FusedAddRMSNorm",
+        "FusedAddRMSNormQuant",
+        "GemmaRMSNorm",
+        "GemmaFusedAddRMSNorm",
+    )
+    return tuple(Constant("data/include/flashinfer/norm.cuh", name, pattern) for name in launchers)
+
+
 TARGET = Target(
     name="rmsnorm",
     title="RMSNorm and fused add RMSNorm",
@@ -487,6 +500,21 @@ TARGET = Target(
             )
         ),
         sources=("norm.cu", "flashinfer_norm_binding.cu"),
+        tunables=(
+            Tunable(
+                "threads",
+                _in_each(r"block_size = std::min<uint32_t>\((\d+), d / vec_size\)"),
+                (512, 256, 128),
+                where="variant != 'layernorm'",
+            ),
+            # 16 is what a thread reads at once; of 32 it reads two such, one after the other
+            Tunable(
+                "vector_bytes",
+                _in_each(r"vec_size = std::gcd\((\d+) / sizeof\(T\), d\)"),
+                (32, 8),
+                where="variant != 'layernorm'",
+            ),
+        ),
     ),
     prices=(
         Choice(

@@ -13,7 +13,7 @@ from ncuflow.target.dtypes import ITEMSIZE, TOLERANCE, torch_dtype
 from ncuflow.target.launch import GpuFacts, Inputs, Launch, Params, Tensor
 from ncuflow.target.rules import TYPES, Host, LaunchConfig, Rules
 from ncuflow.target.seen import Seen, UnsaidError
-from ncuflow.target.source import Build, Jit, Source, Symbol
+from ncuflow.target.source import Build, Constant, Jit, Source, Symbol, Tunable
 from ncuflow.target.workload import Block, Definition, Entry, Routine, Workload
 
 _FUNCTIONS = {
@@ -342,6 +342,26 @@ TARGET = Target(
             )
         ),
         sources=("rope.cu", "flashinfer_rope_binding.cu"),
+        tunables=(
+            Tunable(
+                "threads",
+                tuple(
+                    Constant(
+                        "data/include/flashinfer/pos_enc.cuh",
+                        f"BatchQKApply{launcher}",
+                        r"num_threads = std::max\((\d+)U, bdx\)",
+                    )
+                    for launcher in (
+                        "RotaryPosIdsCosSinCache",
+                        "RotaryPosIds",
+                        "Rotary",
+                        "Llama31Rotary",
+                        "Llama31RotaryPosIds",
+                    )
+                ),
+                (256, 64, 512),
+            ),
+        ),
         meanings={
             "interleave": "pairs (0, 1), (2, 3)…; false: NeoX halves",
             "head_dim": "head dimension",

@@ -62,6 +62,12 @@ FLOORS = (
             "meaning",
         ),
         Room(
+            "source",
+            "the installed FlashInfer",
+            "its Python API and CUDA headers: symbols, kernels, lines",
+            "measurements",
+        ),
+        Room(
             "sweep", "a sweep", "points from settings, test lists, traces, dumps", "kernels' facts"
         ),
         Room(
@@ -167,6 +173,12 @@ FLOORS = (
             "pages.compare", "a page of a comparison", "changes → Markdown and figures", "verdicts"
         ),
         Room(
+            "search",
+            "a search",
+            "values of a kernel's knobs, by successive halving → the fastest of each shape, and the price of the default",
+            "pages",
+        ),
+        Room(
             "export",
             "what another tool takes",
             "Bencher, GitHub, JUnit, Perfetto, SARIF; a point as a script",
@@ -174,12 +186,6 @@ FLOORS = (
         ),
     ),
     (
-        Room(
-            "source",
-            "the installed FlashInfer",
-            "its Python API and CUDA headers: symbols, kernels, lines",
-            "measurements",
-        ),
         Room(
             "docs cli api",
             "a verb",

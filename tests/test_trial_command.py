@@ -55,9 +55,16 @@ class Machine:
     def tried(
         self, change: Path | Sequence[Path], *words: str
     ) -> tuple[int, str, dict[str, Any] | None]:
-        """(exit status, output, record or None) of a trial; checks that it left the package as it was, and nothing else."""
-        before, out = self.state(), self.folder / "out.json"
+        """(exit status, output, record or None) of a trial."""
+        out = self.folder / "out.json"
         out.unlink(missing_ok=True)
+        changes = [str(path) for path in ([change] if isinstance(change, Path) else change)]
+        status, said = self.ran("try", *changes, "--target", "twice", "--json", str(out), *words)
+        return status, said, json.loads(out.read_text()) if out.exists() else None
+
+    def ran(self, *words: str) -> tuple[int, str]:
+        """(exit status, output) of a command; checks that it left the package as it was, and nothing else."""
+        before = self.state()
         paths = [str(self.package.parent), fake_gpus.environment(self.folder)["PYTHONPATH"]]
         env = os.environ | fake_gpus.environment(self.folder) | {
             "PYTHONPATH": os.pathsep.join(paths),
@@ -68,10 +75,8 @@ class Machine:
             "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
         env.pop("CUDA_VISIBLE_DEVICES", None)
-        changes = [str(path) for path in ([change] if isinstance(change, Path) else change)]
-        command = [sys.executable, "-m", "ncuflow", "try", *changes, "--target", "twice"]
         done = subprocess.run(
-            [*command, "--json", str(out), *words],
+            [sys.executable, "-m", "ncuflow", *words],
             cwd=self.folder,
             env=env,
             capture_output=True,
@@ -80,8 +85,7 @@ class Machine:
         )
         assert self.state() == before
         assert not list((self.folder / "tmp").glob(f"{SCRATCH}*"))
-        record = json.loads(out.read_text()) if out.exists() else None
-        return done.returncode, done.stdout + done.stderr, record
+        return done.returncode, done.stdout + done.stderr
 
     def state(self) -> dict[str, str]:
         files = (path for path in self.package.rglob("*") if path.is_file())

@@ -337,5 +337,11 @@ def _imported(path: Path) -> Target:
     for choice in target.prices:
         if strange := [name for name in names(choice.where) if name not in target.parameters]:
             raise ValueError(f"{path}: choice {choice.key}: no parameter {strange[0]!r}")
+    for tunable in target.source.tunables:
+        strange = [name for name in names(tunable.where) if name not in target.parameters]
+        if strange or tunable.name in target.parameters:
+            raise ValueError(
+                f"{path}: tunable {tunable.name}: its name or where is none of its own"
+            )
     target.about, target.file = inspect.cleandoc(module.__doc__ or ""), path
     return target

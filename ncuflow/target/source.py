@@ -16,6 +16,32 @@ class Symbol(NamedTuple):
     header: str
 
 
+class Constant(NamedTuple):
+    """Where FlashInfer's source has the value of a tunable.
+
+    file: below the package; function: in which it stands, "" where the file has it outside of one; pattern: a regular
+    expression that matches there exactly once, the value being its one group.
+    """
+
+    file: str
+    function: str
+    pattern: str
+
+
+class Tunable(NamedTuple):
+    """A constant that FlashInfer's source fixes and that may be another one, with the same result: tile, stages, threads.
+
+    name: as no parameter of the target is called; places: all that hold its value, which change together; values: to try,
+    the likeliest first, those that are the source's own being none; where: the points at which it means something, an
+    expression over their parameters.
+    """
+
+    name: str
+    places: tuple[Constant, ...]
+    values: tuple[int, ...]
+    where: str = "True"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """What FlashInfer's source has of a target, and what its headers do not tell of the kernels.
@@ -29,6 +55,7 @@ class Source:
     computed   what headers compute of template arguments: name -> its meaning, and the value from the whole
                numbers among the arguments, by parameter; a KeyError is another kernel
     apart      by kernel, the template parameter by which its instances wait for different things
+    tunables   constants of it that may have other values
     """
 
     api: Mapping[str, str] = field(default_factory=dict)
@@ -41,6 +68,7 @@ class Source:
         default_factory=dict
     )
     apart: Mapping[str, str] = field(default_factory=dict)
+    tunables: tuple[Tunable, ...] = ()
 
 
 @dataclass(frozen=True)

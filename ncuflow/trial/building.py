@@ -58,23 +58,28 @@ def built(
     overlays: Sequence[Overlay],
     jobs: int | None,
     tell: Tell,
+    each: Sequence[Sequence[Planned]] | None = None,
 ) -> list[list[ModuleTrial] | NotCompiledError]:
     """Compile the modules of the base and of every change; those that a change does not reach are copies of the base's.
 
-    Of each change its modules, or why there are none. Raises course.BaseError where the base has none.
+    each: of every change the points that need it, of those that are planned; all unless given. Of each change its modules,
+    or why there are none. Raises course.BaseError where the base has none.
     """
     jobs = jobs or len(os.sched_getaffinity(0))
     here = builds.capabilities(os.environ, nvml.capabilities)
     able = builds.buildable(target, planned, here, tell)
-    entries = [case.as_dict() for point in able for case in course.cases(target, point)]
+    entries, *of_changes = (
+        [case.as_dict() for point in some if point in able for case in course.cases(target, point)]
+        for some in [planned, *(each or [planned] * len(overlays))]
+    )
     with ExitStack() as stack:
         base = stack.enter_context(started(target.name))
         changes = [
             _Change(o, stack.enter_context(started(target.name, o.package, own(o))))
             for o in overlays
         ]
-        pool = stack.enter_context(ThreadPoolExecutor(min(jobs, len(changes))))
-        prepared = pool.map(lambda change: _prepare(change, entries), changes)
+        pool = stack.enter_context(ThreadPoolExecutor(max(1, min(jobs, len(changes)))))
+        prepared = pool.map(_prepare, changes, of_changes)
         roots, modules = _base(base, installed, entries, jobs, tell)
         for change, theirs in zip(changes, list(prepared), strict=True):
             if theirs is not None:
@@ -89,8 +94,8 @@ def built(
         with watched(tell, [module.folder for module in anew]):
             if len(changes) > 1 and anew:
                 _compile(base, anew, jobs)
-            each = max(1, jobs // len(changes))
-            list(pool.map(lambda change: _finish(change, each), changes))
+            share = max(1, jobs // max(1, len(changes)))
+            list(pool.map(lambda change: _finish(change, share), changes))
         libraries = {module.name: module.library for module in modules}
         return list(pool.map(lambda change: _told(change, libraries), changes))
 

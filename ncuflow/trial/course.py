@@ -133,9 +133,17 @@ def _conclude(trial: PointTrial) -> None:
 
 
 def timed(
-    sides: Sides, points: Sequence[Planned], trials: Sequence[PointTrial], effect: float, tell: Tell
+    sides: Sides,
+    points: Sequence[Planned],
+    trials: Sequence[PointTrial],
+    effect: float,
+    tell: Tell,
+    tested: int = 0,
 ) -> None:
-    """Time the points that are right, and note what the change does to each, if all of them are."""
+    """Time the points that are right, and note what the change does to each, if all of them are.
+
+    tested: points of the whole run, among which the chance of a false word is divided; those of this call unless given.
+    """
     ready = [p for p, trial in zip(points, trials, strict=True) if trial.outcome == "unchecked"]
     if any(trial.outcome in ("wrong", "error", "lost") for trial in trials):
         for trial in trials:
@@ -146,7 +154,7 @@ def timed(
     for number, point in enumerate(ready):
         trial = by_id[point.id]
         try:
-            trial.outcome, trial.timing = _timed(sides, point, effect, len(ready), tell)
+            trial.outcome, trial.timing = _timed(sides, point, effect, tested or len(ready), tell)
         except SideError as error:
             trial.outcome = "lost" if isinstance(error, LostError) else "error"
             trial.reason = f"{point.id}: {error}"

@@ -101,14 +101,14 @@ class Worker(ToldProcess):
         builds.together(specs, jobs, lambda line: None)
         return {}
 
-    def do_check(self, point: Answer) -> Answer:
-        """Hold a point against its reference, with several inputs: a CheckedCase."""
+    def do_check(self, point: Answer, seeds: Sequence[int] = SEEDS) -> Answer:
+        """Hold a point against its reference, with the inputs of each seed: a CheckedCase."""
         case = planned(point)
         reason = self.target.skip(case.params, self.device.facts())
         if reason is not None:
             return CheckedCase(id=case.id, status="skipped", reason=reason).model_dump()
         try:
-            found = self._checked(case)
+            found = self._checked(case, seeds)
         except NotHereError as error:
             found = CheckedCase(id=case.id, status="skipped", reason=str(error))
         except Exception as error:
@@ -119,11 +119,11 @@ class Worker(ToldProcess):
             self.device.release()
         return found.model_dump()
 
-    def _checked(self, point: Planned) -> CheckedCase:
-        """The first wrong result of SEEDS, or the last right one. Memory stays allocated between the calls: the second
+    def _checked(self, point: Planned, seeds: Sequence[int]) -> CheckedCase:
+        """The first wrong result of the seeds, or the last right one. Memory stays allocated between the calls: the second
         one's inputs lie where the first one's lay, and tell a result that is kept by address."""
         found = None
-        for seed in SEEDS:
+        for seed in seeds:
             launch = self._prepare(point, seed)
             warm_up(self.device, launch)
             result, wrong = check(self.device, launch)
@@ -171,10 +171,10 @@ class Worker(ToldProcess):
             self._substitute = Substitute(self._candidate)
         return self._substitute.prepare(self.target, point.params, seed)
 
-    def do_open(self, point: Answer) -> Answer:
+    def do_open(self, point: Answer, seed: int = SEEDS[0]) -> Answer:
         """Make a point ready to be timed: {"each_us"}. One that a failure left open goes first."""
         self._launch = None
-        self._launch = self._prepare(planned(point), SEEDS[0])
+        self._launch = self._prepare(planned(point), seed)
         warm_up(self.device, self._launch)
         reset(self._launch)
         self._each = max(min(self.device.cold(self._launch.run, 3).times), 1.0)

