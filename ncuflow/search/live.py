@@ -37,7 +37,7 @@ Edits = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchPlan:
     """What is searched. only: knobs; None of all; candidates: at most; seconds: of the rounds of all shapes together."""
 
     target: Target
@@ -51,7 +51,7 @@ class Asked:
 
 
 @dataclass
-class Made:
+class MadeCandidates:
     """The candidates of a search. at: their points, by the id of the shape; overlays: by edits; broken: edits that do not
     compile, with why."""
 
@@ -82,26 +82,26 @@ class Made:
         return found
 
 
-def measured(asked: Asked, installed: Path, tell: Tell) -> Search:
+def measured(plan: SearchPlan, installed: Path, tell: Tell) -> Search:
     """The record of a search. Raises CommandError where nothing can be compiled or timed."""
-    target, shapes = asked.target, asked.shapes
-    there, knobs = declared(target, shapes, installed, asked.only)
+    target, shapes = plan.target, plan.shapes
+    there, knobs = declared(target, shapes, installed, plan.only)
     for knob in knobs:
         if knob.missing:
             tell(f"{knob.name}: not there in this FlashInfer: {knob.missing}")
-    everything = listed(target, shapes, there, asked.only)
-    tried = everything[: asked.candidates][: _that_fit(target, shapes)]
+    everything = listed(target, shapes, there, plan.only)
+    tried = everything[: plan.candidates][: _that_fit(target, shapes)]
     if not tried:
         raise CommandError(f"{target.name}: no knob means anything at these shapes", FATAL)
     tell(f"{with_unit(len(tried), 'candidates')} at {with_unit(len(shapes), 'shapes')}")
     with ExitStack() as stack:
-        made = _made(tried, there, asked, installed, stack)
+        made = _made(tried, there, plan, installed, stack)
         try:
-            made.broken = _broken(made, asked, tell)
+            made.broken = _broken(made, plan, tell)
             if not made.ready:
                 first = next(iter(made.broken.values()))
                 raise CommandError(f"no candidate compiles: {first.reason}", FATAL)
-            found = _run(made, asked, tell)
+            found = _run(made, plan, tell)
         except (course.BaseError, SideError) as error:
             raise CommandError(clean(str(error)), FATAL) from None
     found.knobs, found.beyond_budget = knobs, len(everything) - len(tried)
@@ -122,23 +122,23 @@ def _that_fit(target: Target, shapes: Sequence[Planned]) -> int | None:
 def _made(
     tried: Sequence[Candidate],
     there: Sequence[FoundKnob],
-    asked: Asked,
+    plan: SearchPlan,
     installed: Path,
     stack: ExitStack,
-) -> Made:
+) -> MadeCandidates:
     """The candidates with their points, and the overlays of what they edit, which go with the stack."""
-    at = {one: one.points(asked.target, asked.shapes, there) for one in tried}
+    at = {one: one.points(plan.target, plan.shapes, there) for one in tried}
     overlays = {}
     for edits in dict.fromkeys(one.edits for one in tried if one.edits):
         folder = stack.enter_context(scratch())
         write(dict(edits), there, installed, folder / "edits")
         overlays[edits] = lay(read(folder / "edits", installed), installed, folder / "overlay")
-    return Made(tried, at, overlays, installed)
+    return MadeCandidates(tried, at, overlays, installed)
 
 
-def _broken(made: Made, asked: Asked, tell: Tell) -> dict[Edits, NotCompiledError]:
+def _broken(made: MadeCandidates, plan: SearchPlan, tell: Tell) -> dict[Edits, NotCompiledError]:
     """Compile the modules of all candidates in one graph; the edits that do not compile."""
-    planned = {shape.id: shape for shape in asked.shapes}
+    planned = {shape.id: shape for shape in plan.shapes}
     of_edits: dict[Edits, dict[str, Planned]] = {edits: {} for edits in made.overlays}
     for one, points in made.at.items():
         own = {point.id: point for point in points.values()}
@@ -146,11 +146,11 @@ def _broken(made: Made, asked: Asked, tell: Tell) -> dict[Edits, NotCompiledErro
         if one.edits:
             of_edits[one.edits] |= own
     modules = built(
-        asked.target,
+        plan.target,
         list(planned.values()),
         made.installed,
         list(made.overlays.values()),
-        asked.jobs,
+        plan.jobs,
         tell,
         [list(points.values()) for points in of_edits.values()],
     )
@@ -158,30 +158,30 @@ def _broken(made: Made, asked: Asked, tell: Tell) -> dict[Edits, NotCompiledErro
     return {edits: found for edits, found in pairs if isinstance(found, NotCompiledError)}
 
 
-def _run(made: Made, asked: Asked, tell: Tell) -> Search:
+def _run(made: MadeCandidates, plan: SearchPlan, tell: Tell) -> Search:
     """Check, halve and confirm, on a GPU that nobody else uses meanwhile."""
     records = {one.name: made.record(one) for one in made.tried}
     laid = {one: made.laid(one) for one in made.ready}
     shapes: list[SearchedShape] = []
     overlays = list(laid.values())
     with (
-        bench(asked.target.name, overlays, asked.patience_s, tell) as sides,
+        bench(plan.target.name, overlays, plan.patience_s, tell) as sides,
         ExitStack() as stack,
     ):
         gpu = sides.base.ask("gpu", START_S)
         on = SearchField(
-            asked.target,
+            plan.target,
             sides.base,
             sides.again,
             [_contender(one, made, sides, laid[one], stack) for one in laid],
-            asked.effect,
-            asked.patience_s,
+            plan.effect,
+            plan.patience_s,
         )
-        pace = _pace(on, asked, tell)
+        pace = _pace(on, plan, tell)
         checked(on, pace)
-        for shape in asked.shapes:
-            seconds = None if asked.seconds is None else asked.seconds / len(asked.shapes)
-            shapes.append(searched(on, shape, len(asked.shapes), seconds, pace))
+        for shape in plan.shapes:
+            seconds = None if plan.seconds is None else plan.seconds / len(plan.shapes)
+            shapes.append(searched(on, shape, len(plan.shapes), seconds, pace))
             pace.ended(len(shapes))
             pace(f"{shape.id}: {shapes[-1].found}")
         for one in on.contenders:
@@ -189,11 +189,11 @@ def _run(made: Made, asked: Asked, tell: Tell) -> Search:
                 records[one.name].reason = f"{one.fate}: {one.reason}"
     made_by: dict[str, Any] = dict(origin(gpu["name"], gpu["driver"]))
     return Search(
-        target=asked.target.name,
+        target=plan.target.name,
         gpu=gpu["name"],
         versions={label: made_by.get(key) for key, label in SOFTWARE.items()},
         date=str(made_by["date"]),
-        effect=asked.effect,
+        effect=plan.effect,
         alpha=ALPHA,
         candidates=list(records.values()),
         shapes=shapes,
@@ -201,7 +201,7 @@ def _run(made: Made, asked: Asked, tell: Tell) -> Search:
 
 
 def _contender(
-    one: Candidate, made: Made, sides: TrialBench, overlay: Overlay, stack: ExitStack
+    one: Candidate, made: MadeCandidates, sides: TrialBench, overlay: Overlay, stack: ExitStack
 ) -> Contender:
     """A candidate with its process, which lives as long as the stack."""
     contender = Contender(one, stack.enter_context(sides.of(overlay)).change, dict(made.at[one]))
@@ -214,8 +214,8 @@ def _contender(
     return contender
 
 
-def _pace(on: SearchField, asked: Asked, tell: Tell) -> Pace:
+def _pace(on: SearchField, plan: SearchPlan, tell: Tell) -> Pace:
     points: list[Any] = [p for one in on.contenders for p in one.points.values()]
-    cases = sum(len(course.cases(asked.target, point)) for point in points)
-    here = [sum(shape.id in one.points for one in on.contenders) for shape in asked.shapes]
+    cases = sum(len(course.cases(plan.target, point)) for point in points)
+    here = [sum(shape.id in one.points for one in on.contenders) for shape in plan.shapes]
     return Pace(tell, cases / TOGETHER, here)

@@ -27,7 +27,7 @@ from ncuflow.gpu import nvml
 from ncuflow.io import CommandError, UsageError, clean, emit, not_over, write_json
 from ncuflow.origin import package_folder
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
-from ncuflow.search.live import Asked, measured
+from ncuflow.search.live import SearchPlan, measured
 from ncuflow.search.record import Search
 from ncuflow.search.screen import screen
 from ncuflow.sweep.plan import objects
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if installed is None:
         raise CommandError("flashinfer is not installed", FATAL)
     nvml.visible()  # who has no GPU need not wait for a compiler to hear of it
-    asked = Asked(
+    plan = SearchPlan(
         target,
         shapes,
         only=args.knobs,
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         patience_s=args.patience,
         jobs=args.jobs,
     )
-    found = measured(asked, installed, _tell)
+    found = measured(plan, installed, _tell)
     if args.out:
         write_json(args.out, found.model_dump(mode="json"))
     if args.json:
