@@ -9,12 +9,14 @@ from conftest import some
 from test_trial_course import Local
 
 from ncuflow.search.candidates import Candidate
-from ncuflow.search.course import FRESH, Contender, SearchField, checked, searched
+from ncuflow.search.course import FRESH, Contender, SearchField, checked, price, searched
 from ncuflow.search.halving import RUNGS
 from ncuflow.search.pace import Pace, expected
 from ncuflow.search.record import SearchedShape
+from ncuflow.search.verb import status
 from ncuflow.sweep.points import Planned
 from ncuflow.trial.course import BaseError
+from ncuflow.trial.record import Relative, TrialTiming
 from ncuflow.trial.worker import SEEDS
 
 SHAPE = Planned("fake/p1", "fake", {"n": 1})
@@ -72,17 +74,43 @@ def test_the_fastest_is_the_winner_and_the_default_has_its_price() -> None:
     assert search.log.index("c120 close") < search.log.index("c90 close")
 
 
-@pytest.mark.parametrize(
-    ("us", "wanted"), [(101.0, "default"), (99.5, "default"), (130.0, "default")]
-)
-def test_the_default_stands_where_no_candidate_is_faster_by_what_matters(
-    us: float, wanted: str
-) -> None:
-    found = Searching(us).run()
-    assert (found.found, found.price) == (wanted, None)
-    assert found.confirmed is not None and found.candidate == f"us={us:.0f}".replace(
-        "us=100", "us=99"
+def test_the_price_is_the_winners_gain_the_other_way_round() -> None:
+    change = Relative(estimate=-0.2, low=-0.25, high=-0.1)
+    timing = TrialTiming(
+        base_us=100.0, change_us=80.0, change=change, noise=change, rounds=6, throttled=0
     )
+    found = price(timing)
+    assert (found.estimate, found.low, found.high) == pytest.approx((0.25, 1 / 9, 1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "wanted"),
+    [
+        (("winner", "default"), 0),
+        (("winner", "undecided"), 3),
+        (("default", "none"), 3),
+        (("none", "none"), 1),
+    ],
+)
+def test_the_status_says_whether_each_shape_has_an_answer(
+    outcomes: tuple[Any, ...], wanted: int
+) -> None:
+    same = Relative(estimate=0.0, low=0.0, high=0.0)
+    timing = TrialTiming(base_us=1.0, change_us=1.0, change=same, noise=same, rounds=6, throttled=0)
+    shapes = [
+        SearchedShape(
+            shape="x", params={}, found=found, candidates=[], confirmed=None if found == "none" else timing
+        )
+        for found in outcomes
+    ]  # fmt: skip
+    assert status(shapes) == wanted
+
+
+@pytest.mark.parametrize("us", [99.0, 101.0, 130.0])
+def test_the_default_stands_where_no_candidate_is_faster_by_what_matters(us: float) -> None:
+    found = Searching(us).run()
+    assert (found.found, found.price, found.candidate) == ("default", None, f"us={us:.0f}")
+    assert found.confirmed is not None and found.default_us == pytest.approx(100, rel=0.01)
 
 
 def test_a_wrong_candidate_is_timed_nowhere() -> None:
@@ -92,6 +120,14 @@ def test_a_wrong_candidate_is_timed_nowhere() -> None:
     assert search.asked("c80", "open") == search.asked("c80", "burst") == 0
     assert search.fates(found)["us=80"] == "wrong" and found.candidate == "us=90"
     assert "fake/p10: relative L2 error 0.25" in str(found.candidates[-1].reason)
+
+
+def test_the_base_is_asked_once_about_a_point_at_which_candidates_are_wrong() -> None:
+    search = Searching(80.0, 90.0, p10=2.5)
+    pace = Pace(search.said.append, 2.0, [2], search.clock)
+    checked(search.on, pace)
+    assert [one.fate for one in search.contenders] == ["wrong", "wrong"]
+    assert search.asked("base", "check fake/p10") == 1
 
 
 def test_what_is_wrong_on_fresh_inputs_does_not_win_and_the_next_is_confirmed() -> None:
@@ -126,6 +162,16 @@ def test_the_confirmation_has_inputs_that_the_search_had_not() -> None:
     fresh = seeds.index(FRESH)
     assert set(seeds[:fresh]) == set(SEEDS) and set(seeds[fresh:]) == {FRESH}
     assert seeds[fresh:] == [FRESH] * 4  # the check of the candidate, and three sides to time
+
+
+def test_the_chance_of_a_false_winner_is_divided_among_the_shapes_of_the_run() -> None:
+    def half(shapes: int) -> float:
+        search = Searching(90.0)
+        found = searched(search.on, SHAPE, shapes, None, search.said.append).confirmed
+        assert found is not None and found.rounds == RUNGS[0]
+        return found.change.high - found.change.low
+
+    assert half(50) > 1.5 * half(1)
 
 
 def test_one_that_is_lost_costs_itself_alone() -> None:

@@ -125,6 +125,29 @@ def test_one_change_alone_is_built_by_its_own_side(log: list[str]) -> None:
     assert not any(" compile" in line for line in log)
 
 
+def test_a_change_has_the_modules_of_its_own_points_alone(
+    log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Scripted.ask
+    seen: dict[str, list[str]] = {}
+
+    def noting(side: Scripted, do: str, limit_s: float, **words: Any) -> dict[str, Any]:
+        if do == "modules":
+            seen[side.name] = [point["id"] for point in words["points"]]
+        return ask(side, do, limit_s, **words)
+
+    monkeypatch.setattr(Scripted, "ask", noting)
+    other = Planned("none/n2", "none", {"n": 2})
+    both, changes = [POINT, other], [overlay("a"), overlay("b")]
+    built(TARGET, both, INSTALLED, changes, 4, lambda line: None, [[POINT], [other]])
+    assert seen == {"installed": ["none/n1", "none/n2"], "a": ["none/n1"], "b": ["none/n2"]}
+
+
+def test_without_a_change_the_base_is_built(log: list[str]) -> None:
+    assert built(TARGET, [POINT], INSTALLED, [], 4, lambda line: None) == []
+    assert "installed build" in log
+
+
 @contextmanager
 def bench(changes: list[Overlay], monkeypatch: pytest.MonkeyPatch) -> Iterator[benches.TrialBench]:
     @contextmanager

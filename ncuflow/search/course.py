@@ -67,14 +67,18 @@ class SearchField:
 
 
 class Shared:
-    """A side that several threads ask, one at a time."""
+    """The base of several candidates: asked by one thread at a time, and about each point once."""
 
     def __init__(self, side: TrialSide) -> None:
         self._side, self._lock = side, threading.Lock()
+        self._known: dict[tuple[str, str], Answer] = {}
 
     def ask(self, do: str, limit_s: float, **words: Any) -> Answer:
+        asked = do, str(words)
         with self._lock:
-            return self._side.ask(do, limit_s, **words)
+            if asked not in self._known:
+                self._known[asked] = self._side.ask(do, limit_s, **words)
+            return self._known[asked]
 
 
 class Pinned:

@@ -28,7 +28,7 @@ from ncuflow.io import CommandError, UsageError, clean, emit, not_over, write_js
 from ncuflow.origin import package_folder
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
 from ncuflow.search.live import SearchPlan, measured
-from ncuflow.search.record import Search
+from ncuflow.search.record import Search, SearchedShape
 from ncuflow.search.screen import screen
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
@@ -114,8 +114,13 @@ def run(args: argparse.Namespace) -> int:
         answer.tell(found.model_copy(update={"shapes": kept, "left_out": left_out}))
     else:
         emit(screen(found), None)
-    answered = [shape.found in ("winner", "default") for shape in found.shapes]
-    timed = any(shape.confirmed for shape in found.shapes)
+    return status(found.shapes)
+
+
+def status(shapes: Sequence[SearchedShape]) -> int:
+    """What the command ends with."""
+    answered = [shape.found in ("winner", "default") for shape in shapes]
+    timed = any(shape.confirmed for shape in shapes)
     return OK if all(answered) else SOME_FAILED if timed else FATAL
 
 
