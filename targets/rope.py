@@ -218,7 +218,7 @@ def shapes(seen: Seen) -> Iterator[Params]:
         tokens = None
     both = [seen.sure(name) for name in ("qo_heads", "kv_heads")]
     parallel = len(variants) == 1 and seen.kernel.endswith("HeadParallelismKernel")
-    pairs = [(both[0], both[1])] if None not in both else []
+    pairs: list[tuple[int | None, int | None]] = [(both[0], both[1])] if None not in both else []
     if parallel and (not pairs or sum(n or 0 for n in pairs[0]) != seen.grid[1]):
         # as many bytes whichever of them are queries', of which attention may say one
         of = [(seen.grid[1] - n, n) for n in _shares(seen.grid[1])]
