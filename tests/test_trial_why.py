@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trial_data
 from conftest import ROOT, some
 from test_trial_command import FAKE, Machine, made_machine
 
@@ -19,6 +20,7 @@ from ncuflow.pages.html.trial import rendered
 from ncuflow.parsers import ncu, nvperf
 from ncuflow.parsers.chips import CHIPS
 from ncuflow.parsers.registry import METRICS, counters
+from ncuflow.sweep.points import Planned
 from ncuflow.trial import screen, why
 from ncuflow.trial.counters import ALL, FEW, FIRST
 from ncuflow.trial.record import PointTrial, Relative, Trial, TrialTiming
@@ -165,14 +167,41 @@ def test_both_sides_are_counted_and_what_differs_is_explained(
     assert page.read_text(encoding="utf-8") == rendered([trial])
     assert same.causes == [] and same.counters.base[0].stalls == {}
     commands = [json.loads(line) for line in calls.read_text(encoding="utf-8").splitlines()]
-    assert [command[command.index("--clock-control") + 1] for command in commands] == ["none"] * 4
+    assert [command[command.index("--clock-control") + 1] for command in commands] == ["none"] * 2
     asked = [set(command[command.index("--metrics") + 1].split(",")) for command in commands]
-    few = set(counters("gh100", FIRST))
-    assert asked == [set(counters("gh100"))] * 2 + [few] * 2
+    # one process a side: the point of the same time is counted beside the other
+    assert asked == [set(counters("gh100"))] * 2
     packages = [[word for word in command if word.startswith("--package=")] for command in commands]
-    assert [len(found) for found in packages] == [0, 1, 0, 1]
+    assert [len(found) for found in packages] == [0, 1]
     assert "twice/toy_n3: +10 µs ToyKernel: same code and launch" in said
     assert "+10 µs long_scoreboard" in said
+
+
+@pytest.mark.parametrize("same", [0, 2, 9])
+def test_points_of_the_same_time_have_processes_of_their_own_where_they_are_many(
+    same: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where nothing differs, those of the few counters alone."""
+    asked: list[tuple[str, int]] = []
+
+    def counted(target: str, points: Any, tier: Any, *rest: Any) -> dict[str, Any]:
+        asked.append((tier.name, len(points)))
+        return {}
+
+    monkeypatch.setattr(why.counters, "counted", counted)
+    monkeypatch.setattr(why.counters, "lacking", lambda: None)
+    monkeypatch.setattr(why, "ncu_version", lambda: "2025.3.1")
+    points = [trial_data.point(str, n, 100.0, "same") for n in range(same)]
+    for slower, expected in (
+        (0, [("few", same)] * 2 if same else []),
+        (1, [("all", 1)] * 2 + [("few", 9)] * 2 if same == 9 else [("all", 1 + same)] * 2),
+    ):
+        asked.clear()
+        trial = trial_data.trial(points=points + [trial_data.point(str, 20)] * slower)
+        planned = [Planned(point.point, "twice", {}) for point in trial.points]
+        sides: Any = dict.fromkeys(("base", "change"), why.CountedSide([], {}, Path("x")))
+        why.explain(trial, planned, sides, None, 1.0, lambda line: None)  # type: ignore[arg-type]
+        assert asked == expected
 
 
 def test_without_permission_or_ncu_one_line_says_so(

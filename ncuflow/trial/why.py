@@ -43,6 +43,9 @@ KEPT = dict.fromkeys(
 )  # fmt: skip
 DIGITS = 5  # that a counter keeps: launches differ by more
 LEAST_SHARE, MOST_PARTS, MOST_FACTS, MOST_PLACES = 0.02, 8, 12, 8
+# Points of the same time that are counted beside such as differ: the passes of so many take as long as two processes of
+# their own take to start (13 s each on an H100).
+BESIDE = 8
 OTHERS = "smaller parts together"
 
 
@@ -71,12 +74,14 @@ def explain(
     if trial.no_counters is not None:
         return
     trial.ncu = ncu_version()
-    for tier in (ALL, FEW):
-        points = [
-            point
-            for point in planned
-            if point.id in timed and (timed[point.id].outcome in DIFFERS) == (tier is ALL)
-        ]
+    here = [point for point in planned if point.id in timed]
+    by_tier = {
+        tier: [p for p in here if (timed[p.id].outcome in DIFFERS) == (tier is ALL)]
+        for tier in (ALL, FEW)
+    }
+    if by_tier[ALL] and len(by_tier[FEW]) <= BESIDE:
+        by_tier = {ALL: here}
+    for tier, points in by_tier.items():
         if points:
             _tier(trial, timed, points, tier, sides, held, limit_s, tell)
 
@@ -105,7 +110,8 @@ def _tier(
     for point in points:
         pair = [found[name].get(point.id, []) for name in ("base", "change")]
         packages = [sides[name].package for name in ("base", "change")]
-        note(timed[point.id], tier, pair, packages)
+        told = ALL if timed[point.id].outcome in DIFFERS else FEW
+        note(timed[point.id], told, pair, packages)
 
 
 def note(
@@ -117,7 +123,7 @@ def note(
         point.no_counters = f"ncu saw no kernel of the {missing}"
         return
     base, change = (
-        [_record(kernel, package) for kernel in kernels]
+        [_record(kernel, package, tier) for kernel in kernels]
         for kernels, package in zip(pair, packages, strict=True)
     )
     point.counters = PointCounters(tier=tier.name, base=base, change=change)
@@ -185,7 +191,8 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
-def _record(kernel: Kernel, package: Path | None) -> KernelCounters:
+def _record(kernel: Kernel, package: Path | None, tier: Tier) -> KernelCounters:
+    """A launch with what its tier has, also where it was counted beside those that have all."""
     metrics = {key: _rounded(kernel["metrics"].get(key)) for key in KEPT}
     stalls = {stall["reason"]: _rounded(stall["ratio"]) for stall in kernel["stalls"]}
     shared = [kernel["smem_static_bytes"], kernel["smem_dynamic_bytes"]]
@@ -198,8 +205,8 @@ def _record(kernel: Kernel, package: Path | None) -> KernelCounters:
         shared_bytes=None if None in shared else sum(part or 0 for part in shared),
         duration_us=_rounded(kernel["duration_ns"] and kernel["duration_ns"] / 1e3),
         metrics={key: value for key, value in metrics.items() if value is not None},
-        stalls={reason: value for reason, value in stalls.items() if value},
-        hot=[_place(line, package) for line in lines],
+        stalls={reason: value for reason, value in stalls.items() if value and tier is ALL},
+        hot=[_place(line, package) for line in lines if tier is ALL],
     )
 
 
