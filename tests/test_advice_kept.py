@@ -105,7 +105,8 @@ def test_what_a_run_left_is_kept_with_its_causes_and_told(advice: Advice, tmp_pa
     assert stored.shapes[2].choices == advice.shapes[2].choices
     # Beside the advice the choices stay that its words are about.
     second = kept.read(folder, "again")
-    assert second is not None and len(second.shapes[3].choices) < len(advice.shapes[3].choices)
+    assert second is not None and second.shapes[3].advised is not None
+    assert [one.point for one in second.shapes[3].choices] == [second.shapes[3].advised]
     said = kept.told(tmp_path)
     assert "5 of 6 winners of both are the same; 5 of 6 shapes have the same advice" in said
     assert "0 pairs of a choice with itself: no winner." in said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pprint
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ncuflow.advice.record import Advice, AdvisedShape
@@ -100,20 +100,15 @@ def _targets(advice: Advice, targets: dict[str, Target]) -> dict[str, Any]:
 
 
 def _entries(target: Target, shapes: Sequence[AdvisedShape]) -> dict[str, Any]:
-    """The parameters that make a shape, and the advice of each."""
+    """The parameters that make a shape, and the advice of each. What a step varies is a size; heads and dimensions are a model's,
+    and choose the kernel."""
     free = {name for shape in shapes for one in shape.choices for name in one.settings}
     names = [name for name in target.parameters if name not in free]
     return {
-        "kinds": [n for n in names if not _is_size(n, target, shapes)],
-        "sizes": [n for n in names if _is_size(n, target, shapes)],
+        "kinds": [name for name in names if name not in target.small],
+        "sizes": [name for name in names if name in target.small],
         "shapes": [_entry(shape, names) for shape in shapes],
     }
-
-
-def _is_size(name: str, target: Target, shapes: Iterable[AdvisedShape]) -> bool:
-    """Whether a parameter is a number from 1, of which what was measured are samples."""
-    values = [shape.params[name] for shape in shapes]
-    return name not in target.choices and all(type(v) is int and v > 0 for v in values)
 
 
 def _entry(shape: AdvisedShape, names: Sequence[str]) -> dict[str, Any]:
