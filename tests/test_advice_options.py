@@ -124,3 +124,5 @@ def test_choices_are_one_call_where_plan_says_that_it_chose_the_same() -> None:
     split = {**info, "fa2": {"backend": "fa2", "split_kv": False}}
     assert options.same_calls(chosen, split) == {}
     assert options.same_calls(chosen, {}) == {}
+    # A choice beside itself, as a race is tried with: both are timed.
+    assert options.same_calls({"a": chosen["fa2"], "b": chosen["fa2"]}, {}) == {}

@@ -84,7 +84,7 @@ def same_calls(
     """Of choices that make one call all but the first: (the first, what was made of that one's settings).
 
     chosen: settings by choice; info: what plan() says that it chose, by choice. Two are one call where they are set alike once
-    what was left to FlashInfer has its value, and plan() says the same of both.
+    what was left to FlashInfer has its value, and plan() says the same of both. What leaves nothing to it stands for itself.
     """
     calls: dict[str, str] = {}
     found = {}
@@ -92,8 +92,8 @@ def same_calls(
         said = info.get(name) or {}
         made = {key: said.get(key, value) for key, value in own.items()}
         first = calls.setdefault(repr(sorted({**said, **made}.items())), name)
-        if first != name:
-            left = {key: value for key, value in made.items() if chosen[first][key] != value}
+        left = {key: value for key, value in made.items() if chosen[first][key] != value}
+        if first != name and left:
             found[name] = (first, left)
     return found
 
