@@ -62,7 +62,7 @@ def test_a_further_parameter_is_free_where_it_is_asked_for() -> None:
     found = options.choices(target, own[0], also)
     assert {one.params["page_size"] for one in found} == {16, 1, 32}
     with pytest.raises(ValueError, match="cannot be 0"):
-        options.choices(target, own[0], {"page_size": [0]})
+        options.known_to([target], {"page_size": [0]})
 
 
 @pytest.mark.parametrize("name", FREE)
