@@ -63,11 +63,11 @@ class MadeTrace:
         self.at = start + us
         return self
 
-    def copy(self, size: int, us: float = 1.0) -> MadeTrace:
-        """From the host."""
+    def copy(self, size: int, us: float = 1.0, way: str = "HtoD (Pageable -> Device)") -> MadeTrace:
+        """From the host, or to it."""
         self.number += 1
         args = {"device": 0, "stream": 7, "correlation": self.number, "bytes": size}
-        self._add("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", self.at, us, 0, 7, args)
+        self._add("gpu_memcpy", f"Memcpy {way}", self.at, us, 0, 7, args)
         self.call("cudaMemcpyAsync", self.at - 5, 0.5, self.number)
         self.at += us
         return self

@@ -167,6 +167,6 @@ def read_advice(path: Path) -> dict[str, Any]:
 
 
 def ranked(gains: Sequence[GainOfStep]) -> list[GainOfStep]:
-    """Those that gain for sure, the most first; of one choice for the same kernel the wider shape's once."""
-    worth = [one for one in gains if one.low_pct > 0 and one.high_pct >= LEAST_PCT]
+    """Those by which no launch loses, the most first: of some a slow host leaves nothing."""
+    worth = [one for one in gains if one.low_pct >= 0 and one.high_pct >= LEAST_PCT]
     return sorted(worth, key=lambda one: (-one.high_pct, -one.low_pct, one.choice))

@@ -94,7 +94,7 @@ class KernelOfStep(AnswerPart):
     time_us: float
     """of all of them in a step, where nothing that began before them ran: median over the steps"""
     each_us: float
-    """of one, from its start to its end: median; the roof is held against it"""
+    """of one, from its start to its end: median over the steps of this kind; the roof is held against it"""
     longest_us: float
     """of the longest: far above the median, what a row's time is made of"""
     share: float

@@ -18,6 +18,7 @@ RANGES, REPLAYS, PERIOD, WHOLE = (
 PREFILL, DECODE, MIXED, UNKNOWN = "prefill", "decode", "mixed", "unknown"
 COVERED = 0.5  # of the kernels, in ranges that are taken for steps
 FEWEST = 3  # kernels of a step
+FETCH = "Device-to-Host"
 WORDS = read_yaml(Path(__file__).with_name("words.yaml"))
 _VLLM = re.compile(
     r"execute_(?:\d+_)?context_(?P<prompts>\d+)\((?P<ctx>[\w_]+)\)_generation_(?P<decodes>\d+)\((?P<gen>[\w_]+)\)"
@@ -136,6 +137,7 @@ class Tokens:
     graph: np.ndarray
     samples: np.ndarray
     copies: np.ndarray
+    fetched: np.ndarray
 
 
 def _tokens(timeline: Timeline, places: Ints) -> Tokens:
@@ -159,7 +161,8 @@ def _tokens(timeline: Timeline, places: Ints) -> Tokens:
     samples = np.zeros(len(names), dtype=bool)
     np.logical_or.at(samples, of, np.array([one == SAMPLING for one in families])[what])
     copies = np.array([one == COPY for one in families])[what][leads]
-    return Tokens(of, names, grouped[leads], samples, copies & ~grouped[leads])
+    fetched = np.array([one.kind != KERNEL and one.name == FETCH for one in kinds])[what][leads]
+    return Tokens(of, names, grouped[leads], samples, copies & ~grouped[leads], fetched)
 
 
 def _by_period(timeline: Timeline, places: Ints) -> tuple[list[StepSpan], str]:
@@ -191,7 +194,7 @@ def _ends(tokens: Tokens) -> list[int]:
         apart = np.append(np.diff(samples), FEWEST + 1) > FEWEST
         last: list[int] = samples[apart | tokens.graph[samples]].tolist()
         if len(last) >= 2:
-            return last
+            return [_fetched(tokens, end) for end in last]
     names, counts = np.unique(tokens.name[~tokens.copies], return_counts=True)
     often = counts[counts >= 2]
     if len(often) and often.max() == len(tokens.name):  # one kernel, or one graph, again and again
@@ -206,6 +209,15 @@ def _ends(tokens: Tokens) -> list[int]:
     anchor = next(name for name in tokens.name.tolist() if name in chosen)
     starts = np.flatnonzero(tokens.name == anchor)
     return [*(starts[1:] - 1).tolist(), len(tokens.name) - 1] if len(starts) > 1 else []
+
+
+def _fetched(tokens: Tokens, end: int) -> int:
+    """The end with the copy that brings what was sampled to the host, close behind it: the host then has all of the step."""
+    near = np.flatnonzero(tokens.fetched[end + 1 : end + 1 + FEWEST])
+    others = np.flatnonzero((tokens.copies & ~tokens.fetched)[end + 1 : end + 1 + FEWEST])
+    if not len(near) or (len(others) and others[0] < near[0]):
+        return end
+    return end + 1 + int(near[0])
 
 
 def _without_strangers(spans: list[StepSpan]) -> list[StepSpan]:

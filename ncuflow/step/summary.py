@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -224,7 +224,7 @@ class Summary:
         step, time = mine[middle], times[middle]
         rows = self.timeline.rows
         plans = around.planned(self.timeline, mine)
-        kernels, gains = self._kernels(step, time)
+        kernels, gains = self._kernels(step, time, mine)
         first = [int(rows["start"][one.rows[0]]) for one in steps]
         together = {*numbers}
         periods = [first[n + 1] - first[n] for n in numbers if n + 1 in together]
@@ -310,7 +310,7 @@ class Summary:
     # --- its kernels --------------------------------------------------------------------------------
 
     def _kernels(
-        self, step: StepSpan, time: around.BusyTime
+        self, step: StepSpan, time: around.BusyTime, alike: Sequence[StepSpan]
     ) -> tuple[list[KernelOfStep], list[GainOfStep]]:
         rows = self.timeline.rows
         facts, ranges = self._facts(step), self._ranges(step)
@@ -332,10 +332,14 @@ class Summary:
         length = (rows["end"] - rows["start"])[step.rows] * US
         kernels: list[KernelOfStep] = []
         gains: list[GainOfStep] = []
+        medians = self._medians(alike)
+        apart = Counter((key[0], key[2]) for key in places)
         for key, at in places.items():
             one, shape = self.timeline.kinds[key[0]], found[key]
             own = float(time.own[at].sum())
-            each = float(np.median(length[at]))
+            # Of a step one launch may have been held up; of all steps of a kind most were not.
+            sole = apart[key[0], key[2]] == 1
+            each = medians[key[0], key[2]] if sole else float(np.median(length[at]))
             row = self._row(
                 one,
                 shape,
@@ -358,6 +362,18 @@ class Summary:
             kernels.append(row)
         kernels.sort(key=lambda row: -row.time_us)
         return kernels, gains
+
+    def _medians(self, steps: Sequence[StepSpan]) -> dict[tuple[int, int], float]:
+        """us of the median launch in these steps, by what was launched and its operator."""
+        rows, every = self.timeline.rows, np.concatenate([one.rows for one in steps])
+        what, operator = rows["what"][every], rows["operator"][every]
+        order = np.lexsort((operator, what))
+        edges = np.flatnonzero(np.diff(what[order]) | np.diff(operator[order])) + 1
+        length = (rows["end"] - rows["start"])[every] * US
+        return {
+            (int(what[one[0]]), int(operator[one[0]])): float(np.median(length[one]))
+            for one in np.split(order, edges)
+        }
 
     def _calls(
         self, keys: Sequence[Any], found: Mapping[Any, Shape | None]
