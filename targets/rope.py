@@ -216,15 +216,15 @@ def shapes(seen: Seen) -> Iterator[Params]:
     tokens = seen.sure("tokens")
     if tokens is None or ceil(tokens / bdy) != blocks:
         tokens = None
-    both = [seen.sure(name) for name in ("qo_heads", "kv_heads")]
+    both = (seen.sure("qo_heads"), seen.sure("kv_heads"))
     parallel = len(variants) == 1 and seen.kernel.endswith("HeadParallelismKernel")
-    pairs: list[tuple[int | None, int | None]] = [(both[0], both[1])] if None not in both else []
-    if parallel and (not pairs or sum(n or 0 for n in pairs[0]) != seen.grid[1]):
+    pairs = [both] if None not in both else []
+    if parallel and (not pairs or sum(n or 0 for n in both) != seen.grid[1]):
         # as many bytes whichever of them are queries', of which attention may say one
-        of = [(seen.grid[1] - n, n) for n in _shares(seen.grid[1])]
-        pairs = [
-            one for one in of if all(b in (None, n) for b, n in zip(both, one, strict=True))
-        ] or of
+        of: list[tuple[int | None, int | None]] = [
+            (seen.grid[1] - n, n) for n in _shares(seen.grid[1])
+        ]
+        pairs = [one for one in of if both[0] in (None, one[0]) and both[1] in (None, one[1])] or of
     if not pairs:
         raise UnsaidError(
             "its blocks rotate all heads, and nothing else tells how many there are", said

@@ -164,6 +164,7 @@ def test_an_unknown_gpu_or_sweep_is_one_line(capsys):
         (["--gpu", "B2"], "no GPU 'B2'; there are "),
         (["--gpu", "A100", "--sweep", "x"], "there is no sweep 'x'; there are: "),
         (["--gpu", ""], "no GPU ''; there are "),
+        (["--gpu", "99.9"], "no GPU '99.9'; there are "),
         (["--sweep", "default"], "it needs --gpu"),
         (["--gpu", "A100", "--sweep", ""], "there is no sweep ''; there are: "),
     ):

@@ -14,6 +14,7 @@ import pytest
 from ncuflow.cli import dispatch, ended
 from ncuflow.evidence import recording
 from ncuflow.evidence.manifest import checksums, sealed
+from ncuflow.io import BadInput
 from ncuflow.private import find_secret, patterns
 from ncuflow.process import CaptureError
 
@@ -79,6 +80,8 @@ def test_a_recording_lies_and_is_called_by_its_gpu_and_version_unless_told(
         dispatch(["record", str(evidence)])
     said = "captures: no GPU or no FlashInfer in environment.json: give RECORDING_DIR"
     assert said in capsys.readouterr().err
+    with pytest.raises(BadInput, match=r"none: no folder of captures$"):
+        dispatch(["record", str(tmp_path / "none")])
 
 
 def test_captures_without_a_good_result_are_refused_and_nothing_is_written(

@@ -56,9 +56,13 @@ def test_what_is_not_there_is_named(finished, point, column, named):
         list(trace(finished.outputs, point, column))
 
 
-def test_what_only_looks_like_a_digit_is_no_index_of_a_launch():
-    with pytest.raises(BadInput, match="duration_ns: no such column"):
-        found("sweep.ncu-rep#²", "duration_ns")
+@pytest.mark.parametrize(
+    "point", ["sweep.ncu-rep#²", "sweep.ncu-rep#abc", "sweep.ncu-rep#", "nowhere/x"]
+)
+@pytest.mark.parametrize("column", ["duration_ns", "gbs"])
+def test_what_is_neither_a_point_nor_a_launch_is_named_alone(point, column):
+    with pytest.raises(BadInput, match=rf"^{point}: neither a point .* nor REPORT#INDEX"):
+        found(point, column)
 
 
 @pytest.mark.parametrize("digits", [13, 5000])

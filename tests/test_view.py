@@ -74,6 +74,13 @@ def test_values_of_other_gpus_are_those_of_show(path):
     same_as_show(path)
 
 
+def test_a_page_is_not_written_over_a_folder_s_name(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        dispatch(["view", str(SWEEP), "--out", f"{tmp_path}/none/"])
+    assert "none/' is a folder's name; name a file in it" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
 def test_launches_of_one_name_are_one_kernel(sweep):
     assert len(sweep.kernels) < sum(len(kernel.launches) for kernel in sweep.kernels)
     names = [(kernel.name, kernel.demangled) for kernel in sweep.kernels]

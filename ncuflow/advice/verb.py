@@ -35,6 +35,7 @@ from ncuflow.io import (
     UsageError,
     clean,
     emit,
+    file_to_write,
     not_over,
     read_json,
     scratch,
@@ -105,14 +106,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a further parameter that is free here, such as page_size=1,16",
     )
     add("--effect", type=effect, default=EFFECT, help="difference that matters (default: 2%%)")
-    add("--out", type=Path, help="advice.json")
+    add("--out", type=file_to_write, help="advice.json")
     add(
         "--counters",
         type=Path,
         metavar="FOLDER",
         help="results, a recording, or reports of `ncuflow ncu`, with counters of these points",
     )
-    add("--html", type=Path, help="a page: a map of the shapes, and every choice")
+    add("--html", type=file_to_write, help="a page: a map of the shapes, and every choice")
     answer.options(parser)
     add(
         "--budget",

@@ -28,7 +28,7 @@ from ncuflow.bisection.recordings import Recordings
 from ncuflow.bisection.screen import screen, told
 from ncuflow.bisection.sources import CannotError, Commits, Releases, Values, VersionSource, Wheels
 from ncuflow.gpu import nvml
-from ncuflow.io import CommandError, UsageError, clean, emit, not_over, write_json
+from ncuflow.io import CommandError, UsageError, clean, emit, file_to_write, not_over, write_json
 from ncuflow.runner.job import FATAL
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, load
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--metric", default=COLD, help="column that decides (default: %(default)s)")
     add("--effect", type=effect, default=0.02, help="change that matters (default: 2%%)")
     add("--journal", type=Path, help="file that keeps each step, to go on after an interruption")
-    add("--out", type=Path, help="write the record")
+    add("--out", type=file_to_write, help="write the record")
     add("--patience", type=float, default=LIMIT_S, help="seconds of one check, or of one burst")
     answer.options(parser)
 

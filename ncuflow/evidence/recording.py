@@ -21,6 +21,7 @@ from ncuflow.evidence import location, manifest, modules, origins, points
 from ncuflow.evidence.reportscrub import scrubbed
 from ncuflow.evidence.staging import staging
 from ncuflow.io import (
+    BadInput,
     UsageError,
     digest,
     dump_json,
@@ -312,6 +313,8 @@ def run(args: argparse.Namespace) -> int:
             print("note: its manifest has no digest of its own; recorded again it would have one")
         return 0
     evidence, target = args.folders[0], args.folders[-1]
+    if not evidence.is_dir():
+        raise BadInput(evidence, "no folder of captures")
     if len(args.folders) == 1:
         try:
             target = location.of(manifest.provenance(evidence), args.sweep)

@@ -20,7 +20,7 @@ from string import Template
 
 from ncuflow.export.inlined import Asked, inlined
 from ncuflow.findings import stored
-from ncuflow.io import UsageError, emit, read_yaml, resource
+from ncuflow.io import UsageError, emit, file_to_write, read_yaml, resource
 from ncuflow.origin import package_version
 from ncuflow.sweep import points as sweep
 from ncuflow.sweep.plan import objects
@@ -129,7 +129,9 @@ def _known(target: Target) -> Iterator[Planned]:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("point", metavar="POINT", help="id of a point, or name of a target")
     parser.add_argument("--blocks", type=objects, help="parameters of the target's point, as JSON")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    parser.add_argument(
+        "--out", type=file_to_write, metavar="FILE", help="default: standard output"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -285,6 +285,8 @@ def found(point: str, name: str, folder: Path | None = None) -> list[TraceStep]:
         if len(index) > MOST_DIGITS:
             raise BadInput(report, f"no launch has an index of {len(index)} digits")
         return list(steps_of_launch(report, int(index), name))
+    if not place.is_point(point) and folder is None:
+        raise BadInput(point, "neither a point (TARGET/…) nor REPORT#INDEX of a launch")
     if name not in BY_NAME and not place.is_point(point):
         raise BadInput(name, f"no such column; there are: {COLUMN_NAMES}")
     with place.of_point(point, folder) as where:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -135,7 +134,7 @@ def capability_of(text: str) -> str:
 
     Raises ValueError that names the known ones.
     """
-    if re.fullmatch(r"\d+\.\d", text):
+    if text in table().capabilities:
         return text
     wanted, gpus = _plain(text), table().gpus.items()
     alike = {
@@ -146,7 +145,7 @@ def capability_of(text: str) -> str:
     if len(alike) != 1:
         known = ", ".join(key for key, _ in gpus)
         raise ValueError(
-            f"no GPU {text!r}; there are {known}, and compute capabilities such as 12.0"
+            f"no GPU {text!r}; there are {known}, and compute capabilities {', '.join(table().capabilities)}"
         )
     return next(iter(alike))
 

@@ -17,7 +17,16 @@ import jinja2
 
 from ncuflow import answer
 from ncuflow.format import micro, pct, with_unit
-from ncuflow.io import BadInput, UsageError, emit, not_over, resource, sniff_packed, write_text
+from ncuflow.io import (
+    BadInput,
+    UsageError,
+    emit,
+    file_to_write,
+    not_over,
+    resource,
+    sniff_packed,
+    write_text,
+)
 from ncuflow.pages.html.page import FOLDER
 from ncuflow.parsers import nsys_timeline, torch_trace
 from ncuflow.parsers.timeline import Timeline
@@ -50,7 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=NUMBER",
         help=f"what you know besides: {', '.join(KNOWN)}",
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="a page with all kernels")
+    parser.add_argument(
+        "--html", type=file_to_write, metavar="FILE", help="a page with all kernels"
+    )
     answer.options(parser)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from ncuflow.io import write_text
+from ncuflow.io import file_to_write, write_text
 from ncuflow.pages.html import trial as page
 from ncuflow.trial import verb
 from ncuflow.trial.record import Trial, Trials
@@ -16,7 +15,9 @@ __doc__ = verb.__doc__  # what --help says
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verb.configure(parser)
-    parser.add_argument("--html", type=Path, metavar="OUT", help="a page of the trial, or trials")
+    parser.add_argument(
+        "--html", type=file_to_write, metavar="OUT", help="a page of the trial, or trials"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.format import with_unit
-from ncuflow.io import BadInput, not_over, write_text
+from ncuflow.io import BadInput, file_to_write, not_over, write_text
 from ncuflow.pages.html import page, view_columns
 from ncuflow.pages.html.view_columns import TOGETHER
 from ncuflow.view import files
@@ -31,7 +31,9 @@ SAME = "`ncuflow explain` and `ncuflow show` print the same of each report."
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument(
-        "--out", type=Path, help="default: the first file's name with .html, in this folder"
+        "--out",
+        type=file_to_write,
+        help="default: the first file's name with .html, in this folder",
     )
     parser.add_argument(
         "--source", type=Path, metavar="FOLDER", help="where source files are that no report embeds"
