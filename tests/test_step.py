@@ -386,6 +386,16 @@ def test_what_is_above_a_ceiling_has_no_distance_to_it(recorded_engine):
     assert not any("> 100" in roof_text(one) for one in some(below))
 
 
+def test_the_parts_of_the_median_step_add_up_to_it(tmp_path):
+    trace = MadeTrace()
+    for idle in (10, 40, 20, 90):
+        for name in (NORM, GATED, SAMPLING):
+            trace.kernel(name, 5, (32, 1, 1), (32, 16, 1), idle=idle)
+    (of,) = answer(trace, tmp_path, gpu=None).groups
+    assert of.steps == 4
+    assert of.step_us.median == of.busy_us + of.gaps.host_us == 15 + 2 * 20
+
+
 def test_what_l2_may_hold_is_no_distance_to_dram(recorded_engine):
     """Operands that the kernels before wrote, as far as L2 holds them; not weights and caches, nor a launch alone."""
     rows = [

@@ -527,7 +527,9 @@ def _between(value: tuple[int, int]) -> str:
 
 
 def _spread(values: np.ndarray) -> StepTimes:
-    q25, median, q75 = (float(np.percentile(values, q)) for q in (25, 50, 75))
+    q25, q75 = (float(np.percentile(values, q)) for q in (25, 75))
+    # of an even number the lower of the middle two: the step that is shown, whose parts add up to it
+    median = np.percentile(values, 50, method="lower")
     found = {"median": median, "q25": q25, "q75": q75, "least": values.min(), "most": values.max()}
     return StepTimes(**{name: round(float(value), 3) for name, value in found.items()})
 
