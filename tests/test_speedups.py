@@ -69,7 +69,7 @@ def test_a_change_that_is_faster_on_two_gpus_has_a_page(
     assert text.startswith(f"# {example.title}\n")
     patch = (EXAMPLES / example.name / "change.patch").read_text().rstrip()
     assert f"\n```diff\n{patch}\n```\n" in text
-    helps, rest = text.split("\n## Where it does not help\n")
+    helps, rest = text.split("\n## Elsewhere\n")
     for point in some(example.trial.points):
         assert point.timing is not None
         rows = [
@@ -116,7 +116,7 @@ def test_a_page_has_both_gpus_and_says_where_it_does_not_help(tmp_path: Path) ->
     more = [trial_data.point(str, 3, 90.0, "faster"), trial_data.point(str, 5, 130.0, "slower")]
     keep(own, on_another(first, points=more, outcome="slower"))
     made = speedups.pages(tmp_path, FOLDER)
-    helps, rest = made[FOLDER / "quick.md"].split("\n## Where it does not help\n")
+    helps, rest = made[FOLDER / "quick.md"].split("\n## Elsewhere\n")
     assert "| NVIDIA H200 | twice/toy_n3 | 100 µs | 80 µs | -20.0 % (-20.5 to -19.5) |" in helps
     assert "| NVIDIA H999 | twice/toy_n3 | 100 µs | 90 µs | -10.0 % (-10.5 to -9.5) |" in helps
     assert "twice/toy_n4" not in helps and "| NVIDIA H200 | twice/toy_n4 | 100 µs |" in rest

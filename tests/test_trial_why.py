@@ -173,7 +173,7 @@ def test_both_sides_are_counted_and_what_differs_is_explained(
     assert asked == [set(counters("gh100"))] * 2
     packages = [[word for word in command if word.startswith("--package=")] for command in commands]
     assert [len(found) for found in packages] == [0, 1]
-    assert "twice/toy_n3: +10 µs ToyKernel: same code and launch" in said
+    assert "twice/toy_n3: +10 µs ToyKernel: same registers and launch" in said
     assert "+10 µs long_scoreboard" in said
 
 

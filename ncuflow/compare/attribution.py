@@ -261,9 +261,9 @@ _WHAT = {
     "code": "{name}: compiled code",
     "launch_shape": "{name}: launch",
     "clock": "{name}: SM clock",
-    "execution": "{name}: same code and launch, other execution",
+    "execution": "{name}: same registers and launch, other execution",
     "kernel_replaced": "another kernel",
-    "gpu": "{name}: the same code and launch on another GPU; what limits it",
+    "gpu": "{name}: the same registers and launch on another GPU; what limits it",
     "other_work": "{name}: not the same work on both sides",
 }
 

@@ -187,10 +187,10 @@ def _run(made: MadeCandidates, plan: SearchPlan, tell: Tell) -> Search:
         for one in on.contenders:
             if one.fate is not None:
                 records[one.name].reason = f"{one.fate}: {one.reason}"
-    made_by: dict[str, Any] = dict(origin(gpu["name"], gpu["driver"]))
+    made_by: dict[str, Any] = dict(origin(gpu["facts"]["name"], gpu["driver"]))
     return Search(
         target=plan.target.name,
-        gpu=gpu["name"],
+        gpu=gpu["facts"]["name"],
         versions={label: made_by.get(key) for key, label in SOFTWARE.items()},
         date=str(made_by["date"]),
         effect=plan.effect,

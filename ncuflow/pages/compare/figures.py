@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from ncuflow.pages.compare.page import (
     over_sides,
     series_figure,
 )
-from ncuflow.pages.markdown.figures import STYLE
+from ncuflow.pages.markdown.figures import STYLE, svg
 
 COLOURS = {
     "slower": "#D55E00",
@@ -205,9 +204,7 @@ def save(figure: Figure, path: Path, sides: Sequence[Named]) -> None:
         for side in sides
     )
     figure.supxlabel(named, fontsize=6, color="#666666", x=0.01, ha="left", wrap=True)
-    text = StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    write_text(path, text.getvalue())
+    write_text(path, svg(figure))
 
 
 def draw(found: Comparison, folder: Path) -> None:

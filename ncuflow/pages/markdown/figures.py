@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from io import StringIO
@@ -43,12 +44,15 @@ STALL_COLOURS = {"issued": COLOURS[0]} | dict(
         strict=True,
     )
 )  # fmt: skip
+_TAG = re.compile(r"<[^>]*>")  # what lies between tags is a reader's
+_FINE = re.compile(r"(?<![\w.#])-?\d+\.\d{3,}(?![\w.])")
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "ncuflow",
     "svg.fonttype": "none",
     "text.parse_math": False,  # a name with dollar signs is a name
     "font.size": 9,
     "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -90,13 +94,18 @@ def _plain_log(axis: Axis, base: int = 10) -> None:
 
 
 def save(figure: Figure, path: Path, provenance: Provenance) -> None:
-    """Write the SVG with its origin underneath; no date, so that a second run gives the same bytes."""
+    """Write the SVG with its origin underneath."""
     # Characters of 6 points are a good 3 points wide; what does not fit goes on above, not over the edge.
     caption = fill(one_line(provenance), int(figure.get_figwidth() * 72 / 3.3))
     figure.text(0.01, 0.01, caption, fontsize=6, color="#666666")
+    write_text(path, svg(figure))
+
+
+def svg(figure: Figure) -> str:
+    """The figure with coordinates to a hundredth of a point, and no date: a second run gives the same bytes."""
     text = StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    write_text(path, text.getvalue())
+    return _TAG.sub(lambda tag: _FINE.sub(lambda n: f"{float(n[0]):.2f}", tag[0]), text.getvalue())
 
 
 def _legend(axes: Axes) -> None:
