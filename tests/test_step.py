@@ -492,6 +492,22 @@ def test_what_a_shorter_kernel_brings_ends_where_the_host_is_late(tmp_path, wait
     assert [slack.gained(row) for row in saved] == pytest.approx([first, 4.5, 3.0, 8.0])
 
 
+def test_a_host_that_waits_for_the_step_s_tokens_holds_nothing_up(tmp_path):
+    trace = MadeTrace()
+    for _ in range(3):
+        trace.kernel(NORM, 20, (32, 1, 1), (32, 16, 1), idle=100, shared=16448)
+        trace.kernel(SAMPLING, 20, (32, 1, 1), (1024, 1, 1))
+        trace.at += 2
+        trace.copy(128, way="DtoH (Device -> Pageable)")
+        # The call for it came as early as the sampling's, and back when the tokens were there.
+        trace.events[-1] |= {"ts": trace.at - 25, "dur": 26}
+    timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
+    step = spans.found(timeline)[0][1]
+    assert len(step.rows) == 3
+    assert around.slack(timeline, step).gained(np.array([4.0, 0, 0])) == 4.0
+    assert around.gaps(timeline, step).host_us == 0
+
+
 def test_a_graph_s_kernels_wait_for_each_other_alone(tmp_path):
     trace = MadeTrace()
     for number in range(3):

@@ -11,7 +11,7 @@ import numpy as np
 from ncuflow.findings.kernelfamily import COMMUNICATION, bare, family
 from ncuflow.parsers.timeline import Ints, Timeline
 from ncuflow.step.record import GapsOfStep
-from ncuflow.step.spans import StepSpan
+from ncuflow.step.spans import FETCH, StepSpan
 
 _WAITS = re.compile(
     r"(Stream|Event|Device|Ctx|Context)Synchronize|^cu(da)?Memcpy(DtoH|HtoD)?$|hipDeviceSync"
@@ -93,7 +93,8 @@ def _idle(timeline: Timeline, span: StepSpan) -> tuple[Ints, Ints, np.ndarray]:
     """Of each of a step's operations: the idle time before it, which had ended last when it began, and why it was idle, "" of
     one before which nothing was."""
     rows, at = timeline.rows, span.rows
-    start, end, call, called = (rows[name][at] for name in ("start", "end", "call", "called"))
+    start, end, call = (rows[name][at] for name in ("start", "end", "call"))
+    called = _called(timeline, at)
     idle = np.clip(start - _before(end), 0, None)
     idle[0] = 0
     latest = np.maximum.accumulate(end)
@@ -112,6 +113,15 @@ def _idle(timeline: Timeline, span: StepSpan) -> tuple[Ints, Ints, np.ndarray]:
         else:
             why[place] = SYNC if _waited(waits, ended, int(call[place])) else HOST
     return idle, who, why
+
+
+def _called(timeline: Timeline, at: Ints) -> Ints:
+    """When the host had asked for each operation: when its call came back. A call that fetches from the GPU and came back
+    after the copy began had asked at its begin, and waited for the GPU since."""
+    rows = timeline.rows
+    start, call, called = (rows[name][at] for name in ("start", "call", "called"))
+    fetches = np.array([FETCH in one.name for one in timeline.kinds], dtype=bool)[rows["what"][at]]
+    return np.where(fetches & (called > start), call, called)
 
 
 @dataclass(frozen=True)
@@ -139,9 +149,9 @@ class HostSlack:
 def slack(timeline: Timeline, span: StepSpan) -> HostSlack:
     """Of a step whose calls the trace has; infinite where it has none."""
     rows, at = timeline.rows, span.rows
-    start, key, call, called = (rows[name][at] for name in ("start", "key", "call", "called"))
+    start, key, call = (rows[name][at] for name in ("start", "key", "call"))
     _, _, why = _idle(timeline, span)
-    sooner = np.clip(start - np.maximum(called, call), 0, None) * US
+    sooner = np.clip(start - np.maximum(_called(timeline, at), call), 0, None) * US
     sooner[why == HOST] = 0.0
     replayed = np.concatenate([[False], (key[1:] == key[:-1]) & (key[1:] >= 0)])
     sooner[(call < 0) | replayed | np.isin(why, (SYNC, GRAPHED))] = np.inf

@@ -154,6 +154,6 @@ def _gain(one: GainOfStep) -> str:
 def gain_text(one: GainOfStep) -> str:
     """What may be gained, by what."""
     return (
-        f"{one.change} ({one.title}): {one.low_pct:+.1f} to {one.high_pct:+.1f} % of the step, of the {one.share_pct:.1f} % "
+        f"{one.change} ({one.title}): {one.low_pct:+z.1f} to {one.high_pct:+z.1f} % of the step, of the {one.share_pct:.1f} % "
         f"that {one.kernel} takes"
     )
