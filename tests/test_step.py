@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
 from collections.abc import Iterator
 from functools import cache
@@ -760,3 +761,22 @@ def test_a_change_that_was_made_gained_what_was_predicted(recorded_engine, engin
     spread = 100 * 1.25 * np.std(times["base"]) / np.sqrt(len(times["base"])) / base
     assert found.low_pct * scale - 2 * spread <= saved_pct <= found.high_pct * scale + 2 * spread
     assert found.high_pct <= found.share_pct
+
+
+def test_steps_of_an_nsys_trace_with_a_graph_s_nodes_are_told(tmp_path):
+    """The engine on an H200 under nsys 2024.2.3, --cuda-graph-trace=node: six steps of each kind."""
+    path = tmp_path / "nsys-node.sqlite"
+    path.write_bytes(lzma.decompress((ENGINE / "nsys-node.sqlite.xz").read_bytes()))
+    found = verb.step(path, known=MODEL)
+    assert [(one.kind, one.replayed, one.steps) for one in found.groups] == [
+        ("prefill", False, 6), ("decode", False, 6), ("mixed", False, 6), ("decode", True, 6)
+    ]  # fmt: skip
+    assert found.family_pct >= 95
+    assert found.shape_pct >= 90
+    # The nodes of a graph are kernels of their own, as they are without one.
+    names = [
+        {row.name for row in one.kernels if row.family == "GEMM"}
+        for one in found.groups
+        if one.kind == "decode"
+    ]
+    assert len(names) == 2 and names[0] == names[1] != set()
