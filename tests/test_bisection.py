@@ -235,6 +235,20 @@ def test_a_wheel_that_cannot_be_installed_is_passed_over(tmp_path: Path) -> None
         Wheels(made(tmp_path / "none"))
 
 
+def test_a_version_that_is_there_is_kept_and_one_that_was_cut_off_made_again(
+    tmp_path: Path,
+) -> None:
+    for version in ("0.6.1", "0.6.2"):
+        wheel(tmp_path, version)
+    found, folder = Wheels(tmp_path), made(tmp_path / "kept")
+    made(folder / "site.partial").joinpath("left").touch()
+    package = found.place("0.6.1", folder).package
+    assert package is not None and not (package.parent / "left").exists()
+    (package / "mark").touch()
+    assert found.place("0.6.1", folder).package == package
+    assert (package / "mark").exists()
+
+
 def made(folder: Path) -> Path:
     folder.mkdir()
     return folder
@@ -348,11 +362,11 @@ def held(
     fake_gpus.put(monkeypatch, tmp_path, fake_gpus.H200)
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
 
-    def make(**found: float | str) -> tuple[live.Versions, FakeSource]:
+    def make(cache: Path | None = None, **found: float | str) -> tuple[live.Versions, FakeSource]:
         source, decode = FakeSource(made(tmp_path / "v"), found), load("decode")
         (point,) = points(decode, [{}])
         sides = live.Versions(
-            source, decode, point, 0.02, 1.0, lambda line: None, begin=source.begin
+            source, decode, point, 0.02, 1.0, lambda line: None, begin=source.begin, cache=cache
         )
         return sides, source
 
@@ -382,6 +396,16 @@ def test_what_cannot_be_had_or_compiled_says_why(held: Any) -> None:
         assert sides.hold("a", "c").reason == "m: nvcc"
         with pytest.raises(CommandError, match="c: m: nvcc"):
             sides.hold("c", "a")
+
+
+def test_a_cache_keeps_a_folder_for_each_version(held: Any, tmp_path: Path) -> None:
+    sides, source = held(cache=tmp_path / "cache", a=100.0, b=100.0)
+    folders, place = [], source.place
+    source.place = lambda version, folder: folders.append(folder) or place(version, folder)
+    with sides:
+        sides.hold("a", "b")
+    assert folders == [tmp_path / "cache/a", tmp_path / "cache/b"]
+    assert [folder.is_dir() for folder in folders] == [True, True]
 
 
 def test_the_versions_between_two_are_in_the_direction_from_the_good_one() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ncuflow.bisection.record import Neighbours
 from ncuflow.bisection.search import HeldAgainst
@@ -26,9 +27,11 @@ Begin = Callable[..., Any]  # (target, package, environ, locks) -> context of a 
 
 
 class Versions:
-    """The versions of a source, timed at one point. Use it as a context: what is installed goes on exit, and the GPU is held.
+    """The versions of a source, timed at one point. Use it as a context: the GPU is held, and what is installed goes on exit
+    unless a cache keeps it.
 
-    begin: starts a side; that of a trial unless a test has its own.
+    begin: starts a side; that of a trial unless a test has its own. cache: a folder that keeps the versions and what they
+    compiled, a folder for each.
     """
 
     def __init__(
@@ -40,10 +43,11 @@ class Versions:
         limit_s: float,
         tell: Tell,
         begin: Begin = started,
+        cache: Path | None = None,
     ) -> None:
         self._source, self._target, self._point = source, target, point
         self._effect, self._limit_s, self._tell = effect, limit_s, tell
-        self._begin = begin
+        self._begin, self._cache = begin, cache
         self._stack = ExitStack()
         self._placed: dict[str, Placed | CannotError] = {}
 
@@ -75,7 +79,7 @@ class Versions:
     def _place(self, version: str) -> Placed:
         """A version, made once; one that cannot be had is not tried again."""
         if version not in self._placed:
-            folder = self._stack.enter_context(scratch())
+            folder = self._folder(version)
             try:
                 self._placed[version] = self._source.place(version, folder)
             except CannotError as error:
@@ -84,6 +88,13 @@ class Versions:
         if isinstance(found, CannotError):
             raise found
         return found
+
+    def _folder(self, version: str) -> Path:
+        if self._cache is None:
+            return self._stack.enter_context(scratch())
+        folder = self._cache.absolute() / quote(version, safe="")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     @contextmanager
     def _sides(self, base: Placed, head: Placed) -> Iterator[course.Sides]:

@@ -1,14 +1,16 @@
 """Where versions come from: wheels of a folder, releases of an index, commits of a checkout, values of an environment variable.
 
-Each is made in a folder of its own that goes with the search, and never in the environment that this runs in.
+Each is made in a folder of its own, which goes with the search or is kept for the next one, and never in the environment
+that this runs in.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +29,7 @@ LINKS = {
     "cutlass": "3rdparty/cutlass",
     "spdlog": "3rdparty/spdlog",
 }
+SITE = "site"  # where a version lies in its folder
 CODE = frozenset({".py", ".cu", ".cuh", ".h", ".hpp", ".cc", ".cpp", ".jinja", ".inc"})
 
 
@@ -50,7 +53,7 @@ class VersionSource(Protocol):
     versions: list[str]
 
     def place(self, version: str, folder: Path) -> Placed:
-        """The version, below an empty folder. Raises CannotError where it cannot be had."""
+        """The version, below a folder that is empty or has it already. Raises CannotError where it cannot be had."""
 
 
 class Wheels:
@@ -66,7 +69,7 @@ class Wheels:
         self.versions = list(self._paths)
 
     def place(self, version: str, folder: Path) -> Placed:
-        return extracted(self._paths[version], folder)
+        return _placed(folder, lambda site: extract(self._paths[version], site))
 
 
 class Releases:
@@ -79,10 +82,12 @@ class Releases:
         self.versions = sorted(versions(), key=lambda v: (numbers(v), v))
 
     def place(self, version: str, folder: Path) -> Placed:
-        try:
-            return extracted(downloaded(version, folder), folder)
-        except CommandError as error:
-            raise CannotError(str(error)) from None
+        def download(site: Path) -> None:
+            wheel = downloaded(version, folder)
+            extract(wheel, site)
+            wheel.unlink()
+
+        return _placed(folder, download)
 
 
 class Commits:
@@ -116,19 +121,16 @@ class Commits:
         return done.stdout
 
     def place(self, version: str, folder: Path) -> Placed:
-        archive = folder / "commit.tar"
-        try:
+        def check_out(site: Path) -> None:
+            archive = folder / "commit.tar"
             self._git("archive", "--format=tar", f"--output={archive.absolute()}", version)
-        except BadInput as error:
-            raise CannotError(error.what) from None
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
-        archive.unlink()
-        package = folder / PACKAGE
-        if not (package / "__init__.py").is_file():
-            raise CannotError(f"no package {PACKAGE} in this commit")
-        _link(folder, package, self._checkout)
-        return Placed(package, _own(folder))
+            with tarfile.open(archive) as packed:
+                packed.extractall(site, filter="data")
+            archive.unlink()
+
+        placed = _placed(folder, check_out)
+        _link(folder / SITE, folder / SITE / PACKAGE, self._checkout)
+        return placed
 
     def files(self, before: str, after: str) -> list[str]:
         """Files that differ between two commits."""
@@ -161,16 +163,24 @@ class Values:
         return Placed(None, {self._name: version})
 
 
-def extracted(wheel: Path, folder: Path) -> Placed:
-    """The FlashInfer of a wheel below a folder; what it depends on the environment has."""
-    try:
-        extract(wheel, folder / "site")
-    except BadInput as error:
-        raise CannotError(str(error)) from None
-    package = folder / "site" / PACKAGE
-    if not package.is_dir():
-        raise CannotError(f"{wheel.name} holds no package {PACKAGE}")
-    return Placed(package, _own(folder))
+def _placed(folder: Path, make: Callable[[Path], None]) -> Placed:
+    """The FlashInfer that ``make`` lays into a folder below this one, unless it is there; what it depends on the environment
+    has."""
+    site = folder / SITE
+    if not site.is_dir():
+        partial = folder / f"{SITE}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            make(partial)
+        except BadInput as error:
+            raise CannotError(error.what) from None
+        except CommandError as error:
+            raise CannotError(str(error)) from None
+        if not (partial / PACKAGE / "__init__.py").is_file():
+            raise CannotError(f"holds no package {PACKAGE}")
+        partial.rename(site)
+    return Placed(site / PACKAGE, _own(folder))
 
 
 def _own(folder: Path) -> dict[str, str]:

@@ -56,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--metric", default=COLD, help="column that decides (default: %(default)s)")
     add("--effect", type=effect, default=0.02, help="change that matters (default: 2%%)")
     add("--journal", type=Path, help="file that keeps each step, to go on after an interruption")
+    add("--cache", type=Path, metavar="FOLDER", help="keep versions and what they compiled")
     add("--out", type=file_to_write, help="write the record")
     add("--patience", type=float, default=LIMIT_S, help="seconds of one check, or of one burst")
     answer.options(parser)
@@ -92,7 +93,9 @@ def _timed(args: argparse.Namespace) -> Bisection:
     except CannotError as error:
         raise CommandError(clean(str(error)), FATAL) from None
     nvml.visible()
-    with Versions(source, target, point, args.effect, args.patience, _tell) as sides:
+    with Versions(
+        source, target, point, args.effect, args.patience, _tell, cache=args.cache
+    ) as sides:
         return _searched(args, source.over, source.versions, sides)
 
 
