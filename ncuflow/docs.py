@@ -1,5 +1,5 @@
 """The parts of docs/*.md that are made of the records, the registry and the columns, the schemas of answers, the pages of
-recorded trials and of what they found on two GPUs, and what recorded advice came to.
+recorded trials and of what they found on two GPUs, what recorded advice came to, and what changes of a step gained.
 
 ncuflow docs            write them
 ncuflow docs --check    exit 1 where a part is not what would be written
@@ -16,9 +16,10 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 from typing import Any
 
@@ -27,8 +28,8 @@ from ncuflow.advice import kept
 from ncuflow.cli import USER
 from ncuflow.evidence import location
 from ncuflow.findings.columns import COLUMNS
-from ncuflow.format import micro, number
-from ncuflow.io import clean, write_text
+from ncuflow.format import micro, number, pct
+from ncuflow.io import clean, read_json, write_text
 from ncuflow.model import TABLES
 from ncuflow.pages.markdown import outcomes, speedups
 from ncuflow.parsers import nvperf, timing
@@ -44,6 +45,7 @@ from ncuflow.trial import record as trial_record
 FOLDER = Path("docs")
 SCHEMAS = Path("ncuflow/schemas")
 EXAMPLES = Path("examples/changes")
+APPLIED = Path("examples/engine/applied.json")
 APIS = "recordings/*/*/apis"
 MOST_REASON = 160  # characters
 _PART = re.compile(r"(<!-- ncuflow docs: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -210,9 +212,31 @@ def advice() -> str:
     return kept.told(kept.FOLDER) + "\n"
 
 
+def gains() -> str:
+    """Changes of a step that were made, beside what was predicted of them before."""
+    found = read_json(APPLIED)
+    rows = (
+        f"| {one['step']} | {one['target']}: {one['change']} | {pct(one['share_pct'], 1)} |"
+        f" {' to '.join(f'{end:.1f}' for end in one['predicted_pct'])} % | {pct(_saved(one), 1)} |"
+        for one in found
+    )
+    origin = dict.fromkeys(
+        f"{one['gpu']}, torch {one['torch']}, FlashInfer {one['flashinfer']}, {one['date']}"
+        for one in found
+    )
+    heads = "step | change | the kernel's share | predicted | measured, in turns"
+    return f"{'; '.join(origin)}:\n\n" + _rows(heads, rows)
+
+
+def _saved(one: Mapping[str, Any]) -> float:
+    """% by which the median step is shorter."""
+    base, changed = (float(median(one[side])) for side in ("base_us", "changed_us"))
+    return 100 * (1 - changed / base)
+
+
 PARTS = {
     part.__name__: part
-    for part in (tables, chips, metrics, stalls, units, columns, apis, trial, search, advice)
+    for part in (tables, chips, metrics, stalls, units, columns, apis, trial, search, advice, gains)
 }
 
 

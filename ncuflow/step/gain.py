@@ -16,7 +16,7 @@ from ncuflow.step.roof import differing, distance
 from ncuflow.target.contract import Choice, Target
 from ncuflow.target.launch import Params
 
-METRIC = "time_cold_us"
+METRIC, SUSTAINED = "time_cold_us", "time_sustained_us"
 MOST_PAIRS = 6
 NEAR = 1.0  # pairs whose sizes differ by as much as this factor more than the nearest one's, in powers of two
 LEAST_PCT = 0.1  # of a step, below which a gain is not told
@@ -66,7 +66,8 @@ def of_recording(
         every = [one for one in choices.prices(choice, results) if one.metric == METRIC]
         pairs = _near(params, choice, every)
         if pairs:
-            yield _gain(choice, target, params, calls, mine == choice.base, pairs)
+            saved = [_bounds(one, mine == choice.base, results) for one in pairs]
+            yield _gain(choice, target, params, calls, mine == choice.base, pairs, saved)
 
 
 def _near(params: Params, choice: Choice, every: Sequence[Price]) -> list[Price]:
@@ -84,8 +85,8 @@ def _gain(
     calls: CallsOfStep,
     base: bool,
     pairs: Sequence[Price],
+    saved: Sequence[Interval],
 ) -> GainOfStep:
-    saved = [saving(one, base) for one in pairs]
     known = {n: v for n, v in params.items() if n != choice.parameter}
     others: dict[str, list[Any]] = {}
     for one in pairs:
@@ -107,6 +108,19 @@ def _gain(
         differs=others,
         in_turns=all(one.in_turns for one in pairs),
     )
+
+
+def _bounds(price: Price, base: bool, results: Results) -> Interval:
+    """What a pair saves: between its bounds alone on a GPU that has rested, and back to back until clocks and power have
+    settled, where that was measured. A launch in a step is between both: the power limit may slow one side down more."""
+    low, high = saving(price, base)
+    points = {point["point"]: point["measurement"] for point in results["points"]}
+    sides = [points[name][SUSTAINED] for name in (price.base_point, price.other_point)]
+    if None in sides:
+        return low, high
+    mine, other = sides if base else sides[::-1]
+    settled = 1 - other / mine
+    return min(low, settled), max(high, settled)
 
 
 def saving(price: Price, base: bool) -> Interval:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from textwrap import wrap
 
-from ncuflow.format import aligned, micro, pct, short
+from ncuflow.format import aligned, micro, pct, short, with_unit
 from ncuflow.step.record import GainOfStep, KernelOfStep, StepAnswer, StepGroup
 
 WIDTH = 132
@@ -34,7 +34,7 @@ def screen(found: StepAnswer) -> str:
 def _head(found: StepAnswer) -> Iterator[str]:
     steps = sum(group.steps for group in found.groups)
     gpu = found.gpu or "GPU not in it"
-    yield f"{PurePath(found.file).name}: {found.tool}, {gpu}, {steps} steps by {found.found_by}"
+    yield f"{PurePath(found.file).name}: {found.tool}, {gpu}, {with_unit(steps, 'steps')} by {found.found_by}"
     told = f"{pct(found.family_pct, 1)} of their GPU time has a family"
     if found.shape_pct is not None:
         told += f", {pct(found.shape_pct, 1)} of FlashInfer's a shape or a reason why not"
