@@ -55,6 +55,7 @@ class Versions:
         held = self._stack.enter_context(turns.gpu_lock())
         self._environ: Mapping[str, str] = held.environ
         self._locks = held.locks
+        self.gpu = held.gpu.name
         return self
 
     def __exit__(self, *error: Any) -> None:

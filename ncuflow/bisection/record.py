@@ -59,6 +59,10 @@ class Bisection(Answer):
     """its id"""
     metric: str
     """the column of docs/tables.md that decides"""
+    gpu: str | None = None
+    """that it was timed on, or that the recordings are of"""
+    date: str | None = None
+    """when it was timed here; null of recordings, which have their own"""
     over: Over
     """what the versions are"""
     versions: list[str]

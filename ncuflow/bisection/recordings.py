@@ -44,6 +44,11 @@ class Recordings:
         self._stack.close()
 
     @property
+    def gpu(self) -> str | None:
+        """The one that all of them are of."""
+        return next(manifest.provenance(folder).get("gpu") for folder in self._folders.values())
+
+    @property
     def versions(self) -> list[str]:
         """Those of FlashInfer, the oldest first."""
         return list(self._folders)
@@ -81,8 +86,13 @@ class Recordings:
 
 def _said(cause: Any) -> str:
     share = f" ({100 * cause.share_of_delta:.0f} % of it)" if cause.share_of_delta else ""
-    sides = " → ".join(str(value) for value in (cause.base, cause.head) if value is not None)
+    sides = " → ".join(_spelt(value) for value in (cause.base, cause.head) if value is not None)
     return ", ".join(part for part in (f"{cause.what}{share}", sides, cause.evidence) if part)
+
+
+def _spelt(value: Any) -> str:
+    """A side of a cause: a number, a text, or names of kernels."""
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _by_version(patterns: Sequence[str], point: str) -> dict[str, Path]:

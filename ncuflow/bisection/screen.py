@@ -15,7 +15,13 @@ def screen(found: Bisection) -> str:
     """The steps, and where it changed."""
     rows = [_row(step) for step in found.steps]
     head = ("version", "held against", "time", "change", "so it is")
-    lines = [f"{found.point}, {found.metric}", "", aligned(head, rows, left=2).rstrip(), ""]
+    where = "; ".join(filter(None, (found.gpu, found.date)))
+    lines = [
+        f"{found.point}, {found.metric}; {where}",
+        "",
+        aligned(head, rows, left=2).rstrip(),
+        "",
+    ]
     if found.outcome != "found":
         ends = f"{found.good} and {found.bad}" if found.good else "any two versions"
         told = {"no change": "it did not change", "untold": "it cannot be told whether it changed"}

@@ -29,6 +29,7 @@ from ncuflow.bisection.screen import screen, told
 from ncuflow.bisection.sources import CannotError, Commits, Releases, Values, VersionSource, Wheels
 from ncuflow.gpu import nvml
 from ncuflow.io import CommandError, UsageError, clean, emit, file_to_write, not_over, write_json
+from ncuflow.origin import now
 from ncuflow.runner.job import FATAL
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, load
@@ -138,10 +139,13 @@ def _searched(
         chosen = between(versions, good, bad)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    question = {"point": args.point, "metric": args.metric, "over": over, "versions": chosen}
+    question = {
+        "point": args.point, "metric": args.metric, "gpu": sides.gpu, "over": over, "versions": chosen
+    }  # fmt: skip
     hold = BisectJournal(args.journal, question).remembering(sides.hold)
     found = Bisection(
-        point=args.point, metric=args.metric, over=over, versions=chosen, good=good, bad=bad, outcome="no change",
+        point=args.point, metric=args.metric, gpu=sides.gpu,
+        date=None if over == "recordings" else now(), over=over, versions=chosen, good=good, bad=bad, outcome="no change",
         found=[], steps=[],
     )  # fmt: skip
 
