@@ -184,9 +184,9 @@ def test_every_declared_constant_is_in_the_real_source_and_an_edit_is_a_line_of_
 def test_a_target_whose_tunable_has_no_condition_of_its_own_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = Path(__file__).parent / "fake_flashinfer/targets/tuned.py"
-    text = fake.read_text().replace('where="n > 100"', 'where="m > 100"')
-    (tmp_path / "tuned.py").write_text(text)
+    for fake in some((Path(__file__).parent / "fake_flashinfer/targets").glob("*.py")):
+        text = fake.read_text().replace('where="n > 100"', 'where="m > 100"')
+        (tmp_path / fake.name).write_text(text)
     monkeypatch.setenv("NCUFLOW_TARGETS", str(tmp_path))
     with pytest.raises(ValueError, match="tunable large: its name or where"):
         known()

@@ -52,11 +52,11 @@ from ncuflow.sweep.points import Planned, points, read_points
 from ncuflow.target.contract import Target, known, load
 from ncuflow.trial.sequential import ALPHA
 from ncuflow.trial.sides import Process, SideError
-from ncuflow.trial.verb import effect
+from ncuflow.trial.verb import effect, patience
 
 ANSWER = Advice | audit.Audit | stores.StoreComparison
 PYTHON, STORE = "python", "flashinfer-store"
-BUILD_S, LIMIT_S = 3600.0, 120.0
+BUILD_S = 3600.0
 BUDGET_S = 5.0
 COLD = "time_cold_us"
 Cases = list[tuple[Target, list[Planned]]]  # targets with their shapes
@@ -121,13 +121,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=BUDGET_S,
         help="seconds of a shape's rounds, after which its race is decided as it stands (default: %(default)s)",
     )
-    add(
-        "--patience",
-        type=float,
-        default=LIMIT_S,
-        help="seconds of a check or a burst, after which a choice hangs",
-    )
-    add("--jobs", type=int, help="files compiled at once (default: one per core)")
+    patience(parser, "a choice")
 
 
 def _also(text: str) -> tuple[str, list[Any]]:

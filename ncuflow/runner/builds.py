@@ -283,10 +283,15 @@ def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
     return list(found.values())
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a command that compiles."""
+    parser.add_argument("--jobs", type=int, help="files compiled at once (default: one per core)")
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--points", type=Path, nargs="+", required=True, help="points.json files")
     parser.add_argument("--out", type=Path, required=True, help="build.json")
-    parser.add_argument("--jobs", type=int, help="files compiled at once (default: one per core)")
+    options(parser)
     parser.add_argument("--later", action="store_true", help="let a build beside it go first")
 
 

@@ -34,10 +34,9 @@ from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
 from ncuflow.target.contract import Target, known, load
 from ncuflow.trial.change import PACKAGE
-from ncuflow.trial.verb import effect
+from ncuflow.trial.verb import effect, patience
 
 ANSWER = Search
-LIMIT_S = 120.0  # of a check, or of a burst
 MOST = 12  # candidates
 
 
@@ -77,13 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--effect", type=effect, default=0.02, help="difference that matters (default: 2%%)")
     add("--out", type=Path, help="search.json")
     answer.options(parser)
-    add(
-        "--patience",
-        type=float,
-        default=LIMIT_S,
-        help="seconds of a check or a burst, after which a candidate hangs",
-    )
-    add("--jobs", type=int, help="files compiled at once (default: one per core)")
+    patience(parser, "a candidate")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ from ncuflow import answer
 from ncuflow.gpu import nvml, turns
 from ncuflow.io import CommandError, UsageError, clean, emit, scratch, write_json
 from ncuflow.origin import flashinfer_version, now, package_folder
+from ncuflow.runner import builds
 from ncuflow.runner.job import FATAL
 from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned, points, read_points
@@ -47,6 +48,7 @@ from ncuflow.trial.why import CountedSide, explain
 ANSWER = Trial | Trials
 SCREEN = Path("-")  # for --json: standard output
 LIMIT_S = 300.0  # of a point's check, or of one burst
+PATIENCE_S = 120.0  # of the same, where what hangs costs itself alone
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +82,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="seconds of one check, or of one burst of launches",
     )
     add("--no-counters", action="store_true", help="do not run ncu, which says why times differ")
-    add("--jobs", type=int, help="files compiled at once (default: one per core)")
+    builds.options(parser)
+
+
+def patience(parser: argparse.ArgumentParser, what: str) -> None:
+    """The arguments of a command that compiles what it times side by side. what: that may hang, such as "a choice"."""
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=PATIENCE_S,
+        help=f"seconds of a check or a burst, after which {what} hangs",
+    )
+    builds.options(parser)
 
 
 def effect(text: str) -> float:

@@ -1,41 +1,24 @@
 """A kernel target that needs no GPU, with constants in its source that may be others, and a setting."""
 
+from dataclasses import replace
+
 from ncuflow.target.contract import Target, Work
-from ncuflow.target.launch import Launch
 from ncuflow.target.source import Build, Constant, Source, Tunable
+from ncuflow.targets import twice
 
 HEADER = "data/include/flashinfer/toy.cuh"
 
 
 def prepare(p, seed=0):
-    import flashinfer
-
-    library, given, found = flashinfer.load("toy"), float(p["n"] + seed), []
+    launch = twice.prepare(p, seed)
     scale = 0.99 if p["graph"] else 1.0
-
-    def run():
-        found[:] = [flashinfer.twice(library, given)]
-        return library.microseconds() * scale
-
-    return Launch(
-        run=run,
-        output=lambda: tuple(found),
-        reference=lambda: (2 * given,),
-        tolerance=1e-3,
-        buffers=lambda: (),
-    )
-
-
-def modules(p):
-    import flashinfer
-
-    return [flashinfer.spec("toy")]
+    return replace(launch, run=lambda: launch.run() * scale)
 
 
 TARGET = Target(
     name="tuned",
     title="Tuned",
-    parameters={"n": 3, "graph": False},
+    parameters={"n": 3, "module": "toy", "graph": False},
     choices={"graph": (False, True)},
     free=lambda p: {"graph": False},
     id=lambda p: f"n{p['n']}{'_graph' * p['graph']}",
@@ -51,5 +34,5 @@ TARGET = Target(
             Tunable("large", (Constant(HEADER, "result", r"(\d+)\.0"),), (5,), where="n > 100"),
         )
     ),
-    build=Build(generate=modules),
+    build=Build(generate=twice.modules),
 )
