@@ -318,7 +318,9 @@ class FakeSide:
         answers: dict[str, dict[str, Any]] = {
             "hello": {"package": "elsewhere" if self._breaks == "path" else str(self._package), "workspace": "w"},
             "modules": {"modules": []},
-            "build": {"failed": "m" if self._breaks == "compile" else None, "reason": "nvcc"},
+            "build": {
+                "failed": [{"name": "m", "reason": "nvcc"}] if self._breaks == "compile" else []
+            },
             "gpu": {"name": "x", "driver": "y"},
             "check": {"id": "x", "status": "wrong" if self._breaks == "right" else "ok", "reason": "far off"},
             "open": {"each_us": self._time},

@@ -83,6 +83,38 @@ def test_where_nothing_compiles_nothing_is_timed(machine: Machine) -> None:
     assert status == 1 and "tuned: no knob means anything at these shapes" in said
 
 
+def test_a_setting_that_does_not_compile_costs_the_candidates_that_have_it(
+    machine: Machine,
+) -> None:
+    status, said, found = searched(
+        machine, "--blocks", '[{"n": 5}]', "--knobs", "us", "module", "--budget", "9"
+    )
+    assert status == 0 and found is not None, said
+    tried = {one.name: one for one in found.candidates}
+    broken = {name for name, one in tried.items() if one.reason is not None}
+    assert broken == {"module=absent", "us=110 module=absent", "us=95 module=absent"}
+    for name in sorted(broken):
+        error = tried[name].compile_error
+        assert error is not None and error.file.endswith("generated/absent/absent.cc")
+        assert str(tried[name].reason).startswith(f"does not compile: {error.file}:1: ")
+    (shape,) = found.shapes
+    assert (shape.found, shape.candidate) == ("winner", "us=95")
+    assert {one.name for one in shape.candidates} == {
+        "us=110",
+        "us=95",
+        "module=plain",
+        "us=110 module=plain",
+        "us=95 module=plain",
+    }
+    assert str(machine.folder) not in said
+
+
+def test_a_default_that_does_not_compile_ends_a_search(machine: Machine) -> None:
+    status, said, found = searched(machine, "--blocks", '[{"n": 3, "module": "absent"}]')
+    assert status == 1 and found is None
+    assert "error: the base: absent: " in said and "Traceback" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -29,6 +29,12 @@ POINT = Planned("none/n1", "none", {"n": 1})
 INSTALLED = Path("/installed/flashinfer")
 
 
+def broken(name: str, *points: str) -> dict[str, Any]:
+    """What a side says of a module that it cannot build."""
+    points = points or (POINT.id,)
+    return {"name": name, "points": list(points), "reason": "no", "complaint": None}
+
+
 class Scripted:
     """A side with one module that is never found built; `fails`: what it answers with an error."""
 
@@ -50,7 +56,7 @@ class Scripted:
         return {
             "hello": {"package": str(self.package), "workspace": f"/{self.name}"},
             "modules": {"modules": [module]},
-            "build": {"failed": self.fails.get("build"), "reason": "no", "complaint": None},
+            "build": {"failed": self.fails.get("build", [])},
         }.get(do, {"name": "H100", "driver": "1"})
 
 
@@ -58,7 +64,10 @@ class Scripted:
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the sides were asked; folders of changes named after how they fail."""
     said: list[str] = []
-    fails = {"unimportable": {"hello": SideError("SyntaxError")}, "broken": {"build": "m"}}
+    fails = {
+        "unimportable": {"hello": SideError("SyntaxError")},
+        "broken": {"build": [broken("m")]},
+    }
 
     @contextmanager
     def started(target: str, package: Path | None = None, *rest: Any) -> Iterator[Scripted]:
@@ -92,8 +101,10 @@ def test_all_changes_are_compiled_in_one_graph_and_one_that_fails_costs_itself(
 ) -> None:
     names = ["a", "unimportable", "broken", "b"]
     told: list[str] = []
-    found = built(TARGET, [POINT], INSTALLED, [overlay(n) for n in names], 4, told.append)
-    assert [type(modules) is NotCompiledError for modules in found] == [False, True, True, False]
+    found, _ = built(TARGET, [POINT], INSTALLED, [overlay(n) for n in names], 4, told.append)
+    reasons = [change.failing.get(POINT.id) for change in found]
+    assert reasons == [None, NotCompiledError("SyntaxError"), NotCompiledError("m: no"), None]
+    assert [len(change.modules) for change in found] == [1, 0, 0, 1]
     assert "compiling 3 modules of 4 changes" in told
     (graph,) = [n for n, line in enumerate(log) if " compile" in line]
     assert log[graph] == "installed compile a broken b"
@@ -119,9 +130,8 @@ def test_a_base_that_is_lost_at_the_graph_ends_the_trial(
 
 
 def test_one_change_alone_is_built_by_its_own_side(log: list[str]) -> None:
-    (modules,) = built(TARGET, [POINT], INSTALLED, [overlay("a")], None, lambda line: None)
-    assert not isinstance(modules, NotCompiledError)
-    assert [(module.name, module.why) for module in modules] == [("m", "why")]
+    (change,), _ = built(TARGET, [POINT], INSTALLED, [overlay("a")], None, lambda line: None)
+    assert [(module.name, module.why) for module in change.modules] == [("m", "why")]
     assert not any(" compile" in line for line in log)
 
 
@@ -139,12 +149,35 @@ def test_a_change_has_the_modules_of_its_own_points_alone(
     monkeypatch.setattr(Scripted, "ask", noting)
     other = Planned("none/n2", "none", {"n": 2})
     both, changes = [POINT, other], [overlay("a"), overlay("b")]
-    built(TARGET, both, INSTALLED, changes, 4, lambda line: None, [[POINT], [other]])
+    built(TARGET, both, INSTALLED, changes, 4, lambda line: None, each=[[POINT], [other]])
     assert seen == {"installed": ["none/n1", "none/n2"], "a": ["none/n1"], "b": ["none/n2"]}
 
 
+def test_a_base_that_fails_ends_the_trial_where_the_point_is_not_spare(
+    log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Planned("none/n2", "none", {"n": 2})
+    ask = Scripted.ask
+
+    def failing(side: Scripted, do: str, limit_s: float, **words: Any) -> dict[str, Any]:
+        found = ask(side, do, limit_s, **words)
+        if do == "build" and side.name == "installed":
+            found["failed"] = [broken("m", other.id)]
+        return found
+
+    monkeypatch.setattr(Scripted, "ask", failing)
+    found, base = built(
+        TARGET, [POINT], INSTALLED, [overlay("a")], 4, lambda line: None, spare=[other]
+    )
+    assert base == {other.id: NotCompiledError("m: no")} and found[0].failing == {}
+    # The change compiles what the base cannot: its code has nothing to be compared with.
+    assert [m.not_compared for m in found[0].modules] == ["the base has no module of this name"]
+    with pytest.raises(course.BaseError, match="the base: m: no"):
+        built(TARGET, [POINT, other], INSTALLED, [overlay("a")], 4, lambda line: None)
+
+
 def test_without_a_change_the_base_is_built(log: list[str]) -> None:
-    assert built(TARGET, [POINT], INSTALLED, [], 4, lambda line: None) == []
+    assert built(TARGET, [POINT], INSTALLED, [], 4, lambda line: None) == ([], {})
     assert "installed build" in log
 
 

@@ -18,6 +18,7 @@ from ncuflow.runner.job import FATAL
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
 from ncuflow.trial import course
+from ncuflow.trial.building import unbuilt
 from ncuflow.trial.record import PointTrial
 from ncuflow.trial.sides import Process, SideError, started
 
@@ -128,7 +129,7 @@ class Versions:
         side.ask("modules", START_S, points=[self._point.as_dict()])
         built = side.ask("build", BUILD_S, jobs=len(os.sched_getaffinity(0)))
         if built["failed"]:
-            raise CannotError(f"{built['failed']}: {built['reason']}")
+            raise CannotError(unbuilt(built["failed"][0]))
         side.ask("gpu", START_S)
         found = side.ask("check", self._limit_s, point=self._point.as_dict())
         if found["status"] != "ok":

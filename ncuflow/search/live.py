@@ -52,18 +52,18 @@ class SearchPlan:
 
 @dataclass
 class MadeCandidates:
-    """The candidates of a search. at: their points, by the id of the shape; overlays: by edits; broken: edits that do not
-    compile, with why."""
+    """The candidates of a search. at: their points, by the id of the shape; overlays: by edits; broken: those that do
+    not compile, with why."""
 
     tried: Sequence[Candidate]
     at: Mapping[Candidate, Mapping[str, Planned]]
     overlays: Mapping[Edits, Overlay]
     installed: Path
-    broken: dict[Edits, NotCompiledError] = field(default_factory=dict)
+    broken: dict[Candidate, NotCompiledError] = field(default_factory=dict)
 
     @property
     def ready(self) -> list[Candidate]:
-        return [one for one in self.tried if one.edits not in self.broken]
+        return [one for one in self.tried if one not in self.broken]
 
     def laid(self, one: Candidate) -> Overlay:
         """What its process loads: one of its own, also where two candidates have the same edits."""
@@ -77,7 +77,7 @@ class MadeCandidates:
             settings=dict(one.settings),
             diff=difference(self.overlays[one.edits], self.installed) if one.edits else None,
         )
-        if error := self.broken.get(one.edits):
+        if error := self.broken.get(one):
             found.reason, found.compile_error = f"does not compile: {error.reason}", error.complaint
         return found
 
@@ -136,26 +136,35 @@ def _made(
     return MadeCandidates(tried, at, overlays, installed)
 
 
-def _broken(made: MadeCandidates, plan: SearchPlan, tell: Tell) -> dict[Edits, NotCompiledError]:
-    """Compile the modules of all candidates in one graph; the edits that do not compile."""
-    planned = {shape.id: shape for shape in plan.shapes}
+def _broken(
+    made: MadeCandidates, plan: SearchPlan, tell: Tell
+) -> dict[Candidate, NotCompiledError]:
+    """Compile the modules of the default and of all candidates in one graph; the candidates that do not compile."""
+    spare: dict[str, Planned] = {}
     of_edits: dict[Edits, dict[str, Planned]] = {edits: {} for edits in made.overlays}
     for one, points in made.at.items():
         own = {point.id: point for point in points.values()}
-        planned |= own
+        spare |= own
         if one.edits:
             of_edits[one.edits] |= own
-    modules = built(
+    changes, base = built(
         plan.target,
-        list(planned.values()),
+        plan.shapes,
         made.installed,
         list(made.overlays.values()),
         plan.jobs,
         tell,
-        [list(points.values()) for points in of_edits.values()],
+        spare=list(spare.values()),
+        each=[list(points.values()) for points in of_edits.values()],
     )
-    pairs = zip(made.overlays, modules, strict=True)
-    return {edits: found for edits, found in pairs if isinstance(found, NotCompiledError)}
+    failing = dict(zip(made.overlays, (change.failing for change in changes), strict=True))
+    broken = {}
+    for one, points in made.at.items():
+        why = failing.get(one.edits, base)
+        errors = [why[point.id] for point in points.values() if point.id in why]
+        if errors:
+            broken[one] = errors[0]
+    return broken
 
 
 def _run(made: MadeCandidates, plan: SearchPlan, tell: Tell) -> Search:

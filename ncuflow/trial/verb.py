@@ -34,7 +34,7 @@ from ncuflow.sweep.points import Planned, points, read_points
 from ncuflow.target.contract import Target, known, load
 from ncuflow.trial import candidate, course, version
 from ncuflow.trial.bench import bench
-from ncuflow.trial.building import START_S, NotCompiledError, built, own, roots_of, without_folders
+from ncuflow.trial.building import START_S, BuiltChange, built, own, roots_of, without_folders
 from ncuflow.trial.change import PACKAGE, Patch, read
 from ncuflow.trial.counters import lacking
 from ncuflow.trial.overlay import Overlay, difference, lay
@@ -202,16 +202,19 @@ def _tried(
     """Compile all changes, then check and time one after the other. Raises CommandError where the base fails."""
     try:
         patched = [overlay for overlay in laid if not overlay.candidate]
-        made = iter(built(target, planned, installed, patched, args.jobs, _tell) if patched else ())
+        made = iter(
+            built(target, planned, installed, patched, args.jobs, _tell)[0] if patched else ()
+        )
         runs = []
         for trial, overlay in zip(trials, laid, strict=True):
-            modules = [] if overlay.candidate else next(made)
-            if isinstance(modules, NotCompiledError):
-                trial.outcome, trial.reason = "not compiled", modules.reason
-                trial.compile_error = modules.complaint
+            found = BuiltChange([], {}) if overlay.candidate else next(made)
+            trial.modules = found.modules
+            if found.failing:
+                error = next(iter(found.failing.values()))
+                trial.outcome, trial.reason = "not compiled", error.reason
+                trial.compile_error = error.complaint
                 yield trial
             else:
-                trial.modules = modules
                 runs.append((trial, overlay))
         if runs:
             with bench(target.name, [overlay for _, overlay in runs], args.limit, _tell) as sides:

@@ -62,6 +62,9 @@ class Worker(ToldProcess):
         self._substitute: Substitute | None = None
         self._launch: Launch | None = None
         self._each = 1.0
+        self._specs: dict[str, Any] = {}
+        self._needed: dict[str, list[str]] = {}  # by the name of a module, ids of points
+        self._failed: list[Answer] = []
 
     def do_hello(self) -> Answer:
         """Which FlashInfer this is, and where what it generates lies."""
@@ -72,27 +75,43 @@ class Worker(ToldProcess):
         return {"package": package, "workspace": str(env.FLASHINFER_WORKSPACE_DIR)}
 
     def do_modules(self, points: list[Answer]) -> Answer:
-        """Generate sources and build files of the points' modules. CuTe DSL compiles at the first launch, and has none."""
-        self._specs = builds.modules(self.target, [planned(point) for point in points])
-        found = []
-        for spec in self._specs:
-            if hasattr(spec, "write_ninja"):
-                spec.write_ninja()
-                folder = str(Path(spec.ninja_path).parent)
-                module = {"name": spec.name, "folder": folder, "files": len(spec.sources)}
-                found.append(module | {"library": str(spec.jit_library_path)})
-        return {"modules": found}
+        """Generate sources and build files of the points' modules. CuTe DSL compiles at the first launch, and has none.
+
+        A point of which that fails is among those that `build` names.
+        """
+        self._specs, self._needed, self._failed = {}, {}, []
+        for point in points:
+            try:
+                specs = builds.modules(self.target, [planned(point)])
+                for spec in specs:
+                    if spec.name not in self._specs and hasattr(spec, "write_ninja"):
+                        spec.write_ninja()
+            except Exception as error:
+                failed = {"name": None, "reason": builds.one_line(error), "complaint": None}
+                self._failed.append(failed | {"points": [point["id"]]})
+                continue
+            for spec in specs:
+                self._specs.setdefault(spec.name, spec)
+                self._needed.setdefault(spec.name, []).append(point["id"])
+        return {"modules": [_said(s) for s in self._specs.values() if hasattr(s, "write_ninja")]}
 
     def do_build(self, jobs: int) -> Answer:
-        """Compile the modules of the last request, and what failed: {"failed": name or None, "reason", "complaint"}."""
-        lines: list[str] = []
-        built = builds.build(self._specs, jobs, lambda text: lines.extend(text.splitlines()))
-        failed = next((module for module in built if module["status"] == "error"), None)
-        if failed is None:
-            return {"failed": None}
-        complaint = first_error(lines)
-        said = complaint.model_dump() if complaint else None
-        return {"failed": failed["name"], "reason": failed["reason"], "complaint": said}
+        """Compile the modules of the last request, and what failed: {"failed": [{"name": of a module, null where there is none
+        yet, "points": ids of those that need it, "reason", "complaint"}]}."""
+        told: list[str] = []
+        built = builds.build(list(self._specs.values()), jobs, told.append)
+        failed = list(self._failed)
+        for module in built:
+            if module["status"] == "error":
+                name = module["name"]
+                own = [
+                    t for text in told if text.startswith(f"{name}: ") for t in text.splitlines()
+                ]
+                complaint = first_error(own)
+                said = complaint.model_dump() if complaint else None
+                what = {"name": name, "reason": module["reason"], "complaint": said}
+                failed.append(what | {"points": self._needed[name]})
+        return {"failed": failed}
 
     def do_compile(self, modules: list[Answer], jobs: int) -> Answer:
         """Compile modules of other sides in one graph, whose sources and build files they generated. What fails there, its
@@ -192,6 +211,12 @@ class Worker(ToldProcess):
         self._launch = None
         self.device.release()
         return {}
+
+
+def _said(spec: Any) -> Answer:
+    """A module that ninja builds, as a Module is told."""
+    folder, library = str(Path(spec.ninja_path).parent), str(spec.jit_library_path)
+    return {"name": spec.name, "folder": folder, "files": len(spec.sources), "library": library}
 
 
 def first_error(lines: Sequence[str]) -> CompileError | None:

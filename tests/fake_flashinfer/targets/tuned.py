@@ -7,6 +7,7 @@ from ncuflow.target.source import Build, Constant, Source, Tunable
 from ncuflow.targets import twice
 
 HEADER = "data/include/flashinfer/toy.cuh"
+FREE = 5  # the n with which a caller chooses the module, of which one has no source
 
 
 def prepare(p, seed=0):
@@ -19,9 +20,9 @@ TARGET = Target(
     name="tuned",
     title="Tuned",
     parameters={"n": 3, "module": "toy", "graph": False},
-    choices={"graph": (False, True)},
-    free=lambda p: {"graph": False},
-    id=lambda p: f"n{p['n']}{'_graph' * p['graph']}",
+    choices={"module": ("toy", "plain", "absent"), "graph": (False, True)},
+    free=lambda p: {"graph": False} | ({"module": "toy"} if p["n"] == FREE else {}),
+    id=lambda p: f"{p['module'].replace('toy', '')}n{p['n']}{'_graph' * p['graph']}",
     work=lambda p: Work(1, 1, "none"),
     edges=lambda p: [{"n": 1}],
     prepare=prepare,
