@@ -45,10 +45,10 @@ def judged(target: str, **params: Any) -> dict[str, str | None]:
     (point,) = points(load(target), [params])
     launch: Launch = load(target).prepare(point.params)
     launch.run()
-    found = {"plain": check(Cpu(), launch)[1]}
+    found = {"plain": check(Cpu(), launch).wrong}
     for what, put in launch.extremes.items():
         put()
-        found[what] = check_extreme(Cpu(), launch)[1]
+        found[what] = check_extreme(Cpu(), launch).wrong
     return found
 
 
@@ -265,6 +265,25 @@ def test_attention_over_pages_at_its_extremes(
     monkeypatch.setattr(attention, "fault", "empty")
     empty = "x0" in params.get("lengths", "") and target == "decode"
     assert (judged(target, **shape)["plain"] is not None) == empty
+
+
+def test_the_worst_of_a_result_of_infinities_is_one_that_is_asked_for() -> None:
+    inf, nan = float("inf"), float("nan")
+    expected = torch.tensor([[1.0, inf], [nan, -inf]])
+    output = expected.clone()
+
+    def wrong() -> tuple[Any, Any]:
+        launch = Launch(lambda: None, lambda: (output.clone(),), lambda: (expected,), 1e-3, tuple)
+        found = check_extreme(Cpu(), launch)
+        return found.wrong, found.worst
+
+    assert wrong() == (None, None)
+    output[0, 0], output[1, 0] = 1.5, 2.0  # of the reference that is no number nothing is asked
+    worst = {"output": 0, "index": [0, 0], "got": 1.5, "expected": 1.0}
+    assert wrong() == ("relative L2 error 0.5 is above 0.001", worst)
+    output[1, 1] = 3.0
+    worst = {"output": 0, "index": [1, 1], "got": 3.0, "expected": None}
+    assert wrong() == ("the output is not finite everywhere", worst)
 
 
 def test_a_window_leaves_the_value_that_not_every_row_sees(attention: type[Wrapper]) -> None:

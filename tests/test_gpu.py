@@ -194,8 +194,8 @@ def test_what_was_put_on_another_stream_than_the_callers_is_not_there(
             out.copy_(source)
 
     launch = Launch(run, lambda: (out,), lambda: (source,), 1e-3, lambda: (out,))
-    assert check(device, launch)[1] is None
-    wrong = check_aside(device, launch)[1]
+    assert check(device, launch).wrong is None
+    wrong = check_aside(device, launch).wrong
     assert (wrong is None) == (whose == "callers")
 
 

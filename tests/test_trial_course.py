@@ -15,6 +15,7 @@ from ncuflow.runner.timing import Burst
 from ncuflow.sweep.points import Planned
 from ncuflow.trial.course import BaseError, Sides, cases, checked, timed
 from ncuflow.trial.record import PointTrial
+from ncuflow.trial.screen import case_lines
 from ncuflow.trial.sequential import LOOKS
 from ncuflow.trial.sides import LostError, SideError
 from ncuflow.trial.worker import LAUNCHES, SEEDS, Worker, first_error
@@ -140,6 +141,8 @@ def test_a_launch_on_another_stream_than_the_callers_is_wrong_where_the_base_is_
     (found,) = trial.run()
     assert found.outcome == "wrong" and found.timing is None
     assert "launched from a stream of its own: relative L2 error 0.25" in str(found.reason)
+    bad = next(case for case in found.cases if case.status == "wrong")
+    assert bad.worst is not None and (bad.worst.got, bad.worst.expected) == (2.5, 2.0)
     trial = Trial()
     for side in (trial.change, trial.base):
         side.device.aside = lambda launch: (2.5,)  # type: ignore[method-assign]
@@ -170,6 +173,16 @@ def test_a_change_that_is_wrong_with_extreme_inputs_is_not_timed() -> None:
     (found,) = trial.run()
     assert found.outcome == "wrong" and found.timing is None
     assert found.reason == "fake/p1: with no token: relative L2 error 0.25 is above 0.01"
+    bad = next(case for case in found.cases if case.status == "wrong")
+    assert case_lines(bad) == [
+        "fake/p1: wrong: with no token: relative L2 error 0.25 is above 0.01",
+        f"  worst element: output 0 at [0]: 2.5, expected 2 (seed {SEEDS[0]})",
+    ]
+    assert bad.worst is not None
+    bad.worst.got = bad.worst.expected = None  # JSON has no infinities
+    assert case_lines(bad)[1].startswith(
+        "  worst element: output 0 at [0]: not finite, expected not finite"
+    )
 
 
 def test_with_extreme_inputs_only_what_the_base_does_right_is_asked_of_a_change() -> None:

@@ -179,7 +179,7 @@ def _prepared(device: Any, source: Path) -> tuple[dict[str, Launch], dict[str, s
         if why is None:
             launch = target.prepare(point.params, SEED)
             warm_up(device, launch)
-            _, why = check(device, launch)
+            why = check(device, launch).wrong
         if why is None:
             launches[point.id] = launch
         else:

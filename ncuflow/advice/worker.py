@@ -85,7 +85,7 @@ class RaceWorker(ToldProcess):
         warm_up(self.device, launch)
         found: Answer = {"status": "ok", "reason": None, "check": None}
         if checked:
-            result, wrong = check(self.device, self._with_reference(launch))
+            result, wrong, _ = check(self.device, self._with_reference(launch))
             found["check"] = result.model_dump()
             if wrong is not None:
                 return found | {"status": "wrong", "reason": wrong}

@@ -140,12 +140,12 @@ class Gpu(Stopwatch):
 
     def worst(self, outputs: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> dict[str, Any]:
         """The element that is farthest from its reference, one that is not a number before all:
-        {"output", "index", "got" (None where it is not finite), "expected"}."""
+        {"output", "index", "got", "expected"}, the last two None where they are not finite."""
         found = []
         for number, (output, reference) in enumerate(zip(outputs, expected, strict=True)):
             error = (output.float() - reference).abs()
             place = int(error.argmax())  # of NaN, if there is one
-            far, got = float(error.flatten()[place]), float(output.float().flatten()[place])
+            far, got, wanted = (float(t.flatten()[place]) for t in (error, output, reference))
             index = [
                 int(i) for i in self.torch.unravel_index(self.torch.tensor(place), error.shape)
             ]
@@ -156,7 +156,7 @@ class Gpu(Stopwatch):
                         "output": number,
                         "index": index,
                         "got": got if math.isfinite(got) else None,
-                        "expected": float(reference.flatten()[place]),
+                        "expected": wanted if math.isfinite(wanted) else None,
                     },
                 )
             )

@@ -127,7 +127,7 @@ def _prepared(run: Run, point: Planned, kept: dict[str, Launch]) -> Launch:
     launch = faults.apply(run.target.prepare(point.params, run.seed), point.id, run.faults)
     warm_up(run.device, launch)
     if known is None:
-        wrong = check(run.device, launch)[1]
+        wrong = check(run.device, launch).wrong
         run.done[point.id] = ("ok", None) if wrong is None else ("wrong", wrong)
         if wrong is not None:
             raise RefusedSideError("wrong", f"{point.id}: {wrong}")

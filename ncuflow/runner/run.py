@@ -196,7 +196,7 @@ def _run(run: Run, point: Planned, record: PointRecord, visit: Visit | None) -> 
     compilers = _compilers(run)
     wrong = None
     if run.checked and (visit is None or visit.number == 0):
-        record.check, wrong = check(run.device, launch)
+        record.check, wrong, _ = check(run.device, launch)
     if wrong is not None:
         record.status, record.reason = "wrong", wrong
     elif visit is not None:

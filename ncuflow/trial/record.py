@@ -44,8 +44,8 @@ class Worst(Strict):
     """its place in that output"""
     got: float | None
     """its value; null where it is not finite or was not written"""
-    expected: float
-    """that of the float32 reference"""
+    expected: float | None
+    """that of the float32 reference; null where it is infinite, as of inputs that hold infinities"""
 
 
 class CheckedCase(Strict):

@@ -112,11 +112,12 @@ def case_lines(case: CheckedCase) -> list[str]:
         return []
     lines = [f"{case.id}: {case.status}: {case.reason}"]
     if case.worst is not None:
-        got = "not finite" if case.worst.got is None else f"{case.worst.got:.6g}"
-        place = f"output {case.worst.output} at {case.worst.index}"
-        lines.append(
-            f"  worst element: {place}: {got}, expected {case.worst.expected:.6g} (seed {case.seed})"
+        got, expected = (
+            "not finite" if value is None else f"{value:.6g}"
+            for value in (case.worst.got, case.worst.expected)
         )
+        place = f"output {case.worst.output} at {case.worst.index}"
+        lines.append(f"  worst element: {place}: {got}, expected {expected} (seed {case.seed})")
     return lines
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from ncuflow.runner import builds, timing
 from ncuflow.runner import run as launch
-from ncuflow.runner.check import check, check_aside, check_extreme, warm_up
+from ncuflow.runner.check import CheckedLaunch, check, check_aside, check_extreme, warm_up
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target, load
 from ncuflow.target.launch import Launch, NotHereError
@@ -145,13 +145,10 @@ class Worker(ToldProcess):
         for seed in seeds:
             launch = self._prepare(point, seed)
             warm_up(self.device, launch)
-            result, wrong = check(self.device, launch)
-            found = CheckedCase(id=point.id, status="ok", check=result)
-            if wrong is not None:
-                worst = Worst(**self.device.worst(launch.output(), launch.reference()))
-                return CheckedCase(
-                    id=point.id, status="wrong", reason=wrong, seed=seed, check=result, worst=worst
-                )
+            checked = check(self.device, launch)
+            if checked.wrong is not None:
+                return _wrong(point, checked, checked.wrong, seed)
+            found = CheckedCase(id=point.id, status="ok", check=checked.check)
             del launch
             gc.collect()
         assert found is not None
@@ -171,15 +168,9 @@ class Worker(ToldProcess):
         self.device.release()
         return {
             "wrong": {
-                how: CheckedCase(
-                    id=case.id,
-                    status="wrong",
-                    reason=f"{how}: {wrong}",
-                    seed=SEEDS[0],
-                    check=result,
-                ).model_dump()
-                for how, (result, wrong) in found.items()
-                if wrong is not None
+                how: _wrong(case, checked, f"{how}: {checked.wrong}", SEEDS[0]).model_dump()
+                for how, checked in found.items()
+                if checked.wrong is not None
             }
         }
 
@@ -211,6 +202,14 @@ class Worker(ToldProcess):
         self._launch = None
         self.device.release()
         return {}
+
+
+def _wrong(point: Planned, checked: CheckedLaunch, reason: str, seed: int) -> CheckedCase:
+    """What is said of a wrong result."""
+    worst = None if checked.worst is None else Worst(**checked.worst)
+    return CheckedCase(
+        id=point.id, status="wrong", reason=reason, seed=seed, check=checked.check, worst=worst
+    )
 
 
 def _said(spec: Any) -> Answer:
