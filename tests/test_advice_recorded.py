@@ -134,7 +134,7 @@ def test_a_rule_holds_at_every_shape_or_names_those_at_which_it_does_not(advice:
     assert len(slow.holds) == 4 and not slow.fails
     one = advice.shapes[-1].model_copy(deep=True)
     one.best = [c.point for c in one.choices if c.settings["backend"] == "fa3"]
-    found = {rule.rule: rule for rule in thumb.rules([*advice.shapes[:-1], one])}
+    found = {rule.rule: rule for rule in thumb.rules([*advice.shapes[:-1], one], advice.metric)}
     assert "decode: with cores=tensor, backend=fa3 is slower than another choice" not in found
     # fa2 is nowhere advised in place of the default, which is the same call.
     assert "decode: with cores=tensor, backend=fa2 is among the fastest" not in found
@@ -149,12 +149,27 @@ def test_a_rule_is_about_shapes_that_tell_and_says_under_which_setting(advice: A
         other = one.choices[0].model_copy(update={"point": "elsewhere", "settings": {}})
         one.choices.append(other)
         one.best = ["elsewhere"]
-    lost = {rule.rule: rule for rule in thumb.rules(shapes)}
+    lost = {rule.rule: rule for rule in thumb.rules(shapes, advice.metric)}
     assert len(lost[held].holds) == 4 and fast not in lost
     for one in shapes:
         for choice in one.choices:
             choice.behind = None
-    assert held not in {rule.rule for rule in thumb.rules(shapes)}
+    assert held not in {rule.rule for rule in thumb.rules(shapes, advice.metric)}
+
+
+def test_of_what_saves_the_host_time_a_time_of_the_gpu_makes_no_rule() -> None:
+    """A CUDA graph: decode prices it by the host's time first, and takes no less on the GPU."""
+    place = ROOT / "recordings/h200/0.7.2/default"
+    found = recorded.advise(place, ["decode"], {}, "time_cold_us", 0.02)
+    rules = {rule.rule for rule in found.rules}
+    assert "decode: cores=tensor is among the fastest" in rules
+    assert not any("launch=" in rule for rule in rules)
+    # By a time that has the host's, and of what no target prices so, it tells.
+    by_step = {rule.rule for rule in thumb.rules(found.shapes, "step_us")}
+    assert by_step - rules == {"decode: launch=eager is among the fastest"}
+    for one in found.shapes:
+        one.target = "prefill"
+    assert any("launch=eager" in rule.rule for rule in thumb.rules(found.shapes, found.metric))
 
 
 def test_the_page_shows_ties_in_grey(advice: Advice) -> None:

@@ -30,7 +30,7 @@ def keep(measured: Path, counters: Path | None, root: Path) -> Path:
     Of what holds the advice only the choices stay that it is about. Raises BadInput where there is no advice.
     """
     advice = read_as(measured / f"{ADVICE}.json", Advice, "an advice")
-    advice.rules = thumb.rules(advice.shapes)
+    advice.rules = thumb.rules(advice.shapes, advice.metric)
     if counters is not None:
         cause.explain(advice, counters)
     folder = root / location.gpu(advice.gpu or "unknown")
@@ -85,7 +85,7 @@ def _told(folder: Path) -> Iterator[str]:
     yield aligned(head, [_row(shape) for shape in advice.shapes], left=2).rstrip()
     yield "```\n"
     yield f"- {_whole(advice)}"
-    for rule in advice.rules:
+    for rule in thumb.rules(advice.shapes, advice.metric):
         yield f"- {_capital(screen.ruled(rule))}."
     yield from (f"- {text}." for text in _causes(advice))
     yield from (f"- {line}" for line in _held(folder, advice))

@@ -63,7 +63,7 @@ def advise(
         effect=effect,
         alpha=choices.ALPHA,
         shapes=shapes,
-        rules=thumb.rules(shapes),
+        rules=thumb.rules(shapes, metric),
     )
 
 

@@ -2,34 +2,52 @@
 
 A rule is written of a setting that was timed with another one in its place, all else being equal, at FEWEST shapes that tell:
 one of the choices with it is among the fastest, or one with another in its place is and none with it, or is surely faster.
-It holds at every one of them, or it is shown with those at which it does not.
+It holds at every one of them, or it is shown with those at which it does not. No rule is written of a setting that its target
+prices by the host's time as well, such as a CUDA graph, where a time of the GPU decides: what it saves is not in there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ncuflow.advice.record import AdvisedChoice, AdvisedShape, RuleOfThumb
+from ncuflow.record import GPU, each
+from ncuflow.target.contract import known
 
 FEWEST = 3  # shapes that a rule is about
+GPU_TIMES = frozenset(each("time_{}_us", *GPU).values())
 
 
-def rules(shapes: Sequence[AdvisedShape]) -> list[RuleOfThumb]:
-    """Of each target what is never slower, and what never wins; of what fails somewhere that which holds at most shapes."""
+def rules(shapes: Sequence[AdvisedShape], metric: str) -> list[RuleOfThumb]:
+    """Of each target what is never slower, and what never wins; of what fails somewhere that which holds at most shapes.
+
+    metric: the column that decided.
+    """
     found = []
     for target in dict.fromkeys(shape.target for shape in shapes):
         own = [shape for shape in shapes if shape.target == target and shape.outcome != "none"]
-        found += list(_of_target(target, own))
+        found += list(_of_target(target, own, _untold(target, metric)))
     return found
 
 
-def _of_target(target: str, shapes: Sequence[AdvisedShape]) -> Iterator[RuleOfThumb]:
+def _untold(target: str, metric: str) -> set[str]:
+    """Settings of which a metric does not tell: of a time of the GPU, those that the target prices by the host's as well."""
+    if metric not in GPU_TIMES or target not in known():
+        return set()
+    prices = known()[target].prices
+    return {price.parameter for price in prices if not GPU_TIMES.issuperset(price.metrics)}
+
+
+def _of_target(
+    target: str, shapes: Sequence[AdvisedShape], untold: Collection[str]
+) -> Iterator[RuleOfThumb]:
     values = {
         (name, value): None
         for shape in shapes
         for choice in _timed(shape)
         for name in choice.settings
+        if name not in untold
         for value in _values(choice, name)
     }
     for name, value in values:

@@ -163,7 +163,7 @@ def _recorded(args: argparse.Namespace) -> Advice:
         return recorded.advise(args.recorded, args.target, also, COLD, args.effect)
     found = recorded.read(args.recorded)
     found.shapes = [s for s in found.shapes if s.target in (args.target or (s.target,))]
-    found.rules = thumb.rules(found.shapes)
+    found.rules = thumb.rules(found.shapes, found.metric)
     if args.counters is not None:
         cause.explain(found, args.counters)
     return found
@@ -346,7 +346,7 @@ def measured(args: argparse.Namespace, store: Path | None = None) -> Advice:
             effect=args.effect,
             alpha=ALPHA,
             shapes=advised,
-            rules=thumb.rules(advised),
+            rules=thumb.rules(advised, COLD),
             refused=refused,
             failed_modules=failed,
         )
