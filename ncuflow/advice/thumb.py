@@ -108,9 +108,9 @@ def _timed(shape: AdvisedShape) -> list[AdvisedChoice]:
     return [one for one in shape.choices if one.time_us is not None and one.fate != "same"]
 
 
-def _values(choice: AdvisedChoice, name: str) -> set[Any]:
+def _values(choice: AdvisedChoice, name: str) -> tuple[Any, Any]:
     """What a choice sets a parameter to, and what FlashInfer makes of that."""
-    return {choice.settings[name], choice.resolved.get(name, choice.settings[name])}
+    return choice.settings[name], choice.resolved.get(name, choice.settings[name])
 
 
 def _condition(taking: Sequence[tuple[AdvisedShape, AdvisedChoice]], name: str) -> str:
