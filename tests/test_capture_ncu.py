@@ -265,12 +265,15 @@ def test_what_the_timing_run_checked_is_not_checked_again(
     assert "--unchecked" not in (bench / "args").read_text()
 
 
-def test_deep_takes_the_full_set(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_are_applied_where_they_are_asked_for(
+    bench: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(bench, "ncu", FAKE + 'echo report >$report; echo "$all" >args')
     found(monkeypatch, dict.fromkeys(POINTS, 1))
-    words = ["decode", "--points", "points.json", "--out", "out", "--name", "deep", "--deep"]
-    assert dispatch(["ncu", *words]) == 0
-    assert "--set full" in (bench / "args").read_text()
+    assert profile(bench) == 0
+    assert "--apply-rules no" in (bench / "args").read_text()
+    assert profile(bench, "--name", "deep", "--rules") == 0
+    assert "--apply-rules yes" in (bench / "args").read_text()
     assert "--import-source" not in (bench / "args").read_text()
     assert (bench / "out/deep.ncu-rep").exists()
 

@@ -38,7 +38,7 @@ def test_repetitions_are_never_fewer_than_five(wanted: int, budget: float, each:
     ("each", "cold", "hot"),
     [
         (2e2, "cold 10", "hot 10 x 8"),
-        (2e3, "cold 10", "hot 1 x 8"),
+        (2e3, "cold 10", "hot 5 x 2"),
         (2e4, "cold 1", "hot 1 x 1"),
     ],
 )
@@ -112,11 +112,26 @@ def test_the_sustained_rate_is_that_of_the_second_half(monkeypatch: pytest.Monke
     device = Device()
     _, (record,) = ran(device)
     found = record["timing"]["sustained"]
-    steady = next(entry for entry in device.log if entry.startswith("steady"))
-    n = int(steady.split()[1])
+    *_, n = (int(entry.split()[1]) for entry in device.log if entry.startswith("steady"))
     assert found["n"] == n - n // 2
     assert found["samples"][0] == timing.significant(6.0 + n // 2)
     assert (found["throttle"], found["sm_mhz"]) == (["sw_power_cap"], 1500)
+
+
+@pytest.mark.parametrize(("free", "spans"), [(True, 1), (False, 2)])
+def test_launches_go_on_until_the_power_limit_acts_where_the_clock_falls(
+    free: bool, spans: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, each = Device(), 2.5e3
+    taken = []
+
+    def steady(run: object, n: int, group: int) -> timing.Burst:
+        taken.append(n * group * each)
+        return timing.Burst([each] * n, free=free)
+
+    monkeypatch.setattr(device, "steady", steady)
+    timing.sustained(device, lambda: None, each)
+    assert taken == list(timing.SUSTAINED_US[:spans])
 
 
 @pytest.mark.parametrize(("host", "sustained"), [(50.0, False), (7.0, False), (4.0, True)])
@@ -198,7 +213,7 @@ def test_the_bursts_of_every_ceiling_come_before_anything_runs_hot(
     monkeypatch.setattr(ceilings, "_products", lambda device: products)
     found = ceilings.measure(device)  # type: ignore[arg-type]
     kinds = [entry.split()[0] for entry in device.log if entry.startswith(("hot", "steady"))]
-    assert kinds == sorted(kinds) and kinds.count("hot") == 9 and kinds.count("steady") == 3
+    assert kinds == sorted(kinds) and kinds.count("hot") == 9 and kinds.count("steady") == 3 * 2
     assert found["copy_gbs"]["value"] == found["matmul_tflops"]["f16"]["value"] == 200.0
     assert found["read_gbs"]["method"] == "read"
     assert found["read_gbs"]["sustained"]["value"] < found["read_gbs"]["value"]

@@ -97,13 +97,14 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
             jobs=f"--jobs {SETTINGS.build.jobs}" * bool(SETTINGS.build.jobs),
-            later="",
+            nice=10,
+            later="--later",
         shell:
-            "{params.jit_env} nice -n 10 python -m ncuflow build --points {input.points:q} {params.jobs} {params.later}"
+            "{params.jit_env} nice -n {params.nice} python -m ncuflow build --points {input.points:q} {params.jobs} {params.later}"
             " --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
 
-    # Ends when the modules of these targets stand, whichever of both builds compiles them: they are profiled from then on.
-    # It begins when the other one can, which is to compile all.
+    # The modules of targets that are profiled while the rest compiles: these come first. It begins when the other one can,
+    # which leaves them to it.
     use rule build as build_quick with:
         input:
             points=built_of(RUNNING.quick),
@@ -117,7 +118,8 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
             jobs=f"--jobs {SETTINGS.build.jobs}" * bool(SETTINGS.build.jobs),
-            later="--later",
+            nice=0,
+            later="",
 
     # Those that are timed start together, and measure one after the other; neither where one has all GPUs to itself, nor
     # where each has a GPU of its own.
@@ -243,12 +245,15 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
             out=f"{CAPTURES}/{{target}}/deep",
+            sections=",".join([*SETTINGS.ncu.sections, *SETTINGS.ncu.deep_sections]),
+            counters=COUNTERS,
             clocks=SETTINGS.ncu.clock_control,
             timeout=SETTINGS.ncu.timeout_s,
             source="--import-source" if SETTINGS.ncu.import_source else "",
         shell:
             "{params.jit_env} python -m ncuflow ncu {wildcards.target} --points {input.points:q}"
-            " --out {params.out:q} --name deep --deep {params.source} --clock-control {params.clocks}"
+            " --out {params.out:q} --name deep --registry --sections {params.sections} --rules {params.source}"
+            " --clock-control {params.clocks}"
             " --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
     # Compilation is what is asked for, so modules that came prebuilt are passed over. Status 3: some modules

@@ -1,7 +1,7 @@
 """Profile the points of a batch under Nsight Compute.
 
     ncuflow ncu TARGET --points P.json --out DIR --name sweep --registry --sections "A,B"
-    ncuflow ncu TARGET --points P.json --out DIR --name deep --deep
+    ncuflow ncu TARGET --points P.json --out DIR --name deep --registry --sections "A,SourceCounters" --rules
 
 Writes DIR/NAME.ncu-rep and DIR/NAME.json. A point that breaks the CUDA context is an error, and the others are profiled
 again without it. Exit status: 0 complete; 1 nothing usable, nothing
@@ -47,7 +47,8 @@ def ncu_command(batch: Batch) -> list[str]:
     args, command = batch.args, [ncu_program(), "--nvtx", "--profile-from-start", "off"]
     # `all`: a virtual environment's python may be a launcher whose child does the work.
     command += ["--clock-control", args.clock_control, "--target-processes", "all"]
-    command += ["-f", "-o", batch.place(args.name), *(["--set", "full"] if args.deep else [])]
+    # ncu applies its rules while it holds the GPU, and not to a report that it wrote before.
+    command += ["-f", "-o", batch.place(args.name), "--apply-rules", "yes" if args.rules else "no"]
     for section in _words(args.sections):
         command += ["--section", section]
     known = registry_counters(batch.held.gpu) if args.registry else ()
@@ -81,8 +82,8 @@ def count_kernels(report: Path, points: Sequence[str]) -> Contents | None:
 
 def run(args: argparse.Namespace) -> int:
     """Profile, check what came back, and move it into place. Returns the exit status."""
-    if not (args.deep or args.registry or _words(args.sections)):
-        raise UsageError("give --registry, --sections or --deep")
+    if not (args.registry or _words(args.sections)):
+        raise UsageError("give --registry or --sections")
     return capture("ncu", ".ncu-rep", args, _profile)
 
 
@@ -164,7 +165,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--registry", action="store_true", help="collect the counters of the metric registry"
     )
     parser.add_argument("--metrics", help="further metrics, as ncu's --metrics takes them")
-    parser.add_argument("--deep", action="store_true", help="--set full")
+    parser.add_argument(
+        "--rules", action="store_true", help="apply NVIDIA's rules, half as long again per kernel"
+    )
     parser.add_argument(
         "--import-source", action="store_true", help="embed source files (never ship such a report)"
     )

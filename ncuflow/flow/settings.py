@@ -107,6 +107,7 @@ class NcuSettings(SettingsGroup):
     import_source: bool
     timeout_s: Count
     sections: Annotated[list[Section], Field(min_length=1)]
+    deep_sections: list[Section]
 
 
 class NsysSettings(SettingsGroup):

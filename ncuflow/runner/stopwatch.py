@@ -93,16 +93,20 @@ class Stopwatch(ABC):
         return self._floor_us
 
     def settle(self) -> None:
-        """Wait until no throttle reason shows and the SM clock is what it was before anything ran, for
-        LONGEST_WAIT_S at most."""
+        """Wait until the SM clock is what it was before anything ran, for LONGEST_WAIT_S at most.
+
+        The clock is measured. What the driver names is old: a reason shows when the burst it is of has ended, and for 0.4 s
+        after the clock is back.
+        """
         if not self._free_mhz:
             self._free_mhz = median(self._sm_mhz() for _ in range(PROBES))
         until = monotonic() + LONGEST_WAIT_S
-        while monotonic() < until:
-            near = self._sm_mhz() >= NEAR_FREE * self._free_mhz
-            if near and not THROTTLES & set(self.nvml.throttle() or ()):
-                return
+        while not self._is_free(self._sm_mhz()) and monotonic() < until:
             sleep(WAIT_S)
+
+    def _is_free(self, sm_mhz: float) -> bool:
+        """Whether nothing holds this clock down; unknown before `settle` is False."""
+        return bool(self._free_mhz) and sm_mhz >= NEAR_FREE * self._free_mhz
 
     def _queued(self, run: Run, n: int, group: int, before: Run | None) -> Burst:
         """Queue the burst behind a spin kernel, a longer one each time the host fell behind."""
@@ -138,7 +142,10 @@ class Stopwatch(ABC):
             seen |= set(self.nvml.throttle() or ())
         self.synchronize()
         times = [start.elapsed_time(end) * 1e3 / group for start, end in events]
-        return Burst(times, queued, _mhz(*probe), tuple(sorted(seen)))
+        sm_mhz = _mhz(*probe)
+        if free := self._is_free(sm_mhz):
+            seen -= THROTTLES
+        return Burst(times, queued, sm_mhz, tuple(sorted(seen)), free)
 
     def _probe(self) -> tuple[Event, Event]:
         """Events around a kernel that spins for PROBE_CYCLES of the SM clock. Another spins before

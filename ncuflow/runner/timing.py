@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -45,7 +45,8 @@ LEAST = 5  # repetitions, whatever the budget
 GROUP = 8  # launches of one hot sample
 BUDGET_US = 500_000.0  # of a point's cold, hot and host series together
 BURST_US = 20_000.0  # of one burst: the power limit acts on averages over tens of milliseconds
-SUSTAINED_US = 300_000.0  # the second half of it is what counts
+# The second half is what counts: of the first where the clock was free after it, which then nothing lowers.
+SUSTAINED_US = (100_000.0, 300_000.0)
 L = TypeVar("L", bound=Launches)
 
 # What holds the clocks below what the policy asks for. Idle, application clocks, sync boost and display
@@ -60,12 +61,13 @@ RETAKES, MOST_RETAKES = 3, 9  # of a throttled burst, and of a point
 class Burst:
     """Launches queued behind each other. times: µs each; queued: the host stayed ahead of the GPU;
     sm_mhz: SM clock right after them, lower while they ran if power held it down, None if unknown;
-    throttle: reasons seen while they ran."""
+    throttle: reasons seen while they ran, of a clock that was lower than the idle GPU's; free: it was not."""
 
     times: list[float]
     queued: bool = True
     sm_mhz: float | None = None
     throttle: tuple[str, ...] = ()
+    free: bool = False
 
     @property
     def throttled(self) -> bool:
@@ -133,7 +135,7 @@ def visit(
     series.floor_us = significant(device.floor_us())
     _reset(launch)
     each = max(min(device.cold(launch.run, 3).times), 1.0)
-    group = repetitions(GROUP, share / least, each, least=1)
+    group = repetitions(GROUP, BURST_US / LEAST, each, least=1)
     _bursts(
         device,
         launch,
@@ -206,10 +208,13 @@ def _hot(
 
 def _sustained(device: Clock, launch: Launch, each: float) -> Burst:
     """The second half of SUSTAINED_US of launches, in about 20 groups."""
-    group = max(1, int(SUSTAINED_US / each / 40))
-    n = max(2, int(SUSTAINED_US / each / group))
-    burst = device.steady(launch.run, n, group)
-    return Burst(burst.times[n // 2 :], burst.queued, burst.sm_mhz, burst.throttle)
+    for span_us in SUSTAINED_US:
+        group = max(1, int(span_us / each / 40))
+        n = max(2, int(span_us / each / group))
+        burst = device.steady(launch.run, n, group)
+        if burst.free:
+            break
+    return replace(burst, times=burst.times[n // 2 :])
 
 
 def bursts(

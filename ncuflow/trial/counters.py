@@ -96,7 +96,7 @@ def counted(
 def _arguments(target: str, tier: Tier, held: Held, limit_s: float) -> argparse.Namespace:
     """What `ncuflow ncu` would be given; the clocks stay as they are, as in the timing."""
     words = argparse.Namespace(target=target, name=tier.name, timeout=limit_s, clock_control="none")
-    words.sections, words.deep, words.import_source = ",".join(tier.sections), False, False
+    words.sections, words.rules, words.import_source = ",".join(tier.sections), False, False
     words.registry, words.metrics = tier.keys is None, None
     if tier.keys is not None:
         words.metrics = ",".join(ncu.registry_counters(held.gpu, tier.keys))

@@ -1,0 +1,69 @@
+"""Bursts of a GPU whose clock falls under load, and whose driver says so late."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ncuflow.runner import stopwatch
+
+FREE, LOADED = 1980.0, 1500.0
+CAP = "sw_power_cap"
+
+
+class SlowGpu(stopwatch.Stopwatch):
+    """A GPU of one clock, in MHz, that is `back` when it was asked for so often; `says`: the driver's reasons."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_us, self.mhz, self.back, self.says = 0.0, FREE, 0, (CAP,)
+        self.nvml = SimpleNamespace(throttle=lambda: self.says)
+
+    def event(self) -> Any:
+        mark = SimpleNamespace(at=0.0, query=lambda: True)
+        mark.record = lambda: setattr(mark, "at", self.now_us)
+        mark.elapsed_time = lambda end: (end.at - mark.at) / 1e3
+        return mark
+
+    def spin(self, cycles: int) -> None:
+        self.now_us += cycles / self.mhz
+        if self.back and cycles == stopwatch.PROBE_CYCLES:
+            self.back -= 1
+            self.mhz = LOADED if self.back else FREE
+
+    def synchronize(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SlowGpu:
+    monkeypatch.setattr(stopwatch.nvml, "cuda", lambda: {"uuid": None})
+    monkeypatch.setattr(stopwatch, "sleep", lambda seconds: None)
+    found = SlowGpu()
+    found.settle()
+    return found
+
+
+def test_settled_is_a_clock_that_is_back_whatever_the_driver_still_says(gpu: SlowGpu) -> None:
+    gpu.mhz, gpu.back = LOADED, 3
+    begun = gpu.now_us
+    gpu.settle()
+    assert (gpu.mhz, gpu.back) == (FREE, 0)
+    probes = (gpu.now_us - begun) / (stopwatch.PROBE_CYCLES / LOADED)
+    assert 3 < probes < 5  # three at the low clock, with what is before each, and the free one
+
+
+@pytest.mark.parametrize(
+    ("mhz", "said"), [(FREE, (CAP,)), (LOADED, (CAP,)), (LOADED, ()), (FREE, ("gpu_idle",))]
+)
+def test_a_reason_is_of_a_burst_whose_clock_was_low(
+    gpu: SlowGpu, mhz: float, said: tuple[str, ...]
+) -> None:
+    gpu.mhz, gpu.says = mhz, said
+    found = gpu.cold(lambda: None, 2)
+    assert found.throttled == (mhz == LOADED and CAP in said)
+    assert found.free == (mhz == FREE)
+    assert found.sm_mhz == pytest.approx(mhz)
