@@ -20,6 +20,10 @@ class SlowGpu(stopwatch.Stopwatch):
         super().__init__()
         self.now_us, self.mhz, self.back, self.says = 0.0, FREE, 0, (CAP,)
         self.nvml = SimpleNamespace(throttle=lambda: self.says)
+        self.slept_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
 
     def event(self) -> Any:
         mark = SimpleNamespace(at=0.0, query=lambda: True)
@@ -41,8 +45,9 @@ class SlowGpu(stopwatch.Stopwatch):
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SlowGpu:
     monkeypatch.setattr(stopwatch.nvml, "cuda", lambda: {"uuid": None})
-    monkeypatch.setattr(stopwatch, "sleep", lambda seconds: None)
     found = SlowGpu()
+    monkeypatch.setattr(stopwatch, "sleep", found.sleep)
+    monkeypatch.setattr(stopwatch, "monotonic", lambda: found.slept_s)
     found.settle()
     return found
 
@@ -54,6 +59,21 @@ def test_settled_is_a_clock_that_is_back_whatever_the_driver_still_says(gpu: Slo
     assert (gpu.mhz, gpu.back) == (FREE, 0)
     probes = (gpu.now_us - begun) / (stopwatch.PROBE_CYCLES / LOADED)
     assert 3 < probes < 5  # three at the low clock, with what is before each, and the free one
+
+
+def test_a_clock_that_stays_low_is_waited_for_ever_less_until_it_is_back(gpu: SlowGpu) -> None:
+    gpu.mhz = LOADED
+    waits = []
+    for _ in range(7):
+        begun = gpu.slept_s
+        gpu.settle()
+        waits.append(gpu.slept_s - begun)
+    assert waits == pytest.approx([1.0, 0.5, 0.25, 0.125, 0.0625, 0.05, 0.05], abs=0.006)
+    gpu.mhz = FREE
+    gpu.settle()
+    gpu.mhz, begun = LOADED, gpu.slept_s
+    gpu.settle()
+    assert gpu.slept_s - begun == pytest.approx(1.0, abs=0.006)
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ SHARE_SUM = 0.02
 # Σ reasons and the warp latency come from different passes. Seen: 6 % off at 24 µs, 25 % and once 68 % at 3 to 5 µs; of
 # three launches below 2.1 µs 44 and 114 %: nothing that would find an error there holds for them.
 LATENCY, LATENCY_SHORT, SHORT_NS, TINY_NS = 0.12, 1.0, 20_000, 2_500
-# Events bracket the kernels that nsys times; clocks differ between the two runs by up to 10 %.
-INSITU, INSITU_SLACK_US = 0.15, 1.0
+# Events bracket the kernels that nsys times, at other clocks: an H100 at its power limit took 19 % longer under nsys.
+INSITU, INSITU_SLACK_US = 0.3, 1.0
 # The same launch timed by ncu and by nsys. Seen on an H200: 0.8 to 1.6, the most for launches of 3 µs; further apart
 # they are not the same launch, or one has the wrong unit.
 DISTORTION = 10.0

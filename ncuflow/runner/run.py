@@ -222,9 +222,14 @@ def _compilers(run: Run) -> int:
 
 
 def trace(run: Run, point: Planned, launch: Launch) -> None:
-    """Launch the point for a profiler. The L2 flush is outside the NVTX range."""
+    """Launch the point for a profiler. The L2 flush is outside the NVTX range.
+
+    With it the launches are those of a timing, and begin from settled clocks as well.
+    """
     if launch.reset is not None:
         launch.reset()
+    if run.flush:
+        run.device.settle()
     with run.device.profiled():
         if launch.plan is not None:
             with run.device.range(f"plan:{point.id}"):

@@ -20,7 +20,8 @@ HOST_US = 50.0  # to enqueue one launch; learnt anew for each point
 LONGEST_SPIN_US = 200_000.0
 PROBE_CYCLES = 400_000  # of the spin kernel that reads the SM clock: 0.2 ms at 2 GHz
 NEAR_FREE = 0.97  # of the SM clock of the idle GPU at the start: the clocks are back
-LONGEST_WAIT_S = 1.0  # for the clocks to come back
+LONGEST_WAIT_S = 1.0  # for the clocks to come back; half as long after each time that they did not
+LEAST_WAIT_S = 0.05
 WAIT_S = 0.005  # between two looks at them
 PROBES = 5  # at the start
 FLOOR_LAUNCHES = 30
@@ -42,6 +43,7 @@ class Stopwatch(ABC):
         self.nvml = nvml.DriverQuery(self._facts["uuid"] or "")
         self._host_us = HOST_US
         self._free_mhz = 0.0
+        self._patience_s = LONGEST_WAIT_S
         self._floor_us: float | None = None
 
     @abstractmethod
@@ -93,16 +95,21 @@ class Stopwatch(ABC):
         return self._floor_us
 
     def settle(self) -> None:
-        """Wait until the SM clock is what it was before anything ran, for LONGEST_WAIT_S at most.
+        """Wait until the SM clock is what it was before anything ran, for LONGEST_WAIT_S at most: a GPU that is held down
+        for minutes by what else its host does is not waited for at each burst.
 
         The clock is measured. What the driver names is old: a reason shows when the burst it is of has ended, and for 0.4 s
         after the clock is back.
         """
         if not self._free_mhz:
             self._free_mhz = median(self._sm_mhz() for _ in range(PROBES))
-        until = monotonic() + LONGEST_WAIT_S
-        while not self._is_free(self._sm_mhz()) and monotonic() < until:
+        until = monotonic() + self._patience_s
+        while not self._is_free(self._sm_mhz()):
+            if monotonic() >= until:
+                self._patience_s = max(LEAST_WAIT_S, self._patience_s / 2)
+                return
             sleep(WAIT_S)
+        self._patience_s = LONGEST_WAIT_S
 
     def _is_free(self, sm_mhz: float) -> bool:
         """Whether nothing holds this clock down; unknown before `settle` is False."""
