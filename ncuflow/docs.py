@@ -16,20 +16,22 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from ncuflow import answer
 from ncuflow.advice import kept
+from ncuflow.bisection import screen as bisection_screen
+from ncuflow.bisection.record import Bisection
 from ncuflow.cli import USER
 from ncuflow.evidence import location
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number, pct
-from ncuflow.io import clean, read_json, write_text
+from ncuflow.io import clean, read_as, read_json, write_text
 from ncuflow.model import TABLES
 from ncuflow.pages.markdown import outcomes, speedups
 from ncuflow.parsers import nvperf, timing
@@ -40,12 +42,15 @@ from ncuflow.parsers.schema import row, schema
 from ncuflow.parsers.stalls import STALL_REASONS, StallReason
 from ncuflow.record import Strict
 from ncuflow.search import record as search_record
+from ncuflow.search import screen as search_screen
 from ncuflow.trial import record as trial_record
 
 FOLDER = Path("docs")
 SCHEMAS = Path("ncuflow/schemas")
-EXAMPLES = Path("examples/changes")
-APPLIED = Path("examples/engine/applied.json")
+EXAMPLES = Path("examples")
+CHANGES = EXAMPLES / "changes"
+APPLIED = EXAMPLES / "engine/applied.json"
+A = TypeVar("A", bound=answer.Answer)
 APIS = "recordings/*/*/apis"
 MOST_REASON = 160  # characters
 _PART = re.compile(r"(<!-- ncuflow docs: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -228,6 +233,23 @@ def gains() -> str:
     return f"{'; '.join(origin)}:\n\n" + _rows(heads, rows)
 
 
+def bisections() -> str:
+    """What bisections that are kept found."""
+    return _screens("bisect", Bisection, bisection_screen.screen)
+
+
+def searches() -> str:
+    """What searches that are kept found."""
+    return _screens("search", search_record.Search, search_screen.screen)
+
+
+def _screens(kind: str, record: type[A], screen: Callable[[A], str]) -> str:
+    """The screens of the records that examples/ keeps of a command."""
+    files = sorted((EXAMPLES / kind).glob("*.json.xz"))
+    found = (screen(read_as(file, record, f"a record of {kind}")).rstrip() for file in files)
+    return "\n\n".join(f"```text\n{text}\n```" for text in found) + "\n"
+
+
 def _saved(one: Mapping[str, Any]) -> float:
     """% by which the median step is shorter."""
     base, changed = (float(median(one[side])) for side in ("base_us", "changed_us"))
@@ -236,7 +258,21 @@ def _saved(one: Mapping[str, Any]) -> float:
 
 PARTS = {
     part.__name__: part
-    for part in (tables, chips, metrics, stalls, units, columns, apis, trial, search, advice, gains)
+    for part in (
+        tables,
+        chips,
+        metrics,
+        stalls,
+        units,
+        columns,
+        apis,
+        trial,
+        search,
+        advice,
+        gains,
+        bisections,
+        searches,
+    )
 }
 
 
@@ -266,8 +302,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the parts, or with --check say which page is out of date and return 1."""
     wanted = {path: made(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.md"))}
-    wanted |= schemas() | outcomes.pages(EXAMPLES)
-    wanted |= speedups.pages(EXAMPLES, FOLDER / "findings")
+    wanted |= schemas() | outcomes.pages(CHANGES)
+    wanted |= speedups.pages(CHANGES, FOLDER / "findings")
     stale = [path for path, text in wanted.items() if _held(path) != text]
     for path in stale:
         if args.check:

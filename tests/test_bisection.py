@@ -375,6 +375,19 @@ def held(
     return make
 
 
+def test_the_change_is_that_of_the_version_after_it_not_of_the_last_one() -> None:
+    times = {"a": 1.0, "b": 1.3, "c": 1.5}
+
+    def hold(base: str, head: str) -> HeldAgainst:
+        apart = times[head] / times[base] - 1
+        change = Relative(estimate=apart, low=apart - 0.01, high=apart + 0.01)
+        return HeldAgainst(change, changed=apart > 0.02)
+
+    found = search.bisect(list("abc"), hold, lambda step: None).neighbours
+    assert found is not None and (found.before, found.after) == ("a", "b")
+    assert found.change is not None and found.change.estimate == pytest.approx(0.3)
+
+
 def test_versions_are_timed_in_turns_and_what_cannot_run_is_passed_over(held: Any) -> None:
     with held(a=100.0, b="place", c="compile", d=100.0, e="right", f="burst", g=130.0, h=130.0)[
         0

@@ -124,6 +124,13 @@ def test_a_point_led_by_a_kernel_of_torch_is_best_only_where_there_is_no_other()
     assert best([torchs], "tflops") is torchs
 
 
+def test_a_rate_above_what_streams_is_best_only_where_there_is_no_other() -> None:
+    streamed, cached = rated(400.0, 512), rated(500.0, 2048)
+    streamed["measurement"]["tflops_fraction_measured"] = 0.8
+    assert best([streamed, cached], "tflops") is streamed
+    assert best([cached], "tflops") is cached
+
+
 def test_points_that_differ_in_several_sizes_at_once_have_no_line() -> None:
     found = results(*(rated(100.0 * size, size, batch=size) for size in (1, 2, 4)))
     (axes,) = figures.sweep(found).axes

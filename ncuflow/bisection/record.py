@@ -41,7 +41,7 @@ class Neighbours(Strict):
     after: str
     """the first version of after"""
     change: Relative | None
-    """what it takes longer after, of 1"""
+    """what it takes longer after, of 1: against the good version, or the one before where each was held against that"""
     between: list[str] = Field(default_factory=list)
     """versions between the two that could not be told: the change may be in one of these"""
     causes: list[str] = Field(default_factory=list)

@@ -49,6 +49,7 @@ def bisect(versions: Sequence[str], hold: Hold, note: Note) -> Ends:
         return Ends()
     border = expm1(log1p(end.change.estimate) / 2)
     found: dict[str, Belongs] = {first: "before", last: "after"}
+    changes = {last: end.change}
     while True:
         before = max(at for at, name in enumerate(versions) if found.get(name) == "before")
         after = min(at for at, name in enumerate(versions) if found.get(name) == "after")
@@ -58,13 +59,15 @@ def bisect(versions: Sequence[str], hold: Hold, note: Note) -> Ends:
                 Neighbours(
                     before=versions[before],
                     after=versions[after],
-                    change=end.change,
+                    change=changes[versions[after]],
                     between=list(versions[before + 1 : after]),
                 )
             )
         name = versions[min(left, key=lambda at: abs(2 * at - before - after))]
         held = hold(first, name)
         found[name] = side(held, border)
+        if held.change is not None:
+            changes[name] = held.change
         note(_step(first, name, held, found[name]))
 
 

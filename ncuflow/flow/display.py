@@ -36,11 +36,11 @@ STEPS = {
     "source_index": ("index of FlashInfer's source", 7.5, 0.0),
     "build": ("build modules", 45.0, 0.55),
     "build_quick": ("build modules of one file", 1.0, 0.0),  # while others compile
-    "time": ("time", 7.5, 0.6),
-    "time_again": ("time again", 7.5, 0.6),
+    "time": ("time", 7.5, 0.35),
+    "time_again": ("time again", 7.5, 0.35),
     "trace": ("trace (nsys)", 9.5, 0.05),
-    "profile": ("profile (ncu)", 11.0, 1.3),
-    "profile_deep": ("deep profile (ncu)", 13.0, 4.0),
+    "profile": ("profile (ncu)", 11.0, 0.85),
+    "profile_deep": ("deep profile (ncu)", 11.0, 2.7),
     "jit_measure": ("measure the JIT", 200.0, 0.0),
     "tables": ("read reports", 1.0, 0.02),
     "findings": ("join", 0.5, 0.01),
@@ -52,7 +52,7 @@ STEPS = {
     "html": ("report.html", 1.0, 0.0),
 }
 QUICK = 0.3
-PAIR_S = 0.4  # of a pair, in the process that times the points of a batch
+PAIR_S = 0.2  # of a pair, in the process that times the points of a batch
 BATCHES = {"profile_deep": DEEP}  # rules with a batch of their own, which is no wildcard
 LONG = 10.0  # seconds from which on a plain log is told that a step begins
 NEARLY = 0.9

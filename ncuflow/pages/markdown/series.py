@@ -113,10 +113,12 @@ def _all_lines(points: list[Point], axis: Axis) -> list[Line]:
 
 
 def best(points: list[Point], rate: str) -> Point | None:
-    """The point of the highest rate, of those whose main kernel is FlashInfer's if there are any; None where none has one."""
+    """The point of the highest rate, of those whose main kernel is FlashInfer's and of those that have a share of a ceiling, if
+    there are any: a rate above what streams is that of what L2 kept. None where none has a rate."""
     rated = [p for p in points if p["measurement"][rate] is not None]
-    own = [p for p in rated if not led_by_torch(p["kernels"])]
-    return max(own or rated, key=lambda p: float(p["measurement"][rate]), default=None)
+    own = [p for p in rated if not led_by_torch(p["kernels"])] or rated
+    held = [p for p in own if p["measurement"].get(f"{rate}_fraction_measured") is not None]
+    return max(held or own, key=lambda p: float(p["measurement"][rate]), default=None)
 
 
 def _label(key: tuple[Any, ...], base: list[Any], names: tuple[str, ...]) -> str:
