@@ -35,10 +35,10 @@ ROOT = Path(__file__).parents[1]
 RUNS = {
     "environment": (["-j1", "environment"], []),
     "again": (["-j1", "--forceall", "environment"], []),
-    "smoke": (["-j4", "all"], ["sweep=smoke", "machine=smoke"]),
-    "all": (["-j4", "all"], ["machine=default"]),
+    "smoke": (["-j6", "all"], ["sweep=smoke", "machine=smoke"]),
+    "all": (["-j6", "all"], ["machine=default"]),
     "changed": (
-        ["-j4", "all"],
+        ["-j6", "all"],
         ["machine=default", "sweeps={'default': {'rmsnorm': [{'rows': [64, 16384]}]}}"],
     ),
 }
