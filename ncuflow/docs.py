@@ -47,9 +47,9 @@ from ncuflow.trial import record as trial_record
 
 FOLDER = Path("docs")
 SCHEMAS = Path("ncuflow/schemas")
-EXAMPLES = Path("examples")
-CHANGES = EXAMPLES / "changes"
-APPLIED = EXAMPLES / "engine/applied.json"
+KEPT = Path("examples")
+EXAMPLES = KEPT / "changes"
+APPLIED = KEPT / "engine/applied.json"
 A = TypeVar("A", bound=answer.Answer)
 APIS = "recordings/*/*/apis"
 MOST_REASON = 160  # characters
@@ -245,7 +245,7 @@ def searches() -> str:
 
 def _screens(kind: str, record: type[A], screen: Callable[[A], str]) -> str:
     """The screens of the records that examples/ keeps of a command."""
-    files = sorted((EXAMPLES / kind).glob("*.json.xz"))
+    files = sorted((KEPT / kind).glob("*.json.xz"))
     found = (screen(read_as(file, record, f"a record of {kind}")).rstrip() for file in files)
     return "\n\n".join(f"```text\n{text}\n```" for text in found) + "\n"
 
@@ -302,8 +302,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the parts, or with --check say which page is out of date and return 1."""
     wanted = {path: made(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.md"))}
-    wanted |= schemas() | outcomes.pages(CHANGES)
-    wanted |= speedups.pages(CHANGES, FOLDER / "findings")
+    wanted |= schemas() | outcomes.pages(EXAMPLES)
+    wanted |= speedups.pages(EXAMPLES, FOLDER / "findings")
     stale = [path for path, text in wanted.items() if _held(path) != text]
     for path in stale:
         if args.check:
