@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event
@@ -194,38 +194,47 @@ def test_what_another_build_has_just_finished_is_not_compiled_again(tmp_path: Pa
     assert not (tmp_path / "compiled").exists()
 
 
-def test_a_later_build_lets_one_that_has_begun_take_its_modules(
+def test_a_program_waits_for_its_modules_from_the_beginning_of_a_build_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Before the build has looked which modules there are, and then until its own stand; not for those of others."""
     monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
-    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: [Spec("rope")]))
+    specs = {name: NinjaSpec(tmp_path, name) for name in ("rope", "norm")}
+    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: [specs["rope"]]))
     (point,) = sweep.points(load("rope"), [{}])
     path, order = points_file(tmp_path, [point.as_dict()]), []
+    looks, compiles, ends = (Event() for _ in range(3))
 
-    def taking(specs: Any, jobs: int, log: Any, taken: Any) -> list[Any]:
-        with ExitStack() as mine:
-            order.append(builds._locked(tmp_path / "locks/build", mine))
-        taken()
-        with ExitStack() as mine:
-            order.append(builds._locked(tmp_path / "locks/build", mine))
+    def wanted(*given: Any) -> list[Any]:
+        looks.set()
+        compiles.wait()
+        return list(specs.values())
+
+    def build(specs: Any, jobs: int, log: Any, taken: Any) -> list[Any]:
+        with ExitStack() as rope, ExitStack() as norm:
+            for spec, own in zip(specs, (rope, norm), strict=True):
+                assert builds._locked(Path(spec.lock_path), own)
+            taken()
+            order.append("rope stands")
+            rope.close()
+            ends.wait()
         return []
 
-    monkeypatch.setattr(builds, "build", taking)
+    monkeypatch.setattr(builds, "_wanted", wanted)
+    monkeypatch.setattr(builds, "build", build)
     words = ["build", "--points", str(path), "--out", str(tmp_path / "build.json")]
-    for more in ([], ["--later"]):
-        assert dispatch([*words, *more]) == 0
-    assert order == [False, True] * 2
-    with ExitStack() as other:  # which has begun, and not yet taken its modules
-        assert builds._locked(tmp_path / "locks/build", other)
-        looked: Future[None] = Future()
-        monkeypatch.setattr(builds, "_wanted", lambda *given: looked.set_result(None) or [])
-        with ThreadPoolExecutor(1) as pool:
-            later = pool.submit(dispatch, [*words, "--later"])
-            looked.result()  # it looks for its modules meanwhile
-            assert order == [False, True] * 2
-            other.close()
-            assert later.result() == 0
+    with ThreadPoolExecutor(2) as pool:
+        building = pool.submit(dispatch, words)
+        looks.wait()
+        waiting = pool.submit(builds.stand, load("rope"), [point])
+        waiting.add_done_callback(lambda done: order.append("it goes on"))
+        assert not compiles.is_set() and not order
+        compiles.set()
+        waiting.result(60)
+        ends.set()
+        assert building.result() == 0
+    assert order == ["rope stands", "it goes on"]
 
 
 @needs_ninja
@@ -238,14 +247,14 @@ def test_two_ninjas_beside_each_other_note_in_folders_of_their_own(tmp_path: Pat
 
 
 @needs_ninja
-def test_what_compiles_longest_is_begun_first(tmp_path: Path) -> None:
+def test_what_the_gpu_can_begin_with_comes_first_and_then_what_compiles_longest(tmp_path: Path) -> None:
     files = {"decode": 3, "prefill": 10, "norm": 2, "mla_sm90": 3, "prefill_sm90": 10, "rope": 2}
     files |= {"pod": 18, "sampling": 3}
     specs = [NinjaSpec(tmp_path, name, files=count) for name, count in files.items()]
     found = builds.build(specs, 1, lambda line: None)
     order = (tmp_path / "compiled").read_text().split()
-    early = ["prefill_sm90", "mla_sm90", "pod", "decode", "sampling", "norm", "rope"]
-    assert order == [*early, "prefill"]
+    small = ["decode", "sampling", "norm", "rope"]
+    assert order == [*small, "prefill_sm90", "mla_sm90", "pod", "prefill"]
     assert [module["name"] for module in found] == list(files)
 
 

@@ -97,29 +97,9 @@ if LIVE:
         params:
             jit_env=JIT_ENV,
             jobs=f"--jobs {SETTINGS.build.jobs}" * bool(SETTINGS.build.jobs),
-            nice=10,
-            later="--later",
         shell:
-            "{params.jit_env} nice -n {params.nice} python -m ncuflow build --points {input.points:q} {params.jobs} {params.later}"
+            "{params.jit_env} nice -n 10 python -m ncuflow build --points {input.points:q} {params.jobs}"
             " --out {output:q} 2> {log:q} || [ $? -eq 3 ]"
-
-    # The modules of targets that are profiled while the rest compiles: these come first. It begins when the other one can,
-    # which leaves them to it.
-    use rule build as build_quick with:
-        input:
-            points=built_of(RUNNING.quick),
-            after=ancient(built_of(KERNEL_TARGETS)),
-            code=ancient(closure.of("build")),
-        output:
-            f"{CAPTURES}/build-quick.json",
-        log:
-            f"{OUT}/logs/build-quick.log",
-        priority: 2
-        params:
-            jit_env=JIT_ENV,
-            jobs=f"--jobs {SETTINGS.build.jobs}" * bool(SETTINGS.build.jobs),
-            nice=0,
-            later="",
 
     # Those that are timed start together, and measure one after the other; neither where one has all GPUs to itself, nor
     # where each has a GPU of its own.

@@ -35,7 +35,6 @@ STEPS = {
     "preflight": ("preflight and ceilings", 7.0, 0.0),
     "source_index": ("index of FlashInfer's source", 7.5, 0.0),
     "build": ("build modules", 45.0, 0.55),
-    "build_quick": ("build modules of one file", 1.0, 0.0),  # while others compile
     "time": ("time", 7.5, 0.35),
     "time_again": ("time again", 7.5, 0.35),
     "trace": ("trace (nsys)", 9.5, 0.05),

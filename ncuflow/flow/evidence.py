@@ -47,7 +47,7 @@ class Evidence:
 
     @property
     def quick(self) -> list[str]:
-        """The targets whose modules are compiled before those of others."""
+        """The targets that are profiled while modules of others are compiled."""
         return [name for name in self.targets if load(name).build.quick]
 
     def batches(self, target: str) -> list[str]:

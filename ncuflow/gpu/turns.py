@@ -132,10 +132,12 @@ def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held
         yield Held(held.gpu, {**held.environ, **own}, held.locks) if held.locks else held
 
 
-def hold(load: Callable[[], None], job: str = "") -> None:
+def hold(
+    load: Callable[[], None], job: str = "", ready: Callable[[], None] = lambda: None
+) -> None:
     """In a seated program: load what takes seconds and needs no GPU, and then wait for this process's GPU, for good.
 
-    job: what it is going to do, for the file that tells who had the GPU.
+    job: what it is going to do, for the file that tells who had the GPU. ready: waits for what others make for it.
     """
     if WAIT not in os.environ:
         return
@@ -147,6 +149,7 @@ def hold(load: Callable[[], None], job: str = "") -> None:
     load()
     use.note(use.WAITS, gpu, job)
     print(WAITS, file=sys.stderr, flush=True)
+    ready()
     if quiet is not None:
         fcntl.flock(quiet, OWN)
     fcntl.flock(_opened(os.environ[WAIT]), OWN)

@@ -3,8 +3,8 @@
     ncuflow build --points POINTS.json … --out build.json [--jobs N]
 
 The modules of all points, of whatever targets, that the GPU can run: one ninja graph, N files at once (all cores). Builds
-may run beside each other: what both need one of them compiles, and the other waits until that stands. With --later it is
-the other one, if it began at the same time.
+may run beside each other: what both need one of them compiles, and the other waits until that stands. So does a program that
+is profiled meanwhile, which waits for its own modules alone.
 FLASHINFER_CUDA_ARCH_LIST names architectures in place of the GPU's, and then none is needed. No GPU is held.
 
 exit  0 all built    1 nothing could be    2 bad input    3 some do not compile, and are named
@@ -246,11 +246,28 @@ def _locked(path: Path, held: ExitStack, folder: bool = False, wait: bool = Fals
 
 
 def _turn(spec: Any) -> tuple[bool, bool, bool, int]:
-    """What is begun last is waited for. The files of Hopper's kernels (CUTLASS) come first, then those of a module that has
-    one for each pair of masks (POD): each takes five times as long as others. Then modules that have all in one file or two,
-    and an interface (norm, rope: up to a minute; sampling: three). Those with a file for a type or a mask each come last."""
+    """Modules that have all in one file or two, and an interface (norm, rope: up to a minute; sampling: three), come first:
+    they are few files, and no GPU has work until one of them stands. Of the others, what is begun last is waited for: so the
+    files of Hopper's kernels (CUTLASS) come next, and those of a module that has one for each pair of masks (POD), each of
+    which takes five times as long as others. Those with a file for a type or a mask each come last."""
     files, hopper = len(spec.sources), str(spec.name).endswith("_sm90")
-    return not hopper, files < 16, files > 3 and not hopper, -files
+    return files > 3 or hopper, not hopper, files < 16, -files
+
+
+def _begins() -> Path:
+    """What a build locks until it has taken its modules."""
+    return own_folder(lock_folder()) / "build"
+
+
+def stand(target: Target, points: Sequence[Planned]) -> None:
+    """Wait while another process compiles modules of these points, or is about to. One that nobody compiles stays cold."""
+    known = capabilities(os.environ, nvml.capabilities)
+    specs = modules(target, buildable(target, points, known, lambda line: None))
+    with ExitStack() as held:
+        _locked(_begins(), held, wait=True)
+    for spec in filter(_is_cold, specs):
+        with ExitStack() as held:
+            _locked(Path(spec.lock_path), held, wait=True)
 
 
 def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:
@@ -292,7 +309,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--points", type=Path, nargs="+", required=True, help="points.json files")
     parser.add_argument("--out", type=Path, required=True, help="build.json")
     options(parser)
-    parser.add_argument("--later", action="store_true", help="let a build beside it go first")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -302,15 +318,10 @@ def run(args: argparse.Namespace) -> int:
     def log(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    begins = own_folder(lock_folder()) / "build"  # locked while modules are looked for and taken
     try:
         with ExitStack() as first:
-            if not args.later:
-                _locked(begins, first, wait=True)
-            wanted = _wanted(args.points, log)
-            if args.later:
-                _locked(begins, first, wait=True)
-            found = build(wanted, jobs, log, first.close)
+            _locked(_begins(), first, wait=True)
+            found = build(_wanted(args.points, log), jobs, log, first.close)
     except (ImportError, RuntimeError) as error:
         raise CommandError(one_line(error), FATAL) from None
     seconds = round(time.perf_counter() - start, 3)

@@ -250,7 +250,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     try:
         from ncuflow.runner.gpu import Gpu
 
-        turns.hold(load_libraries, job)
+        turns.hold(load_libraries, job, lambda: builds.stand(target, points))
         device = Gpu()
         use.note(use.READY, os.environ.get("CUDA_VISIBLE_DEVICES", ""), job)
     except (ImportError, RuntimeError) as error:
