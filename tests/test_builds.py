@@ -247,7 +247,9 @@ def test_two_ninjas_beside_each_other_note_in_folders_of_their_own(tmp_path: Pat
 
 
 @needs_ninja
-def test_what_the_gpu_can_begin_with_comes_first_and_then_what_compiles_longest(tmp_path: Path) -> None:
+def test_what_the_gpu_can_begin_with_comes_first_and_then_what_compiles_longest(
+    tmp_path: Path,
+) -> None:
     files = {"decode": 3, "prefill": 10, "norm": 2, "mla_sm90": 3, "prefill_sm90": 10, "rope": 2}
     files |= {"pod": 18, "sampling": 3}
     specs = [NinjaSpec(tmp_path, name, files=count) for name, count in files.items()]

@@ -305,7 +305,10 @@ def test_what_compiles_quickly_is_profiled_while_the_rest_compiles(tmp_path: Pat
     told = {"build.json", "timing.jsonl"}
     assert {job: files & told for job, files in needs.items()} == wanted
     (build,) = (job for job in jobs if job["rule"] == "build")
-    assert {Path(name).parts[-3] for name in build["input"] if "captures" in name} == {"toy", "swift"}
+    assert {Path(name).parts[-3] for name in build["input"] if "captures" in name} == {
+        "toy",
+        "swift",
+    }
     commands = {job["command"] for job in jobs if job["rule"] == "profile"}
     assert {"--timing" in command for command in commands if "ncu swift" in command} == {False}
     assert {"--timing" in command for command in commands if "ncu toy" in command} == {True}

@@ -132,9 +132,7 @@ def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held
         yield Held(held.gpu, {**held.environ, **own}, held.locks) if held.locks else held
 
 
-def hold(
-    load: Callable[[], None], job: str = "", ready: Callable[[], None] = lambda: None
-) -> None:
+def hold(load: Callable[[], None], job: str = "", ready: Callable[[], None] = lambda: None) -> None:
     """In a seated program: load what takes seconds and needs no GPU, and then wait for this process's GPU, for good.
 
     job: what it is going to do, for the file that tells who had the GPU. ready: waits for what others make for it.
