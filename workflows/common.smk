@@ -157,7 +157,11 @@ def built_of(targets):
 
 def built_for(wildcards):
     """An input: the build; of a target that is profiled beside it none, whose programs wait for their own modules."""
-    return [] if wildcards.target in RUNNING.quick else ancient(f"{RUNNING.root}/build.json")
+    return (
+        []
+        if wildcards.target in RUNNING.quick
+        else ancient(f"{RUNNING.root}/build.json")
+    )
 
 
 def timed_before(wildcards):
