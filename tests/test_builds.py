@@ -98,7 +98,7 @@ def test_modules_are_built_once_each_and_a_failure_is_of_one_module() -> None:
 
 class NinjaSpec:
     """A module as FlashInfer compiles one: rules with absolute outputs, run in the module's own folder when it is
-    loaded. Its compiler notes each file that it compiles."""
+    loaded. Its compiler notes each file that it compiles, and its linker what stood compiled by then."""
 
     def __init__(
         self, folder: Path, name: str, command: str = "cp $in $out", files: int = 2
@@ -116,7 +116,7 @@ class NinjaSpec:
         log = self.folder.parent / "compiled"
         rule = f"rule cc\n  command = echo {self.name} >> {log} && {self.command}"
         rule += " && echo $out: $in > $out.d\n  depfile = $out.d\n  deps = gcc\n"
-        rule += "rule link\n  command = cp $in $out\n"
+        rule += f"rule link\n  command = cp {log} $out.before && cp $in $out\n"
         library, made = self.jit_library_path, f"{self.folder}/{self.name}.o"
         built = f"build {made}: cc {self.source}\nbuild {library}: link {made}\ndefault {library}\n"
         self.ninja_path.write_text(rule + built)
@@ -150,7 +150,7 @@ def test_modules_of_one_graph_are_up_to_date_where_flashinfer_loads_them(tmp_pat
     found = builds.build(specs, 2, said.append)
     assert [module["status"] for module in found] == ["built"] * 3
     assert sorted((tmp_path / "compiled").read_text().split()) == ["norm", "page", "rope"]
-    assert any(line.startswith("[6/6] ") for line in said)  # one graph counts them all
+    assert any(line.startswith("[12/12] ") for line in said)  # one graph counts them all
     # a second build, and one of theirs, compile nothing
     builds.build(specs, 2, said.append)
     specs[0].build(False, False)
@@ -257,6 +257,8 @@ def test_what_the_gpu_can_begin_with_comes_first_and_then_what_compiles_longest(
     order = (tmp_path / "compiled").read_text().split()
     small = ["decode", "sampling", "norm", "rope"]
     assert order == [*small, "prefill_sm90", "mla_sm90", "pod", "prefill"]
+    before = [(tmp_path / name / f"{name}.so.before").read_text().split() for name in small]
+    assert max(before, key=len) == small  # they stand before another is begun
     assert [module["name"] for module in found] == list(files)
 
 

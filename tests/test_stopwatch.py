@@ -76,6 +76,22 @@ def test_a_clock_that_stays_low_is_waited_for_ever_less_until_it_is_back(gpu: Sl
     assert gpu.slept_s - begun == pytest.approx(1.0, abs=0.006)
 
 
+def test_a_clock_that_nothing_holds_down_is_the_free_one(gpu: SlowGpu) -> None:
+    gpu.mhz, gpu.says = LOADED, ("gpu_idle",)
+    gpu.settle()
+    assert gpu.slept_s == pytest.approx(1.0, abs=0.006)
+    gpu.settle()
+    assert gpu.slept_s == pytest.approx(1.0, abs=0.006)
+    assert gpu.cold(lambda: None, 2).free
+
+
+def test_a_clock_of_which_the_driver_tells_nothing_is_not_taken_for_free(gpu: SlowGpu) -> None:
+    gpu.mhz = LOADED
+    gpu.nvml = SimpleNamespace(throttle=lambda: None)
+    gpu.settle()
+    assert not gpu.cold(lambda: None, 2).free
+
+
 @pytest.mark.parametrize(
     ("mhz", "said"), [(FREE, (CAP,)), (LOADED, (CAP,)), (LOADED, ()), (FREE, ("gpu_idle",))]
 )

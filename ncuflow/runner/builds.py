@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
@@ -36,6 +36,7 @@ from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, load
 
 COMPILERS = frozenset({"ninja", "nvcc"})
+NOTED = (".ninja_log", ".ninja_deps")  # of what ninja made, and of what that was made from
 NOTE_TRIES, NOTE_S = 50, 0.02
 ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"
 _COMPLAINT = re.compile(r"\b(error|fatal)\b.*:|: (error|fatal)|not found", re.IGNORECASE)
@@ -182,8 +183,7 @@ def _compile(
     for spec in specs:
         spec.write_ninja()
     graph = notes / f"ncuflow.{os.getpid()}.ninja"
-    lines = [f"builddir = {notes}", *(f"subninja {spec.ninja_path}" for spec in specs)]
-    write_text(graph, "".join(f"{line}\n" for line in lines))
+    write_text(graph, "".join(f"{line}\n" for line in _graph(specs, notes)))
     folder = Path(specs[0].ninja_path).parent.parent
     command = ["ninja", "-C", str(folder), "-f", str(graph), "-k", "0", "-j", str(jobs)]
     left = list(specs)
@@ -199,6 +199,23 @@ def _compile(
     for spec in left:
         if Path(spec.jit_library_path).exists():
             _give_free(spec, notes, locks)
+
+
+def _graph(specs: Sequence[Any], notes: Path) -> Iterator[str]:
+    """Lines of the ninja file of all modules.
+
+    Ninja begins with what is furthest from the end of its graph, and so, from 1.12 on, links no module while a file of any
+    is left to compile. Two steps that do nothing, after a module that comes first, put it further from the end than all others.
+    """
+    yield f"builddir = {notes}"
+    yield from (f"subninja {spec.ninja_path}" for spec in specs)
+    yield from ("rule nothing", "  command = :")
+    for spec in specs:
+        if _is_small(spec):
+            place = notes / f"{spec.name}.stands"
+            yield f"build {place}: nothing {spec.jit_library_path}"
+            yield f"build {place}.now: nothing {place}"
+            yield f"default {place}.now"
 
 
 def _given_free(
@@ -221,8 +238,8 @@ def _give_free(spec: Any, notes: Path, locks: Mapping[str, ExitStack]) -> None:
         if library in (notes / ".ninja_log").read_text("utf-8", "replace"):
             break
         time.sleep(NOTE_S)
-    for noted in notes.glob(".ninja_*"):
-        shutil.copy(noted, Path(spec.ninja_path).parent)
+    for noted in NOTED:
+        shutil.copy(notes / noted, Path(spec.ninja_path).parent)
     locks[spec.name].close()
 
 
@@ -246,12 +263,20 @@ def _locked(path: Path, held: ExitStack, folder: bool = False, wait: bool = Fals
 
 
 def _turn(spec: Any) -> tuple[bool, bool, bool, int]:
-    """Modules that have all in one file or two, and an interface (norm, rope: up to a minute; sampling: three), come first:
-    they are few files, and no GPU has work until one of them stands. Of the others, what is begun last is waited for: so the
-    files of Hopper's kernels (CUTLASS) come next, and those of a module that has one for each pair of masks (POD), each of
-    which takes five times as long as others. Those with a file for a type or a mask each come last."""
-    files, hopper = len(spec.sources), str(spec.name).endswith("_sm90")
-    return files > 3 or hopper, not hopper, files < 16, -files
+    """Small modules come first: they are few files, and no GPU has work until one of them stands. Of the others, what is begun
+    last is waited for: so the files of Hopper's kernels (CUTLASS) come next, and those of a module that has one for each pair
+    of masks (POD), each of which takes five times as long as others. Those with a file for a type or a mask each come last."""
+    files = len(spec.sources)
+    return not _is_small(spec), not _is_hopper(spec), files < 16, -files
+
+
+def _is_small(spec: Any) -> bool:
+    """Whether all of a module is in a file or two, and an interface (norm, rope: up to a minute; sampling: three)."""
+    return len(spec.sources) <= 3 and not _is_hopper(spec)
+
+
+def _is_hopper(spec: Any) -> bool:
+    return str(spec.name).endswith("_sm90")
 
 
 def _begins() -> Path:
