@@ -238,8 +238,8 @@ def _give_free(spec: Any, notes: Path, locks: Mapping[str, ExitStack]) -> None:
         if library in (notes / ".ninja_log").read_text("utf-8", "replace"):
             break
         time.sleep(NOTE_S)
-    for noted in NOTED:
-        shutil.copy(notes / noted, Path(spec.ninja_path).parent)
+    for noted in filter(Path.exists, (notes / name for name in NOTED)):
+        shutil.copy(noted, Path(spec.ninja_path).parent)
     locks[spec.name].close()
 
 
