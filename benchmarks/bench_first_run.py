@@ -35,10 +35,10 @@ ROOT = Path(__file__).parents[1]
 RUNS = {
     "environment": (["-j1", "environment"], []),
     "again": (["-j1", "--forceall", "environment"], []),
-    "smoke": (["-j6", "all"], ["sweep=smoke", "machine=smoke"]),
-    "all": (["-j6", "all"], ["machine=default"]),
+    "smoke": (["-j12", "all"], ["sweep=smoke", "machine=smoke"]),
+    "all": (["-j12", "all"], ["machine=default"]),
     "changed": (
-        ["-j6", "all"],
+        ["-j12", "all"],
         ["machine=default", "sweeps={'default': {'rmsnorm': [{'rows': [64, 16384]}]}}"],
     ),
 }

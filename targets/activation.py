@@ -161,7 +161,7 @@ TARGET = Target(
     workload=Workload(takes=takes),
     rules=Rules(shapes=shapes, operators=operators),
     build=Build(
-        quick=True,
+        early=True,
         generate=modules,
         jit=(
             Jit(

@@ -392,6 +392,7 @@ TARGET = Target(
         },
     ),
     build=Build(
+        early=True,
         generate=modules,
         jit=(Jit("decode", "flashinfer.decode:get_batch_decode_module", attention.arguments),),
     ),

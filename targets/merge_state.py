@@ -163,7 +163,7 @@ TARGET = Target(
             ),
         ),
     ),
-    build=Build(quick=True, jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),)),
+    build=Build(early=True, jit=(Jit("merge", "flashinfer.cascade:get_cascade_module"),)),
     opportunities=(
         Opportunity(
             what="a CUDA graph",

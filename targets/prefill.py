@@ -429,6 +429,7 @@ TARGET = Target(
         finishers=("PersistentVariableLengthMergeStatesKernel",),
     ),
     build=Build(
+        early=True,
         generate=attention.modules,
         jit=tuple(
             Jit(

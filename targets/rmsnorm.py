@@ -469,7 +469,7 @@ TARGET = Target(
         launches=launches, described=described, shapes=shapes, tells=tells, operators=operators
     ),
     build=Build(
-        quick=True,
+        early=True,
         cute=cute,
         # the CUDA module also where the CuTe DSL is installed
         jit=(

@@ -369,7 +369,7 @@ TARGET = Target(
             "split_heads": "blocks share the heads of a token; false: one block goes through all of them",
         },
     ),
-    build=Build(quick=True, jit=(Jit("rope", "flashinfer.rope:get_rope_module"),)),
+    build=Build(early=True, jit=(Jit("rope", "flashinfer.rope:get_rope_module"),)),
     prices=(
         Choice(
             "rope_cache", "On the fly or cos/sin cache", "variant", "rope_pos_ids", "cos_sin_cache"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ncuflow.flow import display
+from ncuflow.flow import display, forecast
+from ncuflow.gpu import turns
 
 
 class Terminal(io.StringIO):
@@ -35,14 +36,14 @@ class Run:
     def __init__(self, ahead: dict[int, float], out: io.StringIO | None = None) -> None:
         self.now, self.out, self.others = 0.0, out or io.StringIO(), Others()
         self.display = display.Display(
-            self.others, self.work, lambda: ahead, self.out,
+            self.others, self.work, lambda: {number: ("", seconds) for number, seconds in ahead.items()}, self.out,
             lambda: self.now,
         )  # fmt: skip
 
     def work(self, rule: str, wildcards: dict[str, str]) -> tuple[int, float]:
-        _, start, each = display.STEPS.get(rule, ("", display.QUICK, 0.0))
         points = 4 if "batch" in wildcards else 0
-        return points, start + each * points
+        step = forecast.STEPS.get(rule)
+        return points, step.start_s + step.point_s * points if step else forecast.QUICK
 
     def tell(self, text: str = "", level: int = logging.INFO, event: str = "", **more: Any) -> None:
         record = logging.LogRecord("snakemake", level, "", 0, text, None, None)
@@ -87,7 +88,7 @@ def test_from_ten_seconds_on_the_end_is_told_also_while_a_long_step_runs(tmp_pat
     run = Run(dict(expected))
     run.tell(event="workflow_started")
     for number, seconds in expected.items():
-        run.start(number, "profile", tmp_path / "log")
+        run.start(number, "tables", tmp_path / "log")
         for _ in range(int(seconds)):
             run.now += 1
             ends += [run.now + (run.display.left() or 0)] * (10 <= run.now < 79)
@@ -95,11 +96,25 @@ def test_from_ten_seconds_on_the_end_is_told_also_while_a_long_step_runs(tmp_pat
     assert ends == pytest.approx([80] * 69, rel=0.15)
 
 
+def test_what_waits_for_a_gpu_has_done_nothing_yet(tmp_path: Path) -> None:
+    run, log = Run({1: 10.0}), tmp_path / "log"
+    run.tell(event="workflow_started")
+    run.start(1, "profile", log, target="rope", batch="b1")
+    job = run.display.running[1]
+    for said in (None, f"{turns.WAITS}\n"):
+        if said:
+            log.write_text(said)
+        assert job.worked(30.0) == 0
+    log.write_text("rope sweep: point 1 of 4\n")
+    assert [job.worked(now) for now in (30.0, 32.0)] == [0, 2]
+
+
 def test_what_is_long_says_that_it_begins_where_nothing_is_rewritten(tmp_path: Path) -> None:
     run = Run({1: 13.0})
     run.tell(event="workflow_started")
-    run.start(1, "profile", tmp_path / "log", target="rope", batch="b1")
-    assert run.lines == ["[ 1/1] profile (ncu) rope, 4 points begins"]
+    run.start(1, "build", tmp_path / "log")
+    run.start(2, "profile", tmp_path / "log", target="rope", batch="b1")
+    assert run.lines == ["[ 1/1] build modules begins"]
 
 
 def test_a_terminal_shows_what_the_running_step_is_at_in_one_line(tmp_path: Path) -> None:
@@ -240,35 +255,6 @@ def test_a_log_that_is_not_there_or_empty_gives_no_cause(tmp_path: Path) -> None
     (tmp_path / "empty").touch()
     for name in ("none", "empty"):
         assert display.cause([str(tmp_path / name)]) == "it ended without a word"
-
-
-def test_a_step_counts_the_points_that_it_works_on() -> None:
-    def batch(*names: str) -> list[dict[str, str]]:
-        return [{"id": name} for name in names]
-
-    plans = {
-        ("rope", "b1"): batch("a", "b", "c"),
-        ("rope", "deep"): batch("c"),
-        ("decode", "b2"): batch("a"),
-    }
-
-    def count(rule: str, **wildcards: str) -> int:
-        return display.points_of(plans, rule, wildcards)
-
-    assert count("profile", target="rope", batch="b1") == 3
-    assert count("profile_deep", target="rope") == 1
-    assert count("tables", target="rope") == 3
-    assert count("build") == 4
-    assert count("preflight") == 0
-
-
-def test_a_timing_may_take_as_long_as_its_points_and_its_pairs() -> None:
-    point = {"id": "a"}
-    plans, none = {("rope", "b1"): [point] * 3}, ("time", {"target": "rope", "batch": "b1"})
-    points, alone = display.work_of(plans, {}, *none)
-    assert points == 1 and alone == display.STEPS["time"][1] + display.STEPS["time"][2]
-    paired = display.work_of(plans, {("rope", "b1"): [point] * 6}, *none)
-    assert paired == (1, pytest.approx(alone + 3 * display.PAIR_S))
 
 
 def test_the_end_says_how_much_of_the_measuring_somebody_had_the_gpu(

@@ -188,13 +188,13 @@ def test_leftovers_of_a_killed_holder_do_not_block_the_next(machine, undisturbed
 
 
 @pytest.mark.parametrize(
-    ("bad", "quick"),
+    ("bad", "early"),
     [(["toy/n5"], False), (["toy/n1", "toy/n5", "toy/n6"], False), (["toy/n1", "toy/n5"], True)],
 )
-def test_points_that_break_their_process_cost_themselves_alone(machine, undisturbed, bad, quick):
+def test_points_that_break_their_process_cost_themselves_alone(machine, undisturbed, bad, early):
     """Also where the profiled process is the first to launch them."""
     toy = machine.folder / "targets/toy.py"
-    toy.write_text(toy.read_text().replace("p: [])", f"p: [], quick={quick})"))
+    toy.write_text(toy.read_text().replace("p: [])", f"p: [], early={early})"))
     for point in bad:
         machine.plan("break", point)
     done = machine.run(TABLE)

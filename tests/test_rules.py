@@ -284,7 +284,7 @@ def test_what_compiles_quickly_is_profiled_while_the_rest_compiles(tmp_path: Pat
     """It waits for no times, and its programs for their own modules; nothing is timed before all are compiled."""
     machine = fake_machine.make(tmp_path)
     toy = (machine.folder / "targets/toy.py").read_text()
-    quick = toy.replace('"toy"', '"swift"').replace("p: [])", "p: [], quick=True)")
+    quick = toy.replace('"toy"', '"swift"').replace("p: [])", "p: [], early=True)")
     (machine.folder / "targets/swift.py").write_text(quick)
 
     def both(config: dict[str, Any]) -> None:

@@ -159,7 +159,7 @@ def built_for(wildcards):
     """An input: the build; of a target that is profiled beside it none, whose programs wait for their own modules."""
     return (
         []
-        if wildcards.target in RUNNING.quick
+        if wildcards.target in RUNNING.early
         else ancient(f"{RUNNING.root}/build.json")
     )
 
@@ -167,7 +167,7 @@ def built_for(wildcards):
 def timed_before(wildcards):
     """An input: the records of what was timed, where a target is not profiled before."""
     folder = f"{RUNNING.root}/{wildcards.target}/{wildcards.batch}"
-    return [] if wildcards.target in RUNNING.quick else f"{folder}/timing.jsonl"
+    return [] if wildcards.target in RUNNING.early else f"{folder}/timing.jsonl"
 
 
 def code(*commands, **more):

@@ -21,38 +21,11 @@ from typing import Any, TextIO
 from ncuflow import format as form
 from ncuflow.findings import limiter
 from ncuflow.findings.join import led_by_torch
-from ncuflow.gpu import use
+from ncuflow.flow import forecast
+from ncuflow.gpu import turns, use
 from ncuflow.io import BadInput, read_json
-from ncuflow.model import DEEP
 from ncuflow.runner import progress
 
-Plans = Mapping[
-    tuple[str, str], list[dict[str, Any]]
-]  # (target, batch) -> its points, as in points.json
-# Rule: what it does, and its seconds: of a start, and of a point (one H200, 16 cores: benchmarks/RESULTS.md). Only their
-# shares count, since the seconds that went by scale them. A rule that is not here is quick.
-STEPS = {
-    "preflight": ("preflight and ceilings", 7.0, 0.0),
-    "source_index": ("index of FlashInfer's source", 7.5, 0.0),
-    "build": ("build modules", 45.0, 0.55),
-    "time": ("time", 7.5, 0.35),
-    "time_again": ("time again", 7.5, 0.35),
-    "trace": ("trace (nsys)", 9.5, 0.05),
-    "profile": ("profile (ncu)", 11.0, 0.85),
-    "profile_deep": ("deep profile (ncu)", 11.0, 2.7),
-    "jit_measure": ("measure the JIT", 200.0, 0.0),
-    "tables": ("read reports", 1.0, 0.02),
-    "findings": ("join", 0.5, 0.01),
-    "target_page": ("page", 1.0, 0.0),
-    "environment_page": ("page of the machine", 0.5, 0.0),
-    "claims": ("claims", 0.7, 0.0),
-    "hotlines": ("hot lines", 0.5, 0.0),
-    "pages": ("pages over all targets", 1.5, 0.0),
-    "html": ("report.html", 1.0, 0.0),
-}
-QUICK = 0.3
-PAIR_S = 0.2  # of a pair, in the process that times the points of a batch
-BATCHES = {"profile_deep": DEEP}  # rules with a batch of their own, which is no wildcard
 LONG = 10.0  # seconds from which on a plain log is told that a step begins
 NEARLY = 0.9
 TICK_S = 0.5
@@ -72,43 +45,53 @@ class Job:
 
     def __init__(self, record: Any, points: int, seconds: float, clock: float) -> None:
         target = dict(record.wildcards or {}).get("target")
-        name, *_ = STEPS.get(record.rule_name, (record.rule_name, QUICK, 0.0))
-        self.rule, self.known = record.rule_name, record.rule_name in STEPS
+        step = forecast.STEPS.get(record.rule_name)
+        name = step.does if step else record.rule_name
+        self.rule, self.known = record.rule_name, step is not None
         self.name = f"{name} {target}" if target else name
         self.points, self.seconds, self.since = points, seconds, clock
+        self.begun = None if forecast.needs_gpu(self.rule) else clock
         self.output, self.log = list(record.output), list(record.log)
 
     def doing(self) -> str:
         """The last line of its log: what it is doing."""
         return last_line(self.log)
 
+    def worked(self, now: float) -> float:
+        """Seconds at what it does; loading and waiting for a GPU, of which its log says nothing more, is no part of it."""
+        if self.begun is None and self.doing() not in ("", turns.WAITS):
+            self.begun = now
+        return 0.0 if self.begun is None else now - self.begun
+
 
 class Display(logging.Handler):
     """Says of a run what one wants to know. ``others`` gets what is said before it starts, and warnings.
 
-    work: how many points a job of this rule with these wildcards works on, and its expected seconds; ahead: those of all
-    jobs to come, by id.
+    work: how many points a job of this rule with these wildcards works on, and its expected seconds; ahead: rule and expected
+    seconds of all jobs to come, by id; together: whether jobs run beside each other.
     """
 
     def __init__(
         self,
         others: logging.Handler,
         work: Callable[[str, Mapping[str, str]], tuple[int, float]],
-        ahead: Callable[[], Mapping[int, float]],
+        ahead: Callable[[], Mapping[int, tuple[str, float]]],
         out: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         gpu_use: Path | None = None,
+        together: bool = False,
     ) -> None:
         super().__init__()
+        self.rest = partial(forecast.rest, together=together)
         self.others, self.work, self.ahead, self.clock = others, work, ahead, clock
         self.gpu_use = gpu_use
         self.measures = 0.0  # since when, by the wall clock, nothing is compiled any more
         self.out = out or sys.stderr
         self.live = self.out.isatty()
         self.started: float | None = None  # when Snakemake began to run jobs
-        self.expected: dict[int, float] = {}
+        self.expected: dict[int, tuple[str, float]] = {}
+        self.whole = 0.0  # expected seconds of the run
         self.total = self.finished = 0
-        self.spent = 0.0  # expected seconds of what is finished
         self.running: dict[int, Job] = {}
         self.failed: dict[int, Job] = {}
         self.pages: list[str] = []
@@ -142,7 +125,9 @@ class Display(logging.Handler):
             self.others.handle(record)
 
     def _job_info(self, record: Any) -> None:
-        self.expected = self.expected or dict(self.ahead())
+        if not self.expected:
+            self.expected = dict(self.ahead())
+            self.whole = self.rest(self.expected.values())
         job = Job(record, *self.work(record.rule_name, dict(record.wildcards or {})), self.clock())
         self.running[record.jobid] = job
         if self.live:
@@ -157,7 +142,7 @@ class Display(logging.Handler):
             return
         if job.rule == "build":
             self.measures = time.time()
-        self.spent += self.expected.pop(record.job_id, job.seconds)
+        self.expected.pop(record.job_id, None)
         took = self.clock() - job.since
         if job.known and (job.seconds >= 1 or not self.live):
             left = self.left()
@@ -171,7 +156,7 @@ class Display(logging.Handler):
         self.finished, self.total = record.done, record.total
 
     def _job_error(self, record: Any) -> None:
-        job = self.running.pop(record.jobid, None) or Job(record, 0, QUICK, self.clock())
+        job = self.running.pop(record.jobid, None) or Job(record, 0, forecast.QUICK, self.clock())
         self.failed[record.jobid] = job
 
     def _restart(self, number: int) -> None:
@@ -187,13 +172,16 @@ class Display(logging.Handler):
             return None
         now = self.clock()
         # What runs counts as far as it should be by now: as nearly done at most, however long it takes.
-        under_way = sum(
-            min(now - job.since, NEARLY * self.expected.get(number, job.seconds))
-            for number, job in self.running.items()
-        )
-        ahead = sum(self.expected.values()) - under_way
-        rest = progress.left(now - self.started, self.spent + under_way, ahead, trust=LONG)
+        left = {
+            number: (rule, seconds - min(self._worked(number, now), NEARLY * seconds))
+            for number, (rule, seconds) in self.expected.items()
+        }
+        ahead = self.rest(left.values())
+        rest = progress.left(now - self.started, self.whole - ahead, ahead, trust=LONG)
         return None if rest is None else max(1.0, rest)
+
+    def _worked(self, number: int, now: float) -> float:
+        return self.running[number].worked(now) if number in self.running else 0.0
 
     def end(self) -> None:
         """The last words of a run that was under way."""
@@ -349,36 +337,8 @@ def machine_headlines(page: Path, info: Mapping[str, Any]) -> Iterator[str]:
             yield f"    {row['status']}: {row['check']}: {row['found']}; {row['remedy']}"
 
 
-def points_of(plans: Plans, rule: str, wildcards: Mapping[str, str]) -> int:
-    """How many points a job of this rule works on; 0 where its time does not grow with them."""
-    if rule not in STEPS or not STEPS[rule][2]:
-        return 0
-    target, batch = wildcards.get("target"), BATCHES.get(rule, wildcards.get("batch"))
-    return len(
-        {
-            (name, point["id"])
-            for (name, its_batch), points in plans.items()
-            if target in (None, name) and batch in (None, its_batch)
-            for point in points
-        }
-    )
-
-
-def work_of(
-    plans: Plans, pairs: Plans, rule: str, wildcards: Mapping[str, str]
-) -> tuple[int, float]:
-    """How many points a job of this rule works on, and how many seconds that may take."""
-    _, start, each = STEPS.get(rule, ("", QUICK, 0.0))
-    points = points_of(plans, rule, wildcards)
-    seconds = start + each * points
-    if rule == "time":
-        planned = pairs.get((wildcards["target"], wildcards["batch"]), ())
-        seconds += PAIR_S * len(planned) / 2
-    return points, seconds
-
-
 def install(
-    workflow: Any, plans: Plans, pairs: Plans, gpu_use: Path | None = None
+    workflow: Any, plans: forecast.Plans, pairs: forecast.Plans, gpu_use: Path | None = None
 ) -> Display | None:
     """Put a display where Snakemake's own stream is; None where the user asked for that one, or for none."""
     from snakemake.logging import logger
@@ -389,16 +349,20 @@ def install(
     if plain or not own or not workflow.is_main_process:
         return None
 
-    work = partial(work_of, plans, pairs)
+    work = partial(forecast.work_of, plans, pairs)
 
-    def ahead() -> dict[int, float]:
+    def ahead() -> dict[int, tuple[str, float]]:
         jobs = workflow.dag.needrun_jobs(exclude_finished=True)
         return {
-            workflow.dag.jobid(job): work(job.rule.name, dict(job.wildcards.items()))[1]
+            workflow.dag.jobid(job): (
+                job.rule.name,
+                work(job.rule.name, dict(job.wildcards.items()))[1],
+            )
             for job in jobs
         }
 
-    display = Display(own[0], work, ahead, gpu_use=gpu_use)
+    together = (workflow.resource_settings.cores or 1) > 1
+    display = Display(own[0], work, ahead, gpu_use=gpu_use, together=together)
     logger.removeHandler(own[0])
     logger.addHandler(display)
     return display

@@ -46,9 +46,9 @@ class Evidence:
     pairs: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
-    def quick(self) -> list[str]:
+    def early(self) -> list[str]:
         """The targets that are profiled while modules of others are compiled."""
-        return [name for name in self.targets if load(name).build.quick]
+        return [name for name in self.targets if load(name).build.early]
 
     def batches(self, target: str) -> list[str]:
         return list(self.targets.get(target, {}))

@@ -1,0 +1,105 @@
+"""How long a run takes, and what is left of it: modules compile beside profilers, one program at a time has a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ncuflow.model import DEEP
+
+# (target, batch) -> its points, as in points.json
+Plans = Mapping[tuple[str, str], list[dict[str, Any]]]
+
+FIRST, COMPILES, PROFILES, TIMES, TRACES, HOST = KINDS = range(6)
+
+
+class RuleCost(NamedTuple):
+    """A rule: what it does, its seconds (of a start, with a GPU from when it has one; and of a point), and when it can run."""
+
+    does: str
+    start_s: float
+    point_s: float
+    kind: int = HOST
+
+
+# Seconds of H100 machines with 16 cores: benchmarks/RESULTS.md. Only their shares count, since the seconds that went by scale
+# them. A rule that is not here is quick.
+STEPS = {
+    "preflight": RuleCost("preflight and ceilings", 7.0, 0.0, FIRST),
+    "source_index": RuleCost("index of FlashInfer's source", 7.5, 0.0),
+    "build": RuleCost("build modules", 45.0, 0.55, COMPILES),
+    "time": RuleCost("time", 0.5, 0.4, TIMES),
+    "time_again": RuleCost("time again", 0.5, 0.4, TIMES),
+    "trace": RuleCost("trace (nsys)", 0.5, 0.05, TRACES),
+    "profile": RuleCost("profile (ncu)", 1.8, 0.75, PROFILES),
+    "profile_deep": RuleCost("deep profile (ncu)", 1.5, 2.2, PROFILES),
+    "jit_measure": RuleCost("measure the JIT", 200.0, 0.0, FIRST),
+    "tables": RuleCost("read reports", 1.0, 0.02),
+    "findings": RuleCost("join", 0.5, 0.01),
+    "target_page": RuleCost("page", 1.0, 0.0),
+    "environment_page": RuleCost("page of the machine", 0.5, 0.0),
+    "claims": RuleCost("claims", 0.7, 0.0),
+    "hotlines": RuleCost("hot lines", 0.5, 0.0),
+    "pages": RuleCost("pages over all targets", 1.5, 0.0),
+    "html": RuleCost("report.html", 1.0, 0.0),
+}
+QUICK = 0.3
+PAIR_S = 0.3  # of a pair, in the process that times the points of a batch
+LOAD_S = 8.0  # Python, torch and FlashInfer, before a program has a GPU
+LAST_S = 6.0  # tables and pages after what is measured last; those before are made beside
+BATCHES = {"profile_deep": DEEP}  # rules with a batch of their own, which is no wildcard
+
+
+def kind(rule: str) -> int:
+    return STEPS[rule].kind if rule in STEPS else HOST
+
+
+def needs_gpu(rule: str) -> bool:
+    """Whether its seconds begin when it has a GPU."""
+    return kind(rule) in (PROFILES, TIMES, TRACES)
+
+
+def points_of(plans: Plans, rule: str, wildcards: Mapping[str, str]) -> int:
+    """How many points a job of this rule works on; 0 where its time does not grow with them."""
+    if rule not in STEPS or not STEPS[rule].point_s:
+        return 0
+    target, batch = wildcards.get("target"), BATCHES.get(rule, wildcards.get("batch"))
+    return len(
+        {
+            (name, point["id"])
+            for (name, its_batch), points in plans.items()
+            if target in (None, name) and batch in (None, its_batch)
+            for point in points
+        }
+    )
+
+
+def work_of(
+    plans: Plans, pairs: Plans, rule: str, wildcards: Mapping[str, str]
+) -> tuple[int, float]:
+    """How many points a job of this rule works on, and how many seconds that may take."""
+    step = STEPS.get(rule, RuleCost("", QUICK, 0.0))
+    points = points_of(plans, rule, wildcards)
+    seconds = step.start_s + step.point_s * points
+    if rule == "time":
+        planned = pairs.get((wildcards["target"], wildcards["batch"]), ())
+        seconds += PAIR_S * len(planned) / 2
+    return points, seconds
+
+
+def rest(left: Iterable[tuple[str, float]], together: bool) -> float:
+    """Seconds in which jobs of these rules with so many seconds left each end, by themselves or beside each other.
+
+    Beside each other, profilers have a GPU from the middle of a build on, when the first modules stand, while what is timed
+    loads; programs that trace load when nothing is timed any more.
+    """
+    jobs = list(left)
+    of = dict.fromkeys(KINDS, 0.0)
+    for rule, seconds in jobs:
+        of[kind(rule)] += seconds
+    if not together:
+        return sum(of.values()) + LOAD_S * sum(needs_gpu(rule) for rule, _ in jobs)
+    profiles = max(0.0, of[PROFILES] - of[COMPILES] / 2)
+    loads = LOAD_S * (bool(of[TRACES]) + bool(of[TIMES] and not profiles))
+    measures = of[FIRST] + of[COMPILES] + profiles + of[TIMES] + of[TRACES] + loads
+    return measures + (min(of[HOST], LAST_S) if measures else of[HOST])

@@ -1,0 +1,58 @@
+"""How long a run may take: what its steps work on, and which of them run beside each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from ncuflow.flow import forecast
+
+
+def test_a_step_counts_the_points_that_it_works_on() -> None:
+    def batch(*names: str) -> list[dict[str, str]]:
+        return [{"id": name} for name in names]
+
+    plans = {
+        ("rope", "b1"): batch("a", "b", "c"),
+        ("rope", "deep"): batch("c"),
+        ("decode", "b2"): batch("a"),
+    }
+
+    def count(rule: str, **wildcards: str) -> int:
+        return forecast.points_of(plans, rule, wildcards)
+
+    assert count("profile", target="rope", batch="b1") == 3
+    assert count("profile_deep", target="rope") == 1
+    assert count("tables", target="rope") == 3
+    assert count("build") == 4
+    assert count("preflight") == 0
+
+
+def test_a_timing_may_take_as_long_as_its_points_and_its_pairs() -> None:
+    point = {"id": "a"}
+    plans, none = {("rope", "b1"): [point] * 3}, ("time", {"target": "rope", "batch": "b1"})
+    points, alone = forecast.work_of(plans, {}, *none)
+    assert points == 1 and alone == forecast.STEPS["time"].start_s + forecast.STEPS["time"].point_s
+    paired = forecast.work_of(plans, {("rope", "b1"): [point] * 6}, *none)
+    assert paired == (1, pytest.approx(alone + 3 * forecast.PAIR_S))
+
+
+def test_alone_each_program_of_a_gpu_is_loaded_and_ends_before_the_next() -> None:
+    jobs = [("build", 100.0), ("profile", 10.0), ("time", 20.0), ("pages", 2.0)]
+    assert forecast.rest(jobs, together=False) == 132 + 2 * forecast.LOAD_S
+
+
+@pytest.mark.parametrize(
+    ("jobs", "seconds"),
+    [
+        ([("build", 100.0), ("profile", 70.0)], 100 + 20),  # from the middle of the build on
+        ([("build", 100.0), ("profile", 30.0)], 100),
+        ([("profile", 30.0), ("time", 20.0)], 50),  # which loads meanwhile
+        ([("time", 20.0), ("trace", 1.0)], 21 + 2 * forecast.LOAD_S),
+        ([("time", 20.0), ("tables", 30.0)], 20 + forecast.LOAD_S + forecast.LAST_S),
+        ([("tables", 30.0), ("html", 1.0)], 31),
+    ],
+)
+def test_beside_each_other_only_what_waits_for_another_takes_time(
+    jobs: list[tuple[str, float]], seconds: float
+) -> None:
+    assert forecast.rest(jobs, together=True) == seconds
