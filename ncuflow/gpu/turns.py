@@ -41,7 +41,7 @@ WAIT = "NCUFLOW_GPU_WAIT"  # the file that a seated program locks before it meas
 QUIET = "NCUFLOW_HOST_QUIET"  # the one that it locks as well if it is timed
 WAITS, BEGINS = "ncuflow: waiting for the GPU", "ncuflow: the GPU is held"  # what it says then
 POLL_S = 0.25
-SEATS = 6  # programs per GPU: one measures, the next ones start
+SEATS = 12  # programs per GPU: one measures, the next ones start
 ALONE, TIMED, PROFILED = "alone", "timed", "profiled"
 SHARED, OWN = fcntl.LOCK_SH, fcntl.LOCK_EX
 
