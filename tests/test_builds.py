@@ -194,17 +194,20 @@ def test_what_another_build_has_just_finished_is_not_compiled_again(tmp_path: Pa
     assert not (tmp_path / "compiled").exists()
 
 
-def test_a_program_waits_for_its_modules_from_the_beginning_of_a_build_on(
+def test_a_program_takes_its_points_as_their_modules_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the build has looked which modules there are, and then until its own stand; not for those of others."""
+    """It begins when the build has looked which modules there are and one of its own stands, and pauses for others."""
     monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
-    specs = {name: NinjaSpec(tmp_path, name) for name in ("rope", "norm")}
-    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: [specs["rope"]]))
-    (point,) = sweep.points(load("rope"), [{}])
-    path, order = points_file(tmp_path, [point.as_dict()]), []
-    looks, compiles, ends = (Event() for _ in range(3))
+    specs = {name: NinjaSpec(tmp_path, name) for name in ("slow", "quick")}
+    for spec in specs.values():
+        spec.folder.mkdir()
+    of = {512: "slow", 1024: "quick"}
+    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: [specs[of[p["tokens"]]]]))
+    slow, quick = sweep.points(load("rope"), [{"tokens": list(of)}])
+    path, order = points_file(tmp_path, [slow.as_dict(), quick.as_dict()]), []
+    looks, compiles, begun, paused = (Event() for _ in range(4))
 
     def wanted(*given: Any) -> list[Any]:
         looks.set()
@@ -212,14 +215,31 @@ def test_a_program_waits_for_its_modules_from_the_beginning_of_a_build_on(
         return list(specs.values())
 
     def build(specs: Any, jobs: int, log: Any, taken: Any) -> list[Any]:
-        with ExitStack() as rope, ExitStack() as norm:
-            for spec, own in zip(specs, (rope, norm), strict=True):
+        with ExitStack() as first, ExitStack() as second:
+            for spec, own in zip(specs, (second, first), strict=True):
                 assert builds._locked(Path(spec.lock_path), own)
+            specs[1].jit_library_path.touch()
+            order.append("quick stands")
             taken()
-            order.append("rope stands")
-            rope.close()
-            ends.wait()
+            begun.wait(60)
+            first.close()
+            assert paused.wait(60)
+            order.append("slow stands")
+            specs[0].jit_library_path.touch()
         return []
+
+    def pause(until: Any) -> None:
+        order.append("it pauses")
+        paused.set()
+        until()
+
+    def profiled() -> None:
+        awaited = builds.Awaited(load("rope"), [slow, quick])
+        awaited.begin()
+        order.append("it begins")
+        begun.set()
+        order.append(awaited.first([slow, quick], pause))
+        order.append(awaited.first([slow], pause))
 
     monkeypatch.setattr(builds, "_wanted", wanted)
     monkeypatch.setattr(builds, "build", build)
@@ -227,14 +247,12 @@ def test_a_program_waits_for_its_modules_from_the_beginning_of_a_build_on(
     with ThreadPoolExecutor(2) as pool:
         building = pool.submit(dispatch, words)
         looks.wait()
-        waiting = pool.submit(builds.stand, load("rope"), [point])
-        waiting.add_done_callback(lambda done: order.append("it goes on"))
+        profiling = pool.submit(profiled)
         assert not compiles.is_set() and not order
         compiles.set()
-        waiting.result(60)
-        ends.set()
+        profiling.result(60)
         assert building.result() == 0
-    assert order == ["rope stands", "it goes on"]
+    assert order == ["quick stands", "it begins", quick, "it pauses", "slow stands", slow]
 
 
 @needs_ninja

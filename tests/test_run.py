@@ -208,6 +208,19 @@ def test_an_unchecked_trace_runs_no_reference_and_still_warms_up_and_restores() 
     assert as_written(records)[0]["check"] is None
 
 
+def test_a_trace_takes_the_points_in_the_order_it_is_told_and_those_after_a_lost_gpu_are_lost() -> (
+    None
+):
+    device = Device()
+    device.answers = False
+    run = Run(device, fake_target(device, p2=RuntimeError("lost")), "trace", repeats=1)
+    run.first = lambda left: left[-1]
+    records: list[Record] = []
+    assert run_points(run, made(4), records.append) == 4
+    assert [record.point for record in records] == ["fake/p4", "fake/p3", "fake/p2"]
+    assert [record.point for record in run.rest] == ["fake/p1"]
+
+
 # --- planted faults ---------------------------------------------------------------------------
 
 

@@ -270,6 +270,29 @@ def test_a_program_with_a_seat_measures_when_the_one_before_it_has_ended(
         assert waiter.communicate() == ("True\n", f"{WAITS}\n{BEGINS}\n")
 
 
+def test_a_program_that_pauses_leaves_the_gpu_to_others_and_has_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "gpu.lock"
+    monkeypatch.setenv(WAIT, str(lock))
+
+    def free() -> bool:
+        with lock.open("a") as other:
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    found = []
+    pause = turns.hold(lambda: None)
+    found.append(free())
+    pause(lambda: found.append(free()))
+    found.append(free())
+    assert found == [False, True, False]
+    assert capfd.readouterr().err == f"{WAITS}\n{BEGINS}\n" * 2
+
+
 # --- what is timed ----------------------------------------------------------------------------
 
 TIMED = """

@@ -62,6 +62,18 @@ def test_a_killed_program_had_the_gpu_until_the_next_began(tmp_path: Path) -> No
     assert found == [("job 7", 1.0, 2.0, 5.0), ("job 9", None, 3.0, 9.0), ("job 8", None, 5.0, 6.0)]
 
 
+def test_a_program_that_paused_had_the_gpu_twice(tmp_path: Path) -> None:
+    path = told(
+        tmp_path / "use.jsonl",
+        (0.0, 7, "loads", "a"), (4.0, 7, "waits", "a"), (5.0, 7, "begins", "a"), (6.0, 7, "ready", "a"),
+        (9.0, 7, "ends", "a"), (9.0, 7, "waits", "a"), (9.5, 8, "begins", "a"), (12.0, 8, "ends", "a"),
+        (14.0, 7, "begins", "a"), (17.0, 7, "done", "a"), (18.0, 7, "ends", "a"),
+    )  # fmt: skip
+    first, _, second = use.read(path)
+    assert (first.loads, first.waits, first.begins, first.ready, first.ends) == (0, 4, 5, 6, 9)
+    assert (second.loads, second.waits, second.begins, second.done, second.ends) == (None, 9, 14, 17, 18)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("since", "until", "expected"), [(0.0, 10.0, 0.5), (2.0, 6.0, 0.75), (20.0, 30.0, None)]
 )

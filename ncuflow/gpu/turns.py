@@ -132,28 +132,56 @@ def gpu_seat(timeout: float | None = None, timed: bool = False) -> Iterator[Held
         yield Held(held.gpu, {**held.environ, **own}, held.locks) if held.locks else held
 
 
-def hold(load: Callable[[], None], job: str = "", ready: Callable[[], None] = lambda: None) -> None:
+@dataclass(frozen=True)
+class Turn:
+    """The turn of a program at its GPU. lock: the file that says whose it is."""
+
+    gpu: str
+    job: str
+    lock: int
+
+    def begin(self, ready: Callable[[], None]) -> None:
+        """Wait until what others make is ready, and then for the GPU."""
+        use.note(use.WAITS, self.gpu, self.job)
+        print(WAITS, file=sys.stderr, flush=True)
+        ready()
+        fcntl.flock(self.lock, OWN)
+        print(BEGINS, file=sys.stderr, flush=True)
+        use.note(use.BEGINS, self.gpu, self.job)
+
+    def pause(self, until: Callable[[], None]) -> None:
+        """Leave the GPU, on which this program has nothing running, to others until what they make is ready."""
+        use.note(use.ENDS, self.gpu, self.job)
+        fcntl.flock(self.lock, fcntl.LOCK_UN)
+        self.begin(until)
+
+
+def hold(
+    load: Callable[[], None], job: str = "", ready: Callable[[], None] = lambda: None
+) -> Callable[[Callable[[], None]], None]:
     """In a seated program: load what takes seconds and needs no GPU, and then wait for this process's GPU, for good.
 
     job: what it is going to do, for the file that tells who had the GPU. ready: waits for what others make for it.
+    Returns what waits for something further, and leaves the GPU to others meanwhile (`Turn.pause`).
     """
     if WAIT not in os.environ:
-        return
+        return lambda until: until()
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     quiet = _opened(os.environ[QUIET]) if QUIET in os.environ else None
     if quiet is not None:
         fcntl.flock(quiet, SHARED)
     use.note(use.LOADS, gpu, job)
     load()
-    use.note(use.WAITS, gpu, job)
-    print(WAITS, file=sys.stderr, flush=True)
-    ready()
-    if quiet is not None:
-        fcntl.flock(quiet, OWN)
-    fcntl.flock(_opened(os.environ[WAIT]), OWN)
-    print(BEGINS, file=sys.stderr, flush=True)
-    use.note(use.BEGINS, gpu, job)
+    turn = Turn(gpu, job, _opened(os.environ[WAIT]))
+
+    def prepared() -> None:
+        ready()
+        if quiet is not None:
+            fcntl.flock(quiet, OWN)
+
+    turn.begin(prepared)
     atexit.register(use.note, use.ENDS, gpu, job)
+    return turn.pause
 
 
 @contextmanager

@@ -77,7 +77,10 @@ def _read(events: list[Mapping[str, Any]]) -> list[Holding]:
         if event["event"] != BEGINS:
             continue
         own = [one for one in events if one["pid"] == event["pid"] and one["gpu"] == event["gpu"]]
-        before = {one["event"]: one["time"] for one in own if one["time"] <= event["time"]}
+        before: dict[str, float] = {}
+        for one in events[:number]:
+            if one in own:  # what it did before an earlier turn ended is of that turn
+                before = {} if one["event"] == ENDS else before | {one["event"]: one["time"]}
         after = events[number + 1 :]
         ends = [
             one["time"]

@@ -284,15 +284,51 @@ def _begins() -> Path:
     return own_folder(lock_folder()) / "build"
 
 
-def stand(target: Target, points: Sequence[Planned]) -> None:
-    """Wait while another process compiles modules of these points, or is about to. One that nobody compiles stays cold."""
-    known = capabilities(os.environ, nvml.capabilities)
-    specs = modules(target, buildable(target, points, known, lambda line: None))
-    with ExitStack() as held:
-        _locked(_begins(), held, wait=True)
-    for spec in filter(_is_cold, specs):
+class Awaited:
+    """The modules of a target's points that another process compiles, or is about to.
+
+    A program that is profiled meanwhile takes the points in the order in which their modules stand, and holds no GPU while
+    none does.
+    """
+
+    def __init__(self, target: Target, points: Sequence[Planned]) -> None:
+        self._target, self._points = target, points
+        self._of: dict[str, list[Any]] = {}
+
+    def begin(self) -> None:
+        """Wait until those of one point stand."""
+        known = capabilities(os.environ, nvml.capabilities)
+        able = buildable(self._target, self._points, known, lambda line: None)
+        self._of = {point.id: modules(self._target, [point]) for point in able}
         with ExitStack() as held:
-            _locked(Path(spec.lock_path), held, wait=True)
+            _locked(_begins(), held, wait=True)
+        self.first(self._points, lambda until: until())
+
+    def stand(self, point: Planned) -> bool:
+        """Whether nobody compiles a module of the point. One that nobody compiles may be cold."""
+        return not any(_is_cold(spec) and _is_compiled(spec) for spec in self._of.get(point.id, ()))
+
+    def wait(self, point: Planned) -> None:
+        """Wait until they stand."""
+        for spec in filter(_is_cold, self._of.get(point.id, ())):
+            with ExitStack() as held:
+                _locked(Path(spec.lock_path), held, wait=True)
+
+    def first(
+        self, points: Sequence[Planned], pause: Callable[[Callable[[], None]], None]
+    ) -> Planned:
+        """The first of these points whose modules stand; where there is none, the first when its own do."""
+        for point in points:
+            if self.stand(point):
+                return point
+        pause(lambda: self.wait(points[0]))
+        return points[0]
+
+
+def _is_compiled(spec: Any) -> bool:
+    """Whether a process is compiling a module now."""
+    with ExitStack() as held:
+        return not _locked(Path(spec.lock_path), held)
 
 
 def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:

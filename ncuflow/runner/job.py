@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from ncuflow.record import PairRecord, PointRecord, Status
@@ -30,6 +31,7 @@ class Run:
     faults: list[Fault] = field(default_factory=list)
     watch: Any = None  # builds.CompilerWatch
     pairs: Sequence[tuple[Planned, Planned]] = ()  # timed in turns when the points are
+    first: Callable[[Sequence[Planned]], Planned] = itemgetter(0)  # which of those left is the next
     checked: bool = True  # False: an earlier run compared these points with their references
     order: int = 0  # of the points when they are timed: another order per number
     rounds: int = ROUNDS  # in which they are timed

@@ -65,15 +65,15 @@ def run_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], Non
         return _time_all(run, points, emit)
     records: list[PointRecord] = []
     run.rest = []
-    for number, point in enumerate(points):
-        if point.id in run.done:
-            continue
+    left = [point for point in points if point.id not in run.done]
+    while left:
+        point = run.first(left)
+        left.remove(point)
         record, alive = run_point(run, point)
         records.append(record)
         emit(record)
         if not alive:
-            after = [other for other in points[number + 1 :] if other.id not in run.done]
-            run.rest = [_lost(run, other, record) for other in after]
+            run.rest = [_lost(run, other, record) for other in left]
             break
     return _status(run, records)
 
@@ -247,10 +247,11 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
     journal, job = _journal(args), f"{args.mode} {args.target}"
+    awaited = builds.Awaited(target, points)
     try:
         from ncuflow.runner.gpu import Gpu
 
-        turns.hold(load_libraries, job, lambda: builds.stand(target, points))
+        pause = turns.hold(load_libraries, job, awaited.begin)
         device = Gpu()
         use.note(use.READY, os.environ.get("CUDA_VISIBLE_DEVICES", ""), job)
     except (ImportError, RuntimeError) as error:
@@ -258,6 +259,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     what, rest = _run_of(args, target, device), journal.rest()
     what.done, what.rest, what.series = journal.done(), rest.records, rest.series
     what.pairs = _pairs(args, target)
+    what.first = lambda left: awaited.first(left, pause)
     made = rest.origin or origin(device.facts()["name"], device.driver())
     progress = Progress(
         len(points) + len(what.pairs),

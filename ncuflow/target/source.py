@@ -107,8 +107,8 @@ class Build:
     generate  JIT modules (JitSpec) of a point; the JIT generator of ``Source.api``, called alone, unless given
     cute      the kernel that FlashInfer has CuTe DSL compile for a point on a compute capability
     jit       modules whose compilation is measured
-    early     its modules are among the first that a build finishes: it is profiled as soon as they stand, while others are
-              compiled, and compares its points with their references then, as nothing is timed beside compilers
+    early     its points are profiled as their modules stand, while others are compiled, and compared with their references
+              then, as nothing is timed beside compilers
     """
 
     generate: Callable[[Params], list[Any]] | None = None
