@@ -14,8 +14,9 @@ from ncuflow.runner.run import run_points
 
 def ran_pairs(device: Device, n: int = 1, **kinds: Any) -> tuple[int, list[dict[str, Any]]]:
     records: list[Record] = []
-    run = Run(device, fake_target(device, **kinds), "pairs")
-    status = pairs.run_pairs(run, pairs.pairs_of(made(2 * n)), records.append)
+    run = Run(device, fake_target(device, **kinds), "time", rounds=1)
+    run.pairs = pairs.pairs_of(made(2 * n))
+    status = run_points(run, [], records.append)
     return status, as_written([*records, *run.rest])
 
 
@@ -83,22 +84,26 @@ def test_a_launch_stays_for_the_next_pair_and_no_longer() -> None:
     points = made(4)
     run = Run(Device(), target, "time")
     order = [(1, 2), (3, 4), (1, 3), (2, 2)]
+    run.pairs = [(points[a - 1], points[b - 1]) for a, b in order]
     found: list[Record] = []
-    pairs.run_pairs(run, [(points[a - 1], points[b - 1]) for a, b in order], found.append)
+    run_points(run, [], found.append)
     assert [record.point for record in found] == [
         f"fake/p{a} | fake/p{b}" for a, b in [(1, 2), (1, 3), (3, 4), (2, 2)]
     ]
     assert prepared == [1, 2, 3, 4, 2, 2]
 
 
-def test_a_gpu_that_is_lost_at_a_point_is_lost_to_all_pairs() -> None:
+def test_a_gpu_that_is_lost_at_a_point_is_lost_to_all_that_follows() -> None:
     device = Device()
     device.answers = False
-    found = timed(device, [(1, 2), (2, 2)], 2, p2=RuntimeError("an illegal memory access"))
-    assert found["status"] == 4
-    for name in ("fake/p1 | fake/p2", "fake/p2 | fake/p2"):
-        assert (found[name]["status"], found[name]["sides"]) == ("lost", None)
-        assert found[name]["reason"].startswith("the GPU was lost at fake/p2: ")
+    found = timed(device, [(1, 2), (3, 1)], 3, p2=RuntimeError("an illegal memory access"))
+    assert (found["status"], found["fake/p2"]["status"]) == (4, "error")
+    refused = found["fake/p1 | fake/p2"]
+    assert (refused["status"], refused["sides"]) == ("error", None)
+    assert refused["reason"] == "fake/p2: RuntimeError: an illegal memory access"
+    for name in ("fake/p1", "fake/p3", "fake/p3 | fake/p1"):
+        assert found[name]["status"] == "lost"
+        assert found[name]["reason"].startswith("the GPU was lost at fake/p1 | fake/p2: ")
 
 
 def test_a_point_without_a_partner_is_an_error() -> None:
