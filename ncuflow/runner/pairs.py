@@ -25,7 +25,7 @@ LAUNCHES = 5  # per side and round
 Pair = tuple[Planned, Planned]
 
 
-class Side(NamedTuple):
+class ReadySide(NamedTuple):
     """A point that is ready, and its record as far as it is known."""
 
     record: PointRecord
@@ -64,14 +64,15 @@ def left(run: Run) -> list[Pair]:
 def unpaired(run: Run, points: Sequence[Planned]) -> list[Planned]:
     """The points without a record that no pair gives: they are visited by themselves.
 
-    Such are those of no pair that is left; those of a pair that failed, which may have been by this point: its own visit
-    tells; and all where a visit is asked for more than a pair measures.
+    Such are those of no pair that is left; those of a pair that failed by neither side's known error, which may have been
+    by this point: its own visit tells; and all where visits are asked for more than a pair measures.
     """
     missing = [point for point in points if point.id not in run.done]
     if run.rounds > 1 or (run.repeats or timing.REPEATS) > ROUNDS * LAUNCHES:
         return missing
     errors = {one for one, (status, _) in run.done.items() if status == "error"}
-    suspects = {side.id for pair in run.pairs if name(*pair) in errors for side in pair}
+    failing = [{side.id for side in pair} for pair in run.pairs if name(*pair) in errors]
+    suspects = set().union(*(sides for sides in failing if not sides & errors))
     awaited = {side.id for pair in left(run) for side in pair} - suspects
     return [point for point in missing if point.id not in awaited]
 
@@ -92,14 +93,14 @@ def lost(pair: Pair, culprit: Record) -> PairRecord:
 
 
 @dataclass
-class Turns:
+class Pairing:
     """The pairs of a run, one after the other. points: ids of those whose records they give too, which are those of the batch:
     the other side of a pair may be another's. finish: is told of each record; kept: what stays ready for the next pair."""
 
     run: Run
     points: frozenset[str]
     finish: Callable[[Record], None]
-    kept: dict[str, Side] = field(default_factory=dict)
+    kept: dict[str, ReadySide] = field(default_factory=dict)
 
     def time(self, pair: Pair) -> Record | None:
         """Time a pair, and finish it and those of its points that have no record; returns the record at which the
@@ -141,7 +142,7 @@ class Turns:
             return record if gone else None
         return self._give(base, found[0]) or self._give(other, found[1])
 
-    def _ready(self, point: Planned, kept: dict[str, Side]) -> Side:
+    def _ready(self, point: Planned, kept: dict[str, ReadySide]) -> ReadySide:
         """A side that is right, which ``kept`` has then. Raises RefusedSideError where there is none to be timed."""
         status, reason = self.run.done.get(point.id, ("ok", None))
         if status != "ok":
@@ -151,7 +152,7 @@ class Turns:
         record = begun(self.run, point)
         launch = ready(self.run, point, record)
         if launch is not None:
-            kept[point.id] = Side(record, launch)
+            kept[point.id] = ReadySide(record, launch)
             return kept[point.id]
         gone = broken(self.run, record)
         # What fails beside another launch, of memory above all, may not fail alone: the point's own visit tells.
@@ -168,7 +169,7 @@ class Turns:
         else:
             self.run.done[record.point] = record.status, record.reason
 
-    def _give(self, side: Side, series: timing.PointTiming) -> PointRecord | None:
+    def _give(self, side: ReadySide, series: timing.PointTiming) -> PointRecord | None:
         """Finish a point of the batch that has no record, by what its pair measured and the sustained rate; returns the
         record if the GPU was lost at it."""
         run, record = self.run, side.record

@@ -106,14 +106,14 @@ def _time_all(
 ) -> Record | None:
     """Time the points that no pair times, and then the pairs, after each of which a point may turn out to be such a one;
     returns the record at which the GPU was lost."""
-    turns = pairs.Turns(run, frozenset(point.id for point in points), finish)
+    pairing = pairs.Pairing(run, frozenset(point.id for point in points), finish)
     culprit: Record | None = None
     while culprit is None:
         if alone := pairs.unpaired(run, points):
-            turns.leave()
+            pairing.leave()
             culprit = _visit_all(run, points, {point.id for point in alone}, latest, finish)
         elif following := pairs.left(run):
-            culprit = turns.time(following[0])
+            culprit = pairing.time(following[0])
         else:
             break
     return culprit
