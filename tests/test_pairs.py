@@ -156,6 +156,11 @@ def test_a_point_of_a_pair_is_made_ready_once_and_has_the_times_of_its_side(
     assert found["status"] == 0
     log = Counter(device.log)
     assert [log[f"<p{n}"] for n in (1, 2, 3)] == [1, 1, 1] and log["poison"] == 3
+    assert all(
+        "settle" in device.log[:place][-2:]
+        for place, entry in enumerate(device.log)
+        if entry.startswith("steady") and not device.log[place - 1].startswith("steady")
+    )
     assert log["cold 5"] == 2 * 2 * pairs.ROUNDS and not log["cold 30"]
     first, second = (found[f"fake/p1 | fake/p{n}"]["sides"] for n in (2, 3))
     assert first[0]["cold"] != second[0]["cold"]
@@ -225,6 +230,27 @@ def test_what_fails_beside_another_launch_alone_is_measured_alone() -> None:
     )
     assert [records[f"fake/p{n}"]["status"] for n in (1, 2)] == ["ok", "ok"]
     assert device.log.count("cold 30") == 2
+
+
+def test_the_points_of_a_pair_that_failed_are_visited_before_their_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What fails by one of them shall not fail all its pairs, each of which may cost a process."""
+    device, pair, taken = Device(), timing.pair, []
+
+    def first_fails(*given: Any) -> Any:
+        taken.append(given)
+        if len(taken) == 1:
+            raise RuntimeError("no")
+        return pair(*given)
+
+    monkeypatch.setattr(timing, "pair", first_fails)
+    found = timed(device, [(1, 2), (1, 3)], 3)
+    first, *alone, second, third = list(found)[1:]
+    assert (first, second, third) == ("fake/p1 | fake/p2", "fake/p1 | fake/p3", "fake/p3")
+    assert sorted(alone) == ["fake/p1", "fake/p2"]
+    # Nothing of the pair stays beside them.
+    assert device.log.count("<p1") == 3 and device.log.count("poison") == 3
 
 
 def test_several_rounds_or_more_repeats_than_a_pair_has_are_visits_of_their_own() -> None:

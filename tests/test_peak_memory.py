@@ -31,6 +31,8 @@ def test_the_peak_is_what_a_point_adds_to_what_lay_there_before() -> None:
     memory, device = Memory(), Gpu.__new__(Gpu)
     device.torch = SimpleNamespace(cuda=memory)
     memory.take(1000)  # the flush buffer
+    memory.take(9000)  # another point's, which is gone
+    memory.take(-9000)
     for allocated in (700, 40):  # the second beside the first, which stays
         device.begin()
         memory.take(allocated)

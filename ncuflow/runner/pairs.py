@@ -115,12 +115,6 @@ class Pairing:
             self.run.device.release()
         return culprit
 
-    def leave(self) -> None:
-        """Nothing stays, for points that are visited by themselves."""
-        if self.kept:
-            self.kept.clear()
-            self.run.device.release()
-
     def _time(self, pair: Pair) -> Record | None:
         record, gone = new_pair(*pair), False
         try:
@@ -136,7 +130,7 @@ class Pairing:
             record.status, record.reason = "error", builds.one_line(error)
             gone = not self.run.device.alive()
         if record.status == "error":
-            self.kept.clear()
+            self.kept.clear()  # points that are visited by themselves now are alone on the GPU
         self.finish(record)
         if record.sides is None:
             return record if gone else None

@@ -110,7 +110,6 @@ def _time_all(
     culprit: Record | None = None
     while culprit is None:
         if alone := pairs.unpaired(run, points):
-            pairing.leave()
             culprit = _visit_all(run, points, {point.id for point in alone}, latest, finish)
         elif following := pairs.left(run):
             culprit = pairing.time(following[0])
