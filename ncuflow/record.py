@@ -252,7 +252,7 @@ class PointRecord(Strict):
     info: Annotated[dict[str, Any], ColumnSpec("info")] = {}
     """what plan() chose, as JSON"""
     peak_memory_bytes: Annotated[Count | None, ColumnSpec("peak_memory_bytes", "byte")] = None
-    """peak of allocated GPU memory"""
+    """most GPU memory that the point allocated, beyond what lay there before it"""
     order: Annotated[Order | None, ColumnSpec("order")] = None
     """number of the random order, and the point's place in each round, as JSON"""
 

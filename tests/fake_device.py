@@ -42,6 +42,8 @@ class Device:
     def release(self) -> None:
         self.log.append("release")
 
+    def begin(self) -> None: ...
+
     def peak_memory(self) -> int:
         return 1234
 

@@ -105,6 +105,7 @@ class Gpu:
     def synchronize(self): pass
     def alive(self): return False
     def release(self): pass
+    def begin(self): pass
     def peak_memory(self): return 0
     def poison(self, launch): pass
     def written(self, launch): return True

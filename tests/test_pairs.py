@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fake_device import Device, as_written, fake_target, made
 
-from ncuflow.runner import pairs
+from ncuflow.runner import pairs, timing
 from ncuflow.runner.job import Record, Run
-from ncuflow.runner.run import run_points
+from ncuflow.runner.run import run_points, shuffled
 
 
 def ran_pairs(device: Device, n: int = 1, **kinds: Any) -> tuple[int, list[dict[str, Any]]]:
     records: list[Record] = []
-    run = Run(device, fake_target(device, **kinds), "pairs")
-    status = pairs.run_pairs(run, pairs.pairs_of(made(2 * n)), records.append)
+    run = Run(device, fake_target(device, **kinds), "time", rounds=1)
+    run.pairs = pairs.pairs_of(made(2 * n))
+    status = run_points(run, [], records.append)
     return status, as_written([*records, *run.rest])
 
 
@@ -45,15 +50,44 @@ def test_an_error_is_of_one_pair_and_a_lost_gpu_of_all_that_follow() -> None:
     assert "fake/p1 | fake/p2" in lost["reason"]
 
 
-def timed(device: Device, pairs_of: list[tuple[int, int]], n: int, **kinds: Any) -> dict[str, Any]:
-    """Records by name of a run that times n points and then these pairs of them."""
-    points, records = made(n), []
-    run = Run(device, fake_target(device, **kinds), "time", rounds=1)
+def timed(
+    device: Device,
+    pairs_of: list[tuple[int, int]],
+    n: int,
+    rounds: int = 1,
+    repeats: int | None = None,
+    watch: Any = None,
+    **kinds: Any,
+) -> dict[str, Any]:
+    """Records by name, in their order, of a run that times n points and these pairs of them; in the device's log "<p1" is
+    where p1 is prepared, and "p1 ok" where its record comes."""
+    points, records = made(max(n, *map(max, pairs_of))), []
+    target = fake_target(device, **kinds)
+    prepare = target.prepare
+    target.prepare = lambda p, seed: device.log.append(f"<p{p['n']}") or prepare(p, seed)
+    run = Run(device, target, "time", repeats, rounds=rounds, watch=watch)
     run.pairs = [(points[base - 1], points[other - 1]) for base, other in pairs_of]
-    status = run_points(run, points, records.append)
+
+    def emit(record: Record) -> None:
+        device.log.append(f"{record.point.replace('fake/', '')} {record.status}")
+        records.append(record)
+
+    status = run_points(run, points[:n], emit)
     found = {record["point"]: record for record in as_written([*records, *run.rest])}
-    assert len(found) == n + len(pairs_of)
+    assert len(found) == len(records) + len(run.rest) == n + len(pairs_of)
     return {"status": status} | found
+
+
+def distinct(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cold burst has times of its own, so that series can be told apart, and the host stays ahead."""
+    taken, cold = count(), device.cold
+
+    def apart(run: Any, n: int) -> timing.Burst:
+        number = next(taken)
+        return replace(cold(run, n), times=[100.0 + number + i / 100 for i in range(n)])
+
+    monkeypatch.setattr(device, "cold", apart)
+    monkeypatch.setattr(timing, "_host", lambda device, run, n: [1.0] * n)
 
 
 def test_a_point_is_checked_once_for_its_timing_and_all_its_pairs() -> None:
@@ -83,24 +117,201 @@ def test_a_launch_stays_for_the_next_pair_and_no_longer() -> None:
     points = made(4)
     run = Run(Device(), target, "time")
     order = [(1, 2), (3, 4), (1, 3), (2, 2)]
+    run.pairs = [(points[a - 1], points[b - 1]) for a, b in order]
     found: list[Record] = []
-    pairs.run_pairs(run, [(points[a - 1], points[b - 1]) for a, b in order], found.append)
+    run_points(run, [], found.append)
     assert [record.point for record in found] == [
         f"fake/p{a} | fake/p{b}" for a, b in [(1, 2), (1, 3), (3, 4), (2, 2)]
     ]
     assert prepared == [1, 2, 3, 4, 2, 2]
 
 
-def test_a_gpu_that_is_lost_at_a_point_is_lost_to_all_pairs() -> None:
+def test_a_gpu_that_is_lost_at_a_point_is_lost_to_all_that_follows() -> None:
     device = Device()
     device.answers = False
-    found = timed(device, [(1, 2), (2, 2)], 2, p2=RuntimeError("an illegal memory access"))
-    assert found["status"] == 4
-    for name in ("fake/p1 | fake/p2", "fake/p2 | fake/p2"):
-        assert (found[name]["status"], found[name]["sides"]) == ("lost", None)
-        assert found[name]["reason"].startswith("the GPU was lost at fake/p2: ")
+    found = timed(device, [(1, 2), (3, 1)], 3, p2=RuntimeError("an illegal memory access"))
+    assert (found["status"], found["fake/p2"]["status"]) == (4, "error")
+    refused = found["fake/p1 | fake/p2"]
+    assert (refused["status"], refused["sides"]) == ("error", None)
+    assert refused["reason"] == "fake/p2: RuntimeError: an illegal memory access"
+    for name in ("fake/p1", "fake/p3", "fake/p3 | fake/p1"):
+        assert found[name]["status"] == "lost"
+        assert found[name]["reason"].startswith("the GPU was lost at fake/p1 | fake/p2: ")
 
 
 def test_a_point_without_a_partner_is_an_error() -> None:
     with pytest.raises(ValueError, match="odd number"):
         pairs.pairs_of(made(3))
+
+
+# --- the points of pairs ----------------------------------------------------------------------
+
+
+def test_a_point_of_a_pair_is_made_ready_once_and_has_the_times_of_its_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Device()
+    distinct(device, monkeypatch)
+    found = timed(device, [(1, 2), (1, 3)], 3)
+    assert found["status"] == 0
+    log = Counter(device.log)
+    assert [log[f"<p{n}"] for n in (1, 2, 3)] == [1, 1, 1] and log["poison"] == 3
+    assert all(
+        "settle" in device.log[:place][-2:]
+        for place, entry in enumerate(device.log)
+        if entry.startswith("steady") and not device.log[place - 1].startswith("steady")
+    )
+    assert log["cold 5"] == 2 * 2 * pairs.ROUNDS and not log["cold 30"]
+    first, second = (found[f"fake/p1 | fake/p{n}"]["sides"] for n in (2, 3))
+    assert first[0]["cold"] != second[0]["cold"]
+    for point, side in [("fake/p1", first[0]), ("fake/p2", first[1]), ("fake/p3", second[1])]:
+        record = found[point]
+        assert (record["status"], record["check"]["rel_l2"]) == ("ok", 0.0)
+        for kind in ("cold", "hot", "host", "plan"):
+            assert record["timing"][kind] == side[kind]
+        assert record["timing"]["sustained"]["n"] and side["sustained"] is None
+        assert record["info"]["split_kv"] is False and record["peak_memory_bytes"] == 1234
+
+
+def test_a_point_of_a_pair_has_a_visit_s_samples_and_conditions() -> None:
+    device = Device()
+    device.states = [{"sm_mhz": mhz, "mem_mhz": 2600, "throttle": []} for mhz in range(1500, 1510)]
+    device.throttled = [(), ("sw_power_cap",)] * 4
+    found = timed(device, [(1, 1)], 1)
+    record, (side, _) = found["fake/p1"], found["fake/p1 | fake/p1"]["sides"]
+    assert record["timing"]["cold"]["n"] == record["timing"]["host"]["n"] == timing.REPEATS
+    assert (record["timing"]["cold"]["floor_us"], record["clocks"]["retakes"]) == (2.5, 1)
+    # From before the pair to after the sustained rate, which the pair's own clocks do not have yet.
+    assert [record["clocks"][when]["sm_mhz"] for when in ("before", "after")] == [1500, 1504]
+    assert [side["clocks"][when]["sm_mhz"] for when in ("before", "after")] == [1500, 1502]
+
+
+def test_a_point_of_no_pair_is_visited_by_itself_before_all_pairs() -> None:
+    device = Device()
+    found = timed(device, [(2, 4)], 5)
+    lone = [p.id for p in shuffled(made(5), 0, 0) if p.id not in ("fake/p2", "fake/p4")]
+    assert list(found)[1:] == [*lone, "fake/p2 | fake/p4", "fake/p2", "fake/p4"]
+    assert device.log.count("cold 30") == 3
+    places = [found[point]["order"]["positions"] for point in [*lone, "fake/p2", "fake/p4"]]
+    assert places == [[0], [1], [2], [3], [4]]
+
+
+@pytest.mark.parametrize(("kind", "found"), [(2.5, "wrong"), ("skip", "skipped")])
+def test_a_point_whose_partner_is_refused_is_visited_by_itself(kind: Any, found: str) -> None:
+    device = Device()
+    records = timed(device, [(1, 2), (3, 4)], 4, p2=kind)
+    assert records["fake/p2"]["status"] == records["fake/p1 | fake/p2"]["status"] == found
+    assert records["fake/p1 | fake/p2"]["reason"] == f"fake/p2: {records['fake/p2']['reason']}"
+    assert records["fake/p1"]["status"] == "ok" and device.log.count("cold 30") == 1
+    assert records["fake/p1"]["timing"]["cold"]["n"] == 30
+    assert records["fake/p1"]["check"]["rel_l2"] == 0.0
+    assert device.log.count("poison") == (3 if kind == "skip" else 4)  # nobody is checked twice
+
+
+def test_a_point_whose_partner_is_wrong_has_the_times_of_its_next_pair() -> None:
+    device = Device()
+    records = timed(device, [(1, 2), (1, 3)], 3, p2=2.5)
+    assert [records[f"fake/p{n}"]["status"] for n in (1, 2, 3)] == ["ok", "wrong", "ok"]
+    assert device.log.count("cold 30") == 0 and device.log.count("<p1") == 1
+
+
+def test_what_fails_beside_another_launch_alone_is_measured_alone() -> None:
+    device = Device()
+
+    def second() -> None:
+        if "<p1" in device.log and "release" not in device.log[device.log.index("<p1") :]:
+            raise RuntimeError("CUDA out of memory")
+
+    records = timed(device, [(1, 2)], 2, p2=second)
+    pair = records["fake/p1 | fake/p2"]
+    assert (pair["status"], pair["reason"]) == (
+        "error",
+        "fake/p2: RuntimeError: CUDA out of memory",
+    )
+    assert [records[f"fake/p{n}"]["status"] for n in (1, 2)] == ["ok", "ok"]
+    assert device.log.count("cold 30") == 2
+
+
+def test_the_points_of_a_pair_that_failed_are_visited_before_their_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What fails by one of them shall not fail all its pairs, each of which may cost a process."""
+    device, pair, taken = Device(), timing.pair, []
+
+    def first_fails(*given: Any) -> Any:
+        taken.append(given)
+        if len(taken) == 1:
+            raise RuntimeError("no")
+        return pair(*given)
+
+    monkeypatch.setattr(timing, "pair", first_fails)
+    found = timed(device, [(1, 2), (1, 3)], 3)
+    first, *alone, second, third = list(found)[1:]
+    assert (first, second, third) == ("fake/p1 | fake/p2", "fake/p1 | fake/p3", "fake/p3")
+    assert sorted(alone) == ["fake/p1", "fake/p2"]
+    # Nothing of the pair stays beside them.
+    assert device.log.count("<p1") == 3 and device.log.count("poison") == 3
+
+
+def test_several_rounds_or_more_repeats_than_a_pair_has_are_visits_of_their_own() -> None:
+    for words, visits in (({"rounds": 3}, 3), ({"repeats": 31}, 1)):
+        device = Device()
+        found = timed(device, [(1, 2)], 2, **words)
+        assert found["fake/p1"]["timing"]["cold"]["n"] == words.get("repeats", 30)
+        assert len(found["fake/p1"]["order"]["positions"]) == visits
+        assert device.log.count("<p1") == visits + 1 and device.log.count("poison") == 2
+        assert list(found)[-1] == "fake/p1 | fake/p2"
+
+
+def test_the_other_side_of_another_batch_has_no_record_here() -> None:
+    device = Device()
+    sides = [(1, 3), (2, 3), (1, 4), (2, 4)]
+    found = timed(device, sides, 2, p4=2.5)
+    names = [f"fake/p{base} | fake/p{other}" for base, other in sides]
+    assert set(found) - {"status"} == {"fake/p1", "fake/p2", *names}
+    assert [found[name]["status"] for name in names] == ["ok", "ok", "wrong", "wrong"]
+    assert device.log.count("poison") == 4  # p4 is not tried again
+
+
+def test_a_compiler_in_a_pair_is_its_error_and_its_points_are_measured_again() -> None:
+    device, watch = Device(), SimpleNamespace(started=3)
+    cold = device.cold
+
+    def compiles(run: Any, n: int) -> timing.Burst:
+        watch.started += n == 5 and watch.started == 3
+        return cold(run, n)
+
+    device.cold = compiles  # type: ignore[method-assign]
+    found = timed(device, [(1, 2)], 2, watch=watch)
+    assert found["fake/p1 | fake/p2"]["status"] == "error"
+    assert "ninja or nvcc ran after the warm-up" in found["fake/p1 | fake/p2"]["reason"]
+    assert [found[f"fake/p{n}"]["status"] for n in (1, 2)] == ["ok", "ok"]
+    assert device.log.count("cold 30") == 2
+
+
+def test_a_compiler_beside_the_sustained_rate_is_an_error_of_its_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, watch = Device(), SimpleNamespace(started=3)
+    distinct(device, monkeypatch)
+    steady = device.steady
+
+    def compiles(run: Any, n: int, group: int) -> timing.Burst:
+        watch.started += watch.started == 3
+        return steady(run, n, group)
+
+    device.steady = compiles  # type: ignore[method-assign]
+    found = timed(device, [(1, 2)], 2, watch=watch)
+    statuses = [found[name]["status"] for name in ("fake/p1 | fake/p2", "fake/p1", "fake/p2")]
+    assert statuses == ["ok", "error", "ok"]
+    assert "ninja or nvcc ran after the warm-up" in found["fake/p1"]["reason"]
+    assert found["fake/p1"]["timing"] is None
+
+
+def test_the_memory_of_a_point_is_asked_for_from_its_own_begin_on() -> None:
+    device = Device()
+    device.begin = lambda: device.log.append("begin")  # type: ignore[method-assign]
+    timed(device, [(1, 2)], 3)
+    prepared = [place for place, entry in enumerate(device.log) if entry.startswith("<p")]
+    assert len(prepared) == 3
+    assert {device.log[place - 1] for place in prepared} == {"begin"}

@@ -154,11 +154,13 @@ def test_each_visit_of_a_timed_point_is_told() -> None:
     assert sorted(told) == ["fake/p1"] * timing.ROUNDS + ["fake/p2"] * timing.ROUNDS
 
 
-def test_a_compiler_after_the_warm_up_is_an_error() -> None:
+@pytest.mark.parametrize("moment", ["poison", "cold"])
+def test_a_compiler_after_the_warm_up_is_an_error(moment: str) -> None:
     device, watch = Device(), SimpleNamespace(started=3)
     run = Run(device, fake_target(device), "time", watch=watch)
     records: list[Record] = []
-    device.cold = lambda run, n: (setattr(watch, "started", 4), timing.Burst([1.0] * n))[1]  # type: ignore
+    call = getattr(device, moment)
+    setattr(device, moment, lambda *given: (setattr(watch, "started", 4), call(*given))[1])
     assert run_points(run, made(1), records.append) == 3
     (record,) = as_written(records)
     assert record["status"] == "error" and record["timing"] is None

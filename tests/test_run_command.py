@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -271,6 +272,59 @@ def test_a_pair_that_breaks_its_process_costs_itself_alone(
     assert (status, len(set(map(id, taken)))) == (3, 2)
     assert {r["status"] for r in lines(out)} == {"ok"}
     assert [r["status"] for r in lines(found)] == ["ok", "error", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("moment", "bad", "visited", "pairs_timed"),
+    [  # 1 | 8, which p1 needs no more
+        (("pair", 2), ["p1 | p8"], ["p7", "p8"], 5),
+        # the sustained rate of p3, after 3 | 4 was timed: p4 has no record yet, and 3 | 5 is refused
+        (("complete", 4), ["p3", "p3 | p5"], ["p7", "p4"], 4),
+    ],
+)
+def test_what_breaks_in_a_pair_loses_no_other_point_and_times_none_twice(
+    moment: tuple[str, int],
+    bad: list[str],
+    visited: list[str],
+    pairs_timed: int,
+    machine: Callable[..., Command],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pairs, found, taken = tmp_path / "pairs.json", tmp_path / "pairs.jsonl", Counter[str]()
+    sides = [(1, 2), (3, 4), (5, 6), (3, 5), (1, 8)]
+    points = made(8)
+    pairs.write_text(json.dumps([points[n - 1].as_dict() for pair in sides for n in pair]))
+
+    def counted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(device: Device, *rest: Any) -> Any:
+            taken[name] += 1
+            if (name, taken[name]) == moment:
+                device.answers = False
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            return real(device, *rest)
+
+        return call
+
+    for name in ("pair", "complete", "visit"):
+        monkeypatch.setattr(timing, name, counted(name, getattr(timing, name)))
+    command = machine(8)
+    words = ["--rounds", "1", "--pairs", str(pairs), "--pairs-out", str(found)]
+    status, out = command("time", *words)
+    assert (status, command.started) == (3, 2)  # type: ignore[attr-defined]
+    assert [r["point"] for r in lines(out)] == [point.id for point in points]
+    assert [r["point"] for r in lines(found)] == [f"fake/p{a} | fake/p{b}" for a, b in sides]
+    records = [*lines(out), *lines(found)]
+    assert [r["point"].replace("fake/", "") for r in records if r["status"] != "ok"] == bad
+    assert (taken["visit"], taken["pair"]) == (len(visited), pairs_timed)
+    # Each has a place of its own: that of p3 is its own too, but an error has no order.
+    places = {r["point"]: r["order"]["positions"][0] for r in lines(out) if r["order"]}
+    assert len(set(places.values())) == len(places) and set(places.values()) <= set(range(8))
+    assert sorted(visited, key=lambda p: places[f"fake/{p}"]) == visited
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("[")]
+    assert [line.split("/")[0] for line in told] == [f"[{n}" for n in range(1, 14)]
+    assert told[-1].endswith("about 0 s left")
 
 
 @pytest.mark.parametrize(

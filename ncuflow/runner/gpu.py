@@ -89,12 +89,17 @@ class Gpu(Stopwatch):
         # What is left is torch and FlashInfer: to look through it again takes 0.1 s per point.
         gc.freeze()
         self.torch.cuda.empty_cache()
+
+    def begin(self) -> None:
+        """A point begins here: what others still hold is not its memory."""
+        gc.collect()  # else what is left of the one before would be freed in this one's time
+        self._held: int = self.torch.cuda.memory_allocated()
         self.torch.cuda.reset_peak_memory_stats()
 
     def peak_memory(self) -> int:
-        """Most bytes allocated since ``release``, the flush buffer aside."""
-        peak: int = self.torch.cuda.max_memory_allocated() - self._flush.nbytes
-        return peak
+        """Most bytes allocated since ``begin``, beyond those that were allocated then."""
+        peak: int = self.torch.cuda.max_memory_allocated()
+        return peak - self._held
 
     # correctness
 

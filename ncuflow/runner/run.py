@@ -5,7 +5,7 @@
 
 check  compare each point with its float32 reference
 time   check, then time it (``ncuflow/runner/timing.py``); then the pairs, each two points in turns
-       (``ncuflow/runner/pairs.py``)
+       (``ncuflow/runner/pairs.py``), which are not timed by themselves as well where one visit each is asked for
 trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each point, an NVTX range
        named exactly as the point around each launch, "plan:<id>" around one plan() before them;
        --unchecked leaves out the check, for points that an earlier run found right
@@ -28,7 +28,8 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,99 +39,124 @@ from ncuflow.evidence.provenance import origin
 from ncuflow.gpu import turns, use
 from ncuflow.io import UsageError
 from ncuflow.process import die_with_parent
-from ncuflow.record import Order, PointRecord, Status, WorkRecord
+from ncuflow.record import PointRecord
 from ncuflow.runner import builds, faults, pairs, timing
-from ncuflow.runner.check import check, warm_up
 from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record, Run
 from ncuflow.runner.progress import Progress
-from ncuflow.runner.succession import Journal, Rest, line_of, succeed
+from ncuflow.runner.ready import begun, broken, failed, lost, ready, timed, warm
+from ncuflow.runner.succession import BAD, Journal, Rest, line_of, succeed
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, known, load
-from ncuflow.target.launch import Launch, NotHereError
+from ncuflow.target.launch import Launch
 
 TRACE_REPEATS = 5
-
-
-class LateCompileError(RuntimeError):
-    """A compiler ran after the warm-up: what was measured is not the kernel alone."""
 
 
 def run_points(run: Run, points: Sequence[Planned], emit: Callable[[Record], None]) -> int:
     """Run the points, and the pairs of a timing, and emit a record of each; returns the exit status.
 
     A point that fails is an error of that point, and the next one follows. One after which the GPU no longer
-    answers ends the run: what is known of the points that follow goes to ``run.rest``.
+    answers ends the run: what is known of the points and pairs that follow goes to ``run.rest``.
     """
-    if run.mode == "time":
-        return _time_all(run, points, emit)
-    records: list[PointRecord] = []
-    run.rest = []
-    left = [point for point in points if point.id not in run.done]
-    while left:
-        point = run.first(left)
-        left.remove(point)
-        record, alive = run_point(run, point)
-        records.append(record)
-        emit(record)
-        if not alive:
-            run.rest = [_lost(run, other, record) for other in left]
-            break
-    return _status(run, records)
-
-
-def _time_all(run: Run, points: Sequence[Planned], emit: Callable[[Record], None]) -> int:
-    """Time the points, then the pairs, which are left to ``run.rest`` where the GPU was lost at a point."""
-    status, culprit = _time_points(run, points, emit)
-    if culprit is None:
-        return max(status, pairs.run_pairs(run, run.pairs, emit))
-    left = [pair for pair in run.pairs if pairs.name(*pair) not in run.done]
-    run.rest += [pairs.lost(pair, culprit) for pair in left]
-    return LOST if run.rest else status
-
-
-@dataclass
-class Visit:
-    """One round of a point: what earlier rounds gave, the round's number and the place in its order."""
-
-    series: timing.PointTiming
-    number: int
-    place: int
-    last: bool
-
-
-def _time_points(
-    run: Run, points: Sequence[Planned], emit: Callable[[PointRecord], None]
-) -> tuple[int, PointRecord | None]:
-    """Visit every point once per round, in a random order of its own, and emit it at its last visit; returns the
-    status, and the record at which the GPU was lost.
-
-    What earlier processes of the run measured of a point counts. Where the GPU is lost, a point keeps what its
-    finished rounds gave; one without any is lost.
-    """
-    series = {point.id: run.series.setdefault(point.id, timing.PointTiming()) for point in points}
+    # Finished rounds of earlier processes count: a point that is lost in a later one keeps what they gave.
     latest = {
         record.point: record
         for record in run.rest
         if isinstance(record, PointRecord) and record.status == "ok"
     }
-    ended, run.rest = set(run.done), []
+    run.rest = []
+
+    def finish(record: Record) -> None:
+        run.done[record.point] = record.status, record.reason
+        emit(record)
+
+    culprit = (
+        _time_all(run, points, latest, finish)
+        if run.mode == "time"
+        else _run_all(run, points, finish)
+    )
+    if culprit is not None:
+        left = [point for point in points if point.id not in run.done]
+        run.rest += [latest.get(point.id) or lost(run, point, culprit) for point in left]
+        run.rest += [pairs.lost(pair, culprit) for pair in pairs.left(run)]
+    if run.rest:
+        return LOST
+    return SOME_FAILED if BAD & {status for status, _ in run.done.values()} else OK
+
+
+def _run_all(
+    run: Run, points: Sequence[Planned], finish: Callable[[Record], None]
+) -> PointRecord | None:
+    """Check or trace the points; returns the record at which the GPU was lost."""
+    left = [point for point in points if point.id not in run.done]
+    while left:
+        point = run.first(left)
+        left.remove(point)
+        record, alive = run_point(run, point)
+        finish(record)
+        if not alive:
+            return record
+    return None
+
+
+def _time_all(
+    run: Run,
+    points: Sequence[Planned],
+    latest: dict[str, PointRecord],
+    finish: Callable[[Record], None],
+) -> Record | None:
+    """Time the points that no pair times, and then the pairs, after each of which a point may turn out to be such a one;
+    returns the record at which the GPU was lost."""
+    pairing = pairs.Pairing(run, frozenset(point.id for point in points), finish)
+    culprit: Record | None = None
+    while culprit is None:
+        if alone := pairs.unpaired(run, points):
+            culprit = _visit_all(run, points, {point.id for point in alone}, latest, finish)
+        elif following := pairs.left(run):
+            culprit = pairing.time(following[0])
+        else:
+            break
+    return culprit
+
+
+@dataclass
+class Visit:
+    """One round of a point: what earlier rounds gave, and the point's place in the order of this one."""
+
+    series: timing.PointTiming
+    place: int
+    last: bool
+
+
+def _visit_all(
+    run: Run,
+    points: Sequence[Planned],
+    chosen: AbstractSet[str],
+    latest: dict[str, PointRecord],
+    finish: Callable[[Record], None],
+) -> PointRecord | None:
+    """Visit the chosen points once per round, in a random order of its own, and finish each at its last visit; returns the
+    record at which the GPU was lost.
+
+    What earlier processes of the run measured of a point counts. latest: what the finished rounds of each gave.
+    """
     for number in range(run.rounds):
-        for place, point in enumerate(shuffled(points, run.order, number)):
-            if point.id in ended or number < len(series[point.id].positions):
+        for index, point in enumerate(shuffled(points, run.order, number)):
+            series = run.series.setdefault(point.id, timing.PointTiming())
+            done = point.id in run.done or number < len(series.positions)
+            if point.id not in chosen or done:
                 continue
-            visit = Visit(series[point.id], number, place, number == run.rounds - 1)
-            latest[point.id], alive = run_point(run, point, visit)
+            # Of a single round pairs are a part: what is finished came before.
+            place = index if run.rounds > 1 else sum(other.id in run.done for other in points)
+            visit = Visit(series, place, number == run.rounds - 1)
+            record, alive = run_point(run, point, visit)
             run.visited(point.id)
-            if visit.last or latest[point.id].status != "ok":
-                ended.add(point.id)
-                run.done[point.id] = latest[point.id].status, latest[point.id].reason
-                emit(latest[point.id])
+            latest[point.id] = record
+            if visit.last or record.status != "ok":
+                finish(record)
             if not alive:
-                culprit = latest[point.id]
-                left = [other for other in points if other.id not in ended]
-                run.rest = [latest.get(other.id) or _lost(run, other, culprit) for other in left]
-                return _status(run, latest.values()), culprit
-    return _status(run, latest.values()), None
+                return record
+    return None
 
 
 def shuffled(points: Sequence[Planned], order: int, number: int) -> list[Planned]:
@@ -140,85 +166,37 @@ def shuffled(points: Sequence[Planned], order: int, number: int) -> list[Planned
     return chosen
 
 
-def _lost(run: Run, point: Planned, culprit: PointRecord) -> PointRecord:
-    why = f"the GPU was lost at {culprit.point}: {culprit.reason}"
-    return new_record(run.target, point, "lost", why)
-
-
-def _status(run: Run, records: Iterable[PointRecord]) -> int:
-    if run.rest:
-        return LOST
-    return SOME_FAILED if {record.status for record in records} & {"wrong", "error"} else OK
-
-
-def new_record(target: Target, point: Planned, status: Status, reason: str | None) -> PointRecord:
-    """A record of which nothing but the status and the analytic work is known."""
-    return PointRecord(
-        point=point.id,
-        target=point.target,
-        params=dict(point.params),
-        status=status,
-        reason=reason,
-        work=WorkRecord(**target.work(point.params)._asdict()),
-    )
-
-
 def run_point(run: Run, point: Planned, visit: Visit | None = None) -> tuple[PointRecord, bool]:
     """(record of one point, whether the device still answers). ``visit``: to time it, else None."""
-    record = new_record(run.target, point, "ok", None)
-    record.reason = run.target.skip(point.params, run.device.facts())
-    if record.reason is not None:
-        record.status = "skipped"
+    record = begun(run, point)
+    if record.status == "skipped":
         return record, True
-    alive = True
-    try:
-        _run(run, point, record, visit)
-    except Exception as error:
-        skipped = isinstance(error, NotHereError)
-        record.status = "skipped" if skipped else "error"
-        record.reason = str(error) if skipped else builds.one_line(error)
-        record.timing = record.clocks = record.order = None
-        alive = run.device.alive()
+    _run(run, point, record, visit)
+    alive = not broken(run, record)
     if alive:
         run.device.release()
     return record, alive
 
 
 def _run(run: Run, point: Planned, record: PointRecord, visit: Visit | None) -> None:
-    """Check one point, in the first of its rounds, measure it if it is right, and fill its record."""
-    launch = run.target.prepare(point.params, run.seed)
-    launch = faults.apply(launch, point.id, run.faults)
-    record.info = dict(launch.info)
-    if launch.work:
-        record.work = WorkRecord(**launch.work)
-    warm_up(run.device, launch)
-    record.peak_memory_bytes = run.device.peak_memory()
-    compilers = _compilers(run)
-    wrong = None
-    if run.checked and (visit is None or visit.number == 0):
-        record.check, wrong, _ = check(run.device, launch)
-    if wrong is not None:
-        record.status, record.reason = "wrong", wrong
-    elif visit is not None:
-        _time(run, launch, record, visit)
-    elif run.mode == "trace":
-        trace(run, point, launch)
-    if _compilers(run) != compilers:
-        raise LateCompileError("ninja or nvcc ran after the warm-up")
+    """Make one point ready, measure it if it is right, and fill its record."""
+    launch = ready(run, point, record)
+    if launch is None:
+        return
+    try:
+        with warm(run):
+            if visit is not None:
+                _time(run, launch, record, visit)
+            elif run.mode == "trace":
+                trace(run, point, launch)
+    except Exception as error:
+        failed(record, error)
 
 
 def _time(run: Run, launch: Launch, record: PointRecord, visit: Visit) -> None:
-    series = visit.series
-    series.check = record.check = record.check or series.check
-    series.positions.append(visit.place)
     repeats = run.repeats or timing.REPEATS
-    timing.visit(run.device, launch, series, repeats, run.rounds, visit.last)
-    record.timing, record.clocks = series.timing(), series.conditions()
-    record.order = Order(run=run.order, positions=list(series.positions))
-
-
-def _compilers(run: Run) -> int:
-    return 0 if run.watch is None else int(run.watch.started)
+    timing.visit(run.device, launch, visit.series, repeats, run.rounds, visit.last)
+    timed(run, record, visit.series, visit.place)
 
 
 def trace(run: Run, point: Planned, launch: Launch) -> None:

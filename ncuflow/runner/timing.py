@@ -149,12 +149,25 @@ def visit(
     _reset(launch)
     series.host += _host(device, launch.run, repetitions(wanted, share, each, least))
     _reset(launch)
-    if last and _ahead(series):
-        series.sustained = _sustained(device, launch, each)
-        _reset(launch)
+    if last:
+        _add_sustained(device, launch, series, each)
     if launch.plan is not None:
         series.plan += _plan(device, launch.plan, -(-PLANS // rounds))
     _note_clocks(device, series)
+
+
+def complete(device: Clock, launch: Launch, series: PointTiming) -> None:
+    """Add to one side of a `pair` the sustained rate, which a visit has beside: then it is all that is measured of a point."""
+    device.settle()  # the other side's may have run just before
+    _reset(launch)
+    _add_sustained(device, launch, series, max(min(_joined(series.cold)), 1.0))
+    _note_clocks(device, series)
+
+
+def _add_sustained(device: Clock, launch: Launch, series: PointTiming, each: float) -> None:
+    if _ahead(series):
+        series.sustained = _sustained(device, launch, each)
+        _reset(launch)
 
 
 def _ahead(series: PointTiming) -> bool:
@@ -248,6 +261,7 @@ def pair(
     """
     found = (PointTiming(), PointTiming())
     for series in found:
+        _note_clocks(device, series)
         series.floor_us = significant(device.floor_us())
     sides = list(zip(launches, found, strict=True))
     shortest = [max(min(device.cold(launch.run, 3).times), 1.0) for launch in launches]
@@ -264,6 +278,8 @@ def pair(
             series.host += _host(device, launch.run, each_n)
             if launch.plan is not None:
                 series.plan += _plan(device, launch.plan, each_n)
+    for series in found:
+        _note_clocks(device, series)
     return found
 
 

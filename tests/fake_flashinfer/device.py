@@ -51,6 +51,9 @@ class Gpu:
     def cold(self, run, n):
         return Burst([run() * self.random.gauss(1, 0.001) for _ in range(n)], True, None)
 
+    def begin(self):
+        pass
+
     def peak_memory(self):
         return 0
 
