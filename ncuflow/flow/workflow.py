@@ -4,8 +4,8 @@
     ncuflow run decode -- -j2 --config sweep=smoke
     ncuflow run -- --list-target-rules
 
-What follows `--` is handed to Snakemake. Settings and their defaults: config/config.yaml of
-the project; --configfile FILE or --config KEY=VALUE override them.
+What follows `--` is handed to Snakemake; one job at a time unless -j, -c or a profile says otherwise. Settings and their
+defaults: config/config.yaml of the project; --configfile FILE or --config KEY=VALUE override them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from itertools import takewhile
 from typing import NoReturn
 
 from ncuflow.io import resource
+
+SAY_HOW_MANY = ("-j", "-c", "--jobs", "--cores", "--profile", "--workflow-profile")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,4 +38,6 @@ def arguments(words: list[str]) -> list[str]:
     targets = list(takewhile(lambda word: not word.startswith("-"), words))
     options = words[len(targets) :]
     options = options[options[:1] == ["--"] :]
+    if not any(option.startswith(SAY_HOW_MANY) for option in options):
+        options = ["-j1", *options]
     return [*options, "--", *targets] if targets else options
