@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import fake_gpus
@@ -17,6 +18,7 @@ from ncuflow.cli import dispatch
 from ncuflow.evidence.points import Contents
 from ncuflow.parsers import chips, registry
 from ncuflow.process import CaptureError
+from ncuflow.target.contract import load
 
 POINTS = ["decode/B1", "decode/B32", "decode/B128"]
 TOKEN = "hf_planted_token_value"
@@ -118,8 +120,19 @@ def test_the_registrys_counters_are_asked_for_by_the_names_of_this_gpu(
     assert profile(bench, "--registry", "--metrics", "one.sum,two.sum") == 0
     words = (bench / "args").read_text().split()
     asked = words[words.index("--metrics") + 1].split(",")
-    assert asked == [*registry.counters(chip), "one.sum", "two.sum"]
+    known = registry.counters(chip, ncu.registry_keys(load("decode")))
+    assert asked == [*known, "one.sum", "two.sum"]
     assert not any(name.startswith(("launch__", "derived__")) for name in asked)
+
+
+def test_integer_operations_of_tensor_cores_are_counted_where_a_target_has_them() -> None:
+    decode = load("decode")
+    choices = {**decode.choices, "dtype": ("f16", "int8")}
+    assert {*registry.METRICS} - {*ncu.registry_keys(decode)} == {
+        "tensor_int_ops",
+        "tensor_int_ops_peak_per_second",
+    }
+    assert ncu.registry_keys(replace(decode, choices=choices)) == tuple(registry.METRICS)
 
 
 def test_points_that_one_took_along_are_profiled_again_without_it(

@@ -22,11 +22,14 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("all", "-- all"),
+        ("all", "-j1 -- all"),
         ("decode rope -- -j2 --config a=b", "-j2 --config a=b -- decode rope"),
-        ("-- --list-target-rules", "--list-target-rules"),
+        ("all -- --cores 4", "--cores 4 -- all"),
+        ("all -- --workflow-profile slurm", "--workflow-profile slurm -- all"),
+        ("all -- --config a=b", "-j1 --config a=b -- all"),
+        ("-- --list-target-rules", "-j1 --list-target-rules"),
         ("-- -j2 -- all", "-j2 -- all"),
-        ("", ""),
+        ("", "-j1"),
     ],
 )
 def test_what_follows_the_dashes_is_an_option_of_snakemake(words: str, expected: str) -> None:

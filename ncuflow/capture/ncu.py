@@ -25,10 +25,12 @@ from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
 from ncuflow.io import UsageError
 from ncuflow.parsers import reader
 from ncuflow.parsers.chips import chip_of
-from ncuflow.parsers.registry import counters
+from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.process import CaptureError, ProcessExit, minimal_environment, output_of
+from ncuflow.target.contract import Target, load
 
 REFUSED = 5
+INTEGER = ("int4", "int8")
 DURATION = "gpu__time_duration.sum"
 REMEDY = (
     "the driver refuses performance counters (ERR_NVGPUCTRPERM): run as root, give the container "
@@ -51,13 +53,22 @@ def ncu_command(batch: Batch) -> list[str]:
     command += ["-f", "-o", batch.place(args.name), "--apply-rules", "yes" if args.rules else "no"]
     for section in _words(args.sections):
         command += ["--section", section]
-    known = registry_counters(batch.held.gpu) if args.registry else ()
+    keys = registry_keys(load(args.target))
+    known = registry_counters(batch.held.gpu, keys) if args.registry else ()
     metrics = [*known, *_words(args.metrics)]
     if metrics:
         command += ["--metrics", ",".join(metrics)]
     if args.import_source:
         command += ["--import-source", "yes"]
     return command + batch.program()
+
+
+def registry_keys(target: Target) -> tuple[str, ...]:
+    """The keys of the registry that a target is profiled for. Integer operations of tensor cores, three of 25 passes on a
+    GH100, are asked for where one of its parameters can name such a type."""
+    values = {value for choices in target.choices.values() for value in choices}
+    integer = any(str(value).startswith(INTEGER) for value in values)
+    return tuple(key for key in METRICS if integer or not key.startswith("tensor_int_ops"))
 
 
 def registry_counters(gpu: VisibleGpu, keys: tuple[str, ...] | None = None) -> tuple[str, ...]:
