@@ -101,7 +101,8 @@ def test_what_waits_for_a_gpu_has_done_nothing_yet(tmp_path: Path) -> None:
     run.tell(event="workflow_started")
     run.start(1, "profile", log, target="rope", batch="b1")
     job = run.display.running[1]
-    for said in (None, f"{turns.WAITS}\n"):
+    queued = f"{turns.QUEUES}a GPU: all 1 are locked by other captures\n"
+    for said in (None, queued, f"{turns.WAITS}\n"):
         if said:
             log.write_text(said)
         assert job.worked(30.0) == 0

@@ -27,13 +27,15 @@ def test_a_step_counts_the_points_that_it_works_on() -> None:
     assert count("preflight") == 0
 
 
-def test_a_timing_may_take_as_long_as_its_points_and_its_pairs() -> None:
-    point = {"id": "a"}
-    plans, none = {("rope", "b1"): [point] * 3}, ("time", {"target": "rope", "batch": "b1"})
-    points, alone = forecast.work_of(plans, {}, *none)
-    assert points == 1 and alone == forecast.STEPS["time"].start_s + forecast.STEPS["time"].point_s
-    paired = forecast.work_of(plans, {("rope", "b1"): [point] * 6}, *none)
-    assert paired == (1, pytest.approx(alone + 3 * forecast.PAIR_S))
+def test_a_timing_takes_as_long_as_its_pairs_and_the_points_of_none() -> None:
+    one, other, third = ({"id": name} for name in "abc")
+    plans, place = {("rope", "b1"): [one, other, third]}, {"target": "rope", "batch": "b1"}
+    step = forecast.STEPS["time"]
+    alone = forecast.work_of(plans, {}, "time", place)
+    assert alone == (3, pytest.approx(step.start_s + 3 * step.point_s))
+    pairs = {("rope", "b1"): [one, other, one, one]}
+    paired = forecast.work_of(plans, pairs, "time", place)
+    assert paired == (3, pytest.approx(step.start_s + step.point_s + 2 * forecast.PAIR_S))
 
 
 def test_alone_each_program_of_a_gpu_is_loaded_and_ends_before_the_next() -> None:
@@ -44,7 +46,7 @@ def test_alone_each_program_of_a_gpu_is_loaded_and_ends_before_the_next() -> Non
 @pytest.mark.parametrize(
     ("jobs", "seconds"),
     [
-        ([("build", 100.0), ("profile", 70.0)], 100 + 20),  # from the middle of the build on
+        ([("build", 100.0), ("profile", 70.0)], 100 + 10),  # of which 60 beside the build
         ([("build", 100.0), ("profile", 30.0)], 100),
         ([("profile", 30.0), ("time", 20.0)], 50),  # which loads meanwhile
         ([("time", 20.0), ("trace", 1.0)], 21 + 2 * forecast.LOAD_S),

@@ -59,7 +59,9 @@ class Job:
 
     def worked(self, now: float) -> float:
         """Seconds at what it does; loading and waiting for a GPU, of which its log says nothing more, is no part of it."""
-        if self.begun is None and self.doing() not in ("", turns.WAITS):
+        doing = self.doing()
+        waits = doing in ("", turns.WAITS) or doing.startswith(turns.QUEUES)
+        if self.begun is None and not waits:
             self.begun = now
         return 0.0 if self.begun is None else now - self.begun
 

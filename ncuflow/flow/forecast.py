@@ -23,15 +23,15 @@ class RuleCost(NamedTuple):
 
 
 # Seconds of H100 machines with 16 cores: benchmarks/RESULTS.md. Only their shares count, since the seconds that went by scale
-# them. A rule that is not here is quick.
+# them. A rule that is not here is quick. Of `time` they are of a point of no pair.
 STEPS = {
     "preflight": RuleCost("preflight and ceilings", 7.0, 0.0, FIRST),
     "source_index": RuleCost("index of FlashInfer's source", 7.5, 0.0),
-    "build": RuleCost("build modules", 45.0, 0.55, COMPILES),
+    "build": RuleCost("build modules", 55.0, 0.55, COMPILES),
     "time": RuleCost("time", 0.5, 0.4, TIMES),
     "time_again": RuleCost("time again", 0.5, 0.4, TIMES),
     "trace": RuleCost("trace (nsys)", 0.5, 0.05, TRACES),
-    "profile": RuleCost("profile (ncu)", 1.8, 0.75, PROFILES),
+    "profile": RuleCost("profile (ncu)", 1.8, 0.9, PROFILES),
     "profile_deep": RuleCost("deep profile (ncu)", 1.5, 2.2, PROFILES),
     "jit_measure": RuleCost("measure the JIT", 200.0, 0.0, FIRST),
     "tables": RuleCost("read reports", 1.0, 0.02),
@@ -44,7 +44,8 @@ STEPS = {
     "html": RuleCost("report.html", 1.0, 0.0),
 }
 QUICK = 0.3
-PAIR_S = 0.3  # of a pair, in the process that times the points of a batch
+PAIR_S = 0.55  # of a pair with its points, in the process that times a batch
+BESIDE = 0.6  # of a build, the part in which a GPU is busy with modules that stand
 LOAD_S = 8.0  # Python, torch and FlashInfer, before a program has a GPU
 LAST_S = 6.0  # tables and pages after what is measured last; those before are made beside
 BATCHES = {"profile_deep": DEEP}  # rules with a batch of their own, which is no wildcard
@@ -80,18 +81,20 @@ def work_of(
     """How many points a job of this rule works on, and how many seconds that may take."""
     step = STEPS.get(rule, RuleCost("", QUICK, 0.0))
     points = points_of(plans, rule, wildcards)
-    seconds = step.start_s + step.point_s * points
-    if rule == "time":
-        planned = pairs.get((wildcards["target"], wildcards["batch"]), ())
-        seconds += PAIR_S * len(planned) / 2
+    if rule != "time":
+        return points, step.start_s + step.point_s * points
+    place = wildcards["target"], wildcards["batch"]
+    paired = pairs.get(place, [])
+    alone = {point["id"] for point in plans.get(place, [])} - {point["id"] for point in paired}
+    seconds = step.start_s + step.point_s * len(alone) + PAIR_S * len(paired) / 2
     return points, seconds
 
 
 def rest(left: Iterable[tuple[str, float]], together: bool) -> float:
     """Seconds in which jobs of these rules with so many seconds left each end, by themselves or beside each other.
 
-    Beside each other, profilers have a GPU from the middle of a build on, when the first modules stand, while what is timed
-    loads; programs that trace load when nothing is timed any more.
+    Beside each other, profilers have a GPU for BESIDE of a build, while what is timed loads after it; programs that trace
+    load when nothing is timed any more.
     """
     jobs = list(left)
     of = dict.fromkeys(KINDS, 0.0)
@@ -99,7 +102,7 @@ def rest(left: Iterable[tuple[str, float]], together: bool) -> float:
         of[kind(rule)] += seconds
     if not together:
         return sum(of.values()) + LOAD_S * sum(needs_gpu(rule) for rule, _ in jobs)
-    profiles = max(0.0, of[PROFILES] - of[COMPILES] / 2)
+    profiles = max(0.0, of[PROFILES] - BESIDE * of[COMPILES])
     loads = LOAD_S * (bool(of[TRACES]) + bool(of[TIMES] and not profiles))
     measures = of[FIRST] + of[COMPILES] + profiles + of[TIMES] + of[TRACES] + loads
     return measures + (min(of[HOST], LAST_S) if measures else of[HOST])

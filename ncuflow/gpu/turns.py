@@ -40,6 +40,7 @@ HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not
 WAIT = "NCUFLOW_GPU_WAIT"  # the file that a seated program locks before it measures
 QUIET = "NCUFLOW_HOST_QUIET"  # the one that it locks as well if it is timed
 WAITS, BEGINS = "ncuflow: waiting for the GPU", "ncuflow: the GPU is held"  # what it says then
+QUEUES = "waiting for "  # with what a program begins that says what it waits for before it starts
 POLL_S = 0.25
 SEATS = 12  # programs per GPU: one measures, the next ones start
 ALONE, TIMED, PROFILED = "alone", "timed", "profiled"
@@ -281,7 +282,7 @@ def _first_free(
             raise CaptureError(f"no {what} became free in time")
         if not waiting:
             whose = f"a GPU: all {count} are" if places[0].gpu else "the host: it is"
-            print(f"waiting for {whose} locked by other captures", file=sys.stderr, flush=True)
+            print(f"{QUEUES}{whose} locked by other captures", file=sys.stderr, flush=True)
             waiting = True
         time.sleep(POLL_S)
     try:

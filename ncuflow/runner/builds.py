@@ -284,6 +284,12 @@ def _begins() -> Path:
     return own_folder(lock_folder()) / "build"
 
 
+def begun() -> None:
+    """Wait until a build that is about to begin compiles: it loads the same libraries, and all others wait for it."""
+    with ExitStack() as held:
+        _locked(_begins(), held, wait=True)
+
+
 class Awaited:
     """The modules of a target's points that another process compiles, or is about to.
 
@@ -300,8 +306,7 @@ class Awaited:
         known = capabilities(os.environ, nvml.capabilities)
         able = buildable(self._target, self._points, known, lambda line: None)
         self._of = {point.id: modules(self._target, [point]) for point in able}
-        with ExitStack() as held:
-            _locked(_begins(), held, wait=True)
+        begun()
         self.first(self._points, lambda until: until())
 
     def stand(self, point: Planned) -> bool:

@@ -226,10 +226,15 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     """
     journal, job = _journal(args), f"{args.mode} {args.target}"
     awaited = builds.Awaited(target, points)
+
+    def load() -> None:
+        builds.begun()
+        load_libraries()
+
     try:
         from ncuflow.runner.gpu import Gpu
 
-        pause = turns.hold(load_libraries, job, awaited.begin)
+        pause = turns.hold(load, job, awaited.begin)
         device = Gpu()
         use.note(use.READY, os.environ.get("CUDA_VISIBLE_DEVICES", ""), job)
     except (ImportError, RuntimeError) as error:
