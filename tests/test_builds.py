@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from ncuflow.cli import dispatch
 from ncuflow.gpu import nvml
 from ncuflow.io import BadInput
 from ncuflow.runner import builds, gpu
+from ncuflow.runner.awaited import Awaited
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import load
 from ncuflow.target.source import Build
@@ -217,7 +219,7 @@ def test_a_program_takes_its_points_as_their_modules_stand(
     def build(specs: Any, jobs: int, log: Any, taken: Any) -> list[Any]:
         with ExitStack() as first, ExitStack() as second:
             for spec, own in zip(specs, (second, first), strict=True):
-                assert builds._locked(Path(spec.lock_path), own)
+                assert builds.locked(Path(spec.lock_path), own)
             specs[1].jit_library_path.touch()
             order.append("quick stands")
             taken()
@@ -234,7 +236,7 @@ def test_a_program_takes_its_points_as_their_modules_stand(
         until()
 
     def profiled() -> None:
-        awaited = builds.Awaited(load("rope"), [slow, quick])
+        awaited = Awaited(load("rope"), [slow, quick])
         awaited.begin()
         order.append("it begins")
         begun.set()
@@ -333,6 +335,35 @@ def test_a_file_that_is_no_plan_is_named(
 
 PREFILL = load("prefill")
 BOTH = sweep.points(PREFILL, [{"backend": ["fa2", "fa3"]}])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        (["9.0"], "9.0a"),
+        (["8.0"], "8.0"),
+        (["10.3"], "10.3a"),
+        (["12.0"], None),
+        (["8.0", "9.0"], None),
+        ([], None),
+    ],
+)
+def test_flashinfer_is_told_what_the_gpu_is_while_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch, gpus: list[str], told: str | None
+) -> None:
+    monkeypatch.delenv(builds.ARCH_LIST, raising=False)
+    monkeypatch.setattr(nvml, "capabilities", lambda: gpus)
+    with builds.told_architecture():
+        assert os.environ.get(builds.ARCH_LIST) == told
+    assert builds.ARCH_LIST not in os.environ
+
+
+def test_an_arch_list_that_was_given_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(builds.ARCH_LIST, "8.0 9.0a")
+    monkeypatch.setattr(nvml, "capabilities", lambda: ["9.0"])
+    with builds.told_architecture():
+        assert os.environ[builds.ARCH_LIST] == "8.0 9.0a"
+    assert os.environ[builds.ARCH_LIST] == "8.0 9.0a"
 
 
 def test_the_arch_list_stands_in_for_the_gpus() -> None:

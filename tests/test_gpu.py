@@ -209,6 +209,30 @@ def test_a_planted_wrong_result_is_refused_and_not_timed(
     assert all(record["timing"] is None for record in records)
 
 
+LOADED = """
+import ctypes, os
+from ncuflow.runner import builds
+from ncuflow.runner.run import load_libraries
+from ncuflow.sweep import points
+from ncuflow.target.contract import load
+with builds.told_architecture():
+    load_libraries()
+    for name in ("prefill", "decode", "rmsnorm", "rope", "merge_state"):
+        builds.modules(load(name), points.points(load(name), [{}]))
+context = ctypes.c_void_p()
+print(ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context)))
+"""
+NOT_INITIALIZED = 3
+
+
+@pytest.mark.gpu
+def test_what_has_its_libraries_and_waits_for_a_gpu_has_not_begun_to_use_cuda() -> None:
+    told = {name: value for name, value in os.environ.items() if name != builds.ARCH_LIST}
+    command = [sys.executable, "-c", LOADED]
+    found = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, check=True)
+    assert int(found.stdout.split()[-1]) == NOT_INITIALIZED
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [pytest.param(n, marks=small(n)) for n in sorted(known())])
 def test_no_module_that_compiles_for_minutes_is_among_the_short(

@@ -41,6 +41,7 @@ from ncuflow.io import UsageError
 from ncuflow.process import die_with_parent
 from ncuflow.record import PointRecord
 from ncuflow.runner import builds, faults, pairs, timing
+from ncuflow.runner.awaited import Awaited, build_begun
 from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record, Run
 from ncuflow.runner.progress import Progress
 from ncuflow.runner.ready import begun, broken, failed, lost, ready, timed, warm
@@ -225,16 +226,17 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
     journal, job = _journal(args), f"{args.mode} {args.target}"
-    awaited = builds.Awaited(target, points)
+    awaited = Awaited(target, points)
 
     def load() -> None:
-        builds.begun()
+        build_begun()
         load_libraries()
 
     try:
         from ncuflow.runner.gpu import Gpu
 
-        pause = turns.hold(load, job, awaited.begin)
+        with builds.told_architecture():
+            pause = turns.hold(load, job, awaited.begin)
         device = Gpu()
         use.note(use.READY, os.environ.get("CUDA_VISIBLE_DEVICES", ""), job)
     except (ImportError, RuntimeError) as error:
