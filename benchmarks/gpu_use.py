@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_use.py outputs/<machine>/gpu-use.jsonl [--since S] [--table] --out benchmarks/gpu-use.svg
 
-A row is a job, in the order in which they had the GPU; programs append to the file, so S names the seconds since the epoch
-from which on it counts (the run's start), and the first event is second 0 without it. On standard output: JSON with the
+A row is a turn of a job, in the order in which they had the GPU; programs append to the file, so S names the seconds since the
+epoch from which on it counts (the run's start), and the first event is second 0 without it. On standard output: JSON with the
 seconds, the share held, and those in which it was idle while somebody loaded; with --table, where the seconds of each
 kind of job went, as a table of Markdown.
 """

@@ -220,7 +220,7 @@ class Clocks(Strict):
 
 
 class Order(Strict):
-    """In which order the points were visited."""
+    """In which order the points were visited, or the pairs that timed them."""
 
     run: int
     """number of the random order"""
@@ -252,7 +252,7 @@ class PointRecord(Strict):
     info: Annotated[dict[str, Any], ColumnSpec("info")] = {}
     """what plan() chose, as JSON"""
     peak_memory_bytes: Annotated[Count | None, ColumnSpec("peak_memory_bytes", "byte")] = None
-    """most GPU memory that the point allocated, beyond what lay there before it"""
+    """most GPU memory that the point allocated, beyond what lay there before it; a library's buffer is its first user's"""
     order: Annotated[Order | None, ColumnSpec("order")] = None
     """number of the random order, and the point's place in each round, as JSON"""
 

@@ -257,6 +257,38 @@ def test_a_program_takes_its_points_as_their_modules_stand(
     assert order == ["quick stands", "it begins", quick, "it pauses", "slow stands", slow]
 
 
+def test_of_several_points_the_first_to_stand_comes_first_and_what_is_timed_waits_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
+    of = {512: NinjaSpec(tmp_path, "slow"), 1024: NinjaSpec(tmp_path, "quick")}
+    for spec in of.values():
+        spec.folder.mkdir()
+    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: [of[p["tokens"]]]))
+    slow, quick = points = sweep.points(load("rope"), [{"tokens": list(of)}])
+    waits = Event()
+
+    def pause(until: Any) -> None:
+        waits.set()
+        until()
+
+    with ExitStack() as one, ExitStack() as other, ThreadPoolExecutor(2) as pool:
+        assert builds.locked(Path(of[512].lock_path), one)
+        assert builds.locked(Path(of[1024].lock_path), other)
+        awaited, timed = Awaited(load("rope"), points), Awaited(load("rope"), points, together=True)
+        beginning, all_begun = pool.submit(awaited.begin), pool.submit(timed.begin)
+        of[1024].jit_library_path.touch()
+        beginning.result(60)
+        assert awaited.first(points, pause) == quick and not waits.is_set()
+        assert not all_begun.done()
+        last = pool.submit(awaited.first, [slow], pause)
+        assert waits.wait(60) and not last.done()
+        of[512].jit_library_path.touch()
+        assert last.result(60) == slow
+        all_begun.result(60)
+
+
 @needs_ninja
 def test_two_ninjas_beside_each_other_note_in_folders_of_their_own(tmp_path: Path) -> None:
     with ExitStack() as one, ExitStack() as other:
@@ -345,6 +377,7 @@ BOTH = sweep.points(PREFILL, [{"backend": ["fa2", "fa3"]}])
         (["10.3"], "10.3a"),
         (["12.0"], None),
         (["8.0", "9.0"], None),
+        (["8.0", "8.6"], None),
         ([], None),
     ],
 )

@@ -27,13 +27,25 @@ ROOT = Path(__file__).parents[1]
         ("all -- --cores 4", "--cores 4 -- all"),
         ("all -- --workflow-profile slurm", "--workflow-profile slurm -- all"),
         ("all -- --config a=b", "-j1 --config a=b -- all"),
+        ("all -- --jobscript x", "-j1 --jobscript x -- all"),
+        ("all -- --jobs=4", "--jobs=4 -- all"),
         ("-- --list-target-rules", "-j1 --list-target-rules"),
         ("-- -j2 -- all", "-j2 -- all"),
         ("", "-j1"),
     ],
 )
-def test_what_follows_the_dashes_is_an_option_of_snakemake(words: str, expected: str) -> None:
+def test_what_follows_the_dashes_is_an_option_of_snakemake(
+    monkeypatch: pytest.MonkeyPatch, words: str, expected: str
+) -> None:
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
     assert workflow.arguments(words.split()) == expected.split()
+
+
+def test_a_profile_of_the_environment_says_how_many_jobs_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", "mine")
+    assert workflow.arguments(["all"]) == ["--", "all"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

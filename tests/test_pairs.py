@@ -57,6 +57,8 @@ def timed(
     rounds: int = 1,
     repeats: int | None = None,
     watch: Any = None,
+    order: int = 0,
+    visits_all: bool = False,
     **kinds: Any,
 ) -> dict[str, Any]:
     """Records by name, in their order, of a run that times n points and these pairs of them; in the device's log "<p1" is
@@ -65,7 +67,8 @@ def timed(
     target = fake_target(device, **kinds)
     prepare = target.prepare
     target.prepare = lambda p, seed: device.log.append(f"<p{p['n']}") or prepare(p, seed)
-    run = Run(device, target, "time", repeats, rounds=rounds, watch=watch)
+    run = Run(device, target, "time", repeats, rounds=rounds, watch=watch, order=order)
+    run.visits_all = visits_all
     run.pairs = [(points[base - 1], points[other - 1]) for base, other in pairs_of]
 
     def emit(record: Record) -> None:
@@ -253,9 +256,23 @@ def test_the_points_of_a_pair_that_failed_are_visited_before_their_next_one(
     assert device.log.count("<p1") == 3 and device.log.count("poison") == 3
 
 
-def test_several_rounds_or_more_repeats_than_a_pair_has_are_visits_of_their_own() -> None:
-    for words, visits in (({"rounds": 3}, 3), ({"repeats": 31}, 1)):
-        device = Device()
+def test_the_bases_of_pairs_are_in_a_random_order_of_the_process_and_theirs_together() -> None:
+    sides = [(1, 2), (3, 4), (1, 5), (6, 7), (8, 9), (3, 9)]
+    taken = set()
+    for order in (*range(5), 0):
+        found = timed(Device(), sides, 9, order=order)
+        names = [name for name in found if "|" in name]
+        bases = [name.split(" ")[0] for name in names]
+        assert sorted(bases, key=bases.index) == bases
+        assert next(name for name in names if name.startswith("fake/p1 ")) == "fake/p1 | fake/p2"
+        taken.add((order, *names))
+    assert len(taken) == 5 and len({names[1:] for names in taken}) > 2
+
+
+def test_other_visits_than_a_pair_measures_are_visits_of_their_own() -> None:
+    asked: list[dict[str, Any]] = [{"rounds": 3}, {"repeats": 31}, {"repeats": 10}, {"visits_all": True}]  # fmt: skip
+    for words in asked:
+        device, visits = Device(), words.get("rounds", 1)
         found = timed(device, [(1, 2)], 2, **words)
         assert found["fake/p1"]["timing"]["cold"]["n"] == words.get("repeats", 30)
         assert len(found["fake/p1"]["order"]["positions"]) == visits

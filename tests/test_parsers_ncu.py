@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import some
@@ -806,6 +807,18 @@ def test_without_the_counters_of_blackwell_there_are_no_flops_and_it_is_said(tmp
     assert found["tensor_pipe_pct"] > 1
     assert "tensor operations are not counted" in kernel["problems"]
     assert "$(ncuflow counters gb100)" in kernel["problems"]
+
+
+@pytest.mark.parametrize(
+    ("busy", "flops", "integer", "said"),
+    [(80.0, 0.0, None, 1), (80.0, 0.0, 7.0, 0), (80.0, 5.0, None, 0), (1.7, 0.0, None, 0), (1.7, None, None, 1)],
+)  # fmt: skip
+def test_a_tensor_pipe_that_works_without_flops_has_operations_that_nobody_counted(
+    busy, flops, integer, said
+):
+    values = {"tensor_pipe_pct": busy, "tensor_flops": flops, "tensor_int_ops": integer}
+    rows = [{"key": key, "value": value} for key, value in values.items() if value is not None]
+    assert len([*ncu._uncounted(SimpleNamespace(chip="gh100"), rows)]) == said
 
 
 def test_a_report_of_a_chip_that_is_not_known_says_so(tmp_path, capsys):

@@ -292,6 +292,22 @@ def test_a_pair_that_breaks_its_process_costs_itself_alone(
     assert [r["status"] for r in lines(found)] == ["ok", "error", "ok"]
 
 
+def test_a_side_of_another_batch_breaks_one_process_and_not_one_for_each_of_its_pairs(
+    machine: Callable[..., Command], tmp_path: Path
+) -> None:
+    pairs, found = tmp_path / "pairs.json", tmp_path / "pairs.jsonl"
+    *points, bad = made(13)
+    pairs.write_text(json.dumps([side.as_dict() for point in points for side in (point, bad)]))
+    words = ["--rounds", "1", "--pairs", str(pairs), "--pairs-out", str(found)]
+    command = machine(12)
+    status, out = command("time", *words, bad=["p13"])
+    assert (status, command.started) == (3, 2)  # type: ignore[attr-defined]
+    assert {r["status"] for r in lines(out)} == {"ok"}
+    assert {(r["status"], r["reason"].split(":")[0]) for r in lines(found)} == {
+        ("error", "fake/p13")
+    }
+
+
 @pytest.mark.parametrize(
     ("moment", "bad", "visited", "pairs_timed"),
     [  # 1 | 8, which p1 needs no more

@@ -200,7 +200,7 @@ if LIVE:
             ),
             out=f"{CAPTURES}/{{target}}/{{batch}}",
             sections=",".join(SETTINGS.ncu.sections),
-            counters=COUNTERS,  # what --registry stands for
+            counters=COUNTERS,  # of which --registry stands for those that the target can have
             clocks=SETTINGS.ncu.clock_control,
             timeout=SETTINGS.ncu.timeout_s,
         shell:

@@ -90,7 +90,7 @@ if GPU_USE:
     os.environ[use.FILE] = str(GPU_USE)
 # The targets that this run is about.
 KERNEL_TARGETS = [name for name in TARGETS if name in RUNNING.targets]
-# Compilation is measured where it is asked for by name (`snakemake jit`), and shown where that was done once.
+# Compilation is measured where it is asked for by name (`snakemake -j1 jit`), and shown where that was done once.
 WITH_JIT = [
     folder
     for folder, evidence in EVIDENCE.items()
@@ -145,8 +145,9 @@ def plan_of(what):
 
 
 def in_turns(plan, records):
-    """A param: the pairs that a process times after its points."""
-    return f"--pairs {quoted(plan)} --pairs-out {quoted(records)}"
+    """A param: the pairs that a process times, and with them their points, unless further processes visit those alone."""
+    visits = " --visit-all" * (SETTINGS.timing.runs > 1)
+    return f"--pairs {quoted(plan)} --pairs-out {quoted(records)}{visits}"
 
 
 def built_of(targets):

@@ -65,7 +65,7 @@ def ncu_command(batch: Batch) -> list[str]:
 
 def registry_keys(target: Target) -> tuple[str, ...]:
     """The keys of the registry that a target is profiled for. Integer operations of tensor cores, three of 25 passes on a
-    GH100, are asked for where one of its parameters can name such a type."""
+    GH100, are asked for where a value of one of its parameters can begin with int8 or int4."""
     values = {value for choices in target.choices.values() for value in choices}
     integer = any(str(value).startswith(INTEGER) for value in values)
     return tuple(key for key in METRICS if integer or not key.startswith("tensor_int_ops"))

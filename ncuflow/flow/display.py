@@ -58,7 +58,7 @@ class Job:
         return last_line(self.log)
 
     def worked(self, now: float) -> float:
-        """Seconds at what it does; loading and waiting for a GPU, of which its log says nothing more, is no part of it."""
+        """Seconds at what it does; loading and waiting for its first turn at a GPU is no part of it."""
         doing = self.doing()
         waits = doing in ("", turns.WAITS) or doing.startswith(turns.QUEUES)
         if self.begun is None and not waits:

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from itertools import takewhile
 from typing import NoReturn
 
 from ncuflow.io import resource
 
-SAY_HOW_MANY = ("-j", "-c", "--jobs", "--cores", "--profile", "--workflow-profile")
+# Options that say how many jobs run at a time.
+NUMBERS = frozenset({"--jobs", "--cores", "--profile", "--workflow-profile"})
+NUMBER = re.compile(r"-[jc]")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +41,7 @@ def arguments(words: list[str]) -> list[str]:
     targets = list(takewhile(lambda word: not word.startswith("-"), words))
     options = words[len(targets) :]
     options = options[options[:1] == ["--"] :]
-    if not any(option.startswith(SAY_HOW_MANY) for option in options):
+    said = any(option.split("=")[0] in NUMBERS or NUMBER.match(option) for option in options)
+    if not said and "SNAKEMAKE_PROFILE" not in os.environ:
         options = ["-j1", *options]
     return [*options, "--", *targets] if targets else options

@@ -13,6 +13,7 @@ seated     one of SEATS seats of a GPU, to start in: that takes longer than many
   profiled and `host.quiet`, shared: nothing on the host is timed meanwhile
 starting   (timed) `host.quiet`, shared: beside others that start, and never beside one that measures
 measuring  the GPU; what is timed has `host.quiet` alone as well
+paused     (profiled) its seat and `host.quiet`, and the GPU no longer
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class Turn:
 def hold(
     load: Callable[[], None], job: str = "", ready: Callable[[], None] = lambda: None
 ) -> Callable[[Callable[[], None]], None]:
-    """In a seated program: load what takes seconds and needs no GPU, and then wait for this process's GPU, for good.
+    """In a seated program: load what takes seconds and needs no GPU, and then wait for this process's GPU.
 
     job: what it is going to do, for the file that tells who had the GPU. ready: waits for what others make for it.
     Returns what waits for something further, and leaves the GPU to others meanwhile (`Turn.pause`).

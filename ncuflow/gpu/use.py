@@ -78,9 +78,9 @@ def _read(events: list[Mapping[str, Any]]) -> list[Holding]:
             continue
         own = [one for one in events if one["pid"] == event["pid"] and one["gpu"] == event["gpu"]]
         before: dict[str, float] = {}
-        for one in events[:number]:
-            if one in own:  # what it did before an earlier turn ended is of that turn
-                before = {} if one["event"] == ENDS else before | {one["event"]: one["time"]}
+        for one in (one for one in events[:number] if one["pid"] == event["pid"]):
+            # What it did before an earlier turn ended is of that turn.
+            before = {} if one["event"] == ENDS else before | {one["event"]: one["time"]}
         after = events[number + 1 :]
         ends = [
             one["time"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from ncuflow.gpu import nvml
 from ncuflow.runner import builds
 from ncuflow.sweep.points import Planned
 from ncuflow.target.contract import Target
+
+POLL_S = 0.1
 
 
 def build_begun() -> None:
@@ -24,20 +27,20 @@ class Awaited:
     """The modules of a target's points that another process compiles, or is about to.
 
     A program that is profiled meanwhile takes the points in the order in which their modules stand, and holds no GPU while
-    none does.
+    none does. together: it begins when those of all points stand.
     """
 
-    def __init__(self, target: Target, points: Sequence[Planned]) -> None:
-        self._target, self._points = target, points
+    def __init__(self, target: Target, points: Sequence[Planned], together: bool = False) -> None:
+        self._target, self._points, self._together = target, points, together
         self._of: dict[str, list[Any]] = {}
 
     def begin(self) -> None:
-        """Wait until those of one point stand."""
+        """Wait until those of one point stand, or of all."""
         known = builds.capabilities(os.environ, nvml.capabilities)
         able = builds.buildable(self._target, self._points, known, lambda line: None)
         self._of = {point.id: builds.modules(self._target, [point]) for point in able}
         build_begun()
-        self.first(self._points, lambda until: until())
+        self._wait(all if self._together else any, self._points)
 
     def stand(self, point: Planned) -> bool:
         """Whether nobody compiles a module of the point. One that nobody compiles may be cold."""
@@ -45,21 +48,17 @@ class Awaited:
             builds.is_cold(spec) and _is_compiled(spec) for spec in self._of.get(point.id, ())
         )
 
-    def wait(self, point: Planned) -> None:
-        """Wait until they stand."""
-        for spec in filter(builds.is_cold, self._of.get(point.id, ())):
-            with ExitStack() as held:
-                builds.locked(Path(spec.lock_path), held, wait=True)
-
     def first(
         self, points: Sequence[Planned], pause: Callable[[Callable[[], None]], None]
     ) -> Planned:
-        """The first of these points whose modules stand; where there is none, the first when its own do."""
-        for point in points:
-            if self.stand(point):
-                return point
-        pause(lambda: self.wait(points[0]))
-        return points[0]
+        """The first of these points whose modules stand, when those of one do."""
+        while not (standing := [point for point in points if self.stand(point)]):
+            pause(lambda: self._wait(any, points))
+        return standing[0]
+
+    def _wait(self, which: Callable[[Iterable[bool]], bool], points: Sequence[Planned]) -> None:
+        while not which(map(self.stand, points)):
+            time.sleep(POLL_S)
 
 
 def _is_compiled(spec: Any) -> bool:

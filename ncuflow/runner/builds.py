@@ -101,12 +101,12 @@ def told_architecture() -> Iterator[None]:
     core of the host: 8.1 s of CPU in 7.6 s were measured. Not of compute capability 12 and later, of which FlashInfer takes one
     of two architectures by the version of CUDA; nor of several kinds of GPU.
     """
-    known = {} if ARCH_LIST in os.environ else {c.split(".")[0]: c for c in nvml.capabilities()}
-    (major, capability), *others = known.items() or [("12", "")]
-    if others or int(major) >= 12:
+    known = [] if ARCH_LIST in os.environ else nvml.capabilities()
+    majors = [int(capability.split(".")[0]) for capability in known]
+    if len(known) != 1 or majors[0] >= 12:
         yield
         return
-    os.environ[ARCH_LIST] = capability + ("a" if int(major) >= 9 else "")
+    os.environ[ARCH_LIST] = known[0] + ("a" if majors[0] >= 9 else "")
     try:
         yield
     finally:

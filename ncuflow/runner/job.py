@@ -35,6 +35,7 @@ class Run:
     checked: bool = True  # False: an earlier run compared these points with their references
     order: int = 0  # of the points when they are timed: another order per number
     rounds: int = ROUNDS  # in which they are timed
+    visits_all: bool = False  # also those that pairs time, as a further run without pairs does
     done: dict[str, Done] = field(
         default_factory=dict
     )  # by the names of the points and pairs that the run finished, in this process or an earlier one

@@ -3,12 +3,13 @@
 What drifts between two points that are measured minutes apart, clocks above all, falls on both sides
 of a pair alike.
 
-A pair has as many samples of either side as a point's own visit takes, so it gives the records of its points as well: a
-point is made ready and timed once for both, and a launch that the next pair needs stays.
+A pair has as many samples of either side as a point's own visit takes, of launches up to 4 ms, so it gives the records of its
+points as well: a point is made ready and timed once for both, and a launch that the next pair needs stays.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -55,9 +56,11 @@ def name(base: Planned, other: Planned) -> str:
 
 
 def left(run: Run) -> list[Pair]:
-    """The pairs that the run has not finished, in the order in which they are timed: those of one base follow each other."""
-    first = {base.id: place for place, (base, _) in reversed(list(enumerate(run.pairs)))}
-    ordered = sorted(run.pairs, key=lambda pair: first[pair[0].id])
+    """The pairs that the run has not finished, in the order in which they are timed: those of one base follow each other,
+    and the bases are in a random order, the same for the same order number."""
+    bases = list(dict.fromkeys(base.id for base, _ in run.pairs))
+    random.Random(f"{run.order}/pairs").shuffle(bases)
+    ordered = sorted(run.pairs, key=lambda pair: bases.index(pair[0].id))
     return [pair for pair in ordered if name(*pair) not in run.done]
 
 
@@ -65,10 +68,11 @@ def unpaired(run: Run, points: Sequence[Planned]) -> list[Planned]:
     """The points without a record that no pair gives: they are visited by themselves.
 
     Such are those of no pair that is left; those of a pair that failed by neither side's known error, which may have been
-    by this point: its own visit tells; and all where visits are asked for more than a pair measures.
+    by this point: its own visit tells; and all where visits are asked for, or other than as many launches as a pair has.
     """
     missing = [point for point in points if point.id not in run.done]
-    if run.rounds > 1 or (run.repeats or timing.REPEATS) > ROUNDS * LAUNCHES:
+    repeats = run.repeats or timing.REPEATS
+    if run.visits_all or run.rounds > 1 or repeats != ROUNDS * LAUNCHES:
         return missing
     errors = {one for one, (status, _) in run.done.items() if status == "error"}
     failing = [{side.id for side in pair} for pair in run.pairs if name(*pair) in errors]

@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
     journal, job = _journal(args), f"{args.mode} {args.target}"
-    awaited = Awaited(target, points)
+    awaited = Awaited(target, points, together=args.mode != "trace")
 
     def load() -> None:
         build_begun()
@@ -242,7 +243,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     except (ImportError, RuntimeError) as error:
         return _fail(builds.one_line(error), FATAL)
     what, rest = _run_of(args, target, device), journal.rest()
-    what.done, what.rest, what.series = journal.done(), rest.records, rest.series
+    what.done, what.rest, what.series = rest.refused | journal.done(), rest.records, rest.series
     what.pairs = _pairs(args, target)
     what.first = lambda left: awaited.first(left, pause)
     made = rest.origin or origin(device.facts()["name"], device.driver())
@@ -263,13 +264,16 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
         status = run_points(what, points, emit)
     use.note(use.DONE, os.environ.get("CUDA_VISIBLE_DEVICES", ""), job)
     if status == LOST:
-        journal.leave(Rest(what.rest, what.series, made))
+        own = {*chain(*_names(args, target, points))}
+        refused = {name: how for name, how in what.done.items() if name not in own}
+        journal.leave(Rest(what.rest, what.series, made, refused))
     return status
 
 
 def _run_of(args: argparse.Namespace, target: Target, device: Any) -> Run:
     what = Run(device, target, args.mode, args.repeats, args.seed)
     what.order, what.rounds, what.flush = args.order, args.rounds, not args.no_flush
+    what.visits_all = args.visit_all
     what.faults, what.watch = faults.parse(os.environ), builds.CompilerWatch()
     what.checked = not (args.unchecked and args.mode == "trace")
     return what
@@ -294,6 +298,7 @@ def _apart(args: argparse.Namespace) -> int:
     given = ["mode", "points", "out", "pairs", "pairs_out", "seed", "order", "rounds", "repeats"]
     values = {name.replace("_", "-"): getattr(args, name) for name in given}
     words = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    words += ["--visit-all"] * args.visit_all
     command = [sys.executable, "-m", "ncuflow", "launch", args.target, *words, "--alone"]
     return subprocess.call(command, close_fds=False, preexec_fn=die_with_parent)
 
@@ -311,6 +316,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--order", type=int, default=0, help="time: number of the random order of the points"
     )
     parser.add_argument("--rounds", type=int, default=timing.ROUNDS, help="time: visits per point")
+    parser.add_argument(
+        "--visit-all", action="store_true", help="time: also the points that pairs time"
+    )
     parser.add_argument("--no-flush", action="store_true", help="trace: leave the L2 cache alone")
     parser.add_argument(
         "--unchecked",

@@ -1,6 +1,6 @@
 """A sweep of what somebody runs: FlashInfer's benchmark lists, trace workloads, and what a server called.
 
-    ncuflow workload FILE… --name mine --out mine.json       then: snakemake --configfile mine.json -- all
+    ncuflow workload FILE… --name mine --out mine.json       then: snakemake -j1 --configfile mine.json -- all
 
 FILE is one of:
   a test list of FlashInfer's benchmarks    one command line per case (--routine …)
