@@ -25,6 +25,8 @@ from matplotlib.figure import Figure
 
 from ncuflow.gpu import use
 from ncuflow.gpu.use import Holding
+from ncuflow.io import write_text
+from ncuflow.pages.markdown.figures import svg
 
 BEFORE = ("loads", "waits")
 SHADES = {"loads": "#d0d0d0", "waits": "#f1dfa8", "has the GPU": "#2a6f97"}
@@ -90,15 +92,14 @@ def timeline(held: Sequence[Holding], since: float) -> Figure:
     """A row a job, the first on top."""
     figure = Figure(figsize=(9, 0.8 + 0.24 * len(held)), layout="constrained")
     axes = figure.add_subplot()
-    for row, one in enumerate(held):
-        for name, (begin, end) in spans(one).items():
-            bar = [(begin - since, end - begin)]
-            axes.broken_barh(
-                bar, (row - 0.4, 0.8), color=SHADES[name], label=name if not row else None
-            )
+    for name, shade in SHADES.items():
+        begins, ends = zip(*(spans(one)[name] for one in held), strict=True)
+        widths = [end - begin for begin, end in zip(begins, ends, strict=True)]
+        left = [begin - since for begin in begins]
+        axes.barh(range(len(held)), widths, left=left, color=shade, label=name)
     axes.set_yticks(range(len(held)), [one.job for one in held])
     axes.invert_yaxis()
-    axes.set_xlabel("seconds")
+    axes.set(xlabel="seconds", xlim=(0, None))
     axes.legend(loc="upper right", frameon=False)
     return figure
 
@@ -114,8 +115,8 @@ def main() -> None:
     if not held:
         parser.exit(2, f"error: {args.file}: nobody had a GPU\n")
     since = args.since or min(min(begin for begin, _ in spans(one).values()) for one in held)
-    mpl.rcParams["svg.hashsalt"] = "ncuflow"
-    timeline(held, since).savefig(args.out, format="svg", metadata={"Date": None})
+    mpl.rcParams |= {"svg.hashsalt": "ncuflow", "svg.fonttype": "none"}
+    write_text(args.out, svg(timeline(held, since)))
     print(json.dumps(summary(held, since)))
     if args.table:
         print(table(held))

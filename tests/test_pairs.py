@@ -269,15 +269,19 @@ def test_the_bases_of_pairs_are_in_a_random_order_of_the_process_and_theirs_toge
     assert len(taken) == 5 and len({names[1:] for names in taken}) > 2
 
 
-def test_other_visits_than_a_pair_measures_are_visits_of_their_own() -> None:
-    asked: list[dict[str, Any]] = [{"rounds": 3}, {"repeats": 31}, {"repeats": 10}, {"visits_all": True}]  # fmt: skip
-    for words in asked:
-        device, visits = Device(), words.get("rounds", 1)
-        found = timed(device, [(1, 2)], 2, **words)
-        assert found["fake/p1"]["timing"]["cold"]["n"] == words.get("repeats", 30)
-        assert len(found["fake/p1"]["order"]["positions"]) == visits
-        assert device.log.count("<p1") == visits + 1 and device.log.count("poison") == 2
-        assert list(found)[-1] == "fake/p1 | fake/p2"
+@pytest.mark.parametrize(
+    ("asked", "visits", "launches"),
+    [({"rounds": 3}, 3, 30), ({"repeats": 31}, 1, 31), ({"repeats": 10}, 1, 10), ({"visits_all": True}, 1, 30)],
+)  # fmt: skip
+def test_other_visits_than_a_pair_measures_are_visits_of_their_own(
+    asked: dict[str, Any], visits: int, launches: int
+) -> None:
+    device = Device()
+    found = timed(device, [(1, 2)], 2, **asked)
+    assert found["fake/p1"]["timing"]["cold"]["n"] == launches
+    assert len(found["fake/p1"]["order"]["positions"]) == visits
+    assert device.log.count("<p1") == visits + 1 and device.log.count("poison") == 2
+    assert list(found)[-1] == "fake/p1 | fake/p2"
 
 
 def test_the_other_side_of_another_batch_has_no_record_here() -> None:

@@ -256,5 +256,6 @@ def _trace(target: str, points: str, out: str) -> int:
     words = argparse.Namespace(target=target, mode="trace", points=Path(points), out=Path(out))
     words.repeats, words.seed, words.order, words.rounds = 1, SEEDS[0], 0, timing.ROUNDS
     words.no_flush = words.unchecked = True
+    words.visit_all = False
     words.alone, words.pairs, words.pairs_out = False, None, None
     return launch.run(words)

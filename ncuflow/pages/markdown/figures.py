@@ -45,6 +45,7 @@ STALL_COLOURS = {"issued": COLOURS[0]} | dict(
     )
 )  # fmt: skip
 _TAG = re.compile(r"<[^>]*>")  # what lies between tags is a reader's
+_INDENT = re.compile(r"^ +", re.MULTILINE)
 _FINE = re.compile(r"(?<![\w.#])-?\d+\.\d{3,}(?![\w.])")
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "ncuflow",
@@ -102,10 +103,11 @@ def save(figure: Figure, path: Path, provenance: Provenance) -> None:
 
 
 def svg(figure: Figure) -> str:
-    """The figure with coordinates to a hundredth of a point, and no date: a second run gives the same bytes."""
+    """The figure with coordinates to a hundredth of a point, no indentation and no date: a second run gives the same bytes."""
     text = StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    return _TAG.sub(lambda tag: _FINE.sub(lambda n: f"{float(n[0]):.2f}", tag[0]), text.getvalue())
+    flat = _INDENT.sub("", text.getvalue())
+    return _TAG.sub(lambda tag: _FINE.sub(lambda n: f"{float(n[0]):.2f}", tag[0]), flat)
 
 
 def _legend(axes: Axes) -> None:
