@@ -14,6 +14,7 @@ import trial_data
 from conftest import ROOT, some
 from test_trial_command import FAKE, Machine, made_machine
 
+from ncuflow.capture.ncu import registry_keys
 from ncuflow.findings import profiled
 from ncuflow.model import Kernel
 from ncuflow.pages.html.trial import rendered
@@ -21,6 +22,7 @@ from ncuflow.parsers import ncu, nvperf
 from ncuflow.parsers.chips import CHIPS
 from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.sweep.points import Planned
+from ncuflow.target.contract import load
 from ncuflow.trial import screen, why
 from ncuflow.trial.counters import ALL, FEW, FIRST
 from ncuflow.trial.record import PointTrial, Relative, Trial, TrialTiming
@@ -170,7 +172,7 @@ def test_both_sides_are_counted_and_what_differs_is_explained(
     assert [command[command.index("--clock-control") + 1] for command in commands] == ["none"] * 2
     asked = [set(command[command.index("--metrics") + 1].split(",")) for command in commands]
     # one process a side: the point of the same time is counted beside the other
-    assert asked == [set(counters("gh100"))] * 2
+    assert asked == [set(counters("gh100", registry_keys(load("decode"))))] * 2
     packages = [[word for word in command if word.startswith("--package=")] for command in commands]
     assert [len(found) for found in packages] == [0, 1]
     assert "twice/toy_n3: +10 µs ToyKernel: same registers and launch" in said

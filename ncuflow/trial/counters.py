@@ -1,7 +1,7 @@
 """What ncu counts of the sides of a trial: one process a side, which launches every point once in its NVTX range.
 
 There are two tiers, for each pass over a launch costs time. Points of the same time get the few counters that a verdict
-needs first; points whose times differ all of the registry, with stall reasons and samples.
+needs first; points whose times differ all that a sweep asks for, with stall reasons and samples.
 """
 
 from __future__ import annotations
