@@ -212,11 +212,12 @@ def test_a_planted_wrong_result_is_refused_and_not_timed(
 LOADED = """
 import ctypes, os
 from ncuflow.runner import builds
+from ncuflow.runner.gpu import cuda_not_begun
 from ncuflow.runner.run import load_libraries
 from ncuflow.sweep import points
 from ncuflow.target.contract import load
-with builds.told_architecture():
-    load_libraries()
+load_libraries()
+with cuda_not_begun():
     for name in ("prefill", "decode", "rmsnorm", "rope", "merge_state"):
         builds.modules(load(name), points.points(load(name), [{}]))
 context = ctypes.c_void_p()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +16,6 @@ import pytest
 from fake_device import Device, fake_target, made, points_file
 
 from ncuflow.cli import dispatch, ended
-from ncuflow.gpu import nvml, turns
 from ncuflow.io import BadInput
 from ncuflow.runner import builds, gpu, succession, timing
 from ncuflow.runner import run as running
@@ -83,22 +81,6 @@ def test_the_command_writes_one_record_a_point(
     assert [record["point"] for record in lines(out)] == ["fake/p1", "fake/p2"]
     assert sorted(p.name for p in out.parent.iterdir()) == ["out.jsonl", "points.json"]
     assert "[1/2] fake/p1: ok" in capsys.readouterr().err
-
-
-def test_flashinfer_knows_the_gpu_before_the_program_has_it_and_no_longer(
-    command: Callable[..., tuple[int, Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str | None] = []
-
-    def hold(load: Callable[[], None], job: str, ready: Callable[[], None]) -> Any:
-        told.append(os.environ.get(builds.ARCH_LIST))
-        return lambda until: until()
-
-    monkeypatch.delenv(builds.ARCH_LIST, raising=False)
-    monkeypatch.setattr(nvml, "capabilities", lambda: ["9.0"])
-    monkeypatch.setattr(turns, "hold", hold)
-    assert command("--mode", "time")[0] == 0
-    assert told == ["9.0a"] and builds.ARCH_LIST not in os.environ
 
 
 class Cut(BaseException):

@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path, PurePath
 from typing import Any
@@ -31,6 +31,7 @@ from ncuflow.gpu import nvml
 from ncuflow.gpu.turns import lock_folder, own_folder
 from ncuflow.io import BadInput, CommandError, UsageError, read_json, write_json, write_text
 from ncuflow.private import masked
+from ncuflow.runner.gpu import cuda_not_begun
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, load
@@ -91,26 +92,6 @@ def capabilities(
     """Compute capabilities that FlashInfer compiles for: those it is told ("9.0a" is 9.0), else the GPUs'."""
     arch_list = environment.get(ARCH_LIST)
     return [word.rstrip("af") for word in arch_list.split()] if arch_list else devices()
-
-
-@contextmanager
-def told_architecture() -> Iterator[None]:
-    """FlashInfer is told what the GPU here is, and asks CUDA nothing when it is imported.
-
-    A program that has begun to use CUDA holds memory of the GPU while it waits for its turn, and the ncu that it runs under a
-    core of the host: 8.1 s of CPU in 7.6 s were measured. Not of compute capability 12 and later, of which FlashInfer takes one
-    of two architectures by the version of CUDA; nor of several kinds of GPU.
-    """
-    known = [] if ARCH_LIST in os.environ else nvml.capabilities()
-    majors = [int(capability.split(".")[0]) for capability in known]
-    if len(known) != 1 or majors[0] >= 12:
-        yield
-        return
-    os.environ[ARCH_LIST] = known[0] + ("a" if majors[0] >= 9 else "")
-    try:
-        yield
-    finally:
-        del os.environ[ARCH_LIST]
 
 
 def buildable(
@@ -353,9 +334,10 @@ def run(args: argparse.Namespace) -> int:
         print(line, file=sys.stderr, flush=True)
 
     try:
-        with told_architecture(), ExitStack() as first:
+        with ExitStack() as first:
             locked(begins(), first, wait=True)
-            found = build(_wanted(args.points, log), jobs, log, first.close)
+            with cuda_not_begun():
+                found = build(_wanted(args.points, log), jobs, log, first.close)
     except (ImportError, RuntimeError) as error:
         raise CommandError(one_line(error), FATAL) from None
     seconds = round(time.perf_counter() - start, 3)

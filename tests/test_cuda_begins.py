@@ -1,0 +1,129 @@
+"""When a program begins to use CUDA: when its modules stand, and before it holds the GPU."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_device import Device, fake_target, made, points_file
+
+from ncuflow.cli import dispatch
+from ncuflow.gpu import nvml, turns
+from ncuflow.runner import awaited, builds, gpu
+from ncuflow.runner import run as running
+
+
+def begins(device: Any = None) -> Any:
+    raise AssertionError("CUDA began")
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A torch that notes whether its context was made, and fails where it is asked what the GPU can."""
+    found: Any = ModuleType("torch")
+    found.__spec__ = ModuleSpec("torch", None)
+    found.begun = []
+    found.cuda = SimpleNamespace(
+        is_available=lambda: True,
+        get_device_capability=begins,
+        synchronize=lambda: found.begun.append(True),
+    )
+    monkeypatch.setitem(sys.modules, "torch", found)
+    monkeypatch.delenv(gpu.BY_NVML, raising=False)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        (["9.0"], (9, 0)),
+        (["8.0"], (8, 0)),
+        (["12.0"], (12, 0)),
+        (["8.0", "9.0"], None),
+        ([], None),
+    ],
+)
+def test_nvml_answers_what_torch_is_asked_of_the_gpu(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, gpus: list[str], told: tuple[int, int] | None
+) -> None:
+    monkeypatch.setattr(nvml, "capabilities", lambda: gpus)
+    with gpu.cuda_not_begun():
+        assert os.environ.get(gpu.BY_NVML) == (told and "1")
+        if told is None:
+            assert torch.cuda.get_device_capability is begins
+        else:
+            assert torch.cuda.get_device_capability() == told
+            assert torch.cuda.get_device_capability(0) == told
+    assert torch.cuda.get_device_capability is begins
+    assert gpu.BY_NVML not in os.environ
+
+
+def test_afterwards_torch_asks_as_before_also_after_an_error(
+    torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "capabilities", lambda: ["9.0"])
+    monkeypatch.setenv(gpu.BY_NVML, "0")
+    with pytest.raises(ImportError), gpu.cuda_not_begun():
+        raise ImportError
+    assert torch.cuda.get_device_capability is begins and os.environ[gpu.BY_NVML] == "0"
+
+
+def test_without_torch_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(nvml, "capabilities", lambda: ["9.0"])
+    with gpu.cuda_not_begun():
+        assert gpu.BY_NVML not in os.environ
+    gpu.begin_cuda()
+
+
+def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "capabilities", lambda: ["9.0"])
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
+    lock = tmp_path / "gpu.lock"
+    monkeypatch.setenv(turns.WAIT, str(lock))
+    device, order = Device(), []
+
+    def notes(what: str) -> None:
+        with lock.open("a") as own:
+            try:
+                fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                what += ", the GPU held"
+        told = torch.cuda.get_device_capability is not begins
+        order.append(what + ", by NVML" * told + ", CUDA begun" * bool(torch.begun))
+
+    def noted(what: str, answer: Any = None) -> Callable[..., Any]:
+        return lambda *given, **more: (notes(what), answer)[1]
+
+    monkeypatch.setattr(running, "build_begun", noted("a build begins"))
+    imports = importlib.import_module
+    asked = noted("FlashInfer is imported")
+    monkeypatch.setattr(
+        running.importlib, "import_module", lambda n: asked() if n == "flashinfer" else imports(n)
+    )
+    monkeypatch.setattr(awaited.Awaited, "begin", noted("modules stand"))
+    monkeypatch.setattr(gpu, "Gpu", noted("it measures", device))
+    monkeypatch.setattr(running, "load", lambda name: fake_target(device))
+    monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
+    path, out = points_file(tmp_path, [point.as_dict() for point in made(1)]), tmp_path / "o.jsonl"
+    words = ["launch", "fake", "--mode", "trace", "--points", str(path), "--out", str(out)]
+    frozen = gc.get_freeze_count()
+    assert dispatch(words) == 0
+    assert order == [
+        "a build begins",
+        "FlashInfer is imported, by NVML",
+        "modules stand, by NVML",
+        "it measures, the GPU held, CUDA begun",
+    ]
+    assert gc.get_freeze_count() > frozen  # what it imported is not looked through again
