@@ -83,7 +83,16 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
     for report in reports:
         for name, more in rows[report].items():
             tables[name] += more
-    return tables
+    return _of_right_points(tables)
+
+
+def _of_right_points(tables: Tables) -> Tables:
+    """The tables without what profilers, which may come before the timing, say of points that it did not find right."""
+    bad = {row["point"] for row in tables["timing"] if not row["run"] and row["status"] != "ok"}
+    profiled = (*NCU_TABLES, "timeline", "ranges")
+    return tables | {
+        name: [row for row in tables[name] if row["point"] not in bad] for name in profiled
+    }
 
 
 def _captures(folder: Path) -> Iterator[BatchReport]:

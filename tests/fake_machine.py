@@ -176,6 +176,36 @@ if hang.exists():
 """
 
 
+# Runs the program, and exports a kernel in a range for each launch of a point that it came through; its report is their names.
+NSYS = """#!{python}
+import json, subprocess, sys
+sys.path[:0] = [{root!r}, {tests!r}]
+from pathlib import Path
+from nsys_export import Export
+words = sys.argv[1:]
+if "--version" in words:
+    print("NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0")
+elif words[0] == "export":
+    (out,) = (word.split("=")[1] for word in words if word.startswith("--output="))
+    made = Export()
+    for n, point in enumerate(json.loads(Path(words[-1]).read_text())):
+        at = 1000 * (n + 1)
+        made.range(at, at + 100, point).call(at + 10, at + 20, n + 1).kernel(at + 30, at + 40, n + 1)
+    made.write(Path(out))
+else:
+    program = words[words.index("-o") + 2 :]
+    while Path(program[0]).parent != Path({python!r}).parent:
+        program.pop(0)
+    ended = subprocess.run(program)
+    out = Path(program[program.index("--out") + 1])
+    records = out if out.exists() else out.with_name(out.name + ".partial")
+    said = [json.loads(line) for line in records.read_text().splitlines()]
+    done = [record["point"] for record in said if record["status"] == "ok"]
+    Path(words[words.index("-o") + 1] + ".nsys-rep").write_text(json.dumps(done))
+    sys.exit(ended.returncode)
+"""
+
+
 @dataclass(frozen=True)
 class Machine:
     """The project on the fake machine. `folder` is the working copy."""
@@ -303,6 +333,15 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
     text = NCU.format(python=sys.executable, root=str(ROOT), recorded=str(recorded))
     program(folder, "ncu", text)
     return Machine(folder)
+
+
+def trace_as_well(machine: Machine, early: bool) -> None:
+    """Give the machine an nsys. early: its points are profiled and traced beside the build."""
+    text = NSYS.format(python=sys.executable, root=str(ROOT), tests=str(ROOT / "tests"))
+    program(machine.folder, "nsys", text)
+    machine.configure(lambda config: config["nsys"].update(enabled=True))
+    toy = machine.folder / "targets/toy.py"
+    toy.write_text(toy.read_text().replace("p: [])", f"p: [], early={early})"))
 
 
 def _make_pipes(plan: Path) -> None:

@@ -288,6 +288,35 @@ def test_of_several_points_the_first_to_stand_comes_first_and_what_is_timed_wait
         all_begun.result(60)
 
 
+def test_what_is_traced_waits_until_nobody_compiles_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own modules stand; what compiles belongs to others."""
+    monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: []))
+    points = sweep.points(load("rope"), [{}])
+    begun, ends = Event(), Event()
+
+    def compiles(spec: Any, log: Any) -> dict[str, Any]:
+        begun.set()
+        assert ends.wait(60)
+        return {}
+
+    monkeypatch.setattr(builds, "_build_one", compiles)
+    with ThreadPoolExecutor(3) as pool:
+        builder = pool.submit(builds.build, [Spec("norm")], 1, lambda line: None)
+        beside = pool.submit(builds.build, [Spec("page")], 1, lambda line: None)
+        assert begun.wait(60)
+        Awaited(load("rope"), points).begin()
+        tracing = pool.submit(Awaited(load("rope"), points, after_builds=True).begin)
+        with pytest.raises(TimeoutError):
+            tracing.result(0.5)
+        ends.set()
+        tracing.result(60)
+        assert builder.result() == beside.result() == [{}]
+
+
 @needs_ninja
 def test_two_ninjas_beside_each_other_note_in_folders_of_their_own(tmp_path: Path) -> None:
     with ExitStack() as one, ExitStack() as other:

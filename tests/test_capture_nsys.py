@@ -394,6 +394,66 @@ def test_only_points_that_timed_well_are_traced_and_those_unchecked(bench: Path)
     assert json.loads((bench / "out/trace.json").read_text())["points"] == [POINTS[0]]
 
 
+def test_what_a_timing_compares_later_is_not_compared_here(bench: Path) -> None:
+    assert trace("--unchecked") == 0
+    words = (bench / "args").read_text()
+    assert "--unchecked" in words and "--after-builds" in words
+    assert json.loads((bench / "out/trace.json").read_text())["points"] == POINTS
+
+
+BROKEN = """
+for word; do case $word in */points.json) plan=$word; out=${{word%/*}}/progress.jsonl;; esac; done
+cat "$plan" >>launched
+if grep -q T512 "$plan"; then
+  echo '{{"point": "rope/T512", "status": "error", "reason": "illegal access"}}' >"$out"
+  echo '{{"point": "rope/T4096", "status": "lost", "reason": "the GPU was lost"}}' >>"$out"
+  exit 4
+fi
+{then}
+"""
+GOES_ON = """echo '{"point": "rope/T4096", "status": "ok"}' >"$out"; rm export.sqlite; mv later.sqlite export.sqlite"""
+
+
+def test_points_that_one_took_along_are_traced_again_without_it(bench: Path) -> None:
+    make_export(bench / "later.sqlite", ["rope/other", POINTS[1]])
+    program(bench, "nsys", FAKE.format(more=BROKEN.format(then=GOES_ON)))
+    assert trace("--unchecked") == 3
+    launched = (bench / "launched").read_text()
+    assert [launched.count(f'"{point}"') for point in POINTS] == [1, 2]
+    record = json.loads((bench / "out/trace.json").read_text())
+    assert record["points"] == POINTS and set(record["kernels"]) == {POINTS[1]}
+    assert record["lost"] == [{"point": POINTS[0], "reason": "error: illegal access"}]
+
+
+def test_a_report_of_a_broken_run_is_not_taken_for_that_of_the_next(bench: Path) -> None:
+    """The second run leaves none."""
+    program(bench, "nsys", FAKE.format(more=BROKEN.format(then='rm "$2" 2>/dev/null; exit 1')))
+    text = (bench / "bin/nsys").read_text()
+    writes = 'echo x >"$2.nsys-rep"'
+    assert writes in text
+    (bench / "bin/nsys").write_text(text.replace(writes, f"[ -e launched ] || {writes}"))
+    with pytest.raises(CaptureError, match="nsys ended with status 1"):
+        trace("--unchecked")
+    assert list((bench / "out").iterdir()) == []
+
+
+def test_where_no_point_was_ok_an_empty_trace_says_why(bench: Path) -> None:
+    records = [{"point": point, "status": "error", "reason": "no module"} for point in POINTS]
+    (bench / "ran").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    left = (
+        'for word; do case $word in */points.json) cp ran "${word%/*}/progress.jsonl";; esac; done'
+    )
+    program(bench, "nsys", FAKE.format(more=left))
+    database = sqlite3.connect(bench / "export.sqlite")
+    database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    database.commit()
+    database.close()
+    assert trace("--unchecked") == 3
+    record = json.loads((bench / "out/trace.json").read_text())
+    assert (bench / "out/trace.sqlite").stat().st_size == 0 and record["kernels"] == {}
+    assert {loss["reason"] for loss in record["lost"]} == {"error: no module"}
+
+
 def test_program_command_runs_this_python(bench: Path) -> None:
     trace()
     assert (

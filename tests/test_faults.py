@@ -193,8 +193,7 @@ def test_leftovers_of_a_killed_holder_do_not_block_the_next(machine, undisturbed
 )
 def test_points_that_break_their_process_cost_themselves_alone(machine, undisturbed, bad, early):
     """Also where the profiled process is the first to launch them."""
-    toy = machine.folder / "targets/toy.py"
-    toy.write_text(toy.read_text().replace("p: [])", f"p: [], early={early})"))
+    fake_machine.trace_as_well(machine, early)
     for point in bad:
         machine.plan("break", point)
     done = machine.run(TABLE)
@@ -209,8 +208,24 @@ def test_points_that_break_their_process_cost_themselves_alone(machine, undistur
         else:
             assert rows[point]["status"] == "ok"
             assert rows[point]["cold_us"] == whole[point]["cold_us"]
-    assert {k["point"] for k in machine.table("kernels")} == set(POINTS) - set(bad)
+    for table in ("kernels", "timeline"):
+        assert {row["point"] for row in machine.table(table)} == set(POINTS) - set(bad), table
     assert not list(machine.captures.glob("b*/timing.jsonl.*"))
+
+
+def test_of_a_point_that_is_wrong_no_table_has_what_came_before_its_timing(machine):
+    """A trace that is taken beside the build compares nothing: its timing does."""
+    fake_machine.trace_as_well(machine, early=True)
+    machine.plan("wrong", GATED)
+    done = machine.run(TABLE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert machine.records()[GATED]["status"] == "wrong"
+    traced = json.loads((batch_of(machine, GATED) / "trace.json").read_text())
+    assert traced["kernels"][GATED] == 1 and traced["lost"] == []
+    right = set(POINTS) - {GATED}
+    assert {row["point"] for row in machine.table("timeline")} == right
+    assert {row["point"] for row in machine.table("ranges")} == right
+    assert {row["point"] for row in machine.table("kernels")} == right
 
 
 def test_a_gpu_lost_once_costs_a_retry(machine, undisturbed):

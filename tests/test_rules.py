@@ -292,15 +292,17 @@ def test_what_compiles_quickly_is_profiled_while_the_rest_compiles(tmp_path: Pat
         config["sweeps"]["default"]["swift"] = [{"n": 1}]
 
     machine.configure(both)
+    fake_machine.trace_as_well(machine, early=False)
     jobs = asked(machine.folder, "all", {}, (), machine.environment)["jobs"]
     needs = {
         (job["rule"], Path(job["output"][0]).parts[-3]): {Path(name).name for name in job["input"]}
         for job in jobs
-        if job["rule"] in ("time", "profile")
+        if job["rule"] in ("time", "profile", "trace")
     }
     wanted = {
         ("time", "toy"): {"build.json"}, ("time", "swift"): {"build.json"},
         ("profile", "toy"): {"build.json", "timing.jsonl"}, ("profile", "swift"): set(),
+        ("trace", "toy"): {"timing.jsonl"}, ("trace", "swift"): set(),
     }  # fmt: skip
     told = {"build.json", "timing.jsonl"}
     assert {job: files & told for job, files in needs.items()} == wanted
@@ -309,9 +311,11 @@ def test_what_compiles_quickly_is_profiled_while_the_rest_compiles(tmp_path: Pat
         "toy",
         "swift",
     }
-    commands = {job["command"] for job in jobs if job["rule"] == "profile"}
-    assert {"--timing" in command for command in commands if "ncu swift" in command} == {False}
-    assert {"--timing" in command for command in commands if "ncu toy" in command} == {True}
+    commands = {job["command"] for job in jobs if job["rule"] in ("profile", "trace")}
+    assert len(commands) == 2 * len([job for job in jobs if job["rule"] == "time"])
+    for command in commands:
+        assert ("--timing" in command) == (" toy " in command)
+        assert ("--unchecked" in command) == ("nsys swift" in command)
 
 
 def test_as_many_jobs_run_as_are_asked_for(tmp_path: Path):

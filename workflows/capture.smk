@@ -24,6 +24,7 @@ rule preflight:
         ceilings=f"{CAPTURES}/ceilings.json",
     log:
         f"{OUT}/logs/preflight.log",
+    priority: 6
     resources:
         gpu=1,
         lane=LANES,
@@ -61,7 +62,7 @@ if LIVE:
             f"{CAPTURES}/{{target}}/{{batch}}/points.json",
         log:
             f"{OUT}/logs/plan-{{target}}-{{batch}}.log",
-        priority: 4
+        priority: 5
         params:
             points=plan_of("plans"),
         shell:
@@ -75,6 +76,7 @@ if LIVE:
             f"{CAPTURES}/{{target}}/{{batch}}/pairs.json",
         log:
             f"{OUT}/logs/plan-{{target}}-{{batch}}-pairs.log",
+        priority: 5
         params:
             pairs=plan_of("pairs"),
         shell:
@@ -93,7 +95,7 @@ if LIVE:
             f"{CAPTURES}/build.json",
         log:
             f"{OUT}/logs/build.log",
-        priority: 3
+        priority: 4
         params:
             jit_env=JIT_ENV,
             jobs=f"--jobs {SETTINGS.build.jobs}" * bool(SETTINGS.build.jobs),
@@ -120,7 +122,7 @@ if LIVE:
             pairs=f"{CAPTURES}/{{target}}/{{batch}}/pairs.jsonl",
         log:
             f"{OUT}/logs/time-{{target}}-{{batch}}.log",
-        priority: 1
+        priority: 3
         retries: 1
         resources:
             gpu=1,
@@ -154,28 +156,32 @@ if LIVE:
         params:
             in_turns="",
 
+    # Of a target that is profiled beside the build it has its libraries by the time when nobody compiles any more, and comes before
+    # what is timed, which compares its points: of one that is not right there, the tables take nothing.
     rule trace:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",
-            timing=f"{CAPTURES}/{{target}}/{{batch}}/timing.jsonl",
+            timing=timed_before,
             code=code("nsys", given=REGISTRY),
         output:
             f"{CAPTURES}/{{target}}/{{batch}}/trace.sqlite",
             f"{CAPTURES}/{{target}}/{{batch}}/trace.json",
         log:
             f"{OUT}/logs/trace-{{target}}-{{batch}}.log",
+        priority: 1
         retries: 1
         resources:
             gpu=1,
             lane=1,
         params:
             jit_env=JIT_ENV,
+            timing=lambda wc, input: after_timing(input.timing) or "--unchecked",
             out=f"{CAPTURES}/{{target}}/{{batch}}",
             repeats=SETTINGS.nsys.repeats,
             timeout=SETTINGS.nsys.timeout_s,
         shell:
             "{params.jit_env} python -m ncuflow nsys {wildcards.target} --points {input.points:q}"
-            " --timing {input.timing:q} --out {params.out:q} --name trace --repeats {params.repeats}"
+            " {params.timing} --out {params.out:q} --name trace --repeats {params.repeats}"
             " --flush --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
 
     rule profile:
@@ -189,15 +195,14 @@ if LIVE:
             f"{CAPTURES}/{{target}}/{{batch}}/sweep.json",
         log:
             f"{OUT}/logs/profile-{{target}}-{{batch}}.log",
+        priority: 2
         retries: 1
         resources:
             gpu=1,
             lane=1,
         params:
             jit_env=JIT_ENV,
-            timing=lambda wc, input: (
-                f"--timing {quoted(input.timing)}" if input.timing else ""
-            ),
+            timing=lambda wc, input: after_timing(input.timing),
             out=f"{CAPTURES}/{{target}}/{{batch}}",
             sections=",".join(SETTINGS.ncu.sections),
             counters=COUNTERS,  # of which --registry stands for those that the target can have
@@ -218,6 +223,7 @@ if LIVE:
             f"{CAPTURES}/{{target}}/deep/deep.json",
         log:
             f"{OUT}/logs/profile-{{target}}-deep.log",
+        priority: 2
         retries: 1
         resources:
             gpu=1,

@@ -166,9 +166,14 @@ def built_for(wildcards):
 
 
 def timed_before(wildcards):
-    """An input: the records of what was timed, where a target is not profiled before."""
+    """An input: the records of what was timed, where a target is not profiled and traced before."""
     folder = f"{RUNNING.root}/{wildcards.target}/{wildcards.batch}"
     return [] if wildcards.target in RUNNING.early else f"{folder}/timing.jsonl"
+
+
+def after_timing(timing):
+    """A param: what a profiler is told of the records of what was timed."""
+    return f"--timing {quoted(timing)}" if timing else ""
 
 
 def code(*commands, **more):

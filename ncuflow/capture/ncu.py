@@ -19,7 +19,7 @@ from typing import Any
 
 from ncuflow.capture.machine import tool
 from ncuflow.capture.profiler import LOST, Batch, add_arguments, capture
-from ncuflow.evidence.points import Contents, all_failed, keep_nothing
+from ncuflow.evidence.points import Contents
 from ncuflow.evidence.reportscrub import scrub_report
 from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
 from ncuflow.io import UsageError
@@ -103,15 +103,9 @@ def _profile(batch: Batch) -> int:
     outcome = batch.run(command, {**minimal_environment(), **batch.held.environ})
     if batch.progress.refused:
         raise CaptureError(REMEDY, REFUSED)
-    if freed := batch.freed():
-        return _profile(freed)
     found = count_kernels(report, batch.ids) if report.exists() else Contents()
-    if not report.exists() or (found is not None and found.total == 0):
-        said = batch.said()
-        if all_failed(batch.ids, said):
-            keep_nothing("ncu", batch.args.out / report.name, batch.ids, said)
-            return LOST
-        raise batch.failed(batch.ending(outcome) or "ncu wrote no kernel")
+    if found is not None and found.total == 0:
+        return batch.nothing(report, batch.ending(outcome) or "ncu wrote no kernel")
     return _keep(batch, report, command, outcome, found)
 
 
@@ -186,4 +180,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--clock-control", default="none", choices=("none", "base"), help="default none"
     )
     parser.add_argument("--repeats", type=int, default=1, help="launches of each point (default 1)")
-    parser.set_defaults(flush=False)  # ncu flushes L2 itself
+    # It flushes L2 itself, and no compiler changes what it counts.
+    parser.set_defaults(flush=False, after_builds=False)

@@ -23,11 +23,11 @@ from typing import Any
 
 from ncuflow.capture.machine import tool
 from ncuflow.capture.ncu import parse_version
-from ncuflow.capture.profiler import NOTHING, Batch, add_arguments, capture
+from ncuflow.capture.profiler import Batch, add_arguments, capture
 from ncuflow.evidence.points import NO_KERNEL, Contents
 from ncuflow.evidence.tracescrub import scrub_trace, tables
 from ncuflow.parsers.nsys import export_command
-from ncuflow.process import CaptureError, ProcessExit, minimal_environment, output_of, run_child
+from ncuflow.process import ProcessExit, minimal_environment, output_of, run_child
 from ncuflow.target.contract import known
 
 OPTIONS = (
@@ -120,9 +120,9 @@ def _trace(batch: Batch) -> int:
     (batch.stage / "home").mkdir()
     env = program_environment(batch.held.environ, (batch.stage / "home").resolve())
     outcome = batch.run([*profiled, *restore, *program], env)
-    if not report.exists():
-        raise batch.failed(batch.ending(outcome) or "nsys wrote no report")
     sqlite = report.with_suffix(".sqlite")
+    if not report.exists():
+        return batch.nothing(sqlite, batch.ending(outcome) or "nsys wrote no report")
     export = export_command(nsys_program(), report, sqlite)
     said = batch.progress.line
     exported = run_child(export, env=env, timeout=batch.args.timeout, on_line=said)
@@ -135,7 +135,7 @@ def _keep(batch: Batch, sqlite: Path, command: Sequence[str], outcome: ProcessEx
     scrub_trace(sqlite)
     found = count_kernels(sqlite, batch.ids)
     if found.total == 0:
-        raise CaptureError("the trace holds no kernel", NOTHING)
+        return batch.nothing(sqlite, "the trace holds no kernel")
     lost = batch.lost(found, outcome)
     version = parse_version(output_of([nsys_program(), "--version"]) or "")
     untraced = _untraced(batch.ids, lost)
@@ -158,3 +158,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--flush", action="store_true", help="flush L2 before each launch, as ncu does"
     )
+    # A trace shows what the host does between launches, too.
+    parser.set_defaults(after_builds=True)

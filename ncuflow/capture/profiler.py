@@ -6,14 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.evidence.points import (
     Contents,
+    all_failed,
     capture_record,
     keep_nothing,
     lost_points,
@@ -39,7 +39,7 @@ class Batch:
     """Points of a kernel target that one process launches under a tool, ncu or nsys, and the folder that this is done in.
 
     Paths of command lines are relative: a report stores them as they are. unfit: records of points that an earlier
-    process found to fail, which are not launched again.
+    run found to fail, which are not launched again.
     """
 
     tool: str
@@ -48,16 +48,11 @@ class Batch:
     held: Held
     stage: Path
     unfit: list[dict[str, Any]] = field(default_factory=list)
+    progress: ProfilerOutput = field(init=False)  # what the tool prints
 
     @property
     def ids(self) -> list[str]:
         return [point["id"] for point in self.points]
-
-    @cached_property
-    def progress(self) -> ProfilerOutput:
-        """What the tool prints."""
-        label = f"{self.args.target} {self.args.name}"
-        return ProfilerOutput(label, len(self.points), self.stage / "progress.jsonl")
 
     def place(self, name: str) -> str:
         """A file of the folder, for a command line."""
@@ -73,18 +68,33 @@ class Batch:
         command = [sys.executable, "-m", "ncuflow", "launch", args.target, "--mode", "trace"]
         command += ["--points", self.place("points.json"), "--out", self.place("progress.jsonl")]
         command += ["--repeats", str(args.repeats), *([] if args.flush else ["--no-flush"])]
-        return [*command, "--unchecked"] if args.timing else command
+        command += ["--after-builds"] * args.after_builds
+        return command + ["--unchecked"] * bool(args.timing or args.unchecked)
 
     def run(self, command: Sequence[str], env: Mapping[str, str]) -> ProcessExit:
-        """Run the tool on the program."""
+        """Run the tool on the program; where a point broke the CUDA context and others were lost with it, again without
+        the points that fail."""
+        while True:
+            outcome = self._run(command, env)
+            said = self.said()
+            unfit = [record for record in said if record.get("status") in ("error", "wrong")]
+            lost = any(record.get("status") == "lost" for record in said)
+            if not lost or len(unfit) == len(self.unfit):
+                return outcome
+            self.unfit = unfit
+
+    def _run(self, command: Sequence[str], env: Mapping[str, str]) -> ProcessExit:
         unfit = {record["point"] for record in self.unfit}
         launched = [point for point in self.points if point["id"] not in unfit]
+        for left in self.stage.glob(f"{self.args.name}.*"):  # of the run before
+            left.unlink()
         write_json(self.stage / "points.json", launched)
-        job = f"{self.tool} {self.args.target} {self.args.name}"
-        progress = self.progress
+        records, label = self.stage / "progress.jsonl", f"{self.args.target} {self.args.name}"
+        records.unlink(missing_ok=True)
+        self.progress = progress = ProfilerOutput(label, len(self.points), records)
         return run_child(
             command,
-            env={**env, use.JOB: job},
+            env={**env, use.JOB: f"{self.tool} {label}"},
             timeout=self.args.timeout,
             on_line=progress.line,
             inherited=self.held.locks,
@@ -94,16 +104,6 @@ class Batch:
     def said(self) -> list[dict[str, Any]]:
         """The record of each point that the program came to."""
         return [*self.unfit, *read_progress(self.progress.records)]
-
-    def freed(self) -> Batch | None:
-        """The batch without the points that fail, where one of them broke the CUDA context and others were lost with it."""
-        said = self.said()
-        unfit = [record for record in said if record.get("status") in ("error", "wrong")]
-        lost = any(record.get("status") == "lost" for record in said)
-        if not lost or len(unfit) == len(self.unfit):
-            return None
-        self.progress.records.unlink(missing_ok=True)
-        return replace(self, unfit=unfit)
 
     def ending(self, outcome: ProcessExit) -> str:
         """How a run ended, if not well."""
@@ -115,6 +115,15 @@ class Batch:
     def failed(self, what: str) -> CaptureError:
         """What leaves nothing to keep, with what the tool said last."""
         return CaptureError("\n".join([what, *self.progress.tail]), NOTHING)
+
+    def nothing(self, report: Path, why: str) -> int:
+        """Keep that no point was ok, where it was so; returns the exit status. Raises CaptureError where the report lacks
+        kernels for another reason."""
+        said = self.said()
+        if not all_failed(self.ids, said):
+            raise self.failed(why)
+        keep_nothing(self.tool, self.args.out / report.name, self.ids, said)
+        return LOST
 
     def lost(self, found: Contents | None, outcome: ProcessExit) -> list[dict[str, str]]:
         """The points that the report lacks; none where nobody could count."""
@@ -187,6 +196,9 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         "--timing",
         type=Path,
         help="timing.jsonl: only points that are ok there, which are not checked again",
+    )
+    parser.add_argument(
+        "--unchecked", action="store_true", help="without --timing: a timing checks them later"
     )
     parser.add_argument("--timeout", type=float, help="seconds the profiled run may take")
     parser.add_argument("--lock-timeout", type=float, help="seconds to wait for a free GPU")

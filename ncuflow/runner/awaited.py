@@ -23,6 +23,12 @@ def build_begun() -> None:
         builds.locked(builds.begins(), held, wait=True)
 
 
+def builds_ended() -> None:
+    """Wait until nobody compiles anything."""
+    with ExitStack() as held:
+        builds.locked(builds.compiles(), held, wait=True)
+
+
 class Awaited:
     """The modules of a target's points that another process compiles, or is about to.
 
@@ -30,8 +36,15 @@ class Awaited:
     none does. together: it begins when those of all points stand.
     """
 
-    def __init__(self, target: Target, points: Sequence[Planned], together: bool = False) -> None:
-        self._target, self._points, self._together = target, points, together
+    def __init__(
+        self,
+        target: Target,
+        points: Sequence[Planned],
+        together: bool = False,
+        after_builds: bool = False,
+    ) -> None:
+        self._target, self._points = target, points
+        self._together, self._after_builds = together or after_builds, after_builds
         self._of: dict[str, list[Any]] = {}
 
     def begin(self) -> None:
@@ -41,6 +54,8 @@ class Awaited:
         self._of = {point.id: builds.modules(self._target, [point]) for point in able}
         build_begun()
         self._wait(all if self._together else any, self._points)
+        if self._after_builds:
+            builds_ended()
 
     def stand(self, point: Planned) -> bool:
         """Whether nobody compiles a module of the point. One that nobody compiles may be cold."""

@@ -132,10 +132,12 @@ def build(
     taken: is called when no other process would compile them any more. Returns [{"name", "status", "reason"}], status
     "built", "prebuilt" or "error".
     """
-    together([spec for spec in specs if is_cold(spec)], jobs, log, taken)
-    # What FlashInfer itself says: of a module that stands, that it does; of one that failed, why.
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        return list(pool.map(lambda spec: _build_one(spec, log), specs))
+    with ExitStack() as held:
+        locked(compiles(), held, wait=True, shared=True)
+        together([spec for spec in specs if is_cold(spec)], jobs, log, taken)
+        # What FlashInfer itself says: of a module that stands, that it does; of one that failed, why.
+        with ThreadPoolExecutor(max(1, jobs)) as pool:
+            return list(pool.map(lambda spec: _build_one(spec, log), specs))
 
 
 def is_cold(spec: Any) -> bool:
@@ -250,12 +252,16 @@ def _notes(folder: Path, held: ExitStack) -> Path:
     return next(place for place in places if locked(place, held, folder=True))
 
 
-def locked(path: Path, held: ExitStack, folder: bool = False, wait: bool = False) -> bool:
-    """Whether nobody has the lock of a file or folder, which `held` has then. Those of modules are FlashInfer's own."""
+def locked(
+    path: Path, held: ExitStack, folder: bool = False, wait: bool = False, shared: bool = False
+) -> bool:
+    """Whether nobody has the lock of a file or folder (shared: but those who share it), which `held` has then. Those of modules
+    are FlashInfer's own."""
     (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(handle, how | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         os.close(handle)
         return False
@@ -283,6 +289,11 @@ def _is_hopper(spec: Any) -> bool:
 def begins() -> Path:
     """What a build locks until it has taken its modules."""
     return own_folder(lock_folder()) / "build"
+
+
+def compiles() -> Path:
+    """What builds share a lock of for as long as they compile."""
+    return own_folder(lock_folder()) / "compiles"
 
 
 def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:

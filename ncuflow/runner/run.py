@@ -8,7 +8,7 @@ time   check, then time it (``ncuflow/runner/timing.py``); then the pairs, each 
        (``ncuflow/runner/pairs.py``), which are not timed by themselves as well where one visit each is asked for
 trace  check, then launch it for a profiler: cudaProfilerStart/Stop around each point, an NVTX range
        named exactly as the point around each launch, "plan:<id>" around one plan() before them;
-       --unchecked leaves out the check, for points that an earlier run found right
+       --unchecked leaves out the check, for points that a timing compares
 
 A wrong result is never timed or traced. Records go to OUT.partial, one per point, flushed as they
 come; OUT appears when all are there. Run it under `ncuflow lock`, so that nobody else measures meanwhile.
@@ -228,7 +228,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     Each record says with what it was made. A broken CUDA context leaves the rest to the next process.
     """
     journal, job = _journal(args), f"{args.mode} {args.target}"
-    awaited = Awaited(target, points, together=args.mode != "trace")
+    awaited = Awaited(target, points, args.mode != "trace", args.after_builds)
 
     def load() -> None:
         build_begun()
@@ -324,9 +324,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-flush", action="store_true", help="trace: leave the L2 cache alone")
     parser.add_argument(
+        "--after-builds", action="store_true", help="trace: begin when nobody compiles anything"
+    )
+    parser.add_argument(
         "--unchecked",
         action="store_true",
-        help="trace: an earlier run found these points right (a second check costs time, and nsys 2023.4"
+        help="trace: another run compares these points (a second check costs time, and nsys 2023.4"
         " loses the kernels after a cuBLAS call under a CUDA 13 driver, which the references make)",
     )
     parser.add_argument(

@@ -108,7 +108,7 @@ class Build:
     cute      the kernel that FlashInfer has CuTe DSL compile for a point on a compute capability
     jit       modules whose compilation is measured
     early     its points are profiled as their modules stand, while others are compiled, and compared with their references
-              then, as nothing is timed beside compilers
+              then, as nothing is timed beside compilers; they are traced, unchecked, when nobody compiles
     """
 
     generate: Callable[[Params], list[Any]] | None = None
