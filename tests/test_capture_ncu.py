@@ -16,6 +16,7 @@ from ncuflow.capture import ncu
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.cli import dispatch
 from ncuflow.evidence.points import Contents
+from ncuflow.gpu.turns import BEGINS, WAITS
 from ncuflow.parsers import chips, registry
 from ncuflow.process import CaptureError
 from ncuflow.target.contract import load
@@ -310,6 +311,18 @@ def test_progress_says_point_kernels_elapsed_and_left(tmp_path: Path) -> None:
         progress.describe()
         == "decode sweep: point 3 of 4, 1 kernels, 20 s elapsed, about 20 s left"
     )
+
+
+def test_that_it_waits_for_the_gpu_is_said_and_is_no_part_of_what_has_passed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    progress = ProfilerOutput("rope sweep", 4, tmp_path / "p.jsonl", clock=lambda: now[0])
+    for text, seconds in ((WAITS, 30.0), (BEGINS, 5.0), (WAITS, 60.0), (BEGINS, 5.0)):
+        progress.line(text)
+        now[0] += seconds
+    assert capsys.readouterr().err == f"{WAITS}\n" * 2
+    assert progress.describe().endswith("0 kernels, 10 s elapsed")
 
 
 def test_version_texts() -> None:

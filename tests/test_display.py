@@ -108,6 +108,22 @@ def test_what_waits_for_a_gpu_has_done_nothing_yet(tmp_path: Path) -> None:
         assert job.worked(30.0) == 0
     log.write_text("rope sweep: point 1 of 4\n")
     assert [job.worked(now) for now in (30.0, 32.0)] == [0, 2]
+    log.write_text(f"rope sweep: point 1 of 4\n{turns.WAITS}\n")  # for a module
+    assert [job.worked(now) for now in (33.0, 60.0)] == [3, 3]
+    log.write_text(f"{turns.WAITS}\nrope sweep: point 2 of 4\n")
+    assert [job.worked(now) for now in (60.0, 61.0)] == [3, 4]
+
+
+def test_of_a_long_run_the_end_that_was_expected_outweighs_its_first_seconds(
+    tmp_path: Path,
+) -> None:
+    """In these the jobs that plan it run, which count as nothing."""
+    run = Run({1: 300.0})
+    run.tell(event="workflow_started")
+    run.now += 5.0
+    run.start(1, "tables", tmp_path / "log")
+    run.now += 5.0
+    assert run.now + (run.display.left() or 0) == pytest.approx(305, rel=0.15)
 
 
 def test_what_is_long_says_that_it_begins_where_nothing_is_rewritten(tmp_path: Path) -> None:

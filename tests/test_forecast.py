@@ -38,18 +38,29 @@ def test_a_timing_takes_as_long_as_its_pairs_and_the_points_of_none() -> None:
     assert paired == (3, pytest.approx(step.start_s + step.point_s + 2 * forecast.PAIR_S))
 
 
+def ahead(*jobs: tuple[str, float] | tuple[str, float, float]) -> list[forecast.Ahead]:
+    """Jobs of (rule, expected seconds), of which all is left unless a third says how much."""
+    return [forecast.Ahead(job[0], job[1], job[-1]) for job in jobs]
+
+
 def test_alone_each_program_of_a_gpu_is_loaded_and_ends_before_the_next() -> None:
-    jobs = [("build", 100.0), ("profile", 10.0), ("time", 20.0), ("pages", 2.0)]
+    jobs = ahead(("build", 100.0), ("profile", 10.0), ("time", 20.0), ("pages", 2.0))
     assert forecast.rest(jobs, together=False) == 132 + 2 * forecast.LOAD_S
 
 
 @pytest.mark.parametrize(
     ("jobs", "seconds"),
     [
-        ([("build", 100.0), ("profile", 70.0)], 100 + 10),  # of which 60 beside the build
+        ([("build", 100.0), ("profile", 70.0)], 100 + 2),  # of which 68 beside the build
         ([("build", 100.0), ("profile", 30.0)], 100),
+        ([("build", 100.0, 40.0), ("profile", 70.0)], 40 + 30),  # modules stand
+        ([("build", 100.0, 90.0), ("profile", 70.0)], 90 + 2),
+        ([("build", 20.0), ("profile", 70.0)], 20 + 70),
+        ([("preflight", 7.0), ("build", 100.0)], 100),
+        ([("preflight", 7.0), ("build", 100.0, 70.0)], 70 + 5),
+        ([("preflight", 7.0)], 7),
         ([("profile", 30.0), ("time", 20.0)], 50),  # which loads meanwhile
-        ([("time", 20.0), ("trace", 1.0)], 21 + 2 * forecast.LOAD_S),
+        ([("time", 20.0), ("trace", 1.0)], 21 + forecast.LOAD_S),
         ([("time", 20.0), ("tables", 30.0)], 20 + forecast.LOAD_S + forecast.LAST_S),
         ([("tables", 30.0), ("html", 1.0)], 31),
     ],
@@ -57,4 +68,4 @@ def test_alone_each_program_of_a_gpu_is_loaded_and_ends_before_the_next() -> Non
 def test_beside_each_other_only_what_waits_for_another_takes_time(
     jobs: list[tuple[str, float]], seconds: float
 ) -> None:
-    assert forecast.rest(jobs, together=True) == seconds
+    assert forecast.rest(ahead(*jobs), together=True) == seconds

@@ -42,6 +42,7 @@ class ProfilerOutput:
         self.refused = self.refused or bool(REFUSED.search(text))
         if text == WAITS:
             self._waits = self.clock()
+            print(text, file=sys.stderr, flush=True)
         elif text == BEGINS:
             self._waited, self._waits = self.waited(), None
         elif PROFILING.search(text):

@@ -50,7 +50,8 @@ class Job:
         self.rule, self.known = record.rule_name, step is not None
         self.name = f"{name} {target}" if target else name
         self.points, self.seconds, self.since = points, seconds, clock
-        self.begun = None if forecast.needs_gpu(self.rule) else clock
+        self._worked = 0.0
+        self._works: float | None = None if forecast.needs_gpu(self.rule) else clock
         self.output, self.log = list(record.output), list(record.log)
 
     def doing(self) -> str:
@@ -58,12 +59,13 @@ class Job:
         return last_line(self.log)
 
     def worked(self, now: float) -> float:
-        """Seconds at what it does; loading and waiting for its first turn at a GPU is no part of it."""
+        """Seconds at what it does; loading and waiting for a GPU is no part of it, as far as it was looked at meanwhile."""
         doing = self.doing()
         waits = doing in ("", turns.WAITS) or doing.startswith(turns.QUEUES)
-        if self.begun is None and not waits:
-            self.begun = now
-        return 0.0 if self.begun is None else now - self.begun
+        if self._works is not None:
+            self._worked += now - self._works
+        self._works = None if waits and forecast.needs_gpu(self.rule) else now
+        return self._worked
 
 
 class Display(logging.Handler):
@@ -129,7 +131,8 @@ class Display(logging.Handler):
     def _job_info(self, record: Any) -> None:
         if not self.expected:
             self.expected = dict(self.ahead())
-            self.whole = self.rest(self.expected.values())
+            jobs = self.expected.values()
+            self.whole = self.rest(forecast.Ahead(rule, seconds, seconds) for rule, seconds in jobs)
         job = Job(record, *self.work(record.rule_name, dict(record.wildcards or {})), self.clock())
         self.running[record.jobid] = job
         if self.live:
@@ -174,12 +177,15 @@ class Display(logging.Handler):
             return None
         now = self.clock()
         # What runs counts as far as it should be by now: as nearly done at most, however long it takes.
-        left = {
-            number: (rule, seconds - min(self._worked(number, now), NEARLY * seconds))
+        ahead = self.rest(
+            forecast.Ahead(
+                rule, seconds, seconds - min(self._worked(number, now), NEARLY * seconds)
+            )
             for number, (rule, seconds) in self.expected.items()
-        }
-        ahead = self.rest(left.values())
-        rest = progress.left(now - self.started, self.whole - ahead, ahead, trust=LONG)
+        )
+        # The pace of the first seconds, in which plans are made, says little of a run of minutes.
+        trust = max(LONG, self.whole / 10)
+        rest = progress.left(now - self.started, self.whole - ahead, ahead, trust)
         return None if rest is None else max(1.0, rest)
 
     def _worked(self, number: int, now: float) -> float:

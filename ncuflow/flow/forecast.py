@@ -13,6 +13,14 @@ Plans = Mapping[tuple[str, str], list[dict[str, Any]]]
 FIRST, COMPILES, PROFILES, TIMES, TRACES, HOST = KINDS = range(6)
 
 
+class Ahead(NamedTuple):
+    """A job that is not done: its rule, its expected seconds, and those that are left of them."""
+
+    rule: str
+    seconds: float
+    left: float
+
+
 class RuleCost(NamedTuple):
     """A rule: what it does, its seconds (of a start, with a GPU from when it has one; and of a point), and when it can run."""
 
@@ -28,11 +36,11 @@ class RuleCost(NamedTuple):
 STEPS = {
     "preflight": RuleCost("preflight and ceilings", 7.0, 0.0, FIRST),
     "source_index": RuleCost("index of FlashInfer's source", 7.5, 0.0),
-    "build": RuleCost("build modules", 55.0, 0.55, COMPILES),
+    "build": RuleCost("build modules", 60.0, 0.6, COMPILES),
     "time": RuleCost("time", 0.5, 0.4, TIMES),
     "time_again": RuleCost("time again", 0.5, 0.4, TIMES),
     "trace": RuleCost("trace (nsys)", 0.5, 0.05, TRACES),
-    "profile": RuleCost("profile (ncu)", 1.8, 0.9, PROFILES),
+    "profile": RuleCost("profile (ncu)", 2.5, 1.05, PROFILES),
     "profile_deep": RuleCost("deep profile (ncu)", 1.5, 2.2, PROFILES),
     "jit_measure": RuleCost("measure the JIT", 200.0, 0.0, FIRST),
     "tables": RuleCost("read reports", 1.0, 0.02),
@@ -46,7 +54,7 @@ STEPS = {
 }
 QUICK = 0.3
 PAIR_S = 0.55  # of a pair with its points, in the process that times a batch
-BESIDE = 0.6  # of a build, the part in which a GPU is busy with modules that stand
+STANDS_S = 32.0  # of a build, until a module stands; the preflight has the GPU meanwhile
 LOAD_S = 8.0  # Python, torch and FlashInfer, before a program has a GPU
 LAST_S = 6.0  # tables and pages after what is measured last; those before are made beside
 BATCHES = {"profile_deep": DEEP}  # rules with a batch of their own, which is no wildcard
@@ -91,19 +99,21 @@ def work_of(
     return points, seconds
 
 
-def rest(left: Iterable[tuple[str, float]], together: bool) -> float:
-    """Seconds in which jobs of these rules with so many seconds left each end, by themselves or beside each other.
+def rest(left: Iterable[Ahead], together: bool) -> float:
+    """Seconds in which these jobs end, by themselves or beside each other.
 
-    Beside each other, profilers have a GPU for BESIDE of a build, while what is timed loads after it; programs that trace
-    load when nothing is timed any more.
+    Beside each other, profilers have a GPU as soon as a module of a build stands, while what is timed and traced loads after it.
     """
     jobs = list(left)
     of = dict.fromkeys(KINDS, 0.0)
-    for rule, seconds in jobs:
-        of[kind(rule)] += seconds
+    for job in jobs:
+        of[kind(job.rule)] += job.left
     if not together:
-        return sum(of.values()) + LOAD_S * sum(needs_gpu(rule) for rule, _ in jobs)
-    profiles = max(0.0, of[PROFILES] - BESIDE * of[COMPILES])
-    loads = LOAD_S * (bool(of[TRACES]) + bool(of[TIMES] and not profiles))
-    measures = of[FIRST] + of[COMPILES] + profiles + of[TIMES] + of[TRACES] + loads
+        return sum(of.values()) + LOAD_S * sum(needs_gpu(job.rule) for job in jobs)
+    builds = [job for job in jobs if kind(job.rule) == COMPILES]
+    beside = sum(max(0.0, min(job.left, job.seconds - STANDS_S)) for job in builds)
+    first = max(0.0, of[FIRST] - (of[COMPILES] - beside))
+    profiles = max(0.0, of[PROFILES] - beside)
+    loads = LOAD_S * (bool(of[TIMES] or of[TRACES]) and not profiles)
+    measures = first + of[COMPILES] + profiles + of[TIMES] + of[TRACES] + loads
     return measures + (min(of[HOST], LAST_S) if measures else of[HOST])
