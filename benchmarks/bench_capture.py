@@ -1,13 +1,15 @@
 """Capturing one sweep: the pipeline's batch, ncu alone over a script, nsight-python, and a process a point.
 
-    python benchmarks/bench_capture.py --points 16 [--sides "batch,bare ncu,nsight-python"] --out benchmarks/results/capture.json
+    python benchmarks/bench_capture.py --points 16 [--sides "batch,bare ncu,nsight-python"] [--rounds 5]
+        --out benchmarks/results/capture.json
 
 Needs a GPU with counters, ncu, torch, FlashInfer and, for its side, nsight-python (0.9.6 works
 with ncu 2025.3; newer ones need 2026.2.1). The sweep is RMSNorm, whose points launch one kernel
 each: nsight-python pairs kernels with points by position and expects one. All sides collect the
 same counters of the same launches in one run, with the caches flushed and the clocks left alone,
 and none compares the points with their references: ours did in the timing run before. What the
-sides read is compared.
+sides read is compared. Of several rounds, in each of which every side has its turn, another first in each, wall seconds
+are medians.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -205,6 +208,40 @@ def side(wall: float, times: list[float]) -> Side:
     return {"wall_s": round(wall, 2), "points": len(times), "duration_ns": times}
 
 
+def in_turns(
+    runs: dict[str, Callable[..., Side]],
+    rounds: int,
+    points: list[dict[str, Any]],
+    folder: Path,
+    timing: Path,
+) -> tuple[dict[str, Side], dict[str, str]]:
+    """(what each side gave, the last words of those that failed, which have no further turn)."""
+    found: dict[str, list[Side]] = {}
+    failed: dict[str, str] = {}
+    labels = list(runs)
+    for number in range(rounds):
+        first = number % len(labels)
+        for label in [*labels[first:], *labels[:first]]:
+            if label in failed:
+                continue
+            place = folder / f"round-{number}-{labels.index(label)}"
+            place.mkdir()
+            try:
+                found.setdefault(label, []).append(runs[label](points, place, timing))
+            except subprocess.CalledProcessError as error:
+                failed[label] = " / ".join(str(error.output).strip().splitlines()[-4:])
+                print(label, "failed:", failed[label], flush=True)
+                continue
+            print(label, found[label][-1]["wall_s"], "s", flush=True)
+    return {label: over_rounds(found[label]) for label in labels if found.get(label)}, failed
+
+
+def over_rounds(turns: list[Side]) -> Side:
+    """The side of its last round, with the median of the wall seconds, and those of each round."""
+    walls = [turn["wall_s"] for turn in turns]
+    return turns[-1] | {"wall_s": round(statistics.median(walls), 2), "walls_s": walls}
+
+
 def agreement(one: Side, other: Side) -> dict[str, float]:
     """Median and worst ratio of the kernel times that two sides read."""
     ratios = [a / b for a, b in zip(one["duration_ns"], other["duration_ns"], strict=True)]
@@ -243,40 +280,37 @@ def main() -> None:
     parser.add_argument(
         "--sides", default=",".join(SIDES), help="batch, and what it is held against"
     )
+    parser.add_argument("--rounds", type=int, default=1, help="turns of each side (default 1)")
     parser.add_argument("--out", type=Path, help="JSON with all figures")
     args = parser.parse_args()
     if not {"batch"} <= set(args.sides.split(",")) <= set(SIDES):
         parser.exit(2, f"error: --sides: batch, and others of {', '.join(SIDES)}\n")
+    if args.rounds < 1:
+        parser.exit(2, "error: --rounds must be at least 1\n")
     if not shutil.which("ncu"):
         parser.exit(2, "error: ncu: not on PATH\n")
     points = sweep_points(args.points)
-    sides: dict[str, Side] = {}
-    failed: dict[str, str] = {}
-    runs = {label: SIDES[label] for label in args.sides.split(",")}
+    asked = args.sides.split(",")
+    left_out = "nsight-python" in asked and not find_spec("nsight")
+    runs = {name: SIDES[name] for name in asked if name != "nsight-python" or not left_out}
     with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "outputs") as name:
         folder = Path(name)
         timing = timed(points, folder)
         batch(points[:1], folder / "warm", timing)  # fills the file cache; not counted
-        for label, run in runs.items():
-            if label == "nsight-python" and not find_spec("nsight"):
-                continue
-            try:
-                sides[label] = run(points, folder, timing)
-            except subprocess.CalledProcessError as error:
-                failed[label] = " / ".join(str(error.output).strip().splitlines()[-4:])
-                print(label, "failed:", failed[label], flush=True)
-                continue
-            print(label, sides[label]["wall_s"], "s", flush=True)
+        sides, failed = in_turns(runs, args.rounds, points, folder, timing)
+    if "batch" not in sides:
+        parser.exit(1, f"error: the batch failed: {failed['batch']}\n")
     ours = sides["batch"]
     found = {
         "benchmark": "capture",
         "machine": description() | tools() | {"packages": versions()},
         "metrics": len(METRICS),
+        "rounds": args.rounds,
         "sides": sides,
         "speedup": {k: round(s["wall_s"] / ours["wall_s"], 2) for k, s in sides.items()},
         "agreement": {k: agreement(s, ours) for k, s in sides.items()},
         "failed": failed,
-        "left_out": None if find_spec("nsight") else "nsight-python is not installed",
+        "left_out": "nsight-python is not installed" if left_out else None,
     }
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
