@@ -14,7 +14,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import median
 from typing import Any
 
@@ -72,6 +72,7 @@ def _sqrt(value: float) -> float | None:
     return math.sqrt(value) if value >= 0 else None
 
 
+NUMBER = (int, float)
 FUNCTIONS: Functions = {
     "abs": abs,
     "capture": _capture,
@@ -241,7 +242,7 @@ def _of(node: ast.expr) -> Evaluator:
             known = _known(constant)
             return lambda v, f: known
         case ast.Name(id=name):
-            return lambda v, f: _named(name, v)
+            return partial(_named, name)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             parts = [_of(item) for item in items]
             return lambda v, f: [part(v, f) for part in parts]
@@ -252,19 +253,17 @@ def _of(node: ast.expr) -> Evaluator:
             inner = _of(operand)
             return lambda v, f: None if (value := inner(v, f)) is None else -_number(value)
         case ast.BoolOp(op=op, values=values):
-            parts, deciding = [_of(value) for value in values], isinstance(op, ast.Or)
-            return lambda v, f: _logic(deciding, [part(v, f) for part in parts])
+            return partial(_logic, isinstance(op, ast.Or), [_of(value) for value in values])
         case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
             compute, one, other = ARITHMETIC[type(op)], _of(left), _of(right)
             return lambda v, f: _binary(compute, one(v, f), other(v, f))
         case ast.Compare(left=left, ops=ops, comparators=rest) if {
             *map(type, ops)
         } <= COMPARISONS.keys():
-            terms, compared = (
-                [_of(term) for term in (left, *rest)],
-                [COMPARISONS[type(op)] for op in ops],
-            )
-            return lambda v, f: _chained(compared, [term(v, f) for term in terms])
+            compared = [COMPARISONS[type(op)] for op in ops]
+            if len(compared) == 1:
+                return partial(_compared, compared[0], _of(left), _of(rest[0]))
+            return partial(_chained, compared, [_of(term) for term in (left, *rest)])
         case ast.IfExp(test=test, body=body, orelse=orelse):
             chosen, branches = _of(test), (_of(orelse), _of(body))
             return lambda v, f: (
@@ -283,11 +282,12 @@ def _refused(node: ast.expr) -> None:
     raise ExpressionError(f"{ast.unparse(node)!r}: {type(node).__name__} is not allowed")
 
 
-def _named(name: str, values: Mapping[str, Any]) -> Any:
+def _named(name: str, values: Mapping[str, Any], _: Functions) -> Any:
     try:
-        return _known(values[name])
+        value = values[name]
     except KeyError:
         raise ExpressionError(f"unknown name {name!r}") from None
+    return _known(value) if isinstance(value, NUMBER) else value
 
 
 def _called(name: str, functions: Functions, arguments: list[Any]) -> Any:
@@ -299,7 +299,7 @@ def _called(name: str, functions: Functions, arguments: list[Any]) -> Any:
 
 def _known(value: Any) -> Any:
     """NaN, infinity and a whole number beyond every float are unknown, as None is."""
-    if not isinstance(value, int | float):
+    if not isinstance(value, NUMBER):
         return value
     try:
         return value if math.isfinite(value) else None
@@ -319,20 +319,47 @@ def _binary(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     return _known(compute(_number(left), _number(right)))
 
 
-def _chained(compared: list[Callable[[Any, Any], Any]], terms: list[Any]) -> bool | None:
+def _compared(
+    compare: Callable[[Any, Any], Any],
+    one: Evaluator,
+    other: Evaluator,
+    values: Mapping[str, Any],
+    functions: Functions,
+) -> bool | None:
+    left, right = one(values, functions), other(values, functions)
+    return None if left is None or right is None else bool(compare(left, right))
+
+
+def _chained(
+    compared: list[Callable[[Any, Any], Any]],
+    terms: list[Evaluator],
+    values: Mapping[str, Any],
+    functions: Functions,
+) -> bool | None:
     """``a < b < c``: all of its comparisons."""
-    return _logic(
+    found = [term(values, functions) for term in terms]
+    return _decided(
         False,
         [
             None if left is None or right is None else compare(left, right)
-            for left, compare, right in zip(terms, compared, terms[1:], strict=False)
+            for left, compare, right in zip(found, compared, found[1:], strict=False)
         ],
     )
 
 
-def _logic(deciding: bool, parts: list[Any]) -> bool | None:
+def _logic(
+    deciding: bool, parts: list[Evaluator], values: Mapping[str, Any], functions: Functions
+) -> bool | None:
+    # All of them, also after one that decides: a wrong name is told wherever it stands.
+    return _decided(deciding, [part(values, functions) for part in parts])
+
+
+def _decided(deciding: bool, parts: list[Any]) -> bool | None:
     """Kleene's or, which a true operand decides, and his and: whatever is unknown beside it."""
-    known = [bool(part) for part in parts if part is not None]
-    if deciding in known:
-        return deciding
-    return None if len(known) < len(parts) else not deciding
+    unknown = False
+    for part in parts:
+        if part is None:
+            unknown = True
+        elif bool(part) is deciding:
+            return deciding
+    return None if unknown else not deciding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ def read_table(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     with pyarrow.parquet.ParquetFile(path) as file:
         rows: list[dict[str, Any]] = file.read().to_pylist()
     return rows
+
+
+def read_columns(path: str | os.PathLike[str], names: Sequence[str]) -> list[list[Any]]:
+    """The values of some columns of a `.parquet`."""
+    with pyarrow.parquet.ParquetFile(path) as file:
+        table = file.read(columns=list(names))
+    return [table.column(name).to_pylist() for name in names]
 
 
 def _flat(table: pa.Table) -> pa.Table:

@@ -18,19 +18,24 @@ SHOWN_SHARE = 1e-3
 _OPCODE = re.compile(r"^\s*(?:@!?U?P[T\d]+\s+)?([A-Z][A-Z0-9_.]*)")
 
 
-def of(action: Any, listed: Mapping[int, Instruction] | None = None) -> Iterator[Row]:
+def of(
+    action: Any,
+    listed: Mapping[int, Instruction] | None = None,
+    counters: tuple[str, ...] | None = None,
+) -> Iterator[Row]:
     """A row per PC and reason with at least one sample, by PC; none where there are no samples.
 
     `pc` counts bytes from the kernel's first instruction; `file` is relative: from `flashinfer/`
     on, or the last two components; `sass` is None for PCs below SHOWN_SHARE. listed: what is known
-    of the instructions by pc; NVIDIA's disassembler is asked for the others.
+    of the instructions by pc; NVIDIA's disassembler is asked for the others. counters: the names of all metrics of the
+    action, where somebody has them.
     """
     samples = [
         (reason.reason, counts, _by_pc(action, reason.samples + NOT_ISSUED))
         for reason in STALL_REASONS.values()
         if (counts := _by_pc(action, reason.samples))
     ]
-    more = unnamed(action.metric_names())
+    more = unnamed(tuple(action.metric_names()) if counters is None else counters)
     if others := _all_by_pc(action, more.samples):
         samples.append((OTHER, others, _all_by_pc(action, more.samples_not_issued)))
     totals: Counter[int] = Counter()
@@ -68,7 +73,7 @@ def start(action: Any) -> int:
 def _pcs(action: Any) -> list[int]:
     """Addresses at which a kernel has samples of any reason."""
     names = [reason.samples for reason in STALL_REASONS.values()]
-    names += unnamed(action.metric_names()).samples
+    names += unnamed(tuple(action.metric_names())).samples
     return sorted({pc for name in names for pc in _by_pc(action, name) or {}})
 
 

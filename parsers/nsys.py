@@ -15,7 +15,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -234,7 +234,7 @@ def _operation(kind: str, values: tuple[Any, ...]) -> Row | None:
 def _details(db: Database, kind: str, values: tuple[Any, ...]) -> Row:
     if kind == "kernel":
         short, demangled = db.string(values[0]), db.string(values[1])
-        grid, block = (_dim3(values[2:5]), _dim3(values[5:8]))
+        grid, block = (_dim3(*values[2:5]), _dim3(*values[5:8]))
         name = cute.called(short or demangled or "") or None
         return {"name": name, "demangled": demangled, "grid": grid, "block": block}
     if kind == "memcpy":
@@ -244,7 +244,8 @@ def _details(db: Database, kind: str, values: tuple[Any, ...]) -> Row:
     return {"name": f"CUDA graph {integer(values[0])}"}
 
 
-def _dim3(values: tuple[Any, ...]) -> str | None:
+@lru_cache(maxsize=4096, typed=True)  # a sweep launches a few shapes, thousands of times
+def _dim3(*values: Any) -> str | None:
     parts = [integer(value) for value in values]
     return None if None in parts else ",".join(map(str, parts))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,8 +64,9 @@ class Unnamed(NamedTuple):
     samples_not_issued: tuple[str, ...]
 
 
-def unnamed(counters: Iterable[str]) -> Unnamed:
-    """Those among the counters of a report. A part of a reason, by its pipe, is in that reason already."""
+@lru_cache(maxsize=16)  # the kernels of a report have the same
+def unnamed(counters: tuple[str, ...]) -> Unnamed:
+    """Those among the counters of a kernel. A part of a reason, by its pipe, is in that reason already."""
     found: list[list[str]] = [[], [], []]
     for counter in counters:
         if counter.startswith(_STARTS) and (column := _column(counter)) is not None:

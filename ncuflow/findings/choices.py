@@ -8,6 +8,7 @@ itself; else the two points' own series do, held against the noise floor of the 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -79,17 +80,23 @@ def prices(choice: Choice, results: Results) -> list[Price]:
     """The price of a choice at every pair that the evidence has, in the order of its points."""
     points = [point for point in results["points"] if point["status"] == "ok"]
     turns = {(pair["base"], pair["other"]): pair for pair in results.get("pairs") or ()}
+    before: dict[Fixed, list[Point]] = defaultdict(
+        list
+    )  # the launches that a base needs before its own
+    if choice.after is not None:
+        for point in points:
+            if point["params"].get(choice.parameter) == choice.after:
+                before[choice.fixed(point["params"])].append(point)
     found = []
     for first, second in choice.pairs([point["params"] for point in points]):
         base, other = points[first], points[second]
         fixed = choice.fixed(base["params"])
-        before = [p for p in points if choice.precedes(p["params"], base["params"])]
         if choice.after is not None:
             summed = [
-                _apart(base, other, metric, results.get("noise") or {}, fixed, before)
+                _apart(base, other, metric, results.get("noise") or {}, fixed, before[fixed])
                 for metric in choice.metrics
             ]
-            found += summed if before else []
+            found += summed if before[fixed] else []
             continue
         pair = _turned(turns, base, other)
         for metric in choice.metrics:

@@ -79,15 +79,17 @@ class MeasuredOpportunity:
         return sum(max(0.0, -price.change) for price in changed)
 
 
-def found(results: Results, target: Target | None = None) -> list[MeasuredOpportunity]:
+def found(
+    results: Results, target: Target | None = None, every: Mapping[str, Scope] | None = None
+) -> list[MeasuredOpportunity]:
     """The opportunities that show in the results: what saved the most, what could bring the most, what cost the most.
 
-    Raises BadInput where a target's declaration is wrong.
+    every: the scopes of the results, where somebody has them. Raises BadInput where a target's declaration is wrong.
     """
     target = target or known().get(results["target"])
     if target is None:
         return []
-    every = _scopes(results)
+    every = scopes(results) if every is None else every
     try:
         shown = [row for one in target.opportunities for row in _found(one, target, results, every)]
     except expression.ExpressionError as error:
@@ -96,18 +98,20 @@ def found(results: Results, target: Target | None = None) -> list[MeasuredOpport
     return sorted(kept, key=lambda row: (GROUPS.index(row.group), -row.saved, -row.most))
 
 
-def undecided(results: Results, target: Target | None = None) -> list[str]:
-    """The opportunities whose condition is known to hold nowhere, and somewhere is not known."""
+def undecided(
+    results: Results, target: Target | None = None, every: Mapping[str, Scope] | None = None
+) -> list[str]:
+    """The opportunities whose condition is known to hold nowhere, and somewhere is not known; every: as in ``found``."""
     target = target or known().get(results["target"])
-    scopes, found = list(_scopes(results).values()), []
+    found, every = [], scopes(results) if every is None else every
     for one in target.opportunities if target else ():
-        answers = [evaluate(one.where, scope) for scope in scopes]
+        answers = [evaluate(one.where, scope) for scope in every.values()]
         if None in answers and True not in answers:
             found.append(one.what)
     return found
 
 
-def _scopes(results: Results) -> dict[str, Scope]:
+def scopes(results: Results) -> dict[str, Scope]:
     """What is known of each point that ran and gave the right result."""
     possible = possible_names(results)
     points = [point for point in results["points"] if point["status"] == "ok"]

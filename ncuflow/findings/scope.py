@@ -92,11 +92,12 @@ class Scope(Mapping[str, Value]):
     noise: Callable[[str], float | None] = nothing
 
     def __getitem__(self, name: str) -> Value:
-        if name in self.known:
+        try:
             return self.known[name]
-        if name in self:
-            return None
-        raise KeyError(name)
+        except KeyError:
+            if name in self:
+                return None
+            raise
 
     def __contains__(self, name: object) -> bool:
         return name in self.known or name in self.possible or str(name).startswith("info_")

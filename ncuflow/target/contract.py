@@ -75,10 +75,6 @@ class Choice:
         bases, others = sides[self.base], sides[self.other]
         return [(place, others[rest]) for rest, place in bases.items() if rest in others]
 
-    def precedes(self, params: Params, base: Params) -> bool:
-        """Whether these parameters are those of the launch that a base needs before its own."""
-        return params.get(self.parameter) == self.after and self.fixed(params) == self.fixed(base)
-
     def fixed(self, params: Params) -> tuple[tuple[str, Any], ...]:
         """The parameters in which both points of a pair agree."""
         varied = {self.parameter, *self.ignoring}

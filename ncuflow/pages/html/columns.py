@@ -26,6 +26,7 @@ from ncuflow.pages.markdown import contexts
 from ncuflow.pages.markdown.filters import Struck
 from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.series import tensor_kinds
+from ncuflow.parquet import read_columns
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
@@ -221,7 +222,7 @@ def detail(results: Results, tables: Path) -> Block:
         "kernels": {"point": [place.get(kernel["point"]) for kernel in kernels]}
         | columns(kernels, KERNEL)
         | kernel_columns(kernels),
-        "counters": counters(kernels, read(tables, "metrics")),
+        "counters": counters(kernels, tables / "metrics.parquet"),
         "timeline": timeline(read(tables, "timeline"), place),
     }  # fmt: skip
 
@@ -280,15 +281,16 @@ def tree(kernel: Kernel) -> Block | None:
     return {"issued": found.issued, "basis": found.basis, "samples": found.samples, "reasons": reasons}  # fmt: skip
 
 
-def counters(kernels: Sequence[Kernel], rows: Sequence[Any]) -> Block:
+def counters(kernels: Sequence[Kernel], metrics: Path) -> Block:
     """Registry key -> the ncu counters that it was read from, by kernel: places in ``names``."""
     place = {(kernel["report"], kernel["kernel"]): at for at, kernel in enumerate(kernels)}
     names: dict[str, int] = {}
     read_from: dict[str, list[int | None]] = defaultdict(lambda: [None] * len(kernels))
-    for row in rows:
-        at = place.get((row["report"], row["kernel"]))
+    found = read_columns(metrics, ("report", "kernel", "key", "metric")) if kernels else []
+    for report, kernel, key, metric in zip(*found, strict=True):
+        at = place.get((report, kernel))
         if at is not None:
-            read_from[row["key"]][at] = names.setdefault(row["metric"], len(names))
+            read_from[key][at] = names.setdefault(metric, len(names))
     return {"names": list(names), "of": dict(read_from)}
 
 

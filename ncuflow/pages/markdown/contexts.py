@@ -9,7 +9,7 @@ from typing import Any
 from ncuflow.evidence.provenance import together
 from ncuflow.findings import ceilings, limiter
 from ncuflow.findings.join import main_kernel
-from ncuflow.findings.opportunities import undecided
+from ncuflow.findings.opportunities import scopes, undecided
 from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import guide, opportunities, report
@@ -79,7 +79,8 @@ def target_section(results: Results, index: Any = None) -> Context:
     floors = [
         p["measurement"]["time_floor_us"] for p in good if p["measurement"].get("time_floor_us")
     ]
-    advice = opportunities.rows(results, index)
+    every = scopes(results)
+    advice = opportunities.rows(results, index, every)
     return {
         "name": results["target"],
         "title": title(results["target"]),
@@ -114,7 +115,7 @@ def target_section(results: Results, index: Any = None) -> Context:
         "opportunities": advice,
         "first": opportunities.first(advice, top and top["point"]),
         "looked": bool(target and target.opportunities),
-        "undecided": undecided(results),
+        "undecided": undecided(results, every=every),
         "has_counters": any(p["measurement"]["time_ncu_us"] for p in good),
         "has_trace": any(p["measurement"]["time_insitu_us"] for p in good),
     }

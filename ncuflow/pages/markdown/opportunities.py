@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncuflow import format as fmt
 from ncuflow.findings.choices import STEP, Price, summary
 from ncuflow.findings.opportunities import LOST, MeasuredOpportunity, found, said
+from ncuflow.findings.scope import Scope
 from ncuflow.format import change
 from ncuflow.model import Results
 from ncuflow.pages import Context
 from ncuflow.target.source import Symbol
 
 
-def rows(results: Results, index: Any) -> list[Context]:
+def rows(results: Results, index: Any, every: Mapping[str, Scope] | None = None) -> list[Context]:
     """[{group, what, where, at, points, more, shown, source, change, most, brought, reason, saved, bound, changed, pairs,
     spread, same_work}], in the order of the findings.
 
@@ -22,7 +23,7 @@ def rows(results: Results, index: Any) -> list[Context]:
     and the bound, of 1; same_work: whether the bound is of the time of this work, not of a step or of less work; group is
     one of ``GROUPS``.
     """
-    return [_row(one, results["target"], index) for one in found(results)]
+    return [_row(one, results["target"], index) for one in found(results, every=every)]
 
 
 def first(rows: Sequence[Context], headline: str | None) -> list[Context]:
