@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from ncuflow.model import (
     TimingRow,
     Turns,
 )
-from ncuflow.parquet import read_table, write_table
+from ncuflow.parquet import read_columns, read_table, write_table
 from ncuflow.record import Series, places
 from ncuflow.target.contract import known
 
@@ -39,6 +40,12 @@ def read(tables: Path, name: str) -> list[Any]:
     """Rows of one table of a target (``model.TABLES``); none where the evidence has no such table."""
     path = tables / f"{name}.parquet"
     return read_table(path) if path.exists() else []
+
+
+def read_some(tables: Path, name: str, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of some columns of a table; none where the evidence has no such table."""
+    path = tables / f"{name}.parquet"
+    return read_columns(path, columns) if path.exists() else {column: [] for column in columns}
 
 
 def grouped(rows: list[Any], *keys: str) -> dict[Any, list[Any]]:

@@ -19,14 +19,13 @@ from ncuflow.evidence.provenance import together
 from ncuflow.findings import ceilings, choices, hotlines, limiter, roles, stalltree
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.join import main_kernel, total
-from ncuflow.findings.results import read
+from ncuflow.findings.results import read, read_some
 from ncuflow.io import BadInput
-from ncuflow.model import SOFTWARE, Kernel, LineRow, Operation, Point, Results
+from ncuflow.model import SOFTWARE, Kernel, LineRow, Point, Results
 from ncuflow.pages.markdown import contexts
 from ncuflow.pages.markdown.filters import Struck
 from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.series import tensor_kinds
-from ncuflow.parquet import read_columns
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
@@ -51,6 +50,7 @@ OPERATION = (
     "launch", "kind", "name", "start_ns", "duration_ns", "gap_before_ns", "stream", "graph",
     "api_start_ns", "api_duration_ns",
 )  # fmt: skip
+READ_FROM = ("report", "kernel", "key", "metric")  # of the metrics: what each was read from
 CONDITIONS = (
     "report", "run", "sm_mhz_before", "sm_mhz_after", "mem_mhz_before", "mem_mhz_after",
     "throttled", "throttle_reasons", "cold_throttle", "hot_throttle", "sustained_throttle", "retakes",
@@ -222,8 +222,8 @@ def detail(results: Results, tables: Path) -> Block:
         "kernels": {"point": [place.get(kernel["point"]) for kernel in kernels]}
         | columns(kernels, KERNEL)
         | kernel_columns(kernels),
-        "counters": counters(kernels, tables / "metrics.parquet"),
-        "timeline": timeline(read(tables, "timeline"), place),
+        "counters": counters(kernels, read_some(tables, "metrics", READ_FROM)),
+        "timeline": timeline(read_some(tables, "timeline", ("report", "point", *OPERATION)), place),
     }  # fmt: skip
 
 
@@ -281,29 +281,32 @@ def tree(kernel: Kernel) -> Block | None:
     return {"issued": found.issued, "basis": found.basis, "samples": found.samples, "reasons": reasons}  # fmt: skip
 
 
-def counters(kernels: Sequence[Kernel], metrics: Path) -> Block:
-    """Registry key -> the ncu counters that it was read from, by kernel: places in ``names``."""
+def counters(kernels: Sequence[Kernel], read: Mapping[str, Sequence[Any]]) -> Block:
+    """Registry key -> the ncu counters that it was read from, by kernel: places in ``names``. read: columns of READ_FROM."""
     place = {(kernel["report"], kernel["kernel"]): at for at, kernel in enumerate(kernels)}
     names: dict[str, int] = {}
     read_from: dict[str, list[int | None]] = defaultdict(lambda: [None] * len(kernels))
-    found = read_columns(metrics, ("report", "kernel", "key", "metric")) if kernels else []
-    for report, kernel, key, metric in zip(*found, strict=True):
+    for report, kernel, key, metric in zip(*(read[name] for name in READ_FROM), strict=True):
         at = place.get((report, kernel))
         if at is not None:
             read_from[key][at] = names.setdefault(metric, len(names))
     return {"names": list(names), "of": dict(read_from)}
 
 
-def timeline(operations: Sequence[Operation], place: Mapping[str | None, int]) -> Block:
-    """The operations of points' launches; times in ns from the first start (or call) of their launch."""
-    rows = [op for op in operations if op["point"] in place and op["launch"] is not None]
-    keys = [(place[op["point"]], op["launch"]) for op in rows]
+def timeline(found: Mapping[str, Sequence[Any]], place: Mapping[str | None, int]) -> Block:
+    """The operations of points' launches, of columns of the timeline; times in ns from the first start (or call) of their
+    launch."""
+    of_launch = zip(found["point"], found["launch"], strict=True)
+    rows = [at for at, (of, number) in enumerate(of_launch) if of in place and number is not None]
+    shown = {name: [values[at] for at in rows] for name, values in found.items()}
+    points = [place[point] for point in shown["point"]]
+    keys = list(zip(points, shown["launch"], strict=True))
     first: dict[Any, int] = {}
-    for key, op in zip(keys, rows, strict=True):
-        start = min(op["start_ns"], op["api_start_ns"] or op["start_ns"])
+    for key, start, call in zip(keys, shown["start_ns"], shown["api_start_ns"], strict=True):
+        start = min(start, call or start)
         first[key] = min(first.get(key, start), start)
-    out: Block = {"point": [at for at, _ in keys], "report": sorted({op["report"] for op in rows})}
-    out |= columns(rows, OPERATION)
+    out: Block = {"point": points, "report": sorted(set(shown["report"]))}
+    out |= {name: shown[name] for name in OPERATION}
     for name in ("start_ns", "api_start_ns"):
         out[name] = [
             None if time is None else time - first[key]
