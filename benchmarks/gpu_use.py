@@ -63,7 +63,7 @@ def parts(one: Holding) -> dict[str, float]:
     done = one.ends if one.done is None else one.done
     outside = {name: end - begin for name, (begin, end) in spans(one).items() if name in BEFORE}
     return outside | {
-        "context": ready - one.begins,
+        "begin": ready - one.begins,
         "points": done - ready,
         "ends": one.ends - done,
     }
@@ -80,7 +80,7 @@ def table(held: Sequence[Holding]) -> str:
     sums: dict[str, Counter[str]] = {}
     for one in held:
         sums.setdefault(kind(one.job), Counter()).update({"jobs": 1, **parts(one)})
-    columns = ["jobs", *BEFORE, "context", "points", "ends"]
+    columns = ["jobs", *BEFORE, "begin", "points", "ends"]
     lines = [f"| | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
     for name, found in sums.items():
         values = [f"{found['jobs']:.0f}", *(f"{found[column]:.1f}" for column in columns[1:])]

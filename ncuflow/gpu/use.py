@@ -19,15 +19,15 @@ JOB = (
     "NCUFLOW_GPU_JOB"  # what a program that holds the GPU for another is doing: "ncu decode sweep"
 )
 LOADS, WAITS, BEGINS, ENDS = "loads", "waits", "begins", "ends"
-READY, DONE = "ready", "done"  # its CUDA context stands; it has launched all, and ends
+READY, DONE = "ready", "done"  # what it measures with stands; it has launched all, and ends
 
 
 @dataclass(frozen=True)
 class Holding:
     """A GPU that one program had. Times are seconds since the epoch.
 
-    loads, waits: when it began to load its libraries, and to wait for the GPU; ready, done: when its CUDA context
-    stood, and when it had launched all. None where it did not, or did not say so.
+    loads, waits: when it began to load its libraries, and to wait for the GPU; ready, done: when what it
+    measures with stood on the GPU, and when it had launched all. None where it did not, or did not say so.
     """
 
     job: str
