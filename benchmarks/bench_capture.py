@@ -9,7 +9,7 @@ each: nsight-python pairs kernels with points by position and expects one. All s
 same counters of the same launches in one run, with the caches flushed and the clocks left alone,
 and none compares the points with their references: ours did in the timing run before. What the
 sides read is compared. Of several rounds, in each of which every side has its turn, another first in each, wall seconds
-are medians.
+are medians, and what was read is of the last.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def in_turns(
     folder: Path,
     timing: Path,
 ) -> tuple[dict[str, Side], dict[str, str]]:
-    """(what each side gave, the last words of those that failed, which have no further turn)."""
+    """(what each side gave that never failed, the last words of the others, which have no further turn)."""
     found: dict[str, list[Side]] = {}
     failed: dict[str, str] = {}
     labels = list(runs)
@@ -233,7 +233,8 @@ def in_turns(
                 print(label, "failed:", failed[label], flush=True)
                 continue
             print(label, found[label][-1]["wall_s"], "s", flush=True)
-    return {label: over_rounds(found[label]) for label in labels if found.get(label)}, failed
+    whole = [label for label in labels if label not in failed]
+    return {label: over_rounds(found[label]) for label in whole}, failed
 
 
 def over_rounds(turns: list[Side]) -> Side:

@@ -29,7 +29,6 @@ from ncuflow.parsers.units import base_unit, expected_unit
 
 # Kernels that one child reads at most: the reader takes two to five MB for each and keeps them.
 PART = 64
-MANY = 16  # reports from which on a child reads several
 DURATION = "gpu__time_duration.sum"
 # Short launches read a few tenths above 100 % where the counters of a ratio come from different replay passes.
 MOST_PERCENT = 110.0
@@ -113,20 +112,17 @@ def read_all(requests: Iterable[Request]) -> Iterator[Report]:
     """
     from ncuflow.parsers import nvperf  # noqa: F401 - for the children to inherit
 
-    asked = list(requests)
     with contextlib.ExitStack() as unfinished:
-        groups = _groups(_parts(asked, unfinished), len(asked))
         try:
-            for group, found in children.each(_read_group, groups):
-                for part, content in zip(group, found, strict=True):
-                    part.report.add(content)
-                    if part.last is None:
-                        part.file.close()
-                        _complete(part.report, part.results)
-                        yield part.report
+            for part, found in children.each(_read_part, _parts(requests, unfinished)):
+                part.report.add(found)
+                if part.last is None:
+                    part.file.close()
+                    _complete(part.report, part.results)
+                    yield part.report
         except children.ChildDied as death:
             what = "an Nsight Compute report that NVIDIA's reader crashes on"
-            raise BadInput(_crashing(death.task).request.called, what) from None
+            raise BadInput(death.task.request.called, what) from None
 
 
 @dataclass(frozen=True)
@@ -158,37 +154,6 @@ def _parts(requests: Iterable[Request], unfinished: contextlib.ExitStack) -> Ite
         context = _shared(whole) if len(starts) > 1 else None
         for first, last in zip(starts, [*starts[1:], None], strict=True):
             yield replace(whole, first=first, last=last, context=context)
-
-
-def _groups(parts: Iterable[ReportPart], reports: int) -> Iterator[list[ReportPart]]:
-    """The parts that one child reads: of many reports as many as hold PART kernels, since a child costs as much as reading a
-    few; of a few reports one, so that they are read beside each other."""
-    most = PART if reports > MANY else 0
-    group: list[ReportPart] = []
-    kernels = 0
-    for part in parts:
-        more = min(PART, part.results - part.first)
-        if group and kernels + more > most:
-            yield group
-            group, kernels = [], 0
-        group.append(part)
-        kernels += more
-    if group:
-        yield group
-
-
-def _read_group(parts: list[ReportPart]) -> list[Report]:
-    return [_read_part(part) for part in parts]
-
-
-def _crashing(parts: list[ReportPart]) -> ReportPart:
-    """The part in whose reading a child died."""
-    for part in parts[:-1]:
-        try:
-            list(children.each(_read_part, [part]))
-        except children.ChildDied:
-            return part
-    return parts[-1]
 
 
 def _shared(whole: ReportPart) -> Any:

@@ -72,11 +72,12 @@ def collect(root: Path, batches: Iterable[Path]) -> Tables:
     reports = [capture for capture in captures if capture.tool != "trace"]
     longest_first = sorted(reports, key=lambda report: report.tool != DEEP)
 
+    for folder in folders:
+        _times_and_losses(tables, root, folder)
+    # Before the traces, whose rows each child that reads a report would share.
     requests = [ncu.Request(report.path, report.points) for report in longest_first]
     found = zip(longest_first, ncu.read_all(requests), strict=True)
     rows = {report: _rows(root, report, content) for report, content in found}
-    for folder in folders:
-        _times_and_losses(tables, root, folder)
     for capture in captures:
         if capture.tool == "trace":
             _read_trace(tables, root, capture)

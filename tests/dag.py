@@ -51,6 +51,7 @@ def jobs(targets: list[str], config: dict[str, Any]) -> list[Job]:
                 "output": list(map(str, job.output)),
                 "log": list(map(str, job.log)),
                 "command": command(job),
+                "priority": job.rule.priority,
                 "runs": job in needed,
             }
             for job in graph.jobs

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from threading import Event
+from threading import Barrier, Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -288,33 +288,51 @@ def test_of_several_points_the_first_to_stand_comes_first_and_what_is_timed_wait
         all_begun.result(60)
 
 
+@pytest.mark.parametrize("compiling", [builds.build, builds.together])
 def test_what_is_traced_waits_until_nobody_compiles_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiling: Any
 ) -> None:
-    """Its own modules stand; what compiles belongs to others."""
+    """Its own modules stand; what compiles belongs to others, to two at a time: a sweep's build, and the graph of a trial."""
     monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setattr(load("rope"), "build", Build(generate=lambda p: []))
+    monkeypatch.setattr(builds.shutil, "which", lambda name: name)
     points = sweep.points(load("rope"), [{}])
-    begun, ends = Event(), Event()
+    begun, ends = Barrier(3), Event()
 
-    def compiles(spec: Any, log: Any) -> dict[str, Any]:
-        begun.set()
+    def compiles(specs: Any, *more: Any) -> None:
+        begun.wait(60)
         assert ends.wait(60)
-        return {}
+        specs[0].jit_library_path.touch()
 
-    monkeypatch.setattr(builds, "_build_one", compiles)
+    monkeypatch.setattr(builds, "_compile", compiles)
+    monkeypatch.setattr(builds, "_build_one", lambda spec, log: {})
+    specs = [NinjaSpec(tmp_path, name) for name in ("norm", "page")]
+    for spec in specs:
+        spec.folder.mkdir()
     with ThreadPoolExecutor(3) as pool:
-        builder = pool.submit(builds.build, [Spec("norm")], 1, lambda line: None)
-        beside = pool.submit(builds.build, [Spec("page")], 1, lambda line: None)
-        assert begun.wait(60)
+        beside = [pool.submit(compiling, [spec], 1, lambda line: None) for spec in specs]
+        begun.wait(60)
         Awaited(load("rope"), points).begin()
         tracing = pool.submit(Awaited(load("rope"), points, after_builds=True).begin)
         with pytest.raises(TimeoutError):
             tracing.result(0.5)
         ends.set()
         tracing.result(60)
-        assert builder.result() == beside.result() == [{}]
+        for build in beside:
+            build.result(60)
+
+
+@needs_ninja
+def test_compilers_of_a_killed_build_are_waited_for_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have its lock: what they compile is compiled to its end."""
+    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
+    held = tmp_path / "held"
+    spec = NinjaSpec(tmp_path, "norm", f"readlink /proc/self/fd/* > {held}; cp $in $out")
+    builds.build([spec], 1, lambda line: None)
+    assert str(builds.compiles()) in held.read_text().splitlines()
 
 
 @needs_ninja

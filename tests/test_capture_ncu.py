@@ -16,7 +16,7 @@ from ncuflow.capture import ncu
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.cli import dispatch
 from ncuflow.evidence.points import Contents
-from ncuflow.gpu.turns import BEGINS, WAITS
+from ncuflow.gpu.turns import BEGINS, STARTS, WAITS
 from ncuflow.parsers import chips, registry
 from ncuflow.process import CaptureError
 from ncuflow.target.contract import load
@@ -318,11 +318,14 @@ def test_that_it_waits_for_the_gpu_is_said_and_is_no_part_of_what_has_passed(
 ) -> None:
     now = [0.0]
     progress = ProfilerOutput("rope sweep", 4, tmp_path / "p.jsonl", clock=lambda: now[0])
-    for text, seconds in ((WAITS, 30.0), (BEGINS, 5.0), (WAITS, 60.0), (BEGINS, 5.0)):
+    said = {WAITS: 30.0, STARTS: 2.0}, {WAITS: 7.0, BEGINS: 5.0}, {WAITS: 60.0, BEGINS: 5.0}
+    for text, seconds in ((text, seconds) for part in said for text, seconds in part.items()):
         progress.line(text)
         now[0] += seconds
-    assert capsys.readouterr().err == f"{WAITS}\n" * 2
-    assert progress.describe().endswith("0 kernels, 10 s elapsed")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [text for part in said for text in part]
+    assert progress.waited() == 97
+    assert progress.describe().endswith("0 kernels, 12 s elapsed")
 
 
 def test_version_texts() -> None:

@@ -28,14 +28,13 @@ def begins(device: Any = None) -> Any:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A torch that notes whether its context was made, and fails where it is asked what the GPU can."""
+    """A torch that fails where it is asked what the GPU can."""
     found: Any = ModuleType("torch")
     found.__spec__ = ModuleSpec("torch", None)
-    found.begun = []
     found.cuda = SimpleNamespace(
         is_available=lambda: True,
         get_device_capability=begins,
-        synchronize=lambda: found.begun.append(True),
+        synchronize=begins,
     )
     monkeypatch.setitem(sys.modules, "torch", found)
     monkeypatch.delenv(gpu.BY_NVML, raising=False)
@@ -85,8 +84,24 @@ def test_without_torch_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.begin_cuda()
 
 
+def test_a_context_that_cannot_be_made_yet_is_no_error(torch: Any) -> None:
+    """On a GPU that takes one program alone it is made when the GPU is held."""
+    asked = []
+
+    def busy() -> None:
+        asked.append(True)
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
+
+    torch.cuda.synchronize = busy
+    gpu.begin_cuda()
+    assert asked
+
+
 def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
-    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    torch: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(nvml, "capabilities", lambda: ["9.0"])
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
@@ -101,7 +116,7 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
             except BlockingIOError:
                 what += ", the GPU held"
         told = torch.cuda.get_device_capability is not begins
-        order.append(what + ", by NVML" * told + ", CUDA begun" * bool(torch.begun))
+        order.append(what + ", by NVML" * told)
 
     def noted(what: str, answer: Any = None) -> Callable[..., Any]:
         return lambda *given, **more: (notes(what), answer)[1]
@@ -113,6 +128,7 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
         running.importlib, "import_module", lambda n: asked() if n == "flashinfer" else imports(n)
     )
     monkeypatch.setattr(awaited.Awaited, "begin", noted("modules stand"))
+    torch.cuda.synchronize = noted("CUDA begins")
     monkeypatch.setattr(gpu, "Gpu", noted("it measures", device))
     monkeypatch.setattr(running, "load", lambda name: fake_target(device))
     monkeypatch.setattr(builds, "CompilerWatch", lambda: SimpleNamespace(started=0))
@@ -124,6 +140,9 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
         "a build begins",
         "FlashInfer is imported, by NVML",
         "modules stand, by NVML",
-        "it measures, the GPU held, CUDA begun",
+        "CUDA begins",
+        "it measures, the GPU held",
     ]
+    said = [turns.WAITS, turns.STARTS, turns.WAITS, turns.BEGINS]
+    assert [line for line in capsys.readouterr().err.splitlines() if line in said] == said
     assert gc.get_freeze_count() > frozen  # what it imported is not looked through again

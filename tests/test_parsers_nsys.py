@@ -187,6 +187,11 @@ def test_copies_only(path):
     assert "the trace holds no kernels" in trace.problems
 
 
+def test_a_size_that_is_no_whole_number_is_none_though_an_equal_one_is(path):
+    export = one_point().kernel(400, 410, 4, gridX=8).kernel(420, 430, 5, gridX=8.0)
+    assert [row["grid"] for row in nsys.read(export.write(path)).timeline][-2:] == ["8,1,1", None]
+
+
 def test_calls_only(path):
     trace = nsys.read(Export().call(0, 5, 1, name=4).write(path))
     assert trace.timeline == []

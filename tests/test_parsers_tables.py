@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -744,3 +744,18 @@ def test_a_parameter_that_nothing_can_be_sorted_by_is_no_timing_record(
     path.write_text(json.dumps(record | {"params": {"seq_len": value}}), encoding="utf-8")
     with pytest.raises(BadInput, match=r"line 1: no timing record \(params\.seq_len"):
         timing.read(path)
+
+
+def test_what_profilers_say_of_points_whose_timing_is_not_right_is_in_no_table():
+    """Of the first run, which counters and traces are of; what belongs to no point stays."""
+    status = {("good", 0): "ok", ("good", 1): "wrong", ("bad", 0): "wrong", ("gone", 0): "lost"}
+    said = [{"point": point, "run": run, "status": is_so} for (point, run), is_so in status.items()]
+    profiled = ("kernels", "metrics", "stalls", "breakdown", "rules", "lines", "timeline", "ranges")
+    rows = [{"point": point} for point in ("good", "bad", "gone", None)]
+    found = tables._of_right_points(
+        defaultdict(list, {"timing": said, "lost": rows} | dict.fromkeys(profiled, rows))
+    )
+    assert found["timing"] == said and found["lost"] == rows
+    for name in profiled:
+        assert [row["point"] for row in found[name]] == ["good", None], name
+    assert {"captures", "pairs", "timing", "lost", *profiled} == set(TABLES)

@@ -117,7 +117,7 @@ def test_stall_reasons_are_those_of_the_chip(chip):
     there = {found[1] for found in map(pattern.fullmatch, library(chip).names) if found}
     parts = {name for name in there if name.partition("_pipe_")[0] in there - {name}}
     assert {reason.reason for reason in STALL_REASONS.values() if reason.on(chip)} == there - parts
-    assert unnamed(RATIO.format(name) for name in there) == ((), (), ())
+    assert unnamed(tuple(RATIO.format(name) for name in there)) == ((), (), ())
 
 
 @pytest.mark.parametrize("chip", CHIPS)

@@ -316,6 +316,10 @@ def test_what_compiles_quickly_is_profiled_while_the_rest_compiles(tmp_path: Pat
     for command in commands:
         assert ("--timing" in command) == (" toy " in command)
         assert ("--unchecked" in command) == ("nsys swift" in command)
+    first: dict[str, int] = {job["rule"]: job["priority"] for job in jobs}
+    order = ("preflight", "plan", "build", "time", "profile", "trace", "tables")
+    assert sorted(order, key=first.__getitem__, reverse=True) == list(order)
+    assert first["plan_pairs"] == first["plan"]  # what is timed waits for both
 
 
 def test_as_many_jobs_run_as_are_asked_for(tmp_path: Path):

@@ -181,4 +181,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeats", type=int, default=1, help="launches of each point (default 1)")
     # It flushes L2 itself, and no compiler changes what it counts.
-    parser.set_defaults(flush=False, after_builds=False)
+    parser.set_defaults(flush=False, after_builds=False, unchecked=False)

@@ -158,5 +158,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--flush", action="store_true", help="flush L2 before each launch, as ncu does"
     )
+    parser.add_argument(
+        "--unchecked", action="store_true", help="without --timing: a timing compares them later"
+    )
     # A trace shows what the host does between launches, too.
     parser.set_defaults(after_builds=True)

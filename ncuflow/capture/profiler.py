@@ -197,8 +197,5 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         type=Path,
         help="timing.jsonl: only points that are ok there, which are not checked again",
     )
-    parser.add_argument(
-        "--unchecked", action="store_true", help="without --timing: a timing checks them later"
-    )
     parser.add_argument("--timeout", type=float, help="seconds the profiled run may take")
     parser.add_argument("--lock-timeout", type=float, help="seconds to wait for a free GPU")

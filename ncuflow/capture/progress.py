@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ncuflow.evidence.points import read_progress
-from ncuflow.gpu.turns import BEGINS, WAITS
+from ncuflow.gpu.turns import BEGINS, STARTS, WAITS
 from ncuflow.runner.progress import left
 
 PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')
@@ -40,11 +40,10 @@ class ProfilerOutput:
     def line(self, text: str) -> None:
         """One line of output."""
         self.refused = self.refused or bool(REFUSED.search(text))
-        if text == WAITS:
-            self._waits = self.clock()
+        if text in (WAITS, STARTS, BEGINS):
+            self._waited = self.waited()
+            self._waits = self.clock() if text == WAITS else None
             print(text, file=sys.stderr, flush=True)
-        elif text == BEGINS:
-            self._waited, self._waits = self.waited(), None
         elif PROFILING.search(text):
             self.kernels += 1
             self._report()

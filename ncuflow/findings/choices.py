@@ -80,9 +80,8 @@ def prices(choice: Choice, results: Results) -> list[Price]:
     """The price of a choice at every pair that the evidence has, in the order of its points."""
     points = [point for point in results["points"] if point["status"] == "ok"]
     turns = {(pair["base"], pair["other"]): pair for pair in results.get("pairs") or ()}
-    before: dict[Fixed, list[Point]] = defaultdict(
-        list
-    )  # the launches that a base needs before its own
+    # The launches that a base needs before its own.
+    before: dict[Fixed, list[Point]] = defaultdict(list)
     if choice.after is not None:
         for point in points:
             if point["params"].get(choice.parameter) == choice.after:

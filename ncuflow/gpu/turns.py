@@ -41,6 +41,7 @@ HELD = "NCUFLOW_GPU_LOCK"  # set for children: a capture under the lock does not
 WAIT = "NCUFLOW_GPU_WAIT"  # the file that a seated program locks before it measures
 QUIET = "NCUFLOW_HOST_QUIET"  # the one that it locks as well if it is timed
 WAITS, BEGINS = "ncuflow: waiting for the GPU", "ncuflow: the GPU is held"  # what it says then
+STARTS = "ncuflow: CUDA begins"  # and between the two, where it makes its context before it holds the GPU
 QUEUES = "waiting for "  # with what a program begins that says what it waits for before it starts
 POLL_S = 0.25
 SEATS = 12  # programs per GPU: one measures, the next ones start

@@ -133,7 +133,7 @@ def build(
     "built", "prebuilt" or "error".
     """
     with ExitStack() as held:
-        locked(compiles(), held, wait=True, shared=True)
+        _compiling(held)
         together([spec for spec in specs if is_cold(spec)], jobs, log, taken)
         # What FlashInfer itself says: of a module that stands, that it does; of one that failed, why.
         with ThreadPoolExecutor(max(1, jobs)) as pool:
@@ -162,6 +162,7 @@ def together(
     if shutil.which("ninja") is None:
         return
     with ExitStack() as held:
+        kept = _compiling(held)
         locks = {spec.name: held.enter_context(ExitStack()) for spec in specs}
         ours = [
             spec
@@ -172,7 +173,7 @@ def together(
         taken()
         if ours:
             notes = _notes(Path(ours[0].ninja_path).parent.parent, held)
-            _compile(ours, jobs, log, notes, locks)
+            _compile(ours, jobs, log, notes, locks, kept)
 
 
 def _compile(
@@ -181,8 +182,9 @@ def _compile(
     log: Callable[[str], None],
     notes: Path,
     locks: Mapping[str, ExitStack],
+    kept: int,
 ) -> None:
-    """Run ninja, and give each module free when it stands."""
+    """Run ninja, and give each module free when it stands. kept: a lock that its compilers keep when this process is killed."""
     for spec in specs:
         spec.write_ninja()
     graph = notes / f"ncuflow.{os.getpid()}.ninja"
@@ -192,7 +194,7 @@ def _compile(
     left = list(specs)
     try:
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, errors="replace"
+            command, stdout=subprocess.PIPE, text=True, errors="replace", pass_fds=[kept]
         ) as ninja:
             for line in ninja.stdout or ():
                 log(masked(line.rstrip()))
@@ -252,16 +254,12 @@ def _notes(folder: Path, held: ExitStack) -> Path:
     return next(place for place in places if locked(place, held, folder=True))
 
 
-def locked(
-    path: Path, held: ExitStack, folder: bool = False, wait: bool = False, shared: bool = False
-) -> bool:
-    """Whether nobody has the lock of a file or folder (shared: but those who share it), which `held` has then. Those of modules
-    are FlashInfer's own."""
+def locked(path: Path, held: ExitStack, folder: bool = False, wait: bool = False) -> bool:
+    """Whether nobody has the lock of a file or folder, which `held` has then. Those of modules are FlashInfer's own."""
     (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        fcntl.flock(handle, how | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         os.close(handle)
         return False
@@ -292,8 +290,16 @@ def begins() -> Path:
 
 
 def compiles() -> Path:
-    """What builds share a lock of for as long as they compile."""
+    """What all that compile modules share a lock of meanwhile."""
     return own_folder(lock_folder()) / "compiles"
+
+
+def _compiling(held: ExitStack) -> int:
+    """The handle of that lock, which `held` has as well."""
+    handle = os.open(compiles(), os.O_RDWR | os.O_CREAT, 0o600)
+    held.callback(os.close, handle)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    return handle
 
 
 def _build_one(spec: Any, log: Callable[[str], None]) -> dict[str, Any]:

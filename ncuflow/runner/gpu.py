@@ -48,10 +48,15 @@ def cuda_not_begun() -> Iterator[None]:
 
 
 def begin_cuda() -> None:
-    """Make the CUDA context of this process, which needs no GPU to itself."""
-    with suppress(ImportError):
-        import torch
+    """Make the CUDA context of this process. That takes a while, in which another program may have the GPU.
 
+    Where it fails, as beside another program on a GPU that takes one alone, it is made when the GPU is held.
+    """
+    try:
+        import torch
+    except ImportError:  # what needs it says so
+        return
+    with suppress(RuntimeError):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 

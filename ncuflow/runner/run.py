@@ -237,7 +237,10 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
     def ready() -> None:
         with gpu.cuda_not_begun():
             awaited.begin()
+        # Of what it takes to begin, only the wait for others is no part of a profiler's time limit.
+        print(turns.STARTS, file=sys.stderr, flush=True)
         gpu.begin_cuda()
+        print(turns.WAITS, file=sys.stderr, flush=True)
 
     try:
         pause = turns.hold(load, job, ready)
