@@ -14,7 +14,8 @@ A wrong result is never timed or traced. Records go to OUT.partial, one per poin
 come; OUT appears when all are there. Run it under `ncuflow lock`, so that nobody else measures meanwhile.
 
 A point that breaks the CUDA context of its process is an error, and a fresh process goes on with the others
-(``ncuflow/runner/succession.py``). A trace stays in one process, the profiler's: there the others are lost.
+(``ncuflow/runner/succession.py``). A trace stays in one process, whose profiler is started again without the point
+(``ncuflow/capture/profiler.py``).
 
 exit  0 all points ok or skipped    1 nothing could be run    2 bad input
       3 some points wrong or in error    4 the GPU was lost in mid-run; OUT names the culprit
