@@ -112,7 +112,7 @@ def test_the_benchmark_tells_where_the_seconds_of_each_kind_of_job_went(tmp_path
     text = path.read_text().replace("job 1", "ncu rope sweep").replace("job 2", "preflight")
     path.write_text(text)
     assert gpu_use.table(use.read(path)).splitlines() == [
-        "| | jobs | loads | waits | context | points | ends |",
+        "| | jobs | loads | waits | begin | points | ends |",
         "|---|---:|---:|---:|---:|---:|---:|",
         "| ncu sweep | 1 | 8.0 | 2.0 | 2.5 | 3.5 | 1.0 |",
         "| preflight | 1 | 0.0 | 0.0 | 0.0 | 2.0 | 0.0 |",

@@ -253,8 +253,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _trace(target: str, points: str, out: str) -> int:
     """One launch of each point in a profiler's range. They were found right before, and the profiler flushes itself."""
-    parser = argparse.ArgumentParser()
-    launch.configure(parser)
-    words = [target, "--mode", "trace", "--points", points, "--out", out, "--repeats", "1"]
-    words += ["--seed", str(SEEDS[0]), "--no-flush", "--unchecked"]
-    return launch.run(parser.parse_args(words))
+    words = argparse.Namespace(target=target, mode="trace", points=Path(points), out=Path(out))
+    words.repeats, words.seed, words.order, words.rounds = 1, SEEDS[0], 0, timing.ROUNDS
+    words.no_flush = words.unchecked = True
+    words.visit_all = words.after_builds = False
+    words.alone, words.pairs, words.pairs_out = False, None, None
+    return launch.run(words)
