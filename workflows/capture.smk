@@ -156,8 +156,8 @@ if LIVE:
         params:
             in_turns="",
 
-    # Of a target that is profiled beside the build it has its libraries by the time when nobody compiles any more, and comes before
-    # what is timed, which compares its points: of one that is not right there, the tables take nothing.
+    # Of a target that is profiled beside the build it has its libraries by the time when nobody compiles any more, and as a rule
+    # comes before what is timed, which compares its points: of one that is not right there, the tables take nothing.
     rule trace:
         input:
             points=f"{CAPTURES}/{{target}}/{{batch}}/points.json",

@@ -30,9 +30,9 @@ class RuleCost(NamedTuple):
     kind: int = HOST
 
 
-# Seconds of H100 machines with 16 cores: benchmarks/RESULTS.md. Only their shares count, since the seconds that went by scale
-# them. A rule that is not here is quick. Of `time` they are of a point of no pair; that several
-# rounds visit the others as well is not known here.
+# Seconds of H100 machines with 16 cores: benchmarks/RESULTS.md; those of builds, profiles and STANDS_S are expected, since traces
+# come before timings, and not measured. Only their shares count, since the seconds that went by scale them. A rule that is not
+# here is quick. Of `time` they are of a point of no pair; that several rounds visit the others as well is not known here.
 STEPS = {
     "preflight": RuleCost("preflight and ceilings", 7.0, 0.0, FIRST),
     "source_index": RuleCost("index of FlashInfer's source", 7.5, 0.0),
