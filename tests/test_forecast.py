@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncuflow.flow import forecast
+from ncuflow.flow.forecast import LAST_S, LOAD_S, PLANS_S, STANDS_S
 
 
 def test_a_step_counts_the_points_that_it_works_on() -> None:
@@ -45,23 +46,26 @@ def ahead(*jobs: tuple[str, float] | tuple[str, float, float]) -> list[forecast.
 
 def test_alone_each_program_of_a_gpu_is_loaded_and_ends_before_the_next() -> None:
     jobs = ahead(("build", 100.0), ("profile", 10.0), ("time", 20.0), ("pages", 2.0))
-    assert forecast.rest(jobs, together=False) == 132 + 2 * forecast.LOAD_S
+    assert forecast.rest(jobs, together=False) == 132 + 2 * LOAD_S
 
 
 @pytest.mark.parametrize(
     ("jobs", "seconds"),
     [
-        ([("build", 100.0), ("profile", 70.0)], 100 + 2),  # of which 68 beside the build
-        ([("build", 100.0), ("profile", 30.0)], 100),
+        (
+            [("build", 100.0), ("profile", 80.0)],
+            PLANS_S + STANDS_S + 80,
+        ),  # some of it beside the build
+        ([("build", 100.0), ("profile", 30.0)], PLANS_S + 100),
         ([("build", 100.0, 40.0), ("profile", 70.0)], 40 + 30),  # modules stand
-        ([("build", 100.0, 90.0), ("profile", 70.0)], 90 + 2),
-        ([("build", 20.0), ("profile", 70.0)], 20 + 70),
-        ([("preflight", 7.0), ("build", 100.0)], 100),
-        ([("preflight", 7.0), ("build", 100.0, 70.0)], 70 + 5),
+        ([("build", 100.0, 90.0), ("profile", 80.0)], 90 + 80 - (100 - STANDS_S)),
+        ([("build", 20.0), ("profile", 70.0)], PLANS_S + 20 + 70),
+        ([("preflight", 7.0), ("build", 100.0)], PLANS_S + 100),
+        ([("preflight", 7.0), ("build", 100.0, 105 - STANDS_S)], 105 - STANDS_S + 2),
         ([("preflight", 7.0)], 7),
         ([("profile", 30.0), ("time", 20.0)], 50),  # which loads meanwhile
-        ([("time", 20.0), ("trace", 1.0)], 21 + forecast.LOAD_S),
-        ([("time", 20.0), ("tables", 30.0)], 20 + forecast.LOAD_S + forecast.LAST_S),
+        ([("time", 20.0), ("trace", 1.0)], 21 + LOAD_S),
+        ([("time", 20.0), ("tables", 30.0)], 20 + LOAD_S + LAST_S),
         ([("tables", 30.0), ("html", 1.0)], 31),
     ],
 )

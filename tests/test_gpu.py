@@ -212,8 +212,7 @@ def test_a_planted_wrong_result_is_refused_and_not_timed(
 LOADED = """
 import ctypes, os
 from ncuflow.runner import builds
-from ncuflow.runner.gpu import cuda_not_begun
-from ncuflow.runner.run import load_libraries
+from ncuflow.runner.gpu import cuda_not_begun, load_libraries
 from ncuflow.sweep import points
 from ncuflow.target.contract import load
 load_libraries()

@@ -30,18 +30,18 @@ class RuleCost(NamedTuple):
     kind: int = HOST
 
 
-# Seconds of H100 machines with 16 cores: benchmarks/RESULTS.md; those of builds, profiles and STANDS_S are expected, since traces
-# come before timings, and not measured. Only their shares count, since the seconds that went by scale them. A rule that is not
-# here is quick. Of `time` they are of a point of no pair; that several rounds visit the others as well is not known here.
+# Seconds of GPUs with 16 cores of the host: benchmarks/RESULTS.md. Only their shares count, since the seconds that went by scale
+# them. A rule that is not here is quick. Of `time` they are of a point of no pair; that several rounds visit the others as well
+# is not known here.
 STEPS = {
     "preflight": RuleCost("preflight and ceilings", 7.0, 0.0, FIRST),
     "source_index": RuleCost("index of FlashInfer's source", 7.5, 0.0),
-    "build": RuleCost("build modules", 60.0, 0.6, COMPILES),
-    "time": RuleCost("time", 0.5, 0.4, TIMES),
-    "time_again": RuleCost("time again", 0.5, 0.4, TIMES),
-    "trace": RuleCost("trace (nsys)", 0.5, 0.05, TRACES),
-    "profile": RuleCost("profile (ncu)", 2.5, 1.05, PROFILES),
-    "profile_deep": RuleCost("deep profile (ncu)", 1.5, 2.2, PROFILES),
+    "build": RuleCost("build modules", 51.0, 0.45, COMPILES),
+    "time": RuleCost("time", 0.2, 0.4, TIMES),
+    "time_again": RuleCost("time again", 0.2, 0.4, TIMES),
+    "trace": RuleCost("trace (nsys)", 0.2, 0.04, TRACES),
+    "profile": RuleCost("profile (ncu)", 2.2, 0.91, PROFILES),
+    "profile_deep": RuleCost("deep profile (ncu)", 1.2, 2.1, PROFILES),
     "jit_measure": RuleCost("measure the JIT", 200.0, 0.0, FIRST),
     "tables": RuleCost("read reports", 1.0, 0.02),
     "findings": RuleCost("join", 0.5, 0.01),
@@ -53,10 +53,11 @@ STEPS = {
     "html": RuleCost("report.html", 1.0, 0.0),
 }
 QUICK = 0.3
-PAIR_S = 0.55  # of a pair with its points, in the process that times a batch
-STANDS_S = 32.0  # of a build, until a module stands; the preflight has the GPU meanwhile
-LOAD_S = 8.0  # Python, torch and FlashInfer, before a program has a GPU
-LAST_S = 6.0  # tables and pages after what is measured last; those before are made beside
+PAIR_S = 0.5  # of a pair with its points, in the process that times a batch
+PLANS_S = 2.0  # until a build begins
+STANDS_S = 27.0  # of a build, until a module stands; the preflight has the GPU meanwhile
+LOAD_S = 6.0  # Python, torch and FlashInfer, before a program has a GPU
+LAST_S = 4.0  # tables and pages after what is measured last; those before are made beside
 BATCHES = {"profile_deep": DEEP}  # rules with a batch of their own, which is no wildcard
 
 
@@ -115,5 +116,6 @@ def rest(left: Iterable[Ahead], together: bool) -> float:
     first = max(0.0, of[FIRST] - (of[COMPILES] - beside))
     profiles = max(0.0, of[PROFILES] - beside)
     loads = LOAD_S * (bool(of[TIMES] or of[TRACES]) and not profiles)
-    measures = first + of[COMPILES] + profiles + of[TIMES] + of[TRACES] + loads
+    plans = PLANS_S * any(job.left == job.seconds for job in builds)
+    measures = plans + first + of[COMPILES] + profiles + of[TIMES] + of[TRACES] + loads
     return measures + (min(of[HOST], LAST_S) if measures else of[HOST])

@@ -31,7 +31,7 @@ from ncuflow.gpu import nvml
 from ncuflow.gpu.turns import lock_folder, own_folder
 from ncuflow.io import BadInput, CommandError, UsageError, read_json, write_json, write_text
 from ncuflow.private import masked
-from ncuflow.runner.gpu import cuda_not_begun
+from ncuflow.runner.gpu import cuda_not_begun, load_libraries
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, load
@@ -353,6 +353,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with ExitStack() as first:
             locked(begins(), first, wait=True)
+            load_libraries()
             with cuda_not_begun():
                 found = build(_wanted(args.points, log), jobs, log, first.close)
     except (ImportError, RuntimeError) as error:

@@ -24,15 +24,12 @@ exit  0 all points ok or skipped    1 nothing could be run    2 bad input
 from __future__ import annotations
 
 import argparse
-import gc
-import importlib
 import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -233,7 +230,7 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
 
     def load() -> None:
         build_begun()
-        load_libraries()
+        gpu.load_libraries()
 
     def ready() -> None:
         with gpu.cuda_not_begun():
@@ -359,13 +356,6 @@ def run(args: argparse.Namespace) -> int:
     if args.mode == "trace":
         return succeed(journal, names, lambda: measure(args, target, points), restarts=0)
     return succeed(journal, names, lambda: _apart(args))
-
-
-def load_libraries() -> None:
-    """Import what takes seconds and needs no GPU."""
-    with gpu.cuda_not_begun(), suppress(ImportError):  # what needs it says so
-        importlib.import_module("flashinfer")
-    gc.freeze()  # to look through all of it takes 0.2 s, twice before the first point is done
 
 
 def _fail(message: str, status: int) -> int:
