@@ -134,16 +134,24 @@ def at_edges(name: str) -> Any:
             {"rows": 33, "norm": "cuda", "variant": ["rmsnorm", "fused_add_rmsnorm"]},
             {"rows": 33, "norm": "cuda", "variant": "layernorm", "dtype": "bf16"},
         ],
-        "sampling": [
-            {"batch": 2, "vocab": 4096, "variant": list(load("sampling").choices["variant"])}
-        ],
+        "sampling": [sampled(v) for v in load("sampling").choices["variant"] if v != "select"],
     }.get(name, SMALL.get(name, [load(name).small]))
     return pytest.param(name, marks=[pytest.mark.gpu, pytest.mark.points(name, *points)])
 
 
-@pytest.mark.parametrize(
-    "name", [at_edges(n) for n, t in sorted(known().items()) if t.edges(t.parameters)]
+def sampled(variant: str) -> dict[str, Any]:
+    return {"batch": 2, "vocab": 4096, "variant": variant}
+
+
+AT_EDGES = [at_edges(n) for n, t in sorted(known().items()) if t.edges(t.parameters)]
+LONG_EDGES = pytest.param(
+    "sampling",
+    id="sampling-long",
+    marks=[pytest.mark.gpu_long, pytest.mark.points("sampling", sampled("select"))],
 )
+
+
+@pytest.mark.parametrize("name", [*AT_EDGES, LONG_EDGES])
 def test_edges_and_extreme_inputs_agree_with_the_reference(
     name: str, device: Any, points: list[Planned]
 ) -> None:
@@ -234,7 +242,9 @@ def test_what_has_its_libraries_and_waits_for_a_gpu_has_not_begun_to_use_cuda() 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [pytest.param(n, marks=small(n)) for n in sorted(known())])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(n, marks=small(n)) for n in sorted(known())), *AT_EDGES]
+)
 def test_no_module_that_compiles_for_minutes_is_among_the_short(
     name: str, points: list[Planned]
 ) -> None:
