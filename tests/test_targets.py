@@ -973,6 +973,15 @@ def test_the_tokens_that_may_be_drawn(limits: tuple[int, float, float], kept: in
     assert (reference.likely(probs, *limits) == (probs >= most)).all()
 
 
+def test_without_slack_the_likeliest_tokens_are_the_fewest_that_reach_the_sum() -> None:
+    probs = reference.softmax(3 * DRAW((32, 4096)))
+    rows = np.sort(probs, axis=-1)[:, ::-1].cumsum(axis=-1)
+    fewest = (rows < 0.9).sum(axis=-1) + 1
+    limits = (4096, 0.9, 0.0)
+    assert (reference.likely(probs, *limits, slack=0.0).sum(axis=-1) == fewest).all()
+    assert (reference.likely(probs, *limits).sum(axis=-1) > fewest).any()
+
+
 def test_delta_rule_reference_is_a_sum_over_the_tokens_before() -> None:
     q, k, v = DRAW((5, 1, 4)), DRAW((5, 1, 4)), DRAW((5, 2, 3))
     decay, update = 1 / (1 + DRAW((5, 2)) ** 2), 1 / (1 + DRAW((5, 2)) ** 2)

@@ -116,20 +116,20 @@ def softmax(logits: Tensor) -> Tensor:
     return _softmax(xp, logits)
 
 
-def likely(probs: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
+def likely(probs: Tensor, top_k: int, top_p: float, min_p: float, slack: float = 1e-4) -> Tensor:
     """Which tokens of each row [batch, vocab] may be drawn, bool.
 
     The top_k likeliest; those that, likeliest first, come before a sum of top_p; those of at least
-    min_p times the likeliest. A token at the limit to within 1e-4 counts: sums round.
+    min_p times the likeliest. A token at the limit to within ``slack`` counts: sums round.
     """
     xp, probs = _wide(probs)
     ordered = xp.flip(xp.sort(probs, axis=-1), axis=-1)
     before = xp.cumulative_sum(ordered, axis=-1) - ordered
-    count = xp.sum(xp.astype(before < top_p + 1e-4, xp.int64), axis=-1, keepdims=True)
+    count = xp.sum(xp.astype(before < top_p + slack, xp.int64), axis=-1, keepdims=True)
     place = xp.clip(count - 1, 0, top_k - 1)
     least = xp.take_along_axis(ordered, place, axis=-1)
     least = xp.where(least > min_p * ordered[..., :1], least, min_p * ordered[..., :1])
-    return probs >= least * (1 - 1e-4)
+    return probs >= least * (1 - slack)
 
 
 def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
