@@ -58,12 +58,13 @@ def run_child(
     capture: bool = True,
     inherited: Sequence[int] = (),
     waited: Callable[[], float] = lambda: 0.0,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> ProcessExit:
     """Run `command` in its own process group, hand each line of its output to `on_line`.
 
     inherited: file descriptors that it and its children keep open. waited: seconds that do not count so far, because the
-    program waited for its turn. At `timeout` seconds, or when this process is interrupted, the whole group is ended.
-    Raises CaptureError if the program does not exist.
+    program waited for its turn. meanwhile: is called when it has begun. At `timeout` seconds, or
+    when this process is interrupted, the whole group is ended. Raises CaptureError if the program does not exist.
     """
     started = time.monotonic()
     try:
@@ -86,6 +87,7 @@ def run_child(
     reader.start()
     timed_out = False
     try:
+        meanwhile()
         while timeout is not None and child.poll() is None:
             left = timeout + waited() - (time.monotonic() - started)
             if left <= 0:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import select
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,38 @@ def test_run_hands_over_lines_and_status() -> None:
     lines: list[str] = []
     outcome = run_child(["sh", "-c", "echo one; echo two >&2; exit 3"], on_line=lines.append)
     assert (lines, outcome.returncode, outcome.timed_out) == (["one", "two"], 3, False)
+
+
+def test_what_is_done_meanwhile_is_done_while_the_program_runs(tmp_path: Path) -> None:
+    pipe, lines = tmp_path / "done", list[str]()
+    os.mkfifo(pipe)
+    writes = partial(pipe.write_text, "it")
+    run_child(["cat", str(pipe)], timeout=5.0, on_line=lines.append, meanwhile=writes)
+    assert lines == ["it"]  # for which the program waited
+
+
+def test_what_fails_meanwhile_ends_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "held"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    def fails() -> None:
+        select.select([reader], [], [])  # the program has begun
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        run_child(["sh", "-c", f"exec 3>{pipe}; echo begun >&3; exec sleep 100"], meanwhile=fails)
+    assert os.read(reader, 10) == b"begun\n" and os.read(reader, 10) == b""  # nobody holds it
+    os.close(reader)
+
+
+def test_a_profile_begins_without_what_describes_tables() -> None:
+    code = "import sys, ncuflow.capture.ncu; print(*sys.modules)"
+    loaded = (process.output_of([sys.executable, "-c", code]) or "").split()
+    assert "ncuflow.capture.profiler" in loaded
+    assert not {"ncuflow.model", "pydantic.main"} & set(loaded)
 
 
 def test_time_limit_ends_the_whole_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.evidence.points import (
@@ -22,13 +22,14 @@ from ncuflow.evidence.points import (
     read_records,
     timed_ok,
 )
-from ncuflow.evidence.provenance import origin
 from ncuflow.evidence.staging import staging
 from ncuflow.gpu import nvml, use
 from ncuflow.gpu.turns import Held, gpu_seat
 from ncuflow.io import write_json
-from ncuflow.model import Origin
 from ncuflow.process import CaptureError, ProcessExit, run_child, scrub_command
+
+if TYPE_CHECKING:
+    from ncuflow.model import Origin
 
 COMPLETE, NOTHING, LOST = 0, 1, 3
 SOME_POINTS_FAILED = 3  # of `ncuflow launch`, which the profilers pass on; its records say which
@@ -49,6 +50,7 @@ class Batch:
     stage: Path
     unfit: list[dict[str, Any]] = field(default_factory=list)
     progress: ProfilerOutput = field(init=False)  # what the tool prints
+    made: Origin = field(init=False)  # but for the tool's version
 
     @property
     def ids(self) -> list[str]:
@@ -99,7 +101,13 @@ class Batch:
             on_line=progress.line,
             inherited=self.held.locks,
             waited=progress.waited,
+            meanwhile=self._note_origin,
         )
+
+    def _note_origin(self) -> None:
+        from ncuflow.evidence.provenance import origin  # which the tool need not wait for
+
+        self.made = origin(self.held.gpu.name, nvml.driver())
 
     def said(self) -> list[dict[str, Any]]:
         """The record of each point that the program came to."""
@@ -145,7 +153,7 @@ class Batch:
         words = [word.replace(folder, "") for word in command]
         record = capture_record(
             self.tool,
-            self._origin(version),
+            cast("Origin", {**self.made, self.tool: version}),
             scrub_command([Path(words[0]).name, *words[1:]]),
             self.ids,
             found,
@@ -158,9 +166,6 @@ class Batch:
         report.replace(self.args.out / report.name)
         write_json(self.args.out / f"{self.args.name}.json", record)
         return LOST if lost or outcome.timed_out else COMPLETE
-
-    def _origin(self, version: str | None) -> Origin:
-        return origin(self.held.gpu.name, nvml.driver(), **{self.tool: version})
 
 
 def capture(

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ncuflow.io import read_json, replacing, write_json
-from ncuflow.model import Origin
 from ncuflow.process import CaptureError
+
+if TYPE_CHECKING:  # to load it takes longer than all that a capture does before its tool begins
+    from ncuflow.model import Origin
 
 GOOD = ("ok", "traced")
 NO_KERNEL = "no kernel in its NVTX range"
