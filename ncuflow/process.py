@@ -58,13 +58,14 @@ def run_child(
     capture: bool = True,
     inherited: Sequence[int] = (),
     waited: Callable[[], float] = lambda: 0.0,
-    meanwhile: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> ProcessExit:
     """Run `command` in its own process group, hand each line of its output to `on_line`.
 
     inherited: file descriptors that it and its children keep open. waited: seconds that do not count so far, because the
-    program waited for its turn. meanwhile: is called when it has begun. At `timeout` seconds, or
-    when this process is interrupted, the whole group is ended. Raises CaptureError if the program does not exist.
+    program waited for its turn. meanwhile: is called when it has begun, before the time limit is
+    watched. At `timeout` seconds, or when this process is interrupted or `meanwhile` fails, the whole group is ended.
+    Raises CaptureError if the program does not exist.
     """
     started = time.monotonic()
     try:

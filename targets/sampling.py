@@ -137,7 +137,7 @@ def _compared(
     if p["variant"] == "softmax":
         return lambda: last["out"], lambda: (reference.softmax(source),)
     limited = p["variant"].removesuffix("_renorm")
-    # What is returned is of one set of tokens: of 4 096, one more at the limit is 0.2 % of its norm.
+    # A renormalised row is one exact set of tokens: one too many among 4 096 is 0.2 % off.
     slack = 0.0 if limited != p["variant"] else 1e-4
 
     def kept() -> Tensor:

@@ -54,8 +54,10 @@ def test_run_hands_over_lines_and_status() -> None:
 def test_what_is_done_meanwhile_is_done_while_the_program_runs(tmp_path: Path) -> None:
     pipe, lines = tmp_path / "done", list[str]()
     os.mkfifo(pipe)
-    writes = partial(pipe.write_text, "it")
-    run_child(["cat", str(pipe)], timeout=5.0, on_line=lines.append, meanwhile=writes)
+    both = os.open(pipe, os.O_RDWR)  # neither end waits for the other
+    writes = partial(os.write, both, b"it\n")
+    run_child(["head", "-1", str(pipe)], timeout=5.0, on_line=lines.append, meanwhile=writes)
+    os.close(both)
     assert lines == ["it"]  # for which the program waited
 
 
@@ -67,7 +69,7 @@ def test_what_fails_meanwhile_ends_the_program(
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
 
     def fails() -> None:
-        select.select([reader], [], [])  # the program has begun
+        assert select.select([reader], [], [], 5.0)[0]  # the program has begun
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):

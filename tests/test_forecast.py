@@ -62,6 +62,7 @@ def test_alone_each_program_of_a_gpu_is_loaded_and_ends_before_the_next() -> Non
         ([("build", 20.0), ("profile", 70.0)], PLANS_S + 20 + 70),
         ([("preflight", 7.0), ("build", 100.0)], PLANS_S + 100),
         ([("preflight", 7.0), ("build", 100.0, 105 - STANDS_S)], 105 - STANDS_S + 2),
+        ([("build", 100.0, 90.0), ("build", 50.0)], 140),  # one has begun: its plans are made
         ([("preflight", 7.0)], 7),
         ([("profile", 30.0), ("time", 20.0)], 50),  # which loads meanwhile
         ([("time", 20.0), ("trace", 1.0)], 21 + LOAD_S),

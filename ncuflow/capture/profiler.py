@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.evidence.points import (
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from ncuflow.model import Origin
 
 COMPLETE, NOTHING, LOST = 0, 1, 3
+# To load it takes longer than all else before a tool begins, so that is done while the tool runs.
+DESCRIBES = "ncuflow.evidence.provenance"
 SOME_POINTS_FAILED = 3  # of `ncuflow launch`, which the profilers pass on; its records say which
 
 
@@ -50,7 +53,6 @@ class Batch:
     stage: Path
     unfit: list[dict[str, Any]] = field(default_factory=list)
     progress: ProfilerOutput = field(init=False)  # what the tool prints
-    made: Origin = field(init=False)  # but for the tool's version
 
     @property
     def ids(self) -> list[str]:
@@ -101,13 +103,8 @@ class Batch:
             on_line=progress.line,
             inherited=self.held.locks,
             waited=progress.waited,
-            meanwhile=self._note_origin,
+            meanwhile=lambda: import_module(DESCRIBES),
         )
-
-    def _note_origin(self) -> None:
-        from ncuflow.evidence.provenance import origin  # which the tool need not wait for
-
-        self.made = origin(self.held.gpu.name, nvml.driver())
 
     def said(self) -> list[dict[str, Any]]:
         """The record of each point that the program came to."""
@@ -153,7 +150,7 @@ class Batch:
         words = [word.replace(folder, "") for word in command]
         record = capture_record(
             self.tool,
-            cast("Origin", {**self.made, self.tool: version}),
+            self._origin(version),
             scrub_command([Path(words[0]).name, *words[1:]]),
             self.ids,
             found,
@@ -166,6 +163,11 @@ class Batch:
         report.replace(self.args.out / report.name)
         write_json(self.args.out / f"{self.args.name}.json", record)
         return LOST if lost or outcome.timed_out else COMPLETE
+
+    def _origin(self, version: str | None) -> Origin:
+        from ncuflow.evidence.provenance import origin
+
+        return origin(self.held.gpu.name, nvml.driver(), **{self.tool: version})
 
 
 def capture(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ncuflow.io import read_json, replacing, write_json
 from ncuflow.process import CaptureError
 
-if TYPE_CHECKING:  # to load it takes longer than all that a capture does before its tool begins
+if TYPE_CHECKING:
     from ncuflow.model import Origin
 
 GOOD = ("ok", "traced")

@@ -30,12 +30,12 @@ class RuleCost(NamedTuple):
     kind: int = HOST
 
 
-# Seconds of GPUs with 16 cores of the host: benchmarks/RESULTS.md. Only their shares count, since the seconds that went by scale
-# them. A rule that is not here is quick. Of `time` they are of a point of no pair; that several rounds visit the others as well
-# is not known here.
+# Seconds of H100 hosts with 16 cores: benchmarks/RESULTS.md. They are what a run says first; the seconds that went by scale them
+# ever more. A rule that is not here is quick. Of `time` they are of a point of no pair; that several rounds visit the others as
+# well is not known here.
 STEPS = {
-    "preflight": RuleCost("preflight and ceilings", 7.0, 0.0, FIRST),
-    "source_index": RuleCost("index of FlashInfer's source", 7.5, 0.0),
+    "preflight": RuleCost("preflight and ceilings", 4.0, 0.0, FIRST),
+    "source_index": RuleCost("index of FlashInfer's source", 12.0, 0.0),
     "build": RuleCost("build modules", 51.0, 0.45, COMPILES),
     "time": RuleCost("time", 0.2, 0.4, TIMES),
     "time_again": RuleCost("time again", 0.2, 0.4, TIMES),
@@ -116,6 +116,6 @@ def rest(left: Iterable[Ahead], together: bool) -> float:
     first = max(0.0, of[FIRST] - (of[COMPILES] - beside))
     profiles = max(0.0, of[PROFILES] - beside)
     loads = LOAD_S * (bool(of[TIMES] or of[TRACES]) and not profiles)
-    plans = PLANS_S * any(job.left == job.seconds for job in builds)
+    plans = PLANS_S * (bool(builds) and all(job.left == job.seconds for job in builds))
     measures = plans + first + of[COMPILES] + profiles + of[TIMES] + of[TRACES] + loads
     return measures + (min(of[HOST], LAST_S) if measures else of[HOST])

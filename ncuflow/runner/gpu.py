@@ -51,15 +51,17 @@ def cuda_not_begun() -> Iterator[None]:
 def load_libraries() -> None:
     """Import what takes seconds and needs no GPU.
 
-    Nothing of it goes, so no collection looks through it: while it grows, which is a fifth of its time, nor after that.
+    What is loaded stays: the collector is off meanwhile, which saves a fifth of the time, and never looks through it later.
     """
+    collects = gc.isenabled()
     gc.disable()
     try:
         with cuda_not_begun(), suppress(ImportError):  # what needs it says so
             importlib.import_module("flashinfer")
     finally:
         gc.freeze()
-        gc.enable()
+        if collects:
+            gc.enable()
 
 
 def begin_cuda() -> None:
