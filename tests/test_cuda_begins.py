@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -97,12 +98,15 @@ def test_a_context_that_cannot_be_made_yet_is_no_error(torch: Any) -> None:
     assert asked
 
 
+@pytest.mark.parametrize("compiles", [True, False])
 def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
     torch: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    compiles: bool,
 ) -> None:
+    """Where nobody compiles the driver makes the context while the libraries load."""
     monkeypatch.setattr(nvml, "capabilities", lambda: ["9.0"])
     monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
     lock = tmp_path / "gpu.lock"
@@ -127,6 +131,7 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
     monkeypatch.setattr(
         gpu.importlib, "import_module", lambda n: asked() if n == "flashinfer" else imports(n)
     )
+    monkeypatch.setattr(gpu, "begin_context", noted("its context begins"))
     monkeypatch.setattr(awaited.Awaited, "begin", noted("modules stand"))
     torch.cuda.synchronize = noted("CUDA begins")
     monkeypatch.setattr(gpu, "Gpu", noted("it measures", device))
@@ -135,9 +140,13 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
     path, out = points_file(tmp_path, [point.as_dict() for point in made(1)]), tmp_path / "o.jsonl"
     words = ["launch", "fake", "--mode", "trace", "--points", str(path), "--out", str(out)]
     frozen = gc.get_freeze_count()
-    assert dispatch(words) == 0
+    with ExitStack() as build:
+        if compiles:
+            builds._compiling(build)
+        assert dispatch(words) == 0
     assert order == [
         "a build begins",
+        *(() if compiles else ("its context begins",)),
         "FlashInfer is imported, by NVML, nothing collected",
         "modules stand, by NVML",
         "CUDA begins",
@@ -146,3 +155,39 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
     said = [turns.WAITS, turns.STARTS, turns.WAITS, turns.BEGINS]
     assert [line for line in capsys.readouterr().err.splitlines() if line in said] == said
     assert gc.get_freeze_count() > frozen  # what it imported is not looked through again
+
+
+class Driver:
+    """A driver that counts what it is asked, and answers `refused` with an error."""
+
+    def __init__(self, refused: str = "") -> None:
+        self.refused, self.asked = refused, list[str]()
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *given: (self.asked.append(name), int(name == self.refused))[1]
+
+
+@pytest.mark.parametrize(
+    ("refused", "asked"),
+    [
+        ("", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]),
+        ("cuInit", ["cuInit"]),
+        ("cuDeviceGet", ["cuInit", "cuDeviceGet"]),
+        ("cuDevicePrimaryCtxRetain", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]),
+    ],
+)
+def test_the_driver_makes_the_context_that_torch_takes(
+    monkeypatch: pytest.MonkeyPatch, refused: str, asked: list[str]
+) -> None:
+    driver = Driver(refused)
+    monkeypatch.setattr(gpu.ctypes, "CDLL", lambda name: driver)
+    gpu._retain_context()
+    assert driver.asked == asked
+
+
+def test_without_a_driver_no_context_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(gpu.ctypes, "CDLL", missing)
+    gpu._retain_context()

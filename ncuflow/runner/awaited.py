@@ -23,10 +23,10 @@ def build_begun() -> None:
         builds.locked(builds.begins(), held, wait=True)
 
 
-def builds_ended() -> None:
-    """Wait until nobody compiles anything."""
+def builds_ended(wait: bool = True) -> bool:
+    """Whether nobody compiles anything, for which it waits."""
     with ExitStack() as held:
-        builds.locked(builds.compiles(), held, wait=True)
+        return builds.locked(builds.compiles(), held, wait=wait)
 
 
 class Awaited:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import math
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -62,6 +64,25 @@ def load_libraries() -> None:
         gc.freeze()
         if collects:
             gc.enable()
+
+
+def begin_context() -> None:
+    """Make the context by the driver alone, in a thread, while this program loads its libraries, which takes longer.
+
+    It is the one that torch takes, of its first device; where there is none, or it is not to be had yet, torch says so later.
+    """
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as torch does, and the driver reads it now
+    threading.Thread(target=_retain_context).start()
+
+
+def _retain_context() -> None:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def begin_cuda() -> None:
