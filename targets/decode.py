@@ -590,8 +590,8 @@ TARGET = Target(
     opportunities=(
         Opportunity(
             what="tensor cores for GQA",
-            shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}: CUDA cores multiply a KV "
-            "token for each query head of its group",
+            shown="schedulers issue in {issue_active} of the cycles, DRAM is busy {sol_dram_pct} of the time: CUDA cores "
+            "multiply a KV token for each query head of its group",
             where="kv_heads < qo_heads and cores == 'cuda'",
             bound="1 - sol_dram_pct / 100",
             symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),

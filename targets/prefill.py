@@ -512,7 +512,14 @@ TARGET = Target(
         Choice("backend", "fa2 or fa3", "backend", "fa2", "fa3"),
         Choice("prefill_trtllm", "fa2 or trtllm-gen", "backend", "fa2", "trtllm-gen"),
         Choice("prefill_cutlass", "fa2 or CUTLASS", "backend", "fa2", "cutlass"),
-        Choice("prefill_auto", "fa2 or FlashInfer's choice", "backend", "fa2", "auto"),
+        Choice(
+            "prefill_auto",
+            "fa2 or FlashInfer's choice",
+            "backend",
+            "fa2",
+            "auto",
+            relaunches=True,
+        ),
         *uneven("prefill", ", whose squares add up to more work"),
         Choice(  # a ragged KV has no pages
             "layout", "Paged or ragged KV", "layout", "paged", "ragged", ignoring=("page_size",)

@@ -538,7 +538,14 @@ TARGET = Target(
         Choice(
             "layernorm", "RMSNorm or LayerNorm", "variant", "rmsnorm", "layernorm", given="model"
         ),
-        Choice("norm", "FlashInfer's choice or the CUDA kernels", "norm", "auto", "cuda"),
+        Choice(
+            "norm",
+            "FlashInfer's choice or the CUDA kernels",
+            "norm",
+            "auto",
+            "cuda",
+            relaunches=True,
+        ),
         Choice(
             "norm_pdl",
             "Programmatic dependent launch or not",
@@ -589,14 +596,13 @@ TARGET = Target(
         ),
         Opportunity(
             what="the CuTe DSL norms",
-            shown="{busiest_unit} is busy {busiest_pct} of the time, DRAM {sol_dram_pct}",
+            shown="schedulers issue in {issue_active} of the cycles, DRAM is busy {sol_dram_pct} of the time",
             where="norm == 'cuda' and busiest_pct >= 50",
             bound="1 - sol_dram_pct / 100",
             symbol=Symbol("rmsnorm", "norm/__init__.py"),
             change="`pip install nvidia-cutlass-dsl`, and no `FLASHINFER_USE_CUDA_NORM=1`",
             choice="norm",
             inverted=True,
-            relaunches=True,
         ),
         Opportunity(
             what="fewer instructions per element",

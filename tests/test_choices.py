@@ -273,3 +273,21 @@ def test_a_change_whose_interval_holds_no_change_is_within_noise():
     ).by_floor  # differs
     alike = choices._judged(replace(price, floor=None), (0.3, -0.1, 0.1))
     assert alike.verdict == "within noise" and not alike.by_floor
+
+
+@pytest.mark.parametrize(
+    ("grids", "verdict"),
+    [(("1", "1"), "within noise"), (("1", "2"), "differs"), ((None, None), "differs")],
+)
+def test_a_choice_of_kernels_is_none_where_both_launch_the_same(grids, verdict):
+    """The two differ by more than their launches do; without kernels nobody knows what ran."""
+    sides = [
+        point({"norm": norm}, cold, spread(cold))
+        | {"kernels": [{"demangled": "k", "grid": grid}] * (grid is not None)}
+        for norm, cold, grid in zip(("auto", "cuda"), (10.0, 11.0), grids, strict=True)
+    ]
+    choice = Choice("norm", "", "norm", "auto", "cuda", relaunches=True)
+    (found,) = prices(choice, {"points": sides})
+    assert found.verdict == verdict
+    (found,) = prices(replace(choice, relaunches=False), {"points": sides})
+    assert found.verdict == "differs"

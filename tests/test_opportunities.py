@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from conftest import DEFAULT, Recorded, some
 
+from ncuflow.expression import holds
 from ncuflow.findings import stored
 from ncuflow.findings.choices import Price, prices, summary
-from ncuflow.findings.opportunities import MeasuredOpportunity, found, room, said, undecided
+from ncuflow.findings.opportunities import MeasuredOpportunity, found, room, said, scopes, undecided
 from ncuflow.findings.scope import Scope
 from ncuflow.io import BadInput, read_json
 from ncuflow.model import Results
@@ -559,3 +560,17 @@ def test_layer_norm_is_priced_against_rms_norm(recorded: Recorded) -> None:
     (small, large) = of_choice(recorded("h200/0.7.2/kernels", "rmsnorm"), "layernorm")
     assert (large.base, large.other) == (pytest.approx(19.7, abs=0.1), pytest.approx(49.6, abs=0.1))
     assert small.change < large.change and large.verdict == "differs"
+
+
+@pytest.mark.parametrize("name", ["h100/0.7.2/default", "h200/0.7.2/default"])
+@pytest.mark.parametrize("kernel", ["decode", "merge_state", "prefill", "rmsnorm", "rope"])
+def test_no_evidence_is_shown_twice(recorded: Recorded, name: str, kernel: str) -> None:
+    """Where DRAM is the busiest unit, how busy it is stands there once."""
+    every = scopes(recorded(name, kernel)).values()
+    said_of = [
+        said(one, point)
+        for one in known()[kernel].opportunities
+        for point in every
+        if holds(one.where, point)
+    ]
+    assert [text for text in said_of if text.count("DRAM") > 1] == []

@@ -103,7 +103,24 @@ def prices(choice: Choice, results: Results) -> list[Price]:
             found.append(one or _apart(base, other, metric, results.get("noise") or {}, fixed))
     known = [one for one in found if one]
     tests = _tested([samples for _, samples in known])
-    return [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
+    priced = [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
+    return _of_kernels(priced, points) if choice.relaunches else priced
+
+
+def _of_kernels(priced: Sequence[Price], points: Iterable[Point]) -> list[Price]:
+    """The prices of a choice of kernels: what two launches of the same ones differ by is noise, whatever a test says."""
+    by_id = {point["point"]: launched(point) for point in points}
+    return [
+        replace(one, verdict="within noise")
+        if by_id[one.base_point] and by_id[one.base_point] == by_id[one.other_point]
+        else one
+        for one in priced
+    ]
+
+
+def launched(point: Point) -> list[tuple[str | None, str | None]]:
+    """(kernel, grid) of each profiled launch of a point."""
+    return [(kernel["demangled"], kernel["grid"]) for kernel in point["kernels"]]
 
 
 def in_turns(results: Results) -> list[Price]:

@@ -23,7 +23,7 @@ from ncuflow.findings.choices import STEP, Price, Subgroup, divided, with_a_chan
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.scope import Scope, point_scope, possible_names
 from ncuflow.io import BadInput
-from ncuflow.model import Point, Results
+from ncuflow.model import Results
 from ncuflow.parsers.registry import METRICS
 from ncuflow.target.contract import Choice, Opportunity, Target, known
 
@@ -245,7 +245,8 @@ def _trials(
     tried = [
         price
         for price in pairs
-        if not one.relaunches or _launched(by_id[price.base_point]) != _launched(by_id[price.other_point])
+        if not (one.relaunches or choice.relaunches)
+        or choices.launched(by_id[price.base_point]) != choices.launched(by_id[price.other_point])
     ]  # fmt: skip
     if pairs and not tried:
         return [], "the same kernels ran on the same grids with it and without"
@@ -280,10 +281,6 @@ def _as_priced(
             own |= {"host_launch_us": side["host_us"], "time_hot_us": side["hot_us"]}
         timed[price.base_point] = every[price.base_point].with_values(**own)
     return timed
-
-
-def _launched(point: Point) -> list[tuple[str | None, str | None]]:
-    return [(kernel["demangled"], kernel["grid"]) for kernel in point["kernels"]]
 
 
 def _layers(choice: Choice | None, price: Price | None, results: Results) -> int | None:

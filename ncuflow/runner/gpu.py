@@ -71,7 +71,8 @@ def begin_context() -> None:
 
     It is the one that torch takes, of its first device; where there is none, or it is not to be had yet, torch says so later.
     """
-    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as torch does, and the driver reads it now
+    # As torch does before CUDA begins, which is now.
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
     threading.Thread(target=_retain_context).start()
 
 

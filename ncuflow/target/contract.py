@@ -44,7 +44,8 @@ class Choice:
     well, because they mean nothing on one side; metrics: measurement columns compared; names: of
     the two values, where they do not say it themselves; after: a value whose launch the base needs before
     its own: both are its time; given: what fixes the parameter, "model" or "traffic",
-    where no caller is free to choose it.
+    where no caller is free to choose it; relaunches: it is a choice of kernels, and none where both launch the same ones on
+    the same grids.
     """
 
     key: str
@@ -58,6 +59,7 @@ class Choice:
     names: tuple[str, str] | None = None
     after: Any = None
     given: Literal["", "model", "traffic"] = ""
+    relaunches: bool = False
 
     @property
     def called(self) -> tuple[str, str]:
