@@ -230,7 +230,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="GELU by tanh",
-            shown="schedulers issue in {issue_active} of the cycles, DRAM is busy {sol_dram_pct} of the time: the "
+            shown="schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time: the "
             "instructions of erf hold up the bytes",
             where="variant == 'gelu' and issue_active >= 0.5",
             bound="1 - sol_dram_pct / 100",

@@ -590,8 +590,8 @@ TARGET = Target(
     opportunities=(
         Opportunity(
             what="tensor cores for GQA",
-            shown="schedulers issue in {issue_active} of the cycles, DRAM is busy {sol_dram_pct} of the time: CUDA cores "
-            "multiply a KV token for each query head of its group",
+            shown="schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time: CUDA "
+            "cores multiply a KV token for each query head of its group",
             where="kv_heads < qo_heads and cores == 'cuda'",
             bound="1 - sol_dram_pct / 100",
             symbol=Symbol("BatchDecodeWithPagedKVCacheWrapper", "decode.py"),
@@ -631,8 +631,8 @@ TARGET = Target(
         ),
         Opportunity(
             what="a KV cache of 8 bits",
-            shown="DRAM is busy {sol_dram_pct} of the time, and schedulers issue in {issue_active} of the cycles: the bytes "
-            "halve, the instructions do not",
+            shown="DRAM is busy {sol_dram_pct} of the time, and schedulers issue in {issue_active} of their active cycles: the "
+            "bytes halve, the instructions do not",
             where="kv == 'same' and backend != 'fa3' and sol_dram_pct >= 60",
             # half of the bytes, by as many instructions, and those that convert
             bound="min(0.5, 1 - issue_active)",

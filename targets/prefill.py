@@ -518,7 +518,7 @@ TARGET = Target(
             "backend",
             "fa2",
             "auto",
-            relaunches=True,
+            of_kernels=True,
         ),
         *uneven("prefill", ", whose squares add up to more work"),
         Choice(  # a ragged KV has no pages
@@ -651,7 +651,7 @@ TARGET = Target(
         Opportunity(
             what="contiguous K and V instead of pages",
             shown="pages are gathered by a producer warpgroup with cp.async, with no TMA, and CTA_KV is smaller: "
-            "schedulers issue in {issue_active} of the cycles, "
+            "schedulers issue in {issue_active} of their active cycles, "
             "the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time",
             where="backend == 'fa3' and layout == 'paged'",
             bound="latency_pct / 100",
@@ -662,7 +662,7 @@ TARGET = Target(
         Opportunity(
             what="TMA for pages",
             shown="the tensor pipe is busy {tensor_pipe_elapsed_pct} of the time, warps only wait {latency_pct} of it; "
-            "schedulers issue in {issue_active} of the cycles",
+            "schedulers issue in {issue_active} of their active cycles",
             where="backend == 'fa3' and layout == 'paged' and page_size >= 16",
             bound="latency_pct / 100",
             symbol=Symbol("load", "attention/hopper/sparse_mainloop.cuh"),

@@ -544,7 +544,7 @@ TARGET = Target(
             "norm",
             "auto",
             "cuda",
-            relaunches=True,
+            of_kernels=True,
         ),
         Choice(
             "norm_pdl",
@@ -596,7 +596,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="the CuTe DSL norms",
-            shown="schedulers issue in {issue_active} of the cycles, DRAM is busy {sol_dram_pct} of the time",
+            shown="schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time",
             where="norm == 'cuda' and busiest_pct >= 50",
             bound="1 - sol_dram_pct / 100",
             symbol=Symbol("rmsnorm", "norm/__init__.py"),

@@ -413,7 +413,7 @@ TARGET = Target(
             what="angles once for all heads",
             shown="{main_kernel} works out the angles of a token for each head again: {flops_counted} where the "
             "sequential kernel needs them once; "
-            "schedulers issue in {issue_active} of the cycles, DRAM is busy {sol_dram_pct} of the time",
+            "schedulers issue in {issue_active} of their active cycles, DRAM is busy {sol_dram_pct} of the time",
             where="main_kernel == 'BatchQKApplyRotaryPosIdsHeadParallelismKernel'",
             bound="1 - sol_dram_pct / 100",
             symbol=Symbol("BatchQKApplyRotaryPosIds", "pos_enc.cuh"),
@@ -425,7 +425,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="the cos/sin cache",
-            shown="{flops_counted} for {flops_analytic} of rotation; schedulers issue in {issue_active} of the cycles, "
+            shown="{flops_counted} for {flops_analytic} of rotation; schedulers issue in {issue_active} of their active cycles, "
             "DRAM is busy {sol_dram_pct} of the time",
             where="variant == 'rope_pos_ids'",
             bound="1 - sol_dram_pct / 100",
@@ -435,7 +435,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="positions by offsets",
-            shown="{flops_counted} for {flops_analytic} of rotation; schedulers issue in {issue_active} of the cycles, "
+            shown="{flops_counted} for {flops_analytic} of rotation; schedulers issue in {issue_active} of their active cycles, "
             "DRAM is busy {sol_dram_pct} of the time",
             where="variant == 'rope_pos_ids'",
             bound="1 - sol_dram_pct / 100",

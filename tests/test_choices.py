@@ -275,19 +275,29 @@ def test_a_change_whose_interval_holds_no_change_is_within_noise():
     assert alike.verdict == "within noise" and not alike.by_floor
 
 
+LAUNCHED = {"demangled": "k", "grid": "1,1,1", "block": "32,1,1", "registers": 40}
+
+
 @pytest.mark.parametrize(
-    ("grids", "verdict"),
-    [(("1", "1"), "within noise"), (("1", "2"), "differs"), ((None, None), "differs")],
+    ("sides", "same"),
+    [
+        (([LAUNCHED], [LAUNCHED]), True),
+        (([LAUNCHED], [LAUNCHED | {"grid": "2,1,1"}]), False),
+        (([LAUNCHED], [LAUNCHED | {"block": "64,1,1"}]), False),
+        (([LAUNCHED], [LAUNCHED, LAUNCHED]), False),
+        (([], []), False),
+    ],
 )
-def test_a_choice_of_kernels_is_none_where_both_launch_the_same(grids, verdict):
+def test_a_choice_of_kernels_is_none_where_both_launch_the_same(sides, same):
     """The two differ by more than their launches do; without kernels nobody knows what ran."""
-    sides = [
-        point({"norm": norm}, cold, spread(cold))
-        | {"kernels": [{"demangled": "k", "grid": grid}] * (grid is not None)}
-        for norm, cold, grid in zip(("auto", "cuda"), (10.0, 11.0), grids, strict=True)
+    cold = {"auto": 10.0, "cuda": 11.0}
+    points = [
+        point({"norm": norm}, cold[norm], spread(cold[norm])) | {"kernels": kernels}
+        for norm, kernels in zip(cold, sides, strict=True)
     ]
-    choice = Choice("norm", "", "norm", "auto", "cuda", relaunches=True)
-    (found,) = prices(choice, {"points": sides})
-    assert found.verdict == verdict
-    (found,) = prices(replace(choice, relaunches=False), {"points": sides})
+    choice = Choice("norm", "", "norm", "auto", "cuda", of_kernels=True)
+    (found,) = prices(choice, {"points": points})
+    assert found.verdict == ("within noise" if same else "differs")
+    assert (found.low <= 0 <= found.high) == same
+    (found,) = prices(replace(choice, of_kernels=False), {"points": points})
     assert found.verdict == "differs"

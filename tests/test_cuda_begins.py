@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.machinery import ModuleSpec
@@ -157,37 +158,61 @@ def test_cuda_begins_when_modules_stand_and_before_the_gpu_is_held(
     assert gc.get_freeze_count() > frozen  # what it imported is not looked through again
 
 
+FIRST = 70  # the handle of the first visible device, at a driver of tests
+
+
 class Driver:
-    """A driver that counts what it is asked, and answers `refused` with an error."""
+    """A driver that notes of which device a context was made, and answers `refused` with an error."""
 
     def __init__(self, refused: str = "") -> None:
-        self.refused, self.asked = refused, list[str]()
+        self.refused, self.begun, self.contexts = refused, False, list[int]()
 
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        return lambda *given: (self.asked.append(name), int(name == self.refused))[1]
+    def cuInit(self, flags: int) -> int:  # noqa: N802
+        self.begun = self.refused != "cuInit"
+        return int(not self.begun)
+
+    def cuDeviceGet(self, device: Any, ordinal: int) -> int:  # noqa: N802
+        assert self.begun
+        device._obj.value = FIRST + ordinal
+        return int(self.refused == "cuDeviceGet")
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:  # noqa: N802
+        self.contexts.append(device.value)
+        return int(self.refused == "cuDevicePrimaryCtxRetain")
 
 
 @pytest.mark.parametrize(
-    ("refused", "asked"),
-    [
-        ("", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]),
-        ("cuInit", ["cuInit"]),
-        ("cuDeviceGet", ["cuInit", "cuDeviceGet"]),
-        ("cuDevicePrimaryCtxRetain", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]),
-    ],
+    ("refused", "contexts"),
+    [("", [FIRST]), ("cuInit", []), ("cuDeviceGet", []), ("cuDevicePrimaryCtxRetain", [FIRST])],
 )
-def test_the_driver_makes_the_context_that_torch_takes(
-    monkeypatch: pytest.MonkeyPatch, refused: str, asked: list[str]
+def test_the_driver_makes_the_first_devices_context_aside(
+    monkeypatch: pytest.MonkeyPatch, refused: str, contexts: list[int]
 ) -> None:
-    driver = Driver(refused)
-    monkeypatch.setattr(gpu.ctypes, "CDLL", lambda name: driver)
-    gpu._retain_context()
-    assert driver.asked == asked
+    """Its modules are loaded as lazily as torch has them."""
+    monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
+    opened, goes_on, driver = [], threading.Event(), Driver(refused)
+
+    def found(name: str) -> Driver:
+        assert goes_on.wait(60)
+        opened.append((name, os.environ.get("CUDA_MODULE_LOADING")))
+        return driver
+
+    monkeypatch.setattr(gpu.ctypes, "CDLL", found)
+    before = threading.enumerate()
+    gpu.begin_context()
+    goes_on.set()
+    for thread in set(threading.enumerate()) - set(before):
+        thread.join()
+    assert opened == [("libcuda.so.1", "LAZY")]
+    assert driver.contexts == contexts
 
 
-def test_without_a_driver_no_context_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError("cannot open shared object file"), AttributeError])
+def test_without_a_driver_no_context_is_made(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def missing(name: str) -> None:
-        raise OSError(f"{name}: cannot open shared object file")
+        raise error
 
     monkeypatch.setattr(gpu.ctypes, "CDLL", missing)
     gpu._retain_context()

@@ -242,26 +242,27 @@ def test_what_has_its_libraries_and_waits_for_a_gpu_has_not_begun_to_use_cuda() 
 
 
 BESIDE = """
-import ctypes
+import ctypes, threading
 from ncuflow.runner import gpu
 gpu.begin_context()
 gpu.load_libraries()
-gpu.begin_cuda()
 import torch
-driver, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
-own, current = ctypes.c_void_p(), ctypes.c_void_p()
-driver.cuDeviceGet(ctypes.byref(device), 0)
-driver.cuDevicePrimaryCtxRetain(ctypes.byref(own), device)
-driver.cuCtxGetCurrent(ctypes.byref(current))
-print(own.value == current.value, torch.ones(2, device="cuda").sum().item())
+for thread in threading.enumerate():
+    if thread is not threading.current_thread():
+        thread.join()
+driver, flags, active = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint(), ctypes.c_int()
+driver.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active))
+print(active.value, torch.cuda.is_initialized())
+gpu.begin_cuda()
+print(torch.cuda.is_initialized(), torch.ones(2, device="cuda").sum().item())
 """
 
 
 @pytest.mark.gpu
-def test_the_context_that_is_made_beside_libraries_is_the_one_that_torch_takes() -> None:
+def test_a_context_is_made_beside_libraries_before_torch_begins() -> None:
     command = [sys.executable, "-c", BESIDE]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert found.stdout.split()[-2:] == ["True", "2.0"]
+    assert found.stdout.split()[-4:] == ["1", "False", "True", "2.0"]
 
 
 @pytest.mark.gpu

@@ -102,25 +102,31 @@ def prices(choice: Choice, results: Results) -> list[Price]:
             one = pair and _in_turns(pair, metric, turns.values(), fixed)
             found.append(one or _apart(base, other, metric, results.get("noise") or {}, fixed))
     known = [one for one in found if one]
+    if choice.of_kernels:
+        by_id = {point["point"]: point for point in points}
+        known = [(_of_kernels(one, by_id), samples) for one, samples in known]
     tests = _tested([samples for _, samples in known])
-    priced = [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
-    return _of_kernels(priced, points) if choice.relaunches else priced
+    return [_judged(one, test) for (one, _), test in zip(known, tests, strict=True)]
 
 
-def _of_kernels(priced: Sequence[Price], points: Iterable[Point]) -> list[Price]:
-    """The prices of a choice of kernels: what two launches of the same ones differ by is noise, whatever a test says."""
-    by_id = {point["point"]: launched(point) for point in points}
-    return [
-        replace(one, verdict="within noise")
-        if by_id[one.base_point] and by_id[one.base_point] == by_id[one.other_point]
-        else one
-        for one in priced
+def _of_kernels(one: Price, by_id: Mapping[str, Point]) -> Price:
+    """The price of a choice of kernels: where both sides launch the same, what they differ by is noise, and so its floor."""
+    if not same_launches(by_id[one.base_point], by_id[one.other_point]):
+        return one
+    return replace(one, floor=max(one.floor or 0.0, math.expm1(abs(math.log1p(one.change)))))
+
+
+LAUNCH = ("demangled", "grid", "block", "registers", "smem_static_bytes", "smem_dynamic_bytes")
+
+
+def same_launches(base: Point, other: Point) -> bool:
+    """Whether two points are known to launch the same kernels on the same grids, with as many registers and as much shared
+    memory. Attributes of a launch, programmatic dependent launch for one, and what plan() wrote are not in a profile."""
+    sides = [
+        [[dict(kernel).get(name) for name in LAUNCH] for kernel in p["kernels"]]
+        for p in (base, other)
     ]
-
-
-def launched(point: Point) -> list[tuple[str | None, str | None]]:
-    """(kernel, grid) of each profiled launch of a point."""
-    return [(kernel["demangled"], kernel["grid"]) for kernel in point["kernels"]]
+    return bool(base["kernels"]) and sides[0] == sides[1]
 
 
 def in_turns(results: Results) -> list[Price]:

@@ -245,8 +245,8 @@ def _trials(
     tried = [
         price
         for price in pairs
-        if not (one.relaunches or choice.relaunches)
-        or choices.launched(by_id[price.base_point]) != choices.launched(by_id[price.other_point])
+        if not (one.relaunches or choice.of_kernels)
+        or not choices.same_launches(by_id[price.base_point], by_id[price.other_point])
     ]  # fmt: skip
     if pairs and not tried:
         return [], "the same kernels ran on the same grids with it and without"

@@ -23,8 +23,8 @@ def build_begun() -> None:
         builds.locked(builds.begins(), held, wait=True)
 
 
-def builds_ended(wait: bool = True) -> bool:
-    """Whether nobody compiles anything, for which it waits."""
+def nobody_compiles(wait: bool = False) -> bool:
+    """Whether no build of this user compiles anything; with ``wait``, when that is so."""
     with ExitStack() as held:
         return builds.locked(builds.compiles(), held, wait=wait)
 
@@ -55,7 +55,7 @@ class Awaited:
         build_begun()
         self._wait(all if self._together else any, self._points)
         if self._after_builds:
-            builds_ended()
+            nobody_compiles(wait=True)
 
     def stand(self, point: Planned) -> bool:
         """Whether nobody compiles a module of the point. One that nobody compiles may be cold."""

@@ -67,9 +67,10 @@ def load_libraries() -> None:
 
 
 def begin_context() -> None:
-    """Make the context by the driver alone, in a thread, while this program loads its libraries, which takes longer.
+    """Begin to make the CUDA context of this process, by the driver alone and in a thread, while its libraries load.
 
-    It is the one that torch takes, of its first device; where there is none, or it is not to be had yet, torch says so later.
+    That takes longer. The context is the primary one of the first visible device, which torch takes as well. Where it cannot be
+    made (yet), torch tries again later and says why.
     """
     # As torch does before CUDA begins, which is now.
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
@@ -77,13 +78,11 @@ def begin_context() -> None:
 
 
 def _retain_context() -> None:
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    with suppress(OSError, AttributeError):  # no driver, or none with these functions
+        driver = ctypes.CDLL("libcuda.so.1")
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def begin_cuda() -> None:

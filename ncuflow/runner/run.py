@@ -41,7 +41,7 @@ from ncuflow.io import UsageError
 from ncuflow.process import die_with_parent
 from ncuflow.record import PointRecord
 from ncuflow.runner import builds, faults, gpu, pairs, timing
-from ncuflow.runner.awaited import Awaited, build_begun, builds_ended
+from ncuflow.runner.awaited import Awaited, build_begun, nobody_compiles
 from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record, Run
 from ncuflow.runner.progress import Progress
 from ncuflow.runner.ready import begun, broken, failed, lost, ready, timed, warm
@@ -230,7 +230,8 @@ def measure(args: argparse.Namespace, target: Target, points: Sequence[Planned])
 
     def load() -> None:
         build_begun()
-        if builds_ended(wait=False):  # else there may be modules to wait for, without a context
+        # Beside a build it may have to wait for its modules, and what waits under ncu with a context takes a core of the host.
+        if nobody_compiles():
             gpu.begin_context()
         gpu.load_libraries()
 

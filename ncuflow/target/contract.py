@@ -44,8 +44,8 @@ class Choice:
     well, because they mean nothing on one side; metrics: measurement columns compared; names: of
     the two values, where they do not say it themselves; after: a value whose launch the base needs before
     its own: both are its time; given: what fixes the parameter, "model" or "traffic",
-    where no caller is free to choose it; relaunches: it is a choice of kernels, and none where both launch the same ones on
-    the same grids.
+    where no caller is free to choose it; of_kernels: its values stand for kernels and for nothing else, so that two points
+    which launch the same ones alike differ by noise.
     """
 
     key: str
@@ -59,7 +59,7 @@ class Choice:
     names: tuple[str, str] | None = None
     after: Any = None
     given: Literal["", "model", "traffic"] = ""
-    relaunches: bool = False
+    of_kernels: bool = False
 
     @property
     def called(self) -> tuple[str, str]:
