@@ -22,7 +22,7 @@ from ncuflow.cli import dispatch
 from ncuflow.gpu import nvml
 from ncuflow.io import BadInput
 from ncuflow.runner import builds, gpu
-from ncuflow.runner.awaited import Awaited, nobody_compiles
+from ncuflow.runner.awaited import Awaited
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import load
 from ncuflow.target.source import Build
@@ -184,22 +184,6 @@ def test_a_build_beside_another_waits_for_the_modules_that_it_needs_alone(tmp_pa
             ended.touch()
     assert [module["status"] for module in (*second, *first.result())] == ["built"] * 4
     assert sorted((tmp_path / "compiled").read_text().split()) == ["norm", "page", "rope"]
-
-
-@needs_ninja
-@pytest.mark.parametrize("stands", [True, False])
-def test_who_waits_for_a_build_goes_on_when_nobody_compiles_or_it_has_its_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands: bool
-) -> None:
-    """Where all stand there is nothing to wait for, and who goes on finds that nobody compiles."""
-    monkeypatch.setenv("NCUFLOW_LOCK_DIR", str(tmp_path / "locks"))
-    norm, found = NinjaSpec(tmp_path, "norm"), []
-    if stands:
-        norm.folder.mkdir()
-        norm.jit_library_path.touch()
-    builds.build([norm], 1, lambda line: None, lambda: found.append(nobody_compiles()))
-    assert found == ([] if stands else [False])
-    assert nobody_compiles()
 
 
 @needs_ninja

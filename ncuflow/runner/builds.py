@@ -129,13 +129,12 @@ def build(
 ) -> list[dict[str, Any]]:
     """Build the modules, ``jobs`` files at once; one that is up to date takes milliseconds.
 
-    taken: is called when no other process would compile them any more, where any is to be compiled.
-    Returns [{"name", "status", "reason"}], status "built", "prebuilt" or "error".
+    taken: is called when no other process would compile them any more. Returns [{"name", "status", "reason"}], status
+    "built", "prebuilt" or "error".
     """
     with ExitStack() as held:
         _compiling(held)
-        if cold := [spec for spec in specs if is_cold(spec)]:
-            together(cold, jobs, log, taken)
+        together([spec for spec in specs if is_cold(spec)], jobs, log, taken)
         # What FlashInfer itself says: of a module that stands, that it does; of one that failed, why.
         with ThreadPoolExecutor(max(1, jobs)) as pool:
             return list(pool.map(lambda spec: _build_one(spec, log), specs))
