@@ -301,3 +301,16 @@ def test_a_choice_of_kernels_is_none_where_both_launch_the_same(sides, same):
     assert (found.low <= 0 <= found.high) == same
     (found,) = prices(replace(choice, of_kernels=False), {"points": points})
     assert found.verdict == "differs"
+
+
+def test_rounding_tells_no_launch_from_itself():
+    """Of a thousand differences, in evidence without launches, where the floor alone decides."""
+    generator = random.Random(1)
+    choice = Choice("norm", "", "norm", "auto", "cuda", of_kernels=True)
+    for _ in range(1000):
+        sides = [
+            point({"norm": norm}, generator.uniform(9, 11)) | {"kernels": [LAUNCHED]}
+            for norm in ("auto", "cuda")
+        ]
+        (found,) = prices(choice, {"points": sides})
+        assert found.verdict == "within noise"

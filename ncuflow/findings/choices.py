@@ -255,8 +255,8 @@ def _floor(
 
 
 def _verdict(p: float | None, change: float, floor: float | None) -> str:
-    # As a factor: half the time is as far from no change as twice the time.
-    if floor is not None and abs(math.log1p(change)) <= math.log1p(floor):
+    # As a factor: half the time is as far from no change as twice the time. The floor may be the change itself, but for rounding.
+    if floor is not None and abs(math.log1p(change)) <= math.log1p(floor) * (1 + 1e-9):
         return "within noise"
     if p is None:
         return "not tested"
