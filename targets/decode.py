@@ -643,15 +643,15 @@ TARGET = Target(
         ),
         Opportunity(
             what="a CUDA graph",
-            shown="the call takes the host {host_launch_us}, its kernels {time_hot_us}: launched one after another, "
-            "the GPU waits",
-            where="host_launch_us > time_hot_us and launch == 'eager' and split == pdl == 'auto'",
-            bound="1 - time_hot_us / step_us",
+            shown="the call takes the host {host_launch_us}, its kernels with the KV in DRAM {time_cold_us}: launched "
+            "one after another, the GPU waits",
+            where="host_launch_us > time_cold_us and launch == 'eager' and split == pdl == 'auto'",
+            bound="1 - time_cold_us / step_cold_us",
             symbol=Symbol("CUDAGraphBatchDecodeWithPagedKVCacheWrapper", "decode.py"),
             change="capture the step with `CUDAGraphBatchDecodeWithPagedKVCacheWrapper`, whose grids are padded to what a later "
             "plan() could need: kernels of few blocks take longer",
             choice="launch",
-            metric="step_us",
+            metric="step_cold_us",
         ),
         Opportunity(
             what="no split",
@@ -676,7 +676,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="smaller chunks for short sequences",
-            shown="the grid is {waves} waves: {blocks_pct} of the places for blocks on the GPU stay empty",
+            shown="the grid is {waves} waves: missing blocks take {blocks_pct} of the time",
             where="cores == 'cuda' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",
@@ -688,7 +688,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="smaller chunks for short sequences on tensor cores",
-            shown="the grid is {waves} waves: {blocks_pct} of the places for blocks on the GPU stay empty",
+            shown="the grid is {waves} waves: missing blocks take {blocks_pct} of the time",
             where="cores == 'tensor' and blocks_pct >= 20 and launch == 'eager' and split == pdl == 'auto'",
             # places stay empty in the attention kernel alone
             bound="blocks_pct / 100 * main_pct / 100",

@@ -186,7 +186,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="more rows per launch",
-            shown="the grid is {waves} waves: {blocks_pct} of the places for blocks on the GPU stay empty",
+            shown="the grid is {waves} waves: missing blocks take {blocks_pct} of the time",
             where="blocks_pct >= 20",
             bound="blocks_pct / 100",
             other_work=True,

@@ -642,7 +642,7 @@ TARGET = Target(
             what="the longest query tiles first",
             shown="launch and tail take {tail_pct} of the time: plan() numbers the query tiles of a causal mask from the "
             "lightest to the heaviest, so that a heavy one starts last",
-            where="backend == 'fa2' and causal and tail_pct >= 10 and merge_pct == 0 and split == 'auto'",
+            where="backend == 'fa2' and causal and tail_pct >= 10 and waves > 1 and merge_pct == 0 and split == 'auto'",
             bound="tail_pct / 100",
             symbol=Symbol("PrefillSplitQOKVIndptr", "attention/scheduler.cuh"),
             change="number the query tiles of each request from the last to the first",
@@ -672,7 +672,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="more requests in one plan()",
-            shown="the grid is {waves} waves: {blocks_pct} of the places for blocks on the GPU stay empty",
+            shown="the grid is {waves} waves: missing blocks take {blocks_pct} of the time",
             where="blocks_pct >= 20 and batch == 1 and split == 'auto'",
             bound="blocks_pct / 100",
             other_work=True,

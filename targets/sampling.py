@@ -322,7 +322,7 @@ TARGET = Target(
         ),
         Opportunity(
             what="more sequences in one call",
-            shown="the grid of `{main_kernel}` is {waves} waves: {blocks_pct} of the places for blocks on the GPU stay empty",
+            shown="the grid of `{main_kernel}` is {waves} waves: missing blocks take {blocks_pct} of the time",
             where="blocks_pct >= 20 and batch > 1",
             bound="blocks_pct / 100 * (1 - others_pct / 100)",
             other_work=True,

@@ -551,9 +551,11 @@ def test_uneven_lengths_on_tensor_cores_are_advised_a_split(recorded: Recorded) 
 def test_a_causal_tail_is_shown_where_query_tiles_ascend(recorded: Recorded) -> None:
     (one,) = named(recorded("h200/0.7.2/default", "prefill"), "the longest query tiles first")
     shares = {p.split("_S")[1].split("_")[0]: None for p in one.points}
-    assert {"1024", "2048", "4096"} <= shares.keys() and "16384" not in shares
-    assert one.most == pytest.approx(0.389, abs=0.001) and "_fa2_c" in one.point
+    assert {"2048", "4096"} <= shares.keys() and "16384" not in shares
+    assert one.most == pytest.approx(0.352, abs=0.001) and "_fa2_c" in one.point
     assert all("_fa2_c" in point for point in one.points)
+    # At 1024 tokens all blocks start at once: none waits for its turn.
+    assert "1024" not in shares
 
 
 def test_layer_norm_is_priced_against_rms_norm(recorded: Recorded) -> None:
@@ -574,3 +576,15 @@ def test_no_evidence_is_shown_twice(recorded: Recorded, name: str, kernel: str) 
         if holds(one.where, point)
     ]
     assert [text for text in said_of if text.count("DRAM") > 1] == []
+
+
+def test_a_graph_saves_none_of_the_time_in_which_kernels_read_their_cache_from_dram(
+    recorded: Recorded,
+) -> None:
+    """A layer's KV cache is not in L2, where a hot launch finds it: 11 µs on an H100, and 20.6 µs from DRAM."""
+    (one,) = named(recorded("h100/0.7.2/default", "decode"), "a CUDA graph")
+    assert one.price and (one.price.metric, one.group) == ("step_cold_us", "won")
+    assert one.point == "decode/B1_L2048_H32_K32_D128_P16_f16_cc"
+    assert (one.price.base, one.facts["time_cold_us"]) == pytest.approx((30.3, 20.6), abs=0.1)
+    assert 0 < -one.price.change <= one.most
+    assert one.most == pytest.approx(1 - one.facts["time_cold_us"] / one.price.base)

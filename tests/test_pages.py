@@ -420,8 +420,11 @@ def test_the_conclusion_is_made_of_findings(finished):
     said = text.split("## Conclusion")[1]
     rows = [p["measurement"] for r in found.targets.values() for p in r["points"]]
     bound, partly, waiting = (sum(row["verdict"] == v for row in rows) for v in ("bound", "partly", "latency"))  # fmt: skip
-    limits = f"{bound} run at the peak of a hardware unit, {partly} near one and {waiting} mostly"
-    assert f"Of {len(rows)} points, {limits} wait" in said
+    units = f"{bound} keep a hardware unit at 80 % of its peak or above, {partly} at 60 % or above"
+    assert f"Of {len(rows)} points, {units}, and at {waiting} no unit is" in said
+    trials = [one for r in found.targets.values() for one in opportunities(r) if one.price]
+    tried, won = ({o.opportunity.what for o in of} for of in (trials, [o for o in trials if o.group == "won"]))  # fmt: skip
+    assert f"Of {len(tried)} changes that were tried, {len(won)} save time somewhere" in said
     plans = [row for row in rows if row["plan_us"]]
     longer = sum(row["plan_us"] > row["time_cold_us"] for row in plans)
     assert f"at {longer} of {len(plans)} points that have one" in said

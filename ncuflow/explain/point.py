@@ -20,7 +20,7 @@ from ncuflow.explain.record import (
     WaitingLine,
 )
 from ncuflow.findings import opportunities, stored
-from ncuflow.findings.choices import STEP, Price
+from ncuflow.findings.choices import STEPS, Price
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.join import main_kernel
 from ncuflow.findings.opportunities import LOST, MeasuredOpportunity
@@ -176,7 +176,7 @@ def _scope(
     one: MeasuredOpportunity, own: Price | None, results: Results
 ) -> Literal["point", "step", "other work"]:
     """What it changes the time of: where the pair's other point counts other work, no roof of this work bounds it."""
-    if one.opportunity.metric == STEP:
+    if one.opportunity.metric in STEPS:
         return "step"
     rows = {point["point"]: point["measurement"] for point in results["points"]}
     pair = [rows[name] for name in (own.base_point, own.other_point)] if own else []
@@ -191,7 +191,7 @@ def _tried(price: Price | None, name: str) -> str | None:
     text = change(price.change)
     if price.low is not None and price.high is not None:
         text += f" ({change(price.low)} to {change(price.high)})"
-    text += " of a step" * (price.metric == STEP)
+    text += " of a step" * (price.metric in STEPS)
     text += "" if price.in_turns else ", not timed in turns"
     return text if price.base_point == name else f"{text} at {price.base_point}"
 

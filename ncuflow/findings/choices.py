@@ -32,7 +32,9 @@ SAMPLES = {
     "host_launch_us": "host_us",
     "plan_us": "plan_us",
 }
-STEP = "step_us"  # of a launch among many: what the host takes, or the GPU, whichever is longer
+# Of a launch among many: what the host takes, or the GPU, whichever is longer. By metric, the GPU's time: with its inputs in
+# L2, as what another kernel has just written is, or in DRAM, as each layer's KV cache is.
+STEPS = {"step_us": "hot_us", "step_cold_us": "cold_us"}
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def _apart(
 
 def _in_turns(pair: Turns, metric: str, others: Iterable[Turns], fixed: Fixed) -> Untested | None:
     """One metric of a pair that was timed in turns; None where it has no times of it."""
-    if metric not in (*SAMPLES, STEP) or not pair["sides"]:
+    if metric not in (*SAMPLES, *STEPS) or not pair["sides"]:
         return None
     # Hot launches one by one between events are not what a point's hot time is: recordings of before have those.
     if metric == "time_hot_us" and any(side.get("hot_group") is None for side in pair["sides"]):
@@ -212,7 +214,7 @@ def _sides(pair: Turns, metric: str) -> list[tuple[float, Samples]]:
 
 def _timed(times: Mapping[str, Any], metric: str) -> str:
     """The column of a side's times that a metric is; of a step the longer one."""
-    return SAMPLES.get(metric) or max("host_us", "hot_us", key=lambda key: times[key] or 0)
+    return SAMPLES.get(metric) or max("host_us", STEPS[metric], key=lambda key: times[key] or 0)
 
 
 def _tested(pairs: Sequence[tuple[Samples, Samples]]) -> list[statistics.Found]:

@@ -19,7 +19,7 @@ from ncuflow import expression
 from ncuflow import format as fmt
 from ncuflow.expression import evaluate, holds
 from ncuflow.findings import choices, limiter
-from ncuflow.findings.choices import STEP, Price, Subgroup, divided, with_a_change
+from ncuflow.findings.choices import STEPS, Price, Subgroup, divided, with_a_change
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.findings.scope import Scope, point_scope, possible_names
 from ncuflow.io import BadInput
@@ -33,7 +33,7 @@ MUCH = 0.1  # of the time: how much more a point without a trial must be able to
 
 
 UNITS = {metric.key: metric.unit for metric in METRICS.values()} | {
-    "merge_us": "µs", "merge_dram_pct": "%", "merge_issue_pct": "%", STEP: "µs",
+    "merge_us": "µs", "merge_dram_pct": "%", "merge_issue_pct": "%", **dict.fromkeys(STEPS, "µs"),
     "split_issue_active": "of 1", "split_tensor_pipe_elapsed_pct": "%",
 } | {column.name: column.unit for column in COLUMNS}  # fmt: skip
 
@@ -145,8 +145,9 @@ def room(before: Scope, after: Scope, metric: str) -> float:
 
 def roofs(before: Scope, after: Scope, metric: str) -> dict[str, float]:
     """What a time cannot be shorter than, µs by the column that says so; 0 of what is not known."""
-    if metric == STEP:
-        return {"time_hot_us": before["time_hot_us"]}
+    if metric in STEPS:
+        alone = f"time_{STEPS[metric]}"
+        return {alone: before[alone]}
     launched = (before.get("time_floor_us") or 0.0) if metric == "time_cold_us" else 0.0
     return {
         "bytes_analytic": _roof_us(after, "bytes_analytic", "dram_gbs", 1e-3),
@@ -276,9 +277,10 @@ def _as_priced(
     timed = {}
     for price in tried:
         own: dict[str, Any] = {price.metric: price.base}
-        if price.metric == STEP and price.in_turns:
+        if price.metric in STEPS and price.in_turns:
             side = sides[frozenset((price.base_point, price.other_point))][price.base_point]
-            own |= {"host_launch_us": side["host_us"], "time_hot_us": side["hot_us"]}
+            alone = STEPS[price.metric]
+            own |= {"host_launch_us": side["host_us"], f"time_{alone}": side[alone]}
         timed[price.base_point] = every[price.base_point].with_values(**own)
     return timed
 
@@ -288,7 +290,7 @@ def _layers(choice: Choice | None, price: Price | None, results: Results) -> int
 
     Timed apart, plan() moves more between two runs of one point than choices move it.
     """
-    if choice is None or price is None or price.metric == STEP or price.change >= 0:
+    if choice is None or price is None or price.metric in STEPS or price.change >= 0:
         return None
     plans = choices.prices(replace(choice, metrics=("plan_us",)), results)
     mine = (price.base_point, price.other_point)

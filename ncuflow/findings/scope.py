@@ -48,7 +48,7 @@ MACHINE = {
 # Of the kernel whose work others merge, which need not be the longest.
 SPLIT = ("issue_active", "waves", "tensor_pipe_elapsed_pct")
 DERIVED = {
-    "step_us", "merge_us", *(f"merge_{unit}_pct" for unit in UNITS), *(f"split_{name}" for name in SPLIT),
+    "step_us", "step_cold_us", "merge_us", *(f"merge_{unit}_pct" for unit in UNITS), *(f"split_{name}" for name in SPLIT),
 }  # fmt: skip
 FIXED = {
     *DERIVED,
@@ -144,6 +144,7 @@ def point_scope(
     values |= _of_merges(entry["kernels"]) | _shares(entry["kernels"], values)
     values |= _of_split(entry["kernels"])
     values["step_us"] = evaluate("max(host_launch_us, time_hot_us)", row)
+    values["step_cold_us"] = evaluate("max(host_launch_us, time_cold_us)", row)
     values |= dict.fromkeys(struck)
     floors = results.get("noise") or {}
     return Scope(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncuflow import format as fmt
-from ncuflow.findings.choices import STEP, Price, summary
+from ncuflow.findings.choices import STEPS, Price, summary
 from ncuflow.findings.opportunities import LOST, MeasuredOpportunity, found, said
 from ncuflow.findings.scope import Scope
 from ncuflow.format import change
@@ -45,8 +45,8 @@ def _row(one: MeasuredOpportunity, target: str, index: Any) -> Context:
         "more": len(one.points) - 1,
         "source": place(declared.symbol, target, index),
         "change": declared.change,
-        "same_work": declared.metric != STEP and not declared.other_work,
-        "most": "no bound known" if one.most >= 1 else fmt.percent(one.most) + " of a step" * (declared.metric == STEP),
+        "same_work": declared.metric not in STEPS and not declared.other_work,
+        "most": "no bound known" if one.most >= 1 else fmt.percent(one.most) + " of a step" * (declared.metric in STEPS),
         "brought": brought(one),
         "reason": one.reason,
         "saved": one.saved,
@@ -111,7 +111,7 @@ def ranged(found: Context) -> str:
 
 def _on_its_host(price: Price | None) -> bool:
     """Whether a price is that of a step timed in turns: what a host takes for a call is the host's own."""
-    return price is not None and price.in_turns and price.metric == STEP
+    return price is not None and price.in_turns and price.metric in STEPS
 
 
 def place(symbol: Symbol, target: str, index: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ncuflow.findings.limiter import BOUND, PARTLY, WAITING
+from ncuflow.findings.limiter import BOUND, CEILING, LATENCY, PARTLY, WAITING
 from ncuflow.findings.opportunities import GROUPS, LOST, UNTRIED, WON
 from ncuflow.findings.plans import planned
 from ncuflow.model import Point, Results
@@ -79,6 +79,8 @@ def conclusion(
         "bound": verdicts[BOUND],
         "partly": verdicts[PARTLY],
         "waiting": verdicts[WAITING],
+        "ceiling": CEILING,
+        "latency": LATENCY,
         "nearest": rated[-1] if len(rated) > 1 else None,
         "furthest": rated[0] if len(rated) > 1 else None,
         "won": by_group[WON],
