@@ -14,12 +14,9 @@ from ncuflow.model import Point, Results
 from ncuflow.pages import Context
 from ncuflow.pages.markdown import guide, opportunities, report
 from ncuflow.pages.markdown.findings import Findings
-from ncuflow.pages.markdown.series import axis_of, best, spread, usual
+from ncuflow.pages.markdown.series import PAST_DRAM, axis_of, best, spread, usual
 from ncuflow.target.contract import known
 
-PAST_DRAM = (
-    10.0  # % of the bytes: where more never passed DRAM, it was less busy than the rate says
-)
 MOST_ROWS = 8  # of a table on a page; the CSV beside it has them all
 
 

@@ -14,6 +14,9 @@ from ncuflow.model import Kernel, Point, Results
 Line = tuple[tuple[Any, ...], list[Point]]
 MOST_SERIES = 8
 COMPUTE_INTENSITY = 50.0  # FLOP per byte above which a target's rate is read in FLOPS
+PAST_DRAM = (
+    10.0  # % of the bytes: where more never passed DRAM, it was less busy than the rate says
+)
 # Peaks of two tensor instructions differ by a third or more (HMMA does 2/3 of HGMMA); replay passes by a per cent.
 SAME_PEAK = 1.1
 
@@ -114,11 +117,14 @@ def _all_lines(points: list[Point], axis: Axis) -> list[Line]:
 
 def best(points: list[Point], rate: str) -> Point | None:
     """The point of the highest rate, of those whose main kernel is FlashInfer's and of those that have a share of a ceiling, if
-    there are any: a rate above what streams is that of what L2 kept. None where none has a rate."""
+    there are any: a rate above what streams is that of what L2 kept. Of rates of bytes that of those whose bytes passed DRAM,
+    if there are any. None where none has a rate."""
     rated = [p for p in points if p["measurement"][rate] is not None]
     own = [p for p in rated if not led_by_torch(p["kernels"])] or rated
-    held = [p for p in own if p["measurement"].get(f"{rate}_fraction_measured") is not None]
-    return max(held or own, key=lambda p: float(p["measurement"][rate]), default=None)
+    held = [p for p in own if p["measurement"].get(f"{rate}_fraction_measured") is not None] or own
+    moved = [p for p in held if (p["measurement"].get("bytes_beyond_dram_pct") or 0) < PAST_DRAM]
+    of = moved if rate == "gbs" and moved else held
+    return max(of, key=lambda p: float(p["measurement"][rate]), default=None)
 
 
 def _label(key: tuple[Any, ...], base: list[Any], names: tuple[str, ...]) -> str:
