@@ -273,7 +273,9 @@ def test_no_suggestion_for_this_work_is_above_its_headroom_and_what_lost_is_none
     recordings.write(SHIPPED, ["prefill", "rmsnorm"], tmp_path)
     timed_apart = explain("prefill/paged_S512_B32_H32_K32_D128_f16_fa2_c", outputs=tmp_path)
     own = [one for one in timed_apart.suggestions if one.scope == "point" and one.most]
-    assert own and max(one.most.value for one in own) == timed_apart.headroom.most.value
+    # What passes DRAM is counted of each side: as many bytes, but for what L2 keeps of them.
+    highest = max(one.most.value for one in own)
+    assert highest == pytest.approx(timed_apart.headroom.most.value, abs=0.5)
     fused = explain("rmsnorm/add_then_rmsnorm_R512_D4096_f16", outputs=tmp_path)
     assert ("the fused add", "other work") in {
         (one.what.split(":")[0], one.scope) for one in fused.suggestions

@@ -588,3 +588,13 @@ def test_a_graph_saves_none_of_the_time_in_which_kernels_read_their_cache_from_d
     assert (one.price.base, one.facts["time_cold_us"]) == pytest.approx((30.3, 20.6), abs=0.1)
     assert 0 < -one.price.change <= one.most
     assert one.most == pytest.approx(1 - one.facts["time_cold_us"] / one.price.base)
+
+
+@pytest.mark.parametrize("name", ["h100/0.7.2/default", "h200/0.7.2/default"])
+def test_no_trial_brought_more_than_was_left_by_the_bytes_that_pass_dram(
+    recorded: Recorded, name: str
+) -> None:
+    """Two states of merging take less than DRAM needs for their bytes, of which L2 keeps a part."""
+    (one,) = named(recorded(name, "merge_state"), "merge_state for two states")
+    assert one.price and one.price.change == pytest.approx(-0.06, abs=0.01)
+    assert one.room == pytest.approx({"h100": 0.17, "h200": 0.28}[name[:4]], abs=0.01)

@@ -33,6 +33,7 @@ COLD = "time_cold_us"
 # What a time cannot be shorter than, by the name in `opportunities.roofs`: in words, the ceiling's columns, and the rate's.
 ROOFS = {
     "bytes_analytic": ("moving its bytes", "dram_gbs", "gbs"),
+    "bytes_dram_counted": ("moving the bytes that pass DRAM", "dram_gbs", "dram_gbs_counted"),
     "flops_analytic": ("doing its FLOPs", "tensor_tflops", "tflops"),
 }
 SOURCES = {"measured": "that this GPU reached", "datasheet": "of the datasheet"}
@@ -135,7 +136,7 @@ def headroom(facts: Scope, row: Measurement, at: TraceWords) -> Headroom | None:
         of = next(name for name in SOURCES if row[f"ceiling_{ceiling}_{name}"])
         what = f"{work} at the highest rate {SOURCES[of]}"
         share = f"{rate}_fraction_{of}"
-        column = share if row[share] is not None else rate
+        column = share if row.get(share) is not None else rate
     most = Number(
         value=100 * opportunities.room(facts, facts, COLD), unit="%", metric=column, tier=row["tier"],
         trace=at.to(column),
