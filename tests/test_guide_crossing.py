@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncuflow.findings.crossing import crossings
+from ncuflow.pages.markdown import guide
 
 
 def points(*limiters, status="ok"):
@@ -40,3 +41,20 @@ def test_two_points_or_other_parameters_are_no_line():
     assert crossings(points("blocks", "dram"), "batch") == []
     assert crossings(points("blocks", "dram", "dram", status="wrong"), "batch") == []
     assert crossings(points("blocks", "dram", "dram"), "rows") == []
+
+
+def test_a_line_that_crosses_is_told_from_those_that_never_do():
+    """By what sets it apart from them alone: the backend, and not the heads, which differ along with the mask."""
+    found = [
+        point | {"params": point["params"] | {"backend": backend, "causal": causal, "heads": 8 + 24 * causal}}
+        for backend, causal, limiters in (
+            ("fa2", True, ("latency", "latency", "latency")),
+            ("fa3", True, ("latency", "tensor", "tensor")),
+            ("fa2", False, ("latency", "latency", "latency")),
+        )
+        for point in points(*limiters)
+    ]  # fmt: skip
+    (line,) = guide.crossings(found, "batch")
+    assert line["label"] == "backend fa3"
+    (alone,) = guide.crossings(found[3:6], "batch")
+    assert alone["label"] == ""

@@ -598,3 +598,20 @@ def test_no_trial_brought_more_than_was_left_by_the_bytes_that_pass_dram(
     (one,) = named(recorded(name, "merge_state"), "merge_state for two states")
     assert one.price and one.price.change == pytest.approx(-0.06, abs=0.01)
     assert one.room == pytest.approx({"h100": 0.17, "h200": 0.28}[name[:4]], abs=0.01)
+
+
+def test_a_gain_of_the_gpu_says_where_the_hosts_call_takes_it(recorded: Recorded) -> None:
+    """The call with a cos/sin cache takes the host longer than the kernel that it replaces takes the GPU, for few tokens."""
+    rows = named(recorded("h100/0.7.2/default", "rope"), "the cos/sin cache")
+    (won,) = [one for one in rows if one.group == "won"]
+    gains = {(price.base_point, price.other_point): price for price in won.prices}
+    assert len(won.calls) == 3 < len(gains)
+    for call in won.calls:
+        gain = gains[call.base_point, call.other_point]
+        assert gain.change < 0 and call.other > max(call.base, gain.base)
+    assert (
+        "; at `rope_pos_ids_inplace_T1024_H32_K8_D128_f16_neox` and 2 more the host takes 16.4 µs"
+        " instead of 9.22 µs for the call: slower but in a CUDA graph" in brought(won)
+    )
+    every = found(recorded("h100/0.7.2/default", "rope"))
+    assert {one.opportunity.what for one in every if one.calls} == {"the cos/sin cache"}

@@ -45,9 +45,10 @@ class MeasuredOpportunity:
     where: the points that it is about, of those that show it, an expression over their parameters; "" for all of them.
     points: those points; most, room: of 1, of the metric's time; price: of the trial, None where it was not tried, and
     then ``reason`` says why; prices: of all trials; alike: where trials changed nothing; layers: after how many launches a
-    longer plan() is paid for, None where in turns it was not longer or nothing is saved; untried: beside trials, the point
-    without one that could bring much more than the point here, and what it could, of 1; mosts: what it can bring at most
-    at each of the points, of 1.
+    longer plan() is paid for, None where in turns it was not longer or nothing is saved; calls: prices of the host's call
+    of those pairs that save time of the GPU, and take longer where the host launches one after another; untried: beside
+    trials, the point without one that could bring much more than the point here, and what it could, of 1; mosts: what it can
+    bring at most at each of the points, of 1.
     """
 
     opportunity: Opportunity
@@ -63,6 +64,7 @@ class MeasuredOpportunity:
     layers: int | None
     alike: str = ""
     untried: tuple[str, float] | None = None
+    calls: tuple[Price, ...] = ()
     mosts: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -187,7 +189,7 @@ def _found(
     return [
         replace(
             _row(part, [point for point in shown if not part.where or holds(part.where, every[point])], bounds, reason),
-            alike=alike, layers=_layers(choice, _telling(part.prices), results),
+            alike=alike, layers=_layers(choice, _telling(part.prices), results), calls=_calls(choice, part.prices, results),
         )
         for part in changed or parts
     ]  # fmt: skip
@@ -302,3 +304,22 @@ def _layers(choice: Choice | None, price: Price | None, results: Results) -> int
         if with_a_change and (plan.base_point, plan.other_point) == mine:
             return math.ceil((plan.other - plan.base) / (price.base - price.other))
     return None
+
+
+def _calls(choice: Choice | None, prices: Sequence[Price], results: Results) -> tuple[Price, ...]:
+    """The prices of the host's call at those of the pairs, timed in turns, that gain by it in a CUDA graph alone."""
+    gains = {
+        (price.base_point, price.other_point): price
+        for price in with_a_change(prices)
+        if price.metric not in STEPS and price.change < 0
+    }
+    if choice is None or not gains:
+        return ()
+    calls = choices.prices(replace(choice, metrics=("host_launch_us",)), results)
+    return tuple(
+        call
+        for call in calls
+        if (gain := gains.get((call.base_point, call.other_point)))
+        and (call.in_turns, call.verdict) == (True, "differs")
+        and call.other > max(call.base, gain.base)
+    )

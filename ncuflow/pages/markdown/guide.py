@@ -186,9 +186,22 @@ def crossings(points: list[Point], axis: str) -> list[Context]:
         axis,
         *(a for a in GROWTH if a != axis and len(differing.get(a, ())) >= crossing.FEWEST),
     ]
-    found = [c for a in axes for c in crossing.crossings(points, a) if c.kind == "crosses"]
-    shown = found[:MOST_LINES]
+    every = [c for a in axes for c in crossing.crossings(points, a)]
+    shown = [c for c in every if c.kind == "crosses"][:MOST_LINES]
     apart = {k for k in dict(differing) if len({dict(c.fixed).get(k) for c in shown}) > 1}
+    # One that does not cross differs from one that does in this alone.
+    pairs = [
+        (dict(c.fixed), dict(o.fixed))
+        for c in shown
+        for o in every
+        if (c.axis, "crosses") != (o.axis, o.kind)
+    ]
+    unlike = [
+        {k for k in one if one[k] != other.get(k)}
+        for one, other in pairs
+        if one.keys() == other.keys()
+    ]
+    apart |= {key for keys in unlike if len(keys) == 1 for key in keys}
     return [
         {"c": c, "label": ", ".join(f"{k} {v}" for k, v in c.fixed if k in apart)} for c in shown
     ]

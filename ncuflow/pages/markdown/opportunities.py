@@ -73,9 +73,20 @@ def brought(one: MeasuredOpportunity) -> str:
         text += f"; no difference where `{one.alike}`"
     if one.layers:
         text += f"; its plan() takes longer, which {one.layers} {'launch pays' if one.layers == 1 else 'launches pay'} for"
+    if one.calls:
+        text += _calls(one.calls)
     if one.untried:
         text += f"; not tried at `{one.untried[0].split('/', 1)[1]}`, at most {fmt.percent(one.untried[1])}"
     return text
+
+
+def _calls(calls: Sequence[Price]) -> str:
+    """At which points the host's call takes what the GPU saves."""
+    worst = max(calls, key=lambda call: call.change)
+    more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
+    longer = f"{fmt.quantity(worst.other, 'µs')} instead of {fmt.quantity(worst.base, 'µs')}"
+    at = f"at `{worst.base_point.split('/', 1)[1]}`{more}"
+    return f"; {at} the host takes {longer} for the call: slower but in a CUDA graph"
 
 
 def _over_all(prices: Sequence[Price]) -> str:
