@@ -438,6 +438,14 @@ def test_the_estimate_of_a_rule_is_held_against_the_room(evidence):
     }
 
 
+def test_an_estimate_that_reads_as_the_room_is_not_called_more_than_it(evidence):
+    path = evidence / "results/decode_results.json"
+    text = path.read_text()
+    (shown,) = set(re.findall(r'"rule": "CPIStall".*?"speedup_pct": ([0-9.]+)', text, re.DOTALL))
+    path.write_text(text.replace(f'"speedup_pct": {shown}', '"speedup_pct": 10.3'))
+    assert "NVIDIA's rules: `CPIStall` 10 %; `TailEffect`" in chapter(evidence, "decode")
+
+
 def test_a_target_is_read_along_a_size_that_points_lie_along(evidence):
     """POD's points differ in several sizes at once; GEMM's differ in m alone, and one of them in its batch too."""
     sizes = [(1, 8), (1, 64), (1, 4096), (16, 512)]
