@@ -611,7 +611,7 @@ def test_a_gain_of_the_gpu_says_where_the_hosts_call_takes_it(recorded: Recorded
         assert gain.change < 0 and call.other > max(call.base, gain.base)
     assert (
         "; at `rope_pos_ids_inplace_T1024_H32_K8_D128_f16_neox` and 2 more the host takes 16.4 µs"
-        " instead of 9.22 µs for the call: slower but in a CUDA graph" in brought(won)
+        " instead of 9.22 µs for the call: slower outside a CUDA graph" in brought(won)
     )
     every = found(recorded("h100/0.7.2/default", "rope"))
     assert {one.opportunity.what for one in every if one.calls} == {"the cos/sin cache"}

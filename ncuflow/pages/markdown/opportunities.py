@@ -86,7 +86,7 @@ def _calls(calls: Sequence[Price]) -> str:
     more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
     longer = f"{fmt.quantity(worst.other, 'µs')} instead of {fmt.quantity(worst.base, 'µs')}"
     at = f"at `{worst.base_point.split('/', 1)[1]}`{more}"
-    return f"; {at} the host takes {longer} for the call: slower but in a CUDA graph"
+    return f"; {at} the host takes {longer} for the call: slower outside a CUDA graph"
 
 
 def _over_all(prices: Sequence[Price]) -> str:
