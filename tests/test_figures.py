@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib as mpl
 import pytest
+from conftest import Recorded
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -365,3 +366,27 @@ def test_pages_read_the_same_figure_the_same_way() -> None:
     assert caption(found).count("[How to read it](kernel-dev-guide.md#glossary).*") == 2
     assert "flattens well below, something else does: the table names it." in said["_macros.j2"]
     assert "one well below both by something else: another unit, or waits." in said["_macros.j2"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "leads"),
+    [("rmsnorm", "rmsnorm_R16384_D4096_f16"), ("rope", "rope_pos_ids_T65536_H32_K8_D128_f16_neox")],
+)
+def test_a_page_leads_with_a_rate_whose_bytes_passed_dram(
+    recorded: Recorded, kernel: str, leads: str
+) -> None:
+    """L2 kept 32 and 25 % of the bytes of the points with the highest rates, at which DRAM is busy 66 and 69 % of the time."""
+    points = recorded("h100/0.7.2/default", kernel)["points"]
+    top = best(points, "gbs")
+    assert top and top["point"] == f"{kernel}/{leads}"
+    above = [
+        m
+        for p in points
+        if (m := p["measurement"])["gbs_fraction_measured"] and m["gbs"] > top["measurement"]["gbs"]
+    ]
+    assert any(
+        (m["bytes_beyond_dram_pct"] or 0) > 20 and (m["sol_dram_pct"] or 0) < 70 for m in above
+    )
+    assert (top["measurement"]["sol_dram_pct"] or 0) > 80
+    kept = [point for point in points if (point["measurement"]["bytes_beyond_dram_pct"] or 0) > 20]
+    assert best(kept, "gbs") in kept  # where no others are
