@@ -16,12 +16,14 @@ from ncuflow.parsers.timeline import (  # fmt: skip
     MEMCPY,
     MEMSET,
     UNSAID,
-    Dim3,
     Ints,
     Launched,
     Numbered,
     Timeline,
+    block,
+    grid,
     key,
+    name,
 )
 
 _OF_KERNEL = (
@@ -45,6 +47,7 @@ def read(path: str | Path) -> Timeline:
             version = db.version()
             timeline = Timeline(called, f"nsys {version}" if version else "nsys", db.devices())
             _fill(db, timeline)
+            timeline.finish()
         finally:
             db.close()
     if not len(timeline.operations):
@@ -68,19 +71,19 @@ def _fill(db: Database, timeline: Timeline) -> None:
             where = key(_numbered(process & ~nvtx.THREAD, processes), correlation)
             sized = kind in (MEMCPY, MEMSET)
             what = _what(db, timeline, kind, more[:, :1] if sized else more)
-            graph = correlation if kind == GRAPH else np.where(node > 0, correlation, UNSAID)
+            graph = correlation if kind == GRAPH else np.where(node > 0, node, UNSAID)
             nothing = np.full(len(start), UNSAID)
             timeline.operations.extend(
-                start, end, what, np.maximum(device, 0), stream, np.where(correlation < 0, UNSAID, where), graph,
+                start, end, what, device, stream, np.where(correlation < 0, UNSAID, where), graph,
                 more[:, -1] if sized else nothing, nothing,
             )  # fmt: skip
     for rows in db.integers(nsys.RUNTIME, "start", "end", "globalTid", "correlationId", "nameId"):
         rows = rows[(rows[:, 0] >= 0) & (rows[:, 1] >= rows[:, 0]) & (rows[:, 3] >= 0)]
-        start, end, thread, correlation, name = rows.T
+        start, end, thread, correlation, api = rows.T
         # exports whose operations do not name their process hold one
         process = np.full(len(start), UNSAID) if one_process else thread
         where = key(_numbered(process & ~nvtx.THREAD, processes), correlation)
-        called, inverse = np.unique(name, return_inverse=True)
+        called, inverse = np.unique(api, return_inverse=True)
         numbers = [
             timeline.names[nsys.without_version(db.string(int(one))) or ""] for one in called
         ]
@@ -112,25 +115,21 @@ def _launched(db: Database, kind: str, values: Sequence[int]) -> Launched:
     if kind != KERNEL:
         copied = nsys.COPY_KINDS.get(values[0], "memcpy") if kind == MEMCPY else kind
         return Launched(kind, f"CUDA graph {values[0]}" if kind == GRAPH else copied)
-    name = db.string(values[0]) or db.string(values[1]) or ""
+    called = name(db.string(values[0]) or db.string(values[1]) or "")
     registers, static, dynamic = (None if one < 0 else one for one in values[8:11])
     shared = None if static is None or dynamic is None else static + dynamic
     return Launched(
-        kind, cute.called(name), _dim3(values[2:5]), _dim3(values[5:8]), registers, shared, dynamic
+        kind, cute.called(called), grid(values[2:5]), block(values[5:8]), registers, shared, dynamic
     )
-
-
-def _dim3(values: Sequence[int]) -> Dim3 | None:
-    return None if min(values) < 0 else (values[0], values[1], values[2])
 
 
 def _ranges(db: Database) -> Iterator[tuple[int, int, int, str]]:
     """(begin, end, thread or process, name) of NVTX ranges that were closed."""
     columns = ("start", "end", "eventType", "text", "textId", "globalTid")
     for start, end, kind, text, identifier, thread in db.stream("NVTX_EVENTS", *columns):
-        name = text if isinstance(text, str) and text else db.string(identifier)
+        called = text if isinstance(text, str) and text else db.string(identifier)
         begins, ends, tid = integer(start), integer(end), integer(thread) or 0
-        if name is None or kind not in nvtx.PUSH_POP + nvtx.START_END:
+        if called is None or kind not in nvtx.PUSH_POP + nvtx.START_END:
             continue
         if begins is not None and ends is not None and 0 <= begins <= ends:
-            yield begins, ends, tid if kind in nvtx.PUSH_POP else tid & ~nvtx.THREAD, name
+            yield begins, ends, tid if kind in nvtx.PUSH_POP else tid & ~nvtx.THREAD, name(called)

@@ -6,18 +6,25 @@ As few bytes an operation as it takes, for a trace of a server has millions. Tim
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import starmap
+from operator import le
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ncuflow.io import clean
 
 KERNEL, MEMCPY, MEMSET, GRAPH = "kernel", "memcpy", "memset", "graph"
 UNSAID = -1
 Ints = NDArray[np.int64]
 Dim3 = tuple[int, int, int]
 PROCESS_BITS = 40  # what of a key is the correlation id; the rest numbers the process
+LONGEST_NAME = 1 << 16  # characters; a kernel of CUTLASS has 20 000
+MOST_BLOCKS, MOST_THREADS = ((1 << 31) - 1, 1 << 16, 1 << 16), 1024  # of a grid, of a block
 
 
 class Launched(NamedTuple):
@@ -47,27 +54,51 @@ RANGE = ("start", "end", "thread", "name")
 
 
 class Columns:
-    """Rows of whole numbers, by column; they grow row by row and are read as arrays."""
+    """Rows of whole numbers, by column; they grow row by row, each whole or not at all, and are read as arrays."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
-        self._values = {name: array("q") for name in names}
-        self._append = [values.append for values in self._values.values()]
+        self._values = array("q")  # row behind row: none is ever shorter than the others
 
     def add(self, *row: int) -> None:
-        for append, value in zip(self._append, row, strict=True):
-            append(value)
+        whole = array("q", row)  # raises of what is no such number
+        if len(whole) != len(self._names):
+            raise ValueError(f"{len(whole)} of {len(self._names)} columns")
+        self._values.extend(whole)
 
     def extend(self, *columns: Ints) -> None:
         """Rows at once."""
-        for name, values in zip(self._names, columns, strict=True):
-            self._values[name].frombytes(np.ascontiguousarray(values, np.int64).tobytes())
+        if len(columns) != len(self._names):
+            raise ValueError(f"{len(columns)} of {len(self._names)} columns")
+        self._values.frombytes(np.stack(columns, axis=1).astype(np.int64).tobytes())
+
+    def number(self, name: str, numbers: Mapping[int, int]) -> None:
+        """Put in place of each value of a column the number that it has; UNSAID of what has none."""
+        for place in range(self._names.index(name), len(self._values), len(self._names)):
+            self._values[place] = numbers.get(self._values[place], UNSAID)
+
+    def once(self) -> int:
+        """Leave one of rows that are alike in every column; how many are left out."""
+        rows = self._rows()
+        factors = np.random.default_rng(0).integers(1, 1 << 62, len(self._names), np.int64)
+        _, first, inverse = np.unique(
+            (rows * factors).sum(axis=1), return_index=True, return_inverse=True
+        )
+        again = np.flatnonzero(first[inverse] != np.arange(len(rows)))
+        again = again[(rows[again] == rows[first[inverse[again]]]).all(axis=1)]
+        if len(again):
+            self._values = array("q", np.delete(rows, again, axis=0).tobytes())
+        return len(again)
+
+    def _rows(self) -> Ints:
+        return np.array(self._values, np.int64).reshape(-1, len(self._names))
 
     def __len__(self) -> int:
-        return len(self._values[self._names[0]])
+        return len(self._values) // len(self._names)
 
     def arrays(self) -> dict[str, Ints]:
-        return {n: np.frombuffer(v, dtype=np.int64) if v else np.zeros(0, np.int64) for n, v in self._values.items()}  # fmt: skip
+        columns = np.ascontiguousarray(self._rows().T)
+        return dict(zip(self._names, columns, strict=True))
 
 
 class Numbered(dict[Any, int]):
@@ -80,13 +111,12 @@ class Numbered(dict[Any, int]):
 
 @dataclass
 class Timeline:
-    """One trace. tool: what wrote it; devices: GPU names by index; sms: of each, where it is said; problems: what is missing
-    or was left out; whole_graphs: of CUDA graphs that were traced as one operation."""
+    """One trace. tool: what wrote it; devices: GPU names by index; problems: what is missing or was left out; whole_graphs: of
+    CUDA graphs that were traced as one operation."""
 
     file: str
     tool: str
     devices: dict[int, str] = field(default_factory=dict)
-    sms: dict[int, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     launched: Numbered = field(default_factory=Numbered)
     operators: Numbered = field(default_factory=Numbered)
@@ -94,6 +124,13 @@ class Timeline:
     operations: Columns = field(default_factory=lambda: Columns(OPERATION))
     calls: Columns = field(default_factory=lambda: Columns(CALL))
     ranges: Columns = field(default_factory=lambda: Columns(RANGE))
+
+    def finish(self) -> None:
+        """Leave out what stands there twice, once all is read."""
+        if repeated := self.operations.once():
+            self.problems.append(f"{repeated} operations stand there twice, and were counted once")
+        self.calls.once()
+        self.ranges.once()
 
     @cached_property
     def kinds(self) -> list[Launched]:
@@ -143,3 +180,30 @@ class Timeline:
 def key(process: Any, correlation: Any) -> Any:
     """One number of a process's number and a correlation id, or an array of them."""
     return (process << PROCESS_BITS) | (correlation & ((1 << PROCESS_BITS) - 1))
+
+
+def name(text: Any) -> str:
+    """A name that others wrote, as it is printed and searched. Raises TypeError of what is no text."""
+    if not isinstance(text, str):
+        raise TypeError(text)
+    return clean(text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…")
+
+
+def grid(values: Any) -> Dim3 | None:
+    """Blocks of a grid; None of what no GPU launches."""
+    found = _dim3(values)
+    return found if found and all(starmap(le, zip(found, MOST_BLOCKS, strict=True))) else None
+
+
+def block(values: Any) -> Dim3 | None:
+    """Threads of a block; None of what no GPU launches."""
+    found = _dim3(values)
+    return found if found and found[0] * found[1] * found[2] <= MOST_THREADS else None
+
+
+def _dim3(values: Any) -> Dim3 | None:
+    if isinstance(values, (list, tuple)) and len(values) == 3:
+        x, y, z = values
+        if all(type(n) is int and n > 0 for n in values):
+            return (x, y, z)
+    return None

@@ -12,30 +12,42 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from decimal import Decimal, DecimalException
 from pathlib import Path
 from typing import IO, Any
 
-from ncuflow.io import BadInput, clean, opened, shown, sniff
+import numpy as np
+
+from ncuflow.io import MOST_UNPACKED, BadInput, clean, opened, shown, sniff
 from ncuflow.parsers import cute
 from ncuflow.parsers.timeline import (  # fmt: skip
     KERNEL,
     MEMCPY,
     MEMSET,
     UNSAID,
-    Dim3,
     Launched,
     Operator,
     Timeline,
+    block,
+    grid,
     key,
+    name,
 )
 
 BLOCK = 1 << 22  # bytes that are read at once
-LONGEST = 1 << 26  # characters of one event; beyond it there is no end of it
+LONGEST = 1 << 24  # characters of one event
 _SPACE = re.compile(r"[\s,]*")
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_BRACKET = re.compile(rf"{_STRING.pattern}|[][{{}}]", re.DOTALL)
 _PLAN = re.compile(r"flashinfer/\w+\.py\(\d+\): plan$")
-_KINDS = {"kernel": KERNEL, "gpu_memcpy": MEMCPY, "gpu_memset": MEMSET}
-_CALLS = {"cuda_runtime", "cuda_driver"}
-_ROC = "roctracer_version"
+# As torch writes them, and wrote them until 1.11.
+_KINDS = {
+    "kernel": KERNEL, "gpu_memcpy": MEMCPY, "gpu_memset": MEMSET, "Kernel": KERNEL, "Memcpy": MEMCPY, "Memset": MEMSET,
+}  # fmt: skip
+_CALLS = {"cuda_runtime", "cuda_driver", "Runtime"}
+_OPERATORS = {"cpu_op", "Operator"}
+_DEVICES, _ROC = "deviceProperties", "roctracer_version"
+FURTHEST_US = 1 << 52  # of a time; beyond it ns are no longer whole numbers of 64 bits
 MOST_OPERATORS = 4_000_000  # of whose shapes it is remembered which kernel they are of
 
 
@@ -51,10 +63,11 @@ def read(path: str | Path) -> Timeline:
     with opened(path) as plain, _unpacked(plain) as file:
         timeline = Timeline(called, "torch profiler")
         try:
-            head = _read(Events(file, called), timeline)
+            head = _read(Events(file, called, plain.stat().st_size), timeline)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise BadInput(called, "a truncated or damaged gzip archive") from None
     _devices(head, timeline)
+    timeline.finish()
     if not len(timeline.operations):
         raise BadInput(called, "a JSON trace that holds no operation of a GPU")
     return timeline
@@ -65,13 +78,15 @@ def _unpacked(path: Path) -> IO[bytes]:
 
 
 class Events:
-    """The JSON of a trace, an event at a time; ``head`` is what stands beside the events."""
+    """The JSON of a trace, an event at a time; ``head`` is what of that beside the events is looked at. A number with a point is
+    the text that it is written in: as a float a time since 1970 keeps no ns."""
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
+    def __init__(self, file: IO[bytes], name: str, size: int) -> None:
         self.head: dict[str, Any] = {}
         self._file, self._name = file, name
+        self._left = MOST_UNPACKED * size + (64 << 20)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._raw = json.JSONDecoder().raw_decode
+        self._raw = json.JSONDecoder(parse_float=str).raw_decode
         self._text, self._at = "", 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -93,9 +108,16 @@ class Events:
             if name == "traceEvents" and self._next_sign() == "[":
                 self._at += 1
                 yield from self._elements()
-            else:
+            elif name in (_DEVICES, _ROC):
                 self._next_sign()
                 self.head[str(name)] = self._value()
+            else:
+                self._pass()
+        self._at += 1
+
+    def followed(self) -> bool:
+        """Whether anything stands behind the JSON that was read."""
+        return bool(self._next_sign(ends=True))
 
     def _elements(self) -> Iterator[Any]:
         raw, space = self._raw, _SPACE.match
@@ -114,14 +136,41 @@ class Events:
                 continue
             yield value
 
-    def _next_sign(self) -> str:
-        """The next character that is no space or comma, which is not passed; empty at the end."""
+    def _next_sign(self, ends: bool = False) -> str:
+        """The next character that is no space or comma, which is not passed; empty at the end, where the JSON may end."""
         while True:
             found = _SPACE.match(self._text, self._at)
             self._at = found.end() if found else self._at
             if self._at < len(self._text):
                 return self._text[self._at]
+            if not self._more(ends):
+                return ""
+
+    def _pass(self) -> None:
+        """Pass over a value without making anything of it: it may be larger than all events, and worth nothing."""
+        if self._next_sign() not in "[{":
+            self._value()
+            return
+        depth = 0
+        while True:
+            rest = self._text[self._at :]
+            bare = _STRING.sub("", rest)
+            tail = bare.find('"')  # a string that is not read to its end
+            signs = np.frombuffer(
+                bare[: tail if tail >= 0 else None].encode("ascii", "replace"), np.uint8
+            )
+            opens, closes = (np.isin(signs, [*one]) for one in (b"[{", b"]}"))
+            depths = depth + np.cumsum(opens.astype(np.int32) - closes)
+            if (depths == 0).any():
+                break
+            depth = int(depths[-1]) if len(depths) else depth
+            self._at = len(self._text) - (len(bare) - tail if tail >= 0 else 0)
             self._more()
+        for found in _BRACKET.finditer(self._text, self._at):
+            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
+            if depth == 0:
+                self._at = found.end()
+                return
 
     def _value(self) -> Any:
         while True:
@@ -137,70 +186,81 @@ class Events:
                 return value
             self._more()
 
-    def _more(self) -> None:
-        block = self._file.read(BLOCK)
+    def _more(self, ends: bool = False) -> bool:
+        """Read on behind what is not yet passed: as much again, so that what is tried anew each time is twice its length in
+        all. Whether there was more; raises BadInput where there has to be."""
         rest = self._text[self._at :]
-        if not block or len(rest) > LONGEST:
+        if len(rest) > LONGEST:
+            raise BadInput(self._name, f"damaged JSON, or a value of more than {LONGEST >> 20} MB")
+        read = self._file.read(max(BLOCK, len(rest)))
+        self._left -= len(read)
+        if self._left < 0:
+            raise BadInput(
+                self._name, f"a gzip archive of more than {MOST_UNPACKED} times its size"
+            )
+        if not read and not ends:
             raise BadInput(self._name, "damaged JSON, or cut short")
-        self._text, self._at = rest + self._decoder.decode(block), 0
+        self._text, self._at = rest + self._decoder.decode(read), 0
+        return bool(read)
 
 
 def _read(events: Events, timeline: Timeline) -> dict[str, Any]:
     """Put the events into the timeline; what stands beside them."""
     externals: dict[int, int] = {}
-    pending: list[
-        tuple[int, int]
-    ] = []  # (place of an operation, External id) until operators are known
-    operations, left_out = timeline.operations, 0
+    left_out = 0
     names: dict[Any, int] = {}
     for event in events:
         if not isinstance(event, dict) or event.get("ph") not in ("X", None):
             continue
         category = event.get("cat")
         try:
-            if category == "cpu_op":
+            if category in _OPERATORS:
                 _operator(event, timeline, externals)
             elif category in _KINDS:
-                left_out += not _operation(event, _KINDS[category], timeline, names, pending)
+                _operation(event, _KINDS[category], timeline, names)
             elif category in _CALLS:
                 _call(event, timeline)
             elif category == "user_annotation" or (
                 category == "python_function" and _PLAN.search(event.get("name", ""))
             ):
                 begin, end = _times(event)
-                name = timeline.names[clean(str(event["name"]))]
-                timeline.ranges.add(begin, end, _thread(event), name)
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+                called = timeline.names[name(event["name"])]
+                timeline.ranges.add(begin, end, _thread(event), called)
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError, DecimalException):
             left_out += 1
     if left_out:
         timeline.problems.append(f"{left_out} events without usable times or names were left out")
-    column = operations._values["operator"]
-    for place, external in pending:
-        column[place] = externals.get(external, UNSAID)
+    if events.followed():
+        timeline.problems.append(
+            "something follows the JSON, perhaps a second trace: it was not read"
+        )
+    timeline.operations.number("operator", externals)
     return events.head
 
 
 def _times(event: dict[str, Any]) -> tuple[int, int]:
     """Begin and end in ns; raises ValueError where they make no sense."""
-    begin, duration = event["ts"], event["dur"]
-    start, end = round(float(begin) * 1000), round((float(begin) + float(duration)) * 1000)
-    if not 0 <= start <= end < 1 << 62:
-        raise ValueError(begin)
-    return start, end
+    begin, duration = _ns(event["ts"]), _ns(event["dur"])
+    return begin, begin + duration
+
+
+def _ns(value: Any) -> int:
+    """Whole ns of us as they are written."""
+    if type(value) not in (int, str):
+        raise TypeError(value)
+    us = Decimal(value)
+    if not 0 <= us < FURTHEST_US:
+        raise ValueError(value)
+    return round(us * 1000)
 
 
 def _thread(event: dict[str, Any]) -> int:
     tid = event.get("tid")
-    return tid if isinstance(tid, int) else hash(tid) & 0xFFFFFFFF
+    known = type(tid) is int and abs(tid) < 1 << 63
+    return tid if known else zlib.crc32(repr(tid).encode())  # type: ignore[return-value]
 
 
-def _operation(
-    event: dict[str, Any],
-    kind: str,
-    timeline: Timeline,
-    names: dict[Any, int],
-    pending: list[tuple[int, int]],
-) -> bool:
+def _operation(event: dict[str, Any], kind: str, timeline: Timeline, names: dict[Any, int]) -> None:
     start, end = _times(event)
     args = event.get("args") or {}
     shared = args.get("shared memory")
@@ -208,27 +268,33 @@ def _operation(
     seen = (kind, event["name"], *map(str, said), str(shared))
     what = names.get(seen)
     if what is None:
-        name = clean(str(event["name"]))
+        called = name(event["name"])
         if kind == KERNEL:
             one = Launched(
-                kind, cute.called(name), _dim3(args.get("grid")), _dim3(args.get("block")),
+                kind, cute.called(called), grid(args.get("grid")), block(args.get("block")),
                 _whole(args.get("registers per thread")), _whole(shared),
             )  # fmt: skip
         else:
-            one = Launched(kind, _copied(name) if kind == MEMCPY else "memset")
+            one = Launched(kind, _copied(called) if kind == MEMCPY else "memset")
         what = names[seen] = timeline.launched[one]
-    graph = args.get("graph node id") or args.get("graph id")
+    node = args.get("graph node id") or args.get("graph id")
     correlation = _whole(args.get("correlation"))
-    external = _whole(args.get("External id"))
     timeline.operations.add(
-        start, end, what, _whole(args.get("device")) or 0, _number(args.get("stream")),
+        start, end, what, _number(args.get("device")), _number(args.get("stream")),
         UNSAID if correlation is None else key(0, correlation),
-        UNSAID if not graph or correlation is None else correlation,
-        _number(args.get("bytes")), UNSAID,
+        UNSAID if not node or correlation is None else _node(node),
+        _number(args.get("bytes")), _number(_external(args)),
     )  # fmt: skip
-    if external is not None:
-        pending.append((len(timeline.operations) - 1, external))
-    return True
+
+
+def _node(value: Any) -> int:
+    """Of a graph, a number."""
+    return value if type(value) is int and 0 < value < 1 << 62 else 0
+
+
+def _external(args: dict[str, Any]) -> Any:
+    """The number that an operator and what it launched have in common."""
+    return args.get("External id", args.get("external id"))
 
 
 def _copied(name: str) -> str:
@@ -241,28 +307,22 @@ def _copied(name: str) -> str:
 def _call(event: dict[str, Any], timeline: Timeline) -> None:
     start, end = _times(event)
     correlation = _whole((event.get("args") or {}).get("correlation"))
-    name = timeline.names[clean(str(event["name"]))]
+    called = timeline.names[name(event["name"])]
     where = UNSAID - 1 if correlation is None else key(0, correlation)
-    timeline.calls.add(start, end, _thread(event), name, where)
+    timeline.calls.add(start, end, _thread(event), called, where)
 
 
 def _operator(event: dict[str, Any], timeline: Timeline, externals: dict[int, int]) -> None:
     args = event.get("args") or {}
     dims = args.get("Input Dims") or args.get("Input dims")
-    external = _whole(args.get("External id"))
+    external = _whole(_external(args))
     if not dims or external is None or len(externals) >= MOST_OPERATORS:
         return
-    shapes = tuple(tuple(d) if isinstance(d, list) and all(type(n) is int for n in d) else () for d in dims)  # fmt: skip
+    shapes = tuple(tuple(d) if isinstance(d, list) and None not in map(_whole, d) else () for d in dims)  # fmt: skip
     if any(shapes):
         types = args.get("Input type") or ()
-        operator = Operator(clean(str(event["name"])), shapes, tuple(map(str, types)))
+        operator = Operator(name(event["name"]), shapes, tuple(map(str, types)))
         externals[external] = timeline.operators[operator]
-
-
-def _dim3(value: Any) -> Dim3 | None:
-    if isinstance(value, list) and len(value) == 3 and all(type(n) is int for n in value):
-        return (value[0], value[1], value[2])
-    return None
 
 
 def _whole(value: Any) -> int | None:
@@ -278,11 +338,10 @@ def _devices(head: dict[str, Any], timeline: Timeline) -> None:
     """GPU names and their SMs, from what stands beside the events."""
     amd = _ROC in head
     timeline.tool = "torch profiler" + (" (ROCm)" if amd else "")
-    for number, one in enumerate(head.get("deviceProperties") or ()):
+    said = head.get(_DEVICES)
+    for number, one in enumerate(said if isinstance(said, list) else ()):
         if isinstance(one, dict):
-            place = one.get("id", number)
-            index = place if isinstance(place, int) else number
+            place = _whole(one.get("id"))
+            index = number if place is None else place
             if isinstance(one.get("name"), str) and one["name"]:
                 timeline.devices[index] = clean(one["name"])
-            if isinstance(one.get("numSms"), int):
-                timeline.sms[index] = one["numSms"]

@@ -15,7 +15,7 @@ from test_parsers_nsys import PID, THREAD, Export
 
 from ncuflow.io import BadInput
 from ncuflow.parsers import nsys, nsys_timeline, torch_trace
-from ncuflow.parsers.timeline import Launched, Timeline
+from ncuflow.parsers.timeline import Columns, Launched, Timeline
 
 RECORDED = ROOT / "recordings/h100/0.7.2/default"
 
@@ -38,7 +38,7 @@ def test_events_may_be_cut_anywhere_between_reads(block, tmp_path, monkeypatch):
     monkeypatch.setattr(torch_trace, "BLOCK", block)
     same(torch_trace.read(path), whole)
     assert len(whole.operations) == 5 + 2 * 6 + 1
-    assert whole.devices == {0: GPU} and whole.sms == {0: 132}
+    assert whole.devices == {0: GPU}
 
 
 def test_packed_traces_are_read(tmp_path):
@@ -173,3 +173,141 @@ def test_no_nsys_export_is_refused(tmp_path):
     Export().write(path)
     with pytest.raises(BadInput, match="no operation of a GPU"):
         nsys_timeline.read(path)
+
+
+def test_a_row_is_appended_whole_or_not_at_all():
+    rows = Columns(("start", "end", "thread"))
+    rows.add(1, 2, 3)
+    for bad in ((4, 5, 1 << 64), (4, 5, "x"), (4, 5)):
+        with pytest.raises((OverflowError, TypeError, ValueError)):
+            rows.add(*bad)
+    with pytest.raises(ValueError, match="columns"):
+        rows.extend(np.array([6]), np.array([7]))
+    rows.add(8, 9, 10)
+    assert {name: values.tolist() for name, values in rows.arrays().items()} == {
+        "start": [1, 8], "end": [2, 9], "thread": [3, 10],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("tid", [(1 << 64) - 1, -(1 << 64), 1 << 5000, None, "worker", 1.5, [1]])
+def test_a_thread_without_a_usable_number_moves_no_name_of_another(tid, tmp_path):
+    trace = MadeTrace()
+    for name in ("prefill", "decode"):
+        begin = trace.at - 10
+        trace.kernel(DECODE, 60, (4, 8, 1), (16, 4, 2)).range(name, begin, trace.at)
+    trace.events.insert(0, {**trace.events[-1], "name": "of another", "tid": tid})
+    found = torch_trace.read(trace.write(tmp_path / "trace.json"))
+    ranges = found.ranges.arrays()
+    starts = {found.texts[n]: start for n, start in zip(ranges["name"], ranges["start"], strict=True)}  # fmt: skip
+    assert starts["prefill"] == 990_000 and starts["decode"] == starts["of another"] == 1_050_000
+    assert found.problems == []
+
+
+@pytest.mark.parametrize("since", ["", "17000000000000", "1700000000000000000"])
+def test_times_are_as_exact_as_they_are_written(since, tmp_path):
+    event = '{"ph":"X","cat":"kernel","name":"k","ts":%s,"dur":%s,"args":{"device":0,"stream":7}}'
+    texts = [event % (f"{since}{start:02}.{start:03}", "1.344") for start in (10, 36, 73)]
+    path = tmp_path / "trace.json"
+    path.write_text(f"[{','.join(texts)}]")
+    if len(since) > 16:  # beyond what 64 bits hold of ns
+        with pytest.raises(BadInput, match="no operation"):
+            torch_trace.read(path)
+        return
+    rows = torch_trace.read(path).rows
+    assert (rows["end"] - rows["start"]).tolist() == [1344] * 3
+    assert np.diff(rows["start"]).tolist() == [26_026, 37_037]
+
+
+def test_categories_of_early_versions_are_read(tmp_path):
+    trace = made()
+    whole = torch_trace.read(trace.write(tmp_path / "new.json"))
+    early = {"kernel": "Kernel", "gpu_memcpy": "Memcpy", "cuda_runtime": "Runtime", "cpu_op": "Operator"}  # fmt: skip
+    for event in trace.events:
+        event["cat"] = early[event["cat"]]
+        event["args"] = {{"External id": "external id"}.get(k, k): v for k, v in event["args"].items()}  # fmt: skip
+    same(torch_trace.read(trace.write(tmp_path / "early.json")), whole)
+
+
+@pytest.mark.parametrize("devices", [5, "H100", {"id": 0}, [5, None, {"id": 1 << 70, "name": 3}]])
+def test_devices_that_are_no_table_are_none(devices, tmp_path):
+    content = {"deviceProperties": devices, "traceEvents": made().events}
+    (tmp_path / "trace.json").write_text(json.dumps(content))
+    assert torch_trace.read(tmp_path / "trace.json").devices == {}
+
+
+def test_what_stands_beside_the_events_costs_no_memory(tmp_path, monkeypatch):
+    """Lists, strings with signs in them and numbers, cut anywhere between reads."""
+    monkeypatch.setattr(torch_trace, "BLOCK", 512)
+    monkeypatch.setattr(torch_trace, "LONGEST", 1 << 12)
+    beside = {"a": [[]] * 5000, "b": {"[\\": ["]}\\\"[", 1.5, None] * 900}, "c": "x[", "d": 7, "e": {}}  # fmt: skip
+    content = {**beside, "traceEvents": made().events, **{f"{k}2": v for k, v in beside.items()}}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(content))
+    assert len(torch_trace.read(path).operations) == 18
+    path.write_text(json.dumps({"traceEvents": [{"args": "x" * 9000}]}))
+    with pytest.raises(BadInput, match="a value of more than"):
+        torch_trace.read(path)
+
+
+def test_an_archive_of_nothing_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_trace, "MOST_UNPACKED", -2000)
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b" " * (1 << 26)))
+    with pytest.raises(BadInput, match="times its size"):
+        torch_trace.read(path)
+
+
+def test_what_follows_the_json_is_said(tmp_path):
+    path = made().write(tmp_path / "trace.json")
+    text = path.read_bytes()
+    assert torch_trace.read(path).problems == []
+    path.write_bytes(text + b"\n \n")
+    assert torch_trace.read(path).problems == []
+    path.write_bytes(text + text)
+    packed = tmp_path / "members.json.gz"
+    packed.write_bytes(gzip.compress(text) * 2)
+    for one in (path, packed):
+        found = torch_trace.read(one)
+        assert len(found.operations) == 18
+        assert any("follows the JSON" in problem for problem in found.problems)
+
+
+def test_what_stands_there_twice_is_counted_once(tmp_path):
+    trace = made()
+    whole = torch_trace.read(trace.write(tmp_path / "once.json"))
+    trace.events += trace.events
+    trace.range("plan", 1, 2)
+    trace.range("plan", 1, 2)
+    twice = torch_trace.read(trace.write(tmp_path / "twice.json"))
+    same(twice, whole)
+    assert (len(twice.calls), len(twice.ranges)) == (len(whole.calls), 1)
+    assert twice.problems == ["18 operations stand there twice, and were counted once"]
+    export = Export()
+    for node in (0, 0, 11, 12):
+        export.kernel(100, 200, 1, graphNodeId=node)
+    found = nsys_timeline.read(export.write(tmp_path / "a.sqlite"))
+    assert len(found.operations) == 3
+    assert found.problems == ["1 operations stand there twice, and were counted once"]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "threads"),
+    [((8, 1, 1), (128, 0, 1)), ((8, 1 << 40, 1), (128, 1, 1)), ((10**400, 1, 1), (1024, 2, 1)), ("8", None)],
+)  # fmt: skip
+def test_no_launch_has_dimensions_that_no_gpu_has(blocks, threads, tmp_path):
+    trace = MadeTrace().kernel(DECODE, 60, (4, 8, 1), (16, 4, 2))
+    trace.events[0]["args"] |= {"grid": blocks, "block": threads}
+    (one,) = torch_trace.read(trace.write(tmp_path / "trace.json")).kinds
+    assert None in (one.grid, one.block)
+    assert one.grid in (None, (8, 1, 1)) and one.block in (None, (128, 1, 1))
+
+
+def test_shapes_of_an_operator_are_whole_numbers(tmp_path):
+    trace = made()
+    for event in trace.events:
+        if event["cat"] == "cpu_op":
+            event["args"]["Input Dims"] = [[32, 10**400], [8, 8]]
+    path = trace.write(tmp_path / "trace.json")
+    assert torch_trace.read(path).shapes[0].dims == ((), (8, 8))
+    path.write_text(path.read_text().replace(str(10**400), "1e999"))
+    assert torch_trace.read(path).shapes[0].dims == ((), (8, 8))
