@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import json
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -10,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from ncuflow.advice import apply, options
+from ncuflow.advice import apply, options, recorded
 from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape
+from ncuflow.io import BadInput, CommandError
 from ncuflow.sweep.points import points
 from ncuflow.target.contract import load
 from ncuflow.trial.record import Relative
@@ -41,13 +44,17 @@ def shape(batch: int, kv_len: int, **take: Any) -> AdvisedShape:
 
 
 @pytest.fixture
-def module(tmp_path: Path) -> ModuleType:
+def advice() -> Advice:
     tensor = {"cores": "tensor", "backend": "fa2"}
-    advice = Advice(
+    return Advice(
         tier="B", recording=None, gpu="NVIDIA H100", versions={"FlashInfer": "0.7.2"}, date="2026-11-23T00:00:00Z",
         metric="time_cold_us", effect=0.02, alpha=0.05,
         shapes=[shape(1, 1024), shape(16, 1024, **tensor), shape(64, 4096, **tensor, split="off")],
     )  # fmt: skip
+
+
+@pytest.fixture
+def module(advice: Advice, tmp_path: Path) -> ModuleType:
     path = tmp_path / "advised.py"
     path.write_text(apply.module(advice, {"decode": DECODE}), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("advised", path)
@@ -96,3 +103,49 @@ def test_outside_of_what_was_measured_it_is_the_default_and_said_once(
         warnings.simplefilter("error")
         assert module.choose(target, asked) == {"settings": {}}
     assert why in module.explain(target, asked)
+
+
+HOSTILE = '"""\n__import__("os").system("id")\n\'\'\'\\\u2028 {gpu} %s \ud800' + "x" * 200
+
+
+def test_what_a_record_says_is_a_literal_of_the_module_and_never_code(advice: Advice) -> None:
+    tame = apply.module(advice, {"decode": DECODE})
+    for one in advice.shapes:
+        chosen = one.choice(one.advised)
+        assert chosen is not None
+        chosen.settings, chosen.asked = {HOSTILE: HOSTILE}, {HOSTILE: {HOSTILE: HOSTILE}}
+        one.shape, one.regret = HOSTILE, None
+        one.params = dict.fromkeys(one.params, HOSTILE)
+    said = {"gpu": HOSTILE, "date": HOSTILE, "recording": HOSTILE, "versions": {HOSTILE: HOSTILE}}
+    hostile = apply.module(advice.model_copy(update=said), {"decode": DECODE})
+    for statement, same in zip(ast.parse(hostile).body, ast.parse(tame).body, strict=True):
+        if isinstance(same, ast.Assign) and ast.unparse(same.targets[0]) != "_told":
+            assert isinstance(statement, ast.Assign)
+            assert ast.unparse(statement.targets) == ast.unparse(same.targets[0])
+            ast.literal_eval(statement.value)
+        else:
+            assert ast.unparse(statement) == ast.unparse(same)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("gpu", "H100\n"),
+        ("date", '2026-11-23"""'),
+        ("recording", "a\u2028b"),
+        ("versions", {"torch": "x" * 501}),
+    ],
+)
+def test_a_record_whose_names_are_no_names_is_refused(
+    advice: Advice, field: str, value: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "advice.json"
+    path.write_text(json.dumps(advice.model_dump(mode="json") | {field: value}))
+    with pytest.raises(BadInput, match=field):
+        recorded.read(path)
+
+
+def test_a_shape_without_its_parameters_is_one_line(advice: Advice) -> None:
+    advice.shapes[0].params = {}
+    with pytest.raises(CommandError, match="lacks its choice, or a parameter"):
+        apply.module(advice, {"decode": DECODE})

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ncuflow.advice.record import Advice, AdvisedShape
-from ncuflow.io import clean
+from ncuflow.io import CommandError
 from ncuflow.target.contract import Target
 
-TEMPLATE = '''"""Which arguments FlashInfer is called with, shape by shape: what `ncuflow advise` measured.
-
-{about}
+# What the record says stands in it as literals alone: whoever wrote the record writes no code.
+TEMPLATE = '''"""Which arguments FlashInfer is called with, shape by shape: what `ncuflow advise` measured. Made by a program, not by hand.
 
 choose(target, shape) gives the arguments by call ("wrapper", "plan", "run") and, in "settings", what they stand for. A size
 between those measured has the arguments of the nearest one; outside of what was measured it is FlashInfer's default, and a
@@ -25,6 +24,7 @@ import warnings
 GPU = {gpu!r}
 VERSIONS = {versions}
 MEASURED = {measured!r}  # UTC
+RECORDING = {recording!r}  # None: measured there
 
 # target -> what its shapes are: "kinds" are equal or it is another kernel, "sizes" lie between those measured.
 TARGETS = {targets}
@@ -78,14 +78,12 @@ def _look(target, shape):
 
 
 def module(advice: Advice, targets: dict[str, Target]) -> str:
-    """The module's text. targets: by name, those of the advice."""
-    source = f"recording {advice.recording}" if advice.recording else "measured there"
-    about = clean(f"{advice.gpu}, {advice.date}, {source}; made by a program, not by hand.")
+    """The module's text. targets: by name, those of the advice. Raises CommandError where a shape lacks what it is called by."""
     return TEMPLATE.format(
-        about=about,
         gpu=advice.gpu,
         versions=pprint.pformat(advice.versions, width=100),
         measured=advice.date,
+        recording=advice.recording,
         targets=pprint.pformat(_targets(advice, targets), width=110, sort_dicts=False),
     )
 
@@ -113,7 +111,8 @@ def _entries(target: Target, shapes: Sequence[AdvisedShape]) -> dict[str, Any]:
 
 def _entry(shape: AdvisedShape, names: Sequence[str]) -> dict[str, Any]:
     chosen = shape.choice(shape.advised)
-    assert chosen is not None
+    if chosen is None or not shape.params.keys() >= set(names):
+        raise CommandError(f"{shape.shape}: the advice lacks its choice, or a parameter of it")
     return {
         "shape": {name: shape.params[name] for name in names},
         "settings": chosen.settings,

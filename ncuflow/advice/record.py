@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from ncuflow.answer import Answer, Tier
-from ncuflow.record import Check, Strict
+from ncuflow.record import Check, Date, Line, Parameter, Strict
 from ncuflow.trial.record import Relative
 
 Outcome = Literal["winner", "tie", "undecided", "none"]
@@ -19,11 +19,11 @@ class AdvisedChoice(Strict):
 
     point: str
     """its id"""
-    settings: dict[str, Any]
+    settings: dict[str, Parameter]
     """what it chooses of what is free, by the target's parameters"""
-    asked: dict[str, dict[str, Any]]
+    asked: dict[str, dict[str, Parameter]]
     """FlashInfer's arguments for it, by call: wrapper, plan, run"""
-    resolved: dict[str, Any] = Field(default_factory=dict)
+    resolved: dict[str, Parameter] = Field(default_factory=dict)
     """what FlashInfer made of what is left to it, by parameter, where a choice that names this makes the same call"""
     departs: int
     """in how many settings it is not FlashInfer's default"""
@@ -51,7 +51,7 @@ class AdvisedShape(Strict):
     """its kernel target"""
     shape: str
     """id of the point with FlashInfer's defaults"""
-    params: dict[str, Any]
+    params: dict[str, Parameter]
     """parameters of that point"""
     outcome: Outcome
     """winner: one choice is surely faster than all others; tie: several are the same to within the effect; undecided: some
@@ -98,13 +98,13 @@ class Advice(Answer):
     """the command that answers"""
     tier: Tier
     """A live counters, B live without counters, C recorded elsewhere"""
-    recording: str | None
+    recording: Line | None
     """of which recording; null of what was measured here"""
-    gpu: str | None
+    gpu: Line | None
     """name of the GPU"""
-    versions: dict[str, str | None]
+    versions: dict[str, Line | None]
     """of the driver, CUDA, torch, FlashInfer"""
-    date: str
+    date: Date | None
     """when it was measured, UTC"""
     metric: str
     """the column of docs/tables.md that decides"""

@@ -16,7 +16,7 @@ from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape, Outcome
 from ncuflow.compare import verdict
 from ncuflow.findings import choices, recorded, stored
 from ncuflow.findings.choices import Price
-from ncuflow.io import read_as
+from ncuflow.io import conforming, read_as
 from ncuflow.model import SOFTWARE, Point, Results
 from ncuflow.record import Check
 from ncuflow.sweep.points import Planned
@@ -53,18 +53,19 @@ def advise(
             for one in _of_target(known()[name], results, counts, also, metric, effect)
         ]
     about = side.provenance
-    return Advice(
-        tier=about["tier"],
-        recording=about.get("recording"),
-        gpu=about.get("gpu"),
-        versions={label: about.get(key) for key, label in SOFTWARE.items()},
-        date=str(about["date"]),
-        metric=metric,
-        effect=effect,
-        alpha=choices.ALPHA,
-        shapes=shapes,
-        rules=thumb.rules(shapes, metric),
-    )
+    found = {
+        "tier": about["tier"],
+        "recording": about.get("recording"),
+        "gpu": about.get("gpu"),
+        "versions": {label: about.get(key) for key, label in SOFTWARE.items()},
+        "date": about["date"],
+        "metric": metric,
+        "effect": effect,
+        "alpha": choices.ALPHA,
+        "shapes": shapes,
+        "rules": thumb.rules(shapes, metric),
+    }
+    return conforming(folder, found, Advice, "evidence that an advice can be made of")
 
 
 def _of_target(

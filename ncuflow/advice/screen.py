@@ -16,7 +16,7 @@ REASONS = 4  # that a screen has of why choices were not timed
 def screen(advice: Advice) -> str:
     """The table of shapes, what it rests on, and what could not be timed."""
     where = ", ".join(f"{name} {value}" for name, value in advice.versions.items() if value)
-    lines = [f"{advice.gpu or 'unknown GPU'}; {where}; {advice.date}"]
+    lines = [f"{advice.gpu or 'unknown GPU'}; {where}; {advice.date or 'undated'}"]
     rows = [_row(shape) for shape in advice.shapes]
     head = (
         "shape",
