@@ -102,8 +102,11 @@ def sniff(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 def _head(path: Path, size: int = 4096) -> bytes:
     try:
-        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) and not path.is_dir():
             raise BadInput(path, "not a regular file")  # to read a pipe may wait for ever
+        if stat.S_ISREG(found.st_mode) and not found.st_size:
+            return b""  # as may what the kernel has under /proc
         with path.open("rb") as file:
             return file.read(size)
     except FileNotFoundError:
@@ -153,6 +156,21 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
         except (lzma.LZMAError, EOFError):
             raise BadInput(source, "a truncated or damaged xz archive") from None
         yield target
+
+
+def below(root: Path, name: str, within: Path | None = None) -> Path | None:
+    """The regular file that a name leads to below a folder, whoever wrote the name; None where there is none, or it leads out.
+
+    within: what links in the folder may lead to (default: the folder itself).
+    """
+    path = Path(root, name)
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        return None
+    try:
+        inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(within or root))
+        return path if inside and path.is_file() else None
+    except (OSError, ValueError):  # a name that no file system takes
+        return None
 
 
 def sniff_packed(path: str | os.PathLike[str]) -> tuple[str, str]:

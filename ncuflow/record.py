@@ -26,9 +26,7 @@ MemoryClock = Annotated[float, Field(ge=0, le=50_000)]
 Name = Annotated[str, Field(min_length=1)]
 # A name or a version that a record tells of a machine, and a date as `origin.now` writes it or as days side by side.
 Line = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")]
-Date = Annotated[
-    str, Field(pattern=r"^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\dZ| to \d{4}-\d\d-\d\d)?$")
-]
+Date = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\dZ| to \d{4}-\d\d-\d\d)?$")]
 Parameter = bool | int | float | str | None  # pages sort and group points by them
 Status = Literal["ok", "wrong", "skipped", "error", "lost"]
 # Samples are written with four significant digits, and their quartiles once more.

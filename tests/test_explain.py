@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shlex
 import shutil
 from collections import Counter
@@ -14,7 +15,7 @@ import pytest
 from conftest import ROOT, some
 
 from ncuflow.cli import dispatch
-from ncuflow.explain import launch
+from ncuflow.explain import launch, trace
 from ncuflow.explain.record import Explanation, Number
 from ncuflow.explain.screen import MOST_LINES, WIDTH, screen
 from ncuflow.explain.verb import explain
@@ -369,6 +370,13 @@ def test_a_trace_has_times_and_says_what_brings_the_rest(tmp_path) -> None:
     )
     assert "ncu --set full -k regex:Persistent" in found.missing[0].brought_by
     assert "not known" in screen(found)
+
+
+def test_a_command_has_the_name_of_a_kernel_as_one_word() -> None:
+    hostile = "k<1>; touch 'x' $(id)"
+    said = trace.COUNTERS.brought_by.format(trace.pattern(hostile))
+    (word,) = [one for one in shlex.split(said) if one.startswith("regex:")]
+    assert re.fullmatch(word.removeprefix("regex:"), hostile)
 
 
 def test_what_ncu_printed_as_csv_is_explained_as_far_as_it_goes(tmp_path) -> None:

@@ -93,6 +93,25 @@ def test_text_is_shown_only_from_an_installed_package_of_that_version(tmp_path, 
     assert beyond.text is None
 
 
+def test_a_line_is_quoted_of_the_package_alone(tmp_path):
+    package, checkout = tmp_path / "data", tmp_path / "checkout"
+    for folder in (package, checkout):
+        folder.mkdir()
+    (tmp_path / "secret").write_text("secret\n")
+    (checkout / "norm.cuh").write_text("a\nb\n")
+    (package / "include").symlink_to(checkout)  # as in an editable install
+    assert hotlines.text_of(package, "include/norm.cuh", 2) == "b"
+    for file in (f"{tmp_path}/secret", "../secret", "include/../../secret", "/etc/passwd", "x\0"):
+        assert hotlines.text_of(package, file, 1) is None
+    assert hotlines.text_of(package, "include/norm.cuh", -1) is None
+
+
+def test_a_listing_lies_in_the_evidence(tmp_path):
+    (tmp_path / "deep.listing.json.xz").write_text("{}")
+    for report in (f"{tmp_path}/deep.ncu-rep", "../deep.ncu-rep", "", "/"):
+        assert hotlines.instructions({"report": report, "kernel": 0}, tmp_path / "evidence") == {}
+
+
 def test_json_names_where_it_comes_from():
     (entry,) = hotlines.records("rmsnorm", [kernel(row(85, 4))], INDEX)
     assert (entry["target"], entry["point"], entry["report"], entry["samples"]) == (

@@ -180,7 +180,7 @@ def safetensors(path: Path, values: list[int]) -> dict[str, str]:
 def test_lengths_come_from_the_indices_of_a_workload(tmp_path: Path) -> None:
     given = safetensors(tmp_path / "one.safetensors", [0, 7, 7, 307])
     line = workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 3}, {"kv_indptr": given})
-    blocks, _, _ = read(tmp_path, line, "deep/in/it.jsonl")
+    blocks, _, _ = read(tmp_path, line, "workloads/gqa_paged/it.jsonl")
     assert blocks["decode"][0]["lengths"] == "1x300_1x7_1x1"
 
 
@@ -442,6 +442,35 @@ def test_bad_indices_are_refused_before_they_reach_a_gpu(tmp_path: Path, values:
     line = workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 1}, {"kv_indptr": given})
     with pytest.raises(BadInput, match="indices that do not begin at 0 or that fall"):
         read(tmp_path, line, "it.jsonl")
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["/proc/kmsg", "{}/aside.safetensors", "../aside.safetensors", "link", "none", "a\0b", "."],
+)
+def test_lengths_that_are_not_in_the_workloads_folder_are_refused_and_never_made_up(
+    tmp_path: Path, named: str
+) -> None:
+    given = safetensors(tmp_path / "aside.safetensors", [0, 64])
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "aside.safetensors")
+    given["path"] = named.format(tmp_path)
+    axes = {"batch_size": 1, "num_kv_indices": 64}
+    line = workload("gqa_paged_decode_h32_kv8_d128_ps1", axes, {"kv_indptr": given})
+    blocks, (why,), points = read(folder, line, "it.jsonl")
+    assert (blocks, points) == ({}, 0) and "line 1" in why and "its lengths are missing" in why
+
+
+def test_a_data_set_in_the_hubs_cache_has_its_lengths(tmp_path: Path) -> None:
+    given = safetensors(tmp_path / "blobs/0a", [0, 7])
+    snapshot = tmp_path / "snapshots/1f"
+    snapshot.mkdir(parents=True)
+    (snapshot / "one").symlink_to("../../blobs/0a")
+    given["path"] = "./one"
+    line = workload("gqa_paged_decode_h32_kv8_d128_ps1", {"batch_size": 1}, {"kv_indptr": given})
+    blocks, _, _ = read(snapshot, line, "workloads/gqa_paged/it.jsonl")
+    assert blocks["decode"][0]["lengths"] == "1x7"
 
 
 def test_the_command_writes_a_configuration_and_names_what_it_refused(

@@ -11,7 +11,9 @@ from ncuflow.io import CommandError
 from ncuflow.target.contract import Target
 
 # What the record says stands in it as literals alone: whoever wrote the record writes no code.
-TEMPLATE = '''"""Which arguments FlashInfer is called with, shape by shape: what `ncuflow advise` measured. Made by a program, not by hand.
+TEMPLATE = '''"""Which arguments FlashInfer is called with, shape by shape: what `ncuflow advise` measured.
+
+Made by a program, not by hand.
 
 choose(target, shape) gives the arguments by call ("wrapper", "plan", "run") and, in "settings", what they stand for. A size
 between those measured has the arguments of the nearest one; outside of what was measured it is FlashInfer's default, and a

@@ -53,7 +53,7 @@ def advise(
             for one in _of_target(known()[name], results, counts, also, metric, effect)
         ]
     about = side.provenance
-    found = {
+    advice = {
         "tier": about["tier"],
         "recording": about.get("recording"),
         "gpu": about.get("gpu"),
@@ -65,7 +65,7 @@ def advise(
         "shapes": shapes,
         "rules": thumb.rules(shapes, metric),
     }
-    return conforming(folder, found, Advice, "evidence that an advice can be made of")
+    return conforming(folder, advice, Advice, "evidence that an advice can be made of")
 
 
 def _of_target(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 from ncuflow.explain.launch import TraceWords, choose, share, subject
 from ncuflow.explain.record import Explanation, Lineage, Missing, Number
 from ncuflow.findings import profiled
@@ -10,7 +13,7 @@ from ncuflow.parsers.nsys import Trace
 
 COUNTERS = Missing(
     what="what limits it, what its warps wait for and where: a trace has no counters",
-    brought_by="ncu --set full -k regex:{} -c 1",
+    brought_by="ncu --set full -k {} -c 1",
 )
 
 
@@ -34,6 +37,11 @@ def of_trace(trace: Trace, kernel: str | int | None = None) -> Explanation:
             tier=profiled.RECORDED, trace=TraceWords(f"{trace.file}#{chosen['kernel']}").to("duration_ns"),
         ),
         limit=None, stalls=[], lines=[], headroom=None, suggestions=[],
-        missing=[COUNTERS.model_copy(update={"brought_by": COUNTERS.brought_by.format(chosen["name"])})],
+        missing=[COUNTERS.model_copy(update={"brought_by": COUNTERS.brought_by.format(pattern(chosen["name"]))})],
         notes=[share(alike, every, "trace"), *trace.problems],
     )  # fmt: skip
+
+
+def pattern(name: str) -> str:
+    """The kernel as ncu's -k takes it, a word of a shell: its name is anybody's."""
+    return shlex.quote(f"regex:{re.escape(name)}")

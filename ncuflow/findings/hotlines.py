@@ -23,7 +23,7 @@ from ncuflow.findings import stored
 from ncuflow.findings.join import ratio
 from ncuflow.findings.roles import roles, told_apart
 from ncuflow.findings.stalltree import sampling_error
-from ncuflow.io import read_json, write_json
+from ncuflow.io import below, read_json, write_json
 from ncuflow.model import Kernel, LineRow
 from ncuflow.parsers import listing
 
@@ -109,8 +109,9 @@ def records(
 
 def instructions(kernel: Kernel, evidence: Path | None) -> dict[int, str]:
     """Instruction text by pc from the listing beside a recorded report; {} without one."""
-    path = listing.place(evidence / kernel["report"]) if evidence else None
-    if path is None or not path.exists():
+    report = Path(kernel["report"])
+    path = below(evidence, str(listing.place(report))) if evidence and report.name else None
+    if path is None:
         return {}
     for listed in read_json(path)["kernels"]:
         if listed["kernel"] == kernel["kernel"]:
@@ -184,15 +185,17 @@ def installed(version: str | None) -> Path | None:
 
 
 def text_of(root: Path | None, file: str | None, line: int | None) -> str | None:
-    """A line of an installed source file, stripped; None where the file is not there."""
-    lines = _lines(root / file) if root and file else []
-    return lines[line - 1].strip() if line and line <= len(lines) else None
+    """A line of an installed source file, stripped; None where the file is not there, or is none of the package's."""
+    lines = _lines(root, file) if root and file else []
+    return lines[line - 1].strip() if line and 0 < line <= len(lines) else None
 
 
 @cache
-def _lines(path: Path) -> list[str]:
-    """The lines of a file; none where it is not there."""
-    return path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
+def _lines(root: Path, file: str) -> list[str]:
+    """The lines of a file that anybody's report names; none where it is not there."""
+    # An editable install's own links lead to its checkout.
+    path = below(root, file, within=Path("/"))
+    return path.read_text("utf-8", "replace").splitlines() if path else []
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

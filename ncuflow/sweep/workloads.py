@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from ncuflow import answer
-from ncuflow.io import BadInput, UsageError, clean, sniff, write_json
+from ncuflow.io import BadInput, UsageError, below, clean, sniff, write_json
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, known
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine
@@ -40,6 +40,7 @@ CONSTANTS |= {"hidden_size": "h", "vocab_size": "v"}
 PUBLISHED = "bfloat16"  # the type of the definitions that are published, which do not say it
 QUOTED = re.compile(r"[\"'\\#]")  # what makes more of a line than its words
 LONGEST_NAME = 250
+DATA_SET = "workloads"  # the folder of a data set that has them
 LONGEST_LINE = 1 << 14  # characters; a case of a test list has some hundred
 MOST_BYTES = 64_000_000
 MOST_CASES = 10_000  # that differ: to capture so many takes a night
@@ -158,7 +159,11 @@ def _cases_of_lines(path: Path) -> Iterator[Callable[[], Case]]:
         if text.startswith("{"):
             name, axes, source = _workload(path, number, text)
             if _is_new((name, json.dumps([axes, source], sort_keys=True)), seen):
-                indptr = _indptr(path, source)
+                try:
+                    indptr = _indptr(path, source)
+                except RefusedError as error:
+                    yield partial(_refuse, f"{path.name} line {number}, {name}: {error}")
+                    continue
                 yield _named(name, Definition(*_parts(name), PUBLISHED, axes, indptr))
         elif text.startswith("--"):
             if _is_new(text, seen):
@@ -175,7 +180,10 @@ def _is_new(case: Any, seen: set[Any]) -> bool:
 
 
 def _lines(path: Path) -> list[str]:
-    sniff(path)  # refuses what is no file, such as a pipe, which would be waited for
+    if (
+        sniff(path)[0] == "empty"
+    ):  # refuses what is no file, such as a pipe, which would be waited for
+        return []
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise BadInput(path, f"{size / 1e6:.0f} MB, of at most {MOST_BYTES / 1e6:.0f}")
@@ -256,15 +264,18 @@ def _is_name(found: Any) -> bool:
 
 
 def _indptr(path: Path, source: Any) -> list[int] | None:
-    """Where each sequence's pages begin, from the safetensors file that an input names; None without it."""
+    """Where each sequence's pages begin, from the safetensors file that an input names; None where it names none.
+
+    Raises RefusedError where that is not there, or lies elsewhere, and BadInput where it is none.
+    """
     if not isinstance(source, dict) or source.get("type") != "safetensors":
         return None
-    folder = next(
-        (f for f in path.absolute().parents if (f / str(source.get("path"))).is_file()), None
-    )
-    if folder is None:
-        return None
-    file = folder / source["path"]
+    named = str(source.get("path"))
+    file = next((found for place in _folders(path) if (found := _inside(place, named))), None)
+    if file is None:
+        raise RefusedError(f"its lengths are missing: {named} is no file of the workload's folder")
+    if file.stat().st_size > MOST_BYTES:
+        raise BadInput(file, f"more than {MOST_BYTES / 1e6:.0f} MB")
     data = file.read_bytes()
     try:
         (size,) = struct.unpack("<Q", data[:8])
@@ -277,6 +288,18 @@ def _indptr(path: Path, source: Any) -> list[int] | None:
     if len(values) < 2 or values[0] != 0 or any(b < a for a, b in pairwise(values)):
         raise BadInput(file, "indices that do not begin at 0 or that fall")
     return values
+
+
+def _folders(path: Path) -> list[Path]:
+    """Where the files of a workload lie: beside it, or in the data set that has it as workloads/KIND/NAME.jsonl."""
+    above = path.absolute().parents
+    return [above[0], *(folder.parent for folder in above if folder.name == DATA_SET)]
+
+
+def _inside(folder: Path, name: str) -> Path | None:
+    """A file of a workload's folder; in the cache of Hugging Face's hub, whose files are links into the repository's blobs."""
+    hub = folder.parent.name == "snapshots"
+    return below(folder, name, within=folder.parents[1] if hub else None)
 
 
 def _definition_of(path: Path) -> tuple[str, Definition]:

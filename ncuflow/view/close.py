@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from contextlib import suppress
+from pathlib import Path
 
-from ncuflow.io import clean
+from ncuflow.io import below, clean
 from ncuflow.parsers.detail import Detail
 from ncuflow.view import memory, memory_tables
 from ncuflow.view.model import Close, Code, LaunchView, Spread
@@ -87,22 +87,10 @@ def _below(folder: Path | None, name: str) -> str | None:
     """
     if folder is None:
         return None
-    root = folder.resolve()
-    parts = [
-        part
-        for part in PurePosixPath(name.replace("\\", "/")).parts
-        if part not in ("/", "..", ".")
-    ]
+    parts = [part for part in re.split(r"[/\\]", name) if part not in ("", "..", ".")]
     for start in range(len(parts)):
-        try:
-            # Path.resolve() raises RuntimeError of links in a circle.
-            path = Path(os.path.realpath(root.joinpath(*parts[start:])))
-            if (
-                path.is_relative_to(root)
-                and path.is_file()
-                and path.stat().st_size <= LARGEST_SOURCE
-            ):
+        path = below(folder, "/".join(parts[start:]))
+        with suppress(OSError):  # one that may not be read
+            if path is not None and path.stat().st_size <= LARGEST_SOURCE:
                 return clean(path.read_text("utf-8", "replace"))
-        except (OSError, ValueError):  # a name that no file system takes
-            continue
     return None

@@ -144,3 +144,8 @@ function filled(text) {
 export function headUnit(name) {
   return name === "of 1" ? "%" : name;
 }
+
+/** Text as one word of a shell, to be copied into a terminal. */
+export function shellWord(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
+}

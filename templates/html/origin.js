@@ -1,7 +1,7 @@
 /** Origin: from a number back to the report, kernel and counter that it comes from, with every formula between. */
 
 import { h } from "./dom.js";
-import { quantity } from "./format.js";
+import { quantity, shellWord } from "./format.js";
 import { popup } from "./popup.js";
 
 /** A number of a point that tells its origin when it is pressed. text: how it is printed here. */
@@ -32,7 +32,7 @@ async function show(evidence, side, at, name) {
       "p",
       { class: "note" },
       "The same on the command line: ",
-      h("code", null, `ncuflow trace outputs/<machine> ${side.points.id[at]} ${name}`),
+      h("code", null, `ncuflow trace ${shellWord(side.points.id[at])} ${name}`),
     ),
   );
 }
