@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from conftest import ROOT, Pipeline, copy_project
 # What a run on it is asked for: all that is measured, and the tables of it.
 TABLE = "outputs/fake/tables/toy/timing.parquet"
 PIPES = ("reached", "go")
+LIMIT_S = 300
 
 TARGET = '''
 """A kernel target that needs no GPU."""
@@ -249,9 +251,15 @@ class Machine:
     def _planned(self, what: str, point: str) -> Path:
         return self.folder / "plan" / (f"{what}-{point.replace('/', '-')}" if point else what)
 
-    def wait_at_gate(self) -> int:
-        """Wait until a run stops at its gate; its process id."""
-        return int((self.folder / "plan/reached").read_text())
+    def wait_at_gate(self, run: subprocess.Popen[str]) -> int:
+        """The process of a run that stands at the gate, as soon as one does; that the run ends before is an error."""
+        reached = os.open(self.folder / "plan/reached", os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(reached) as pipe, os.fdopen(os.pidfd_open(run.pid)) as ended:
+            if pipe in select.select([pipe, ended], [], [], LIMIT_S)[0]:
+                os.set_blocking(reached, True)
+                return int(pipe.read())
+        logs = "\n".join(path.read_text() for path in self.folder.glob("*.log"))
+        raise AssertionError(f"status {run.poll()} before its gate\n{logs}")
 
     def open_gate(self) -> None:
         (self.folder / "plan/go").write_text("go")

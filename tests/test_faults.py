@@ -23,6 +23,8 @@ import pytest
 from conftest import ROOT, Finished, Pipeline
 from fake_machine import TABLE, Machine, make
 
+from ncuflow.flow import made
+
 POINTS = [f"toy/n{n}" for n in range(1, 9)]
 GATED = "toy/n5"
 Row = dict[str, Any]
@@ -44,7 +46,7 @@ def gated(machine: Machine) -> Iterator[tuple[Machine, subprocess.Popen[str], in
     """A run that stands still in mid-batch: machine, Snakemake, id of the measuring process."""
     machine.plan("gate", GATED, once=True)
     snakemake = machine.start(TABLE)
-    pid = machine.wait_at_gate()
+    pid = machine.wait_at_gate(snakemake)
     yield machine, snakemake, pid
     if snakemake.poll() is None:
         snakemake.kill()
@@ -103,7 +105,7 @@ def test_a_job_killed_twice_costs_its_batch_alone(machine, undisturbed):
     machine.plan("gate", GATED)
     snakemake = machine.start(TABLE)
     for _ in range(2):  # the first try and its one retry
-        os.kill(machine.wait_at_gate(), signal.SIGKILL)
+        os.kill(machine.wait_at_gate(snakemake), signal.SIGKILL)
     assert snakemake.wait() != 0
     hit = batch_of(machine, GATED)
     whole = {path.parent for path in machine.captures.glob("b*/timing.jsonl")}
@@ -124,6 +126,11 @@ def test_after_snakemake_was_killed_the_same_command_goes_on(gated, undisturbed)
     completes(machine, undisturbed)
 
 
+def test_who_waits_at_the_gate_for_a_run_that_ended_is_told_what_it_said(machine):
+    with pytest.raises(AssertionError, match=r"(?s)status 2 before its gate.*there is no sweep"):
+        machine.wait_at_gate(machine.start(TABLE, "--config", "sweep=wide"))
+
+
 def test_an_interrupted_build_is_gone_on_with(machine, undisturbed):
     toy = machine.folder / "targets/toy.py"
     text = toy.read_text()
@@ -138,7 +145,7 @@ def test_an_interrupted_build_is_gone_on_with(machine, undisturbed):
             # A shell has what it starts in the background ignore SIGINT, and these tests may run there.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
-    machine.wait_at_gate()
+    machine.wait_at_gate(snakemake)
     os.killpg(snakemake.pid, signal.SIGINT)  # as a terminal does
     assert snakemake.wait() != 0
     assert "the same command goes on from there" in (machine.folder / "run.log").read_text()
@@ -398,10 +405,10 @@ def remade(finished: Finished, tmp_path: Path) -> Pipeline:
 
 
 def outputs(pipeline: Finished) -> dict[str, bytes]:
-    """Content of everything that a run makes but logs and notes."""
+    """Content of everything that a run makes but logs."""
     files = [path for path in pipeline.outputs.rglob("*") if path.is_file()]
     made = {str(path.relative_to(pipeline.outputs)): path.read_bytes() for path in files}
-    return {name: made[name] for name in made if not name.startswith(("logs/", "made.json"))}
+    return {name: made[name] for name in made if not name.startswith("logs/")}
 
 
 def cut_short(path: Path) -> None:
@@ -421,7 +428,8 @@ def test_whatever_of_the_outputs_is_damaged_a_rerun_makes_it_again(
     remade: Pipeline, finished: Finished, damages: Sequence[Callable[[Path], object]]
 ):
     whole = outputs(finished)
-    for name, damage in zip(list(whole)[::2], cycle(damages), strict=False):
+    noted = [name for name in whole if name != made.NOTE]
+    for name, damage in zip(noted[::2], cycle(damages), strict=False):
         damage(remade.outputs / name)
     assert outputs(remade) != whole
     remade.run(*RECORDED)
@@ -484,7 +492,7 @@ def test_a_note_from_elsewhere_removes_nothing_but_outputs_of_rules(remade: Pipe
     names += [os.path.relpath(victim, remade.outputs) for victim in victims]
     names += ["tables/linked/decode/kernels.csv", "tables/rope/../../notes.txt", "\0", long]
     names.append("tables/rope/kernels.csv")
-    noted(remade, {name: [1, 1, "of another file"] for name in names})
+    noted(remade, dict.fromkeys(names, "of another file"))
     before, whole = [victim.read_bytes() for victim in victims], table.read_bytes()
     done = remade.run("rope", *RECORDED[1:])
     assert done.stderr.count("changed since it was made") == 1 and table.read_bytes() == whole
@@ -493,7 +501,7 @@ def test_a_note_from_elsewhere_removes_nothing_but_outputs_of_rules(remade: Pipe
 
 def test_a_note_of_another_shape_is_forgotten(remade: Pipeline):
     page = "reports/rope.md"
-    for shape in ([], 5, {page: None}, {page: [1]}, {page: ["a", "b", 5]}, {"\ud800": 1}):
+    for shape in ([], 5, {page: None}, {page: [1]}, {page: [1, 2, "a"]}, {"\ud800": 1}):
         noted(remade, shape)
         assert "Nothing to be done" in remade.run("rope", *RECORDED[1:]).stderr, shape
     (remade.outputs / page).write_text("cut short")

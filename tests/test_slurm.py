@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 from conftest import DEFAULT, Finished, Pipeline
-from fake_machine import Machine, make
-from test_faults import GATED, TABLE, same_as
+from fake_machine import LIMIT_S, Machine, make
+from test_faults import GATED, TABLE, outputs, same_as
 
 from ncuflow.evidence import location
 
@@ -32,8 +32,8 @@ PROFILE = [
     "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2",
     "--seconds-between-status-checks", "2",
 ]  # fmt: skip
-LIMIT_S = 300
 POINTS = 7  # two batches
+RUNS: list[subprocess.Popen[str]] = []  # of the test that runs
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,6 +45,10 @@ def slurm() -> None:
 @pytest.fixture(autouse=True)
 def healthy() -> Iterator[None]:
     yield
+    for run in RUNS:  # those that a test which failed left behind
+        run.kill()
+        run.wait()
+    RUNS.clear()
     for node in ("n1", "n2"):
         scontrol("update", f"nodename={node}", "state=resume")
 
@@ -78,10 +82,11 @@ def jobs(folder: Path) -> list[dict[str, str]]:
 def submit(folder: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
     """Snakemake with the profile, in the background; its output in `slurm.log`."""
     with (folder / "slurm.log").open("a") as log:
-        return subprocess.Popen(
+        RUNS.append(subprocess.Popen(
             [sys.executable, "-m", "snakemake", *PROFILE, *words], cwd=folder, env=environment,
             stdout=log, stderr=subprocess.STDOUT, text=True, preexec_fn=interruptible,
-        )  # fmt: skip
+        ))  # fmt: skip
+    return RUNS[-1]
 
 
 def interruptible() -> None:
@@ -94,9 +99,9 @@ def finish(folder: Path, environment: dict[str, str], *words: str) -> None:
     assert status == 0, (folder / "slurm.log").read_text()
 
 
-def job_at_gate(machine: Machine) -> str:
-    """The Slurm job whose measuring process stands at the gate."""
-    pid = machine.wait_at_gate()
+def job_at_gate(machine: Machine, run: subprocess.Popen[str]) -> str:
+    """The Slurm job of a run whose measuring process stands at the gate."""
+    pid = machine.wait_at_gate(run)
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     # a profiled program has a minimal environment: its Slurm job is its ancestors'
     while not any(v.startswith(b"SLURM_JOB_ID=") for v in variables):
@@ -130,10 +135,7 @@ def state(job: str) -> str:
 
 def test_recorded_evidence_end_to_end(project: Pipeline, finished: Finished):
     finish(project.folder, os.environ | {}, "all", "--config", "source=recorded")
-    for local in sorted(finished.outputs.rglob("*")):
-        if local.suffix in (".md", ".csv", ".json"):
-            other = project.outputs / local.relative_to(finished.outputs)
-            assert other.read_bytes() == local.read_bytes(), local.name
+    assert outputs(project) == outputs(finished)
     ran = jobs(project.folder)
     assert {job["JobState"] for job in ran} == {"COMPLETED"}
     assert {job["NodeList"] for job in ran} == {"n1", "n2"}
@@ -164,7 +166,7 @@ def test_a_cancelled_job_is_survived_by_a_rerun(machine: Machine, undisturbed: M
     machine.plan("gate", GATED)
     run = submit(machine.folder, machine.environment, TABLE)
     for _ in range(2):  # the job and its one retry
-        subprocess.run(["scancel", job_at_gate(machine)], check=True)
+        subprocess.run(["scancel", job_at_gate(machine, run)], check=True)
     assert run.wait(LIMIT_S) != 0
     assert GATED not in machine.records()
     machine.forget("gate", GATED)
@@ -182,7 +184,7 @@ def test_a_drained_node_gets_no_job(machine: Machine, undisturbed: Machine):
 def test_a_node_that_dies_loses_nothing(machine: Machine, undisturbed: Machine):
     machine.plan("gate", GATED, once=True)
     run = submit(machine.folder, machine.environment, TABLE)
-    job = job_at_gate(machine)
+    job = job_at_gate(machine, run)
     (node,) = re.findall(r" NodeList=(\S+)", scontrol("show", "job", job))
     for pid in processes_of(job):  # what runs on a node dies with it
         os.kill(pid, signal.SIGKILL)
@@ -195,7 +197,7 @@ def test_a_node_that_dies_loses_nothing(machine: Machine, undisturbed: Machine):
 def test_an_interrupted_run_leaves_no_job_behind(machine: Machine, undisturbed: Machine):
     machine.plan("gate", GATED, once=True)
     run = submit(machine.folder, machine.environment, TABLE)
-    job = job_at_gate(machine)
+    job = job_at_gate(machine, run)
     run.send_signal(signal.SIGINT)
     run.wait(LIMIT_S)
     until("the job to be cancelled", lambda: state(job) == "CANCELLED")

@@ -31,7 +31,7 @@ if not RECORDED_FACTS:
             f"{STATIC}/{_facts.FILE}",
         log:
             f"{STATIC}/logs/static-facts.log",
-        threads: workflow.cores or 1
+        threads: os.cpu_count() or 1  # no more than -j says; workflow.cores is not there on a cluster
         params:
             out=lambda wc, output: Path(output[0]).parent,
             arch={"9.0": "9.0a"}.get(

@@ -1,8 +1,8 @@
 """What a run made: each file as it was, so that one that was damaged since is noticed and made again.
 
-Snakemake looks at times alone: a file that was cut short is newer than all that it was made of. What is looked at are
-the outputs that the rules declare, whatever a note of an outputs folder from elsewhere names; captures are not, as they
-cost hours.
+Snakemake looks at times alone: a file that was cut short is newer than all that it was made of. A note has none, so that
+it is the same of two runs that made the same. What is looked at are the outputs that the rules declare, whatever a note
+of an outputs folder from elsewhere names; captures are not, as they cost hours.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +22,6 @@ from ncuflow.io import BadInput, digest, read_as, write_json
 NOTE = "made.json"
 CAPTURES = "captures"
 _HELD: dict[Path, IO[str]] = {}  # locked for as long as this process lives
-Entry = tuple[int, int, str]  # size in bytes, time of the last change in ns, sha256
 Patterns = Sequence[re.Pattern[str]]
 
 
@@ -36,7 +36,7 @@ def note(outputs: str, patterns: Patterns) -> None:
         files = (path for path in there if path.is_file() and _output(outputs, path, patterns))
         made = {path.relative_to(folder).as_posix(): path for path in files}
         found = {name: entry for name, entry in before.items() if folder / name in there}
-        found |= {name: _entry(path, before.get(name)) for name, path in made.items()}
+        found |= {name: _digest(path) for name, path in made.items()}
         if made:
             write_json(folder / NOTE, dict(sorted(found.items())), 1)
 
@@ -45,10 +45,10 @@ def remove_damaged(outputs: str, patterns: Patterns) -> None:
     """Remove the outputs that are not as they were noted, with a line each; those that nobody noted stay."""
     for folder in _folders(outputs):
         there = set(folder.rglob("*"))
-        for name, entry in _noted(folder).items():
+        for name, noted in _noted(folder).items():
             path = folder / name  # it may be anything, also what no file can be called
             output = _output(outputs, path, patterns)
-            whole = path in there and path.is_file() and _entry(path, entry)[2] == entry[2]
+            whole = path in there and path.is_file() and _digest(path) == noted
             if output and output in there and not whole:
                 what = "changed since it was made: removed, and made again where it is asked for"
                 print(f"{output}: {what}", file=sys.stderr)
@@ -107,16 +107,20 @@ def _remove(output: Path) -> None:
         output.unlink()
 
 
-def _entry(path: Path, known: Entry | None) -> Entry:
-    """Size, time and digest of a file; the digest is the known one where size and time are."""
+def _digest(path: Path) -> str:
+    """The sha256 of a file, which one process computes again only where size or time are others."""
     state = path.stat()
-    seen = (state.st_size, state.st_mtime_ns)
-    return known if known and known[:2] == seen else (*seen, digest(path))
+    return _computed(path, state.st_size, state.st_mtime_ns)
 
 
-def _noted(folder: Path) -> dict[str, Entry]:
+@cache
+def _computed(path: Path, _size: int, _changed: int) -> str:
+    return digest(path)
+
+
+def _noted(folder: Path) -> dict[str, str]:
     """What an earlier run noted; nothing where that is no note."""
     try:
-        return read_as(folder / NOTE, dict[str, Entry], "a note of what was made")
+        return read_as(folder / NOTE, dict[str, str], "a note of what was made")
     except BadInput:
         return {}
