@@ -38,6 +38,9 @@ T = TypeVar("T")
 SECRET = "hunter2-planted-secret"
 Recorded = Callable[[str, str], Results]
 MODULES = pytest.StashKey[gpu_modules.Modules]()
+COLLECTED = pytest.StashKey[
+    list[pytest.Item]
+]()  # before markers and words of the command line left some out
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,11 @@ def some(found: Iterable[T]) -> list[T]:
     every = list(found)
     assert every, "nothing to assert anything of"
     return every
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTED] = items.copy()
 
 
 @pytest.fixture(scope="session", autouse=True)

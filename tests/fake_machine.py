@@ -26,7 +26,7 @@ from conftest import ROOT, Pipeline, copy_project
 # What a run on it is asked for: all that is measured, and the tables of it.
 TABLE = "outputs/fake/tables/toy/timing.parquet"
 PIPES = ("reached", "go")
-LIMIT_S = 300
+LIMIT_S = 600
 
 TARGET = '''
 """A kernel target that needs no GPU."""

@@ -13,10 +13,17 @@ from typing import Any
 
 import gpu_modules
 import pytest
-from conftest import ROOT
+from conftest import COLLECTED, ROOT
 
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import FOLDERS, known, load
+
+MARKED = re.compile(r"mark\.gpu|needs_gpu")
+GPU_TESTS = [
+    path
+    for path in sorted((ROOT / "tests").glob("test_*.py"))
+    if MARKED.search(path.read_text()) and path != Path(__file__)
+]
 
 # A FlashInfer whose modules are empty files where it puts its own, and do nothing; of an odd number they do not compile.
 FILES = {
@@ -121,7 +128,8 @@ def pytest_collection_finish(session):
     found = {"plan": gpu_modules.plan(session.items)}
     found["tests"] = {
         item.nodeid: [point.id for point in gpu_modules.declared(item)]
-        for item in session.items if "points" in item.fixturenames
+        for item in session.items
+        if "points" in item.fixturenames or item.get_closest_marker("points")
     }
     found["all"] = [[item.path.name, item.name] for item in session.items]
     Path("collected.json").write_text(json.dumps(found))
@@ -217,8 +225,7 @@ def collect(folder: Path, marker: str) -> dict[str, Any]:
     """What the GPU tests of this project declare that a marker chooses."""
     (folder / "targets").mkdir()
     (folder / "collecting.py").write_text(FILES["collecting.py"])
-    files = [ROOT / "tests" / name for name in ("test_gpu.py", "test_guide_usage.py")]
-    said = pytest_in(folder, "-pcollecting", "-m", marker, "--collect-only", *map(str, files))
+    said = pytest_in(folder, "-pcollecting", "-m", marker, "--collect-only", *map(str, GPU_TESTS))
     assert (folder / "collected.json").exists(), said
     found: dict[str, Any] = json.loads((folder / "collected.json").read_text())
     return found
@@ -255,4 +262,12 @@ def test_the_examples_of_the_guide_are_in_it(collected: dict[str, Any]) -> None:
 
 def test_each_test_of_a_gpu_has_a_marker(tmp_path: Path) -> None:
     found = collect(tmp_path, "not gpu and not gpu_long")
-    assert {file for file, _ in found["all"]} == {"test_guide_usage.py"}
+    assert "test_gpu.py" not in {file for file, _ in found["all"]}
+
+
+def test_of_each_exhaustive_test_one_case_runs_where_all_do_not(request: pytest.FixtureRequest):
+    ordinary: dict[str, bool] = {}
+    for item in request.config.stash[COLLECTED]:
+        name = item.nodeid.partition("[")[0]
+        ordinary[name] = ordinary.get(name, False) or not item.get_closest_marker("exhaustive")
+    assert [name for name, runs in ordinary.items() if not runs] == []

@@ -72,7 +72,6 @@ def test_no_chip_of_the_library_is_overlooked():
     assert {*nvperf.chips()} == {*CHIPS} | same | OTHERS
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("chip", SAME)
 def test_chips_of_one_capability_have_the_same_names(chip):
     other = {name: nvperf.ChipCounters(name).names for name in SAME[chip]}

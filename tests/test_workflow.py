@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from ncuflow.advice.record import Advice
 from ncuflow.evidence import location
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.flow.evidence import recorded
+from ncuflow.static import facts
 
 RECORDED = ("--config", "source=recorded")
 CONFIG = yaml.safe_load((ROOT / "config/config.yaml").read_text())
@@ -234,6 +236,17 @@ def test_lanes_of_a_snakemake_whose_resources_are_plain_numbers(project):
     chosen = ("--config", "source=live", "machine=a100")
     done = project.run("-s", "older", "-n", "-p", *chosen, "--", "decode")
     assert "ncuflow lock --seat --" in re.sub(" +", " ", done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("arch", ["90", "86"], ids=["facts-recorded", "no-facts"])
+@pytest.mark.parametrize("profile", sorted(path.name for path in (ROOT / "profiles").iterdir()))
+def test_a_job_of_each_profile_runs_as_its_executor_starts_it(project, monkeypatch, profile, arch):
+    """A cluster's has no cores, and starts Snakemake again on a node; a dry run does neither."""
+    assert bool(facts.recorded(f"{arch[0]}.{arch[1]}")) == (arch == "90")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests/cluster"), prepend=os.pathsep)
+    table = f"outputs/recorded-{location.name(DEFAULT)}/tables/merge_state/timing.csv"
+    project.run(table, "--workflow-profile", f"profiles/{profile}", *RECORDED, f"arch={arch}")
+    assert (project.folder / table).exists()
 
 
 def test_a_path_of_the_project_with_a_space_in_it(tmp_path):
