@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from ncuflow.io import BadInput, opened, scratch, shown, sniff
 from ncuflow.model import Row
 from ncuflow.parsers import cute, nvtx
 from ncuflow.parsers.nsys_sql import LIMIT, Database, integer
+from ncuflow.parsers.timeline import Dim3, block, grid
 
 KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME = (
     f"CUPTI_ACTIVITY_KIND_{name}"
@@ -33,6 +34,7 @@ COPY_KINDS = {
     5: "Array-to-Array", 6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device",
     9: "Host-to-Host", 10: "Peer-to-Peer",
 }  # fmt: skip
+GAPS = {"gap_before_ns": ("device",), "stream_gap_before_ns": ("device", "stream")}
 COMMON = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId")
 UNSEEN_NS = 1_000_000_000  # an operation may still run when the last call is recorded
 _VERSION_SUFFIX = re.compile(r"(_ptsz|_ptds)?(_v\d+)?$")
@@ -120,8 +122,8 @@ def _trace(db: Database, called: str, points: Collection[str] | None) -> Trace:
     rows = sorted((row for row, _ in found), key=lambda r: (r["start_ns"], r["end_ns"]))
     launched = {id(row): calls.get(key) for row, key in found}
     _attribute(rows, [launched[id(row)] for row in rows], ranges, points)
-    _gaps(rows, "gap_before_ns", ("device",))
-    _gaps(rows, "stream_gap_before_ns", ("device", "stream"))
+    for column, keys in GAPS.items():
+        _gaps(rows, column, keys)
     for index, row in enumerate(rows):
         row["index"] = index
     trace.timeline = rows
@@ -234,9 +236,9 @@ def _operation(kind: str, values: tuple[Any, ...]) -> Row | None:
 def _details(db: Database, kind: str, values: tuple[Any, ...]) -> Row:
     if kind == "kernel":
         short, demangled = db.string(values[0]), db.string(values[1])
-        grid, block = (_dim3(*values[2:5]), _dim3(*values[5:8]))
+        sizes = {"grid": _dim3(grid, *values[2:5]), "block": _dim3(block, *values[5:8])}
         name = cute.called(short or demangled or "") or None
-        return {"name": name, "demangled": demangled, "grid": grid, "block": block}
+        return {"name": name, "demangled": demangled, **sizes}
     if kind == "memcpy":
         return {"name": COPY_KINDS.get(values[0], "memcpy"), "bytes": integer(values[1])}
     if kind == "memset":
@@ -245,9 +247,9 @@ def _details(db: Database, kind: str, values: tuple[Any, ...]) -> Row:
 
 
 @lru_cache(maxsize=4096, typed=True)  # a sweep launches a few shapes, thousands of times
-def _dim3(*values: Any) -> str | None:
-    parts = [integer(value) for value in values]
-    return None if None in parts else ",".join(map(str, parts))
+def _dim3(of: Callable[[Any], Dim3 | None], *values: Any) -> str | None:
+    found = of(values)
+    return ",".join(map(str, found)) if found else None
 
 
 # --- attribution and gaps ---------------------------------------------------------------------
@@ -272,7 +274,12 @@ def _attribute(
 
 
 def _gaps(rows: list[Row], column: str, keys: tuple[str, ...]) -> None:
-    """Idle time before each row since everything earlier of the same keys ended."""
+    """Idle time before each row since everything earlier of the same keys ended. Where a row lacks one nobody knows it: that
+    row may have run in any of them."""
+    if any(row[name] is None for row in rows for name in keys):
+        for row in rows:
+            row[column] = None
+        return
     ends: dict[tuple[Any, ...], int] = {}
     for row in rows:
         key = tuple(row[name] for name in keys)
@@ -309,6 +316,12 @@ def _missing(
         yield "the trace holds no kernels"
     if "graph" in kinds:
         yield f"{kinds.count('graph')} CUDA graphs traced as a whole: their kernels are not listed"
+    for name, what in (
+        ("device", "GPU: no gap is known"),
+        ("stream", "stream: no gap within one is known"),
+    ):
+        if unsaid := sum(1 for row in rows if row[name] is None):
+            yield f"{unsaid} operations without a {what}"
     if not ranges:
         yield "the trace holds no NVTX ranges"
     lost = sum(1 for row in rows if row["api_start_ns"] is None)

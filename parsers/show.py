@@ -13,6 +13,7 @@ import csv
 import io
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ncuflow import answer
 from ncuflow.io import BadInput, dump_json, emit, inert, sniff_packed
@@ -24,7 +25,8 @@ READERS = {
     "sqlite": show_nsys.shown, "nsys-rep": show_nsys.shown,
 }  # fmt: skip
 ANSWER = show_answer.ANSWER
-HINTS = {"lfs": "fetch it with `git lfs pull`"}
+_TORCH = "`ncuflow step` reads it where torch's profiler wrote it"
+HINTS = {"lfs": "fetch it with `git lfs pull`", "json": _TORCH, "gzip": _TORCH}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +43,7 @@ def run(args: argparse.Namespace) -> None:
     """Read the report, write it in the form asked for."""
     kind, words = sniff_packed(args.report)
     if kind not in READERS:
-        hint = f" ({HINTS[kind]})" if kind in HINTS else ""
-        raise BadInput(args.report, f"not a report of ncu or nsys but {words}{hint}")
+        raise strange(args.report, "ncu or nsys", kind, words)
     table, document, rows = READERS[kind](args.report)
     if args.json:
         answer.tell(show_answer.of(document, args.report, args.limit), args.out)
@@ -55,6 +56,12 @@ def run(args: argparse.Namespace) -> None:
             print(f"! {problem}", file=sys.stderr)
     else:
         emit(table, args.out)
+
+
+def strange(path: str | Path, of: str, kind: str, words: str) -> BadInput:
+    """Of a file that is no report of these tools: what it is, and what reads it."""
+    hint = f" ({HINTS[kind]})" if kind in HINTS else ""
+    return BadInput(path, f"not a report of {of} but {words}{hint}")
 
 
 def as_csv(rows: Sequence[Row]) -> str:

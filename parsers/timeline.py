@@ -131,6 +131,10 @@ class Timeline:
             self.problems.append(f"{repeated} operations stand there twice, and were counted once")
         self.calls.once()
         self.ranges.once()
+        devices = self.operations.arrays()["device"]
+        known = {*self.devices, *devices[devices != UNSAID].tolist()}
+        if len(known) == 1:  # what does not say its GPU ran on the only one
+            self.operations.number("device", dict.fromkeys((UNSAID, *known), *known))
 
     @cached_property
     def kinds(self) -> list[Launched]:

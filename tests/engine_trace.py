@@ -75,8 +75,11 @@ class MadeTrace:
     def call(self, name: str, start: float, us: float, correlation: int) -> None:
         self._add("cuda_runtime", name, start, us, 10, 10, {"correlation": correlation})
 
-    def range(self, name: str, start: float, end: float, category: str = "user_annotation") -> None:
+    def range(
+        self, name: str, start: float, end: float, category: str = "user_annotation"
+    ) -> MadeTrace:
         self._add(category, name, start, end - start, 10, 10, {})
+        return self
 
     def _add(
         self, category: str, name: str, start: float, us: float, pid: int, tid: int, args: dict[str, Any]

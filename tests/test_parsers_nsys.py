@@ -245,6 +245,23 @@ def test_rows_fit_the_schema(path):
     build("ranges", [{"report": "r", **row} for row in trace.ranges])
 
 
+@pytest.mark.parametrize(("lacks", "of_device"), [("deviceId", False), ("streamId", True)])
+def test_a_gap_is_null_where_an_operation_does_not_say_where_it_ran(tmp_path, lacks, of_device):
+    export = Export().kernel(100, 200, 1).kernel(250, 300, 2, **{lacks: None}).kernel(400, 500, 3)
+    trace = nsys.read(export.write(tmp_path / "a.sqlite"))
+    gaps = [row["gap_before_ns"] for row in trace.timeline]
+    assert gaps == ([None, 50, 100] if of_device else [None] * 3)
+    assert [row["stream_gap_before_ns"] for row in trace.timeline] == [None] * 3
+    what = "stream" if of_device else "GPU"
+    assert any(f"1 operations without a {what}" in problem for problem in trace.problems)
+
+
+def test_dimensions_that_no_gpu_launches_are_null(tmp_path):
+    export = Export().kernel(100, 200, 1, blockY=0).kernel(300, 400, 2, gridY=1 << 40)
+    rows = nsys.read(export.write(tmp_path / "a.sqlite")).timeline
+    assert [(row["grid"], row["block"]) for row in rows] == [("8,1,1", None), (None, "128,1,1")]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

@@ -39,7 +39,7 @@ from ncuflow.parsers.timeline import KERNEL, Launched
 from ncuflow.step import around, dump, gain, shapes, spans, summary
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.roof import Machine, roof
-from ncuflow.step.screen import each_text, roof_text
+from ncuflow.step.screen import each_text, roof_text, screen
 from ncuflow.step.shapes import NOTHING
 from ncuflow.target.contract import known
 
@@ -90,7 +90,7 @@ def test_steps_are_told_by_the_period_of_the_kernels(tmp_path):
     for number in range(6):
         (prefill_step if number % 3 == 0 else decode_step)(trace)
     found = answer(trace, tmp_path)
-    assert found.found_by == spans.PERIOD
+    assert found.found_by.startswith(f"{spans.PERIOD} (6 repeats, alike by ")
     assert {(one.kind, one.steps) for one in found.groups} == {("prefill", 2), ("decode", 4)}
     assert group(found, "decode").step_us.median == pytest.approx(LAYERS * 104 + 20 + 5)
 
@@ -152,18 +152,133 @@ def test_replays_of_a_graph_are_steps(tmp_path):
         decode_step(trace, graph=9000 + number)
         trace.at += 12
     found = answer(trace, tmp_path)
-    assert found.found_by == spans.REPLAYS
+    assert found.found_by == f"{spans.REPLAYS} (4 repeats, alike by 100 %)"
     one = group(found, "decode", replayed=True)
     assert one.steps == 4
     assert one.period_us == pytest.approx(LAYERS * 104 + 20 + 12)
     assert {row.graph for row in one.kernels} == {True}
 
 
-def test_a_trace_without_a_period_is_one_step(tmp_path):
+@pytest.mark.parametrize(
+    "names",
+    [
+        "a",
+        "iigsgn",  # one pass, whose inputs two kernels alike make
+        "igignigm",  # three fills, before kernels that have nothing in common
+        "abcxabcx",  # twice the same
+    ],
+)
+def test_a_trace_without_a_period_is_shown_whole(names, tmp_path):
     trace = MadeTrace()
-    trace.kernel(NORM, 4, (8, 1, 1), (32, 16, 1), shared=16448)
+    for place, name in enumerate(names):
+        unlike = f"_{place}" * (names == "igignigm" and name != "i")
+        trace.kernel(f"kernel_{name}{unlike}", 4, (8, 1, 1), (32, 16, 1), idle=1)
     found = answer(trace, tmp_path)
     assert (found.found_by, len(found.groups), found.groups[0].steps) == (spans.WHOLE, 1, 1)
+    assert sum(row.launches for row in found.groups[0].kernels) == len(names)
+    said = screen(found)
+    assert "no steps told" in said and "1 step" not in said
+
+
+def test_repeats_without_a_mark_may_be_layers_and_it_is_said(tmp_path):
+    trace = MadeTrace()
+    for _ in range(4):
+        for name in "abc":
+            trace.kernel(f"kernel_{name}", 4, (8, 1, 1), (32, 16, 1))
+    found = answer(trace, tmp_path)
+    assert found.found_by == f"{spans.PERIOD} (4 repeats, alike by 100 %: {spans.LAYERS})"
+
+
+@pytest.mark.parametrize("lengths", [[100, 200], [100, 200, 400], [5, 7, 11, 13], [3]])
+def test_a_median_lies_between_its_quartiles(lengths, tmp_path):
+    trace = MadeTrace()
+    for us in lengths:
+        begin = trace.at
+        for name in "abc":
+            trace.kernel(f"kernel_{name}", us, (8, 1, 1), (32, 1, 1), idle=1)
+        trace.range("ProfilerStep#1", begin, trace.at)
+        trace.at += 50
+    (of,) = answer(trace, tmp_path).groups
+    times = of.step_us
+    assert times.least <= times.q25 <= times.median <= times.q75 <= times.most
+    assert times.median == pytest.approx(3 * np.median(lengths) + 2)
+    assert of.shown_us == 3 * sorted(lengths)[(len(lengths) - 1) // 2] + 2
+
+
+def of_devices(path: Path, *devices: int | None, stream: int | None = 7) -> Path:
+    """Three kernels of a GPU each, 10 us longer than the one's before."""
+    trace = MadeTrace()
+    for number, device in enumerate(devices):
+        for _ in range(3):
+            trace.kernel(f"kernel_{number}", 10 * (number + 1), (8, 1, 1), (32, 1, 1), idle=5)
+            args = trace.events[-2]["args"]
+            args |= {"device": device, "stream": stream}
+    return trace.write(path)
+
+
+def test_of_several_gpus_it_is_said_which_is_shown(tmp_path):
+    path = of_devices(tmp_path / "trace.json", 0, 1, 3)
+    found = verb.step(path)
+    assert (found.device, found.devices) == (3, 3)
+    assert (
+        found.problems[0] == "GPU 3 is shown, and 2 others ran something: --device 0 shows another"
+    )
+    other = verb.step(path, device=1)
+    assert {row.name for row in other.groups[0].kernels} == {"kernel_1"}
+    with pytest.raises(BadInput, match="nothing ran on GPU 2, of 0, 1, 3"):
+        verb.step(path, device=2)
+    alone = verb.step(of_devices(tmp_path / "one.json", 0))
+    assert (alone.device, alone.devices) == (0, 1)
+    assert not any("shown" in problem for problem in alone.problems)
+
+
+def test_what_does_not_say_its_gpu_leaves_no_gap_known(tmp_path, capsys):
+    path = of_devices(tmp_path / "trace.json", 0, 1, None)
+    found = verb.step(path, device=1)
+    assert found.groups[0].gaps is None
+    assert any("3 operations without a GPU" in problem for problem in found.problems)
+    assert dispatch(["step", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    assert "waits for the host" not in capsys.readouterr().out
+    one = verb.step(of_devices(tmp_path / "one.json", 0, None))  # it can only be this one
+    assert one.groups[0].gaps.count == 5
+    unsaid = verb.step(of_devices(tmp_path / "stream.json", 0, stream=None)).groups[0]
+    assert (unsaid.overlapped_us, unsaid.dependent_us) == (None, None)
+
+
+def test_a_page_of_many_names_is_bounded_and_says_so(tmp_path, monkeypatch):
+    trace = MadeTrace()
+    for number in range(30):
+        trace.kernel(f"kernel_{number}{'x' * 5000}", 1 + number, (8, 1, 1), (32, 1, 1))
+    page = tmp_path / "page.html"
+    monkeypatch.setattr(verb, "MOST_ROWS", 10)
+    path = trace.write(tmp_path / "trace.json")
+    assert dispatch(["step", str(path), "--html", str(page)]) == 0
+    text = page.read_text()
+    assert text.count("<td><code") == 10 and "kernel_29" in text and "kernel_3x" not in text
+    assert "20 rows of the least time are left out here" in text
+    assert "x" * 2000 not in text
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "1e999", "9" * 5000])
+def test_a_size_without_bounds_is_no_shape(number, tmp_path):
+    label = f"execute_context_1({number}_1)_generation_0(0)"
+    assert not {*spans.told(label).values()} & {int("9" * 400)}
+    range_of = f"decode(batch=32, kv_len={number})"
+    stated = shapes.of_range(range_of)
+    trace = MadeTrace().kernel(DECODE, 60, (128, 8, 1), (16, 4, 2), idle=5, shared=9216)
+    trace.range(range_of, 1000, 1010).range(label, 999, 2000)
+    assert answer(trace, tmp_path).groups[0].kernels[0].roof is None
+    assert stated is None or not number.isdecimal()
+    assert (
+        shapes.sized(f"aten::mm, seq = 1, sizes = [[{number}, 8], [8, 8]]") is None or "e" in number
+    )
+    folder = tmp_path / "dump"
+    folder.mkdir()
+    axes = {"page_size": {"value": 10**400}}
+    (folder / "a.json").write_text(json.dumps({"name": "gqa_paged_decode_h32", "axes": axes}))
+    assert dump.facts(folder).values == {}
+    name = f"flashinfer::norm::RMSNormKernel<{number}u, __half>"
+    shapes.of_launch(Launched(KERNEL, name, (8, 1, 1), (32, 16, 1)), NOTHING, ())
 
 
 def test_graphs_traced_as_a_whole_say_how_to_record_them(tmp_path):
@@ -395,7 +510,8 @@ def test_the_parts_of_the_median_step_add_up_to_it(tmp_path):
             trace.kernel(name, 5, (32, 1, 1), (32, 16, 1), idle=idle)
     (of,) = answer(trace, tmp_path, gpu=None).groups
     assert of.steps == 4
-    assert of.step_us.median == of.busy_us + of.gaps.host_us == 15 + 2 * 20
+    assert of.shown_us == of.busy_us + of.gaps.host_us == 15 + 2 * 20
+    assert (of.step_us.q25, of.step_us.median, of.step_us.q75) == (50, 15 + 2 * 30, 120)
 
 
 def test_what_l2_may_hold_is_no_distance_to_dram(recorded_engine):
@@ -487,7 +603,7 @@ def test_what_a_shorter_kernel_brings_ends_where_the_host_is_late(tmp_path, wait
         trace.kernel(APPEND, 20, (132, 1, 1), (16, 8, 1))
         trace.kernel(SAMPLING, 20, (32, 1, 1), (1024, 1, 1))
     timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
-    step = spans.found(timeline)[0][1]
+    step = spans.found(timeline, 0)[0][1]
     assert len(step.rows) == 4
     slack = around.slack(timeline, step)
     saved = np.array([[10.0, 0, 0, 0], [0, 10.0, 0, 0], [0, 3.0, 0, 0], [0, 0, 0, 8.0]])
@@ -504,7 +620,7 @@ def test_a_host_that_waits_for_the_step_s_tokens_holds_nothing_up(tmp_path):
         # The call for it came as early as the sampling's, and back when the tokens were there.
         trace.events[-1] |= {"ts": trace.at - 25, "dur": 26}
     timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
-    step = spans.found(timeline)[0][1]
+    step = spans.found(timeline, 0)[0][1]
     assert len(step.rows) == 3
     assert around.slack(timeline, step).gained(np.array([4.0, 0, 0])) == 4.0
     assert around.gaps(timeline, step).host_us == 0
@@ -517,7 +633,7 @@ def test_a_graph_s_kernels_wait_for_each_other_alone(tmp_path):
         trace.call("cudaGraphLaunch", trace.at - 300, 290, 1000 + number)
         trace.at += 50
     timeline = torch_trace.read(trace.write(tmp_path / "trace.json.gz"))
-    (step, *_), _ = spans.found(timeline)
+    (step, *_), _ = spans.found(timeline, 0)
     assert around.slack(timeline, step).gained(np.full(len(step.rows), 1.0)) == len(step.rows)
 
 

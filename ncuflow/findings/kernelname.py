@@ -23,6 +23,7 @@ Templates = Mapping[str, Sequence[Sequence[str]]]  # name -> parameters in order
 SHIPPED = Path(__file__).with_name("templates.yaml")
 WORDS = read_yaml(Path(__file__).with_name("vocabulary.yaml"))
 _CAST = re.compile(r"^\((?P<type>[\w:\s]+)\)\s*(?P<value>-?\w+)$")
+LONGEST_NUMBER = 20  # digits; no argument of a template has as many
 _OPEN, _CLOSE = "<(", ">)"
 MERGE = "PersistentVariableLengthMergeStates"  # merges what a split over the KV cache left
 COMPILED_FOR = "compiled for"  # the one argument of a mangled name: types, layouts and constants, as they were mangled
@@ -187,7 +188,9 @@ def _computed(arguments: Sequence[Argument]) -> Iterator[Argument]:
         number = {
             a.parameter.removesuffix(suffix): int(a.value)
             for a in arguments
-            if a.value.isdigit() and a.parameter.endswith(suffix)
+            if a.value.isdecimal()
+            and len(a.value) < LONGEST_NUMBER
+            and a.parameter.endswith(suffix)
         }
         for target in known().values():
             for name, (meaning, compute) in target.source.computed.items():

@@ -15,11 +15,12 @@ from ncuflow.evidence.provenance import whole
 from ncuflow.findings import ceilings
 from ncuflow.findings.columns import measurement
 from ncuflow.findings.join import Joined
-from ncuflow.io import BadInput, sniff_packed
+from ncuflow.io import sniff_packed
 from ncuflow.model import Kernel, KernelRow, Measurement, Provenance, Row
 from ncuflow.parsers import ncu, ncu_csv
 from ncuflow.parsers.ncu import Report
 from ncuflow.parsers.nsys import Trace
+from ncuflow.parsers.show import strange
 
 NESTED = ("stalls", "breakdown", "rules", "lines")
 TRACES = ("sqlite", "nsys-rep")  # kinds of files (`ncuflow.io.sniff`) that are traces of nsys
@@ -34,7 +35,7 @@ def read(path: str | Path) -> Report:
         return ncu.read(path)
     if kind in TEXT:
         return ncu_csv.read(path)
-    raise BadInput(path, f"not a report of ncu but {words}")
+    raise strange(path, "ncu", kind, words)
 
 
 def kernels(report: Report, name: str | None = None) -> list[Kernel]:

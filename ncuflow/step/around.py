@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from ncuflow.findings.kernelfamily import COMMUNICATION, bare, family
-from ncuflow.parsers.timeline import Ints, Timeline
+from ncuflow.parsers.timeline import UNSAID, Ints, Timeline
 from ncuflow.step.record import GapsOfStep
 from ncuflow.step.spans import FETCH, StepSpan
 
@@ -23,13 +23,14 @@ US = 1e-3  # of a ns
 @dataclass(frozen=True)
 class BusyTime:
     """Of a step, in us: span, from its first start to its last end; busy, in which anything ran; own: by row, the time that
-    nothing had covered that began before; overlapped: several streams at once; dependent: kernels of one stream at once."""
+    nothing had covered that began before; overlapped: several streams at once; dependent: kernels of one stream at once, both
+    None where an operation does not say its stream."""
 
     span: float
     busy: float
     own: np.ndarray
-    overlapped: float
-    dependent: float
+    overlapped: float | None
+    dependent: float | None
     exposed_communication: float
 
 
@@ -47,13 +48,13 @@ def busy(timeline: Timeline, span: StepSpan) -> BusyTime:
     together = int((end - start).sum() - own.sum())
     kinds = np.array([family(one.name) == COMMUNICATION for one in timeline.kinds], dtype=bool)
     talks = kinds[rows["what"][span.rows]]
-    whole = _covered(start, end)
+    whole, streams = _covered(start, end), bool((stream != UNSAID).all())
     return BusyTime(
         span=float(end.max() - start.min()) * US,
         busy=float(whole) * US,
         own=own * US,
-        overlapped=max(0, together - dependent) * US,
-        dependent=dependent * US,
+        overlapped=max(0, together - dependent) * US if streams else None,
+        dependent=dependent * US if streams else None,
         exposed_communication=float(whole - _covered(start[~talks], end[~talks])) * US,
     )
 

@@ -33,14 +33,16 @@ def facts(folder: Path) -> KnownFacts:
         read += 1
         values = {axis: one.get("value") for axis, one in axes.items() if isinstance(one, dict)}
         for kind, axis, ours in WORDS["axes"]:
-            if name.startswith(kind) and type(value := values.get(axis)) is int:
+            if name.startswith(kind) and (value := _size(values.get(axis))):
                 found.setdefault(ours, set()).add(value)
-        if (
-            name.startswith(tuple(WORDS["gated"]))
-            and type(both := values.get("hidden_size")) is int
-        ):
+        if name.startswith(tuple(WORDS["gated"])) and (both := _size(values.get("hidden_size"))):
             found.setdefault("intermediate", set()).add(both // 2)
     if not read:
         raise BadInput(folder, "holds no definition of FlashInfer's")
     sure = {name: values.pop() for name, values in found.items() if len(values) == 1}
     return NOTHING.joined(sure, SOURCE)
+
+
+def _size(value: object) -> int | None:
+    """A constant that a model may have."""
+    return value if type(value) is int and 0 < value < 1 << 31 else None

@@ -186,17 +186,19 @@ class StepGroup(AnswerPart):
     worst: int
     """the slowest one's number among all steps, from 1"""
     median_step: int
-    """the number of the step that is shown"""
+    """the number of the step that is shown: of the median, or of an even number the one below it"""
+    shown_us: float
+    """how long that one took"""
     tokens: tuple[int, int] | None
     """of a step: the least and the most; null where nothing says it"""
     busy_us: float
     """of the median step, in which the GPU ran anything"""
-    gaps: GapsOfStep
-    """the rest"""
-    overlapped_us: float
-    """in which several streams ran something"""
-    dependent_us: float
-    """in which kernels of one stream overlapped, as dependent launches do"""
+    gaps: GapsOfStep | None
+    """the rest; null where operations do not say their GPU, so that it may have been busy"""
+    overlapped_us: float | None
+    """in which several streams ran something; null where operations do not say their stream"""
+    dependent_us: float | None
+    """in which kernels of one stream overlapped, as dependent launches do; null likewise"""
     exposed_communication_us: float
     """in which nothing ran but communication"""
     plan_us: float | None
@@ -220,8 +222,10 @@ class StepAnswer(Answer):
     """what wrote it"""
     gpu: str | None
     """name of the GPU; null where the trace does not say it"""
+    device: int | None = None
+    """its number, by default that of the one that ran most; null where operations do not say it"""
     devices: int
-    """on how many GPUs anything ran; one is shown, that ran most"""
+    """on how many GPUs anything ran; one is shown"""
     found_by: str
     """how steps were told apart"""
     groups: list[StepGroup]

@@ -8,6 +8,7 @@ from textwrap import wrap
 
 from ncuflow.format import aligned, micro, pct, short, with_unit
 from ncuflow.step.record import GainOfStep, KernelOfStep, StepAnswer, StepGroup
+from ncuflow.step.spans import WHOLE
 
 WIDTH = 132
 FAR = 2  # times the median: a launch so long was held up by something else
@@ -22,7 +23,7 @@ def screen(found: StepAnswer) -> str:
     each = max(3, MOST_KERNELS // max(1, len(groups)))
     lines = [*_head(found)]
     for group in groups:
-        lines += ["", *_group(group, each)]
+        lines += ["", *_group(group, each, found.found_by == WHOLE)]
     if len(found.groups) > len(groups):
         lines.append(
             f"… and {len(found.groups) - len(groups)} other kinds of steps (--json has all)"
@@ -32,16 +33,21 @@ def screen(found: StepAnswer) -> str:
 
 
 def _head(found: StepAnswer) -> Iterator[str]:
-    steps = sum(group.steps for group in found.groups)
     gpu = found.gpu or "GPU not in it"
-    yield f"{PurePath(found.file).name}: {found.tool}, {gpu}, {with_unit(steps, 'steps')} by {found.found_by}"
+    yield f"{PurePath(found.file).name}: {found.tool}, {gpu}, {told_by(found)}"
     told = f"{pct(found.family_pct, 1)} of their GPU time has a family"
     if found.shape_pct is not None:
         told += f", {pct(found.shape_pct, 1)} of FlashInfer's a shape or a reason why not"
     yield told + f"; held against {found.recording or 'no recording'}"
 
 
-def _group(group: StepGroup, most: int) -> Iterator[str]:
+def told_by(found: StepAnswer) -> str:
+    """How many steps there are and what told them; or that nothing did."""
+    steps = sum(group.steps for group in found.groups)
+    return WHOLE if found.found_by == WHOLE else f"{with_unit(steps, 'steps')} by {found.found_by}"
+
+
+def _group(group: StepGroup, most: int, whole: bool) -> Iterator[str]:
     times = group.step_us
     title = f"{group.kind}{' (CUDA graph)' if group.replayed else ''}"
     tokens = ""
@@ -49,11 +55,9 @@ def _group(group: StepGroup, most: int) -> Iterator[str]:
         low, high = group.tokens
         tokens = f", {low} tokens" if low == high else f", {low} to {high} tokens"
     count = f"{group.steps} step{'s' * (group.steps != 1)}"
-    yield short(
-        f"{title}: {count}{tokens}, median {micro(times.median)} ({micro(times.q25)} to {micro(times.q75)} the middle half), "
-        f"worst {micro(times.most)} (step {group.worst})",
-        WIDTH,
-    )
+    middle = f"({micro(times.q25)} to {micro(times.q75)} the middle half)"
+    said = f"{title}: {count}{tokens}, median {micro(times.median)} {middle}, worst {micro(times.most)} (step {group.worst})"
+    yield short(f"all: {micro(times.median)}" if whole else said, WIDTH)
     yield from wrap(_idle(group), WIDTH, initial_indent="  ", subsequent_indent="  ")
     header = ("share", "time", "n", "each", "kernel", "family", "of the roof", "alone", "shape")
     rows = [_row(one) for one in group.kernels[:most]]
@@ -67,14 +71,17 @@ def _group(group: StepGroup, most: int) -> Iterator[str]:
 
 def _idle(group: StepGroup) -> str:
     gaps, parts = group.gaps, []
-    idle = group.step_us.median - group.busy_us
-    parts.append(f"GPU busy {micro(group.busy_us)}")
-    for us, why in (
-        (gaps.host_us, "waits for the host"),
-        (gaps.sync_us, "after a synchronisation"),
-        (gaps.launch_us, "under launch"),
-        (gaps.graph_us, "inside graphs"),
+    idle = group.shown_us - group.busy_us
+    other = group.shown_us != group.step_us.median
+    of = f"of step {group.median_step}'s {micro(group.shown_us)} the " if other else ""
+    parts.append(f"{of}GPU busy {micro(group.busy_us)}")
+    for name, why in (
+        ("host_us", "waits for the host"),
+        ("sync_us", "after a synchronisation"),
+        ("launch_us", "under launch"),
+        ("graph_us", "inside graphs"),
     ):
+        us = getattr(gaps, name) if gaps else 0
         if us >= 0.005 * max(idle, 1):
             parts.append(f"{micro(us)} {why}")
     if group.overlapped_us:

@@ -12,7 +12,7 @@ from ncuflow.parsers.timeline import Launched, Operator
 from ncuflow.target.contract import Target, known
 from ncuflow.target.launch import Params
 from ncuflow.target.rules import Host, NoRuleError
-from ncuflow.target.seen import Between, PartError, Seen, UnsaidError
+from ncuflow.target.seen import ENDLESS, Between, PartError, Seen, UnsaidError
 
 RANGE = re.compile(r"(?P<target>\w+)\((?P<params>\w+=[^()]*)\)")
 SIZES = re.compile(r"(?P<name>\w+::\w+)\b.*sizes = (?P<sizes>\[\[.*\]\])")
@@ -54,6 +54,8 @@ NOTHING = KnownFacts({}, {})
 def of_range(text: str) -> Shape | None:
     """The shape that a range states as TARGET(parameter=value, …); None of another range."""
     for match in RANGE.finditer(text):
+        if ENDLESS.search(match["params"]):
+            continue
         target = known().get(match["target"])
         if target is None:
             continue
@@ -67,7 +69,7 @@ def of_range(text: str) -> Shape | None:
 def sized(text: str) -> Operator | None:
     """The operator of a range that torch.autograd.profiler.emit_nvtx(record_shapes=True) opens."""
     match = SIZES.search(text)
-    if match is None:
+    if match is None or ENDLESS.search(match["sizes"]):
         return None
     rows = re.findall(r"\[([\d, ]*)\]", match["sizes"])
     return Operator(
@@ -115,7 +117,9 @@ def _by_target(
         return Shape(
             target, source="the launch", refusal="it finishes the call before it", finishes=True
         )
-    if target.rules.shapes is None or one.grid is None or one.block is None:
+    if one.grid is None or one.block is None:
+        return Shape(target, refusal="the trace has no grid and block for it that a GPU launches")
+    if target.rules.shapes is None:
         return Shape(target, refusal=f"no rule of {target.name} tells a shape from this launch")
     name = kernelname.canonical(one.name)
     decoded = kernelname.decode(one.name)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 from ncuflow.findings.kernelfamily import COPY, SAMPLING, bare, family
+from ncuflow.format import percent
 from ncuflow.io import read_yaml
 from ncuflow.parsers.timeline import GRAPH, KERNEL, UNSAID, Ints, Numbered, Timeline
+from ncuflow.target.seen import ENDLESS
 
-RANGES, REPLAYS, PERIOD, WHOLE = (
-    "ranges (NVTX, or of the profiler)", "replays of CUDA graphs", "the period of the kernels' names", "none found: all is one",
+LEAST, ALIKE = 3, 0.5  # steps that nothing marks: so many repeats, of kernels that agree by so much
+RANGES, REPLAYS, PERIOD, LAYERS, WHOLE = (
+    "ranges (NVTX, or of the profiler)", "replays of CUDA graphs", "the period of the kernels' names", "steps, or layers of one",
+    f"no steps told: none is marked, nothing repeats {LEAST} times or more with kernels alike by {percent(ALIKE)}; all is shown",
 )  # fmt: skip
 PREFILL, DECODE, MIXED, UNKNOWN = "prefill", "decode", "mixed", "unknown"
 COVERED = 0.5  # of the kernels, in ranges that are taken for steps
@@ -39,10 +46,9 @@ class StepSpan:
     host: tuple[int, int] | None = None
 
 
-def found(timeline: Timeline) -> tuple[list[StepSpan], str]:
-    """(steps in the order of time, how they were found); one span of all where nothing tells steps apart."""
+def found(timeline: Timeline, device: int) -> tuple[list[StepSpan], str]:
+    """(steps of a GPU in the order of time, how they were found); one span of all where nothing tells steps apart."""
     rows = timeline.rows
-    device = busiest(timeline)
     places = np.flatnonzero(rows["device"] == device)
     kernels = _is(timeline, KERNEL, GRAPH)[rows["what"]]
     for pattern in WORDS["steps"]:
@@ -98,6 +104,8 @@ def _of_ranges(timeline: Timeline, pattern: re.Pattern[str], places: Ints) -> li
 def told(label: str) -> dict[str, int]:
     """What a range's name says of its step: prompts, decodes, tokens, and of the KV cache all tokens that are read."""
     said: dict[str, int] = {}
+    if ENDLESS.search(label):
+        return said
     if match := _VLLM.search(label):
         said |= {"prompts": int(match["prompts"]), "decodes": int(match["decodes"])}
         tokens = [_summed(match[name]) for name in ("ctx", "gen")]
@@ -169,8 +177,6 @@ def _by_period(timeline: Timeline, places: Ints) -> tuple[list[StepSpan], str]:
     """Steps that end with what a step ends with: its sampling, or else what is launched least often and yet again and again."""
     tokens = _tokens(timeline, places)
     ends = _ends(tokens)
-    if len(ends) < 2:
-        return [StepSpan(places)], WHOLE
     order = np.argsort(tokens.of, kind="stable")
     behind = np.searchsorted(tokens.of[order], np.array(ends), "right")
     graphs = np.cumsum(tokens.graph)
@@ -181,10 +187,35 @@ def _by_period(timeline: Timeline, places: Ints) -> tuple[list[StepSpan], str]:
         spans.append(StepSpan(joined, replayed=replayed))
         first, seen = last, int(graphs[end])
     spans = _without_strangers(spans)
+    alike = _alike(timeline, spans) if len(spans) >= LEAST else 0.0
+    if alike < ALIKE:
+        return [StepSpan(places)], WHOLE
     how = REPLAYS if all(span.replayed for span in spans) else PERIOD
     if any(span.replayed for span in spans) and how == PERIOD:
         how = f"{PERIOD}, {REPLAYS}"
-    return spans, how
+    told = tokens.samples.any() or tokens.graph.any()
+    return (
+        spans,
+        f"{how} ({len(spans)} repeats, alike by {percent(alike)}{'' if told else f': {LAYERS}'})",
+    )
+
+
+def _alike(timeline: Timeline, spans: Sequence[StepSpan]) -> float:
+    """Of the median span, the share of its kernels, by their names, that it has in common with one that is alike: another of
+    the same kernels, or a neighbour."""
+    names = Numbered()
+    short = np.array([names[bare(one.name)] for one in timeline.kinds], np.int64)
+    what = timeline.rows["what"]
+    held = [Counter(short[what[span.rows]].tolist()) for span in spans]
+    often = Counter(frozenset(one.items()) for one in held)
+    shares = []
+    for place, one in enumerate(held):
+        near = held[max(0, place - 1) : place] + held[place + 1 : place + 2]
+        same = often[frozenset(one.items())] > 1
+        shares.append(
+            1.0 if same else max((one & other).total() / (one | other).total() for other in near)
+        )
+    return median(shares)
 
 
 def _ends(tokens: Tokens) -> list[int]:
@@ -193,10 +224,10 @@ def _ends(tokens: Tokens) -> list[int]:
     if len(samples):
         apart = np.append(np.diff(samples), FEWEST + 1) > FEWEST
         last: list[int] = samples[apart | tokens.graph[samples]].tolist()
-        if len(last) >= 2:
+        if len(last) >= LEAST:
             return [_fetched(tokens, end) for end in last]
     names, counts = np.unique(tokens.name[~tokens.copies], return_counts=True)
-    often = counts[counts >= 2]
+    often = counts[counts >= LEAST]
     if len(often) and often.max() == len(tokens.name):  # one kernel, or one graph, again and again
         return [*range(len(tokens.name))] if tokens.graph.all() else []
     if not len(often):

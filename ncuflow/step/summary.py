@@ -16,10 +16,12 @@ import numpy as np
 from ncuflow.evidence import location, manifest
 from ncuflow.findings import ceilings, kernelfamily, kernelname, recorded, stored
 from ncuflow.findings.kernelfamily import COPY, FLASHINFER, OTHER
+from ncuflow.format import with_unit
 from ncuflow.gpu.table import product
 from ncuflow.io import BadInput, scratch
 from ncuflow.model import Results
 from ncuflow.parsers.timeline import KERNEL, UNSAID, Launched, Timeline
+from ncuflow.record import quartiles
 from ncuflow.static.device import Device, device
 from ncuflow.step import around, gain, shapes, spans
 from ncuflow.step.gain import CallsOfStep
@@ -113,15 +115,17 @@ def _default(gpu: str | None) -> Path | None:
 
 @dataclass
 class Summary:
-    """Everything that is said of one trace. given: what the user and a dump say; advice: of `ncuflow advise`, or None."""
+    """Everything that is said of one GPU of a trace. given: what the user and a dump say; advice: of `ncuflow advise`, or None;
+    asked: the number of the GPU, or None for the one that ran most."""
 
     timeline: Timeline
     given: KnownFacts
     held: Yardstick
     advice: Mapping[str, Any] | None = None
+    asked: int | None = None
 
     def answer(self) -> StepAnswer:
-        steps, how = spans.found(self.timeline)
+        steps, how = spans.found(self.timeline, self.device)
         groups = defaultdict(list)
         for number, step in enumerate(steps):
             groups[step.kind, step.replayed].append(number)
@@ -132,7 +136,8 @@ class Summary:
             file=self.timeline.file,
             tool=self.timeline.tool,
             gpu=self.gpu,
-            devices=len(np.unique(self.timeline.rows["device"])),
+            device=None if self.device == UNSAID else self.device,
+            devices=len(self.devices),
             found_by=how,
             groups=made,
             known={
@@ -152,13 +157,25 @@ class Summary:
         )
 
     @cached_property
+    def devices(self) -> list[int]:
+        """The GPUs on which anything ran; UNSAID first, where operations do not say it."""
+        return [*map(int, np.unique(self.timeline.rows["device"]))]
+
+    @cached_property
     def device(self) -> int:
-        return spans.busiest(self.timeline)
+        if self.asked is None:
+            return spans.busiest(self.timeline)
+        if self.asked not in self.devices:
+            there = ", ".join(map(str, self.devices))
+            raise BadInput(self.timeline.file, f"nothing ran on GPU {self.asked}, of {there}")
+        return self.asked
 
     @property
     def gpu(self) -> str | None:
+        """Its name, or that of all; None where the trace does not say it."""
         devices = self.timeline.devices
-        return devices.get(self.device) or next(iter(devices.values()), None)
+        names = {*devices.values()}
+        return devices.get(self.device) or (names.pop() if len(names) == 1 else None)
 
     @cached_property
     def machine(self) -> Machine:
@@ -185,6 +202,16 @@ class Summary:
 
     def _problems(self) -> list[str]:
         found = list(self.timeline.problems)
+        if others := [one for one in self.devices if one not in (UNSAID, self.device)]:
+            more = f"{len(others)} other{'s' * (len(others) > 1)}"
+            found.append(
+                f"GPU {self.device} is shown, and {more} ran something: --device {others[0]} shows another"
+            )
+        if UNSAID in self.devices:
+            count = int((self.timeline.rows["device"] == UNSAID).sum())
+            found.append(
+                f"{with_unit(count, 'operations')} without a GPU: what was idle is not known"
+            )
         if self.timeline.whole_graphs:
             found.append(NODE)
         if self.gpu is None:
@@ -240,11 +267,12 @@ class Summary:
                 "period_us": round(float(np.median(periods)) * US, 3) if periods else None,
                 "worst": numbers[int(order[-1])] + 1,
                 "median_step": numbers[middle] + 1,
+                "shown_us": round(time.span, 3),
                 "tokens": (min(tokens), max(tokens)) if tokens else None,
                 "busy_us": round(time.busy, 3),
-                "gaps": around.gaps(self.timeline, step),
-                "overlapped_us": round(time.overlapped, 3),
-                "dependent_us": round(time.dependent, 3),
+                "gaps": None if UNSAID in self.devices else around.gaps(self.timeline, step),
+                "overlapped_us": None if time.overlapped is None else round(time.overlapped, 3),
+                "dependent_us": None if time.dependent is None else round(time.dependent, 3),
                 "exposed_communication_us": round(time.exposed_communication, 3),
                 "plan_us": None if plans[middle] is None else round(plans[middle] or 0.0, 3),
                 "families": _families(kernels, time.span),
@@ -527,9 +555,7 @@ def _between(value: tuple[int, int]) -> str:
 
 
 def _spread(values: np.ndarray) -> StepTimes:
-    q25, q75 = (float(np.percentile(values, q)) for q in (25, 75))
-    # of an even number the lower of the middle two: the step that is shown, whose parts add up to it
-    median = np.percentile(values, 50, method="lower")
+    q25, median, q75 = quartiles(values.tolist())
     found = {"median": median, "q25": q25, "q75": q75, "least": values.min(), "most": values.max()}
     return StepTimes(**{name: round(float(value), 3) for name, value in found.items()})
 

@@ -6,12 +6,14 @@ does not say it may know from elsewhere (``Seen.told``), and raises UnsaidError 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ncuflow.target.launch import Params
 
 Between = tuple[int, int]  # the least and the most that it may be
+ENDLESS = re.compile(r"\d{13}")  # no size of anything
 ITEMS = {"__half": "f16", "half_t": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "bfloat16_t": "bf16"}  # fmt: skip
 
 
@@ -51,7 +53,7 @@ class Seen:
     def number(self, parameter: str) -> int:
         """A template argument that is a number. Raises UnsaidError where there is none."""
         text = self.argument(parameter) or ""
-        if not text.isdecimal():
+        if not text.isdecimal() or ENDLESS.search(text):
             raise UnsaidError(f"its name has no template argument {parameter}")
         return int(text)
 

@@ -10,7 +10,7 @@ from ncuflow.compare import reports
 from ncuflow.compare.records import Thresholds
 from ncuflow.io import BadInput, shown, sniff_packed
 from ncuflow.parsers import ncu, ncu_csv, nsys
-from ncuflow.parsers.show import HINTS
+from ncuflow.parsers.show import strange
 from ncuflow.view import kernels, traces
 from ncuflow.view.model import ComparedReports, ReportView, TraceView, View
 
@@ -54,8 +54,7 @@ def kind_of(path: str | Path) -> str:
     """What a file is, by its content. Raises BadInput where it is no report of ncu or nsys."""
     kind, words = sniff_packed(path)
     if kind not in (*REPORT, *PRINTED, *TRACE):
-        hint = f" ({HINTS[kind]})" if kind in HINTS else ""
-        raise BadInput(path, f"not a report of ncu or nsys but {words}{hint}")
+        raise strange(path, "ncu or nsys", kind, words)
     return kind
 
 

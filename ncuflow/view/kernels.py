@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 from ncuflow.explain.launch import of_kernel
@@ -16,6 +15,7 @@ from ncuflow.findings.occupancy import RESOURCES, occupancy_limit
 from ncuflow.model import Kernel
 from ncuflow.parsers import detail, ncu
 from ncuflow.parsers.detail import Detail
+from ncuflow.record import quartiles
 from ncuflow.view import close, lacks, nvtx
 from ncuflow.view.model import (
     Distribution,
@@ -106,7 +106,7 @@ def distribution(values: Iterable[float | None]) -> Distribution | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    q25, median, q75 = quantiles(known, n=4, method="inclusive") if len(known) > 1 else known * 3
+    q25, median, q75 = quartiles(known)
     return Distribution(len(known), min(known), q25, median, q75, max(known), sum(known))
 
 

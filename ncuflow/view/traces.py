@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 from ncuflow.model import Row
 from ncuflow.parsers import nsys, show_nsys
+from ncuflow.record import quartiles
 from ncuflow.view import nvtx
 from ncuflow.view.model import TraceView
 
@@ -41,6 +41,6 @@ def summary(rows: list[Row]) -> list[dict[str, Any]]:
     out = []
     for row in show_nsys.summary(rows):
         found = times[row["kind"], row["name"]]
-        q25, _, q75 = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+        q25, _, q75 = quartiles(found)
         out.append(row | {"q25_ns": q25, "q75_ns": q75, "durations_ns": found})
     return out

@@ -1,6 +1,7 @@
 """The steps of a trace, kernel by kernel: which shapes ran, how far from the roof, and what another choice would bring.
 
-    ncuflow step TRACE [--dump FOLDER] [--recording FOLDER] [--advice advice.json] [--known hidden=4096 …] [--html page.html]
+    ncuflow step TRACE [--device N] [--dump FOLDER] [--recording FOLDER] [--advice advice.json] [--known hidden=4096 …]
+                 [--html page.html]
 
 TRACE is an SQLite export of nsys (with --cuda-graph-trace=node), or the JSON of torch's profiler, also packed. A dump is the
 folder that FLASHINFER_TRACE_DUMP=1 left; it says what launches do not. Of a recording, by default the one of the trace's GPU,
@@ -11,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import jinja2
 
 from ncuflow import answer
-from ncuflow.format import micro, pct, with_unit
+from ncuflow.format import micro, pct, short, with_unit
 from ncuflow.io import (
     BadInput,
     UsageError,
@@ -36,6 +38,7 @@ from ncuflow.step.shapes import NOTHING, KnownFacts
 
 ANSWER = StepAnswer
 SAID = "said by the caller"
+MOST_ROWS, LONGEST = 400, 1000  # of a table of the page, and of a name on it
 # What --known takes: names of ncuflow/target/seen.py.
 KNOWN = (
     "tokens", "decodes", "decodes_kv_tokens", "prompts", "prompt_tokens", "prompt_kv_tokens", "hidden", "intermediate",
@@ -46,6 +49,9 @@ KNOWN = (
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trace", type=Path, help="SQLite export of nsys, or JSON of torch's profiler"
+    )
+    parser.add_argument(
+        "--device", type=int, metavar="N", help="of several GPUs; default: the one that ran most"
     )
     parser.add_argument(
         "--dump", type=Path, metavar="FOLDER", help="what FLASHINFER_TRACE_DUMP=1 left"
@@ -60,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"what you know besides: {', '.join(KNOWN)}",
     )
     parser.add_argument(
-        "--html", type=file_to_write, metavar="FILE", help="a page with all kernels"
+        "--html", type=file_to_write, metavar="FILE", help="a page with the kernels"
     )
     answer.options(parser)
 
@@ -68,9 +74,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.html:
         not_over(args.html, args.trace)
-    found = step(args.trace, args.dump, args.recording, args.advice, args.known)
+    found = step(args.trace, args.dump, args.recording, args.advice, args.known, args.device)
     if args.html:
-        text = rendered(found)
+        text = rendered(limited(found, MOST_ROWS))
         write_text(args.html, text)
     if args.json:
         answer.tell(limited(found, args.limit))
@@ -86,6 +92,7 @@ def step(
     recording: Path | None = None,
     advice: Path | None = None,
     known: list[str] | None = None,
+    device: int | None = None,
 ) -> StepAnswer:
     """The steps of a trace. Raises BadInput where one of the files is not what it should be."""
     given = said(known or [])
@@ -94,7 +101,7 @@ def step(
         given = given.joined(facts.values, dump.SOURCE)
     advised = gain.read_advice(advice) if advice else None
     timeline = read(trace)
-    found = summary.Summary(timeline, given, summary.Yardstick(), advised)
+    found = summary.Summary(timeline, given, summary.Yardstick(), advised, device)
     with ExitStack() as stack:
         found.held = summary.evidence(found.gpu, recording, stack)
         return found.answer()
@@ -140,7 +147,7 @@ def limited(found: StepAnswer, limit: int | None) -> StepAnswer:
 
 
 def rendered(found: StepAnswer) -> str:
-    """The page: it needs no script."""
+    """The page of what is in the record: it needs no script."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resource(FOLDER)),
         autoescape=True,
@@ -156,6 +163,8 @@ def rendered(found: StepAnswer) -> str:
         "each": screen.each_text,
         "alone": screen.alone_text,
         "gain": screen.gain_text,
+        "short": partial(short, width=LONGEST),
     }
+    env.globals |= {"told_by": screen.told_by}
     style = (resource(FOLDER) / "style.css").read_text(encoding="utf-8")
     return env.get_template("step.html").render(found=found, style=style) + "\n"
