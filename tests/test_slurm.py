@@ -26,10 +26,11 @@ from ncuflow.evidence import location
 
 pytestmark = pytest.mark.slurm
 
-# What a small test cluster needs beside the profile: no accounting, and no patience.
+# What a small test cluster needs beside the profile: no accounting, and no patience. The plugin waits ten seconds more
+# after each look at which no job has ended, so that the first is when one should have.
 PROFILE = [
     "--workflow-profile", "profiles/slurm", "--jobs", "4", "--latency-wait", "10",
-    "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2",
+    "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "9",
     "--seconds-between-status-checks", "2",
 ]  # fmt: skip
 POINTS = 7  # two batches
