@@ -73,6 +73,7 @@ RULES = {
     "advise-worker": ("ncuflow.advice.worker", "the process of a race, told by lines what to do"),
     "nsys": ("ncuflow.capture.nsys", "trace a batch under Nsight Systems"),
     "ncu": ("ncuflow.capture.ncu", "profile a batch under Nsight Compute"),
+    "give-up": ("ncuflow.capture.loss", "what stands for a capture that failed for good"),
     "jit": ("ncuflow.capture.jit", "measure FlashInfer's compilation and caches"),
     "jit-probe": ("ncuflow.capture.jitprobe", "one measurement of jit, in a process of its own"),
     "static-cute": ("ncuflow.static.cute", "a kernel of CuTe DSL, compiled without a GPU"),

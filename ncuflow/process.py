@@ -1,4 +1,4 @@
-"""Child processes: a minimal environment, streamed output, a time limit for the whole group."""
+"""Child processes: a minimal environment, streamed output, a time limit for the whole group, the last words of a log."""
 
 from __future__ import annotations
 
@@ -131,6 +131,28 @@ def output_of(command: Sequence[str]) -> str | None:
     except CaptureError:
         return None
     return "\n".join(lines) if outcome.returncode == 0 and not outcome.timed_out else None
+
+
+def last_line(logs: Iterable[str | Path], beginning: str = "") -> str:
+    """The last line that says something in the last kilobytes of a job's log."""
+    for log in logs:
+        try:
+            with Path(log).open("rb") as file:
+                file.seek(max(0, file.seek(0, 2) - 8192))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            continue
+        lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
+        for line in reversed(lines):
+            if line.startswith(beginning):
+                return "".join(c for c in line if c.isprintable())
+    return ""
+
+
+def cause(logs: Sequence[str | Path]) -> str:
+    """Why a job failed, as its log says it last."""
+    said = last_line(logs, "error:").removeprefix("error:").strip()
+    return said or last_line(logs) or "it ended without a word"
 
 
 def scrub_command(command: Iterable[str], root: Path | None = None) -> list[str]:

@@ -9,6 +9,7 @@ recorded one under the points' names. What goes wrong, and when, the test says w
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import select
 import shutil
@@ -159,16 +160,23 @@ if "--version" in sys.argv:
     sys.exit()
 words = sys.argv[1:]
 program = words[words.index("-o") + 2 :]
+report = Path(words[words.index("-o") + 1] + ".ncu-rep")
+plan = Path(os.environ["NCUFLOW_TEST_PLAN"])
+if "-c" in program:  # the preflight's
+    if not (plan / "unfit-ncu").exists():
+        report.write_bytes(reports.of_points(Path({recorded!r}), ["tiny"]))
+    sys.exit()
+if (plan / "refuse-ncu").exists():
+    print("==ERROR== ERR_NVGPUCTRPERM")
+    sys.exit(1)
 while Path(program[0]).parent != Path({python!r}).parent:
     program.pop(0)
 subprocess.run(program)
-plan = Path(os.environ["NCUFLOW_TEST_PLAN"])
 records = Path(program[program.index("--out") + 1]).read_text().splitlines()
 done = [json.loads(line)["point"] for line in records if json.loads(line)["status"] == "ok"]
 hang = plan / "hang-ncu"
 if hang.exists():
     done = done[:1]
-report = Path(words[words.index("-o") + 1] + ".ncu-rep")
 report.write_bytes(reports.of_points(Path({recorded!r}), done))
 if hang.exists():
     if hang.read_text() == "once":
@@ -180,7 +188,7 @@ if hang.exists():
 
 # Runs the program, and exports a kernel in a range for each launch of a point that it came through; its report is their names.
 NSYS = """#!{python}
-import json, subprocess, sys
+import json, os, subprocess, sys
 sys.path[:0] = [{root!r}, {tests!r}]
 from pathlib import Path
 from nsys_export import Export
@@ -189,11 +197,16 @@ if "--version" in words:
     print("NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0")
 elif words[0] == "export":
     (out,) = (word.split("=")[1] for word in words if word.startswith("--output="))
+    if Path(os.environ["NCUFLOW_TEST_PLAN"], "unfit-nsys").exists():
+        print("Processing events...\\n[1/1] [====40%           ] report.sqlite\\nImporter error status: 3")
+        sys.exit(1)
     made = Export()
     for n, point in enumerate(json.loads(Path(words[-1]).read_text())):
         at = 1000 * (n + 1)
         made.range(at, at + 100, point).call(at + 10, at + 20, n + 1).kernel(at + 30, at + 40, n + 1)
     made.write(Path(out))
+elif "-c" in words:  # the preflight's
+    Path(words[words.index("-o") + 1] + ".nsys-rep").write_text(json.dumps(["tiny"]))
 else:
     program = words[words.index("-o") + 2 :]
     while Path(program[0]).parent != Path({python!r}).parent:
@@ -241,7 +254,8 @@ class Machine:
     def plan(self, what: str, point: str = "", once: bool = False) -> None:
         """Let `what` happen at a point: gate (stop there until it is killed or told to go on), break (the
         CUDA context of its process), lose (the GPU dies), wrong (the result is); or, without a point,
-        hang-ncu. `once`: the first time only."""
+        hang-ncu, refuse-ncu (from the first batch on), unfit-ncu, unfit-nsys (no report of anything). `once`: the
+        first time only."""
         self._planned(what, point).write_text("once" if once else "always")
 
     def forget(self, what: str, point: str = "") -> None:
@@ -341,6 +355,14 @@ def make(folder: Path, points: int = 8, batch_size: int = 4) -> Machine:
     text = NCU.format(python=sys.executable, root=str(ROOT), recorded=str(recorded))
     program(folder, "ncu", text)
     return Machine(folder)
+
+
+def index_source(machine: Machine) -> None:
+    """Give the machine an index of FlashInfer's source, which it has not, so that it can make all pages."""
+    recorded = ROOT / "recordings/h200/0.7.2/default/source_index.json.xz"
+    index = machine.captures.parent / "source_index.json"
+    index.parent.mkdir(parents=True)
+    index.write_bytes(lzma.decompress(recorded.read_bytes()))
 
 
 def trace_as_well(machine: Machine, early: bool) -> None:

@@ -101,18 +101,22 @@ def test_a_killed_job_is_tried_again_and_its_half_file_is_not_taken(gated, undis
     same_as(machine, undisturbed)
 
 
-def test_a_job_killed_twice_costs_its_batch_alone(machine, undisturbed):
+def test_a_job_killed_twice_costs_its_batch_alone_and_the_next_run_tries_again(
+    machine, undisturbed
+):
     machine.plan("gate", GATED)
     snakemake = machine.start(TABLE)
     for _ in range(2):  # the first try and its one retry
         os.kill(machine.wait_at_gate(snakemake), signal.SIGKILL)
-    assert snakemake.wait() != 0
-    hit = batch_of(machine, GATED)
-    whole = {path.parent for path in machine.captures.glob("b*/timing.jsonl")}
-    assert whole == {path.parent for path in machine.captures.glob("b*/points.json")} - {hit}
-    assert not (machine.folder / TABLE).exists()
+    assert snakemake.wait() == 1
+    assert "lost: time of toy: " in (machine.folder / "run.log").read_text()
+    records, plan = machine.records(), batch_of(machine, GATED) / "points.json"
+    lost = {point for point, record in records.items() if record["status"] == "lost"}
+    assert GATED in lost and lost <= {point["id"] for point in json.loads(plan.read_text())}
+    assert {row["point"] for row in machine.table("kernels")} == set(POINTS) - lost
     machine.forget("gate", GATED)
     before = reports(machine)
+    del before[plan.parent.name]
     completes(machine, undisturbed)
     assert before.items() <= reports(machine).items()
 
@@ -155,16 +159,48 @@ def test_an_interrupted_build_is_gone_on_with(machine, undisturbed):
     completes(machine, undisturbed)
 
 
-def test_refused_counters_end_the_run_with_the_remedy_and_the_times_stand(machine):
-    refusing = "#!/bin/sh\n[ $1 = --version ] && echo Version 2025.3.1.0 && exit\necho '==ERROR== ERR_NVGPUCTRPERM'; exit 1\n"
-    (machine.folder / "bin/ncu").write_text(refusing)
+def test_counters_refused_in_mid_run_cost_the_counters_alone(machine, undisturbed):
+    machine.plan("refuse-ncu")
     done = machine.run(TABLE)
-    assert done.returncode != 0
-    assert "failed: profile (ncu) toy: the driver refuses performance counters" in done.stderr
-    assert "do: as it says; or without counters: --config ncu=" in done.stderr
-    assert {record["status"] for record in machine.records().values()} == {"ok"}
-    without = machine.run(TABLE, "--config", 'ncu={"enabled": false}')
-    assert without.returncode == 0, without.stderr
+    (said,) = (line for line in done.stderr.splitlines() if line.startswith("lost: "))
+    assert done.returncode == 1 and "put `options nvidia" in said and "once more" not in done.stderr
+    assert timed(machine) == timed(undisturbed) and not machine.table("kernels")
+    assert {row["point"] for row in machine.table("lost")} == set(POINTS)
+    machine.forget("refuse-ncu")
+    completes(machine, undisturbed)
+
+
+def test_a_broken_tool_costs_its_own_numbers_alone_and_every_page_says_so(machine):
+    fake_machine.trace_as_well(machine, early=True)
+    fake_machine.index_source(machine)
+    machine.plan("unfit-nsys")
+    everything = ("all", "--config", "strict=false")  # counters of other kernels
+    done = machine.run(*everything)
+    why = "nsys 2024.2.3.38: made no report of a tiny kernel: Importer error status: 3"
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1] == f"lost: nsys of toy: {why}"
+    assert "once more" not in done.stderr  # the preflight knew
+    pages = {
+        page.stem: page.read_text() for page in machine.folder.glob("outputs/fake/reports/*.md")
+    }
+    assert {"INDEX", "analysis", "claims", "final-report", "kernel-dev-guide", "toy"} <= set(pages)
+    assert all(why in text for text in pages.values()), [
+        n for n, t in pages.items() if why not in t
+    ]
+    assert {row["point"] for row in machine.table("kernels")} == set(POINTS)
+    machine.forget("unfit-nsys")
+    mended = machine.run(*everything)
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    assert {row["point"] for row in machine.table("timeline")} == set(POINTS)
+
+
+def test_a_preflight_whose_ncu_makes_no_report_says_so_and_nothing_is_profiled(machine):
+    machine.plan("unfit-ncu")
+    done = machine.run(TABLE)
+    assert done.returncode == 1 and "made no report of a tiny kernel" in done.stderr
+    assert not machine.table("kernels") and {row["status"] for row in machine.table("timing")} == {
+        "ok"
+    }
 
 
 def test_a_measurement_that_outlives_snakemake_keeps_its_gpu(gated, undisturbed):
@@ -243,7 +279,7 @@ def test_a_gpu_lost_once_costs_a_retry(machine, undisturbed):
 def test_a_gpu_lost_for_good_costs_what_was_not_visited_before_and_no_number_is_made_up(machine):
     machine.plan("lose", GATED)
     done = machine.run(TABLE)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 1 and "lost: time of toy: " in done.stderr
     rows = {row["point"]: row for row in machine.table("timing")}
     batch = {p["id"] for p in json.loads((batch_of(machine, GATED) / "points.json").read_text())}
     after = {point for point in batch if rows[point]["status"] == "lost"}

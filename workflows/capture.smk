@@ -32,14 +32,21 @@ rule preflight:
         jit_env=JIT_ENV,
         clocks=SETTINGS.ncu.clock_control,
         counters="" if SETTINGS.ncu.enabled else "--no-counters",
+        # Its version does not tell that a tool works here.
+        probe=" ".join(["", *sorted(RUNNING.tools - {"events"})]).replace(
+            " ", " --probe "
+        ),
         installed=lambda wildcards: installed(),  # it looks again where another tool or package is here
     shell:
         "{params.jit_env} python -m ncuflow preflight --clock-policy {params.clocks} {params.counters}"
-        " --out {output.environment:q} --ceilings {output.ceilings:q} > {log:q} 2>&1"
+        " {params.probe} --out {output.environment:q} --ceilings {output.ceilings:q} > {log:q} 2>&1"
 
 
 if LIVE:
     from ncuflow.parsers import chips, registry
+
+    # What a profiler reads of the preflight, which comes first. As an input it would have all captured again with it.
+    PREFLIGHT = of_run(f"{CAPTURES}/environment.json")
 
     # A sweep asks for these counters, so another list captures again; another label or meaning in the catalogues does not.
     REGISTRY = ["ncuflow.parsers.registry"]
@@ -106,6 +113,8 @@ if LIVE:
     # Those that are timed start together, and measure one after the other; neither where one has all GPUs to itself, nor
     # where each has a GPU of its own.
     EXCLUSIVE = "--exclusive-host" * SETTINGS.timing.exclusive_host
+    # A process that times pairs times their points with them, unless further processes visit those alone.
+    VISITS = "--visit-all" * (SETTINGS.timing.runs > 1)
     TOGETHER = LANES and not EXCLUSIVE
 
     # The points of a batch, and in the same process the pairs of which it has the base: what drifts falls on both sides of
@@ -135,13 +144,15 @@ if LIVE:
             rounds=SETTINGS.timing.rounds,
             order=lambda wc: wc.get("run", 0),
             in_turns=lambda wc, input, output: in_turns(input.pairs, output.pairs),
+            visits=VISITS,
             exclusive=EXCLUSIVE,
         shell:
             "{params.jit_env} python -m ncuflow lock {params.exclusive} {resources.seat} --"
             " python -m ncuflow launch {wildcards.target} --mode time --repeats {params.repeats}"
             " --rounds {params.rounds} --order {params.order} --points {input.points:q} --out {output[0]:q}"
-            " {params.in_turns} 2> {log:q}"
-            " || {{ rc=$?; [ $rc -eq 3 ] || [ $rc -eq 4 -a {resources.attempt} -gt 1 ]; }}"
+            " {params.in_turns} {params.visits} 2> {log:q}"
+            " || or_give_up $? {resources.attempt} time {wildcards.target} --points {input.points:q}"
+            " --out {output[0]:q} {params.in_turns} --log {log:q} 2>> {log:q}"
 
     # Further runs of the same points, each in a process and an order of its own: how far a figure moves between runs.
     use rule time as time_again with:
@@ -155,6 +166,7 @@ if LIVE:
             f"{OUT}/logs/time-{{target}}-{{batch}}-{{run}}.log",
         params:
             in_turns="",
+            visits="",
 
     # Of a target that is profiled beside the build it has its libraries by the time when nobody compiles any more, and as a rule
     # comes before what is timed, which compares its points: of one that is not right there, the tables take nothing.
@@ -173,8 +185,10 @@ if LIVE:
         resources:
             gpu=1,
             lane=1,
+            attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
+            preflight=PREFLIGHT,
             timing=lambda wc, input: after_timing(input.timing) or "--unchecked",
             out=f"{CAPTURES}/{{target}}/{{batch}}",
             repeats=SETTINGS.nsys.repeats,
@@ -182,7 +196,9 @@ if LIVE:
         shell:
             "{params.jit_env} python -m ncuflow nsys {wildcards.target} --points {input.points:q}"
             " {params.timing} --out {params.out:q} --name trace --repeats {params.repeats}"
-            " --flush --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
+            " --preflight {params.preflight:q} --flush --timeout {params.timeout} 2> {log:q}"
+            " || or_give_up $? {resources.attempt} nsys {wildcards.target} --points {input.points:q}"
+            " --out {output[0]:q} --log {log:q} 2>> {log:q}"
 
     rule profile:
         input:
@@ -200,8 +216,10 @@ if LIVE:
         resources:
             gpu=1,
             lane=1,
+            attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
+            preflight=PREFLIGHT,
             timing=lambda wc, input: after_timing(input.timing),
             out=f"{CAPTURES}/{{target}}/{{batch}}",
             sections=",".join(SETTINGS.ncu.sections),
@@ -211,7 +229,10 @@ if LIVE:
         shell:
             "{params.jit_env} python -m ncuflow ncu {wildcards.target} --points {input.points:q}"
             " {params.timing} --out {params.out:q} --name sweep --registry --sections {params.sections}"
-            " --clock-control {params.clocks} --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
+            " --preflight {params.preflight:q} --clock-control {params.clocks}"
+            " --timeout {params.timeout} 2> {log:q}"
+            " || or_give_up $? {resources.attempt} ncu {wildcards.target} --points {input.points:q}"
+            " --out {output[0]:q} --log {log:q} 2>> {log:q}"
 
     rule profile_deep:
         input:
@@ -228,8 +249,10 @@ if LIVE:
         resources:
             gpu=1,
             lane=1,
+            attempt=lambda wc, attempt: attempt,
         params:
             jit_env=JIT_ENV,
+            preflight=PREFLIGHT,
             out=f"{CAPTURES}/{{target}}/deep",
             sections=",".join([*SETTINGS.ncu.sections, *SETTINGS.ncu.deep_sections]),
             counters=COUNTERS,
@@ -239,8 +262,10 @@ if LIVE:
         shell:
             "{params.jit_env} python -m ncuflow ncu {wildcards.target} --points {input.points:q}"
             " --out {params.out:q} --name deep --registry --sections {params.sections} --rules {params.source}"
-            " --clock-control {params.clocks}"
-            " --timeout {params.timeout} 2> {log:q} || [ $? -eq 3 ]"
+            " --preflight {params.preflight:q} --clock-control {params.clocks}"
+            " --timeout {params.timeout} 2> {log:q}"
+            " || or_give_up $? {resources.attempt} ncu {wildcards.target} --points {input.points:q}"
+            " --out {output[0]:q} --log {log:q} 2>> {log:q}"
 
     # Compilation is what is asked for, so modules that came prebuilt are passed over. Status 3: some modules
     # failed, and are named. No code among the inputs: `all` shows what was measured, and must not measure it again.

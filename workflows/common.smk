@@ -16,6 +16,7 @@ sys.path.insert(0, str(HOME))
 
 from snakemake.utils import update_config
 
+from ncuflow.capture import loss
 from ncuflow.flow import caches, closure, display, jobs, made
 from ncuflow.flow import evidence as _evidence
 from ncuflow.flow import settings as _settings
@@ -80,9 +81,16 @@ def quoted(path):
     return shlex.quote(str(path)).replace("{", "{{").replace("}", "}}")
 
 
+# What a capture that ended badly leaves: status 3, where some points are lost, is none; an interrupted one goes on later;
+# one that fails in its second try, or whose tool is unfit (5), costs its own numbers alone.
 shell.prefix(
     f"set -euo pipefail; export PATH={quoted(_python)}:$PATH"
     f" PYTHONSAFEPATH=1 PYTHONPATH={quoted(HOME)}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
+    "or_give_up() {{ "
+    "if [ $1 -eq 3 ]; then return 0; fi; "
+    "if [ $1 -eq 130 ] || [ $1 -ne 5 -a $2 -le 1 ]; then return $1; fi; "
+    'shift 2; python -m ncuflow give-up "$@"; '
+    "}}; "
 )
 # Programs that hold a GPU note when, for what the run says of it at its end.
 GPU_USE = Path(SETTINGS.outputs, RUN, "gpu-use.jsonl") if LIVE else None
@@ -145,9 +153,8 @@ def plan_of(what):
 
 
 def in_turns(plan, records):
-    """A param: the pairs that a process times, and with them their points, unless further processes visit those alone."""
-    visits = " --visit-all" * (SETTINGS.timing.runs > 1)
-    return f"--pairs {quoted(plan)} --pairs-out {quoted(records)}{visits}"
+    """A param: the pairs that a process times."""
+    return f"--pairs {quoted(plan)} --pairs-out {quoted(records)}"
 
 
 def built_of(targets):
@@ -199,6 +206,11 @@ def made_of_side(name, patterns):
 def side(position, patterns):
     """An input: such files of the first (0) or the second (1) side of a pair."""
     return lambda wildcards: made_of_side(PAIRS[wildcards.pair][position], patterns)
+
+
+def losses():
+    """A line for each reason for which captures of this run are missing; what it does not capture, it does not miss."""
+    return loss.told(RUNNING.root, KERNEL_TARGETS) if LIVE else []
 
 
 DISPLAY = display.install(workflow, RUNNING.plans, RUNNING.pairs, GPU_USE)

@@ -7,6 +7,8 @@ if workflow.is_main_process and not workflow.output_settings.dryrun:
     try:
         if made.alone():
             made.remove_damaged(SETTINGS.outputs, OUTPUTS)
+            if LIVE:  # what failed for good is tried again
+                loss.forget(RUNNING.root, Path(SETTINGS.outputs, RUN, "tables"))
             # A run that finds nothing to do ends before it notes anything.
             made.note(SETTINGS.outputs, OUTPUTS)
     except OSError as error:  # a folder that may not be written
@@ -21,10 +23,16 @@ def finish():
         print(f"note: {_refused(error)}", file=sys.stderr)
     if DISPLAY:
         DISPLAY.end()
+    missing = losses()
+    for _line in missing:
+        print(_line, file=sys.stderr)
+    return 1 if missing else 0
 
 
 onsuccess:
-    finish()
+    # The pages are made, without what is missing.
+    if finish():
+        sys.exit(1)
 
 
 onerror:

@@ -5,7 +5,7 @@
 
 Writes DIR/NAME.ncu-rep and DIR/NAME.json. A point that breaks the CUDA context is an error, and the others are profiled
 again without it. Exit status: 0 complete; 1 nothing usable, nothing
-written; 2 bad input; 3 some points lost, the report stands; 5 the driver refuses counters.
+written; 2 bad input; 3 some points lost, the report stands; 5 the driver refuses counters, or the preflight found ncu unfit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.capture.machine import tool
-from ncuflow.capture.profiler import LOST, Batch, add_arguments, capture
+from ncuflow.capture.profiler import LOST, UNFIT, Batch, add_arguments, capture
 from ncuflow.evidence.points import Contents
 from ncuflow.evidence.reportscrub import scrub_report
 from ncuflow.gpu.nvml import DriverQuery, VisibleGpu
@@ -29,7 +29,6 @@ from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.process import CaptureError, ProcessExit, minimal_environment, output_of
 from ncuflow.target.contract import Target, load
 
-REFUSED = 5
 INTEGER = ("int4", "int8")
 DURATION = "gpu__time_duration.sum"
 REMEDY = (
@@ -102,7 +101,7 @@ def _profile(batch: Batch) -> int:
     command, report = ncu_command(batch), batch.stage / f"{batch.args.name}.ncu-rep"
     outcome = batch.run(command, {**minimal_environment(), **batch.held.environ})
     if batch.progress.refused:
-        raise CaptureError(REMEDY, REFUSED)
+        raise CaptureError(REMEDY, UNFIT)
     found = count_kernels(report, batch.ids) if report.exists() else Contents()
     if found is not None and found.total == 0:
         return batch.nothing(report, batch.ending(outcome) or "ncu wrote no kernel")

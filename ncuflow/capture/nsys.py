@@ -16,7 +16,7 @@ import argparse
 import os
 import site
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,24 @@ def program_environment(held: Mapping[str, str], home: Path) -> dict[str, str]:
     return {name: value for name, value in env.items() if not name.startswith("NCUFLOW_NSYS")}
 
 
-def nsys_command(batch: Batch) -> tuple[list[str], list[str], list[str]]:
-    """The command line in three parts; the middle one gives the program back the library path that nsys's own
-    replaced, and stands in no record."""
+def profile_command(out: str) -> tuple[list[str], list[str]]:
+    """The command line before the program in two parts; the second gives the program back the library path that nsys's
+    own replaced, and stands in no record."""
     libraries = os.environ.get("LD_LIBRARY_PATH")
     restore = [f"LD_LIBRARY_PATH={libraries}"] if libraries else ["-u", "LD_LIBRARY_PATH"]
-    profiled = [nsys_program(), "profile", *OPTIONS, "-o", batch.place(batch.args.name)]
-    return profiled, ["env", *restore], batch.program()
+    return [nsys_program(), "profile", *OPTIONS, "-o", out], ["env", *restore]
+
+
+def export(
+    report: Path, env: Mapping[str, str], timeout: float | None, on_line: Callable[[str], None]
+) -> Path | None:
+    """The SQLite export of a report, beside it; None where nsys wrote no report, or cannot export it."""
+    sqlite = report.with_suffix(".sqlite")
+    if not report.exists():
+        return None
+    command = export_command(nsys_program(), report, sqlite)
+    exported = run_child(command, env=env, timeout=timeout, on_line=on_line)
+    return sqlite if exported.returncode == 0 and sqlite.exists() else None
 
 
 def count_kernels(path: Path, points: Sequence[str]) -> Contents:
@@ -116,18 +127,17 @@ def _turn(point: Mapping[str, Any]) -> int:
 
 def _trace(batch: Batch) -> int:
     report = batch.stage / f"{batch.args.name}.nsys-rep"
-    profiled, restore, program = nsys_command(batch)
+    profiled, restore = profile_command(batch.place(batch.args.name))
+    program = batch.program()
     (batch.stage / "home").mkdir()
     env = program_environment(batch.held.environ, (batch.stage / "home").resolve())
     outcome = batch.run([*profiled, *restore, *program], env)
-    sqlite = report.with_suffix(".sqlite")
-    if not report.exists():
-        return batch.nothing(sqlite, batch.ending(outcome) or "nsys wrote no report")
-    export = export_command(nsys_program(), report, sqlite)
-    said = batch.progress.line
-    exported = run_child(export, env=env, timeout=batch.args.timeout, on_line=said)
-    if exported.returncode or not sqlite.exists():
-        raise batch.failed("nsys could not export its report")
+    sqlite = export(report, env, batch.args.timeout, batch.progress.line)
+    if sqlite is None:
+        if report.exists():
+            raise batch.failed("nsys could not export its report")
+        missing = report.with_suffix(".sqlite")
+        return batch.nothing(missing, batch.ending(outcome) or "nsys wrote no report")
     return _keep(batch, sqlite, [*profiled, *program], outcome)
 
 

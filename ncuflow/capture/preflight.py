@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -22,7 +22,7 @@ from threading import Thread
 from typing import Any, Literal
 
 from ncuflow import answer
-from ncuflow.capture import machine
+from ncuflow.capture import machine, probe
 from ncuflow.capture.ncu import REMEDY, parse_version
 from ncuflow.capture.torch_check import LIMIT_S, TorchCheck
 from ncuflow.evidence import provenance as provenance_of
@@ -314,6 +314,20 @@ def reached() -> dict[str, Any]:
         return ceilings.unmeasured(one_line(error))
 
 
+def _probe(result: dict[str, Any], tools: Sequence[str]) -> None:
+    """What a tiny profile by each of these tools that are here found out, in its row; without ncu there are no counters."""
+    rows = {row["check"]: row for row in result["findings"]}
+    here = [tool for tool in tools if rows[tool]["status"] == "ok"]
+    if "counters" in rows and rows["counters"]["status"] == "fail":
+        here = [tool for tool in here if tool != "ncu"]
+    for tool, why in probe.unfit(here).items():
+        words = f"{tool} {rows[tool]['found']}: {why}"
+        rows[tool] |= finding(tool, "fail", words, probe.REMEDY[tool])
+        if tool == "ncu" and result["tier"] == "A":
+            result |= {"tier": "B", "tier_reason": words}
+            result["provenance"]["tier"] = "B"
+
+
 class PreflightAnswer(answer.Answer):
     """What can be measured on this machine, what is missing, and what helps: what environment.json has."""
 
@@ -345,6 +359,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-counters", action="store_true", help="ncu is not run: tier B at best")
     parser.add_argument(
+        "--probe",
+        action="append",
+        choices=("ncu", "nsys"),
+        default=[],
+        help="with --ceilings: make a tiny profile by ncu, by nsys; may be repeated",
+    )
+    parser.add_argument(
         "--clock-policy", default="boost", help="what to record about clocks (default boost)"
     )
 
@@ -362,6 +383,8 @@ def run(args: argparse.Namespace) -> int:
             found = reached() if held else ceilings.unmeasured("no GPU is visible")
             result["findings"] += ceiling_findings(found) if held else []
             write_json(args.ceilings, found)
+            if held and not found.get("reason"):
+                _probe(result, args.probe)
         if check and version:
             rows, row = result["findings"], torch_finding(version, check.answer())
             result["findings"] = [row if r["check"] == "torch" else r for r in rows]

@@ -26,13 +26,14 @@ from ncuflow.evidence.points import (
 from ncuflow.evidence.staging import staging
 from ncuflow.gpu import nvml, use
 from ncuflow.gpu.turns import Held, gpu_seat
-from ncuflow.io import write_json
+from ncuflow.io import read_json, write_json
 from ncuflow.process import CaptureError, ProcessExit, run_child, scrub_command
 
 if TYPE_CHECKING:
     from ncuflow.model import Origin
 
 COMPLETE, NOTHING, LOST = 0, 1, 3
+UNFIT = 5  # the tool cannot do it on this machine: no use in a second try
 # To load it takes longer than all else before a tool begins, so that is done while the tool runs.
 DESCRIBES = "ncuflow.evidence.provenance"
 SOME_POINTS_FAILED = 3  # of `ncuflow launch`, which the profilers pass on; its records say which
@@ -118,8 +119,11 @@ class Batch:
         return "" if ended_well else f"{self.tool} ended with status {outcome.returncode}"
 
     def failed(self, what: str) -> CaptureError:
-        """What leaves nothing to keep, with what the tool said last."""
-        return CaptureError("\n".join([what, *self.progress.tail]), NOTHING)
+        """What leaves nothing to keep, with what the tool said last; the log has more of it."""
+        for line in self.progress.tail:
+            print(line, file=sys.stderr)
+        said = self.progress.last
+        return CaptureError(f"{what}: {said}" if said else what, NOTHING)
 
     def nothing(self, report: Path, why: str) -> int:
         """Keep that no point was ok, where it was so; returns the exit status. Raises CaptureError where the report lacks
@@ -181,6 +185,8 @@ def capture(
 
     suffix: of the report, which is an empty file where no point is ok. Returns the exit status.
     """
+    if args.preflight and args.preflight.exists():
+        _fit(tool, args.preflight)
     planned = read_points(args.points)
     points = sorted(timed_ok(planned, args.timing), key=turn)
     if not points:
@@ -189,6 +195,13 @@ def capture(
         return LOST
     with gpu_seat(args.lock_timeout) as held, staging(args.out, args.name) as stage:
         return work(Batch(tool, args, points, held, stage))
+
+
+def _fit(tool: str, preflight: Path) -> None:
+    """Raises CaptureError where the preflight's tiny profile by the tool failed."""
+    for row in read_json(preflight)["findings"]:
+        if row["check"] == tool and row["status"] == "fail":
+            raise CaptureError(row["found"], UNFIT)
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -203,6 +216,11 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         "--timing",
         type=Path,
         help="timing.jsonl: only points that are ok there, which are not checked again",
+    )
+    parser.add_argument(
+        "--preflight",
+        type=Path,
+        help="environment.json, where there is one: status 5 if the tool is unfit",
     )
     parser.add_argument("--timeout", type=float, help="seconds the profiled run may take")
     parser.add_argument("--lock-timeout", type=float, help="seconds to wait for a free GPU")

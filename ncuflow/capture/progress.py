@@ -16,6 +16,7 @@ from ncuflow.runner.progress import left
 PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')
 REFUSED = re.compile(r"ERR_NVGPUCTRPERM")
 NOISE = re.compile(r"==PROF==")
+BAR = re.compile(r"\d+ ?%")  # of what a tool draws while it works
 TAIL_LINES = 20
 
 
@@ -49,6 +50,11 @@ class ProfilerOutput:
             self._report()
         elif text.strip() and not NOISE.search(text):
             self.tail.append(text)
+
+    @property
+    def last(self) -> str:
+        """The last line that says something; "" where none does."""
+        return next((line.strip() for line in reversed(self.tail) if not BAR.search(line)), "")
 
     def waited(self) -> float:
         """Seconds that the program has waited for its GPU."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 GOOD = ("ok", "traced")
 NO_KERNEL = "no kernel in its NVTX range"
+NOT_CAPTURED = "not captured"  # status of a point whose capture failed for good
 
 
 @dataclass
@@ -77,14 +78,18 @@ def all_failed(points: Iterable[str], progress: Sequence[Mapping[str, Any]]) -> 
 
 
 def keep_nothing(
-    tool: str, report: Path, points: Sequence[str], progress: Sequence[Mapping[str, Any]]
+    tool: str,
+    report: Path,
+    points: Sequence[str],
+    progress: Sequence[Mapping[str, Any]],
+    note: str = "no point was ok",
 ) -> None:
     """A batch without a point to profile is no failed capture: its report is an empty file, and the
     record beside it says why each point is missing."""
     lost = lost_points(points, Contents(), progress, "")
     for entry in lost:
         print(f"lost: {entry['point']}: {entry['reason']}", file=sys.stderr)
-    record = capture_record(tool, None, [], [], Contents(), lost, 0.0, ["no point was ok"])
+    record = capture_record(tool, None, [], [], Contents(), lost, 0.0, [note])
     with replacing(report) as temporary:
         temporary.touch()
     write_json(report.with_suffix(".json"), record)

@@ -24,6 +24,7 @@ from ncuflow.findings.join import led_by_torch
 from ncuflow.flow import forecast
 from ncuflow.gpu import turns, use
 from ncuflow.io import BadInput, read_json
+from ncuflow.process import cause, last_line
 from ncuflow.runner import progress
 
 LONG = 10.0  # seconds from which on a plain log is told that a step begins
@@ -276,28 +277,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60} s"
-
-
-def last_line(logs: list[str], beginning: str = "") -> str:
-    """The last line that says something in the last kilobytes of a job's log."""
-    for log in logs:
-        try:
-            with Path(log).open("rb") as file:
-                file.seek(max(0, file.seek(0, 2) - 8192))
-                text = file.read().decode("utf-8", "replace")
-        except OSError:
-            continue
-        lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-        for line in reversed(lines):
-            if line.startswith(beginning):
-                return "".join(c for c in line if c.isprintable())
-    return ""
-
-
-def cause(logs: list[str]) -> str:
-    """Why a job failed, as its log says it last."""
-    said = last_line(logs, "error:").removeprefix("error:").strip()
-    return said or last_line(logs) or "it ended without a word"
 
 
 def headlines(rule: str, output: list[str]) -> Iterator[str]:

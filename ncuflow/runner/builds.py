@@ -115,9 +115,16 @@ def buildable(
     return kept
 
 
-def modules(target: Target, points: Sequence[Planned]) -> list[Any]:
-    """JIT modules (JitSpec) of the points, one per name."""
-    found = {spec.name: spec for point in points for spec in target.modules(point.params)}
+def modules(
+    target: Target, points: Sequence[Planned], log: Callable[[str], None] = lambda line: None
+) -> list[Any]:
+    """JIT modules (JitSpec) of the points, one per name. A point whose modules cannot be named fails when it is prepared."""
+    found: dict[str, Any] = {}
+    for point in points:
+        try:
+            found |= {spec.name: spec for spec in target.modules(point.params)}
+        except Exception as error:  # whatever one kernel's code raises: the others are built
+            log(f"{point.id}: not built: {one_line(error)}")
     return list(found.values())
 
 
@@ -328,7 +335,7 @@ def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
         except ValueError as error:
             raise UsageError(str(error)) from None
         wanted = buildable(target, read_points(path, target), known, log)
-        found |= {spec.name: spec for spec in modules(target, wanted)}
+        found |= {spec.name: spec for spec in modules(target, wanted, log)}
     return list(found.values())
 
 

@@ -24,6 +24,7 @@ exit  0 all points ok or skipped    1 nothing could be run    2 bad input
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import subprocess
@@ -44,7 +45,7 @@ from ncuflow.runner import builds, faults, gpu, pairs, timing
 from ncuflow.runner.awaited import Awaited, build_begun, nobody_compiles
 from ncuflow.runner.job import FATAL, LOST, OK, SOME_FAILED, Record, Run
 from ncuflow.runner.progress import Progress
-from ncuflow.runner.ready import begun, broken, failed, lost, ready, timed, warm
+from ncuflow.runner.ready import begun, broken, failed, lost, new_record, ready, timed, warm
 from ncuflow.runner.succession import BAD, Journal, Rest, line_of, succeed
 from ncuflow.sweep.points import Planned, read_points
 from ncuflow.target.contract import Target, known, load
@@ -298,6 +299,22 @@ def _names(args: argparse.Namespace, target: Target, points: Sequence[Planned]) 
 
 def _pairs(args: argparse.Namespace, target: Target) -> list[tuple[Planned, Planned]]:
     return pairs.pairs_of(read_points(args.pairs, target, empty=True)) if args.pairs else []
+
+
+def close_lost(args: argparse.Namespace, target: Target, why: str) -> None:
+    """Close the files of a timing that ended before its time: what it had not finished is lost."""
+    journal, points = _journal(args), read_points(args.points, target)
+    if not journal.partial.exists():
+        journal.begin()
+    done = journal.lines()
+    left: list[Record] = [
+        new_record(target, point, "lost", why) for point in points if point.id not in done
+    ]
+    for pair in _pairs(args, target):
+        if pairs.name(*pair) not in done:
+            left.append(pairs.new_pair(*pair).model_copy(update={"status": "lost", "reason": why}))
+    made = next((json.loads(line)["origin"] for line in done.values()), None)
+    journal.close(_names(args, target, points), Rest(left, origin=made))
 
 
 def _apart(args: argparse.Namespace) -> int:

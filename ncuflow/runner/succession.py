@@ -50,9 +50,9 @@ class Journal:
         self._rest.unlink(missing_ok=True)
 
     def lines(self) -> dict[str, str]:
-        """The line of each finished point or pair, by its name."""
+        """The line of each finished point or pair, by its name. A line without an end is none: its writer was killed."""
         lines = self.partial.read_text("utf-8").splitlines(keepends=True)
-        return {json.loads(line)["point"]: line for line in lines}
+        return {json.loads(line)["point"]: line for line in lines if line.endswith("\n")}
 
     def done(self) -> dict[str, Done]:
         """How each finished point or pair ended, by its name."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from statistics import median
 from typing import Any
 
+from ncuflow.evidence.points import NOT_CAPTURED
 from ncuflow.evidence.provenance import together
 from ncuflow.findings import ceilings, limiter
 from ncuflow.findings.join import main_kernel
@@ -17,6 +19,12 @@ from ncuflow.pages.markdown.findings import Findings
 from ncuflow.pages.markdown.series import PAST_DRAM, axis_of, best, spread, usual
 from ncuflow.target.contract import known
 
+CAPTURED = {
+    "timing": "times",
+    "trace": "traces (nsys)",
+    "sweep": "counters (ncu)",
+    "deep": "source lines (ncu)",
+}
 MOST_ROWS = 8  # of a table on a page; the CSV beside it has them all
 
 
@@ -40,6 +48,7 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     measured = together(results["provenance"] for results in findings.targets.values())
     context["provenance"] = measured or machine["provenance"]
     context["stopped"] = [(title(name), reason) for name, reason in findings.stopped.items()]
+    context["not_captured"] = _not_captured(findings.targets)
     records = findings.optional("claims")
     if records is not None:
         records = findings.optional("claims_summary") | {"claims": records}
@@ -49,6 +58,18 @@ def page_context(page: str, findings: Findings, target: str | None) -> Context:
     if page == "kernel-dev-guide":
         context |= guide.context(findings, context["targets"])
     return context
+
+
+def _not_captured(targets: Mapping[str, Results]) -> list[tuple[str, list[str], str]]:
+    """(what is missing, of which kernels, why) of captures that failed for good."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for name, results in targets.items():
+        for point in results["points"]:
+            for said in [*point["problems"], f"timing: {point['reason']}"]:
+                what, _, why = said.partition(f": {NOT_CAPTURED}: ")
+                if why:
+                    found.setdefault((CAPTURED.get(what, what), why), {})[title(name)] = None
+    return [(what, list(titles), why) for (what, why), titles in found.items()]
 
 
 @cache  # the pages over all targets say the same of each
