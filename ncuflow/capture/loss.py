@@ -28,7 +28,7 @@ NOTE = re.compile(r"(timing(\.\d+)?|trace|sweep|deep)\.loss\.json")
 KINDS = (".json", ".jsonl", ".sqlite", ".ncu-rep")
 
 
-class Loss(BaseModel):
+class FailedCapture(BaseModel):
     """A capture that failed for good."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -40,9 +40,9 @@ class Loss(BaseModel):
     """its last words"""
 
 
-def give_up(args: argparse.Namespace) -> Loss:
+def give_up(args: argparse.Namespace) -> FailedCapture:
     """Write what stands in the place of the capture. Raises BadInput or CaptureError where its plan cannot be read."""
-    found = Loss(tool=args.tool, target=args.target, reason=cause([args.log]))
+    found = FailedCapture(tool=args.tool, target=args.target, reason=cause([args.log]))
     if args.tool != "time":
         said = [
             {"point": point["id"], "status": NOT_CAPTURED, "reason": found.reason}
@@ -58,10 +58,10 @@ def give_up(args: argparse.Namespace) -> Loss:
     return found
 
 
-def _notes(root: Path) -> Iterator[tuple[Path, Loss]]:
+def _notes(root: Path) -> Iterator[tuple[Path, FailedCapture]]:
     for path in sorted(root.glob("*/*/*.loss.json")):
         if NOTE.fullmatch(path.name):
-            yield path, read_as(path, Loss, "a note of a failed capture")
+            yield path, read_as(path, FailedCapture, "a note of a failed capture")
 
 
 def told(root: Path, targets: Iterable[str]) -> list[str]:
