@@ -387,6 +387,22 @@ def test_the_modules_of_all_targets_are_one_build(
     assert written["jobs"] == 3
 
 
+def test_a_target_whose_code_cannot_name_its_modules_does_not_keep_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(builds.ARCH_LIST, "9.0a")
+    paths = []
+    for name, generate in (("rope", lambda p: 1 // 0), ("rmsnorm", lambda p: [Spec("norm")])):
+        monkeypatch.setattr(load(name), "build", Build(generate=generate))
+        (tmp_path / name).mkdir()
+        (point,) = sweep.points(load(name), [{}])
+        paths.append(str(points_file(tmp_path / name, [point.as_dict()])))
+    out = tmp_path / "build.json"
+    assert dispatch(["build", "--points", *paths, "--out", str(out)]) == 0
+    assert [module["name"] for module in json.loads(out.read_text("utf-8"))["modules"]] == ["norm"]
+    assert "not built: ZeroDivisionError" in capsys.readouterr().err
+
+
 def test_the_command_tells_a_failure_and_names_the_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

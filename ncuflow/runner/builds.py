@@ -116,15 +116,17 @@ def buildable(
 
 
 def modules(
-    target: Target, points: Sequence[Planned], log: Callable[[str], None] = lambda line: None
+    target: Target, points: Sequence[Planned], unnamed: dict[str, Exception] | None = None
 ) -> list[Any]:
-    """JIT modules (JitSpec) of the points, one per name. A point whose modules cannot be named fails when it is prepared."""
+    """JIT modules (JitSpec) of the points, one per name. A point whose modules cannot be named fails when it is prepared,
+    whatever its kernel's code raises; unnamed: gets its error by its id."""
     found: dict[str, Any] = {}
     for point in points:
         try:
             found |= {spec.name: spec for spec in target.modules(point.params)}
-        except Exception as error:  # whatever one kernel's code raises: the others are built
-            log(f"{point.id}: not built: {one_line(error)}")
+        except Exception as error:
+            if unnamed is not None:
+                unnamed[point.id] = error
     return list(found.values())
 
 
@@ -326,6 +328,7 @@ def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
     """The modules of the points of all files, one per name."""
     known = capabilities(os.environ, nvml.capabilities)
     found: dict[str, Any] = {}
+    unnamed: dict[str, Exception] = {}
     for path in paths:
         entries = read_json(path)
         try:
@@ -335,7 +338,11 @@ def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
         except ValueError as error:
             raise UsageError(str(error)) from None
         wanted = buildable(target, read_points(path, target), known, log)
-        found |= {spec.name: spec for spec in modules(target, wanted, log)}
+        found |= {spec.name: spec for spec in modules(target, wanted, unnamed)}
+    if unnamed and not found:
+        raise CommandError(one_line(next(iter(unnamed.values()))), FATAL)
+    for point, error in unnamed.items():
+        log(f"{point}: not built: {one_line(error)}")
     return list(found.values())
 
 
