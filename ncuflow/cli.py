@@ -50,7 +50,7 @@ USER = {
     "require": ("ncuflow.claims.require", "hold single points against what a file asks of them"),
     "export": ("ncuflow.export.formats", "results for Bencher, GitHub, JUnit and Perfetto"),
     "gate": ("ncuflow.compare.gate", "fail on a slow-down of a comparison"),
-    "sanity": ("ncuflow.findings.sanity", "numbers of results that cannot be"),
+    "sanity": ("ncuflow.findings.impossible", "numbers of results that cannot be"),
     "preflight": ("ncuflow.capture.preflight", "what can be measured on this machine"),
     "targets": ("ncuflow.runner.listing", "what can be measured here, and why the rest cannot"),
     "workload": (

@@ -10,6 +10,7 @@ import glob
 import hashlib
 import json
 import lzma
+import math
 import os
 import re
 import shutil
@@ -338,11 +339,9 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """The value of a JSON file, plain or `.xz`; BadInput where it is not strict JSON."""
     with opened(path) as plain:
         try:
-            return json.loads(plain.read_bytes().decode("utf-8"), parse_constant=_no_constant)
+            return parsed(plain.read_bytes().decode("utf-8"))
         except ValueError as error:
             raise BadInput(path, f"not JSON ({error})") from None
-        except RecursionError:
-            raise BadInput(path, "JSON nested too deep") from None
 
 
 def read_as(path: str | os.PathLike[str], kind: type[T], what: str) -> T:
@@ -350,12 +349,16 @@ def read_as(path: str | os.PathLike[str], kind: type[T], what: str) -> T:
     return conforming(path, read_json(path), kind, what)
 
 
-def conforming(path: str | os.PathLike[str], content: Any, kind: type[T], what: str) -> T:
-    """What a file holds as a pydantic model. BadInput says that it is not `what`, with the first place where it is not."""
+def conforming(
+    path: str | os.PathLike[str], content: Any, kind: type[T], what: str, strict: bool | None = None
+) -> T:
+    """What a file holds as a pydantic model. BadInput says that it is not `what`, with the first place where it is not.
+
+    strict: text is no number, of records that do not say so themselves."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(kind).validate_python(content)
+        return TypeAdapter(kind).validate_python(content, strict=strict)
     except ValidationError as error:
         text = clean(f"not {what} ({fault(error)})")
         raise BadInput(path, re.sub(r"\s", " ", text)) from None  # names may hold line breaks
@@ -377,8 +380,33 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
         raise BadInput(path, f"not YAML ({' '.join(str(error).split())[:300]})") from None
 
 
+def parsed(text: str) -> Any:
+    """The value of strict JSON whose numbers can be computed with: no NaN, no infinity, no integer of more than 64 bits.
+
+    Raises ValueError for anything else, and for what is nested too deep.
+    """
+    try:
+        return json.loads(
+            text, parse_constant=_no_constant, parse_float=_finite, parse_int=_of_64_bits
+        )
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text[:20]} is beyond what a number can be")
+    return value
+
+
+def _of_64_bits(text: str) -> int:
+    if len(text) > 20 or abs(value := int(text)) >> 64:
+        raise ValueError(f"{text[:20]}… is an integer of more than 64 bits")
+    return value
 
 
 def emit(text: str, out: str | None) -> None:

@@ -24,7 +24,13 @@ from ncuflow.origin import cutlass_dsl, flashinfer_version, package_version, tor
 # A row of a table as a parser gives it, before ``parsers/schema.py`` checks it: value by column.
 Row = dict[str, Any]
 # The measurement row of a point: value by column name; ``findings/columns.py`` declares the columns.
-Measurement = dict[str, Any]
+# TimeClass: the least µs of a class of durations, and the noise floor there.
+if TYPE_CHECKING:
+    Measurement = dict[str, Any]
+    TimeClass = tuple[float, float]
+else:  # as JSON has them
+    Measurement = dict[str, float | int | str | None]
+    TimeClass = Annotated[list[float], Field(min_length=2, max_length=2)]
 Params = dict[str, Any]  # a point's parameters by name: numbers, text or bool
 
 
@@ -402,7 +408,7 @@ class Point(TypedDict):
     point: str
     params: Params
     tier: str
-    status: str
+    status: record.Status
     reason: str | None
     problems: list[str]
     check: ReferenceCheck
@@ -452,11 +458,11 @@ class NoiseFloor(TypedDict):
     rate by its time, the least µs of each class of durations and the floor there; none of what has no duration.
     """
 
-    floor: float
+    floor: Annotated[float, Field(ge=0)]
     n: int
     points: int
     how: str
-    by_time: NotRequired[list[tuple[float, float]]]
+    by_time: NotRequired[list[TimeClass]]
 
 
 class Turns(TypedDict):

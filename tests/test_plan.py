@@ -41,14 +41,14 @@ def test_blocks_are_expanded(tmp_path: Path) -> None:
         ("--blocks", "[3]", "not a list of one object or more"),
         ("--blocks", "[]", "not a list of one object or more"),
         ("--blocks", "[", "not JSON"),
-        ("--blocks", "[" * 5000, "JSON nested too deep"),
+        ("--blocks", "[" * 5000, "nested too deep"),
         ("--blocks", '[{"btach": 1}]', "unknown parameter 'btach'"),
         ("--blocks", '[{"batch": {"a": 1}}]', "parameter 'batch' cannot be"),
         ("--points", "5", "not a list of one object or more"),
         ("--points", "[]", "not a list of one object or more"),
         ("--pairs", '[{"id": "decode/x"}]', "a point without id, target and params"),
         ("--points", '[{"id": "decode/x"}]', "a point without id, target and params"),
-        ("--points", json.dumps([POINT | {"params": {"batch": float("nan")}}]), "not JSON compliant"),
+        ("--points", json.dumps([POINT | {"params": {"batch": float("nan")}}]), "NaN is not JSON"),
     ],
 )  # fmt: skip
 def test_what_is_no_plan_is_bad_usage_and_writes_nothing(

@@ -62,7 +62,17 @@ def written(folder: Path, content: object, name: str = "decode") -> Path:
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
-    assert stored.results(written(tmp_path / "results", GOOD)) == GOOD
+    read = stored.results(written(tmp_path / "results", GOOD))
+    assert {key: read[key] for key in GOOD} | {"points": [], "provenance": {}, "ceilings": {}} == (
+        GOOD | {"points": [], "provenance": {}, "ceilings": {}}
+    )
+    assert POINT.items() <= read["points"][0].items()
+
+
+def test_what_an_older_file_lacks_is_not_known(tmp_path: Path) -> None:
+    found = stored.results(written(tmp_path / "results", GOOD))
+    assert found["pairs"] == [] and found["provenance"]["clock_policy"] is None
+    assert found["points"][0]["runs"] == {} and found["points"][0]["reason"] is None
 
 
 def test_a_parameter_that_a_file_lacks_had_its_default(tmp_path: Path) -> None:

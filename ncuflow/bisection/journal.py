@@ -8,7 +8,7 @@ from typing import Any
 
 from ncuflow.bisection.record import BisectStep
 from ncuflow.bisection.search import HeldAgainst, Hold
-from ncuflow.io import BadInput, conforming
+from ncuflow.io import BadInput, conforming, parsed, sniff
 
 
 class BisectJournal:
@@ -29,11 +29,12 @@ class BisectJournal:
             path.write_text(json.dumps(question) + "\n", encoding="utf-8")
 
     def _read(self, path: Path, question: dict[str, Any]) -> None:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        sniff(path)
         try:
-            asked = json.loads(lines[0])
+            lines = path.read_text(encoding="utf-8").split("\n")
+            asked = parsed(lines[0])
             # What was being written when it was interrupted has no end of line.
-            steps = [json.loads(line) for line in lines[1:-1]]
+            steps = [parsed(line) for line in lines[1:-1]]
         except ValueError as error:
             raise BadInput(path, f"not a journal of a bisection ({error})") from None
         if asked != question:

@@ -2,28 +2,20 @@
 
 Every number here is checked against something measured another way: rates against the ceiling of
 the same launch, analytic work against counted work, event times against the trace, stall shares
-against their sum.
-
-    ncuflow sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
+against their sum. What reads stored results strikes these numbers: they are null then (``ncuflow.findings.stored``).
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ncuflow import answer
-from ncuflow.findings import stored
 from ncuflow.findings.ceilings import MEASURED_RATE
 from ncuflow.findings.columns import BY_NAME, COLUMNS, above
 from ncuflow.findings.join import ratio
-from ncuflow.format import with_unit
-from ncuflow.model import Kernel, Measurement, Params, Stall
+from ncuflow.model import Kernel, Measurement, Params, Results, Stall
 
 # --- tolerances, each with the reason for its size ------------------------------------------------
 # Bytes and their ceiling come from different replay passes, between which clocks move by a per cent
@@ -66,11 +58,18 @@ OCCUPANCY_SLACK = 3.0
 ARITHMETIC = 1e-3
 
 NUMERIC = {column.name for column in COLUMNS if column.kind in ("float", "int")}
-PERCENTAGES = {column.name for column in COLUMNS if column.unit == "%"}
+PERCENTAGES = [column.name for column in COLUMNS if column.unit == "%"]
 RATES = [column for column in COLUMNS if column.scale != 1]  # work over a time
 # Between two kernels there may be no time at all, so that a gap alone is no duration.
-DURATIONS = {column.name for column in COLUMNS if column.unit == "µs"} - {"kernel_gap_us"}
+DURATIONS = [c.name for c in COLUMNS if c.unit == "µs" and c.name != "kernel_gap_us"]
 CEILINGS = {"datasheet": DATASHEET_RATE, "measured": MEASURED_RATE}
+# By unit, what no GPU has: an hour for a launch, clocks as of ``ncuflow.record``, and what CUDA lets a kernel be.
+MOST = {"µs": 3.6e9, "MHz": 1e4, "GHz": 10.0, "/thread": 255, "threads": 1024}
+QUARTILES = ("cold", "hot", "sustained")  # the series of which a row has them
+# The column that is the median of a series of samples.
+SERIES = {
+    "cold_us": "time_cold_us", "hot_us": "time_hot_us", "host_us": "host_launch_us", "plan_us": "plan_us",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,12 +101,14 @@ def check(results: Mapping[str, Any]) -> list[Violation]:
     l2 = (results.get("provenance") or {}).get("l2_bytes")
     found: list[Violation] = []
     for entry in results["points"]:
-        row = entry["measurement"]
-        broken = list(_not_numbers(row))
+        row = entry["measurement"] | {"point": entry["point"]}
+        broken = list(_kinds(row))
         found += broken
         clean = row | {violation.cell: None for violation in broken}
         for rule in (
             _durations,
+            _bounds,
+            _quartiles,
             _rates_counted,
             _rates_timed,
             _percentages,
@@ -116,22 +117,51 @@ def check(results: Mapping[str, Any]) -> list[Violation]:
         ):
             found += rule(clean)
         found += [*_flops(clean, entry.get("params") or {}), *_bytes(clean, l2)]
-        found += [*_in_situ(clean), *_distortion(clean)]
+        found += [*_in_situ(clean), *_distortion(clean), *_series(entry)]
         for kernel in entry.get("kernels") or ():
-            found += _kernel(kernel, row["point"])
+            found += [*_kernel(kernel, row["point"]), *_negative(kernel, row["point"])]
+    for kernel in results["deep"]:
+        found += _negative(kernel, str(kernel.get("point")))
     return found
 
 
-def check_folder(place: Path) -> list[Violation]:
-    """All impossible numbers of every ``*_results.json`` in a folder. Raises BadInput where it holds none."""
-    return [violation for found in stored.folder(place).values() for violation in check(found)]
+def strike(results: Results) -> list[Violation]:
+    """Take what cannot be out of results: it is null then, with all that is computed from it. Returns what that was."""
+    found = check(results)
+    for violation in found:
+        of, _, name = violation.cell.partition(" of ")
+        entries = [entry for entry in results["points"] if entry["point"] == violation.point]
+        for entry in entries:
+            row = entry["measurement"]
+            row |= dict.fromkeys(violation.struck & row.keys())
+            for series in [one for one, column in SERIES.items() if column in violation.struck]:
+                entry["samples"].pop(series, None)
+                entry["runs"].pop(series, None)
+        kernels = [kernel for entry in entries for kernel in entry["kernels"]]
+        for kernel in [*kernels, *results["deep"]]:
+            if name and (kernel["name"] or "kernel") == name:
+                _strike(kernel, of)
+    return found
 
 
-def _not_numbers(row: Measurement) -> Iterator[Violation]:
+def _strike(kernel: Kernel, key: str) -> None:
+    """One key of a kernel, or of its metrics; a table of it whole."""
+    rows: dict[str, Any] = kernel  # type: ignore[assignment]
+    if key in rows:
+        rows[key] = [] if isinstance(rows[key], list) else None
+    if key in kernel["metrics"]:
+        kernel["metrics"][key] = None
+
+
+def _kinds(row: Measurement) -> Iterator[Violation]:
+    """What is no number, or no text, where that is expected."""
     for name, value in row.items():
-        if name not in NUMERIC or value is None:
+        if value is None or name not in BY_NAME:
             continue
-        if isinstance(value, bool | str) or not math.isfinite(value):
+        if name not in NUMERIC:
+            if not isinstance(value, str):
+                yield _at(row, name, str(value), "text", "", "another column's value", "not text")
+        elif isinstance(value, bool | str) or not math.isfinite(value):
             cause = "the counter or the timing failed; missing must be null"
             yield _at(row, name, str(value), "a finite number", "", cause, "not a number")
 
@@ -141,6 +171,41 @@ def _durations(row: Measurement) -> Iterator[Violation]:
         if row.get(name) is not None and row[name] <= 0:
             cause = "nothing ran between the two time stamps, or they are swapped"
             yield _at(row, name, row[name], 0.0, "µs", cause, "duration")
+
+
+def _bounds(row: Measurement) -> Iterator[Violation]:
+    """What is counted is not negative, and no GPU has more than the most of its unit."""
+    for name, value in row.items():
+        if value is None or name not in NUMERIC or name in PERCENTAGES:
+            continue
+        unit = BY_NAME[name].unit
+        if value < 0 and name not in DURATIONS:
+            cause = "a counter that overflowed, or a difference taken the wrong way round"
+            yield _at(row, name, value, 0.0, unit, cause, "negative")
+        elif value > (most := MOST.get(unit, math.inf)):
+            yield _at(row, name, value, most, unit, "another unit than this one", "no GPU has it")
+
+
+def _quartiles(row: Measurement) -> Iterator[Violation]:
+    """A median lies between its quartiles."""
+    for name in QUARTILES:
+        low, middle, high = (row.get(f"time_{name}{part}_us") for part in ("_q25", "", "_q75"))
+        if None in (low, middle, high) or low <= middle <= high:  # type: ignore[operator]
+            continue
+        cause = "the quartiles are those of another series"
+        limit = low if middle < low else high  # type: ignore[operator]
+        yield _at(row, f"time_{name}_us", middle, limit, "µs", cause, "quartiles")  # type: ignore[arg-type]
+
+
+def _series(entry: Mapping[str, Any]) -> Iterator[Violation]:
+    """Each sample of a time is one."""
+    for name, column in SERIES.items():
+        kept = [(entry.get("samples") or {}).get(name), *((entry.get("runs") or {}).get(name) or ())]
+        samples = [sample for series in kept for sample in series or ()]
+        for worst in [s for s in samples if s is not None and not 0 < s <= MOST["µs"]][:1]:
+            cause = "nothing ran between the two time stamps, or they are swapped"
+            limit = MOST["µs"] if worst > 0 else 0.0
+            yield Violation(column, entry["point"], worst, limit, "µs", cause, "sample")
 
 
 def _rates_counted(row: Measurement) -> Iterator[Violation]:
@@ -293,6 +358,23 @@ def _kernel(kernel: Kernel, point: str) -> Iterator[Violation]:
     yield from _stall_latency(stalls, metrics, duration, name, point)
 
 
+def _negative(kernel: Kernel, point: str) -> Iterator[Violation]:
+    """What of a launch is counted below zero, in its own fields, its metrics or its tables."""
+    cause = "a counter that overflowed, or a difference taken the wrong way round"
+    fields: dict[str, Any] = {**kernel, **(kernel.get("metrics") or {})}
+    tables = {key: rows for key, rows in fields.items() if isinstance(rows, list)}
+    numbers = [(key, [fields[key]]) for key in fields.keys() - tables.keys()]
+    numbers += [
+        (key, [value for row in rows if isinstance(row, dict) for value in row.values()])
+        for key, rows in tables.items()
+    ]
+    for key, values in numbers:
+        below = [v for v in values if isinstance(v, int | float) and v < 0]
+        if below and key != "duration_ns" and not key.endswith("_pct"):
+            cell = f"{key} of {kernel.get('name') or 'kernel'}"
+            yield Violation(cell, point, min(below), 0.0, "", cause, "negative")
+
+
 def _stall_shares(stalls: list[Stall], name: str, point: str) -> Iterator[Violation]:
     known = ((s["kind"], s.get("share")) for s in stalls)
     shares = [share for kind, share in known if kind == "stall" and share is not None]
@@ -336,63 +418,3 @@ def _at(
 
 def _text(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
-
-
-class ImpossibleNumber(answer.AnswerPart):
-    """A number that cannot be."""
-
-    point: str
-    """where it is"""
-    cell: str
-    """the column of docs/measurements.md, or the counter and its kernel"""
-    value: float | str
-    """what it is, in ``unit``"""
-    limit: float | str
-    """what it cannot be beyond, in ``unit``"""
-    unit: str
-    """of both"""
-    cause: str
-    """what makes such a number"""
-    kind: str
-    """which check found it"""
-    trace: str | None
-    """the words that `ncuflow trace` takes; null of what is no column"""
-
-
-class SanityAnswer(answer.Answer):
-    """Numbers of results that cannot be."""
-
-    command: Literal["sanity"] = "sanity"
-    """the command that answers"""
-    impossible: int
-    """how many there are"""
-    violations: list[ImpossibleNumber]
-    """each of them"""
-
-
-ANSWER = SanityAnswer
-
-
-def _traced(one: Violation) -> str | None:
-    return f"{one.point} {one.cell}" if one.cell in BY_NAME else None
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("results", type=Path, help="folder of *_results.json")
-    parser.add_argument("--no-strict", action="store_true", help="print what is found, exit 0")
-    answer.options(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    violations = check_folder(args.results)
-    if args.json:
-        kept, left_out = answer.cut(violations, args.limit)
-        rows = [ImpossibleNumber(**asdict(one), trace=_traced(one)) for one in kept]
-        answer.tell(SanityAnswer(impossible=len(violations), violations=rows, left_out=left_out))
-        return 3 if violations and not args.no_strict else 0
-    for violation in violations:
-        print(violation)
-    if violations and not args.no_strict:
-        print(with_unit(len(violations), "impossible numbers"), file=sys.stderr)
-        return 3
-    return 0

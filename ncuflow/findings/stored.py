@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from pydantic import Field
+from typing_extensions import is_typeddict
 
-from ncuflow.io import BadInput, conforming, present, read_json
+from ncuflow.findings import sanity
+from ncuflow.format import with_unit
+from ncuflow.io import BadInput, clean, conforming, present, read_json
 from ncuflow.model import Results
 from ncuflow.record import Strict
 from ncuflow.target.contract import known
@@ -16,21 +21,6 @@ from ncuflow.target.contract import known
 SUFFIX = "_results.json"
 Number = Annotated[int, Field(gt=0)]  # of a line, from 1
 Seconds = Annotated[float, Field(ge=0)]
-
-
-class _Point(Strict):
-    point: str
-    status: Literal["ok", "wrong", "skipped", "error", "lost"]
-    params: dict[str, Any]
-    measurement: dict[str, float | int | str | None]
-    kernels: list[dict[str, Any]]
-
-
-class _ResultsFile(Strict):
-    target: str
-    provenance: dict[str, Any]
-    points: list[_Point]
-    deep: list[dict[str, Any]]
 
 
 class _Place(Strict):
@@ -159,8 +149,10 @@ def optional(path: Path) -> Any:
     return written(found) if found else None
 
 
-def folder(place: Path, targets: Iterable[str] | None = None) -> dict[str, Results]:
-    """Results by target: of these targets (the JIT is none), or of all that a folder holds.
+def folder(
+    place: Path, targets: Iterable[str] | None = None, struck: bool = True
+) -> dict[str, Results]:
+    """Results by target: of these targets (the JIT is none), or of all that a folder holds; ``struck`` as of ``results``.
 
     Raises BadInput where there are none, or where one that is named is not there.
     """
@@ -169,16 +161,18 @@ def folder(place: Path, targets: Iterable[str] | None = None) -> dict[str, Resul
         paths = [place / f"{name}{SUFFIX}" for name in sorted(targets) if name != "jit"]
     if not paths:
         raise BadInput(place, f"no results here: a run leaves *{SUFFIX} in outputs/MACHINE/results")
-    return {found["target"]: found for found in map(results, paths)}
+    every = [results(path, struck) for path in paths]
+    return {found["target"]: found for found in every}
 
 
-def results(path: Path) -> Results:
-    """The results of a target, each point with all parameters that the target declares.
+def results(path: Path, struck: bool = True) -> Results:
+    """The results of a target: each point with all parameters that the target declares, and null for what the file lacks.
 
+    struck: also for each number that cannot be, with all that is computed from it; a line on standard error names them.
     Raises BadInput where the file is none, or of another target than its name says.
     """
-    content = read_json(path)
-    target = conforming(path, content, _ResultsFile, "the results of a target").target
+    content = completed(read_json(path), Results)
+    target = conforming(path, content, Results, "the results of a target", strict=True)["target"]
     if path.name != target + SUFFIX:
         raise BadInput(path, f"has the results of {target}")
     if declared := known().get(target):
@@ -187,4 +181,44 @@ def results(path: Path) -> Results:
                 point["params"] = declared.completed(point["params"])
             except ValueError as error:
                 raise BadInput(path, f"{point['point']}: {error}") from None
-    return cast(Results, content)
+    found = cast(Results, content)
+    if struck and (violations := sanity.strike(found)):
+        many = with_unit(len(violations), "impossible numbers")
+        _told(f"{path}: {many} taken as missing (`ncuflow sanity`): {violations[0]}")
+    return found
+
+
+@cache
+def _told(text: str) -> None:
+    """Say it once, however often a command reads the file."""
+    print(" ".join(clean(text).split()), file=sys.stderr)
+
+
+def completed(value: Any, kind: Any) -> Any:
+    """What was written, with null, an empty list or object for each field that its format did not have yet.
+
+    kind: a type, of records where it holds some. What is not of this type is left as it is, for a check to find.
+    """
+    if is_typeddict(kind):
+        if not isinstance(value, dict):
+            return value
+        hints = get_type_hints(kind)
+        lacking = {name: _empty(hints[name]) for name in kind.__required_keys__ - value.keys()}
+        known_of = {name: completed(one, hints[name]) for name, one in value.items() if name in hints}
+        return {**value, **known_of, **{n: empty for n, empty in lacking.items() if empty is not ...}}
+    of = get_args(kind)
+    if isinstance(value, list) and get_origin(kind) is list:
+        return [completed(one, of[0]) for one in value]
+    if isinstance(value, dict) and get_origin(kind) is dict:
+        return {name: completed(one, of[1]) for name, one in value.items()}
+    return value
+
+
+def _empty(kind: Any) -> Any:
+    """Of a type what is not known; ``...`` of one that has no such value."""
+    if type(None) in get_args(kind):
+        return None
+    if is_typeddict(kind):
+        return completed({}, kind)
+    made = get_origin(kind) or kind
+    return made() if made in (list, dict) else ...

@@ -7,11 +7,10 @@ ncuflow plan --target decode --blocks '[{"batch": [1, 32]}]' --out points.json
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from ncuflow.io import UsageError, write_json
+from ncuflow.io import UsageError, parsed, write_json
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import known, load
 
@@ -40,11 +39,9 @@ def run(args: argparse.Namespace) -> None:
 def objects(text: str, empty: bool = False) -> list[dict[str, Any]]:
     """A JSON list of one object or more; ``empty``: or none."""
     try:
-        found = json.loads(text)
+        found = parsed(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
-    except RecursionError:
-        raise argparse.ArgumentTypeError("JSON nested too deep") from None
     listed = isinstance(found, list) and all(isinstance(one, dict) for one in found)
     if not listed or not (found or empty):
         raise argparse.ArgumentTypeError("not a list of one object or more")

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from ncuflow import answer
-from ncuflow.io import BadInput, UsageError, below, clean, sniff, write_json
+from ncuflow.io import BadInput, UsageError, below, clean, parsed, sniff, write_json
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, known
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine
@@ -244,12 +244,12 @@ def _routine(path: Path, number: int, line: str) -> Routine:
 def _workload(path: Path, number: int, line: str) -> tuple[str, dict[str, Any], Any]:
     """(definition, axes, what says where each sequence's pages begin) of a line."""
     try:
-        found = json.loads(line)
+        found = parsed(line)
         workload = found["workload"]
         name, axes, inputs = found["definition"], workload["axes"], workload.get("inputs") or {}
         whole = all(type(value) is int and value > 0 for value in axes.values())
         source = inputs.get("kv_indptr")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise BadInput(path, f"line {number} is no workload: definition, workload, axes") from None
     if not whole:
         raise BadInput(path, f"line {number}: an axis that is no number from 1")
@@ -279,11 +279,11 @@ def _indptr(path: Path, source: Any) -> list[int] | None:
     data = file.read_bytes()
     try:
         (size,) = struct.unpack("<Q", data[:8])
-        tensor = json.loads(data[8 : 8 + size])[source["tensor_key"]]
+        tensor = parsed(data[8 : 8 + size].decode())[source["tensor_key"]]
         begin, end = (8 + size + offset for offset in tensor["data_offsets"])
         kind = {"I32": "i", "I64": "q"}[tensor["dtype"]]
         values = [one for (one,) in struct.iter_unpack(f"<{kind}", data[begin:end])]
-    except (ValueError, KeyError, TypeError, RecursionError, struct.error):
+    except (ValueError, KeyError, TypeError, struct.error):
         raise BadInput(file, "not the indices of a workload") from None
     if len(values) < 2 or values[0] != 0 or any(b < a for a, b in pairwise(values)):
         raise BadInput(file, "indices that do not begin at 0 or that fall")
@@ -305,14 +305,14 @@ def _inside(folder: Path, name: str) -> Path | None:
 def _definition_of(path: Path) -> tuple[str, Definition]:
     """A definition by its name, and what is known of its calls."""
     try:
-        found = json.loads("\n".join(_lines(path)))
+        found = parsed("\n".join(_lines(path)))
         axes, inputs = found.get("axes") or {}, (found.get("inputs") or {}).values()
         values = {axis: one.get("value") for axis, one in axes.items()}
         dtypes = [str(one["dtype"]) for one in inputs if one.get("shape")]
         name = found["name"]
         if not _is_name(name):
             raise ValueError(name)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise BadInput(path, "no definition: a JSON object with a name") from None
     kind, sizes = _parts(name)
     sizes |= {CONSTANTS[a]: v for a, v in values.items() if a in CONSTANTS and type(v) is int}

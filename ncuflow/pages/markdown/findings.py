@@ -65,7 +65,7 @@ class Findings:
     def results(self, name: str) -> Results:
         """One target's results, read once, whatever numbers are in it."""
         if name not in self._read:
-            self._read[name] = stored.results(self.folder / f"{name}_results.json")
+            self._read[name] = stored.results(self.folder / f"{name}_results.json", struck=False)
         return self._read[name]
 
     def target(self, name: str) -> Results:
