@@ -488,7 +488,7 @@ class Results(TypedDict):
     warnings: what tools said of their own reports.
     """
 
-    schema: int
+    schema: NotRequired[int]
     target: str
     provenance: Provenance
     warnings: list[Warned]

@@ -104,6 +104,7 @@ def point(name: str, us: float, kernels: list[Row] | None = None, host: float = 
     return {
         "point": name,
         "target": name.split("/")[0],
+        "tier": "C",
         "status": "ok",
         "reason": None,
         "params": {},

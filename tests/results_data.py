@@ -20,7 +20,7 @@ def kernel(name: str = "Kernel", metrics: Row | None = None, **stalls: float) ->
     """A kernel of 100 µs whose stall ratios are given; shares are of their sum."""
     total = sum(stalls.values())
     return {
-        "report": "decode/b0/sweep.ncu-rep", "kernel": 0, "name": name,
+        "report": "decode/b0/sweep.ncu-rep", "batch": "b0", "kernel": 0, "name": name,
         "demangled": f"void {name}<int>()",
         "grid_size": 64, "duration_ns": 100e3, "problems": None, "metrics": metrics or {},
         "stalls": [

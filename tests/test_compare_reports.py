@@ -71,11 +71,11 @@ def of(reports: dict, base: list[dict], head: list[dict]) -> Comparison:
 def test_one_sample_a_side_has_no_verdict_and_says_so(reports: dict) -> None:
     document = of(reports, [launch("k", ns=1e4)], [launch("k", ns=2e4)])
     (found,) = document.points
-    assert (found.verdict, found.interval, found.p) == ("too noisy to tell", None, None)
+    assert (found.verdict, found.interval, found.p) == ("not tested", None, None)
     assert found.relative == pytest.approx(1.0) and found.causes
     notes = document.statistics.notes
-    assert notes == ["1 of 1 kernel with one sample per side: no statistics."]
-    assert "[one sample per side: no statistics]" in table(document)
+    assert notes == ["1 of 1 kernel not tested: one sample on a side."]
+    assert "[not tested: one sample]" in table(document)
 
 
 def test_samples_on_both_sides_have_a_verdict(reports: dict) -> None:

@@ -335,6 +335,12 @@ def test_every_verdict_of_a_comparison_is_told_of() -> None:
     from ncuflow.served.records import ServedPoint
 
     said = ServedPoint.model_fields["verdict"].description or ""
-    for verdict in (statistics.SLOWER, statistics.FASTER, statistics.SAME, statistics.NOISY):
+    for verdict in (
+        statistics.SLOWER,
+        statistics.FASTER,
+        statistics.SAME,
+        statistics.NOISY,
+        statistics.UNTESTED,
+    ):
         assert verdict in said
     assert compared.NOT_JUDGED in said

@@ -134,8 +134,15 @@ def test_a_point_measured_once_borrows_the_variance_of_the_others() -> None:
 def test_a_single_value_a_side_has_no_statistics() -> None:
     (found,) = verdicts([([[100.0]], [[150.0]])])
     assert (found.p, found.low, found.basis) == (None, None, "none")
-    assert found.verdict == statistics.NOISY
+    assert found.verdict == statistics.UNTESTED
     assert math.isclose(found.relative, 0.5)
+
+
+def test_a_change_of_fifty_times_between_too_few_samples_is_not_tested_and_not_noise() -> None:
+    (one,) = verdicts([([[100.0]], [[5000.0]])])
+    (two,) = verdicts([([[100.0, 101.0, 99.0]], [[5000.0, 5001.0]])])
+    told = [statistics.told(found) for found in (one, two)]
+    assert told == ["not tested: one sample", "not tested: 2 samples"]
 
 
 def test_equal_samples_are_the_same() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT
-from results_data import entry, results
+from results_data import entry, kernel, results
 
 from ncuflow.cli import dispatch
 from ncuflow.findings import results as made
-from ncuflow.findings import stored
+from ncuflow.findings import sanity, stored
 from ncuflow.io import BadInput, read_json
 from ncuflow.parquet import write_table
 from ncuflow.parsers.schema import build, schema
@@ -215,3 +216,61 @@ def test_no_command_takes_an_index_or_a_jit_measurement_that_is_none(
     with pytest.raises(BadInput, match=r"\.json: not (an index|what was measured)"):
         dispatch(command.format(tmp_path, ROOT / "claims").split())
     assert not (tmp_path / "x").exists()
+
+
+IMPOSSIBLE = [
+    {"time_cold_us": -5.0, "gbs": -7.5}, {"time_cold_us": 5e300}, {"sol_memory_pct": 117.0, "busiest_pct": -7.5},
+    {"registers": 16_000}, {"bytes_dram_counted": -5.0}, {"time_cold_us": "5"}, {"busiest_unit": 5, "limiter": 5},
+    {"time_cold_us": 4.0, "time_cold_q25_us": 5.5, "time_cold_q75_us": 6.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", IMPOSSIBLE)
+def test_an_impossible_number_is_null_with_what_is_computed_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], columns: dict[str, Any]
+) -> None:
+    path = written(tmp_path / "results", results(entry("decode/B1", {}, **columns)))
+    row = stored.results(path)["points"][0]["measurement"]
+    assert row[next(iter(columns))] is None and sanity.check(stored.results(path)) == []
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "taken as missing (`ncuflow sanity`): decode/B1: " in said
+    raw = stored.results(path, struck=False)["points"][0]["measurement"]
+    assert columns.items() <= raw.items() and sanity.check(
+        {"points": [entry("decode/B1", {}, **columns)], "deep": []}
+    )
+
+
+def test_a_sample_and_a_count_of_a_launch_that_cannot_be_are_struck(tmp_path: Path) -> None:
+    launch = kernel("Main", {"dram_bytes_read": -1.0}) | {"registers": -3, "point": "decode/B1"}
+    bad = entry("decode/B1", {}, [launch], time_cold_us=5.0, gbs=2.0)
+    bad |= {"samples": {"cold_us": [5.0, -5.0]}, "runs": {"cold_us": [[5.0]], "hot_us": [[4.0]]}}
+    content = results(bad) | {"deep": [launch | {"lines": [], "registers": -3}]}
+    found = stored.results(written(tmp_path / "results", content))
+    (point,), (deep,) = found["points"], found["deep"]
+    assert point["samples"] == {} and point["runs"] == {"hot_us": [[4.0]]}
+    assert point["measurement"]["time_cold_us"] is None and point["measurement"]["gbs"] is None
+    assert point["kernels"][0]["registers"] is None is deep["registers"]
+    assert point["kernels"][0]["metrics"]["dram_bytes_read"] is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "explain {0} --outputs {1}", "explain {0} --outputs {1} --json", "trace {0} time_cold_us {1}",
+        "export bencher --results {1}/results --out {1}/x", "export benchmark-action --results {1}/results --out {1}/x",
+        "export summary --results {1}/results --require {1}/need.yaml --out {1}/x",
+        "compare {1}/results {1}/results", "require {1}/need.yaml --results {1}/results",
+    ],
+)  # fmt: skip
+def test_no_command_prints_a_time_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    times = {"cold_us": [-555.0, -555.0, -555.0]}
+    point = entry("decode/B1", {}, time_cold_us=-555.0, tier="A") | {"samples": times}
+    written(tmp_path / "results", results(point))
+    (tmp_path / "need.yaml").write_text('[{points: ["*"], hold: "time_cold_us < 1"}]')
+    dispatch(command.format("decode/B1", tmp_path).split())
+    told = capsys.readouterr()
+    made = [path.read_text() for path in tmp_path.glob("x")]
+    assert "555" not in told.out + "".join(made)
+    assert "time_cold_us = -555 µs is beyond 0 µs" in told.err

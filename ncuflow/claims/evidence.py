@@ -13,7 +13,7 @@ from ncuflow.claims.model import Claim, Decision, Selection
 from ncuflow.claims.paired import PairTimes, pair_times, paired
 from ncuflow.claims.source_facts import SourceFacts
 from ncuflow.expression import Functions, conditions, evaluate
-from ncuflow.findings import sanity, stored
+from ncuflow.findings import stored
 from ncuflow.findings.scope import Scope, ValueOrigin, machine_scope, point_scope, possible_names
 from ncuflow.model import Ceilings, Provenance, Results
 
@@ -41,7 +41,6 @@ class ClaimEvidence:
     jit: Jit | None = None
     source: SourceFacts | None = None
     machine: Provenance | None = None
-    checked: bool = True  # numbers that cannot be are struck
     _scopes: dict[str, list[Scope]] = field(default_factory=dict)
     _pair_times: dict[str, PairTimes] = field(default_factory=dict)
 
@@ -66,9 +65,9 @@ class ClaimEvidence:
         """A scope for each point of a target that ran and gave the right result."""
         if target not in self._scopes and target in self.results:
             results = self.results[target]
-            possible, struck = possible_names(results), _struck(results) if self.checked else {}
+            possible = possible_names(results)
             self._scopes[target] = [
-                point_scope(entry, results, possible, struck.get(entry["point"], ()))
+                point_scope(entry, results, possible)
                 for entry in results["points"]
                 if entry["status"] == "ok"
             ]
@@ -187,15 +186,6 @@ def _filtered(scopes: Sequence[Scope], selections: Sequence[Selection]) -> list[
         if any(fnmatchcase(scope.point or "", glob) for glob in globs)
         and all(evaluate(s.where, scope) is True for s in selections if s.where is not None)
     ]
-
-
-def _struck(results: Results) -> dict[str, set[str]]:
-    """Columns by point that a sanity check found impossible, with those computed from them."""
-    out: dict[str, set[str]] = {}
-    for violation in sanity.check(results):
-        cells = out.setdefault(violation.point, set())
-        cells |= violation.struck
-    return out
 
 
 def _of_module(name: str, row: Jit) -> Scope:

@@ -208,9 +208,7 @@ def run(args: argparse.Namespace) -> None:
     found = stored.folder(args.results)
     times = {point["point"]: point for point in read_json(args.predictions)["points"]}
     sides = {
-        end: ClaimEvidence(
-            {name: at(one, times, end) for name, one in found.items()}, checked=False
-        )
+        end: ClaimEvidence({name: at(one, times, end) for name, one in found.items()})
         for end in ENDS
     }
     here = architecture(next(iter(found.values()))["provenance"])

@@ -37,7 +37,7 @@ class ComparedPoint(AnswerPart):
     p: float | None
     """of the test, corrected; null where none was made"""
     verdict: str
-    """slower, faster, same, too noisy to tell, not judged"""
+    """slower, faster, same, too noisy to tell; not tested: too few samples on a side; not judged"""
     metrics: dict[str, Any]
     """each metric of the point with the same fields"""
     causes: list[dict[str, Any]]

@@ -29,7 +29,6 @@ from ncuflow.model import Kernel
 from ncuflow.parsers import nsys
 
 NCU, NSYS = "ncu", "nsys"
-ONE_SAMPLE = "one sample per side: no statistics"
 MOST_PARTS, LEAST_SHARE = 4, 0.05
 Group = list[Kernel]
 
@@ -169,10 +168,10 @@ def _provenance(kernels: Sequence[Kernel]) -> dict[str, str | None]:
 def _notes(
     points: Sequence[PointChange], floor: statistics.Floor, untimed: Sequence[int]
 ) -> Iterator[str]:
-    single = sum(point.interval is None for point in points)
-    if single:
-        yield f"{single} of {with_unit(len(points), 'kernels')} with {ONE_SAMPLE}."
-    if single < len(points):
+    single = [statistics.told(point) for point in points if point.interval is None]
+    for words in sorted(set(single)):
+        yield f"{single.count(words)} of {with_unit(len(points), 'kernels')} {words} on a side."
+    if len(single) < len(points):
         yield (
             "One run per side: how far two runs differ is not known, so only changes beyond "
             f"{100 * floor.value:.0f} % count ({floor.source})."
@@ -196,10 +195,9 @@ def table(found: Comparison) -> str:
         out.append("several things differ at once: their effects cannot be told apart")
     out += [f"note: {note}" for note in found.statistics.notes] + [""]
     for point in found.points:
-        verdict = ONE_SAMPLE if point.interval is None else point.verdict
         out.append(
             f"{micro(point.base):>10} → {micro(point.head):>10}  "
-            f"{100 * point.relative:+7.1f} %  {point.id}  [{verdict}]"
+            f"{100 * point.relative:+7.1f} %  {point.id}  [{statistics.told(point)}]"
         )
         out += [f"    {line}" for cause in point.causes for line in _why(cause)]
     out += [f"only in base: {name}" for name in found.only_base]

@@ -313,9 +313,9 @@ def notes(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterato
             f"beyond the A/A floor of {100 * floor.value:.1f} %{of_short} count "
             f"({_FLOOR_SOURCE[floor.source]})."
         )
-    untested = sum(point.basis == "none" for point in points)
-    if untested:
-        yield f"{with_unit(untested, 'points')} with one value per side: no statistics, so no verdict."
+    untested = [statistics.told(point) for point in points if point.basis == "none"]
+    for words in sorted(set(untested) - {NOT_JUDGED}):
+        yield f"{with_unit(untested.count(words), 'points')} {words} on a side."
 
 
 def _paced_by_host(points: Sequence[PointChange], floors: Mapping[str, Floor]) -> Iterator[str]:

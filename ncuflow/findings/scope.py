@@ -129,10 +129,8 @@ def _parameters(target: str) -> Iterable[str]:
     return found.parameters if found else ()
 
 
-def point_scope(
-    entry: Point, results: Results, possible: frozenset[str], struck: Iterable[str] = ()
-) -> Scope:
-    """The scope of one point. ``struck`` columns (see ``ncuflow.findings.sanity``) are unknown."""
+def point_scope(entry: Point, results: Results, possible: frozenset[str]) -> Scope:
+    """The scope of one point."""
     provenance, params, row = results["provenance"], entry["params"], entry["measurement"]
     main = main_kernel(entry["kernels"])
     values: Values = {name: provenance.get(key) for name, key in GPU.items()}
@@ -145,7 +143,6 @@ def point_scope(
     values |= _of_split(entry["kernels"])
     values["step_us"] = evaluate("max(host_launch_us, time_hot_us)", row)
     values["step_cold_us"] = evaluate("max(host_launch_us, time_cold_us)", row)
-    values |= dict.fromkeys(struck)
     floors = results.get("noise") or {}
     return Scope(
         values,

@@ -36,6 +36,7 @@ AA_QUANTILE = 0.99
 TIMER_STEP = 1e-4  # variances below its square are the timer's resolution, not stability
 MOST_PRIOR_DF = 50.0
 SLOWER, FASTER, SAME, NOISY = "slower", "faster", "same", "too noisy to tell"
+UNTESTED = "not tested"  # noise is no reason where a side has too few samples to know it
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Estimate:
     runs: tuple[int, int]
     samples: tuple[int, int]
     q: float | None = None
-    verdict: str = NOISY
+    verdict: str = UNTESTED
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Es
     """The same with q values (Benjamini-Hochberg over all that were tested) and verdicts.
 
     slower, faster: significant, beyond ± threshold and beyond the floor that applies, as ratios;
-    same: the interval lies within ± threshold; too noisy to tell: everything else.
+    same: the interval lies within ± threshold; not tested: a side has fewer than three samples; too noisy to tell:
+    everything else.
     """
     tested = [i for i, e in enumerate(found) if e.p is not None]
     q_values = stats.false_discovery_control([found[i].p for i in tested]) if tested else []
@@ -132,10 +134,18 @@ def decide(found: Sequence[Estimate], alpha: float, threshold: float) -> list[Es
 
 def _verdict(e: Estimate, q: float | None, alpha: float, threshold: float) -> str:
     if q is None or e.low is None or e.high is None:
-        return NOISY
+        return UNTESTED
     if q <= alpha and abs(e.relative) > threshold and beyond(e.relative, e.floor or 0.0):
         return SLOWER if e.relative > 0 else FASTER
     return SAME if max(abs(e.low), abs(e.high)) <= threshold else NOISY
+
+
+def told(e: Estimate) -> str:
+    """A verdict as it is printed: with why, where there is none for want of samples."""
+    if e.verdict != UNTESTED:
+        return e.verdict
+    few = min(e.samples)
+    return f"{UNTESTED}: {'one sample' if few == 1 else f'{few} samples'}"
 
 
 def beyond(relative: float, floor: float) -> bool:

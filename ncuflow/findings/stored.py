@@ -12,6 +12,7 @@ from pydantic import Field
 from typing_extensions import is_typeddict
 
 from ncuflow.findings import sanity
+from ncuflow.findings.columns import BY_NAME
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, clean, conforming, present, read_json
 from ncuflow.model import Results
@@ -182,6 +183,8 @@ def results(path: Path, struck: bool = True) -> Results:
             except ValueError as error:
                 raise BadInput(path, f"{point['point']}: {error}") from None
     found = cast(Results, content)
+    for point in found["points"]:
+        point["measurement"] = dict.fromkeys(BY_NAME) | point["measurement"]
     if struck and (violations := sanity.strike(found)):
         many = with_unit(len(violations), "impossible numbers")
         _told(f"{path}: {many} taken as missing (`ncuflow sanity`): {violations[0]}")
@@ -204,8 +207,14 @@ def completed(value: Any, kind: Any) -> Any:
             return value
         hints = get_type_hints(kind)
         lacking = {name: _empty(hints[name]) for name in kind.__required_keys__ - value.keys()}
-        known_of = {name: completed(one, hints[name]) for name, one in value.items() if name in hints}
-        return {**value, **known_of, **{n: empty for n, empty in lacking.items() if empty is not ...}}
+        known_of = {
+            name: completed(one, hints[name]) for name, one in value.items() if name in hints
+        }
+        return {
+            **value,
+            **known_of,
+            **{n: empty for n, empty in lacking.items() if empty is not ...},
+        }
     of = get_args(kind)
     if isinstance(value, list) and get_origin(kind) is list:
         return [completed(one, of[0]) for one in value]

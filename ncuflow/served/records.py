@@ -110,7 +110,7 @@ class ServedPoint(ServedPart):
     metric: str
     """cold_us, plan_us and others of a point; ncu_us or nsys_us of a report's kernel"""
     verdict: str
-    """slower, faster, same, too noisy to tell, or not judged (a host time of two recordings)"""
+    """slower, faster, same, too noisy to tell, not tested (too few samples), or not judged (a host time of two recordings)"""
     base: Number | None
     """of the first side"""
     head: Number | None

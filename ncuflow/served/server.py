@@ -40,7 +40,7 @@ T = TypeVar("T")
 INSTRUCTIONS = """Measured facts about GPU kernels, FlashInfer's above all. Every number has a unit, a tier (A: counted here
 and now; B: timed here, not counted; C: recorded elsewhere; S: compiled, never run) and the words that `trace` takes to show
 where it comes from. null is not known, never zero. left_out counts what the limit cut off. A verdict of compare or try stands
-for itself: "too noisy to tell" and "undecided" are no "same", and basis "none" proves nothing. What a line waits for is seldom
+for itself: "too noisy to tell", "not tested" and "undecided" are no "same". What a line waits for is seldom
 caused at that line. A suggestion is not a result until it was tried."""
 
 Limit = Annotated[int, Field(ge=1, le=500, description="entries of a list at most")]

@@ -6,8 +6,8 @@ import { append, fill, h, picker, section, table } from "./dom.js";
 import { change, interval, micro, number, percent, quantity } from "./format.js";
 import { href, keep } from "./state.js";
 
-const ORDER = ["slower", "faster", "too noisy to tell", "same", "not judged"];
-const SIGNS = { slower: "▲", faster: "▼", same: "=", "too noisy to tell": "≈" };
+const ORDER = ["slower", "faster", "not tested", "too noisy to tell", "same", "not judged"];
+const SIGNS = { slower: "▲", faster: "▼", same: "=", "too noisy to tell": "≈", "not tested": "?" };
 
 export async function compare(evidence, params) {
   if (!has("compare")) return h("p", { class: "empty" }, "This file holds one capture.");

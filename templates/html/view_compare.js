@@ -168,7 +168,7 @@ function ofPair(main, one) {
         micro(point.head),
         changed(point.relative),
         point.interval ? interval({ low: point.interval[0], high: point.interval[1] }) : "–",
-        point.interval ? point.verdict : "one sample per side",
+        point.verdict,
         causes(point.causes),
       ]),
       title,

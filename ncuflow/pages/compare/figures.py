@@ -33,6 +33,7 @@ COLOURS = {
     "faster": "#009E73",
     "same": "#555555",
     "too noisy to tell": "#BBBBBB",
+    "not tested": "#BBBBBB",
 }
 BASE, HEAD, UNEXPLAINED = "#0072B2", "#000000", "#BBBBBB"
 LINEAR = 10.0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ncuflow.findings import limiter, roles, stalltree
+from ncuflow.findings import limiter, roles, stalltree, statistics
 from ncuflow.format import short
 from ncuflow.pages.html.columns import KERNEL, Block, columns, kernel_columns
 from ncuflow.parsers.breakdown import UNITS
@@ -179,7 +179,7 @@ def _compared(one: ComparedReports) -> Block:
             {
                 "id": point.id, "name": point.target, "base": point.base, "head": point.head,
                 "relative": point.relative, "interval": point.interval and list(point.interval),
-                "verdict": point.verdict,
+                "verdict": statistics.told(point),
                 "causes": [
                     {"what": c.what, "base": c.base, "head": c.head,
                      "facts": [asdict(fact) for fact in c.facts][:8],
