@@ -46,12 +46,36 @@ def numbers(found: Explanation) -> list[Number]:
     return [number for number in every if number is not None]
 
 
+def fits(lines: list[str]) -> bool:
+    """On a screen, but for the command that is to be copied."""
+    lengths = [len(line) for line in lines if not line.startswith(" " * 9 + "ncuflow trace ")]
+    return len(lines) <= MOST_LINES and max(lengths) <= WIDTH
+
+
+def test_the_printed_trace_runs_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the folder of the explanation, however long the report's own is named, and whatever a shell reads in it."""
+    folder = tmp_path / ("a folder's name " * 8).strip()
+    folder.mkdir()
+    head = ["ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit", "Metric Value"]
+    rows = [head, ["0", "k(float *)", "SpeedOfLight", "Duration", "ns", "1500"]]
+    text = "\n".join(",".join(f'"{word}"' for word in row) for row in rows)
+    (folder / "a b.csv").write_text(f"{text}\n")
+    monkeypatch.chdir(tmp_path)
+    dispatch(["explain", str(folder.relative_to(tmp_path) / "a b.csv")])
+    command, *words = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert command == "ncuflow"
+    dispatch(words)
+    assert "1500" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("report", REPORTS, ids=lambda path: "/".join(path.parts[-3:-1]))
 def test_every_launch_of_the_shipped_reports_fits_on_a_screen(report: Path) -> None:
     found = ncu.read(report)
     for kernel in some(found.kernels):
         lines = screen(launch.of_report(found, kernel["kernel"])).splitlines()
-        assert len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
+        assert fits(lines)
         assert kernel["name"][:25] in lines[0]
 
 
@@ -60,7 +84,7 @@ def test_a_full_screen_is_no_longer(deep) -> None:
     found = launch.of_kernel(deep[0], deep[:1], "2025.3.1")
     more = {"missing": [*launch.MISSING.values()], "notes": ["a long word " * 30]}
     lines = screen(found.model_copy(update=more)).splitlines()
-    assert MOST_LINES - 3 < len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
+    assert MOST_LINES - 3 < len(lines) and fits(lines)
     assert [line for line in lines if line.startswith("try ")] and lines[-1].startswith(" " * 9)
 
 
@@ -254,7 +278,7 @@ def test_a_point_is_explained_by_what_its_pages_say(point, recorded) -> None:
     bound = 100 * (1 - row["gbs_fraction_measured"])
     assert point.headroom and point.headroom.most.value == pytest.approx(bound)
     lines = screen(point).splitlines()
-    assert len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
+    assert fits(lines)
 
 
 def test_a_point_is_told_what_its_target_suggests_there_and_what_trials_brought(point, recorded):
@@ -396,4 +420,4 @@ def test_reports_of_other_gpus_fit_on_a_screen(report: Path) -> None:
     found = ncu.read(report)
     for kernel in some(found.kernels):
         lines = screen(launch.of_report(found, kernel["kernel"])).splitlines()
-        assert len(lines) <= MOST_LINES and max(map(len, lines)) <= WIDTH
+        assert fits(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
 from textwrap import wrap
@@ -10,18 +9,19 @@ from textwrap import wrap
 from ncuflow.evidence.provenance import TIERS
 from ncuflow.explain.record import Explanation, Number, Stalled, Subject, Suggestion, WaitingLine
 from ncuflow.format import pct, quantity, short, with_unit
-from ncuflow.io import shown
+from ncuflow.io import clean, shown
 
 WIDTH, MOST_LINES = 100, 24
 LABEL = 9  # columns of the word before a part
 MOST = 3  # entries of a list that are said
 # Part and the lines that it may take; what the others leave of the screen is for what to try.
-PARTS = {"limit": 2, "waits": 3, "at": 3, "gain": 1, "try": 6, "missing": 3, "note": 2, "from": 3}
+PARTS = {"limit": 2, "waits": 3, "at": 3, "gain": 1, "try": 6, "missing": 3, "note": 2, "from": 2}
 TRY = "try"
 
 
 def screen(found: Explanation) -> str:
-    """The text: at most MOST_LINES lines of WIDTH columns; what is cut off ends with an ellipsis."""
+    """The text: at most MOST_LINES lines of WIDTH columns; what is cut off ends with an ellipsis. The command that traces a
+    number is the last of them, whole, for a shell to run as it is."""
     said = {
         "limit": _limit(found),
         "waits": [_stall(stall) for stall in found.stalls[:MOST]],
@@ -32,11 +32,11 @@ def screen(found: Explanation) -> str:
         "note": found.notes[:1],
         "from": [*_origin(found)],
     }
-    head = _head(found.subject)
+    head, traced = _head(found.subject), _traced(found)
     parts = {name: _part(name, said[name], PARTS[name]) for name in PARTS}
-    used = len(head) + sum(len(lines) for name, lines in parts.items() if name != TRY)
+    used = len(head) + len(traced) + sum(len(lines) for name, lines in parts.items() if name != TRY)
     parts[TRY] = _part(TRY, said[TRY], min(PARTS[TRY], MOST_LINES - used))
-    return "\n".join([*head, *(line for name in PARTS for line in parts[name])]) + "\n"
+    return "\n".join([*head, *(line for name in PARTS for line in parts[name]), *traced]) + "\n"
 
 
 def _part(label: str, entries: list[str], most: int) -> list[str]:
@@ -145,7 +145,7 @@ def _missing(found: Explanation) -> list[str]:
 
 
 def _origin(found: Explanation) -> Iterator[str]:
-    """GPU, versions, date and tier; then how its leading number is traced, which is how all are."""
+    """GPU, versions, date and tier; then its leading number, whose trace is how all are traced."""
     of = found.lineage
     capability = f" ({of.compute_capability})" if of.compute_capability else ""
     versions = ", ".join(f"{name} {version}" for name, version in of.versions.items())
@@ -154,16 +154,15 @@ def _origin(found: Explanation) -> Iterator[str]:
     yield "; ".join(
         part for part in (gpu, versions, dated, f"tier {of.tier}: {TIERS[of.tier]}") if part
     )
-    leading = found.limit.units[0].share if found.limit and found.limit.units else found.time
-    if leading is not None:
+    if (leading := _leading(found)) is not None:
         yield f"{leading.metric} = {with_unit(leading.value, leading.unit)}"
-        yield f"ncuflow trace {_words(leading)}"
 
 
-def _words(number: Number) -> str:
-    """The words of its trace; where they would not fit, without the folder of the report or of the outputs."""
-    text = number.trace or ""
-    if len(text) < WIDTH - LABEL - len("ncuflow trace "):
-        return text
-    where, name, *_ = shlex.split(text)
-    return shlex.join([PurePath(where).name if "#" in where else where, name])
+def _leading(found: Explanation) -> Number | None:
+    return found.limit.units[0].share if found.limit and found.limit.units else found.time
+
+
+def _traced(found: Explanation) -> list[str]:
+    """The command that shows where the leading number comes from."""
+    leading = _leading(found)
+    return [clean(f"{'':{LABEL}}ncuflow trace {leading.trace}")] if leading and leading.trace else []
