@@ -145,7 +145,7 @@ def point(name: str, status: str = "ok", share: float | None = 0.5, **more: Any)
             "gbs_fraction_datasheet": share,
             "tflops_fraction_datasheet": 0.01 if share else None,
         }
-    return {"point": name, "status": status, "reason": None if status == "ok" else "off by 1",
+    return {"point": name, "tier": "C", "status": status, "reason": None if status == "ok" else "off by 1",
             "params": {}, "kernels": [], "measurement": row | more}  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def results(tmp_path: Path) -> Path:
     folder.mkdir()
     points = [point("rope/a", share=0.9), point("rope/b", share=None), point("rope/c", "wrong")]
     (folder / "rope_results.json").write_text(
-        json.dumps({"target": "rope", "provenance": {}, "points": points, "deep": []})
+        json.dumps({"target": "rope", "provenance": {"tier": "C"}, "points": points, "deep": []})
     )
     return folder
 

@@ -165,4 +165,6 @@ def _leading(found: Explanation) -> Number | None:
 def _traced(found: Explanation) -> list[str]:
     """The command that shows where the leading number comes from."""
     leading = _leading(found)
-    return [clean(f"{'':{LABEL}}ncuflow trace {leading.trace}")] if leading and leading.trace else []
+    return (
+        [clean(f"{'':{LABEL}}ncuflow trace {leading.trace}")] if leading and leading.trace else []
+    )

@@ -120,7 +120,7 @@ def check(results: Mapping[str, Any]) -> list[Violation]:
         found += [*_in_situ(clean), *_distortion(clean), *_series(entry)]
         for kernel in entry.get("kernels") or ():
             found += [*_kernel(kernel, row["point"]), *_negative(kernel, row["point"])]
-    for kernel in results["deep"]:
+    for kernel in results.get("deep") or ():
         found += _negative(kernel, str(kernel.get("point")))
     return found
 
