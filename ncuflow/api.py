@@ -33,7 +33,7 @@ __all__ = ["Frames", "compare", "explain", "read"]
 
 
 class Frames:
-    """One report of ncu, what `ncu --csv` printed, or one trace of nsys.
+    """One report of ncu, what ncu printed, or one trace of nsys.
 
     Columns are those of docs/tables.md, and of ``kernels`` of a report the keys of docs/metrics.md as well; units stand in a
     frame's ``attrs["units"]``, with ``attrs["tier"]`` and ``attrs["file"]``. What is not known is NA, never 0.
@@ -150,7 +150,7 @@ class Frames:
 
 
 def read(path: str | Path) -> Frames:
-    """A report of ncu (.ncu-rep), what `ncu --csv` printed, or a trace of nsys (its SQLite export), each also as .xz.
+    """A report of ncu (.ncu-rep), what ncu printed, or a trace of nsys (its SQLite export), each also as .xz.
 
     Raises BadInput where it is none of them.
     """

@@ -123,7 +123,7 @@ def _sniff_text(head: bytes) -> tuple[str, str]:
     if "\0" in text or text.count("\ufffd") > 1:
         return "binary", "a binary file of an unknown kind"
     start = text.lstrip("\ufeff \t\r\n")
-    if start[:1] in "{[":
+    if start[:1] in "{[" and not re.match(r"\[\d+\] \S", start):  # ncu's line of a process
         return "json", "a JSON file"
     if start[:1] == "<":
         return "html", "an HTML or XML file"

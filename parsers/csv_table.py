@@ -146,10 +146,15 @@ def read(text: str) -> CsvTable:
         table.whole(text)
     if rest:
         table.problems.append("no line break at its end: it may be cut short")
+    count(table, text)
+    return table
+
+
+def count(table: CsvTable, text: str) -> None:
+    """Add to a table's problems that its text lacks kernels which ncu's messages tell of."""
     profiled, found = len(PROFILED.findall(text)), len({row.key for row in table.rows})
     if found < profiled:
         table.problems.append(f"it holds {found} of the {profiled} kernels that ncu profiled")
-    return table
 
 
 def _cells(line: str) -> tuple[list[str], bool]:

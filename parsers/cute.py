@@ -6,7 +6,7 @@ import re
 
 # Its module, the class of its object, and the tensors and constants that it was compiled for.
 MANGLED = re.compile(
-    r"kernel_cutlass_[^A-Z]*(?P<kind>[A-Z][A-Za-z0-9]*)_object_at_+(?P<compiled_for>\w+)"
+    r"kernel_cutlass_[^A-Z]*(?P<kind>[A-Z][A-Za-z0-9]*)_object_at_++(?P<compiled_for>\w+)"
 )
 
 

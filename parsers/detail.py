@@ -218,7 +218,7 @@ def _add_instructions(found: Detail, action: Any, listed: Mapping[int, lines.Ins
         info = action.source_info(pc)
         if info is not None and info.file_name():
             file, line = info.file_name(), info.line()
-        text = sass or (action.sass_by_pc(pc) or "").strip()
+        text = sass or lines.disassembled(action, pc)
         ptx = (action.ptx_by_pc(pc) or "").strip()
         at = places[file] if file else None
         found.instructions.append(

@@ -107,11 +107,17 @@ def _start(action: Any, pcs: list[int]) -> int:
 
 
 def _instruction(action: Any, pc: int, with_sass: bool = True) -> Instruction:
-    sass = (action.sass_by_pc(pc) or "").strip() if with_sass else ""
+    sass = disassembled(action, pc) if with_sass else ""
     source = action.source_info(pc)
     if source is None:
         return sass or None, None, None
     return sass or None, relative(source.file_name()), source.line()
+
+
+def disassembled(action: Any, pc: int) -> str:
+    """The instruction at an address; empty where NVIDIA's reader does not know those of the GPU, which it says by ???."""
+    text = (action.sass_by_pc(pc) or "").strip()
+    return text if text.strip("?") else ""
 
 
 def _place(action: Any, instruction: Instruction, shown: bool) -> Row:

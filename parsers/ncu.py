@@ -12,31 +12,32 @@ import math
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, clean, opened, shown
 from ncuflow.model import Row
-from ncuflow.parsers import breakdown, children, container, cute, lines, listing, reader
-from ncuflow.parsers.chips import ANY, chip_of, unknown
-from ncuflow.parsers.registry import METRICS, Sources
+from ncuflow.parsers import breakdown, children, container, cute, lines, listing, problems, reader
+from ncuflow.parsers.chips import chip_of, unknown
+from ncuflow.parsers.problems import DURATION
+from ncuflow.parsers.registry import METRICS, Metric, Sources
 from ncuflow.parsers.sources import Ceiling, Counter, MetricSource, NotANumber
 from ncuflow.parsers.stalls import NOT_ISSUED, OTHER, STALL_REASONS, Unnamed, unnamed
 from ncuflow.parsers.units import base_unit, expected_unit
 
 # Kernels that one child reads at most: the reader takes two to five MB for each and keeps them.
 PART = 64
-DURATION = "gpu__time_duration.sum"
 # Short launches read a few tenths above 100 % where the counters of a ratio come from different replay passes.
 MOST_PERCENT = 110.0
-TENSOR_PIPE = ("tensor_pipe_pct", "tensor_pipe_elapsed_pct")
-TENSOR_WORK = 1.0  # per cent: the pipe takes some FP16 instructions of other kernels too
-TENSOR_BUSY = 10.0  # per cent: it takes no more of those
 WARP_LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"
 MOST_REST = 0.05  # of the warp latency, that reasons which a report lacks may be for the others to have shares
+# What CUDA takes of a launch, by axis: blocks of a grid, threads of a block.
+MOST_BLOCKS, MOST_THREADS = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
+MOST_STREAMS = 2**32
 LONGEST_S = 3600.0  # a kernel that runs longer is a unit misread: ncu replays it some thirty times
 NO_NUMBER = "no usable number"
 NO_UNIT = "no unit (NVIDIA's reader does not know this GPU: a newer ncu-report may)"
@@ -287,6 +288,14 @@ class Profiled:
             return None
         return int(value) if float(value).is_integer() else None
 
+    def bounded(self, name: str, most: float) -> int | None:
+        """A whole number of a launch; one above what any GPU takes is none."""
+        value = self.integer(name)
+        if value is None or 0 <= value <= most:
+            return value
+        self.invalid[name] = f"more than {most:.12g}" if value > 0 else NO_NUMBER
+        return None
+
     def counter(self, name: str) -> Counter | None:
         """(value, power of ten of its unit), None if absent; NotANumber on a false number."""
         if name in self.invalid:
@@ -351,8 +360,7 @@ def add_kernel(
     stalls, parts = _stalls(kernel), list(breakdown.rows(kernel))
     row = key | _identity(kernel, nvtx) | _launch(kernel)
     row["duration_ns"] = next((m["value"] for m in metrics if m["key"] == "duration_ns"), None)
-    said = [*_problems(kernel, row, request.points), *_uncounted(kernel, metrics)]
-    row["problems"] = "; ".join(said) or None
+    row["problems"] = "; ".join(problems.of(kernel, row, metrics, request.points)) or None
     report.kernels.append(row)
     report.metrics += [key | metric for metric in metrics]
     report.stalls += [key | stall for stall in stalls]
@@ -390,38 +398,46 @@ def _identity(kernel: Profiled, nvtx: list[str]) -> Row:
         "nvtx_ranges": nvtx,
         "device": device if device and not _NUMBER.fullmatch(device) else None,
         "compute_capability": kernel.capability,
-        "stream": kernel.integer("launch__stream_id"),
+        "stream": kernel.bounded("launch__stream_id", MOST_STREAMS),
     }
 
 
 def _launch(kernel: Profiled) -> Row:
+    grid = _dim3(kernel, "launch__grid_dim_", MOST_BLOCKS)
+    block = _dim3(kernel, "launch__block_dim_", MOST_THREADS)
     return {
-        "grid": _dim3(kernel, "launch__grid_dim_"),
-        "block": _dim3(kernel, "launch__block_dim_"),
-        "grid_size": kernel.integer("launch__grid_size"),
-        "block_size": kernel.integer("launch__block_size"),
-        "registers": kernel.integer("launch__registers_per_thread"),
-        "smem_static_bytes": kernel.integer("launch__shared_mem_per_block_static"),
-        "smem_dynamic_bytes": kernel.integer("launch__shared_mem_per_block_dynamic"),
-        "passes": kernel.integer("profiler__replayer_passes"),
-    }
+        "grid": grid and ",".join(map(str, grid)),
+        "block": block and ",".join(map(str, block)),
+        "grid_size": kernel.bounded("launch__grid_size", prod(MOST_BLOCKS)) or (grid and prod(grid)),
+        "block_size": kernel.bounded("launch__block_size", max(MOST_THREADS)) or (block and prod(block)),
+        "registers": kernel.bounded("launch__registers_per_thread", METRICS["registers"].most),
+        "smem_static_bytes": kernel.bounded("launch__shared_mem_per_block_static", METRICS["smem_static"].most),
+        "smem_dynamic_bytes": kernel.bounded("launch__shared_mem_per_block_dynamic", METRICS["smem_dynamic"].most),
+        "passes": kernel.bounded("profiler__replayer_passes", METRICS["passes"].most),
+    }  # fmt: skip
 
 
-def _dim3(kernel: Profiled, prefix: str) -> str | None:
-    parts = [kernel.integer(prefix + axis) for axis in "xyz"]
-    return None if None in parts else ",".join(map(str, parts))
+def _dim3(kernel: Profiled, prefix: str, most: Sequence[int]) -> list[int] | None:
+    parts = [kernel.bounded(prefix + axis, m) for axis, m in zip("xyz", most, strict=True)]
+    known = [part for part in parts if part is not None]
+    return known if len(known) == len(parts) else None
+
+
+@cache
+def _sources(chip: str) -> list[tuple[Metric, int, Sources]]:
+    """Each metric with the power of ten of its unit, and what it may be read from on a chip."""
+    return [(m, base_unit(m.unit)[0], m.readable(chip)) for m in METRICS.values()]
 
 
 def _metrics(kernel: Profiled) -> list[Row]:
     """A row for each registry metric that the report holds; a value that is no number is null."""
     rows = []
-    for metric in METRICS.values():
-        exponent = base_unit(metric.unit)[0]
-        found = _first(metric.readable(kernel.chip), kernel, exponent)
+    for metric, exponent, sources in _sources(kernel.chip):
+        found = _first(sources, kernel, exponent)
         if found is not None:
             value, name = found
             if value is not None and 100 * value > metric.most * MOST_PERCENT:
-                kernel.invalid[name] = f"more than {metric.most:g} {metric.unit}"
+                kernel.invalid[name] = f"more than {metric.most:g} {metric.unit}".rstrip()
                 value = None
             if value is None:
                 kernel.invalid.setdefault(name, NO_NUMBER)
@@ -537,34 +553,6 @@ def _with_shares(rows: list[Row], every: Mapping[str, set[str]]) -> list[Row]:
     for row in rows:
         row["share"] = stalls[row["reason"]] / whole if whole and row["reason"] in stalls else None
     return rows
-
-
-def _problems(kernel: Profiled, row: Row, points: Collection[str] | None) -> Iterator[str]:
-    if row["duration_ns"] is None and row["grid_size"] is None:
-        yield "profiling of this kernel failed: no duration and no launch metrics"
-    elif row["duration_ns"] is None:
-        yield "no duration"
-    if row["device"] is None:
-        yield "no device name"
-    for why in dict.fromkeys(kernel.invalid.values()):
-        named = sorted(name for name, reason in kernel.invalid.items() if reason == why)
-        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        yield f"{why} in {', '.join(named[:3])}{more}"
-    if points is not None and row["point"] is None:
-        yield "in no NVTX range of the plan"
-
-
-def _uncounted(kernel: Profiled, metrics: list[Row]) -> Iterator[str]:
-    """That the tensor pipe worked, and the report does not hold what counts its operations."""
-    found = {row["key"]: row["value"] for row in metrics}
-    busy = max(filter(None, (found.get(key) for key in TENSOR_PIPE)), default=0.0)
-    counted = found.keys() & {"tensor_flops", "tensor_int_ops"}
-    # Zero FLOPs of a busy pipe leave integer operations, which a sweep does not always count.
-    if busy >= TENSOR_BUSY and counted == {"tensor_flops"} and not found["tensor_flops"]:
-        counted = set()
-    if busy >= TENSOR_WORK and not counted:
-        hint = f': ncu --metrics "$(ncuflow counters {kernel.chip})"' if kernel.chip != ANY else ""
-        yield f"tensor operations are not counted, or not all{hint}"
 
 
 # --- rules ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What `ncu --csv` printed (raw or details page) → the rows that a report gives.
+"""What ncu printed, with `--csv` or for a console (raw or details page) → the rows that a report gives.
 
 Counters go by ncu's names or, on the details page, by the labels of its sections. What stands around the
 table, the program's own output above all, is passed over; several runs may follow each other. The raw page
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow.io import BadInput, opened, read_yaml, shown
-from ncuflow.parsers import csv_table, ncu
+from ncuflow.parsers import console, csv_table, demangled, ncu
 from ncuflow.parsers.csv_table import Cells
 from ncuflow.parsers.units import base_unit, expected_unit
 
@@ -27,7 +27,7 @@ LABELS = {
     (label, unit): name
     for label, unit, name in read_yaml(Path(__file__).with_name("ncu_labels.yaml"))
 }
-RULES = {"INF": 1, "OPT": 2, "WRN": 3, "ERR": 4}
+RULES = {"INF": 1, "OK": 1, "OPT": 2, "WRN": 3, "ERR": 4}
 # A number that only one of the two ways of writing it explains: 1,234.5 or 0.25 and 1.234,5 or 0,25.
 _WRITTEN = (
     r"-?(?:\d{{1,3}}(?:\{0}\d{{3}})+\{1}\d+|\d{{1,3}}(?:\{0}\d{{3}}){{2,}}|\d{{4,}}\{1}\d+|0\{1}\d+"
@@ -67,8 +67,7 @@ class Exported:
     NameBase_DEMANGLED = 2
 
     def name(self, base: int = 0) -> str:
-        plain = re.split(r"[<(]", self.full.replace("(anonymous namespace)", ""), maxsplit=1)[0]
-        return self.full if base else re.split(r"::|\s", plain.strip())[-1] or self.full
+        return self.full if base else demangled.function(self.full)
 
     def nvtx_state(self) -> None:
         return None
@@ -92,8 +91,10 @@ def read(path: str | Path) -> ncu.Report:
     with opened(path) as plain:
         text = plain.read_bytes().decode("utf-8-sig", "replace")
     table = csv_table.read(text)
+    if not table.rows and (pasted := console.read(text)).rows:
+        table = pasted
     if not table.rows:
-        what = f"no kernel in it as `ncu --csv` prints them{_why_none(text, table)}"
+        what = f"no kernel in it as ncu prints them, with --csv or without{_why_none(text, table)}"
         raise BadInput(called, what)
     comma = _decimal_comma(called, table.rows)
     kernels: dict[csv_table.Key, Exported] = {}

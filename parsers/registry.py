@@ -7,9 +7,10 @@ counters has for it, which answers without a GPU (`nvperf.ChipCounters`; a test 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ Sources = tuple[MetricSource | Ceiling, ...]
 @dataclass(frozen=True)
 class Metric:
     """One measured quantity. `sources`: chip, or * of all → sources, best first; `most`: what no GPU exceeds, in
-    `unit`."""
+    `unit`; `alone`: chips on which what others read counts something else."""
 
     key: str
     label: str
@@ -32,18 +33,18 @@ class Metric:
     meaning: str
     sources: Mapping[str, Sources]
     most: float = inf
+    alone: Sequence[str] = ()
 
     def candidates(self, chip: str) -> Sources:
         """Sources to try on a chip: its own, then those of all."""
         return (*self.sources.get(chip, ()), *self.sources.get(ANY, ()))
 
     def readable(self, chip: str) -> Sources:
-        """Sources to read a report of a chip by. On one that is not known (ANY) the names of any chip are read where
-        they are in its report, as they say what they count; but not a sum of those that one chip has."""
-        if chip != ANY:
-            return self.candidates(chip)
-        every = dict.fromkeys(source for sources in self.sources.values() for source in sources)
-        return tuple(source for source in every if not source.kind)
+        """Sources to read a report of a chip by: its own, then those of other chips, as a name says what it counts
+        wherever it is in a report; but not a sum of those that one chip has."""
+        own = () if chip == ANY else self.candidates(chip)
+        every = chain(*self.sources.values()) if chip not in self.alone else ()
+        return tuple(dict.fromkeys([*own, *(source for source in every if not source.kind)]))
 
 
 def _metric(names: Any, **about: Any) -> Metric:

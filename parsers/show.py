@@ -32,7 +32,7 @@ HINTS = {"lfs": "fetch it with `git lfs pull`", "json": _TORCH, "gzip": _TORCH}
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "report",
-        help=".ncu-rep, what `ncu --csv` printed, .nsys-rep or its SQLite export; also as .xz",
+        help=".ncu-rep, what ncu printed (with --csv or without), .nsys-rep or its SQLite export; also as .xz",
     )
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     answer.options(parser)

@@ -29,7 +29,7 @@ def shown(path: str) -> tuple[str, Row, list[Row]]:
 
 
 def exported(path: str) -> tuple[str, Row, list[Row]]:
-    """The same of what `ncu --csv` printed."""
+    """The same of what ncu printed."""
     return of(ncu_csv.read(path))
 
 

@@ -23,7 +23,7 @@ from ncuflow.findings import limiter, lineage, opportunities, place, profiled
 from ncuflow.findings import recorded as recordings
 from ncuflow.io import BadInput, UsageError
 from ncuflow.model import Kernel
-from ncuflow.parsers import ncu, nsys
+from ncuflow.parsers import ncu, nsys, problems
 
 SHIPPED = ROOT / "recordings/h200/0.7.2/default"
 DEEP = SHIPPED / "decode/deep/deep.ncu-rep.xz"
@@ -155,7 +155,7 @@ def test_what_is_missing_is_referred_to_where_it_is_said(deep) -> None:
         "duration_ns": None,
         "grid_size": None,
         "breakdown": [],
-        "problems": "profiling failed",
+        "problems": problems.FAILED,
     }
     (failed,) = [line for line in screen(launch.of_kernel(deep[0] | nothing, [deep[0]], None)).splitlines()  # type: ignore[operator]
                  if line.startswith("limit")]  # fmt: skip
@@ -392,7 +392,7 @@ def test_a_trace_has_times_and_says_what_brings_the_rest(tmp_path) -> None:
     assert (
         list(lineage.steps_of_launch(file, int(index), "duration_ns"))[1].value == found.time.value
     )
-    assert "ncu --set full -k regex:Persistent" in found.missing[0].brought_by
+    assert "ncu --set full -k Persistent" in found.missing[0].brought_by
     assert "not known" in screen(found)
 
 

@@ -6,7 +6,8 @@ import pytest
 import yaml
 from flashinfer_source import flashinfer_package
 
-from ncuflow.findings.kernelname import SHIPPED, Decoder, decode
+from ncuflow.findings.kernelname import SHIPPED, Decoder, canonical, decode
+from ncuflow.parsers import cute, demangled
 from ncuflow.source.index import Package, templates, version
 from ncuflow.target.contract import known
 
@@ -159,3 +160,46 @@ def test_a_kernel_of_cute_dsl_has_the_name_of_its_class():
         layout.strip("_"),
     )
     assert decode(f"{module}_cp_object_at_{layout}").arguments == ()
+
+
+@pytest.mark.parametrize(
+    ("full", "name"),
+    [
+        ("my_kernel(float *)", "my_kernel"),
+        ("enable_if<!T7, void>::type my_gemv<int, float, 0, 1>(T13)", "my_gemv"),
+        ("std::enable_if<(a > 1), void>::type ns::k<(b < 2)>(int)", "k"),
+        ("void at::native::<unnamed>::my_fill_kernel<float, (int)4>(int, float *)", "my_fill_kernel"),
+        ("void (anonymous namespace)::k<2>(int)", "k"),
+        ("(anonymous namespace)::k(int)", "k"),
+        ("decltype(auto) k<3>(int)", "k"),
+        ("void cutlass::device_kernel<my::attention<128>>(my::Params)", "device_kernel"),
+        ("void f<ns::g<X>(int &)::[lambda(int) (instance 1)]>(int, T3)", "f"),
+        ("vectorAdd", "vectorAdd"),
+        ("<unnamed>", "<unnamed>"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_function_of_a_demangled_name(full, name):
+    assert demangled.function(full) == name
+
+
+MANY = 300_000
+LONG = {
+    "open": "k" + "<" * MANY,
+    "parentheses": "k<" + "(" * MANY,
+    "nested": "k<" * MANY + ">" * MANY,
+    "traits": "KernelTraits<" * MANY + "1" + ">" * MANY,
+    "variants": "DefaultAttention<" * MANY + "1" + ">" * MANY,
+    "blanks": "void k<" + " " * MANY + "x>",
+    "digits": "k<(flashinfer::MaskMode)" + "9" * MANY + ">",
+    "no digit": "flashinfer::norm::RMSNormKernel<\N{SUPERSCRIPT TWO}, x>",
+    "mangled": "kernel_cutlass_x" + "A" * MANY + "_object_at_" + "_" * MANY + "!",
+}
+
+
+@pytest.mark.parametrize("name", LONG.values(), ids=LONG)
+def test_a_name_that_no_compiler_made_is_read_in_time_that_grows_with_its_length(name):
+    """What is quadratic takes minutes for one of these."""
+    assert decode(name).name is not None
+    for read in (canonical, demangled.function, cute.called):
+        assert isinstance(read(name), str)

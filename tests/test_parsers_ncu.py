@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
-from ncuflow.parsers import container, lines, ncu, wire
+from ncuflow.parsers import container, lines, ncu, problems, wire
 from ncuflow.parsers.chips import CHIPS, chip_of
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.schema import build
@@ -508,19 +508,19 @@ def test_a_display_name_that_is_a_number_is_none(text, device):
 
 
 def test_a_derived_value_beyond_all_numbers_is_null_with_a_problem():
-    """Both counters are plausible; their product is not a number any more."""
+    """Both counters are plausible; their product is not."""
     kernel = ncu.Profiled(
         FakeAction(
             **{
-                "dram__bytes.sum.peak_sustained": FakeMetric(1e300, "byte/cycle"),
-                "dram__cycles_elapsed.avg.per_second": FakeMetric(1e300, "hz"),
+                "dram__bytes.sum.peak_sustained": FakeMetric(1e5, "byte/cycle"),
+                "dram__cycles_elapsed.avg.per_second": FakeMetric(1e11, "hz"),
             }
         ),
         0,
     )
     (peak,) = (m for m in ncu._metrics(kernel) if m["key"] == "dram_peak_bytes_per_second")
     assert peak["value"] is None
-    assert kernel.invalid[peak["metric"]] == "no usable number"
+    assert kernel.invalid[peak["metric"]] == "more than 1e+15 byte/s"
 
 
 def of_chip(capability, **metrics):
@@ -703,15 +703,24 @@ def test_tensor_work_is_zero_where_every_counter_of_the_chip_says_so():
     assert tensor_work("9.0", **{HMMA: 0.0, HGMMA: 4.0})["tensor_flops"] == 4.0
 
 
-def test_a_chip_that_is_not_known_is_read_by_the_names_that_any_has():
-    for name in ("dram__bytes_read.sum", "dram__bytes_op_read.sum"):
-        (row,) = ncu._metrics(of_chip("13.0", **{name: FakeMetric(5.0, "byte")}))
-        assert (row["key"], row["value"]) == ("dram_bytes_read", 5.0)
-    (row,) = ncu._metrics(of_chip("12.0", **{"dram__bytes_op_read.sum": FakeMetric(5.0, "byte")}))
-    assert (row["key"], row["value"]) == ("dram_bytes_read", 5.0)
-    assert (
-        ncu._metrics(of_chip("9.0", **{"dram__bytes_op_read.sum": FakeMetric(5.0, "byte")})) == []
-    )
+@pytest.mark.parametrize("capability", ["13.0", "12.0", "9.0", "8.7"])
+@pytest.mark.parametrize("name", ["dram__bytes_read.sum", "dram__bytes_op_read.sum"])
+def test_a_counter_that_the_file_has_is_read_whatever_the_chip(capability, name):
+    (row,) = ncu._metrics(of_chip(capability, **{name: FakeMetric(5.0, "byte")}))
+    assert (row["key"], row["metric"], row["value"]) == ("dram_bytes_read", name, 5.0)
+
+
+def test_the_names_of_other_chips_come_after_those_of_its_own():
+    both = {
+        n: FakeMetric(v, "byte")
+        for n, v in (("dram__bytes_read.sum", 5.0), ("dram__bytes_op_read.sum", 6.0))
+    }
+    for capability, value in (("12.0", 6.0), ("9.0", 5.0)):
+        assert [row["value"] for row in ncu._metrics(of_chip(capability, **both))] == [value]
+    # Of chips whose tensor cores read a memory of their own, this is a part.
+    lsu = {"l1tex__data_pipe_lsu_wavefronts.sum": FakeMetric(2.0)}
+    assert ncu._metrics(of_chip("10.0", **lsu)) == []
+    assert [row["value"] for row in ncu._metrics(of_chip("9.0", **lsu))] == [256.0]
 
 
 def test_half_of_what_the_tensor_pipe_of_ada_did_is_not_read():
@@ -818,7 +827,8 @@ def test_a_tensor_pipe_that_works_without_flops_has_operations_that_nobody_count
 ):
     values = {"tensor_pipe_pct": busy, "tensor_flops": flops, "tensor_int_ops": integer}
     rows = [{"key": key, "value": value} for key, value in values.items() if value is not None]
-    assert len([*ncu._uncounted(SimpleNamespace(chip="gh100"), rows)]) == said
+    row = {"duration_ns": 1.0, "device": "GPU"}
+    assert len([*problems.of(SimpleNamespace(chip="gh100", invalid={}), row, rows, None)]) == said
 
 
 def test_a_report_of_a_chip_that_is_not_known_says_so(tmp_path, capsys):
@@ -1060,3 +1070,83 @@ def test_a_closed_pipe_is_quiet(report_file):
     )  # fmt: skip
     os.close(write_end)
     assert done.stderr == ""
+
+
+# --- what no GPU can have ----------------------------------------------------------------------
+
+LAUNCHED = {
+    f"launch__{of}_dim_{axis}": FakeMetric(2.0) for of in ("grid", "block") for axis in "xyz"
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "lost", "said"),
+    [
+        ("sm__cycles_elapsed.avg.per_second", FakeMetric(1e300, "hz"), "sm_clock_hz", "more than 1e+10 hz"),
+        ("launch__registers_per_thread", FakeMetric(16_000), "registers", "more than 255"),
+        ("launch__grid_dim_x", FakeMetric(2**40), "grid", "more than 2147483647"),
+        ("launch__block_dim_z", FakeMetric(65), "block", "more than 64"),
+        ("launch__grid_size", FakeMetric(1e60), None, "more than"),
+        ("launch__stream_id", FakeMetric(1e30), "stream", "more than"),
+        ("launch__shared_mem_per_block_dynamic", FakeMetric(-8, "byte"), "smem_dynamic_bytes", "no usable number"),
+    ],
+)  # fmt: skip
+def test_what_no_gpu_can_have_is_a_problem_and_no_number(name, value, lost, said):
+    report = ncu.Report("x")
+    ncu.add_kernel(
+        report, kernel_of(**LAUNCHED | {name: value}), ncu.Request("x", with_lines=False), None
+    )
+    (row,) = report.kernels
+    assert f"{said}" in row["problems"] and name in row["problems"]
+    found = row | {metric["key"]: metric["value"] for metric in report.metrics}
+    assert lost is None or found[lost] is None
+    build("kernels", [{"report": "r", "batch": "b", **row}])
+
+
+def kernel_of(**metrics):
+    """A kernel of an action that has nothing beside these metrics."""
+    action = FakeAction(**metrics)
+    action.NameBase_DEMANGLED, action.name, action.nvtx_state = 2, lambda base=0: "k", lambda: None
+    action.rule_results_as_dicts = list
+    return ncu.Profiled(action, 0)
+
+
+@pytest.mark.parametrize(("ns", "said"), [(1e3, False), (2e3, False), (1e6, True), (1.0, True)])
+def test_time_clock_and_cycles_that_cannot_all_be_right_are_named(ns, said):
+    metrics = {
+        "gpu__time_duration.sum": FakeMetric(ns, "ns"),
+        "sm__cycles_elapsed.avg.per_second": FakeMetric(1.5e9, "hz"),
+        "gpc__cycles_elapsed.max": FakeMetric(1500.0, "cycle"),
+    }
+    report = ncu.Report("x")
+    ncu.add_kernel(report, kernel_of(**metrics), ncu.Request("x", with_lines=False), None)
+    (row,) = report.kernels
+    assert row["duration_ns"] == ns
+    assert ("one of the three is wrong" in row["problems"]) == said
+
+
+def test_a_kernel_has_failed_where_its_time_is_no_number_and_not_where_nobody_asked_for_it():
+    for metrics, said in (
+        ({"gpu__time_duration.sum": FakeMetric(math.nan, "ns")}, problems.FAILED),
+        ({}, "no duration"),
+    ):
+        report = ncu.Report("x")
+        ncu.add_kernel(report, kernel_of(**metrics), ncu.Request("x", with_lines=False), None)
+        assert report.kernels[0]["problems"].startswith(said)
+
+
+def test_the_blocks_of_a_grid_are_known_by_its_shape_and_where_there_is_none_by_their_count():
+    for metrics, expected in (
+        (LAUNCHED, ("2,2,2", 8)),
+        ({"launch__grid_size": FakeMetric(64.0)}, (None, 64)),
+    ):
+        row = ncu._launch(kernel_of(**metrics))
+        assert (row["grid"], row["grid_size"]) == expected
+
+
+def test_an_instruction_that_the_reader_does_not_know_is_none():
+    for text, expected in (("???", ""), (" FFMA R1, R2 ", "FFMA R1, R2"), (None, "")):
+        assert (
+            lines.disassembled(SimpleNamespace(sass_by_pc=lambda pc, text=text: text), 0)
+            == expected
+        )

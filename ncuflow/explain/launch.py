@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -31,7 +30,9 @@ from ncuflow.findings.lineage import LINES
 from ncuflow.format import micro, pct, percent
 from ncuflow.io import BadInput
 from ncuflow.model import VERSIONS, Kernel, Measurement, Provenance, Rule, Stall
+from ncuflow.parsers import breakdown
 from ncuflow.parsers.ncu import Report
+from ncuflow.parsers.problems import FAILED
 from ncuflow.parsers.show_ncu import ROUGH, stall_sum
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS
 
@@ -44,7 +45,11 @@ MISSING = {
         what="how busy each hardware unit was (the breakdown of Speed of Light)",
         brought_by="--section SpeedOfLight",
     ),
-    "time": Missing(what="the time of the launch", brought_by="--section SpeedOfLight"),
+    "parts": Missing(
+        what="which pipe of the SM and which memory it is (the breakdown of Speed of Light)",
+        brought_by="--section SpeedOfLight",
+    ),
+    "time": Missing(what="the time of the launch", brought_by="--metrics gpu__time_duration.sum"),
     "waves": Missing(
         what="how many waves of blocks the grid is", brought_by="--section LaunchStats"
     ),
@@ -59,6 +64,12 @@ MISSING = {
         brought_by="nvcc -lineinfo when the kernel is compiled",
     ),
     "rules": Missing(what="what NVIDIA's rules say", brought_by="--set full (with --apply-rules yes)"),
+}  # fmt: skip
+
+# What ncu does not print although it has counted it.
+NOT_PRINTED = {
+    name: MISSING[name].model_copy(update={"brought_by": f"ncu --export FILE{option}"})
+    for name, option in (("parts", ""), ("stalls", ", or --page raw"), ("lines", " --section SourceCounters"))
 }  # fmt: skip
 
 
@@ -83,21 +94,22 @@ def of_report(report: Report, kernel: str | int | None = None, kind: str = "ncu"
     every = profiled.kernels(report)
     chosen, alike = choose(every, kernel, report.file)
     found = of_kernel(chosen, alike, report.ncu_version, kind)
-    if kernel is None and _total(alike) and len(alike) < len(every):
-        return found.model_copy(update={"notes": [*found.notes, share(alike, every, "report")]})
-    return found
+    notes = [*also_named(every, kernel), *found.notes]
+    if kernel is None and profiled.total(alike) and len(alike) < len(every):
+        notes.append(share(alike, every, "report"))
+    return found.model_copy(update={"notes": notes})
 
 
 def choose(
     every: Sequence[Kernel], kernel: str | int | None, called: str
 ) -> tuple[Kernel, list[Kernel]]:
-    """(the launch that is asked for, all launches of its name). Raises BadInput where there is none.
+    """(the launch that is asked for, all launches of its whole name). Raises BadInput where there is none.
 
     By default it is the longest of the kernel whose launches take the most time together. A number is
     an index; else a pattern (`*`, `?`) of the name, with or without template arguments, or a part of it.
     """
     if kernel is None:
-        found = max(_by_name(every), key=_total, default=[])
+        found = next(iter(profiled.by_name(every)), [])
     elif str(kernel).isdecimal():
         found = [one for one in every if str(one["kernel"]) == (str(kernel).lstrip("0") or "0")]
     else:
@@ -108,29 +120,31 @@ def choose(
         what = f"has no kernel {kernel}; it has {len(every)}: {', '.join(names[:FEW])}{more}"
         raise BadInput(called, what)
     chosen = profiled.longest(found)
-    return chosen, [one for one in every if one["name"] == chosen["name"]]
+    own = profiled.whole_name(chosen)
+    return chosen, [one for one in every if profiled.whole_name(one) == own]
 
 
-def _by_name(every: Sequence[Kernel]) -> list[list[Kernel]]:
-    groups: dict[str, list[Kernel]] = defaultdict(list)
-    for one in every:
-        groups[one["name"]].append(one)
-    return list(groups.values())
-
-
-def _total(some: Sequence[Kernel]) -> float:
-    return sum(one["duration_ns"] or 0.0 for one in some)
+def also_named(every: Sequence[Kernel], kernel: str | int | None) -> Iterator[str]:
+    """That a pattern fits several kernels, of which one is explained."""
+    if kernel is not None and not str(kernel).isdecimal():
+        fit = profiled.by_name([one for one in every if _named(one, str(kernel))])
+        if len(fit) > 1:
+            yield f"{kernel} fits {len(fit)} kernels: explained is the one with the longest launch"
 
 
 def share(alike: Sequence[Kernel], every: Sequence[Kernel], of: str) -> str:
-    """What the launches of one name take of all kernels' time, and whether that is the most."""
-    own, whole = _total(alike), _total(every)
-    groups = _by_name(every)
-    most = len(groups) > 1 and 0 < own == max(map(_total, groups))
+    """What the launches of one name take of all kernels' time, and whether that is the most. Those without a time count in
+    neither."""
+    alike, timed = ([one for one in some if one["duration_ns"]] for some in (alike, every))
+    own, whole = profiled.total(alike), profiled.total(timed)
+    groups = profiled.by_name(timed)
+    most = len(groups) > 1 and 0 < own == profiled.total(groups[0])
     rank = f", the most of its {len(groups)} kernels" if most else ""
+    untimed = len(every) - len(timed)
+    without = f" with a time, {untimed} {'has' if untimed == 1 else 'have'} none" if untimed else ""
     return (
         f"all its launches ({len(alike)}) take {micro(own / 1e3)} together, {percent(own / whole if whole else None, 1)} "
-        f"of the time of all ({len(every)}) of the {of}{rank}"
+        f"of the time of all ({len(timed)}{without}) of the {of}{rank}"
     )
 
 
@@ -163,7 +177,7 @@ def of_kernel(
         lines=lines,
         headroom=bound,
         suggestions=advised(kernel, at, row["tier"], bound),
-        missing=list(_missing(kernel, row, stalls, lines)),
+        missing=list(_missing(kernel, row, stalls, lines, kind)),
         notes=list(_notes(kernel)),
     )
 
@@ -233,7 +247,9 @@ def limited(row: Measurement, at: TraceWords) -> LimitedBy | None:
     if not (words and kind and nature):
         return None
     units = [
-        Busy(name=row[f"{rank}_unit"], label=limiter.label(row[f"{rank}_unit"]), share=share)
+        Busy(
+            name=row[f"{rank}_unit"], label=limiter.label(row[f"{rank}_unit"], counter), share=share
+        )
         for rank, counter in (("busiest", row["busiest_counter"]), ("second", None))
         if (share := number(row, f"{rank}_pct", at, counter))
     ]
@@ -307,7 +323,7 @@ def headroom(row: Measurement, at: TraceWords) -> Headroom | None:
     if busiest is None:
         return None
     most = busiest.model_copy(update={"value": max(0.0, 100 - busiest.value)})
-    name = limiter.label(row["busiest_unit"])
+    name = limiter.label(row["busiest_unit"], row["busiest_counter"])
     words = f"what {name}, its busiest unit, leaves for the same work and clocks"
     return Headroom(most=most, words=words)
 
@@ -340,20 +356,25 @@ def _advised(rule: Rule, at: TraceWords, tier: Tier, room: Number | None) -> Sug
 
 
 def _missing(
-    kernel: Kernel, row: Measurement, stalls: list[Stalled], lines: list[WaitingLine]
+    kernel: Kernel, row: Measurement, stalls: list[Stalled], lines: list[WaitingLine], kind: str
 ) -> Iterator[Missing]:
-    if kernel["duration_ns"] is None and kernel["grid_size"] is None:
-        return  # its profiling failed, as its problems say: another section would not have helped
+    if FAILED in (kernel["problems"] or ""):
+        return  # another section would not have helped
+    missing = MISSING if kind == "ncu" else MISSING | NOT_PRINTED
     if kernel["duration_ns"] is None:
         yield MISSING["time"]
     if row["verdict"] is None:
         yield MISSING["limit"]
-    elif row["waves"] is None:
+    elif breakdown.are_wholes(kernel["breakdown"]):
+        yield missing["parts"]
+    if row["verdict"] is not None and row["waves"] is None:
         yield MISSING["waves"]
     if not stalls:
-        yield MISSING["stalls"]
+        # Where the section is there, its summary is: what ncu prints of it has no more than that.
+        there = kernel["metrics"].get("warp_latency_per_issue") is not None
+        yield (missing if there else MISSING)["stalls"]
     if not lines:
-        yield MISSING["lines"]
+        yield missing["lines"]
     elif not hotlines.coverage(kernel):
         yield MISSING["line table"]
     if not kernel["rules"]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 
-from ncuflow.explain.launch import TraceWords, choose, share, subject
+from ncuflow.explain.launch import TraceWords, also_named, choose, share, subject
 from ncuflow.explain.record import Explanation, Lineage, Missing, Number
 from ncuflow.findings import profiled
 from ncuflow.io import BadInput
+from ncuflow.model import Kernel
+from ncuflow.parsers import cute, demangled
 from ncuflow.parsers.nsys import Trace
 
 COUNTERS = Missing(
@@ -37,11 +40,20 @@ def of_trace(trace: Trace, kernel: str | int | None = None) -> Explanation:
             tier=profiled.RECORDED, trace=TraceWords(f"{trace.file}#{chosen['kernel']}").to("duration_ns"),
         ),
         limit=None, stalls=[], lines=[], headroom=None, suggestions=[],
-        missing=[COUNTERS.model_copy(update={"brought_by": COUNTERS.brought_by.format(pattern(chosen["name"]))})],
-        notes=[share(alike, every, "trace"), *trace.problems],
+        missing=[COUNTERS.model_copy(update={"brought_by": COUNTERS.brought_by.format(_only(chosen, every))})],
+        notes=[*also_named(every, kernel), share(alike, every, "trace"), *trace.problems],
     )  # fmt: skip
 
 
 def pattern(name: str) -> str:
     """The kernel as ncu's -k takes it, a word of a shell: its name is anybody's."""
-    return shlex.quote(f"regex:{re.escape(name)}")
+    return shlex.quote(f"regex:^{re.escape(name)}$")
+
+
+def _only(chosen: Kernel, every: Sequence[Kernel]) -> str:
+    """What of ncu's options takes this launch, in a run like the one that was traced: it knows a kernel by its function
+    name, which templates share, and counts the launches of that name."""
+    before = sum(one["name"] == chosen["name"] for one in every[: every.index(chosen)])
+    full = chosen["demangled"] or ""
+    name = full if cute.MANGLED.fullmatch(full) else demangled.function(chosen["name"])
+    return pattern(name) + (f" -s {before}" if before else "")

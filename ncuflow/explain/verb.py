@@ -1,6 +1,6 @@
 """What limits a kernel, what its warps wait for, what it could gain at most, and what to try: on one screen.
 
-    ncuflow explain REPORT [--kernel K] [--json]     a report of ncu or nsys, or what `ncu --csv` printed
+    ncuflow explain REPORT [--kernel K] [--json]     a report of ncu or nsys, or what ncu printed
     ncuflow explain POINT [--outputs DIR] [--json]   a point of outputs/, or of a recording
 
 K is the index of a launch, or a pattern of a kernel's name; of several launches the longest is explained, without K that

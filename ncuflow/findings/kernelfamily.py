@@ -6,8 +6,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from ncuflow.findings.kernelname import without_parameters
 from ncuflow.io import read_yaml
+from ncuflow.parsers.demangled import without_parameters
 from ncuflow.target.contract import Target, known
 
 OTHER = "other"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ncuflow.io import read_yaml
 from ncuflow.parsers import cute
+from ncuflow.parsers.demangled import split, without_parameters
 from ncuflow.target.contract import known
 
 Templates = Mapping[str, Sequence[Sequence[str]]]  # name -> parameters in order, of each overload
@@ -24,7 +25,7 @@ SHIPPED = Path(__file__).with_name("templates.yaml")
 WORDS = read_yaml(Path(__file__).with_name("vocabulary.yaml"))
 _CAST = re.compile(r"^\((?P<type>[\w:\s]+)\)\s*(?P<value>-?\w+)$")
 LONGEST_NUMBER = 20  # digits; no argument of a template has as many
-_OPEN, _CLOSE = "<(", ">)"
+DEEPEST = 8  # traits classes that are opened within another: those of the headers are two deep
 MERGE = "PersistentVariableLengthMergeStates"  # merges what a split over the KV cache left
 COMPILED_FOR = "compiled for"  # the one argument of a mangled name: types, layouts and constants, as they were mangled
 TRAITS = ("_P", "_D")  # of POD's kernel: the prefill's, and the decodes'
@@ -74,13 +75,15 @@ class Decoder:
             compiled_for = Argument(COMPILED_FOR, mangled["compiled_for"], None)
             return DecodedName(cute.called(demangled), (compiled_for,))
         if demangled not in self._decoded:
-            name, arguments = _split(without_parameters(demangled))
+            name, arguments = split(without_parameters(demangled))
             short = _short(name)
             decoded = tuple(dict.fromkeys(self._named(short, arguments)))
             self._decoded[demangled] = DecodedName(short, decoded, tuple(_computed(decoded)))
         return self._decoded[demangled]
 
-    def _named(self, template: str, arguments: list[str], suffix: str = "") -> list[Argument]:
+    def _named(
+        self, template: str, arguments: list[str], suffix: str = "", deep: int = 0
+    ) -> list[Argument]:
         """Arguments under their parameters' names; traits classes are opened in place.
 
         Of a kernel of two traits, ``KTraits_P`` and ``KTraits_D``, each name has the suffix of its own.
@@ -91,25 +94,25 @@ class Decoder:
         out: list[Argument] = []
         for index, text in enumerate(arguments):
             parameter = names[index] if names else f"#{index + 1}"
-            inner, nested = _split(text)
-            if nested and _short(inner).endswith("KernelTraits"):
+            inner, nested = split(text)
+            if nested and deep < DEEPEST and _short(inner).endswith("KernelTraits"):
                 of = parameter.removeprefix("KTraits")
-                out += self._named(_short(inner), nested, of if of in TRAITS else "")
+                out += self._named(_short(inner), nested, of if of in TRAITS else "", deep + 1)
             elif not parameter.endswith("Params") and parameter != "CollectiveEpilogue":
                 meaning = self.meanings.get(f"{template}.{parameter}", self.meanings.get(parameter))
-                out.append(Argument(parameter + suffix, self._value(text), meaning))
+                out.append(Argument(parameter + suffix, self._value(text, deep), meaning))
         return out
 
-    def _value(self, text: str) -> str:
+    def _value(self, text: str, deep: int = 0) -> str:
         """An argument as a reader writes it: ``(flashinfer::MaskMode)1`` is ``causal``."""
         cast = _CAST.match(text)
         if cast:
             return _of_cast(cast["type"].strip().split("::")[-1], cast["value"])
         if text in WORDS["types"]:
             return str(WORDS["types"][text])
-        name, nested = _split(text)
-        if _short(name) == "DefaultAttention":
-            flags = self._named("DefaultAttention", nested)
+        name, nested = split(text)
+        if deep < DEEPEST and _short(name) == "DefaultAttention":
+            flags = self._named("DefaultAttention", nested, deep=deep + 1)
             on = [a.parameter.removeprefix("use_") for a in flags if a.value == "true"]
             return "DefaultAttention" + (f" ({', '.join(on)})" if on else " (all off)")
         return re.sub(r"(?<=\d)[uUlL]+$", "", _short(name))
@@ -131,7 +134,7 @@ _WRITTEN = (
     (re.compile(r"\((?:unsigned )?(?:int|long|short|char)\)(?=-?\d)"), ""),
     (re.compile(r"(?<=\d)[ul]+\b"), ""),
     (re.compile(r"^void "), ""),
-    (re.compile(r"\s+(?=[>*&])"), ""),
+    (re.compile(r"(?<!\s)\s+(?=[>*&])"), ""),
 )
 
 
@@ -143,42 +146,20 @@ def canonical(demangled: str) -> str:
     return name
 
 
-def without_parameters(demangled: str) -> str:
-    """``void ns::kernel<…>`` of ``void ns::kernel<…>(T1 *, …)``."""
-    depth = 0
-    for index, char in enumerate(demangled):
-        before = demangled[:index]
-        if char == "(" and depth == 0 and index and not before.endswith(("::", " ")):
-            return before
-        depth += (char in _OPEN) - (char in _CLOSE)
-    return demangled
-
-
-def _split(template: str) -> tuple[str, list[str]]:
-    """``("ns::name", ["a", "b<c, d>"])`` of ``ns::name<a, b<c, d>>``."""
-    template = template.strip()
-    name, bracket, rest = template.partition("<")
-    if not bracket or not rest.endswith(">"):
-        return template, []
-    parts, depth, start, body = [], 0, 0, rest[:-1]
-    for index, char in enumerate(body):
-        depth += (char in _OPEN) - (char in _CLOSE)
-        if char == "," and depth == 0:
-            parts.append(body[start:index].strip())
-            start = index + 1
-    last = body[start:].strip()
-    return name, parts + ([last] if last else [])
-
-
 def _short(name: str) -> str:
     """``KernelTraits`` of ``void flashinfer::KernelTraits``."""
     return name.split("(")[0].split("::")[-1].split(" ")[-1]
 
 
+def _number(text: str) -> int | None:
+    """An argument as a number; None where it is none, or longer than any that a compiler takes."""
+    return int(text) if text.isdecimal() and len(text) < LONGEST_NUMBER else None
+
+
 def _of_cast(kind: str, value: str) -> str:
     values = WORDS["enums"].get(kind, ())
-    if value.isdigit() and int(value) < len(values):
-        return str(values[int(value)])
+    if (number := _number(value)) is not None and number < len(values):
+        return str(values[number])
     return {"0": "false", "1": "true"}.get(value, value) if kind == "bool" else value
 
 
@@ -186,13 +167,11 @@ def _computed(arguments: Sequence[Argument]) -> Iterator[Argument]:
     """What the targets' headers compute of these arguments."""
     for suffix in ("", *TRAITS):
         number = {
-            a.parameter.removesuffix(suffix): int(a.value)
+            a.parameter.removesuffix(suffix): value
             for a in arguments
-            if a.value.isdecimal()
-            and len(a.value) < LONGEST_NUMBER
-            and a.parameter.endswith(suffix)
+            if a.parameter.endswith(suffix) and (value := _number(a.value)) is not None
         }
         for target in known().values():
             for name, (meaning, compute) in target.source.computed.items():
-                with suppress(KeyError):
+                with suppress(KeyError, ArithmeticError):  # of a name that no compiler made
                     yield Argument(name + suffix, str(compute(number)), meaning)

@@ -38,7 +38,8 @@ WAITS = {
 PADDED = 50.0  # per cent of the tensor FLOPs from which on padding is said: more of it than work
 MERGING = 5.0  # per cent of the time from which on a merge is said beside the main kernel
 UNKNOWN = "unknown"
-MEMORY = ("dram", "l2", "l1", "lsu")  # units that move data; the others compute or issue
+OTHER = "other"  # of UNITS: none that has a name
+MEMORY = ("dram", "l2", "l1", "lsu", "memory")  # units that move data; the others compute or issue
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,10 @@ def _never(grid: int | None, metrics: Mapping[str, float | None]) -> float | Non
     return None if grid is None or not sms else max(0.0, 1 - grid / sms)
 
 
-def label(name: str) -> str:
-    """The name of a unit or a wait on pages."""
-    return UNITS[name].label if name in UNITS else WAITS.get(name, "not known")
+def label(name: str, counter: str | None = None) -> str:
+    """The name of a unit or a wait on pages; of a unit without one, with NVIDIA's counter, where it is known."""
+    said = UNITS[name].label if name in UNITS else WAITS.get(name, "not known")
+    return f"{said}, {counter.partition('.')[0]}" if name == OTHER and counter else said
 
 
 def kind(row: Mapping[str, Any]) -> str | None:
@@ -204,7 +206,7 @@ def words(row: Mapping[str, Any]) -> str | None:
 
 def _said(row: Mapping[str, Any]) -> str:
     """What limits the main kernel, with the shares of its units."""
-    busiest, name = _pct(row["busiest_pct"]), label(row["busiest_unit"])
+    busiest, name = _pct(row["busiest_pct"]), label(row["busiest_unit"], row.get("busiest_counter"))
     draw = row["draw"] is not None and row["draw"] == row["second_unit"]
     second = f"{label(row['draw'])} {_pct(row['second_pct'])}" if draw else ""
     if row["verdict"] == BOUND:

@@ -24,12 +24,12 @@ from ncuflow.parsers.show import strange
 
 NESTED = ("stalls", "breakdown", "rules", "lines")
 TRACES = ("sqlite", "nsys-rep")  # kinds of files (`ncuflow.io.sniff`) that are traces of nsys
-TEXT = ("csv", "text")  # what `ncu --csv` printed may be
+TEXT = ("csv", "text")  # what ncu printed may be
 RECORDED: Final = "C"  # a file was made elsewhere, or at another time
 
 
 def read(path: str | Path) -> Report:
-    """A report of ncu, or what `ncu --csv` printed, with its lines. Raises BadInput of anything else."""
+    """A report of ncu, or what ncu printed, with its lines. Raises BadInput of anything else."""
     kind, words = sniff_packed(path)
     if kind == "ncu-rep":
         return ncu.read(path)
@@ -109,3 +109,21 @@ def row_of(kernels: Sequence[Kernel], origin: Provenance) -> Measurement:
 def longest(some: Sequence[Kernel]) -> Kernel:
     """The longest of some launches; the first where none has a time."""
     return max(some, key=lambda kernel: kernel["duration_ns"] or 0.0)
+
+
+def by_name(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
+    """Launches of one full name together, the longest total first; those without a time last."""
+    groups: dict[tuple[str, str | None], list[Kernel]] = defaultdict(list)
+    for kernel in kernels:
+        groups[whole_name(kernel)].append(kernel)
+    return sorted(groups.values(), key=lambda group: -total(group))
+
+
+def whole_name(kernel: Kernel) -> tuple[str, str | None]:
+    """What tells kernels apart: many templates have one function name."""
+    return kernel["name"], kernel["demangled"]
+
+
+def total(some: Sequence[Kernel]) -> float:
+    """The time of some launches together, as far as it is known."""
+    return sum(kernel["duration_ns"] or 0.0 for kernel in some)

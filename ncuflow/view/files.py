@@ -71,9 +71,7 @@ def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[ComparedRe
     (base, kind), *others = [(Path(path), kind) for path, kind in found if kind not in TRACE]
     for head, (path, its) in enumerate(others, 1):
         if {kind, its} - set(REPORT):
-            yield ComparedReports(
-                head, None, "what `ncu --csv` printed is not compared: it has no lines"
-            )
+            yield ComparedReports(head, None, "what ncu printed is not compared: it has no lines")
             continue
         try:
             yield ComparedReports(head, reports.compare(base, path, Thresholds()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ def viewed(
     source: a folder below which source files are looked for; path: of the report of ncu, of which more than the
     registry is read; None where it is none.
     """
-    groups = by_name(profiled.kernels(report, Path(report.file).name))
+    groups = profiled.by_name(profiled.kernels(report, Path(report.file).name))
     wanted = {profiled.longest(group)["kernel"]: group for group in groups[:MOST_CLOSE]}
     found = {} if path is None else detail.read(path, wanted)
     for index, of in found.items():
@@ -67,14 +66,6 @@ def viewed(
         nvtx=nvtx.tree((k["nvtx_ranges"], k["name"], k["duration_ns"]) for k in report.kernels),
         lacks=lacks.of(kernels, looked, path is not None),
     )
-
-
-def by_name(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
-    """Launches of one full name together, the longest total first; those without a time last."""
-    groups: dict[tuple[str, str | None], list[Kernel]] = defaultdict(list)
-    for kernel in kernels:
-        groups[kernel["name"], kernel["demangled"]].append(kernel)
-    return sorted(groups.values(), key=lambda group: -sum(k["duration_ns"] or 0 for k in group))
 
 
 def kernel_view(group: Sequence[Kernel], details: Mapping[int, Detail]) -> KernelView:
@@ -137,6 +128,7 @@ def verdict_row(found: Limiter, kernel: Kernel) -> dict[str, Any]:
         "draw": found.draw,
         "busiest_unit": first and first.name,
         "busiest_pct": first and first.pct,
+        "busiest_counter": first and first.counter,
         "second_unit": second and second.name,
         "second_pct": second and second.pct,
         "waves": kernel["metrics"].get("waves"),
@@ -144,7 +136,7 @@ def verdict_row(found: Limiter, kernel: Kernel) -> dict[str, Any]:
 
 
 def _share(of: limiter.Share) -> VerdictShare:
-    return VerdictShare(of.name, limiter.label(of.name), of.pct, of.counter)
+    return VerdictShare(of.name, limiter.label(of.name, of.counter), of.pct, of.counter)
 
 
 def occupancy(kernel: Kernel, of: Detail | None) -> Occupancy | None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ncuflow.parsers import breakdown
 from ncuflow.view.model import Close, KernelView, Lack, LaunchView
 
 SECTION = "ncu --section {}"
+PARTS, STALLS = "what Speed of Light is made of", "stall reasons"
 # (what is shown, the option that brings it, whether a launch has it).
 OF_LAUNCHES: tuple[tuple[str, str, Callable[[LaunchView], bool]], ...] = (
     ("duration", SECTION.format("SpeedOfLight"), lambda one: one.kernel["duration_ns"] is not None),
-    ("Speed of Light and what it is made of, and with it the verdict", SECTION.format("SpeedOfLight"),
-     lambda one: bool(one.breakdown)),
+    ("Speed of Light, and with it the verdict", SECTION.format("SpeedOfLight"), lambda one: bool(one.breakdown)),
+    (PARTS, SECTION.format("SpeedOfLight"), lambda one: not breakdown.are_wholes(one.breakdown)),
     ("grid, block, registers and shared memory", SECTION.format("LaunchStats"),
      lambda one: one.kernel["grid_size"] is not None),
     ("occupancy", SECTION.format("Occupancy"), lambda one: one.occupancy is not None),
     ("issue activity of the schedulers", SECTION.format("SchedulerStats"),
      lambda one: one.kernel["metrics"].get("issue_active") is not None),
-    ("stall reasons", SECTION.format("WarpStateStats"), lambda one: bool(one.stalls)),
+    (STALLS, SECTION.format("WarpStateStats"), lambda one: bool(one.stalls)),
     ("roofline", SECTION.format("SpeedOfLight_RooflineChart") + ", or --set roofline",
      lambda one: one.roofline is not None),
     ("NVIDIA's rules", "ncu --apply-rules yes", lambda one: bool(one.rules)),
@@ -34,7 +36,7 @@ OF_CLOSE: tuple[tuple[str, str, Callable[[Close], bool]], ...] = (
     ("text of the source", "ncu --import-source yes, or ncuflow view --source FOLDER",
      lambda one: one.code is not None and bool(one.code.sources)),
 )  # fmt: skip
-ONLY_A_REPORT = "a report: ncu --export FILE, where this is what ncu --csv printed"
+ONLY_A_REPORT = "a report: ncu --export FILE, where this is what ncu printed"
 
 
 def of(kernels: Sequence[KernelView], close: Mapping[int, Close], closely: bool) -> list[Lack]:
@@ -42,6 +44,8 @@ def of(kernels: Sequence[KernelView], close: Mapping[int, Close], closely: bool)
     launches = [launch for kernel in kernels for launch in kernel.launches]
     lacks = [Lack(w, option) for w, option, has in OF_LAUNCHES if not any(map(has, launches))]
     if not closely:
+        # ncu does not print them of the details page, although it has counted them.
+        lacks = [Lack(w, ONLY_A_REPORT if w in (PARTS, STALLS) else option) for w, option in lacks]
         return [*lacks, *(Lack(what, ONLY_A_REPORT) for what, _, _ in OF_CLOSE)]
     found = list(close.values())
     lacks += [Lack(what, option) for what, option, has in OF_CLOSE if not any(map(has, found))]

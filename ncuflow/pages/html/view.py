@@ -2,7 +2,7 @@
 
     ncuflow view FILE… [--out page.html] [--source FOLDER]
 
-Files are reports of ncu, traces of nsys (their SQLite export, or .nsys-rep where nsys is installed) and what `ncu --csv`
+Files are reports of ncu, traces of nsys (their SQLite export, or .nsys-rep where nsys is installed) and what ncu
 printed, each also as .xz. Of several reports the first is the baseline, and the others are compared with it kernel by
 kernel. No GPU and none of NVIDIA's tools are needed.
 """
