@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, some
+from nsys_export import Export
 
 from ncuflow.cli import dispatch
 from ncuflow.explain import launch, trace
@@ -188,7 +189,12 @@ def test_a_kernel_is_chosen_by_index_or_name_and_else_it_is_the_longest(deep) ->
     assert launch.choose(deep, None, "x")[0]["kernel"] == longest
     assert launch.choose(deep, "2", "x")[0]["kernel"] == 2
     chosen, alike = launch.choose(deep[::-1], "BatchDecode*", "x")
-    assert len(alike) == 2 and chosen["duration_ns"] == max(k["duration_ns"] for k in alike)
+    both = [kernel for kernel in deep if kernel["name"].startswith("BatchDecode")]
+    assert chosen["duration_ns"] == max(kernel["duration_ns"] for kernel in both)
+    # Two templates of one function name are two kernels.
+    assert (len(both), alike) == (2, [chosen])
+    assert explain(DEEP, "BatchDecode").notes[0].startswith("BatchDecode fits 2 kernels: ")
+    assert not [note for note in explain(DEEP, "MergeStates").notes if "fits" in note]
     assert launch.choose(deep, "MergeStates", "x")[0]["name"].startswith("PersistentVariable")
     with pytest.raises(BadInput, match="no kernel gemm; it has 3: BatchDecode"):
         launch.choose(deep, "gemm", "x")
@@ -211,29 +217,35 @@ def test_by_default_it_is_the_kernel_whose_launches_take_the_most_time_together(
         "the most of its 3 kernels"
     )
     assert not launch.share(every[:1], every, "trace").endswith("kernels")
+    # What has no time is not in "of all".
+    failed = [*every, *timed("lost", None)]  # type: ignore[arg-type]
+    assert "57.9 % of the time of all (5 with a time, 1 has none)" in launch.share(
+        alike, failed, "x"
+    )
+    assert launch.share(alike, failed, "x").endswith("the most of its 3 kernels")
     untimed = [{**one, "duration_ns": None} for one in every]
     assert not launch.share(untimed[:1], untimed, "trace").endswith("kernels")  # type: ignore[arg-type]
 
 
 def test_what_was_chosen_by_default_is_said(deep) -> None:
-    assert any("the most of its 2 kernels" in note for note in explain(DEEP).notes)
+    assert any("the most of its 3 kernels" in note for note in explain(DEEP).notes)
     assert not any("the most of" in note for note in explain(DEEP, 0).notes)
     trace = next((SHIPPED / "decode").glob("b*/trace.sqlite.xz"))
     found = explain(trace)
-    totals = Counter[str]()
+    totals = Counter[str | None]()
     for one in profiled.traced(nsys.read(trace)):
-        totals[one["name"]] += int(one["duration_ns"])
-    assert found.subject.name == totals.most_common(1)[0][0]
+        totals[one["demangled"]] += int(one["duration_ns"])
+    assert found.subject.demangled == totals.most_common(1)[0][0]
     assert "the most of its" in found.notes[0]
 
 
 def test_of_several_launches_the_count_is_said(deep) -> None:
-    found = explain(DEEP, "BatchDecode")
+    twice = [deep[0], {**deep[0], "kernel": 1, "duration_ns": 1.0}]
+    chosen, alike = launch.choose(twice, "BatchDecode", "x")  # type: ignore[arg-type]
+    found = launch.of_kernel(chosen, alike, None)
     assert (found.subject.launches, found.subject.untimed) == (2, 0)
     assert "the longest of 2 of that name" in screen(found)
-    untimed = copy.deepcopy(deep[:2])
-    untimed[1]["duration_ns"] = None
-    chosen, alike = launch.choose(untimed, "BatchDecode", "x")
+    twice[1]["duration_ns"] = None
     assert "(1 without a time)" in screen(launch.of_kernel(chosen, alike, None))
 
 
@@ -412,6 +424,88 @@ def test_what_ncu_printed_as_csv_is_explained_as_far_as_it_goes(tmp_path) -> Non
     found = explain(path)
     assert (found.lineage.kind, found.time.value, found.limit) == ("ncu csv", 5500.0, None)
     assert {"SpeedOfLight", "WarpStateStats"} <= {m.brought_by.split()[-1] for m in found.missing}
+
+
+def row(launch: str, section: str, *metric: str) -> str:
+    cells = [launch, "k(float *)", "(128, 1, 1)", "(64, 1, 1)", "0", "9.0", section, *metric]
+    return ",".join(f'"{cell}"' for cell in cells) + "\n"
+
+
+COLUMNS = ("ID", "Kernel Name", "Block Size", "Grid Size", "Device", "CC", "Section Name",
+           "Metric Name", "Metric Unit", "Metric Value")  # fmt: skip
+SOL, WARPS = "GPU Speed Of Light Throughput", "Warp State Statistics"
+
+
+@pytest.mark.parametrize(
+    ("sm", "memory", "dram", "l2", "words", "nature"),
+    [
+        ("9.15", "19.66", "19.66", "8.59", "latency-bound; busiest: DRAM (20 %)", "latency-bound"),
+        ("31.10", "91.20", "91.20", "40.00", "bound by DRAM (91 % of its peak)", "memory-bound"),
+        ("31.10", "71.20", "30.10", "71.20", "L2 71 % and waits", "partly memory-bound"),
+        # Neither DRAM nor L2, or L2 by counters that the throughput of memory is not of.
+        ("31.10", "71.20", "30.10", "40.00", "memory 71 % and waits", "partly memory-bound"),
+        ("31.10", "71.20", "30.10", "88.00", "memory 71 % and waits", "partly memory-bound"),
+        ("85.00", "71.20", "71.20", "40.00", "bound by compute (SM) (85 % of its peak)", "compute-bound"),
+        (None, "71.20", "71.20", "40.00", None, None),
+    ],
+)  # fmt: skip
+def test_what_ncu_prints_has_a_limit_by_its_percentages(
+    tmp_path, sm, memory, dram, l2, words, nature
+) -> None:
+    labels = {
+        "Compute (SM) Throughput": sm,
+        "Memory Throughput": memory,
+        "DRAM Throughput": dram,
+        "L2 Cache Throughput": l2,
+    }
+    text = ",".join(f'"{name}"' for name in COLUMNS) + "\n"
+    text += "".join(row("0", SOL, name, "%", pct) for name, pct in labels.items() if pct)
+    text += row("0", SOL, "Duration", "us", "6.75")
+    path = tmp_path / "x.csv"
+    path.write_text(text + row("0", WARPS, "Warp Cycles Per Issued Instruction", "cycle", "9.5"))
+    found = explain(path)
+    assert (found.limit and found.limit.words, found.limit and found.limit.nature) == (
+        words,
+        nature,
+    )
+    # No section is advised that the file has.
+    advised = [one.brought_by for one in found.missing]
+    assert not [option for option in advised if "WarpStateStats" in option]
+    assert ("--section SpeedOfLight" in advised) == (words is None)
+    if found.limit:
+        share = found.limit.units[0].share
+        where, name = shlex.split(share.trace or "")
+        *_, index = where.rpartition("#")
+        steps = list(lineage.steps_of_launch(str(path), int(index), name))
+        assert share.value in [step.value for step in steps[2:]]
+
+
+def test_what_has_no_time_in_an_export_has_not_failed(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(
+        '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+        '"0","k","gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed","%","72.56"\n'
+    )
+    found = explain(path)
+    assert found.notes == ["no duration; no device name"]
+    assert "--metrics gpu__time_duration.sum" in [one.brought_by for one in found.missing]
+
+
+def test_the_options_that_profile_a_launch_of_a_trace_are_of_no_other(tmp_path) -> None:
+    """Two templates have one function name; ncu counts the launches of a name."""
+    attention, gemm = "device_kernel<attention<128>>", "device_kernel<gemm<64, 64>>"
+    trace = Export()
+    for number, name in enumerate(("device_kernel", attention, gemm), 10):
+        trace.add("StringIds", id=number, value=name)
+    launches = [(10, 11, 300), (10, 12, 200), (10, 12, 250), (7, 7, 400)]
+    for at, (short, name, ns) in enumerate(launches):
+        trace.kernel(1000 * at, 1000 * at + ns, at, name=short, demangledName=name)
+    path = trace.write(tmp_path / "trace.sqlite")
+    found = explain(path)
+    assert (found.subject.demangled, found.subject.launches) == (gemm, 2)
+    assert "39.1 %" in found.notes[0]
+    assert found.missing[0].brought_by == "ncu --set full -k device_kernel -s 2 -c 1"
+    assert "26.1 %" in " ".join(explain(path, "attention<128>").notes)
 
 
 @pytest.mark.corpus
