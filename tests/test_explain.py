@@ -404,7 +404,7 @@ def test_a_trace_has_times_and_says_what_brings_the_rest(tmp_path) -> None:
     assert (
         list(lineage.steps_of_launch(file, int(index), "duration_ns"))[1].value == found.time.value
     )
-    assert "ncu --set full -k Persistent" in found.missing[0].brought_by
+    assert "ncu --set full -k 'regex:^Persistent" in found.missing[0].brought_by
     assert "not known" in screen(found)
 
 
@@ -504,7 +504,7 @@ def test_the_options_that_profile_a_launch_of_a_trace_are_of_no_other(tmp_path) 
     found = explain(path)
     assert (found.subject.demangled, found.subject.launches) == (gemm, 2)
     assert "39.1 %" in found.notes[0]
-    assert found.missing[0].brought_by == "ncu --set full -k device_kernel -s 2 -c 1"
+    assert found.missing[0].brought_by == "ncu --set full -k 'regex:^device_kernel$' -s 2 -c 1"
     assert "26.1 %" in " ".join(explain(path, "attention<128>").notes)
 
 
