@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 
 import pytest
@@ -17,6 +18,7 @@ from ncuflow.sweep import points as sweep
 from ncuflow.target import backend
 from ncuflow.target.backend import Backend, Declaration
 from ncuflow.target.contract import known, load
+from ncuflow.trial import sides
 
 HOPPER, BLACKWELL = "fa3 needs compute capability 9.0, this GPU has ", "10.x, this GPU has "
 SOURCE = """
@@ -142,6 +144,43 @@ def test_what_is_downloaded_is_named_before_the_run(without, capsys, monkeypatch
     (tmp_path / "fmha").mkdir()
     (tmp_path / "fmha/a.cubin").touch()
     assert row() == "Prefill attention"
+
+
+def test_kernels_that_cannot_be_downloaded_are_skipped_before_they_are_waited_for(
+    without, monkeypatch
+):
+    """With no connection a choice is not tried, and what FlashInfer misses all the same fails at once."""
+    target, facts = load("prefill"), {"compute_capability": "10.0", "memory_bytes": 1 << 40}
+    points = sweep.points(target, [{"backend": ["fa2", "trtllm-gen", "cudnn"]}])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        there = f"http://127.0.0.1:{server.getsockname()[1]}/x"
+        for place in (there, "/srv/cubins"):
+            monkeypatch.setenv(backend.REPOSITORY, place)
+            assert backend.offline() == {}
+            assert [sweep.unable(target, point, facts) for point in points] == [None] * 3
+    monkeypatch.setenv(backend.REPOSITORY, there + "y")  # nobody answers there any more
+    assert backend.offline() == {"FLASHINFER_NO_DOWNLOAD": "1"}
+    assert sides.program("prefill")[1]["FLASHINFER_NO_DOWNLOAD"] == "1"
+    fa2, *others = [sweep.unable(target, point, facts) for point in points]
+    assert fa2 is None and all("nothing can be downloaded here" in why for why in others)
+    monkeypatch.setattr(
+        backend, "find_spec", lambda name: name
+    )  # cuDNN's own package has its kernels
+    assert [sweep.unable(target, point, facts) is None for point in points] == [True, False, True]
+
+
+def test_where_flashinfer_downloads_from_is_read_of_it(monkeypatch, tmp_path):
+    (tmp_path / "jit").mkdir()
+    monkeypatch.delenv(backend.REPOSITORY, raising=False)
+    monkeypatch.setattr(backend, "installed", lambda: tmp_path)
+    assert backend.reachable()  # an older one, which does not say
+    loader = (
+        'X = os.environ.get(\n    "FLASHINFER_CUBINS_REPOSITORY",\n    "http://127.0.0.1:1/",\n)\n'
+    )
+    (tmp_path / "jit/cubin_loader.py").write_text(loader)
+    assert not backend.reachable()
 
 
 @pytest.mark.parametrize(

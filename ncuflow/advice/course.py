@@ -17,7 +17,7 @@ from ncuflow.advice import options
 from ncuflow.advice.racing import AGAIN, Race, Standing, advised
 from ncuflow.advice.record import AdvisedChoice, AdvisedShape
 from ncuflow.record import Check
-from ncuflow.sweep.points import Planned
+from ncuflow.sweep.points import Planned, unable
 from ncuflow.target.contract import Target
 from ncuflow.trial.record import Relative
 from ncuflow.trial.sequential import LOOKS, Interval
@@ -89,7 +89,7 @@ def advise(
     begun, track.restarts = monotonic(), 0
     entrants = {p.id: Entrant(p) for p in options.choices(target, shape, also)}
     for one in entrants.values():
-        one.reason = target.skip(one.point.params, track.facts)
+        one.reason = unable(target, one.point, track.facts)
         if one.reason is None and (place := track.lost.get(_settings(target, one, also))):
             one.reason = f"not tried: it was lost at {place}"
         one.fate = "skipped" if one.reason else "ok"

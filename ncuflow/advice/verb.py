@@ -48,7 +48,8 @@ from ncuflow.process import minimal_environment
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
 from ncuflow.sweep import workloads
 from ncuflow.sweep.plan import objects
-from ncuflow.sweep.points import Planned, points, read_points
+from ncuflow.sweep.points import Planned, points, read_points, unable
+from ncuflow.target.backend import offline
 from ncuflow.target.contract import Target, known, load
 from ncuflow.trial.sequential import ALPHA
 from ncuflow.trial.sides import Process, SideError
@@ -375,7 +376,7 @@ def _published(track: course.Track, shapes: Sequence[AdvisedShape], store: Path)
 
 def begun(environ: Mapping[str, str], locks: Sequence[int], folder: Path) -> Process:
     """A process of a race. environ: beside the minimal environment; locks: that it keeps for as long as it lives."""
-    env = minimal_environment() | dict(environ)
+    env = minimal_environment() | offline() | dict(environ)
     number = len(list(folder.iterdir()))
     command = [sys.executable, "-m", "ncuflow", "advise-worker"]
     return Process(command, env, locks, folder / f"log{number}")
@@ -390,7 +391,7 @@ def _built(
         for target, shapes in asked
         for shape in shapes
         for choice in options.choices(target, shape, also)
-        if target.skip(choice.params, track.facts) is None
+        if unable(target, choice, track.facts) is None
     ]
     _tell(f"{len(wanted)} choices; compiling what of them is not compiled yet")
     jobs = jobs or len(os.sched_getaffinity(0))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncuflow.io import BadInput, read_json
+from ncuflow.target.backend import reachable
 from ncuflow.target.launch import MOST, GpuFacts, Written
 
 if TYPE_CHECKING:
@@ -112,6 +113,16 @@ def wanting(target: Target, planned: Sequence[Planned]) -> list[str]:
     """What points want downloaded before they run, each with the command for it."""
     named = {point.params.get("backend") for point in planned}
     return [why for one in target.backends if one.name in named and (why := one.wanting())]
+
+
+def unable(target: Target, point: Planned, gpu: GpuFacts) -> str | None:
+    """Why a point cannot run on this machine: its GPU cannot, or what it wants downloaded cannot be; None if it can."""
+    if why := target.skip(point.params, gpu):
+        return why
+    wanted = wanting(target, [point])
+    return (
+        f"{wanted[0]}, and nothing can be downloaded here" if wanted and not reachable() else None
+    )
 
 
 def read_points(path: Path, target: Target, empty: bool = False) -> list[Planned]:

@@ -31,7 +31,7 @@ TRTLLM_GEN = Backend(
     downloaded=True,
 )
 CUTE_DSL = Backend("cute-dsl", ("10.x",))  # the wrappers' docstrings: Blackwell; tcgen05 is 10's
-CUDNN = Backend("cudnn")
+CUDNN = Backend("cudnn", downloaded=True, instead="cudnn")
 # What is no fa2 or fa3 is measured with none of their settings, and on pages that all of it take.
 APART, PAGES = ("cutlass", "trtllm-gen", "cute-dsl", "cudnn"), (8, 16, 32, 64)
 FA3_FP8 = "fa3 takes keys and values of fp8 with queries of fp8 alone"

@@ -10,17 +10,27 @@ from __future__ import annotations
 import ast
 import os
 import re
+import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from ncuflow.target.launch import GpuFacts
 
 CUBINS = "FLASHINFER_CUBIN_DIR"  # the environment variable with FlashInfer's folder of downloaded kernels
 DOWNLOAD = "flashinfer download-cubin"
+REPOSITORY = "FLASHINFER_CUBINS_REPOSITORY"  # the one with where they are downloaded from
+NO_DOWNLOAD = (
+    "FLASHINFER_NO_DOWNLOAD"  # the one by which FlashInfer fails at once where one is missing
+)
+REACH_S = 5.0  # that the repository may take to answer; FlashInfer itself tries for minutes
+_DECLARED = re.compile(rf'"{REPOSITORY}",\s*"([^"]+)"')
 _FLAGS = re.compile(r"sm(\d+)(\d)[af]?_nvcc_flags")
 _ONLY = {"9.x": "9.0"}  # the one compute capability of its major number
 
@@ -41,12 +51,14 @@ class Backend:
                   empty where it declares none, and the library behind it decides
     declared      where FlashInfer says so; None where only its prose does
     downloaded    whether its kernels are no source: FlashInfer downloads them
+    instead       the Python package that has them as well; "" where there is none
     """
 
     name: str
     capabilities: tuple[str, ...] = ()
     declared: Declaration | None = None
     downloaded: bool = False
+    instead: str = ""
 
     @property
     def here(self) -> tuple[str, ...]:
@@ -64,7 +76,7 @@ class Backend:
 
     def wanting(self) -> str | None:
         """What has to be downloaded before it runs, and the command for that; None where nothing has to."""
-        if not self.downloaded or downloads():
+        if not self.downloaded or (self.instead and find_spec(self.instead)) or downloads():
             return None
         return (
             f"{self.name}'s kernels are downloaded when it first runs: `{DOWNLOAD}` does that ahead"
@@ -90,6 +102,47 @@ def downloads() -> bool:
     base = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home())
     folder = Path(os.environ.get(CUBINS) or base / ".cache/flashinfer/cubins")
     return any(folder.glob("**/*.cubin"))
+
+
+def reachable() -> bool:
+    """Whether what FlashInfer downloads from answers, or is a folder; also where FlashInfer does not say what it is."""
+    place = os.environ.get(REPOSITORY) or (_repository(package) if (package := installed()) else "")
+    return _answers(place)
+
+
+def _repository(package: Path) -> str:
+    path = package / "jit/cubin_loader.py"
+    found = _DECLARED.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return found[1] if found else ""
+
+
+@cache
+def _answers(url: str) -> bool:
+    """Whether a connection is made. A name server that is not there may take longer than any limit of a connection."""
+    try:
+        host, port = urlsplit(url).hostname, urlsplit(url).port
+    except ValueError:
+        return True
+    if host is None:
+        return True
+    made = []
+
+    def connect() -> None:
+        with suppress(OSError):
+            socket.create_connection(
+                (host, port or (80 if url.startswith("http:") else 443)), REACH_S
+            ).close()
+            made.append(True)
+
+    thread = Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(REACH_S)
+    return bool(made)
+
+
+def offline() -> dict[str, str]:
+    """What a process that calls FlashInfer has in its environment, where no kernel can be downloaded: it says so at once."""
+    return {} if reachable() else {NO_DOWNLOAD: "1"}
 
 
 @cache

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from ncuflow.io import scratch
 from ncuflow.process import die_with_parent, minimal_environment
 from ncuflow.runner.builds import shown
+from ncuflow.target.backend import offline
 
 Answer = dict[str, Any]
 LAST_WORDS = 4096  # bytes of what a side printed that are looked at for why it ended
@@ -131,7 +132,7 @@ def program(
 ) -> tuple[list[str], dict[str, str]]:
     """The command of a side, and the whole of its environment; of ``environ`` what comes beside the minimal one."""
     command = [sys.executable, "-m", "ncuflow", "trial-worker", target]
-    env = minimal_environment() | dict(environ or {})
+    env = minimal_environment() | offline() | dict(environ or {})
     if package is not None:
         command.append(f"--package={package}")
         path = [str(package.parent), *filter(None, [env.get("PYTHONPATH")])]
