@@ -182,7 +182,7 @@ def _number(text: str, comma: bool) -> float | None:
     text = text.partition(" (")[0].strip()  # what follows are the instances
     text = text.replace(".", "").replace(",", ".") if comma else text.replace(",", "")
     try:
-        return float(text)
+        return None if "_" in text else float(text)  # Python takes 1_000 for a number
     except ValueError:
         return None
 
@@ -205,7 +205,7 @@ def _launch(cells: Cells) -> dict[str, Value]:
     device = cells.get("Device Name") or cells.get("Device", "")
     if device and not device.isdigit():  # the number of the device, or its name
         found["device__attribute_display_name"] = Value(re.sub(r"^\d+\s*-\s*", "", device))
-    if cells.get("Stream", "").isdigit():
+    if cells.get("Stream", "").isdecimal():
         found["launch__stream_id"] = Value(float(cells["Stream"]))
     return found
 

@@ -66,6 +66,10 @@ class ShownKernel(AnswerPart):
     """blocks in x, y, z"""
     block: list[int] | None
     """threads in x, y, z"""
+    grid_size: int | None
+    """blocks in all"""
+    block_size: int | None
+    """threads of a block in all"""
     duration_ns: float | None
     """GPU time under ncu"""
     throughput: dict[str, float | None]

@@ -72,6 +72,8 @@ def _kernel(row: Row, metric_rows: list[Row], stall_rows: list[Row]) -> Row:
         "device": row["device"],
         "grid": _dims(row["grid"]),
         "block": _dims(row["block"]),
+        "grid_size": row["grid_size"],
+        "block_size": row["block_size"],
         "duration_ns": row["duration_ns"],
         "throughput": {unit: metrics.get(key) for unit, key in THROUGHPUT.items()},
         "metrics": metrics,
@@ -116,6 +118,8 @@ def _line(kernel: Row) -> list[str]:
     rough = "≈" if abs((kernel["stall_sum"] or 1) - 1) > ROUGH else ""
     percent = [kernel["throughput"][unit] for unit in ("sm", "memory", "dram")]
     grid = None if kernel["grid"] is None else "×".join(str(n) for n in kernel["grid"])
+    if grid is None and kernel["grid_size"] is not None:
+        grid = f"{kernel['grid_size']} blk"  # old versions count the blocks without their shape
     return [
         str(kernel["index"]),
         short(kernel["name"], 26),

@@ -17,6 +17,7 @@ from ncuflow.cli import dispatch
 from ncuflow.io import BadInput, opened
 from ncuflow.parsers import chips, ncu, ncu_csv, reader, units
 from ncuflow.parsers.registry import METRICS, counters
+from ncuflow.parsers.schema import build
 
 (RECORDED,) = (Path(__file__).parents[1] / "recordings/h200/0.7.2/versions/rmsnorm").glob(
     "b*/sweep.ncu-rep.xz"
@@ -176,6 +177,42 @@ def test_a_device_column_has_a_number_or_a_name(tmp_path, cell, device):
         + line(*launch, "7.25")
     )
     assert exported(tmp_path, text).kernels[0]["device"] == device
+
+
+def test_the_launch_of_an_old_export_stands_among_its_metrics(tmp_path, capsys):
+    """Before 2022 it has no columns for it; nor are the throughputs called as they are today."""
+    head = [n for n in DETAILS if n not in ("Block Size", "Grid Size", "Device", "CC")]
+    at = [text for name, text in zip(HEAD, LAUNCH, strict=True) if name in head]
+    metrics = (
+        ("SOL DRAM", "%", "12.5"),
+        ("SM [%]", "%", "31.25"),
+        ("Grid Size", "", "2,048"),
+        ("Block Size", "", "256"),
+    )
+    rows = [line(*at, "S", *metric, "", "", "", "", "") for metric in metrics]
+    kernel, found = read(tmp_path, line(*head) + "".join(rows))
+    assert (kernel["grid"], kernel["grid_size"], kernel["block_size"]) == (None, 2048, 256)
+    assert found == {"dram_throughput_pct": 12.5, "sm_throughput_pct": 31.25}
+    assert kernel["problems"] == "no duration; no device name"
+    dispatch(["show", str(tmp_path / "x.csv")])
+    assert " 2048 blk " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", ["Stream", "Device", "CC", "Block Size", "Grid Size", "Process ID"]
+)
+@pytest.mark.parametrize("text", ["\N{SUPERSCRIPT TWO}", "9" * 400, "text", "-1", "1e999", ""])
+def test_a_cell_of_a_launch_that_is_no_number_is_null(tmp_path, name, text):
+    whole = details(("Duration", "us", "84.48"))
+    at = [text if column == name else cell for column, cell in zip(HEAD, LAUNCH, strict=True)]
+    path = tmp_path / "x.csv"
+    path.write_text(whole.replace(line(*LAUNCH)[:-1], line(*at)[:-1]))
+    try:
+        (kernel,) = ncu_csv.read(path).kernels
+    except BadInput:  # a shape that is none: the row is not whole
+        assert name.endswith("Size")
+        return
+    build("kernels", [{"report": "r", "batch": "b", **kernel}])
 
 
 def test_rules_of_the_details_page(tmp_path):

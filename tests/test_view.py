@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import DEFAULT, ROOT, some
 from test_html import blocks
+from test_parsers_console import FIRST, SPEED
 from test_parsers_csv import raw
 
 from ncuflow.cli import dispatch
@@ -489,3 +490,13 @@ def test_the_verb_refuses_what_it_cannot_do(tmp_path):
         with pytest.raises(BadInput, match=said):
             dispatch(["view", *args])
     assert [path.name for path in tmp_path.iterdir()] == ["no.ncu-rep"]
+
+
+def test_no_section_is_advised_that_what_ncu_printed_has(tmp_path) -> None:
+    path = tmp_path / "pasted.txt"
+    path.write_text(FIRST + SPEED)
+    (report,) = files.view([path]).reports
+    assert report.kernels[0].shown.verdict.words == "DRAM 73 % and waits"
+    lacking = dict(report.lacks)
+    assert lacking[lacks.PARTS] == lacks.ONLY_A_REPORT
+    assert not [option for option in lacking.values() if option == "ncu --section SpeedOfLight"]
