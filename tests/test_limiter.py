@@ -85,6 +85,9 @@ def row(busiest, second=("l2", 40.0), limiter="dram", draw=None, verdict="bound"
          "Attention, 80 % of the time: bound by DRAM (86 % of its peak); merging takes 20 %", "bound by DRAM"),
         (row(("issue", 74.1), limiter="issue", verdict="partly", main_pct=66.3, merge_pct=66.3, main_kernel=f"{MERGE}Kernel"),
          "merge kernel, 66 % of the time: instruction issue 74 % and waits", "instruction issue and waits"),
+        # What has no name here has NVIDIA's.
+        (row(("other", 86.2), busiest_counter="idc__request_cycles_active.avg.pct"),
+         "bound by another unit, idc__request_cycles_active (86 % of its peak)", "bound by DRAM"),
         ({"verdict": None}, None, None),
     ],
 )  # fmt: skip

@@ -499,4 +499,6 @@ def test_no_section_is_advised_that_what_ncu_printed_has(tmp_path) -> None:
     assert report.kernels[0].shown.verdict.words == "DRAM 73 % and waits"
     lacking = dict(report.lacks)
     assert lacking[lacks.PARTS] == lacks.ONLY_A_REPORT
-    assert not [option for option in lacking.values() if option == "ncu --section SpeedOfLight"]
+    assert "ncu --section SpeedOfLight" not in lacking.values()
+    listed = view_columns._report(report)["kernels"]
+    assert (listed["failed"], listed["problems"]) == ([False], [1])

@@ -129,7 +129,7 @@ function first(rows, total, signs) {
 }
 
 function notKnown(row) {
-  return row.problems ? "not known: profiling failed" : "not known: this report has no breakdown of Speed of Light";
+  return row.failed ? "not known: profiling failed" : "not known: this report has no Speed of Light";
 }
 
 /** Durations of launches in their order. */

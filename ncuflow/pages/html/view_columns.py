@@ -15,6 +15,7 @@ from ncuflow.findings import limiter, roles, stalltree, statistics
 from ncuflow.format import short
 from ncuflow.pages.html.columns import KERNEL, Block, columns, kernel_columns
 from ncuflow.parsers.breakdown import UNITS
+from ncuflow.parsers.problems import FAILED
 from ncuflow.parsers.registry import METRICS
 from ncuflow.parsers.stalls import STALL_REASONS
 from ncuflow.view.model import (
@@ -82,7 +83,7 @@ def _report(report: ReportView) -> Block:
 
 LIST = (
     "name", "demangled", "n", "duration", "values", "index", "words", "kind", "nature", "limiter", "room", "grid",
-    "block", "smem", "stall", "problems", "code", "counters",
+    "block", "smem", "stall", "problems", "failed", "code", "counters",
 )  # fmt: skip
 
 
@@ -111,6 +112,7 @@ def _listed(report: ReportView, kernel: KernelView) -> Block:
         "smem": None if static is None or dynamic is None else static + dynamic,
         "stall": top and [top["reason"], top["share"]],
         "problems": sum(bool(one.kernel["problems"]) for one in kernel.launches),
+        "failed": all(FAILED in (one.kernel["problems"] or "") for one in kernel.launches),
         "code": close is not None and close.code is not None,
         "counters": close is not None,
     }
