@@ -109,7 +109,10 @@ def test_a_job_killed_twice_costs_its_batch_alone_and_the_next_run_tries_again(
     for _ in range(2):  # the first try and its one retry
         os.kill(machine.wait_at_gate(snakemake), signal.SIGKILL)
     assert snakemake.wait() == 1
-    assert "lost: time of toy: " in (machine.folder / "run.log").read_text()
+    assert (
+        "lost: time of toy: the process was ended by SIGKILL"
+        in (machine.folder / "run.log").read_text()
+    )
     records, plan = machine.records(), batch_of(machine, GATED) / "points.json"
     lost = {point for point, record in records.items() if record["status"] == "lost"}
     assert GATED in lost and lost <= {point["id"] for point in json.loads(plan.read_text())}

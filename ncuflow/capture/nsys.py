@@ -145,7 +145,7 @@ def _keep(batch: Batch, sqlite: Path, command: Sequence[str], outcome: ProcessEx
     scrub_trace(sqlite)
     found = count_kernels(sqlite, batch.ids)
     if found.total == 0:
-        return batch.nothing(sqlite, "the trace holds no kernel")
+        return batch.nothing(sqlite, batch.ending(outcome) or "the trace holds no kernel")
     lost = batch.lost(found, outcome)
     version = parse_version(output_of([nsys_program(), "--version"]) or "")
     untraced = _untraced(batch.ids, lost)

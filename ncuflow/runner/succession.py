@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import Signals
 
 from ncuflow.io import write_text
 from ncuflow.model import Origin
@@ -114,7 +116,10 @@ def succeed(
     if not journal.broken and status not in (OK, SOME_FAILED):
         if status == FATAL:
             journal.partial.unlink()
-        return status if status >= 0 else 128 - status
+        if status >= 0:
+            return status
+        print(f"error: the process was ended by {Signals(-status).name}", file=sys.stderr)
+        return 128 - status
     rest = journal.rest()
     if status != FATAL and restarts:
         for record in rest.records:
