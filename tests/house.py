@@ -181,7 +181,7 @@ FLOORS = (
         Room(
             "export",
             "what another tool takes",
-            "Bencher, GitHub, JUnit, Perfetto, SARIF; a point as a script",
+            "Bencher, GitHub, JUnit, Perfetto; a point as a script",
             "verdicts",
         ),
     ),

@@ -10,14 +10,11 @@ from typing import Any
 import jsonschema
 import junitparser
 import pytest
-from conftest import ROOT
 
 from ncuflow.claims import require
 from ncuflow.cli import dispatch
 from ncuflow.export import formats as export
-from ncuflow.export import sarif
-from ncuflow.findings import hotlines
-from ncuflow.io import BadInput, CommandError, write_json
+from ncuflow.io import BadInput, CommandError
 
 NUMBER = {"type": "number"}
 # https://bencher.dev/docs/reference/bencher-metric-format/
@@ -65,61 +62,6 @@ TRACE = {
                 ],
             },
         },
-    },
-}  # fmt: skip
-
-# https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json, of what is written here
-TEXT = {
-    "type": "object",
-    "required": ["text"],
-    "properties": {"text": {"type": "string", "minLength": 1}},
-}
-SARIF = {
-    "type": "object",
-    "required": ["version", "runs"],
-    "properties": {
-        "version": {"const": "2.1.0"},
-        "runs": {"type": "array", "minItems": 1, "items": {
-            "type": "object",
-            "required": ["tool", "results"],
-            "properties": {
-                "tool": {"type": "object", "required": ["driver"], "properties": {"driver": {
-                    "type": "object",
-                    "required": ["name"],
-                    "properties": {"rules": {"type": "array", "uniqueItems": True, "items": {
-                        "type": "object", "required": ["id"], "properties": {"shortDescription": TEXT}}}},
-                }}},
-                "originalUriBaseIds": {"type": "object", "additionalProperties": {
-                    "type": "object", "properties": {"description": TEXT, "uri": {"pattern": "/$"}},
-                    "additionalProperties": False}},
-                "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
-                "results": {"type": "array", "items": {
-                    "type": "object",
-                    "required": ["message", "ruleId", "locations"],
-                    "properties": {
-                        "level": {"enum": ["none", "note", "warning", "error"]},
-                        "message": TEXT,
-                        "partialFingerprints": {"type": "object", "additionalProperties": {"type": "string"}},
-                        "locations": {"type": "array", "minItems": 1, "items": {
-                            "type": "object",
-                            "properties": {
-                                "physicalLocation": {"type": "object", "required": ["artifactLocation"], "properties": {
-                                    "artifactLocation": {"type": "object", "required": ["uri", "uriBaseId"],
-                                                         "additionalProperties": False,
-                                                         "properties": {"uri": {"type": "string"},
-                                                                        "uriBaseId": {"type": "string"}}},
-                                    "region": {"type": "object", "required": ["startLine"], "properties": {
-                                        "startLine": {"type": "integer", "minimum": 1}}}},
-                                    "additionalProperties": False},
-                                "logicalLocations": {"type": "array", "items": {
-                                    "type": "object", "required": ["fullyQualifiedName"]}},
-                            },
-                            "additionalProperties": False,
-                        }},
-                    },
-                }},
-            },
-        }},
     },
 }  # fmt: skip
 
@@ -219,76 +161,6 @@ def test_a_summary_shows_what_fails_first_and_fits(
     assert len(short.encode()) <= 400 and "lines more do not fit" in short
 
 
-def test_sarif_has_hot_lines_in_flashinfers_source(recorded: Any, tmp_path: Path) -> None:
-    found = recorded("h200/0.7.2/default", "rope")
-    folder = tmp_path / "results"
-    folder.mkdir()
-    write_json(folder / "rope_results.json", found)
-    text = exported("sarif", folder)
-    jsonschema.validate(json.loads(text), SARIF)
-    (run,) = json.loads(text)["runs"]
-    assert set(run["originalUriBaseIds"]) == {"FLASHINFER"} and str(ROOT) not in text
-    rules = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
-    for result in run["results"]:
-        (location,) = result["locations"]
-        place = location["physicalLocation"]
-        assert result["ruleId"] in rules and result["level"] == "note"
-        assert place["artifactLocation"]["uri"].startswith("data/")
-        assert place["artifactLocation"]["uriBaseId"] == "FLASHINFER"
-        # the share is that of the samples which the report has at this line
-        kernel = next(k for k in found["deep"] if k["report"] == result["properties"]["report"]
-                      and k["name"] == result["properties"]["kernel"]
-                      and k["point"] == result["properties"]["point"])  # fmt: skip
-        of_line = [row for row in kernel["lines"] if row["line"] == place["region"]["startLine"]
-                   and f"data/{row['file']}" == place["artifactLocation"]["uri"]]  # fmt: skip
-        every = sum(row["samples"] for row in kernel["lines"])
-        share = sum(row["samples"] for row in of_line) / every
-        assert result["properties"]["share"] == pytest.approx(share) and share > 0
-        assert f"{100 * share:.1f} % " in result["message"]["text"]
-    kernels = {(k["point"], k["name"]) for k in found["deep"]}
-    told = [(r["properties"]["point"], r["properties"]["kernel"]) for r in run["results"]]
-    assert set(told) == kernels and max(map(told.count, kernels)) == hotlines.MOST_LINES
-    prints = [tuple(r["partialFingerprints"].values()) for r in run["results"]]
-    assert len(set(prints)) == len(prints)
-
-
-@pytest.mark.parametrize(
-    ("file", "packaged"),
-    [
-        ("include/flashinfer/attention/decode.cuh", "data/include/flashinfer/attention/decode.cuh"),
-        ("flashinfer/data/cutlass/include/cute/x.hpp", "data/cutlass/include/cute/x.hpp"),
-        ("include/cuda_fp16.hpp", None),
-        ("crt/math_functions.hpp", None),
-        ("/home/someone/.cache/flashinfer/x.cu", None),
-        ("include/flashinfer/../../secret", None),
-        (None, None),
-    ],
-)
-def test_sarif_names_files_of_flashinfers_package_alone(
-    file: str | None, packaged: str | None
-) -> None:
-    assert sarif.packaged(file) == packaged
-
-
-def test_sarif_has_what_does_not_hold_and_not_what_does(results: Path) -> None:
-    asked = gate(results.parent, "- points: [rope/a, rope/b]\n  hold: of_roof >= 0.8\n")
-    found = json.loads(exported("sarif", results, "--require", str(asked)))
-    jsonschema.validate(found, SARIF)
-    (result,) = found["runs"][0]["results"]
-    assert (result["ruleId"], result["level"]) == ("does-not-hold", "error")
-    (location,) = result["locations"]
-    assert location["logicalLocations"] == [{"fullyQualifiedName": "rope/b"}]
-    place = location["physicalLocation"]
-    assert place["artifactLocation"]["uri"] == "data/include/flashinfer/pos_enc.cuh"
-    assert "region" not in place  # the point has no line
-    assert result["properties"] == {
-        "point": "rope/b",
-        "hold": "of_roof >= 0.8",
-        "shown": "of_roof unknown",
-        "why": "cannot be computed",
-    }
-
-
 def test_the_timeline_as_chrome_trace(finished: Any, tmp_path: Path) -> None:
     tables = next(path.parent for path in finished.outputs.glob("tables/rope/timeline.parquet"))
     out = tmp_path / "trace.json"
@@ -323,7 +195,7 @@ def test_an_export_is_not_written_over_what_it_is_made_of(read: str, results: Pa
     before = path.read_bytes()
     words = ["--results", str(results), *([read, str(path)] if read != "results" else [])]
     with pytest.raises(BadInput, match="is one of the files to read"):
-        dispatch(["export", "sarif", *words, "--out", str(path)])
+        dispatch(["export", "junit", *words, "--out", str(path)])
     assert path.read_bytes() == before
 
 

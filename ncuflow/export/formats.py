@@ -4,14 +4,12 @@
     ncuflow export benchmark-action --results … --out benchmark.json
     ncuflow export junit --results … [--require gate.yaml] [--comparison compare.json] --out junit.xml
     ncuflow export summary --results … [--require …] [--comparison …] --out summary.md
-    ncuflow export sarif --results … [--require …] [--comparison …] --out ncuflow.sarif
     ncuflow export trace --tables outputs/MACHINE/tables/TARGET --out trace.json
 
 bencher           Bencher Metric Format: latency (ns) and throughput per point
 benchmark-action  github-action-benchmark's customSmallerIsBetter
 junit             one case per gated point
 summary           GitHub step summary: what does not hold first, 1 MiB at most
-sarif             SARIF 2.1.0: the lines of FlashInfer's source where kernels wait, and what does not hold
 trace             Chrome Trace JSON of the nsys timeline, which ui.perfetto.dev opens
 """
 
@@ -28,7 +26,6 @@ from ncuflow import format as form
 from ncuflow.claims import require
 from ncuflow.claims.require import CheckedPoint
 from ncuflow.compare import gate, records
-from ncuflow.export.sarif import sarif
 from ncuflow.findings import limiter, stored
 from ncuflow.io import UsageError, dump_json, not_over, write_text
 from ncuflow.model import Measurement, Results
@@ -207,7 +204,6 @@ def compared(path: Path, threshold: float) -> Iterator[CheckedPoint]:
 GATED: dict[str, Callable[[Found, Iterable[CheckedPoint]], str]] = {
     "junit": junit,
     "summary": summary,
-    "sarif": sarif,
 }
 PLAIN: dict[str, Callable[[Found], str]] = {
     "bencher": bencher,
