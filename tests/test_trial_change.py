@@ -37,6 +37,13 @@ def hunk(name: str, old: str = TEXT, line: int = 10, to: str = "changed") -> str
     return "".join(lines)
 
 
+SAME = f"--- a/{CODE}\n+++ b/{CODE}\n@@ -1,3 +1,3 @@\n line 1\n-line 2\n+line 2\n line 3\n"
+ABSOLUTE = (
+    "".join(f"{sign} /opt/flashinfer/include/flashinfer/a.cuh\n" for sign in ("---", "+++"))
+    + "@@ -1 +1 @@\n-a\n+b\n"
+)
+
+
 def state(folder: Path) -> dict[str, tuple[str, int, float]]:
     found = sorted(p for p in folder.rglob("*") if p.is_file())
     return {
@@ -137,10 +144,13 @@ def test_nothing_that_flashinfer_resolves_leads_back_unless_it_is_the_same(
 def test_what_a_change_writes_to_is_no_link(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncuflow.trial.overlay.apply", lambda change, package: None)
+    def write_in_place(change: object, package: Path) -> None:
+        (package / CODE).write_text("written")
+
+    monkeypatch.setattr("ncuflow.trial.overlay.apply", write_in_place)
     overlay = laid(package, hunk("flashinfer/decode.py"), tmp_path)
     assert (overlay.package / "jit/env.py").samefile(package / "jit/env.py")
-    assert not (overlay.package / CODE).samefile(package / CODE)
+    assert (package / CODE).read_text() == TEXT
 
 
 def test_across_file_systems_files_are_copied(
@@ -166,6 +176,9 @@ def test_across_file_systems_files_are_copied(
         (hunk(CODE)[:-30], "does not apply: corrupt patch at line"),
         (hunk("tests/x.py"), "changes no file of the installed package flashinfer"),
         (hunk("../../etc/passwd"), "changes no file of the installed package flashinfer"),
+        (ABSOLUTE, "changes no file of the installed package flashinfer, but"),
+        (SAME, "leaves all files of flashinfer as they are"),
+        (f"{SAME}{SAME.replace(CODE, SOURCE)}", "leaves all files of flashinfer as they are"),
     ],
 )
 def test_what_does_not_apply_is_one_line_with_file_and_hunk(
@@ -220,6 +233,11 @@ def test_a_difference_is_that_of_the_files_and_not_the_text_of_the_patch(
     found = difference(overlay, package)
     assert found == hunk(SOURCE) + added.replace("include/", "data/include/")
     assert "author" not in found
+
+
+def test_a_file_that_stays_as_it_is_is_none_of_a_change(package: Path, tmp_path: Path) -> None:
+    overlay = laid(package, SAME + hunk(SOURCE), tmp_path)
+    assert overlay.files == {PurePosixPath(SOURCE)}
 
 
 def test_a_long_difference_is_cut_and_says_how_much_is_left(package: Path, tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from ncuflow.format import short
 from ncuflow.io import BadInput, CommandError, clean
 from ncuflow.process import QUERY_S, run_child
 
 PACKAGE = "flashinfer"
 DATA = "data"  # of the package: what the repository has at its top
 MOVED = ("include", "csrc")
+MOST_NAME = 80  # characters of a path that a complaint quotes
 STRIPS = (1, 0, 2)  # a/decode.py as git writes it, decode.py, and a/a/decode.py of two folders
 # What git says of a hunk, the line being that of the file as it should be, and of anything else.
 _FAILED = re.compile(r"error: patch failed: (.+):(\d+)$")
@@ -56,7 +58,8 @@ def read(path: Path, package: Path) -> Patch:
     else:
         found = _patch(path, package)
     if not found.files:
-        raise BadInput(path, f"changes no file of the installed package {PACKAGE}")
+        named = f", but {short(found.elsewhere[0], MOST_NAME)}" if found.elsewhere else ""
+        raise BadInput(path, f"changes no file of the installed package {PACKAGE}{named}")
     return found
 
 
@@ -79,7 +82,9 @@ def apply(change: Patch, package: Path) -> None:
 
 
 def home(path: PurePosixPath, package: Path) -> PurePosixPath | None:
-    """Where a path of a change lies below the package; None where that has no such folder."""
+    """Where a path of a change lies below the package; None where that has no such folder, or it leads elsewhere."""
+    if path.is_absolute():
+        return None
     inside = PurePosixPath(_folder(path), path).relative_to(PACKAGE)
     if ".." in inside.parts or not inside.parts:
         return None

@@ -8,6 +8,7 @@ installed ones, which hold the same. Nothing else may be a symbolic link, or it 
 from __future__ import annotations
 
 import difflib
+import filecmp
 import os
 import shutil
 from collections.abc import Iterator, Set
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from pathlib import Path, PurePosixPath
 
+from ncuflow.io import BadInput
 from ncuflow.trial.change import DATA, PACKAGE, Patch, apply
 
 PREBUILT = f"{DATA}/aot"  # of the package: FlashInfer loads <name>/<name>.so from here, and asks no compiler
@@ -46,14 +48,22 @@ class Overlay:
 
 
 def lay(change: Patch, installed: Path, folder: Path) -> Overlay:
-    """The overlay of a change in an empty folder. Raises BadInput where the change does not apply."""
+    """The overlay of a change in an empty folder. Raises BadInput where the change does not apply, or changes nothing."""
     package = folder / "lib" / PACKAGE
     _link(installed, package, PurePosixPath(), frozenset(change.files))
     before = _files(package)
     apply(change, package)
-    (folder / "jit").mkdir()
     # A patch that renames a file says its new name alone.
-    return Overlay(package, folder / "jit", frozenset(change.files) | (before - _files(package)))
+    named = frozenset(change.files) | (before - _files(package))
+    files = frozenset(file for file in named if not _same(installed / file, package / file))
+    if not files:
+        raise BadInput(change.path, f"leaves all files of {PACKAGE} as they are")
+    (folder / "jit").mkdir()
+    return Overlay(package, folder / "jit", files)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
 def difference(overlay: Overlay, installed: Path) -> str | None:
