@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+HEAD = 4096  # bytes of a file that tell what it is
+BROKEN = "a truncated or damaged xz archive"
 MOST_UNPACKED = 500  # reports compress 40 to 60 times; more is an archive made to fill a disk
 NCU_MAGIC = b"NVR\0"
 SQLITE_MAGIC = b"SQLite format 3\0"
@@ -90,7 +92,10 @@ def sniff(path: str | os.PathLike[str]) -> tuple[str, str]:
     Kinds: ncu-rep, sqlite, nsys-rep, lfs, csv, json, html, text, empty, xz, gzip, zip, zstd,
     parquet, elf, binary. Raises BadInput where the path is missing, a folder or unreadable.
     """
-    head = _head(Path(path))
+    return _kind(_head(Path(path)))
+
+
+def _kind(head: bytes) -> tuple[str, str]:
     if not head:
         return "empty", "an empty file"
     for magic, kind, words in _MAGIC:
@@ -101,7 +106,7 @@ def sniff(path: str | os.PathLike[str]) -> tuple[str, str]:
     return _sniff_text(head)
 
 
-def _head(path: Path, size: int = 4096) -> bytes:
+def _head(path: Path) -> bytes:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) and not path.is_dir():
@@ -109,7 +114,7 @@ def _head(path: Path, size: int = 4096) -> bytes:
         if stat.S_ISREG(found.st_mode) and not found.st_size:
             return b""  # as may what the kernel has under /proc
         with path.open("rb") as file:
-            return file.read(size)
+            return file.read(HEAD)
     except FileNotFoundError:
         raise BadInput(path, "no such file") from None
     except IsADirectoryError:
@@ -155,7 +160,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Path]:
                         what = f"an xz archive of more than {MOST_UNPACKED} times its size"
                         raise BadInput(source, what)
         except (lzma.LZMAError, EOFError):
-            raise BadInput(source, "a truncated or damaged xz archive") from None
+            raise BadInput(source, BROKEN) from None
         yield target
 
 
@@ -175,9 +180,15 @@ def below(root: Path, name: str, within: Path | None = None) -> Path | None:
 
 
 def sniff_packed(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """`sniff` of a file, of what is in it where it is `.xz`."""
-    with opened(path) as plain:
-        return sniff(plain)
+    """`sniff` of a file, of what is in it where it is `.xz`. Raises BadInput where its beginning is broken."""
+    found = sniff(path)
+    if found[0] != "xz":
+        return found
+    try:
+        with lzma.open(path) as packed:
+            return _kind(packed.read(HEAD))
+    except (lzma.LZMAError, EOFError):
+        raise BadInput(path, BROKEN) from None
 
 
 def present(path: Path) -> Path | None:

@@ -24,6 +24,7 @@ PASSED = re.compile(
     r"|OMP_NUM_THREADS|PYTHON\w*|CUDA_\w+|NVIDIA_\w+|FLASHINFER_\w+|TVM_FFI_\w+|TORCH_CUDA_ARCH_LIST"
     r"|NCUFLOW_\w+|TRITON_CACHE_DIR)$"
 )
+SITE = ("site-packages", "dist-packages")  # where Python looks anyhow, behind its own library
 GRACE_S = 10.0
 QUERY_S = 20.0  # that a quick query may take
 PR_SET_PDEATHSIG = 1
@@ -46,6 +47,18 @@ def minimal_environment(environ: Mapping[str, str] | None = None) -> dict[str, s
     """The allow-listed part of `environ` (default: this process's) without secrets."""
     source = os.environ if environ is None else environ
     return {k: v for k, v in source.items() if PASSED.match(k) and not SENSITIVE.search(k)}
+
+
+def python_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`environ` (default: the minimal one) for a Python that runs this code: it takes no module from the folder that it
+    works in, which may hold what anybody sent."""
+    found = dict(minimal_environment() if environ is None else environ)
+    home = Path(__file__).parents[1]
+    own = [] if home.name in SITE else [str(home)]  # a checkout runs its own code
+    paths = [*own, *filter(None, found.get("PYTHONPATH", "").split(os.pathsep))]
+    return (
+        found | {"PYTHONSAFEPATH": "1"} | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})
+    )
 
 
 def run_child(

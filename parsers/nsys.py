@@ -92,7 +92,7 @@ def exported(path: Path, called: str) -> Iterator[Path]:
         raise BadInput(called, f"{what}, and no nsys is on PATH")
     with scratch() as folder:
         target = folder / "trace.sqlite"
-        command = export_command(program, path, target)
+        command = export_command(program, path.absolute(), target)  # its name may begin with a dash
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False
         )

@@ -45,6 +45,39 @@ def test_minimal_environment_passes_what_a_build_needs_and_no_secret() -> None:
     }
 
 
+def test_a_child_runs_this_code_and_takes_no_module_from_the_folder_that_it_works_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("yaml", "ncuflow", "pip", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    lines: list[str] = []
+    code = "import ncuflow.io, yaml, sys; print(ncuflow.io.__file__)"
+    for words in (["-c", code], ["-m", "ncuflow", "counters", "gh100"], ["-m", "pip", "--version"]):
+        done = run_child(
+            [sys.executable, *words], env=process.python_environment(), on_line=lines.append
+        )
+        assert done.returncode == 0, lines
+    assert lines[0] == str(Path(process.__file__).with_name("io.py"))
+    monkeypatch.setenv("PYTHONPATH", "/first")
+    found = process.python_environment()["PYTHONPATH"].split(os.pathsep)
+    assert found[-1] == "/first" and "" not in found
+    monkeypatch.setattr(process, "__file__", "/usr/lib/python3/site-packages/ncuflow/process.py")
+    assert process.python_environment()["PYTHONPATH"] == "/first"
+
+
+def test_every_python_that_the_package_starts_has_that_environment() -> None:
+    """Or hands its command to who has it."""
+    folder = Path(process.__file__).parent
+    starts = {
+        path.relative_to(folder).as_posix()
+        for path in folder.glob("*/*.py")
+        if "[sys.executable" in (text := path.read_text("utf-8"))
+        and "python_environment(" not in text
+    }
+    assert starts == {"capture/profiler.py"}
+
+
 def test_run_hands_over_lines_and_status() -> None:
     lines: list[str] = []
     outcome = run_child(["sh", "-c", "echo one; echo two >&2; exit 3"], on_line=lines.append)

@@ -123,6 +123,7 @@ def test_the_workflow_runs_in_any_folder_by_its_own_code(
     decoy = tmp_path / "ncuflow/__init__.py"
     decoy.parent.mkdir()
     decoy.write_text("raise RuntimeError('not this one')\n")
+    (tmp_path / "yaml.py").write_text("raise RuntimeError('nor this one')\n")
     arguments = ("run", "rmsnorm", "--", "-j2", "--config", "source=recorded")
     done = python(installed, tmp_path, "-P", "-m", "ncuflow", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr

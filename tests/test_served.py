@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import lzma
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -321,7 +323,44 @@ def test_without_the_package_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     with pytest.raises(CommandError, match=r"pip install 'ncuflow\[mcp\]'"):
-        server.made(root, False)
+        server.made(root)
+
+
+def test_an_argument_that_a_tool_does_not_have_is_refused() -> None:
+    async def session(client: Any) -> None:
+        for tool in (await client.list_tools()).tools:
+            assert tool.input_schema["additionalProperties"] is False
+        said = await refusal(client, "show", report=str(REPORT), metric=["dram_*"])
+        assert "no argument 'metric'; there are: report, metrics, limit" in said
+
+    served(session)
+
+
+def test_nsys_is_started_for_nobody_unless_runs_are_allowed(root: Root) -> None:
+    (root.folder / "a.nsys-rep").write_bytes(b"NVIDIA Tegra Profiler Report" + bytes(9))
+    with lzma.open(root.folder / "b.nsys-rep.xz", "wb") as packed:
+        packed.write(b"NVIDIA Tegra Profiler Report")
+    for name in ("a.nsys-rep", "b.nsys-rep.xz"):
+        with pytest.raises(BadInput, match="nsys reads it, which --allow-run allows"):
+            answers.show(root, name, [], 1)
+        assert Root(root.folder, runs=True).inside(name) == Path(name)
+
+
+def test_one_signal_ends_it() -> None:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}}  # fmt: skip
+    command = [sys.executable, "-m", "ncuflow", "mcp", "--root", str(RECORDINGS)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        print(json.dumps(asked), file=child.stdin, flush=True)
+        assert '"ncuflow"' in child.stdout.readline()
+        child.terminate()
+        try:
+            assert child.wait(30) == 128 + signal.SIGTERM
+        finally:
+            child.kill()
 
 
 def test_a_folder_that_is_not_there_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ from ncuflow.io import (
     write_text,
 )
 from ncuflow.model import SOFTWARE
-from ncuflow.process import minimal_environment
+from ncuflow.process import python_environment
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
 from ncuflow.sweep import workloads
 from ncuflow.sweep.plan import objects
@@ -376,7 +376,7 @@ def _published(track: course.Track, shapes: Sequence[AdvisedShape], store: Path)
 
 def begun(environ: Mapping[str, str], locks: Sequence[int], folder: Path) -> Process:
     """A process of a race. environ: beside the minimal environment; locks: that it keeps for as long as it lives."""
-    env = minimal_environment() | offline() | dict(environ)
+    env = python_environment() | offline() | dict(environ)
     number = len(list(folder.iterdir()))
     command = [sys.executable, "-m", "ncuflow", "advise-worker"]
     return Process(command, env, locks, folder / f"log{number}")

@@ -27,7 +27,7 @@ from ncuflow.gpu.nvml import names
 from ncuflow.gpu.turns import gpu_lock
 from ncuflow.io import scratch, write_json
 from ncuflow.origin import flashinfer_version, now, package_version
-from ncuflow.process import CaptureError, minimal_environment, run_child
+from ncuflow.process import CaptureError, python_environment, run_child
 from ncuflow.target.contract import jit_modules
 
 SHOWN_ENVIRONMENT = re.compile(r"^(FLASHINFER_\w+|MAX_JOBS|CUDA_HOME|CC|CXX)$")
@@ -113,7 +113,7 @@ def shown_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """jit_analysis.json: every module in turn. Builds hold no GPU; a first launch does."""
-    env = minimal_environment()
+    env = python_environment()
     with ExitStack() as stack:
         base = args.workdir or stack.enter_context(scratch())
         modules = {name: analyse(name, fresh(base / name), env, args) for name in args.modules}

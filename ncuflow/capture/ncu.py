@@ -26,7 +26,7 @@ from ncuflow.io import UsageError
 from ncuflow.parsers import reader
 from ncuflow.parsers.chips import chip_of
 from ncuflow.parsers.registry import METRICS, counters
-from ncuflow.process import CaptureError, ProcessExit, minimal_environment, output_of
+from ncuflow.process import CaptureError, ProcessExit, output_of, python_environment
 from ncuflow.target.contract import Target, load
 
 INTEGER = ("int4", "int8")
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _profile(batch: Batch) -> int:
     command, report = ncu_command(batch), batch.stage / f"{batch.args.name}.ncu-rep"
-    outcome = batch.run(command, {**minimal_environment(), **batch.held.environ})
+    outcome = batch.run(command, {**python_environment(), **batch.held.environ})
     if batch.progress.refused:
         raise CaptureError(REMEDY, UNFIT)
     found = count_kernels(report, batch.ids) if report.exists() else Contents()

@@ -27,7 +27,7 @@ from ncuflow.capture.profiler import Batch, add_arguments, capture
 from ncuflow.evidence.points import NO_KERNEL, Contents
 from ncuflow.evidence.tracescrub import scrub_trace, tables
 from ncuflow.parsers.nsys import export_command
-from ncuflow.process import ProcessExit, minimal_environment, output_of, run_child
+from ncuflow.process import ProcessExit, output_of, python_environment, run_child
 from ncuflow.target.contract import known
 
 OPTIONS = (
@@ -61,7 +61,7 @@ def nsys_program() -> str:
 
 def program_environment(held: Mapping[str, str], home: Path) -> dict[str, str]:
     """The environment that nsys sees and stores: allow-listed names, a HOME that names nobody."""
-    env = {**minimal_environment(), **held}
+    env = {**python_environment(), **held}
     env.setdefault(
         "FLASHINFER_WORKSPACE_BASE", str(Path.home())
     )  # else the JIT cache moves with HOME

@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any
 
-from ncuflow.process import CaptureError, ProcessExit, minimal_environment, run_child
+from ncuflow.process import CaptureError, ProcessExit, python_environment, run_child
 from ncuflow.runner.builds import shown
 
 LIMIT_S = 60.0
@@ -55,7 +55,7 @@ class TorchCheck:
         self._thread.start()
 
     def _ask(self) -> None:
-        command, environment = [sys.executable, "-c", ASK], minimal_environment()
+        command, environment = [sys.executable, "-c", ASK], python_environment()
         with suppress(CaptureError):
             self._outcome = run_child(
                 command, env=environment, timeout=LIMIT_S, on_line=self._lines.append

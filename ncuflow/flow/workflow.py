@@ -18,6 +18,7 @@ from itertools import takewhile
 from typing import NoReturn
 
 from ncuflow.io import resource
+from ncuflow.process import python_environment
 
 # Options that say how many jobs run at a time.
 NUMBERS = frozenset({"--jobs", "--cores", "--profile", "--workflow-profile"})
@@ -33,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> NoReturn:
     """Become Snakemake."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(resource("Snakefile"))]
-    os.execv(sys.executable, [*command, *arguments(args.words)])
+    os.execve(sys.executable, [*command, *arguments(args.words)], python_environment(os.environ))
 
 
 def arguments(words: list[str]) -> list[str]:

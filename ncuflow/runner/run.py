@@ -39,7 +39,7 @@ from typing import Any
 from ncuflow.evidence.provenance import origin
 from ncuflow.gpu import turns, use
 from ncuflow.io import UsageError
-from ncuflow.process import die_with_parent
+from ncuflow.process import die_with_parent, python_environment
 from ncuflow.record import PointRecord
 from ncuflow.runner import builds, faults, gpu, pairs, timing
 from ncuflow.runner.awaited import Awaited, build_begun, nobody_compiles
@@ -324,7 +324,8 @@ def _apart(args: argparse.Namespace) -> int:
     words = [f"--{name}={value}" for name, value in values.items() if value is not None]
     words += ["--visit-all"] * args.visit_all
     command = [sys.executable, "-m", "ncuflow", "launch", args.target, *words, "--alone"]
-    return subprocess.call(command, close_fds=False, preexec_fn=die_with_parent)
+    env = python_environment(os.environ)
+    return subprocess.call(command, env=env, close_fds=False, preexec_fn=die_with_parent)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ from ncuflow.io import CommandError, clean, read_as, scratch, sniff_packed
 from ncuflow.model import Kernel, Row
 from ncuflow.parsers import nsys
 from ncuflow.parsers.registry import METRICS
+from ncuflow.process import die_with_parent, python_environment
 from ncuflow.runner import listing
 from ncuflow.served.records import (
     HotLines,
@@ -325,7 +326,8 @@ def _run(words: Sequence[str], option: str, kind: type[T], what: str) -> T:
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ | {"PYTHONSAFEPATH": "1"},
+            env=python_environment(os.environ),
+            preexec_fn=die_with_parent,
         )
         if not out.exists():
             said = [line for line in done.stderr.splitlines() if line.strip()]

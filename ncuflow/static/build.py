@@ -36,7 +36,7 @@ from ncuflow.io import UsageError, read_json, replacing, scratch, write_text
 from ncuflow.origin import flashinfer_version, now, package_version
 from ncuflow.parsers import sass
 from ncuflow.private import masked
-from ncuflow.process import CaptureError, run_child
+from ncuflow.process import CaptureError, python_environment, run_child
 from ncuflow.runner import builds
 from ncuflow.static import cute
 from ncuflow.static.device import RESERVED_SHARED
@@ -136,7 +136,8 @@ def build(job: CompileJob, out: Path, deadline: float) -> dict[str, Any]:
     with scratch() as folder:
         cubin = folder / "out.cubin"
         said: list[str] = []
-        ended = run_child(job.to(cubin), timeout=left, on_line=said.append, cwd=folder)
+        env = python_environment(os.environ)
+        ended = run_child(job.to(cubin), env=env, timeout=left, on_line=said.append, cwd=folder)
         result["seconds"] = round(ended.wall_s, 1)
         if ended.timed_out:
             return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
@@ -40,6 +41,9 @@ class Substitute:
 
     def __init__(self, name: str) -> None:
         module, _, function = name.partition(":")
+        sys.path.append(
+            str(Path.cwd())
+        )  # behind all else: what is named is the user's, its neighbours need not be
         self.function: Callable[..., Any] = getattr(importlib.import_module(module), function)
         self._names: set[str] = set()
 

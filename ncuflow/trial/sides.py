@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ncuflow.io import scratch
-from ncuflow.process import die_with_parent, minimal_environment
+from ncuflow.process import die_with_parent, python_environment
 from ncuflow.runner.builds import shown
 from ncuflow.target.backend import offline
 
@@ -132,7 +132,7 @@ def program(
 ) -> tuple[list[str], dict[str, str]]:
     """The command of a side, and the whole of its environment; of ``environ`` what comes beside the minimal one."""
     command = [sys.executable, "-m", "ncuflow", "trial-worker", target]
-    env = minimal_environment() | offline() | dict(environ or {})
+    env = python_environment() | offline() | dict(environ or {})
     if package is not None:
         command.append(f"--package={package}")
         path = [str(package.parent), *filter(None, [env.get("PYTHONPATH")])]

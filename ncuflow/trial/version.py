@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from ncuflow.io import BadInput, CommandError, UsageError, clean
-from ncuflow.process import run_child
+from ncuflow.process import python_environment, run_child
 from ncuflow.trial.change import PACKAGE
 from ncuflow.trial.overlay import PREBUILT, Overlay, hard_link
 
@@ -77,7 +77,8 @@ def _pip(words: Sequence[str], limit_s: float, cwd: Path | None = None) -> tuple
     """(whether pip did it, what it said)."""
     lines: list[str] = []
     command = [sys.executable, "-m", "pip", *words, "--disable-pip-version-check", "--no-input"]
-    ended = run_child(command, timeout=limit_s, on_line=lines.append, cwd=cwd)
+    env = python_environment(os.environ)
+    ended = run_child(command, env=env, timeout=limit_s, on_line=lines.append, cwd=cwd)
     if ended.returncode and ended.timed_out:
         lines = [f"pip did not end within {limit_s:g} s"]
     return not ended.returncode, lines
