@@ -57,7 +57,8 @@ def test_the_container_file_copies_what_the_package_needs_and_runs_what_there_is
     words = {
         line.split()[0]: shlex.split(line)[1:] for line in lines if line and line[0] not in "# "
     }
-    assert words["FROM"][0].startswith("nvidia/cuda:") and "-devel-" in words["FROM"][0]
+    assert words["FROM"] == ["${IMAGE}"]
+    assert re.fullmatch(r"IMAGE=nvidia/cuda:[\d.]+-devel-\w+[\d.]+", words["ARG"][0])
     ignored = (ROOT / ".dockerignore").read_text().split()
     package = (
         "ncuflow",
@@ -67,7 +68,29 @@ def test_the_container_file_copies_what_the_package_needs_and_runs_what_there_is
         "config",
         "recordings",
         "requirements.lock",
+        "requirements-hashes.lock",
         "pyproject.toml",
     )
     assert not set(ignored) & set(package)
     assert 'CMD ["-j1", "environment"]' in lines and 'ENTRYPOINT ["snakemake"]' in lines
+
+
+def normal(pinned: str) -> str:
+    """A pinned name as indexes have it."""
+    name, _, version = pinned.partition("==")
+    return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
+
+
+def test_both_locks_name_the_same_versions_and_one_has_a_hash_of_each() -> None:
+    pinned = re.findall(r"^\S+==\S+$", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    text = (ROOT / "requirements-hashes.lock").read_text().replace("\\\n", " ")
+    hashed = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    assert pinned and {normal(one) for one, *_ in hashed} == {normal(one) for one in pinned}
+    for _, *hashes in hashed:
+        assert hashes and all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", one) for one in hashes)
+
+
+def test_actions_are_taken_by_their_commit() -> None:
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        used = re.findall(r"uses: (\S+)", path.read_text())
+        assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one) for one in used)
