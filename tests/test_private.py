@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import lzma
 import re
+import shutil
+import zlib
 from pathlib import Path
 
 import pytest
-from conftest import some
+from conftest import ROOT, some
 
 from ncuflow import private
+from ncuflow.cli import dispatch
 from ncuflow.evidence import location
 from ncuflow.process import minimal_environment
 from ncuflow.runner.builds import one_line
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").glob("*/*/*"))
 SECRET = "correct-horse"
+MARK = "marked-folder"
+BLOCK = re.compile(r'data-block="[^"]*">([^<]*)<')
 
 
 @pytest.mark.parametrize(
@@ -146,3 +152,51 @@ def absolute(data: bytes) -> list[bytes]:
 def test_that_search_finds_a_path_however_short() -> None:
     assert absolute(b"\x01\x01/w/a b\0/usr/include\0\0x.h\0") == [b"/w/a b", b"/usr/include"]
     assert absolute(b'{"a": "in /w/f, <flashinfer>/data/x.cu and a/b"}') == [b"/w/f"]
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report, a trace and a recording in a folder that nobody else need know of."""
+    folder, shipped = tmp_path_factory.mktemp(MARK), ROOT / "recordings/h200/0.7.2"
+    shutil.copy(shipped / "default/merge_state/deep/deep.ncu-rep.xz", folder / "r.ncu-rep.xz")
+    (trace,) = (shipped / "default/merge_state").glob("b*/trace.sqlite.xz")
+    shutil.copy(trace, folder / "t.sqlite.xz")
+    shutil.copytree(shipped / "decode", folder / "recording")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show R --json",
+        "show T --json",
+        "explain R --json",
+        "explain T --json",
+        "explain decode/B1_L2048_H32_K8_D128_P16_f16_tc --outputs D --json",
+        "trace R#0 busiest_pct --json",
+        "trace T#0 duration_ns --json",
+        "compare R R --json --out O",
+        "compare T T --json --out O",
+        "compare D D --json --out O",
+        "step T --json --html O",
+        "view R T R --out O",
+        "advise --recorded D --json --html O",
+        "advise --recorded D --out O",
+    ],
+)
+def test_what_is_passed_on_names_files_and_not_the_readers_folders(
+    marked: Path,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """But for the words of `ncuflow trace`, which find the file again where it lies."""
+    monkeypatch.chdir(tmp_path)
+    places = {"R": marked / "r.ncu-rep.xz", "T": marked / "t.sqlite.xz", "D": marked / "recording"}
+    given = [re.sub(r"^[RTD](?=$|#)", lambda of: str(places[of[0]]), one) for one in words.split()]
+    assert dispatch(["out" if word == "O" else word for word in given]) == 0
+    page = Path("out").read_text(encoding="utf-8") if Path("out").exists() else ""
+    blocks = [zlib.decompress(base64.b64decode(one)).decode() for one in BLOCK.findall(page)]
+    told = "\n".join([capsys.readouterr().out, page, *blocks])
+    assert len(told) > 100 and MARK not in re.sub(r'"trace": "(?:[^"\\]|\\.)*"', "", told)

@@ -245,6 +245,23 @@ def test_the_name_of_a_file_does_not_end_its_docstring(
     assert f"    python {said}\n" in str(written)
 
 
+def test_what_results_say_is_a_literal_and_never_code() -> None:
+    decode = load("decode")
+    hostile = "\"\"\"\nimport os  # '''\\ \u2028 $title \ud800"
+    point = Planned(hostile, "decode", {**decode.parameters, hostile: hostile})
+    text = exported.script(decode, point)
+    tame = exported.script(decode, Planned("x", "decode", {**decode.parameters, "x": "x"}))
+    text.encode()
+    for statement, same in zip(ast.parse(text).body, ast.parse(tame).body, strict=True):
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in (
+            "POINT",
+            "P",
+        ):
+            ast.literal_eval(statement.value)
+        else:
+            assert ast.unparse(statement) == ast.unparse(same)
+
+
 # --- what is cut -----------------------------------------------------------------------------
 
 OTHER = '''

@@ -176,6 +176,7 @@ def test_what_does_not_compile_is_its_first_error(machine: Machine) -> None:
     assert (error["file"], error["line"]) == ("data/include/flashinfer/toy.cuh", 7)
     assert "missing" in error["message"]
     assert "data/include/flashinfer/toy.cuh:7: " in said and str(machine.folder) not in said
+    assert str(machine.folder) not in json.dumps(found)
 
 
 def test_python_that_cannot_be_imported_does_not_compile(machine: Machine) -> None:

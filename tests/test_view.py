@@ -13,6 +13,7 @@ from test_parsers_console import FIRST, SPEED
 from test_parsers_csv import raw
 
 from ncuflow.cli import dispatch
+from ncuflow.compare import reports
 from ncuflow.findings import limiter
 from ncuflow.findings.join import Joined
 from ncuflow.io import BadInput
@@ -444,9 +445,9 @@ def test_what_ncu_printed_is_viewed_and_says_what_only_a_report_has(tmp_path):
 
 
 def test_files_of_one_name_are_told_apart():
-    assert files.distinct(["a/x.ncu-rep", "b/y.ncu-rep"]) == ["x.ncu-rep", "y.ncu-rep"]
-    assert files.distinct(["r/a/b/x", "r/c/b/x", "z"]) == ["a/…/x", "c/…/x", "z"]
-    assert files.distinct(["a/x", "b/x"]) == ["a/x", "b/x"]
+    assert reports.distinct(["a/x.ncu-rep", "b/y.ncu-rep"]) == ["x.ncu-rep", "y.ncu-rep"]
+    assert reports.distinct(["r/a/b/x", "r/c/b/x", "z"]) == ["a/…/x", "c/…/x", "z"]
+    assert reports.distinct(["a/x", "b/x"]) == ["a/x", "b/x"]
 
 
 def test_kernels_of_one_name_are_told_apart_by_the_words_that_differ():

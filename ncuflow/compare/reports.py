@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ncuflow.compare import attribution, decomposition, differences
 from ncuflow.compare.records import (
@@ -24,7 +24,7 @@ from ncuflow.compare.records import (
 )
 from ncuflow.findings import profiled, statistics
 from ncuflow.format import micro, quantity, with_unit
-from ncuflow.io import BadInput, sniff_packed
+from ncuflow.io import BadInput, shown, sniff_packed
 from ncuflow.model import Kernel
 from ncuflow.parsers import nsys
 
@@ -40,11 +40,13 @@ def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
     """
     tool = _tool(head)
     if _tool(base) != tool:
-        raise BadInput(head, f"of {tool}, and {base} is not: their times are not compared")
+        raise BadInput(
+            head, f"of {tool}, and {shown(base.name)} is not: their times are not compared"
+        )
     kernels, untimed = zip(*(_kernels(path) for path in (base, head)), strict=True)
     pairs, removed, added = match(kernels[0], kernels[1])
     if not pairs:
-        what = f"has no kernel in common with {base}: nothing can be compared"
+        what = f"has no kernel in common with {shown(base.name)}: nothing can be compared"
         raise BadInput(head, f"{what}; {_left_out(untimed)}" if any(untimed) else what)
     sides = [([_times(a)], [_times(b)]) for a, b in pairs]
     found, floor = statistics.estimates(sides, settings.alpha, settings.floor)
@@ -53,10 +55,8 @@ def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
         _point(a, b, e, settings, f"{tool}_us") for (a, b), e in zip(pairs, decided, strict=True)
     ]
     points.sort(key=lambda point: -abs(point.delta))
-    named = [
-        Named(str(path), _provenance(side))
-        for path, side in zip((base, head), kernels, strict=True)
-    ]
+    names = distinct([str(base), str(head)])
+    named = [Named(name, _provenance(side)) for name, side in zip(names, kernels, strict=True)]
     return Comparison(
         base=named[0],
         head=named[1],
@@ -90,6 +90,24 @@ def _traced(path: Path) -> list[Kernel]:
 
 def _profiled(path: Path) -> list[Kernel]:
     return profiled.kernels(profiled.read(path), path.name)
+
+
+def distinct(paths: Sequence[str]) -> list[str]:
+    """What files are called: their names, and before a name that several have the folder that tells them apart."""
+    parts = [PurePath(shown(path)).parts for path in paths]
+    names = [of[-1] for of in parts]
+    return [
+        name if names.count(name) == 1 else _apart(of, [o for o in parts if o[-1] == name])
+        for of, name in zip(parts, names, strict=True)
+    ]
+
+
+def _apart(of: Sequence[str], alike: Sequence[Sequence[str]]) -> str:
+    """The last folder of a path that not all of those alike have at its place, and the name."""
+    for deep in range(2, len(of) + 1):
+        if any(len(one) < deep or one[-deep] != of[-deep] for one in alike):
+            return f"{of[-deep]}/{'…/' * (deep > 2)}{of[-1]}"
+    return of[-1]
 
 
 def _tool(path: Path) -> str:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, cast
 
 from ncuflow.answer import Tier
@@ -170,7 +170,7 @@ def of_kernel(
     bound = headroom(row, at)
     return Explanation(
         subject=subject(kernel, alike, point if point and place.is_point(point) else None),
-        lineage=lineage(kernel["report"], kind, origin),
+        lineage=lineage(PurePath(kernel["report"]).name, kind, origin),
         time=_time(kernel, at),
         limit=judged,
         stalls=(stalls := stalled(kernel, at, row["tier"])),
@@ -189,7 +189,7 @@ def subject(kernel: Kernel, alike: Sequence[Kernel], point: str | None = None) -
         name=kernel["name"],
         demangled=kernel["demangled"],
         index=kernel["kernel"],
-        report=kernel["report"],
+        report=PurePath(kernel["report"]).name,
         launches=len(alike),
         untimed=sum(one["duration_ns"] is None for one in alike),
         nvtx=kernel["nvtx"],

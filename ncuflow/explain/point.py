@@ -107,8 +107,9 @@ def _subject(entry: Point, main: Kernel | None) -> Subject:
 
 def _lineage(found: Place, row: Measurement) -> Lineage:
     versions = {label: row[f"{key}_version"] for key, label in VERSIONS.items()}
+    told = location.told(found.named)
     return Lineage(
-        file=str(location.told(found.named)),
+        file=found.named.name if told.is_absolute() else str(told),
         kind="recording" if found.recording else "outputs",
         tier=row["tier"],
         gpu=row["gpu"],

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePath
 from textwrap import wrap
 
 from ncuflow.evidence.provenance import TIERS
 from ncuflow.explain.record import Explanation, Number, Stalled, Subject, Suggestion, WaitingLine
 from ncuflow.format import pct, quantity, short, with_unit
-from ncuflow.io import clean, shown
+from ncuflow.io import clean
 
 WIDTH, MOST_LINES = 100, 24
 LABEL = 9  # columns of the word before a part
@@ -58,12 +57,12 @@ def _head(of: Subject) -> list[str]:
     if of.demangled and "<" in of.demangled:
         lines.append(of.demangled)
     if of.report is not None:
-        lines.append(_launch(of, of.report))
+        lines.append(_launch(of))
     return [short(line, WIDTH) for line in lines]
 
 
-def _launch(of: Subject, report: str) -> str:
-    text = f"launch {of.index} of {PurePath(shown(report)).name}"
+def _launch(of: Subject) -> str:
+    text = f"launch {of.index} of {of.report}"
     if of.launches > 1:
         text += f", the longest of {of.launches} of that name"
         text += f" ({of.untimed} without a time)" if of.untimed else ""

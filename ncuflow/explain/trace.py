@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from ncuflow.explain.launch import TraceWords, also_named, choose, share, subject
 from ncuflow.explain.record import Explanation, Lineage, Missing, Number
@@ -32,7 +33,7 @@ def of_trace(trace: Trace, kernel: str | int | None = None) -> Explanation:
     return Explanation(
         subject=subject(chosen, alike),
         lineage=Lineage(
-            file=trace.file, kind="nsys", tier=profiled.RECORDED, gpu=chosen["device"], compute_capability=None,
+            file=PurePath(trace.file).name, kind="nsys", tier=profiled.RECORDED, gpu=chosen["device"], compute_capability=None,
             versions={"nsys": trace.nsys_version} if trace.nsys_version else {}, date=None,
         ),
         time=Number(

@@ -79,7 +79,8 @@ def _called(name: str) -> str:
 
 def _literal(value: object) -> str:
     """A parameter as Python has it: texts with the quotes that the rest of the file has."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    plain = isinstance(value, str) and value.isprintable()
+    return json.dumps(value, ensure_ascii=False) if plain else repr(value)
 
 
 def _statements(imports: Iterable[tuple[str, str]]) -> Iterator[str]:

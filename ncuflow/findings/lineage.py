@@ -125,28 +125,30 @@ def _steps_of_operation(trace: nsys.Trace, index: int, name: str) -> Iterator[Tr
     row = trace.timeline[index]
     if name not in row:
         raise BadInput(name, f"a trace does not have it; it has {', '.join(row)}")
+    named = Path(trace.file).name
     yield _head(
-        f"{trace.file}#{index} {row['name']}  ({trace.devices.get(row['device'])}, tier {profiled.RECORDED})"
+        f"{named}#{index} {row['name']}  ({trace.devices.get(row['device'])}, tier {profiled.RECORDED})"
     )
     about = schema.schema("timeline").field(name).metadata[b"meaning"].decode()
     unit = schema.schema("timeline").field(name).metadata[b"unit"].decode()
     said = f"{name} = {row[name]} {unit}".rstrip()
     yield TraceStep(
         depth=0, said=f"{said}   [nsys: {about}]", name=name, value=row[name], unit=unit, source="nsys",
-        formula=about, report=trace.file, kernel=index,
+        formula=about, report=named, kernel=index,
     )  # fmt: skip
 
 
 def _steps_of_kernel(report: str, index: int, name: str) -> Iterator[TraceStep]:
     found = profiled.read(report)
-    launches = {kernel["kernel"]: kernel for kernel in profiled.kernels(found)}
+    named = Path(found.file).name
+    launches = {kernel["kernel"]: kernel for kernel in profiled.kernels(found, named)}
     if index not in launches:
         raise BadInput(report, f"no launch {index}; it has {len(launches)}")
     kernel = launches[index]
-    metrics: Metrics = grouped([{**m, "report": report} for m in found.metrics], "report", "kernel")
+    metrics: Metrics = grouped([{**m, "report": named} for m in found.metrics], "report", "kernel")
     origin = profiled.provenance(kernel, found.ncu_version)
     row = profiled.row(kernel, origin)
-    yield _head(f"{report}#{index} {kernel['name']}  ({origin['gpu']}, tier {origin['tier']})")
+    yield _head(f"{named}#{index} {kernel['name']}  ({origin['gpu']}, tier {origin['tier']})")
     if name in BY_NAME:
         entry = cast(Point, {"measurement": row, "kernels": [kernel]})
         yield from _column(entry, metrics, name, 0, set())
@@ -268,7 +270,8 @@ def run(args: argparse.Namespace) -> None:
     every = found(args.point, args.column, args.outputs)
     if args.json:
         steps, left_out = answer.cut(every, args.limit)
-        said = TraceSteps(point=args.point, name=args.column, steps=steps, left_out=left_out)
+        asked = Path(args.point).name if "#" in args.point else args.point
+        said = TraceSteps(point=asked, name=args.column, steps=steps, left_out=left_out)
         answer.tell(said)
         return
     for step in every:

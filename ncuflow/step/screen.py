@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePath
 from textwrap import wrap
 
 from ncuflow.format import aligned, micro, pct, short, with_unit
@@ -34,7 +33,7 @@ def screen(found: StepAnswer) -> str:
 
 def _head(found: StepAnswer) -> Iterator[str]:
     gpu = found.gpu or "GPU not in it"
-    yield f"{PurePath(found.file).name}: {found.tool}, {gpu}, {told_by(found)}"
+    yield f"{found.file}: {found.tool}, {gpu}, {told_by(found)}"
     told = f"{pct(found.family_pct, 1)} of their GPU time has a family"
     if found.shape_pct is not None:
         told += f", {pct(found.shape_pct, 1)} of FlashInfer's a shape or a reason why not"

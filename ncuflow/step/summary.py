@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,7 @@ class Summary:
         made.sort(key=lambda group: -group.step_us.median * group.steps)
         kernels = [one for group in made for one in group.kernels]
         return StepAnswer(
-            file=self.timeline.file,
+            file=PurePath(self.timeline.file).name,
             tool=self.timeline.tool,
             gpu=self.gpu,
             device=None if self.device == UNSAID else self.device,

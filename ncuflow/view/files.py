@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from ncuflow.compare import reports
 from ncuflow.compare.records import Thresholds
-from ncuflow.io import BadInput, shown, sniff_packed
+from ncuflow.io import BadInput, sniff_packed
 from ncuflow.parsers import ncu, ncu_csv, nsys
 from ncuflow.parsers.show import strange
 from ncuflow.view import kernels, traces
@@ -23,31 +23,13 @@ def view(paths: Sequence[str | Path], source: Path | None = None) -> View:
     Raises BadInput where one cannot be read.
     """
     found = [(path, kind_of(path)) for path in paths]
-    named = zip(found, distinct([str(path) for path in paths]), strict=True)
+    named = zip(found, reports.distinct([str(path) for path in paths]), strict=True)
     read = [replace(_viewed(path, kind, source), file=name) for (path, kind), name in named]
     return View(
         reports=[one for one in read if isinstance(one, ReportView)],
         traces=[one for one in read if isinstance(one, TraceView)],
         comparisons=list(_comparisons(found)) if any(k not in TRACE for _, k in found) else [],
     )
-
-
-def distinct(paths: Sequence[str]) -> list[str]:
-    """What files are called: their names, and before a name that several have the folder that tells them apart."""
-    parts = [PurePath(shown(path)).parts for path in paths]
-    names = [of[-1] for of in parts]
-    return [
-        name if names.count(name) == 1 else _apart(of, [o for o in parts if o[-1] == name])
-        for of, name in zip(parts, names, strict=True)
-    ]
-
-
-def _apart(of: Sequence[str], alike: Sequence[Sequence[str]]) -> str:
-    """The last folder of a path that not all of those alike have at its place, and the name."""
-    for deep in range(2, len(of) + 1):
-        if any(len(one) < deep or one[-deep] != of[-deep] for one in alike):
-            return f"{of[-deep]}/{'…/' * (deep > 2)}{of[-1]}"
-    return of[-1]
 
 
 def kind_of(path: str | Path) -> str:
@@ -76,4 +58,4 @@ def _comparisons(found: Sequence[tuple[str | Path, str]]) -> Iterator[ComparedRe
         try:
             yield ComparedReports(head, reports.compare(base, path, Thresholds()))
         except BadInput as error:
-            yield ComparedReports(head, None, str(error))
+            yield ComparedReports(head, None, error.what)
