@@ -341,8 +341,8 @@ def _wanted(paths: Sequence[Path], log: Callable[[str], None]) -> list[Any]:
         found |= {spec.name: spec for spec in modules(target, wanted, unnamed)}
     if unnamed and not found:
         raise CommandError(one_line(next(iter(unnamed.values()))), FATAL)
-    for point, error in unnamed.items():
-        log(f"{point}: not built: {one_line(error)}")
+    for point, why in unnamed.items():
+        log(f"{point}: not built: {one_line(why)}")
     return list(found.values())
 
 
