@@ -85,7 +85,7 @@ def test_a_skill_says_what_it_is_for_and_stays_short() -> None:
 
 def test_the_tools_that_programs_are_told_of_are_those_that_are_served() -> None:
     pytest.importorskip("mcp")
-    served = asyncio.run(server.made(Root(ROOT), allow_run=True).list_tools())
+    served = asyncio.run(server.made(Root(ROOT, runs=True)).list_tools())
     page = (ROOT / "docs/agents.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE)
     assert {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows} == {

@@ -87,7 +87,7 @@ def made(root: Root) -> Any:
     runs = ToolAnnotations(read_only_hint=False)
     tools: list[Any] = []
 
-    class Asked(Tool):  # type: ignore[misc, unused-ignore]
+    class StrictTool(Tool):  # type: ignore[misc, unused-ignore]
         """A tool that refuses an argument which it does not have: who misspelt one would take the answer for another's."""
 
         async def run(self, arguments: dict[str, Any], *rest: Any, **options: Any) -> Any:
@@ -101,7 +101,7 @@ def made(root: Root) -> Any:
         """Declares a tool by its function."""
 
         def declared(function: Callable[..., T]) -> None:
-            made = Asked.from_function(function, name=name, annotations=annotations)
+            made = StrictTool.from_function(function, name=name, annotations=annotations)
             made.parameters["additionalProperties"] = False
             tools.append(made)
 
