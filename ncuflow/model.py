@@ -63,6 +63,7 @@ class Condition:
 
 # fmt: off
 Count = Annotated[int, Field(gt=0)]
+DIMENSIONS = Field(pattern=r"^[0-9]{1,10}(,[0-9]{1,10}){2}$")
 Report = Annotated[str, About("report file, relative to the evidence root, without .xz")]
 Batch = Annotated[str, About("batch of points that one process ran")]
 PointId = Annotated[str | None, About("point id; null where a row belongs to none of the plan")]
@@ -78,8 +79,8 @@ class KernelRow(TypedDict):
     name: Annotated[str, About("function name without template arguments; of the CuTe DSL the class", "", "IAction.name")]
     demangled: Annotated[str | None, About("full name with template arguments", "", "IAction.name(DEMANGLED)")]
     nvtx: Annotated[str | None, About("open NVTX ranges, outermost first, joined by /", "", "IAction.nvtx_state")]
-    grid: Annotated[str | None, About("grid as x,y,z", "", "launch__grid_dim_*")]
-    block: Annotated[str | None, About("block as x,y,z", "", "launch__block_dim_*")]
+    grid: Annotated[str | None, About("grid as x,y,z", "", "launch__grid_dim_*"), DIMENSIONS]
+    block: Annotated[str | None, About("block as x,y,z", "", "launch__block_dim_*"), DIMENSIONS]
     grid_size: Annotated[int | None, About("blocks in the grid", "block", "launch__grid_size")]
     block_size: Annotated[int | None, About("threads per block", "thread", "launch__block_size")]
     registers: Annotated[int | None, About("registers per thread", "register", "launch__registers_per_thread")]
@@ -407,7 +408,7 @@ class Point(TypedDict):
 
     point: str
     params: Params
-    tier: str
+    tier: Literal["A", "B", "C", "S"]
     status: record.Status
     reason: str | None
     problems: list[str]

@@ -20,6 +20,9 @@ Microseconds = Annotated[float, Field(ge=0, le=3.6e9)]  # an hour: no launch tak
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Some = Annotated[int, Field(ge=1, lt=1 << 63)]
 Measure = Annotated[float, Field(ge=0)]
+Change = Annotated[float, Field(gt=-1, le=1e6)]  # relative, of 1: no time is negative
+Effect = Annotated[float, Field(gt=0, le=1)]  # the relative change that matters
+Chance = Annotated[float, Field(gt=0, lt=1)]
 # MHz that no GPU has: an SM boosts to 3.4 GHz at most, GDDR7 is told as 17.5 GHz.
 SmClock = Annotated[float, Field(ge=0, le=10_000)]
 MemoryClock = Annotated[float, Field(ge=0, le=50_000)]
@@ -169,7 +172,7 @@ class Check(Strict):
     """relative L2 error against the float32 reference"""
     max_abs: Annotated[Measure | None, ColumnSpec("check_max_abs")] = None
     """largest absolute error"""
-    tolerance: Annotated[float | None, ColumnSpec("check_tolerance")] = None
+    tolerance: Annotated[Measure | None, ColumnSpec("check_tolerance")] = None
     """tolerance on check_rel_l2"""
 
     @property

@@ -38,6 +38,7 @@ def entry(point: str, params: Row, kernels: list[Row] | None = None, **columns: 
     row |= {
         "point": point,
         "target": target,
+        "tier": "A",
         "status": "ok",
         "dtype": "f16",
         "gpu": PROVENANCE["gpu"],

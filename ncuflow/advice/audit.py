@@ -17,7 +17,7 @@ from ncuflow.advice.screen import between
 from ncuflow.advice.stores import StoredTactic, said
 from ncuflow.answer import Answer
 from ncuflow.format import aligned, micro
-from ncuflow.record import Strict
+from ncuflow.record import Chance, Count, Effect, Microseconds, Strict
 from ncuflow.sweep.points import Planned, expand
 from ncuflow.target.contract import Target
 from ncuflow.trial.record import Relative
@@ -44,11 +44,11 @@ class AuditedTactic(Strict):
     """why it was not timed"""
     point: str | None = None
     """of the call that was timed"""
-    tactics: int | None = None
+    tactics: Count | None = None
     """that were raced"""
-    failed: int | None = None
+    failed: Count | None = None
     """tactics of the runner that gave a wrong result, or failed"""
-    time_us: float | None = None
+    time_us: Microseconds | None = None
     """median of the stored one"""
     best: list[str] = Field(default_factory=list)
     """tactics that no other is surely faster than, the fastest first"""
@@ -67,9 +67,9 @@ class Audit(Answer):
     """of what they were timed with"""
     date: str
     """when, UTC"""
-    effect: float
+    effect: Effect
     """the relative difference that matters, of 1"""
-    alpha: float
+    alpha: Chance
     """the chance that any word here is wrong by noise"""
     entries: list[AuditedTactic]
     """each stored choice"""

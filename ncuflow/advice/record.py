@@ -7,7 +7,18 @@ from typing import Literal
 from pydantic import Field
 
 from ncuflow.answer import Answer, Tier
-from ncuflow.record import Check, Date, Line, Parameter, Strict
+from ncuflow.record import (
+    Chance,
+    Check,
+    Count,
+    Date,
+    Effect,
+    Line,
+    Measure,
+    Microseconds,
+    Parameter,
+    Strict,
+)
 from ncuflow.trial.record import Relative
 
 Outcome = Literal["winner", "tie", "undecided", "none"]
@@ -25,7 +36,7 @@ class AdvisedChoice(Strict):
     """FlashInfer's arguments for it, by call: wrapper, plan, run"""
     resolved: dict[str, Parameter] = Field(default_factory=dict)
     """what FlashInfer made of what is left to it, by parameter, where a choice that names this makes the same call"""
-    departs: int
+    departs: Count
     """in how many settings it is not FlashInfer's default"""
     fate: Fate
     """best: no other is surely faster; slower: it left; undecided: the noise is too large; same: it makes the call of another
@@ -34,13 +45,13 @@ class AdvisedChoice(Strict):
     """why it was not timed, or not to the end"""
     check: Check | None = None
     """against the float32 reference; null where it was not compared"""
-    time_us: float | None = None
+    time_us: Microseconds | None = None
     """median over the rounds that it was in; null where it was not timed"""
     behind: Relative | None = None
     """its time against the leader's; of one that left, against that of then"""
-    rounds: int | None = None
+    rounds: Count | None = None
     """that it was in; null where it was not timed in rounds"""
-    plan_us: float | None = None
+    plan_us: Microseconds | None = None
     """median host time of plan(), in turns with the default's; null where there is none, or it left"""
 
 
@@ -64,11 +75,11 @@ class AdvisedShape(Strict):
     """what the default takes longer than the advised choice; null where the default could not be timed"""
     in_turns: bool
     """whether all that was compared was timed in turns"""
-    layers: int | None = None
+    layers: Count | None = None
     """after how many layers of a step the advised choice has paid for its plan(); null where it never does, or none is known"""
     cause: list[str] = Field(default_factory=list)
     """what counters say of the difference between the default and the advised choice, the largest part first"""
-    seconds: float | None = None
+    seconds: Measure | None = None
     """that the shape took; null of what was recorded"""
     choices: list[AdvisedChoice]
     """all, the default first"""
@@ -108,9 +119,9 @@ class Advice(Answer):
     """when it was measured, UTC"""
     metric: str
     """the column of docs/tables.md that decides"""
-    effect: float
+    effect: Effect
     """the relative difference that matters, of 1"""
-    alpha: float
+    alpha: Chance
     """the chance that a run calls any choice slower than another that is not; of a recording that of one comparison"""
     shapes: list[AdvisedShape]
     """each shape"""

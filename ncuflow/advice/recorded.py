@@ -16,7 +16,7 @@ from ncuflow.advice.record import Advice, AdvisedChoice, AdvisedShape, Outcome
 from ncuflow.compare import verdict
 from ncuflow.findings import choices, recorded, stored
 from ncuflow.findings.choices import Price
-from ncuflow.io import conforming, read_as
+from ncuflow.io import BadInput, conforming, read_as
 from ncuflow.model import SOFTWARE, Point, Results
 from ncuflow.record import Check
 from ncuflow.sweep.points import Planned
@@ -30,6 +30,12 @@ NONE = Relative(estimate=0.0, low=0.0, high=0.0)
 def read(path: Path) -> Advice:
     """What `ncuflow advise --out` wrote. Raises BadInput where it is that of nothing."""
     found = read_as(path, Advice, "an advice")
+    for shape in found.shapes:
+        try:
+            if target := known().get(shape.target):
+                target.completed(shape.params)
+        except ValueError as error:
+            raise BadInput(path, f"{shape.shape}: {error}") from None
     found.tier = "C"
     return found
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from ncuflow.answer import Answer
-from ncuflow.record import Strict
+from ncuflow.record import Microseconds, Strict
 from ncuflow.trial.record import Relative
 
 Over = Literal["recordings", "wheels", "releases", "commits", "environment"]
@@ -25,9 +25,9 @@ class BisectStep(Strict):
     """before or after the change; untold: the noise leaves it open; passed over: it cannot run the point"""
     reason: str | None = None
     """why it was passed over, or could not be told"""
-    base_us: float | None = None
+    base_us: Microseconds | None = None
     """time of the base, µs; null where it was not timed"""
-    head_us: float | None = None
+    head_us: Microseconds | None = None
     """of the version"""
     change: Relative | None = None
     """the version's time against the base's, with its interval"""

@@ -12,8 +12,6 @@ from ncuflow.compare.gpus import TwoGpus
 from ncuflow.findings.statistics import FASTER, SLOWER, Estimate, Floor
 from ncuflow.io import read_as
 
-# The verdict of a host time: two processes differ by their host, and nothing of two recordings tells that from a version.
-NOT_JUDGED = "not judged"
 Value = bool | int | float | str | list[Any] | None
 
 

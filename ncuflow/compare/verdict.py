@@ -22,7 +22,6 @@ from ncuflow import answer
 from ncuflow.compare import attribution, decomposition, differences, gpus, reports, traces
 from ncuflow.compare.answered import CompareAnswer, answered
 from ncuflow.compare.records import (
-    NOT_JUDGED,
     Comparison,
     MetricChange,
     Named,
@@ -32,7 +31,7 @@ from ncuflow.compare.records import (
     Thresholds,
 )
 from ncuflow.findings import recorded, statistics, stored
-from ncuflow.findings.statistics import ENOUGH_RUNS, Estimate, Floor, Runs
+from ncuflow.findings.statistics import ENOUGH_RUNS, NOT_JUDGED, Estimate, Floor, Runs
 from ncuflow.format import with_unit
 from ncuflow.io import BadInput, UsageError, dump_json, emit, not_over
 from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results

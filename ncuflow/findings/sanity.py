@@ -15,6 +15,7 @@ from typing import Any
 from ncuflow.findings.ceilings import MEASURED_RATE
 from ncuflow.findings.columns import BY_NAME, COLUMNS, above
 from ncuflow.findings.join import ratio
+from ncuflow.findings.limiter import BOUND, PARTLY, WAITING
 from ncuflow.model import Kernel, Measurement, Params, Results, Stall
 
 # --- tolerances, each with the reason for its size ------------------------------------------------
@@ -63,8 +64,12 @@ RATES = [column for column in COLUMNS if column.scale != 1]  # work over a time
 # Between two kernels there may be no time at all, so that a gap alone is no duration.
 DURATIONS = [c.name for c in COLUMNS if c.unit == "µs" and c.name != "kernel_gap_us"]
 CEILINGS = {"datasheet": DATASHEET_RATE, "measured": MEASURED_RATE}
-# By unit, what no GPU has: an hour for a launch, clocks as of ``ncuflow.record``, and what CUDA lets a kernel be.
-MOST = {"µs": 3.6e9, "MHz": 1e4, "GHz": 10.0, "/thread": 255, "threads": 1024}
+# By unit, what no GPU has: an hour for a launch, clocks as of ``ncuflow.record``, what CUDA lets a kernel be, a thousand times
+# the rates of today's; of what has another unit, more than a launch of an hour could count.
+MOST = {
+    "µs": 3.6e9, "MHz": 1e4, "GHz": 10.0, "/thread": 255, "threads": 1024, "GB/s": 1e8, "TFLOPS": 1e7, "of 1": 1e3,
+}  # fmt: skip
+COUNTED = 1e21
 QUARTILES = ("cold", "hot", "sustained")  # the series of which a row has them
 # The column that is the median of a series of samples.
 SERIES = {
@@ -103,7 +108,7 @@ def check(results: Mapping[str, Any]) -> list[Violation]:
     for entry in results["points"]:
         row = entry["measurement"] | {"point": entry["point"]}
         broken = list(_kinds(row))
-        found += broken
+        own = broken
         clean = row | {violation.cell: None for violation in broken}
         for rule in (
             _durations,
@@ -115,13 +120,15 @@ def check(results: Mapping[str, Any]) -> list[Violation]:
             _occupancy,
             _arithmetic,
         ):
-            found += rule(clean)
-        found += [*_flops(clean, entry.get("params") or {}), *_bytes(clean, l2)]
-        found += [*_in_situ(clean), *_distortion(clean), *_series(entry)]
+            own += rule(clean)
+        own += [*_flops(clean, entry.get("params") or {}), *_bytes(clean, l2)]
+        own += [*_in_situ(clean), *_distortion(clean), *_series(entry)]
+        struck = dict.fromkeys(cell for violation in own for cell in violation.struck)
+        found += [*own, *_verdict(clean | struck)]
         for kernel in entry.get("kernels") or ():
-            found += [*_kernel(kernel, row["point"]), *_negative(kernel, row["point"])]
+            found += [*_kernel(kernel, row["point"]), *_counted(kernel, row["point"])]
     for kernel in results.get("deep") or ():
-        found += _negative(kernel, str(kernel.get("point")))
+        found += _counted(kernel, str(kernel.get("point")))
     return found
 
 
@@ -182,8 +189,22 @@ def _bounds(row: Measurement) -> Iterator[Violation]:
         if value < 0 and name not in DURATIONS:
             cause = "a counter that overflowed, or a difference taken the wrong way round"
             yield _at(row, name, value, 0.0, unit, cause, "negative")
-        elif value > (most := MOST.get(unit, math.inf)):
-            yield _at(row, name, value, most, unit, "another unit than this one", "no GPU has it")
+        elif value > (most := MOST.get(unit, COUNTED)):
+            yield _at(row, name, value, most, unit, "the value is in another unit", "no GPU has it")
+
+
+def _verdict(row: Measurement) -> Iterator[Violation]:
+    """A verdict is one of three, and of units whose shares are known."""
+    if row.get("verdict") is None:
+        return
+    needed = ["busiest_unit", "busiest_pct"]
+    needed += ["second_pct"] * (
+        row.get("draw") is not None and row["draw"] == row.get("second_unit")
+    )
+    missing = [name for name in needed if row.get(name) is None]
+    if row["verdict"] not in (BOUND, PARTLY, WAITING) or missing:
+        cause = f"{', '.join(missing) or 'what it is of'} is not known"
+        yield _at(row, "verdict", str(row["verdict"]), "what is known", "", cause, "verdict")
 
 
 def _quartiles(row: Measurement) -> Iterator[Violation]:
@@ -361,8 +382,8 @@ def _kernel(kernel: Kernel, point: str) -> Iterator[Violation]:
     yield from _stall_latency(stalls, metrics, duration, name, point)
 
 
-def _negative(kernel: Kernel, point: str) -> Iterator[Violation]:
-    """What of a launch is counted below zero, in its own fields, its metrics or its tables."""
+def _counted(kernel: Kernel, point: str) -> Iterator[Violation]:
+    """What of a launch is counted below zero or beyond all counts, in its own fields, its metrics or its tables."""
     cause = "a counter that overflowed, or a difference taken the wrong way round"
     fields: dict[str, Any] = {**kernel, **(kernel.get("metrics") or {})}
     tables = {key: rows for key, rows in fields.items() if isinstance(rows, list)}
@@ -372,10 +393,10 @@ def _negative(kernel: Kernel, point: str) -> Iterator[Violation]:
         for key, rows in tables.items()
     ]
     for key, values in numbers:
-        below = [v for v in values if isinstance(v, int | float) and v < 0]
-        if below and key != "duration_ns" and not key.endswith("_pct"):
-            cell = f"{key} of {kernel.get('name') or 'kernel'}"
-            yield Violation(cell, point, min(below), 0.0, "", cause, "negative")
+        worst = [v for v in values if isinstance(v, int | float) and not 0 <= v <= COUNTED][:1]
+        if worst and key != "duration_ns" and not key.endswith("_pct"):
+            cell, limit = f"{key} of {kernel.get('name') or 'kernel'}", COUNTED * (worst[0] > 0)
+            yield Violation(cell, point, worst[0], limit, "", cause, "count")
 
 
 def _stall_shares(stalls: list[Stall], name: str, point: str) -> Iterator[Violation]:

@@ -17,10 +17,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import exp, expm1, log, log1p
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 from scipy import stats
+
+from ncuflow.record import Change, Count, Measure
 
 Runs = list[list[float]]  # the samples of each run, µs
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -36,7 +39,12 @@ AA_QUANTILE = 0.99
 TIMER_STEP = 1e-4  # variances below its square are the timer's resolution, not stability
 MOST_PRIOR_DF = 50.0
 SLOWER, FASTER, SAME, NOISY = "slower", "faster", "same", "too noisy to tell"
+Time = Annotated[float, Field(gt=0, le=3.6e9)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 UNTESTED = "not tested"  # noise is no reason where a side has too few samples to know it
+# Of a host time: two processes differ by their host, and nothing of two recordings tells that from a version.
+NOT_JUDGED = "not judged"
+VERDICTS = (SLOWER, FASTER, SAME, NOISY, UNTESTED, NOT_JUDGED)
 
 
 @dataclass(frozen=True)
@@ -48,18 +56,18 @@ class Estimate:
     the runs sufficed; basis: runs | samples | none (a single value per side).
     """
 
-    base: float
-    head: float
-    relative: float
-    low: float | None
-    high: float | None
-    p: float | None
-    floor: float | None
+    base: Time
+    head: Time
+    relative: Change
+    low: Change | None
+    high: Change | None
+    p: Probability | None
+    floor: Measure | None
     basis: str
-    runs: tuple[int, int]
-    samples: tuple[int, int]
-    q: float | None = None
-    verdict: str = UNTESTED
+    runs: tuple[Count, Count]
+    samples: tuple[Count, Count]
+    q: Probability | None = None
+    verdict: Annotated[str, Field(pattern=f"^({'|'.join(VERDICTS)})$")] = UNTESTED
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,8 @@ def results(path: Path, struck: bool = True) -> Results:
                 raise BadInput(path, f"{point['point']}: {error}") from None
     found = cast(Results, content)
     for point in found["points"]:
-        point["measurement"] = dict.fromkeys(BY_NAME) | point["measurement"]
+        row = dict.fromkeys(BY_NAME) | point["measurement"]
+        point["measurement"] = row | {"point": point["point"], "tier": point["tier"]}
     if struck and (violations := sanity.strike(found)):
         many = with_unit(len(violations), "impossible numbers")
         _told(f"{path}: {many} taken as missing (`ncuflow sanity`): {violations[0]}")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ncuflow.answer import Answer
-from ncuflow.record import Strict
+from ncuflow.record import Chance, Count, Effect, Microseconds, Strict
 from ncuflow.trial.record import CompileError, Relative, TrialTiming
 
 Found = Literal["winner", "default", "undecided", "none"]
@@ -59,11 +59,11 @@ class CandidateStanding(Strict):
     """kept: to the end of the halving; left: it was surely slower than another; the others were not timed, or not to the end"""
     reason: str | None = None
     """why it was not timed, or not to the end"""
-    time_us: float | None = None
+    time_us: Microseconds | None = None
     """median over its rounds, µs; null where it was not timed"""
     against: Relative | None = None
     """its time against the default's, in the rounds that it was in: of the search, so the best of them flatters itself"""
-    rounds: int | None = None
+    rounds: Count | None = None
     """that it was in"""
 
 
@@ -79,7 +79,7 @@ class SearchedShape(Strict):
     undecided: the noise was too large; none: nothing could be timed"""
     reason: str | None = None
     """why nothing was found"""
-    default_us: float | None = None
+    default_us: Microseconds | None = None
     """the default's time, µs: of the confirmation, else of the search"""
     candidate: str | None = None
     """that was confirmed, the winner where it is one; null where none was left"""
@@ -87,7 +87,7 @@ class SearchedShape(Strict):
     """default and candidate in turns, on fresh inputs: base is the default"""
     price: Relative | None = None
     """of the default: what it takes longer than the winner, of 1; null where there is none"""
-    rounds: int | None = None
+    rounds: Count | None = None
     """of the halving"""
     candidates: list[CandidateStanding]
     """those that mean something here, the fastest first"""
@@ -108,13 +108,13 @@ class Search(Answer):
     """of the driver, CUDA, torch, FlashInfer"""
     date: str
     """when it was measured, UTC"""
-    effect: float
+    effect: Effect
     """the relative difference that matters, of 1"""
-    alpha: float
+    alpha: Chance
     """the chance that the run calls any candidate a winner that is not faster"""
     knobs: list[SearchedKnob] = Field(default_factory=list)
     """all that were asked for"""
-    beyond_budget: int = 0
+    beyond_budget: Count = 0
     """candidates that were left out, by --budget or for the memory of the GPU: those that depart in the most knobs first"""
     candidates: list[SearchedCandidate] = Field(default_factory=list)
     """all that were tried"""

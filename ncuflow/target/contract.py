@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from ncuflow.expression import holds, names
 from ncuflow.io import resource
 from ncuflow.target.backend import Backend
-from ncuflow.target.launch import GpuFacts, Launch, Params, skip_reason
+from ncuflow.target.launch import MOST, GpuFacts, Launch, Params, skip_reason
 from ncuflow.target.rules import Rules
 from ncuflow.target.source import Build, Jit, Source, Symbol
 from ncuflow.target.workload import Workload
@@ -242,8 +242,11 @@ class Target:
         """
         for name, default in self.parameters.items():
             kinds = {type(default), *map(type, self.choices.get(name, ()))}
-            if name in p and type(p[name]) not in kinds:
-                raise ValueError(f"parameter {name!r} cannot be {p[name]!r}")
+            if name not in p:
+                continue
+            value, free = p[name], name not in self.choices
+            if type(value) not in kinds or (free and type(value) is int and not 1 <= value <= MOST):
+                raise ValueError(f"parameter {name!r} cannot be {value!r}")
         return {**self.parameters, **p}
 
     @property

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from ncuflow.io import BadInput, opened, read_json
-from ncuflow.record import Check, Strict
+from ncuflow.record import Chance, Change, Check, Count, Effect, Measure, Microseconds, Strict
 
 Outcome = Literal[
     "faster", "same", "slower", "undecided", "wrong", "error", "lost", "skipped", "unchecked"
@@ -27,12 +27,18 @@ EXIT: dict[str, int] = {
 class Relative(Strict):
     """A relative difference of times, of 1: 0.02 is 2 % longer than the base."""
 
-    estimate: float
+    estimate: Change
     """the geometric mean over rounds"""
-    low: float
+    low: Change
     """lower bound of the interval"""
-    high: float
+    high: Change
     """upper bound of the interval"""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Relative:
+        if self.low > self.high:
+            raise ValueError("the bounds of the interval are not in order")
+        return self
 
 
 class Worst(Strict):
@@ -68,17 +74,17 @@ class CheckedCase(Strict):
 class TrialTiming(Strict):
     """The times of one point, base and change in turns, each launch after a flush of the L2 cache."""
 
-    base_us: float
+    base_us: Microseconds
     """median over rounds of the base's launches, µs"""
-    change_us: float
+    change_us: Microseconds
     """the same of the change"""
     change: Relative
     """the change's time against the base's"""
     noise: Relative
     """the base's time against its own, in another process: what the same code differs by here"""
-    rounds: int
+    rounds: Count
     """turns that were taken"""
-    throttled: int
+    throttled: Count
     """bursts of launches, of all sides, in which power or heat held the clocks down to the end"""
 
 
@@ -87,13 +93,13 @@ class HotPlace(Strict):
 
     file: str | None
     """below the package's data; null without line tables (FLASHINFER_JIT_LINEINFO=1 when it is compiled)"""
-    line: int | None
+    line: Count | None
     """in that file"""
     text: str | None
     """the line, as this side has it; null where the file is not FlashInfer's"""
     sass: str | None
     """the instruction, where no line is known"""
-    share: float
+    share: Measure
     """of the kernel's samples, of 1"""
     reason: str | None
     """what most of the warps there waited for"""
@@ -108,15 +114,15 @@ class KernelCounters(Strict):
     """blocks, as x,y,z"""
     block: str | None
     """threads of a block"""
-    registers: int | None
+    registers: Count | None
     """of a thread"""
-    shared_bytes: int | None
+    shared_bytes: Count | None
     """of a block, static and dynamic"""
-    duration_us: float | None
+    duration_us: Microseconds | None
     """µs under ncu: at the clocks and caches of a profiled launch, so not that of the timing"""
-    metrics: dict[str, float]
+    metrics: dict[str, Measure]
     """counters by key of the metric registry, in its units; what is not here was not counted"""
-    stalls: dict[str, float]
+    stalls: dict[str, Measure]
     """cycles that a warp waits per issued instruction, by reason; empty of the few counters"""
     hot: list[HotPlace]
     """where its warps were, the most samples first; empty of the few counters"""
@@ -211,15 +217,15 @@ class PointTrial(Strict):
 class KernelCode(Strict):
     """What a compiled kernel takes, as the disassembler has it."""
 
-    registers: int
+    registers: Count
     """of a thread"""
-    shared_bytes: int
+    shared_bytes: Count
     """static shared memory of a block, with what CUDA reserves of it"""
-    stack_bytes: int
+    stack_bytes: Count
     """of a thread: for what spills, and for arrays that are indexed"""
-    local_instructions: int
+    local_instructions: Count
     """that load or store local memory, where spilled registers lie"""
-    instructions: int
+    instructions: Count
     """in the code, not how many run"""
 
 
@@ -241,7 +247,7 @@ class CompiledFile(Strict):
 
     name: str
     """of the object file"""
-    seconds: float
+    seconds: Measure
     """that its compiler took, others beside it"""
 
 
@@ -254,11 +260,11 @@ class ModuleTrial(Strict):
     """whether the change reaches it; else it is a copy of the base's"""
     why: str | None = None
     """what of the change reaches it"""
-    compile_s: float | None = None
+    compile_s: Measure | None = None
     """from its first compiler's begin to its library, seconds; null where it was not compiled, or ninja noted nothing"""
     files: list[CompiledFile] = Field(default_factory=list)
     """that were compiled, the longest first"""
-    same_kernels: int | None = None
+    same_kernels: Count | None = None
     """kernels whose compiled code is the same on both sides; null where it was not compared"""
     kernels: list[KernelTrial] = Field(default_factory=list)
     """kernels whose compiled code differs"""
@@ -271,7 +277,7 @@ class CompileError(Strict):
 
     file: str
     """below the package, or of the generated sources"""
-    line: int
+    line: Count
     """in that file"""
     message: str
     """the compiler's"""
@@ -299,9 +305,9 @@ class Trial(Strict):
     """what was tried"""
     target: str
     """the kernel target that it was tried at"""
-    effect: float = Field(gt=0)
+    effect: Effect
     """the relative difference of times that matters, of 1"""
-    alpha: float
+    alpha: Chance
     """the chance that the trial calls any point slower or faster that is neither"""
     date: str
     """when it began, UTC"""
