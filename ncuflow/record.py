@@ -20,6 +20,7 @@ Microseconds = Annotated[float, Field(ge=0, le=3.6e9)]  # an hour: no launch tak
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Some = Annotated[int, Field(ge=1, lt=1 << 63)]
 Measure = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=1e8)]  # three years
 Change = Annotated[float, Field(gt=-1, le=1e6)]  # relative, of 1: no time is negative
 Effect = Annotated[float, Field(gt=0, le=1)]  # the relative change that matters
 Chance = Annotated[float, Field(gt=0, lt=1)]

@@ -14,9 +14,9 @@ from ncuflow.record import (
     Date,
     Effect,
     Line,
-    Measure,
     Microseconds,
     Parameter,
+    Seconds,
     Strict,
 )
 from ncuflow.trial.record import Relative
@@ -79,7 +79,7 @@ class AdvisedShape(Strict):
     """after how many layers of a step the advised choice has paid for its plan(); null where it never does, or none is known"""
     cause: list[str] = Field(default_factory=list)
     """what counters say of the difference between the default and the advised choice, the largest part first"""
-    seconds: Measure | None = None
+    seconds: Seconds | None = None
     """that the shape took; null of what was recorded"""
     choices: list[AdvisedChoice]
     """all, the default first"""

@@ -33,7 +33,8 @@ def read(path: Path) -> Advice:
     for shape in found.shapes:
         try:
             if target := known().get(shape.target):
-                target.completed(shape.params)
+                for settings in ({}, *(choice.settings for choice in shape.choices)):
+                    target.completed({**shape.params, **settings})
         except ValueError as error:
             raise BadInput(path, f"{shape.shape}: {error}") from None
     found.tier = "C"

@@ -8,7 +8,17 @@ from typing import Literal
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from ncuflow.io import BadInput, opened, read_json
-from ncuflow.record import Chance, Change, Check, Count, Effect, Measure, Microseconds, Strict
+from ncuflow.record import (
+    Chance,
+    Change,
+    Check,
+    Count,
+    Effect,
+    Measure,
+    Microseconds,
+    Seconds,
+    Strict,
+)
 
 Outcome = Literal[
     "faster", "same", "slower", "undecided", "wrong", "error", "lost", "skipped", "unchecked"
@@ -247,7 +257,7 @@ class CompiledFile(Strict):
 
     name: str
     """of the object file"""
-    seconds: Measure
+    seconds: Seconds
     """that its compiler took, others beside it"""
 
 
@@ -260,7 +270,7 @@ class ModuleTrial(Strict):
     """whether the change reaches it; else it is a copy of the base's"""
     why: str | None = None
     """what of the change reaches it"""
-    compile_s: Measure | None = None
+    compile_s: Seconds | None = None
     """from its first compiler's begin to its library, seconds; null where it was not compiled, or ninja noted nothing"""
     files: list[CompiledFile] = Field(default_factory=list)
     """that were compiled, the longest first"""

@@ -1,0 +1,231 @@
+"""Records that are read again, with each kind of field in turn something that it cannot be: one line, or nothing printed of it.
+
+The default run takes of each field the values of one in a few; all of them carry the marker ``exhaustive``.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from results_data import entry, kernel, results
+from trial_data import as_is, trial
+
+from ncuflow.bisection.journal import BisectJournal
+from ncuflow.bisection.record import BisectStep
+from ncuflow.cli import dispatch
+from ncuflow.compare import records
+from ncuflow.compare.records import Comparison, Named, PointChange, Statistics, Thresholds
+from ncuflow.findings.statistics import SLOWER, Floor
+from ncuflow.io import CommandError, dump_json
+from ncuflow.target.contract import load
+
+MARK = "@@"
+VALUES = ("-5e5", "-555555", "1" + "0" * 400, "1e999", "NaN", "5.55555e300", '"x"', "[1]", "null", '{"a": {}}', "0",
+          "true", "[" * 9999 + "]" * 9999)  # fmt: skip
+PRINTED = re.compile(r"555555|5\.55555e\+?300|-500000|0{22}|\b(nan|inf|infinity)\b", re.IGNORECASE)
+EVERY = 41  # of the cases of a record one so many is tried in the default run
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every field, of a list those of its first entry."""
+    yield path
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value[:1])
+        if isinstance(value, list)
+        else ()
+    )
+    for key, one in inner:
+        yield from places(one, (*path, key))
+
+
+def put(content: Any, path: tuple[Any, ...], text: str) -> str:
+    """The record as JSON with this text in the place of a field."""
+    if not path:
+        return text
+    made = json.loads(json.dumps(content))
+    holder = made
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = MARK
+    return json.dumps(made).replace(f'"{MARK}"', text)
+
+
+def a_results() -> Any:
+    launch = kernel(
+        "Main",
+        {"warp_latency_per_issue": 10.2, "sm_throughput_pct": 50.0},
+        long_scoreboard=6.0,
+        wait=4.0,
+    )
+    launch |= {"grid": "1,2,3", "block": "128,1,1", "registers": 40, "point": "decode/B1"}
+    launch["breakdown"] = [
+        {"parent": "sm_throughput_pct", "counter": "c", "unit": "dram", "pct": 40.0}
+    ]
+    launch["rules"] = [
+        {
+            "rule": "r",
+            "section": "s",
+            "message": "m",
+            "type": "ok",
+            "speedup_pct": 1.0,
+            "speedup_type": "local",
+        }
+    ]
+    line = {"pc": 0, "sass": "LDG", "opcode": "LDG", "file": "include/flashinfer/x.cuh", "line": 3, "function": "f",
+            "samples": 5, "samples_not_issued": 1, "reason": "wait"}  # fmt: skip
+    row = {"time_cold_us": 100.0, "time_cold_q25_us": 99.0, "time_cold_q75_us": 101.0, "bytes_analytic": 1e8, "gbs": 1000.0,
+           "verdict": "bound", "busiest_unit": "dram", "busiest_pct": 90.0, "ceiling_dram_gbs_measured": 4000.0,
+           "top_stall": "wait", "top_stall_share": 0.4, "grid_size": 6, "registers": 40, "architecture": "sm_90"}  # fmt: skip
+    point = entry("decode/B1", dict(load("decode").parameters), [launch], **row)
+    point |= {
+        "samples": {"cold_us": [99.0, 100.0, 101.0]},
+        "runs": {"cold_us": [[99.0, 100.0, 101.0]]},
+    }
+    floor = {"floor": 0.01, "n": 3, "points": 2, "how": "x", "by_time": [[0.0, 0.01]]}
+    return results(point) | {"deep": [launch | {"lines": [line]}], "noise": {"time_cold_us": floor}}
+
+
+def a_comparison() -> Any:
+    row = {"base": 10.0, "head": 12.0, "relative": 0.2, "low": 0.1, "high": 0.3, "p": 1e-9, "floor": 0.01, "basis": "runs",
+           "runs": (3, 3), "samples": (9, 9), "q": 1e-9, "verdict": SLOWER}  # fmt: skip
+    cause = records.Cause("code", "Main", "a", "b", 2.0, "ncu", 1.0)
+    change = records.MetricChange(**row, causes=[cause], unexplained=0.0)
+    point = PointChange(
+        **vars(change),
+        id="decode/B1",
+        target="decode",
+        metric="cold_us",
+        metrics={"cold_us": change},
+    )
+    side = Named("a", {"gpu": "NVIDIA H200"})
+    found = Comparison(
+        side,
+        side,
+        [],
+        Thresholds(),
+        Statistics(1, {"cold_us": Floor(0.01, 3, "repeats")}, ["n"]),
+        [point],
+        [],
+        [],
+    )
+    return asdict(found)
+
+
+def an_advice() -> Any:
+    advice = json.loads(
+        lzma.decompress((ROOT / "examples/advice/h200/advice.json.xz").read_bytes())
+    )
+    shape = advice["shapes"][0]
+    kept = [one for one in shape["choices"] if one["point"] in (shape["shape"], shape["advised"])]
+    return advice | {"shapes": [shape | {"choices": kept}], "rules": []}
+
+
+def a_step() -> Any:
+    change = {"estimate": 0.1, "low": 0.05, "high": 0.2}
+    return BisectStep(
+        base="1", head="2", belongs="after", base_us=1.0, head_us=1.1, change=change
+    ).model_dump()  # type: ignore[arg-type]
+
+
+# Of each kind of record a valid one, the file that it stands in, and the commands that read it.
+KINDS: dict[str, tuple[Callable[[], Any], str, list[str]]] = {
+    "results": (a_results, "results/decode_results.json", [
+        "explain decode/B1 --outputs {0}", "explain decode/B1 --outputs {0} --json", "trace decode/B1 gbs {0}",
+        "trace decode/B1 stall_wait {0}", "require {0}/need.yaml --results {0}/results",
+        "export bencher --results {0}/results --out {0}/x", "export sarif --results {0}/results --out {0}/x",
+        "compare {0}/results {0}/results", "compare {0}/results {0}/results --json", "advise --recorded {0}",
+    ]),
+    "comparison": (a_comparison, "compare.json", [
+        "gate {0}/compare.json", "gate {0}/compare.json --json",
+        "export junit --results {0}/good --comparison {0}/compare.json --out {0}/x",
+    ]),
+    "advice": (an_advice, "advice.json", [
+        "advise --recorded {0}/advice.json", "advise --recorded {0}/advice.json --html {0}/x.html --apply python {0}/x.py",
+    ]),
+    "trial": (lambda: trial(as_is).model_dump(mode="json"), "try.json", ["trial-page {0}/try.json --out {0}/x.html"]),
+}  # fmt: skip
+
+
+@cache
+def cases(kind: str) -> list[tuple[str, tuple[Any, ...]]]:
+    content = KINDS[kind][0]()
+    return [(text, path) for path in places(content) for text in VALUES]
+
+
+def tried(
+    folder: Path, kind: str, case: tuple[str, tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command answers a hostile record, or says one line; neither has the value."""
+    made, name, commands = KINDS[kind]
+    text, path = case
+    (folder / name).write_text(put(made(), path, text), encoding="utf-8")
+    for command in commands:
+        try:
+            dispatch(command.format(folder).split())
+        except CommandError as error:
+            assert "\n" not in str(error), (command, path)
+        printed = capsys.readouterr().out
+        told = "limit" in path or "settings" in path
+        assert told or not PRINTED.search(printed), (command, path, text[:20])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("results", "good"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "decode_results.json").write_text(dump_json(a_results()))
+    (tmp_path / "need.yaml").write_text('[{points: ["*"], hold: "gbs > 1 and registers < 200"}]')
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_records_are_read_as_they_are(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, name, commands = KINDS[kind]
+    (folder / name).write_text(dump_json(made()))
+    for command in commands:
+        assert dispatch(command.format(folder).split()) in (None, 0, 1, 3), command
+    assert "taken as missing" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hostile_field_of_a_record_is_one_line_or_not_printed(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for case in cases(kind)[::EVERY]:
+        tried(folder, kind, case, capsys)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_hostile_field_of_a_record_is_one_line_or_not_printed(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for case in cases(kind):
+        tried(folder, kind, case, capsys)
+
+
+def test_a_hostile_step_of_a_journal_is_one_line(tmp_path: Path) -> None:
+    path, question = tmp_path / "journal", {"point": "decode/B1"}
+    for place in places(a_step()):
+        for text in VALUES:
+            path.write_text(f"{json.dumps(question)}\n{put(a_step(), place, text)}\n")
+            try:
+                BisectJournal(path, question)
+            except CommandError as error:
+                assert "\n" not in str(error)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(CommandError, match="not a journal"):
+        BisectJournal(path, question)
