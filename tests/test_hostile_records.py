@@ -143,7 +143,7 @@ KINDS: dict[str, tuple[Callable[[], Any], str, list[str]]] = {
     "results": (a_results, "results/decode_results.json", [
         "explain decode/B1 --outputs {0}", "explain decode/B1 --outputs {0} --json", "trace decode/B1 gbs {0}",
         "trace decode/B1 stall_wait {0}", "require {0}/need.yaml --results {0}/results",
-        "export bencher --results {0}/results --out {0}/x", "export sarif --results {0}/results --out {0}/x",
+        "export bencher --results {0}/results --out {0}/x", "export benchmark-action --results {0}/results --out {0}/x",
         "compare {0}/results {0}/results", "compare {0}/results {0}/results --json", "advise --recorded {0}",
     ]),
     "comparison": (a_comparison, "compare.json", [
