@@ -37,6 +37,7 @@ ENGLISH, EUROPEAN = re.compile(_WRITTEN.format(",", ".")), re.compile(_WRITTEN.f
 # Of 1,234 and 1.234 alone the second is in doubt: ncu writes thousands with a separator, and two digits of a fraction
 # (three only by chance, with --print-fp).
 DOUBTFUL = re.compile(r"-?\d{1,3}\.\d{3}")
+NSYS_STATS = re.compile(r"^\W*(Time ?\(%\)|Start ?\(\w+\))\W+(Total Time|Duration)\b", re.MULTILINE)
 UNQUOTED = re.compile(r"^ID[,;\t].*Kernel Name", re.MULTILINE)
 
 
@@ -124,6 +125,8 @@ def _why_none(text: str, table: csv_table.CsvTable) -> str:
     if UNQUOTED.search(text):
         what = "thousands separators cannot be told from those of columns"
         return f": another program saved it again, without ncu's quotes, and {what}"
+    if NSYS_STATS.search(text):
+        return "; it is from `nsys stats`: give the trace itself, .nsys-rep or what `nsys export --type sqlite` makes of it"
     return f" ({'; '.join(table.problems)})" if table.problems else ""
 
 

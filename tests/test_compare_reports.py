@@ -68,6 +68,13 @@ def of(reports: dict, base: list[dict], head: list[dict]) -> Comparison:
     return compare(Path("a"), Path("b"), Thresholds())
 
 
+def test_the_name_of_a_file_is_printed_as_text(reports: dict) -> None:
+    for name in ("a\x1b[31m.csv", "b\u202e\n.csv"):
+        reports[name] = [launch("k") | {"device": "GPU", "lines": []}]
+    found = compare(*map(Path, reports), Thresholds())
+    assert not {"\x1b", "\u202e"} & set(table(found)) and "a?[31m.csv" in table(found)
+
+
 def test_one_sample_a_side_has_no_verdict_and_says_so(reports: dict) -> None:
     document = of(reports, [launch("k", ns=1e4)], [launch("k", ns=2e4)])
     (found,) = document.points

@@ -326,6 +326,9 @@ def test_a_value_without_its_unit_is_null_here_too(tmp_path):
         ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "it says: ERR_NVGPUCTRPERM"),
         (line(*DETAILS), "no kernel in it"),
         ("a,b,c\n1,2,3\n", "no kernel in it"),
+        ("Time (%),Total Time (ns),Instances\n75.0,3000,3\n", "it is from `nsys stats`: give the"),
+        (" Time(%)  Total Time (ns)  Name\n -----  -----\n  75.0  3 k\n", "from `nsys stats`"),
+        ("Start (ns),Duration (ns),CorrId\n1,2,3\n", "from `nsys stats`"),
         (
             re.sub('"', "", details(("Duration", "ns", "84,480"))),
             "without ncu's quotes, and thousands",

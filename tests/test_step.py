@@ -790,6 +790,8 @@ def test_the_screen_and_the_page_say_the_same(tmp_path, capsys):
 def test_what_is_asked_wrong_is_refused(tmp_path):
     with pytest.raises(UsageError, match="NAME=NUMBER"):
         verb.said(["pages=16"])
+    with pytest.raises(UsageError, match="NAME=NUMBER"):
+        verb.said(["tokens=" + "9" * 5000])
     with pytest.raises(BadInput, match="no such file"):
         verb.step(tmp_path / "none.json")
     csv = tmp_path / "a.csv"

@@ -55,7 +55,7 @@ def compare(base: Path, head: Path, settings: Thresholds) -> Comparison:
         _point(a, b, e, settings, f"{tool}_us") for (a, b), e in zip(pairs, decided, strict=True)
     ]
     points.sort(key=lambda point: -abs(point.delta))
-    names = distinct([str(base), str(head)])
+    names = distinct([shown(base), shown(head)])
     named = [Named(name, _provenance(side)) for name, side in zip(names, kernels, strict=True)]
     return Comparison(
         base=named[0],

@@ -122,7 +122,8 @@ def said(words: list[str]) -> KnownFacts:
     values: dict[str, int] = {}
     for word in words:
         name, _, number = word.partition("=")
-        if name not in KNOWN or not number.isdecimal() or not 0 < int(number) < 1 << 31:
+        usable = number.isdecimal() and len(number) <= 10 and 0 < int(number) < 1 << 31
+        if name not in KNOWN or not usable:
             raise UsageError(f"--known {word!r}: NAME=NUMBER, of {', '.join(KNOWN)}")
         values[name] = int(number)
     return NOTHING.joined(values, SAID)
