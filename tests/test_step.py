@@ -35,7 +35,7 @@ from ncuflow.findings.choices import Price
 from ncuflow.io import BadInput, UsageError, read_json
 from ncuflow.pages.html import step as verb
 from ncuflow.parsers import nsys_timeline, torch_trace
-from ncuflow.parsers.timeline import KERNEL, Launched
+from ncuflow.parsers.timeline import KERNEL, LONGEST_NAME, Launched
 from ncuflow.step import around, dump, gain, shapes, spans, summary
 from ncuflow.step.record import KernelOfStep, StepAnswer, StepGroup
 from ncuflow.step.roof import Machine, roof
@@ -257,6 +257,30 @@ def test_a_page_of_many_names_is_bounded_and_says_so(tmp_path, monkeypatch):
     assert text.count("<td><code") == 10 and "kernel_29" in text and "kernel_3x" not in text
     assert "20 rows of the least time are left out here" in text
     assert "x" * 2000 not in text
+
+
+def test_names_of_megabytes_are_cut_before_they_are_searched(tmp_path):
+    long = MadeTrace().kernel("prefill " * 200_000, 5, (8, 1, 1), (32, 1, 1))
+    long.range(f"decode step {'1' * 1_000_000}", 1, 2)
+    found = torch_trace.read(long.write(tmp_path / "trace.json"))
+    texts = [found.kinds[0].name, *found.texts]
+    assert max(map(len, texts)) == LONGEST_NAME + 1
+    assert kernelfamily.family("x" * kernelfamily.TELLING + "gemm") == kernelfamily.OTHER
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "dims"),
+    [
+        ("aten::mm, op_id = 3, sizes = [[32, 4096], [4096, 6144]]", "aten::mm", ((32, 4096), (4096, 6144))),
+        ("aten::cat, seq = 4, sizes = [[], [2, 3]], input_op_ids = [[1]]", "aten::cat", ((), (2, 3))),
+        ("aten::add, sizes = []", None, ()),
+        ("sizes = [[8]]", None, ()),
+        ("aten::add, sizes = [[8], [", None, ()),
+    ],
+)  # fmt: skip
+def test_sizes_that_a_range_states_are_read(text, name, dims):
+    found = shapes.sized(text)
+    assert (found and found.name, found.dims if found else ()) == (name, dims)
 
 
 @pytest.mark.parametrize("number", ["9" * 400, "1e999", "9" * 5000])

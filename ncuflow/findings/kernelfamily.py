@@ -11,6 +11,7 @@ from ncuflow.parsers.demangled import without_parameters
 from ncuflow.target.contract import Target, known
 
 OTHER = "other"
+TELLING = 1 << 13  # characters of a name; a search may take the square of what it looks through
 COPY, COMMUNICATION, SAMPLING = "copy", "communication", "sampling"
 FLASHINFER = "FlashInfer"
 _PLACE = Path(__file__).with_name("families.yaml")
@@ -74,6 +75,7 @@ def families() -> list[str]:
 
 
 def _first(what: str, name: str) -> str | None:
+    name = name[:TELLING]
     return next((key for key, pattern in _patterns()[what].items() if pattern.search(name)), None)
 
 

@@ -14,8 +14,10 @@ from ncuflow.target.launch import Params
 from ncuflow.target.rules import Host, NoRuleError
 from ncuflow.target.seen import ENDLESS, Between, PartError, Seen, UnsaidError
 
-RANGE = re.compile(r"(?P<target>\w+)\((?P<params>\w+=[^()]*)\)")
-SIZES = re.compile(r"(?P<name>\w+::\w+)\b.*sizes = (?P<sizes>\[\[.*\]\])")
+# Names that others wrote may be as long as they like: each word is looked at once.
+RANGE = re.compile(r"\b(?P<target>\w++)\((?P<params>\w++=[^()]*+)\)")
+CALLED = re.compile(r"\b\w++::\w++")
+SIZES = "sizes = [["
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,14 @@ def of_range(text: str) -> Shape | None:
 
 def sized(text: str) -> Operator | None:
     """The operator of a range that torch.autograd.profiler.emit_nvtx(record_shapes=True) opens."""
-    match = SIZES.search(text)
-    if match is None or ENDLESS.search(match["sizes"]):
+    before, _, behind = text.partition(SIZES)
+    inner, ended, _ = behind.partition("]]")
+    called, sizes = CALLED.search(before), f"[{inner}]"
+    if not ended or called is None or ENDLESS.search(sizes):
         return None
-    rows = re.findall(r"\[([\d, ]*)\]", match["sizes"])
+    rows = re.findall(r"\[([\d, ]*+)\]", sizes)
     return Operator(
-        match["name"], tuple(tuple(int(n) for n in re.findall(r"\d+", row)) for row in rows), ()
+        called[0], tuple(tuple(int(n) for n in re.findall(r"\d+", row)) for row in rows), ()
     )
 
 

@@ -25,6 +25,9 @@ RANGES, REPLAYS, PERIOD, LAYERS, WHOLE = (
 PREFILL, DECODE, MIXED, UNKNOWN = "prefill", "decode", "mixed", "unknown"
 COVERED = 0.5  # of the kernels, in ranges that are taken for steps
 FEWEST = 3  # kernels of a step
+LONGEST = (
+    1 << 10
+)  # characters of a step's name; a search takes up to the square of what it looks through
 FETCH = "Device-to-Host"
 WORDS = read_yaml(Path(__file__).with_name("words.yaml"))
 _VLLM = re.compile(
@@ -78,7 +81,9 @@ def _is(timeline: Timeline, *kinds: str) -> np.ndarray:
 def _of_ranges(timeline: Timeline, pattern: re.Pattern[str], places: Ints) -> list[StepSpan]:
     """A span for each range of such a name in which something was launched, by the time of its call on its thread; those
     inside of another of them are part of it."""
-    chosen = [number for number, text in enumerate(timeline.texts) if pattern.search(text)]
+    chosen = [
+        number for number, text in enumerate(timeline.texts) if pattern.search(text[:LONGEST])
+    ]
     ranges = timeline.ranges.arrays()
     if not chosen or not len(timeline.ranges):
         return []
