@@ -53,6 +53,7 @@ PUBLIC = re.compile(  # the same everywhere, or masked
 PACKAGE = re.compile(rb"(?:/include)?/flashinfer/(?!.*/flashinfer/).*|/(?:site|dist)-packages/.*")
 LAST = re.compile(rb"/[^/]+/[^/]+\.[^/]+$|/[^/]+$")
 OWN = re.compile(rb"/(?:home|Users)/[^/]+|/[^/]+")  # never kept: a user's folder, or the first
+FOLDERS = re.compile(r"""(?<![^\s'"`(\[=:,])(/[^\s/:,'"]+)*/(?=[\w.])""")
 
 
 def secrets(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -161,6 +162,11 @@ def masked(text: str, environ: Mapping[str, str] | None = None) -> str:
     for name, value in sorted(secrets(environ).items(), key=lambda item: -len(item[1])):
         text = text.replace(value, f"[{name}]")
     return URL_LOGIN.sub("[login]", text)
+
+
+def told(text: str) -> str:
+    """A line of a tool that may be shown: masked, with files by their names alone."""
+    return FOLDERS.sub("", masked(text))
 
 
 def _user() -> str:

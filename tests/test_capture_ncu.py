@@ -328,6 +328,18 @@ def test_that_it_waits_for_the_gpu_is_said_and_is_no_part_of_what_has_passed(
     assert progress.describe().endswith("0 kernels, 12 s elapsed")
 
 
+def test_a_tool_is_quoted_by_its_last_complaint_without_folders(tmp_path: Path) -> None:
+    progress = ProfilerOutput("rope trace", 4, tmp_path / "p.jsonl")
+    for text in (
+        "Could not find QdstrmImporter in /opt/nsys/host-linux-x64.",
+        "[1/1] [=====40%       ] report.sqlite",
+        "Generated:",
+        "    /tmp/somebody/probe.qdstrm",
+    ):
+        progress.line(text)
+    assert progress.last == "Could not find QdstrmImporter in host-linux-x64."
+
+
 def test_version_texts() -> None:
     assert ncu.parse_version("Version 2025.3.1.0 (build 36398880)") == "2025.3.1.0"
     nsys = "NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0"

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from ncuflow.evidence.points import read_progress
 from ncuflow.gpu.turns import BEGINS, STARTS, WAITS
+from ncuflow.private import told
 from ncuflow.runner.progress import left
 
 PROFILING = re.compile(r'==PROF==\s+Profiling\s+"(?P<name>.*?)"\s+-\s+(?P<number>\d+)')
 REFUSED = re.compile(r"ERR_NVGPUCTRPERM")
 NOISE = re.compile(r"==PROF==")
+COMPLAINT = re.compile(r"\b(error|fail\w*|could not|cannot|unable|not found|missing)\b", re.I)
 BAR = re.compile(r"\d+ ?%")  # of what a tool draws while it works
 TAIL_LINES = 20
 
@@ -53,8 +55,10 @@ class ProfilerOutput:
 
     @property
     def last(self) -> str:
-        """The last line that says something; "" where none does."""
-        return next((line.strip() for line in reversed(self.tail) if not BAR.search(line)), "")
+        """The last line that complains, else that says something, without folders of the machine; "" where none does."""
+        said = [line.strip() for line in reversed(self.tail) if not BAR.search(line)]
+        complaints = [line for line in said if COMPLAINT.search(line)]
+        return told(next(iter(complaints + said), ""))
 
     def waited(self) -> float:
         """Seconds that the program has waited for its GPU."""

@@ -30,7 +30,7 @@ from typing import Any
 from ncuflow.gpu import nvml
 from ncuflow.gpu.turns import lock_folder, own_folder
 from ncuflow.io import BadInput, CommandError, UsageError, read_json, write_json, write_text
-from ncuflow.private import masked
+from ncuflow.private import masked, told
 from ncuflow.runner.gpu import cuda_not_begun, load_libraries
 from ncuflow.runner.job import FATAL, OK, SOME_FAILED
 from ncuflow.sweep.points import Planned, read_points
@@ -41,7 +41,6 @@ NOTED = (".ninja_log", ".ninja_deps")  # of what ninja made, and of what that wa
 NOTE_TRIES, NOTE_S = 50, 0.02
 ARCH_LIST = "FLASHINFER_CUDA_ARCH_LIST"
 _COMPLAINT = re.compile(r"\b(error|fatal)\b.*:|: (error|fatal)|not found", re.IGNORECASE)
-_FOLDERS = re.compile(r"""(?<![^\s'"`(\[=:,])(/[^\s/:,'"]+)*/(?=[\w.])""")
 
 
 class CompilerWatch:
@@ -75,7 +74,7 @@ def shown(kind: str, message: str) -> str:
         return kind
     complaint = next((line for line in lines[1:] if _COMPLAINT.search(line)), None)
     text = f"{kind}: {lines[0]}" + (f" {complaint}" if complaint else "")
-    return _FOLDERS.sub("", masked(text))
+    return told(text)
 
 
 def _program(args: tuple[Any, ...]) -> str:
