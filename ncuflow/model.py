@@ -25,13 +25,15 @@ from ncuflow.origin import cutlass_dsl, flashinfer_version, package_version, tor
 Row = dict[str, Any]
 # The measurement row of a point: value by column name; ``findings/columns.py`` declares the columns.
 # TimeClass: the least µs of a class of durations, and the noise floor there.
+# Params: a point's parameters by name.
 if TYPE_CHECKING:
     Measurement = dict[str, Any]
+    Params = dict[str, Any]
     TimeClass = tuple[float, float]
 else:  # as JSON has them
     Measurement = dict[str, float | int | str | None]
+    Params = dict[str, record.Parameter]
     TimeClass = Annotated[list[float], Field(min_length=2, max_length=2)]
-Params = dict[str, Any]  # a point's parameters by name: numbers, text or bool
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ncuflow.io import BadInput, conforming, read_as
 from ncuflow.model import SOFTWARE, Point, Results
 from ncuflow.record import Check
 from ncuflow.sweep.points import Planned
-from ncuflow.target.contract import Target, known
+from ncuflow.target.contract import Target, known, load
 from ncuflow.target.launch import Params
 from ncuflow.trial.record import Relative
 
@@ -32,9 +32,9 @@ def read(path: Path) -> Advice:
     found = read_as(path, Advice, "an advice")
     for shape in found.shapes:
         try:
-            if target := known().get(shape.target):
-                for settings in ({}, *(choice.settings for choice in shape.choices)):
-                    target.completed({**shape.params, **settings})
+            target = load(shape.target)
+            for settings in ({}, *(choice.settings for choice in shape.choices)):
+                target.completed({**shape.params, **settings})
         except ValueError as error:
             raise BadInput(path, f"{shape.shape}: {error}") from None
     found.tier = "C"

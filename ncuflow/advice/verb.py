@@ -151,10 +151,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         write_text(args.html, page.rendered(found))
     if PYTHON in wanted:
-        try:
-            targets = {shape.target: load(shape.target) for shape in found.shapes}
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        targets = {shape.target: load(shape.target) for shape in found.shapes}
         write_text(wanted[PYTHON], apply.module(found, targets))
     advised = [shape.advised is not None for shape in found.shapes]
     return OK if all(advised) and advised else SOME_FAILED if any(advised) else FATAL

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from ncuflow.io import BadInput, opened, read_json
+from ncuflow.io import BadInput, conforming, read_json
 from ncuflow.record import (
     Chance,
     Change,
@@ -354,12 +354,8 @@ class Trials(Strict):
 
 def read(path: Path) -> list[Trial]:
     """The trials of a record, plain or `.xz`, the first in rank first. Raises BadInput where it is none, or has none."""
-    try:
-        with opened(path) as plain:
-            found: Trial | Trials = TypeAdapter(Trials | Trial).validate_json(plain.read_bytes())
-    except ValidationError:
-        read_json(path)  # which says where it is no JSON
-        raise BadInput(path, "not the record of a trial") from None
+    kind: Any = Trials | Trial
+    found: Trial | Trials = conforming(path, read_json(path), kind, "the record of a trial")
     trials = found.trials if isinstance(found, Trials) else [found]
     if not trials:
         raise BadInput(path, "the record of no trial")
