@@ -95,7 +95,6 @@ RULES = {
     "report": ("ncuflow.pages.html.page", "results of one or more captures -> one HTML file"),
     "compare-figures": ("ncuflow.pages.compare.figures", "a comparison -> figures"),
     "compare-page": ("ncuflow.pages.compare.page", "comparisons -> a Markdown page"),
-    "docs": ("ncuflow.docs", "the parts of docs/ that code knows: tables, metrics, columns"),
 }
 COMMANDS = USER | RULES
 # What people call and has no ``ANSWER`` to --json, and why.

@@ -187,7 +187,7 @@ FLOORS = (
     ),
     (
         Room(
-            "docs cli api",
+            "cli api",
             "a verb",
             "one command, its table, how a command ends; the same for a notebook",
             "logic",

@@ -14,10 +14,10 @@ import jsonschema
 import pytest
 from conftest import ROOT, some
 
-from ncuflow import docs
 from ncuflow.cli import SILENT, USER, dispatch
 from ncuflow.findings import lineage, recorded
 from ncuflow.trial.record import ChangeRecord, Relative, Trial, TrialTiming
+from scripts import docs
 
 RECORDING = ROOT / "recordings/h200/0.7.2/default"
 DEEP = RECORDING / "decode/deep/deep.ncu-rep.xz"
@@ -136,7 +136,7 @@ def test_every_verb_answers_or_says_why_not() -> None:
 def test_the_schemas_that_ship_are_those_of_the_models(monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
     for path, text in some(docs.schemas().items()):
-        assert path.read_text() == text, "ncuflow docs"
+        assert path.read_text() == text, "python -m scripts.docs"
 
 
 @pytest.mark.parametrize("name", [name for name in ANSWERING if name not in GPU_LESS])

@@ -64,12 +64,12 @@ def listed(option: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_what_only_rules_call_is_what_they_and_other_commands_call_and_no_user_does() -> None:
-    """A command is told from a verb by who calls it: rules, modules of the package, or scripts."""
+    """A command is told from a verb by who calls it: rules, or modules of the package."""
     rules = [ROOT / "Snakefile", *ROOT.glob("workflows/*.smk")]
     modules = [
         path for room in ("ncuflow", "targets", "parsers") for path in ROOT.glob(f"{room}/**/*.py")
     ]
-    texts = [path.read_text() for path in (*rules, *modules, ROOT / "scripts/check")]
+    texts = [path.read_text() for path in (*rules, *modules)]
     starts = r'-m ncuflow ([a-z][a-z-]+)|"-m",\s*"ncuflow",\s*"([a-z-]+)"|\bjobs\.run\(\s*log\[0\],\s*"([a-z-]+)"'
     found = {name for text in texts for names in re.findall(starts, text) for name in names if name}
     assert found - USER.keys() == RULES.keys()

@@ -12,7 +12,6 @@ from conftest import some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncuflow import docs
 from ncuflow.cli import dispatch
 from ncuflow.format import quantity
 from ncuflow.parsers import nvperf
@@ -22,6 +21,7 @@ from ncuflow.parsers.registry import METRICS, NOT_COUNTED, counters
 from ncuflow.parsers.sources import Ceiling, NotANumber, source
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS, unnamed
 from ncuflow.parsers.units import base_unit, scale
+from scripts import docs
 
 # What `ncu --query-metrics --chips …` of ncu 2025.3.1 lists for an A100 and for an H100.
 FACTS = Path(__file__).parent / "data"
@@ -290,7 +290,7 @@ def test_the_command_prints_the_names_of_a_chip(capsys):
 
 def test_the_made_parts_of_docs_are_in_step():
     pages = [path.read_text() for path in (Path(__file__).parents[1] / "docs").glob("*.md")]
-    parts = re.findall(r"<!-- ncuflow docs: (\w+) -->", "".join(pages))
+    parts = re.findall(r"<!-- scripts/docs.py: (\w+) -->", "".join(pages))
     assert sorted(parts) == sorted(docs.PARTS)
-    assert [page for page in pages if docs.made(page) != page] == [], "run ncuflow docs"
-    assert docs.made("<!-- ncuflow docs: units -->\n<!-- end -->\n").count("\n| `") == len(UNITS)
+    assert [page for page in pages if docs.made(page) != page] == [], "run python -m scripts.docs"
+    assert docs.made("<!-- scripts/docs.py: units -->\n<!-- end -->\n").count("\n| `") == len(UNITS)

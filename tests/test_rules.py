@@ -130,7 +130,7 @@ def test_every_file_of_the_project_is_read_by_a_command(made: Path, monkeypatch)
     monkeypatch.chdir(ROOT)
     pages = [path.name.removesuffix(".md.j2") for path in (ROOT / "templates").glob("*.md.j2")]
     read = {file for name in COMMANDS for file in closure.of(name, pages=pages)}
-    # What a notebook imports, what `ncuflow docs` writes for readers of answers, and what `ncuflow script` fills, no rule reads.
+    # No rule reads what a notebook imports, what `scripts/docs.py` writes for readers of answers, what `ncuflow script` fills.
     workflow = {"ncuflow/cli.py", "ncuflow/__main__.py", "ncuflow/api.py"}
     workflow |= {f for f in project_files(ROOT) if f.startswith("ncuflow/schemas/")}
     workflow |= {f for f in project_files(ROOT) if f.startswith("templates/script/")}

@@ -14,9 +14,9 @@ import trial_data
 from conftest import ROOT, some
 from test_trial_outcomes import put
 
-from ncuflow import docs
 from ncuflow.pages.markdown import outcomes, speedups
 from ncuflow.trial.record import Trial
+from scripts import docs
 
 FOLDER = Path("docs/findings")
 EXAMPLES = ROOT / docs.EXAMPLES
@@ -44,7 +44,7 @@ def examples(tmp_path: Path) -> Path:
 def test_the_pages_are_those_of_the_records() -> None:
     made = speedups.pages(EXAMPLES, ROOT / FOLDER)
     there = {path: path.read_text(encoding="utf-8") for path in (ROOT / FOLDER).glob("*")}
-    assert there == made, "run python -m ncuflow docs"
+    assert there == made, "run python -m scripts.docs"
 
 
 def test_one_gpu_is_no_finding(examples: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import lzma
 import os
@@ -18,10 +17,10 @@ import pytest
 import trial_data
 from conftest import ROOT, some
 
-from ncuflow import docs
 from ncuflow.io import BadInput
 from ncuflow.pages.markdown import outcomes
 from ncuflow.trial.record import Trial, Trials, read
+from scripts import docs
 
 KEEP = ROOT / "scripts/keep-outcomes"
 
@@ -50,7 +49,7 @@ def changes(tmp_path: Path) -> Path:
 def test_the_pages_of_the_shipped_changes_are_those_of_their_records() -> None:
     made = outcomes.pages(ROOT / docs.EXAMPLES)
     stale = [path for path, text in some(made.items()) if path.read_text(encoding="utf-8") != text]
-    assert stale == [], "run python -m ncuflow docs"
+    assert stale == [], "run python -m scripts.docs"
     recorded = {
         path.parent / outcomes.PAGE for path in (ROOT / docs.EXAMPLES).glob("*/trial.json*")
     }
@@ -63,10 +62,9 @@ def test_docs_writes_and_checks_them(
     monkeypatch.setattr(docs, "EXAMPLES", changes)
     monkeypatch.setattr(docs, "FOLDER", changes / "none")
     monkeypatch.setattr(docs, "schemas", dict)
-    check, write = argparse.Namespace(check=True), argparse.Namespace(check=False)
-    assert docs.run(check) == 1
-    assert "slow/page.md is out of date: run ncuflow docs" in capsys.readouterr().err
-    assert docs.run(write) == 0 and docs.run(check) == 0
+    assert docs.run(check=True) == 1
+    assert "slow/page.md is out of date: run python -m scripts.docs" in capsys.readouterr().err
+    assert docs.run(check=False) == 0 and docs.run(check=True) == 0
     assert (changes / "slow" / "page.md").is_file() and not (changes / "later/page.md").exists()
 
 

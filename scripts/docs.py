@@ -1,11 +1,11 @@
 """The parts of docs/*.md that are made of the records, the registry and the columns, the schemas of answers, the pages of
 recorded trials and of what they found on two GPUs, what recorded advice came to, and what changes of a step gained.
 
-ncuflow docs            write them
-ncuflow docs --check    exit 1 where a part is not what would be written
+python -m scripts.docs            write them
+python -m scripts.docs --check    exit 1 where a part is not what would be written
 
 Schemas lie in ncuflow/schemas, records of trials in examples/changes. A part of a page stands behind a line such as
-`<!-- ncuflow docs: stalls -->`, up to `<!-- end -->`; the rest of the page is prose.
+`<!-- scripts/docs.py: stalls -->`, up to `<!-- end -->`; the rest of the page is prose.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ncuflow import answer
 from ncuflow.advice import kept
 from ncuflow.bisection import screen as bisection_screen
 from ncuflow.bisection.record import Bisection
-from ncuflow.cli import USER
+from ncuflow.cli import USER, ended
 from ncuflow.evidence import location
 from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number, pct
@@ -53,7 +53,7 @@ APPLIED = KEPT / "engine/applied.json"
 A = TypeVar("A", bound=answer.Answer)
 APIS = "recordings/*/*/apis"
 MOST_REASON = 160  # characters
-_PART = re.compile(r"(<!-- ncuflow docs: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_PART = re.compile(r"(<!-- scripts/docs\.py: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def tables() -> str:
@@ -295,19 +295,24 @@ def _held(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Write the parts, or with --check say which page is out of date and return 1."""
+def run(check: bool) -> int:
+    """Write the parts, or with `check` say which page is out of date and return 1."""
     wanted = {path: made(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.md"))}
     wanted |= schemas() | outcomes.pages(EXAMPLES)
     wanted |= speedups.pages(EXAMPLES, FOLDER / "findings")
     stale = [path for path, text in wanted.items() if _held(path) != text]
     for path in stale:
-        if args.check:
-            print(f"{path} is out of date: run ncuflow docs", file=sys.stderr)
+        if check:
+            print(f"{path} is out of date: run python -m scripts.docs", file=sys.stderr)
         else:
             write_text(path, wanted[path])
-    return 1 if stale and args.check else 0
+    return 1 if stale and check else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    told = parser.parse_args()
+    sys.exit(ended(lambda: run(told.check)))
