@@ -33,7 +33,6 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number, pct
 from ncuflow.io import clean, read_as, read_json, write_text
 from ncuflow.model import TABLES
-from ncuflow.pages.markdown import outcomes, speedups
 from ncuflow.parsers import nvperf, timing
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.chips import ANY, CHIPS
@@ -44,6 +43,7 @@ from ncuflow.record import Strict
 from ncuflow.search import record as search_record
 from ncuflow.search import screen as search_screen
 from ncuflow.trial import record as trial_record
+from scripts import outcomes, speedups
 
 FOLDER = Path("docs")
 SCHEMAS = Path("ncuflow/schemas")

@@ -20,7 +20,7 @@ from ncuflow.pages.markdown import machine_page, pages, rendering
 from ncuflow.pages.markdown import text as markdown
 from ncuflow.pages.markdown.findings import Findings
 
-TEMPLATES = sorted((ROOT / "templates").rglob("*.j2"))
+TEMPLATES = sorted([*(ROOT / "templates").rglob("*.j2"), *(ROOT / "scripts").rglob("*.j2")])
 
 
 def seen(source: str) -> str:
@@ -110,9 +110,7 @@ def test_a_template_prints_what_others_wrote_as_text():
     assert made.render(a="*") == r"\*; **\***; **1** \*; x\*; `*`"
 
 
-@pytest.mark.parametrize(
-    "path", TEMPLATES, ids=lambda path: str(path.relative_to(ROOT / "templates"))
-)
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_template_puts_backticks_around_a_value(path: Path):
     """The filter `code` does, and knows how many it takes; between fences it is `verbatim`, in links `path`."""
     text = re.sub(r"\{#.*?#\}", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -35,7 +35,7 @@ from ncuflow.parsers.stalls import OTHER, STALL_REASONS
 from ncuflow.target.contract import known
 
 SAMPLE = ROOT / "docs" / "sample"
-TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
+TEMPLATES = sorted([*(ROOT / "templates").glob("*.j2"), *(ROOT / "scripts").rglob("*.j2")])
 # Digits that are names, not measurements: tiers, section numbers, standards, units, sizes of a digit count.
 NAMES = re.compile(
     r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|```.*?```|`[^`]*`|sm_\d+|float32|fp16|fp32|bf16|L[12]\b|arXiv[: ]\d+\.\d+|-j\d"

@@ -14,9 +14,8 @@ import trial_data
 from conftest import ROOT, some
 from test_trial_outcomes import put
 
-from ncuflow.pages.markdown import outcomes, speedups
 from ncuflow.trial.record import Trial
-from scripts import docs
+from scripts import docs, outcomes, speedups
 
 FOLDER = Path("docs/findings")
 EXAMPLES = ROOT / docs.EXAMPLES

@@ -18,9 +18,8 @@ import trial_data
 from conftest import ROOT, some
 
 from ncuflow.io import BadInput
-from ncuflow.pages.markdown import outcomes
 from ncuflow.trial.record import Trial, Trials, read
-from scripts import docs
+from scripts import docs, outcomes
 
 KEEP = ROOT / "scripts/keep-outcomes"
 

@@ -34,12 +34,14 @@ class _Environment(jinja2.Environment):
     joined = staticmethod(markdown.joined)
 
 
-def environment() -> jinja2.Environment:
+def environment(*beside: Path) -> jinja2.Environment:
     """Jinja2 with the project's filters; an undefined name is an error, not an empty cell.
+
+    beside: folders of further templates.
 
     A string that a template prints is `markdown.text`, unless a filter or a macro made it.
     """
-    return _environment(tuple(template_folders()))
+    return _environment((*template_folders(), *beside))
 
 
 @cache

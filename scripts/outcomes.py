@@ -27,6 +27,7 @@ from ncuflow.target.rules import TYPES, Host
 from ncuflow.trial import screen
 from ncuflow.trial.record import KernelTrial, Trial, read
 
+TEMPLATES = Path(__file__).with_name("pages")
 KERNELS = 3  # whose code differs, that a page has
 RECORD, PAGE, TABLE = "trial.json.xz", "page.md", "README.md"
 REGISTERS = (
@@ -157,7 +158,7 @@ def page(example: Example, trial: Trial) -> str:
         "bad": [screen.case_lines(case) for case in cases.values() if case.status != "ok"],
         "command": example.command,
     }
-    return single_spaced(environment().get_template("trial-outcome.md.j2").render(given))
+    return single_spaced(environment(TEMPLATES).get_template("trial-outcome.md.j2").render(given))
 
 
 def relevant(example: Example, trial: Trial) -> tuple[list[KernelTrial], bool]:
@@ -208,7 +209,7 @@ def table(found: list[Example]) -> str:
         "right": sum(one.as_expected for one in found),
         "where": sorted({_where(one.trial) for one in found if one.trial and one.trial.gpu}),
     }
-    return single_spaced(environment().get_template("trial-outcomes.md.j2").render(given))
+    return single_spaced(environment(TEMPLATES).get_template("trial-outcomes.md.j2").render(given))
 
 
 def _where(trial: Trial) -> str:

@@ -13,12 +13,12 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ncuflow.format import change as relative
-from ncuflow.pages.markdown import outcomes
-from ncuflow.pages.markdown.outcomes import Example
 from ncuflow.pages.markdown.rendering import environment
 from ncuflow.pages.markdown.text import single_spaced
 from ncuflow.trial import screen
 from ncuflow.trial.record import PointTrial, Trial
+from scripts import outcomes
+from scripts.outcomes import Example
 
 GPUS = 2  # that a point is faster on
 RIGHT = ("faster", "same", "slower", "undecided")  # outcomes of a change that is wrong nowhere
@@ -96,7 +96,9 @@ def page(found: Speedup) -> str:
         "right": [(t.gpu, *_right(t)) for t in trials],
         "command": example.tried_at([*example.blocks, *example.elsewhere]),
     }  # fmt: skip
-    return single_spaced(environment().get_template("speedup.md.j2").render(given))
+    return single_spaced(
+        environment(outcomes.TEMPLATES).get_template("speedup.md.j2").render(given)
+    )
 
 
 def _prose(readme: Path) -> str:
@@ -118,7 +120,9 @@ def table(found: list[Speedup]) -> str:
     ]
     versions = sorted({str(trial.flashinfer) for one in found for trial in one.trials.values()})
     given = {"gpus": gpus, "rows": rows, "versions": versions}
-    return single_spaced(environment().get_template("speedups.md.j2").render(given))
+    return single_spaced(
+        environment(outcomes.TEMPLATES).get_template("speedups.md.j2").render(given)
+    )
 
 
 def _timed(trial: Trial) -> list[PointTrial]:
