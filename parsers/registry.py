@@ -1,7 +1,7 @@
 """The one metric registry: key → ncu names per chip, label, unit, meaning.
 
 Parsers, analysis, templates and docs/metrics.md all read it. The names of each chip are those that NVIDIA's library of
-counters has for it, which answers without a GPU (`nvperf.ChipCounters`; a test asks it for every name). `launch__`,
+counters has for it, which answers without a GPU (`scripts/nvperf.py`; a test asks it for every name). `launch__`,
 `profiler__`, `device__` and `derived__` names come from sections and are not in it.
 """
 

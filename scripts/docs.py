@@ -24,7 +24,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ncuflow import answer
-from ncuflow.advice import kept
 from ncuflow.bisection import screen as bisection_screen
 from ncuflow.bisection.record import Bisection
 from ncuflow.cli import USER, ended
@@ -33,7 +32,7 @@ from ncuflow.findings.columns import COLUMNS
 from ncuflow.format import micro, number, pct
 from ncuflow.io import clean, read_as, read_json, write_text
 from ncuflow.model import TABLES
-from ncuflow.parsers import nvperf, timing
+from ncuflow.parsers import timing
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.chips import ANY, CHIPS
 from ncuflow.parsers.registry import GROUPS, METRICS, Metric, Sources, counters
@@ -43,7 +42,7 @@ from ncuflow.record import Strict
 from ncuflow.search import record as search_record
 from ncuflow.search import screen as search_screen
 from ncuflow.trial import record as trial_record
-from scripts import outcomes, speedups
+from scripts import kept, nvperf, outcomes, speedups
 
 FOLDER = Path("docs")
 SCHEMAS = Path("ncuflow/schemas")

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, some
 
-from ncuflow.advice import kept, recorded
+from ncuflow.advice import recorded
 from ncuflow.advice.record import Advice
 from ncuflow.cli import dispatch
 from ncuflow.io import BadInput
 from ncuflow.target.contract import load
+from scripts import kept
 
 FOLDERS = sorted(path.parent for path in (ROOT / kept.FOLDER).glob("*/advice.json.xz"))
 DECODE = ROOT / "recordings/h200/0.7.2/decode"

@@ -10,8 +10,9 @@ import pytest
 from conftest import some
 
 from ncuflow.advice import racing
-from ncuflow.advice.racing import AGAIN, Race, advised, agreement
+from ncuflow.advice.racing import AGAIN, Race, advised
 from ncuflow.trial.sequential import ALPHA, LOOKS
+from scripts.kept import same_winners
 
 RUNS = 100
 
@@ -93,7 +94,7 @@ def test_two_runs_agree_and_regret_little_against_all_times_to_the_end() -> None
         pairs.append((first.contenders, second.contenders))
         taken = advised(first, {name: int(name != "c0") for name in true})
         regrets.append(true[taken] / min(true.values()) - 1)
-    same, decided = agreement(pairs)
+    same, decided = same_winners(pairs)
     assert decided > 40 and same >= 0.95 * decided
     assert median(regrets) == 0 and max(regrets) <= racing.EFFECT
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ncuflow.parsers import breakdown, ncu, nvperf
+from ncuflow.parsers import breakdown, ncu
 from ncuflow.parsers.chips import CHIPS
+from scripts import nvperf
 
 RECORDED = sorted((Path(__file__).parents[1] / "recordings").rglob("sweep.ncu-rep.xz"))
 PCT = ".avg.pct_of_peak_sustained_elapsed"

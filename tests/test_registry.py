@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from ncuflow.cli import dispatch
 from ncuflow.format import quantity
-from ncuflow.parsers import nvperf
 from ncuflow.parsers.breakdown import UNITS
 from ncuflow.parsers.chips import ANY, CHIPS, chip_of, unknown
 from ncuflow.parsers.registry import METRICS, NOT_COUNTED, counters
 from ncuflow.parsers.sources import Ceiling, NotANumber, source
 from ncuflow.parsers.stalls import RATIO, STALL_REASONS, unnamed
 from ncuflow.parsers.units import base_unit, scale
-from scripts import docs
+from scripts import docs, nvperf
 
 # What `ncu --query-metrics --chips …` of ncu 2025.3.1 lists for an A100 and for an H100.
 FACTS = Path(__file__).parent / "data"

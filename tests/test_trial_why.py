@@ -18,7 +18,7 @@ from ncuflow.capture.ncu import registry_keys
 from ncuflow.findings import profiled
 from ncuflow.model import Kernel
 from ncuflow.pages.html.trial import rendered
-from ncuflow.parsers import ncu, nvperf
+from ncuflow.parsers import ncu
 from ncuflow.parsers.chips import CHIPS
 from ncuflow.parsers.registry import METRICS, counters
 from ncuflow.sweep.points import Planned
@@ -26,6 +26,7 @@ from ncuflow.target.contract import load
 from ncuflow.trial import screen, why
 from ncuflow.trial.counters import ALL, FEW, FIRST
 from ncuflow.trial.record import PointTrial, Relative, Trial, TrialTiming
+from scripts import nvperf
 
 PLANTED = ROOT / "recordings/h200/0.6.18"
 

@@ -8,7 +8,7 @@ looks, pairs of choices and shapes (Bonferroni), so it holds for the whole run, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
 from statistics import fmean, median
@@ -170,9 +170,3 @@ def advised(race: Race, departures: Mapping[str, int]) -> str:
     return min(
         race.contenders, key=lambda name: (departures[name], fmean(map(log, race.times[name])))
     )
-
-
-def agreement(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> tuple[int, int]:
-    """(how many agree, of how many) of pairs of sets of best choices, one of each run, where neither is a tie."""
-    decided = [(set(a), set(b)) for a, b in pairs if len(a) == len(b) == 1]
-    return sum(a == b for a, b in decided), len(decided)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import lzma
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from ncuflow.advice import cause, racing, recorded, screen, thumb
+from ncuflow.advice import cause, recorded, screen, thumb
 from ncuflow.advice.audit import Audit, Verdict
 from ncuflow.advice.record import Advice, AdvisedShape
 from ncuflow.evidence import location
@@ -120,11 +120,17 @@ def _ratio(text: str) -> float:
     return float(text.partition(" takes ")[2].partition(" ")[0])
 
 
+def same_winners(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> tuple[int, int]:
+    """(how many agree, of how many) of pairs of sets of best choices, one of each run, where neither is a tie."""
+    decided = [(set(a), set(b)) for a, b in pairs if len(a) == len(b) == 1]
+    return sum(a == b for a, b in decided), len(decided)
+
+
 def agreement(advice: Advice, again: Advice) -> tuple[int, int, int, int]:
     """(winners that agree, of how many, shapes that advise the same, of how many) of two runs."""
     other = {shape.shape: shape for shape in again.shapes}
     both = [(shape, other[shape.shape]) for shape in advice.shapes if shape.shape in other]
-    same, of = racing.agreement((a.best, b.best) for a, b in both)
+    same, of = same_winners((a.best, b.best) for a, b in both)
     return same, of, sum(a.advised == b.advised for a, b in both), len(both)
 
 
