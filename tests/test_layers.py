@@ -71,7 +71,6 @@ NAMED = {
     "prefill": "a kind of step, whatever computes it",
     "decode": "the other kind",
     "sampling": "what ends a step, a family of kernels",
-    "recordings/*/*/apis": "a recording is data, and the docs quote this one",
     "_gen_batch_prefill_primary_module": "FlashInfer's function, which several targets build modules by",
     "decode.py": "FlashInfer's file, in which it says for which GPUs a backend of several targets is",
     "trtllm_batch_decode_with_kv_cache": "its function there",
