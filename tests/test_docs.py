@@ -8,6 +8,7 @@ import importlib
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,14 @@ def test_commands_and_files_that_a_page_names_are_there(path: Path) -> None:
     )
     written = [name for name in files if "page_append" not in name]  # the reader writes that one
     assert [name for name in written if not (ROOT / name).exists()] == []
+
+
+def test_a_change_is_one_line_of_a_kind_that_the_changelog_has() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
+    kinds = "|".join(kind["directory"] for kind in told["type"])
+    for path in (ROOT / told["directory"]).iterdir():
+        assert re.fullmatch(rf"\+[a-z0-9-]+\.({kinds})\.md", path.name), path.name
+        assert re.fullmatch(r"[A-Z`].{10,198}\.\n", path.read_text(encoding="utf-8")), path.name
 
 
 def command_lines(path: Path) -> list[list[str]]:
