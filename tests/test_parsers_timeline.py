@@ -13,9 +13,12 @@ from conftest import ROOT, some
 from engine_trace import DECODE, GPU, MadeTrace, decode_step
 from test_parsers_nsys import PID, THREAD, Export
 
+from ncuflow.cli import dispatch
+from ncuflow.findings import profiled
 from ncuflow.io import BadInput
 from ncuflow.parsers import nsys, nsys_timeline, torch_trace
 from ncuflow.parsers.timeline import Columns, Launched, Timeline
+from ncuflow.view import files
 
 RECORDED = ROOT / "recordings/h100/0.7.2/default"
 
@@ -311,3 +314,12 @@ def test_shapes_of_an_operator_are_whole_numbers(tmp_path):
     assert torch_trace.read(path).shapes[0].dims == ((), (8, 8))
     path.write_text(path.read_text().replace(str(10**400), "1e999"))
     assert torch_trace.read(path).shapes[0].dims == ((), (8, 8))
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_verbs_of_reports_name_the_one_that_reads_a_trace_of_torch(name, tmp_path):
+    path = made().write(tmp_path / name)
+    verbs = (profiled.read, lambda one: files.view([one]), lambda one: dispatch(["show", str(one)]))
+    for verb in verbs:
+        with pytest.raises(BadInput, match="`ncuflow step` reads it"):
+            verb(path)
