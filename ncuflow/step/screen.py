@@ -72,7 +72,7 @@ def _idle(group: StepGroup) -> str:
     gaps, parts = group.gaps, []
     idle = group.shown_us - group.busy_us
     other = group.shown_us != group.step_us.median
-    of = f"of step {group.median_step}'s {micro(group.shown_us)} the " if other else ""
+    of = f"step {group.median_step}, {micro(group.shown_us)}: " if other else ""
     parts.append(f"{of}GPU busy {micro(group.busy_us)}")
     for name, why in (
         ("host_us", "waits for the host"),
