@@ -47,9 +47,11 @@ USER = {
     "trace": ("ncuflow.findings.lineage", "from a number back to its report, kernel and metric"),
     "script": ("ncuflow.export.script", "a point as a Python file, for your own ncu and nsys"),
     "claims": ("ncuflow.claims.audit", "judge claims by measured results"),
-    "require": ("ncuflow.claims.require", "hold single points against what a file asks of them"),
+    "check": (
+        "ncuflow.export.check",
+        "fail on a slow-down, or on what a file asks of single points",
+    ),
     "export": ("ncuflow.export.formats", "results for Bencher, GitHub, JUnit and Perfetto"),
-    "gate": ("ncuflow.compare.gate", "fail on a slow-down of a comparison"),
     "sanity": ("ncuflow.findings.impossible", "numbers of results that cannot be"),
     "preflight": ("ncuflow.capture.preflight", "what can be measured on this machine"),
     "targets": ("ncuflow.runner.listing", "what can be measured here, and why the rest cannot"),
@@ -97,6 +99,8 @@ RULES = {
     "compare-page": ("ncuflow.pages.compare.page", "comparisons -> a Markdown page"),
 }
 COMMANDS = USER | RULES
+# Names of an earlier version, and those that they go by now.
+RENAMED = {"gate": "check", "require": "check"}
 # What people call and has no ``ANSWER`` to --json, and why.
 SILENT = {
     "run": "Snakemake's to say",
@@ -132,6 +136,9 @@ def _utf_8() -> None:
 
 def dispatch(words: Sequence[str]) -> int:
     """The exit status of a command and its arguments; SystemExit 2 where they are bad usage."""
+    if words and words[0] in RENAMED:
+        print(f"note: {words[0]} is now `ncuflow {RENAMED[words[0]]}`", file=sys.stderr)
+        words = [RENAMED[words[0]], *words[1:]]
     if not words or words[0] not in COMMANDS:
         return _overview(words)
     module = importlib.import_module(COMMANDS[words[0]][0])

@@ -181,8 +181,8 @@ FLOORS = (
         Room(
             "export",
             "what another tool takes",
-            "Bencher, GitHub, JUnit, Perfetto; a point as a script",
-            "verdicts",
+            "checks for CI, Bencher, GitHub, JUnit, Perfetto; a point as a script",
+            "verdicts of its own",
         ),
     ),
     (

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from compare_data import PROVENANCE, compare, delta, kernel, pair, point, side, sweep, with_runs
 
-from ncuflow.compare import differences, gate, records, verdict
+from ncuflow.compare import differences, records, verdict
 from ncuflow.compare.differences import Difference
 from ncuflow.compare.records import Thresholds
 from ncuflow.compare.verdict import Side, load, runs_of
+from ncuflow.export import check
 from ncuflow.io import BadInput, write_json
 from ncuflow.model import CONDITIONS, VERSIONS, Provenance
 
@@ -351,19 +352,19 @@ def test_the_command_writes_the_same_bytes_again(slower: Path, tmp_path: Path) -
 
 
 def test_the_gate_fails_on_a_slow_down_and_names_it(slower: Path) -> None:
-    done = run("gate", slower, "--threshold", 0.05)
+    done = run("check", slower, "--threshold", 0.05)
     assert done.returncode == 1
     assert done.stdout.startswith("decode/B8: time ") and "beyond 5 %" in done.stdout
 
 
 def test_the_gate_passes_below_its_threshold_and_on_speed_ups(slower: Path, tmp_path: Path) -> None:
-    assert run("gate", slower, "--threshold", 0.5).returncode == 0
+    assert run("check", slower, "--threshold", 0.5).returncode == 0
     back = tmp_path / "back.json"
     run(
         "compare", tmp_path / "b/results", tmp_path / "a/results", "--format", "json", "--out", back
     )
     assert changed(json.loads(back.read_text())) == {"decode/B8": "faster"}
-    assert run("gate", back).returncode == 0
+    assert run("check", back).returncode == 0
 
 
 def test_the_gate_says_what_it_did_not_cover(tmp_path: Path) -> None:
@@ -371,7 +372,7 @@ def test_the_gate_says_what_it_did_not_cover(tmp_path: Path) -> None:
     del head.points["decode/B1"]
     out = tmp_path / "compare.json"
     write_json(out, compare(base, head, LIMITS))
-    done = run("gate", out)
+    done = run("check", out)
     assert done.returncode == 0
     assert "1 point in the base only" in done.stderr and "runs per side" in done.stderr
 
@@ -399,10 +400,10 @@ def test_the_gate_does_not_pass_on_nothing(damage: Callable[[Side], None], tmp_p
         damage(base)
     out = tmp_path / "compare.json"
     write_json(out, compare(base, head, LIMITS))
-    done = run("gate", out)
+    done = run("check", out)
     assert (done.returncode, done.stdout) == (
-        gate.NOTHING_TESTED,
-        "compare_gate: nothing was tested, so nothing passes\n",
+        check.NOTHING_TESTED,
+        "check: nothing was tested, so nothing passes\n",
     )
 
 
@@ -444,7 +445,7 @@ def test_results_of_two_machines_or_versions_are_not_one_side(
 def test_the_gate_refuses_what_is_no_comparison(content: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(content)
-    done = run("gate", path)
+    done = run("check", path)
     assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
 
 
@@ -464,10 +465,10 @@ def test_bad_sides_are_one_line_and_status_2(tmp_path: Path) -> None:
     [
         ("compare",),
         ("compare", "a"),
-        ("gate", "a", "b"),
+        ("check", "a", "b"),
         ("compare", "a", "b", "--alpha", "2"),
-        ("gate", "c", "--threshold", "nan"),
-        ("gate", "c", "--threshold", "inf"),
+        ("check", "c", "--threshold", "nan"),
+        ("check", "c", "--threshold", "inf"),
         ("compare", "a", "b", "--floor", "inf"),
         ("export", "junit", "--results", "a", "--out", "b", "--threshold", "inf"),
     ],

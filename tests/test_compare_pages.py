@@ -409,7 +409,7 @@ def test_the_rules_make_the_page_and_the_gate_passes_and_fails(two_sides: Pipeli
     assert "**No change was found.**" in (folder / "reports/compare.md").read_text()
     assert (folder / "figures/compare.svg").exists()
     assert two_sides.planned(*sides, "--", "compare") == []
-    assert "compare_gate: no slow-down" in two_sides.run("compare_gate", *sides).stdout
+    assert "check: no slow-down" in two_sides.run("compare_gate", *sides).stdout
     slow = next(p for p in found["points"] if p["verdict"] == "same")
     slow["metrics"]["cold_us"] |= {"verdict": "slower", "relative": 0.2}
     (folder / "results/compare.json").write_text(json.dumps(found))

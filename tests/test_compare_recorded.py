@@ -246,7 +246,7 @@ def test_the_gate_prints_what_its_page_shows(
     compared: Compared, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_json(tmp_path / "compare.json", compared(BASE, PLANTED))
-    assert dispatch(["gate", str(tmp_path / "compare.json")]) == 1
+    assert dispatch(["check", str(tmp_path / "compare.json")]) == 1
     printed = capsys.readouterr().out.splitlines()
     text = (ROOT / "docs/ci.md").read_text()
     shown = re.search(r"and names it:\n\n```\n(.*?)\n```", text, re.DOTALL)

@@ -11,8 +11,8 @@ import jsonschema
 import junitparser
 import pytest
 
-from ncuflow.claims import require
 from ncuflow.cli import dispatch
+from ncuflow.export import check
 from ncuflow.export import formats as export
 from ncuflow.io import BadInput, CommandError
 
@@ -67,7 +67,7 @@ TRACE = {
 
 
 def point(name: str, status: str = "ok", share: float | None = 0.5, **more: Any) -> dict[str, Any]:
-    row = dict.fromkeys(require.NAMES - {require.OF_ROOF})
+    row = dict.fromkeys(check.NAMES - {check.OF_ROOF})
     row |= {
         "point": name,
         "gpu": "NVIDIA H200",
@@ -144,7 +144,9 @@ def test_a_case_of_junit_per_gated_point(results: Path) -> None:
 
 
 def test_junit_says_whatever_a_reason_holds() -> None:
-    case = require.CheckedPoint("x/y", "a < b & c", "\x00\x1b<>&", "\udc80 bad ]]>")
+    case = check.CheckedPoint(
+        point="x/y", hold="a < b & c", shown="\x00\x1b<>&", why="\udc80 bad ]]>"
+    )
     root = ET.fromstring(export.junit({}, [case]))
     assert root.find(".//failure") is not None
 
@@ -205,7 +207,7 @@ def test_an_export_is_not_written_over_what_it_is_made_of(read: str, results: Pa
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [
-        ("- {points: rope/a, hold: of_roof >= 0.8}", 0, "require: 1 hold"),
+        ("- {points: rope/a, hold: of_roof >= 0.8}", 0, "check: 1 hold"),
         (
             "- {points: rope/a, hold: of_roof >= 0.95}",
             1,
@@ -214,15 +216,42 @@ def test_an_export_is_not_written_over_what_it_is_made_of(read: str, results: Pa
         ("- {points: rope/b, hold: of_roof >= 0.8}", 1, "cannot be computed (of_roof unknown)"),
         ("- {points: rope/c, hold: of_roof >= 0.8}", 1, "wrong: off by 1"),
         ("- {points: rope/nope, hold: of_roof >= 0.8}", 1, "no point of these results"),
-        ("- {points: [rope/a, rope/b], hold: time_cold_us <= 20}", 0, "require: 2 hold"),
+        ("- {points: [rope/a, rope/b], hold: time_cold_us <= 20}", 0, "check: 2 hold"),
     ],
 )
 def test_what_cannot_be_computed_does_not_pass(
     results: Path, capsys: pytest.CaptureFixture[str], text: str, status: int, said: str
 ) -> None:
     asked = gate(results.parent, text)
-    assert dispatch(["require", str(asked), "--results", str(results)]) == status
+    assert dispatch(["check", str(asked), "--results", str(results)]) == status
     assert said in capsys.readouterr().out
+
+
+def test_an_earlier_name_of_the_check_names_the_new_one(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = gate(results.parent, "- {points: rope/b, hold: of_roof >= 0.8}")
+    words = [str(asked), "--results", str(results)]
+    assert dispatch(["check", *words]) == 1
+    out, err = capsys.readouterr()
+    for name in ("require", "gate"):
+        assert dispatch([name, *words]) == 1
+        assert capsys.readouterr() == (out, f"{err}note: {name} is now `ncuflow check`\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "requirements need --results"),
+        (["--results", "x", "--threshold", "0.1"], "--threshold"),
+    ],
+)
+def test_a_check_says_what_goes_with_which_file(
+    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["check", str(gate(tmp_path, "[]")), *more])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
 def test_a_share_above_one_stops_the_gate(results: Path) -> None:
@@ -231,7 +260,7 @@ def test_a_share_above_one_stops_the_gate(results: Path) -> None:
     (results / "rope_results.json").write_text(json.dumps(found))
     asked = gate(results.parent, "- {points: rope/*, hold: of_roof >= 0.8}")
     with pytest.raises(CommandError, match=r"rope/b: of_roof 1\.010 is above 1"):
-        dispatch(["require", str(asked), "--results", str(results)])
+        dispatch(["check", str(asked), "--results", str(results)])
 
 
 @pytest.mark.parametrize(
@@ -251,5 +280,5 @@ def test_a_file_that_asks_for_nothing_that_is_there_is_named(
     tmp_path: Path, text: str, named: str
 ) -> None:
     with pytest.raises(BadInput) as error:
-        require.load(gate(tmp_path, text))
+        check.load(gate(tmp_path, text))
     assert named in str(error.value) and "\n" not in str(error.value)

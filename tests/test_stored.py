@@ -128,7 +128,7 @@ def test_a_file_holds_the_target_that_its_name_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "require {0}/need.yaml --results {0}/results", "sanity {0}/results", "trace decode/B1 gbs {0}",
+        "check {0}/need.yaml --results {0}/results", "sanity {0}/results", "trace decode/B1 gbs {0}",
         "export bencher --results {0}/results --out {0}/x", "compare {0}/results {0}/results",
         "predict --measured {0}/results --on {0}/results --out {0}/x",
         "claims --results {0}/results --claims {1} --out {0}/x",
@@ -260,7 +260,7 @@ def test_a_sample_and_a_count_of_a_launch_that_cannot_be_are_struck(tmp_path: Pa
         "explain {0} --outputs {1}", "explain {0} --outputs {1} --json", "trace {0} time_cold_us {1}",
         "export bencher --results {1}/results --out {1}/x", "export benchmark-action --results {1}/results --out {1}/x",
         "export summary --results {1}/results --require {1}/need.yaml --out {1}/x",
-        "compare {1}/results {1}/results", "require {1}/need.yaml --results {1}/results",
+        "compare {1}/results {1}/results", "check {1}/need.yaml --results {1}/results",
     ],
 )  # fmt: skip
 def test_no_command_prints_a_time_that_cannot_be(

@@ -217,10 +217,10 @@ else:
     rule compare_gate:
         input:
             comparison=expand(rules.compare_sides.output, pair=PAIRS),
-            code=closure.of("gate"),
+            code=closure.of("check"),
         localrule: True
         params:
             threshold=SETTINGS.compare.gate_threshold,
         shell:
-            "status=0; for comparison in {input.comparison:q}; do python -m ncuflow gate"
+            "status=0; for comparison in {input.comparison:q}; do python -m ncuflow check"
             ' "$comparison" --threshold {params.threshold} || status=1; done; exit $status'

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from ncuflow import format as form
-from ncuflow.claims import require
-from ncuflow.claims.require import CheckedPoint
-from ncuflow.compare import gate, records
+from ncuflow.compare import records
+from ncuflow.export import check
+from ncuflow.export.check import CheckedPoint
 from ncuflow.findings import limiter, stored
 from ncuflow.io import UsageError, dump_json, not_over, write_text
 from ncuflow.model import Measurement, Results
@@ -92,7 +92,7 @@ def junit(results: Found, cases: Iterable[CheckedPoint]) -> str:
 
 
 def summary(results: Found, cases: Iterable[CheckedPoint]) -> str:
-    """Markdown: the gate, what does not hold first, then every point; cut at MOST_BYTES, with a word about it."""
+    """Markdown: what was checked, what does not hold first, then every point; cut at MOST_BYTES, with a word about it."""
     every = sorted(cases, key=lambda case: case.why is None)
     failed = sum(case.why is not None for case in every)
     lines = ["# FlashInfer kernels, measured", ""]
@@ -113,7 +113,7 @@ def summary(results: Found, cases: Iterable[CheckedPoint]) -> str:
         "|---|---:|---:|---|---|",
     ]
     for row in measured(results):
-        share = max((row[name] for name in require.SHARES if row[name] is not None), default=None)
+        share = max((row[name] for name in check.SHARES if row[name] is not None), default=None)
         bound = limiter.words(row) or form.MISSING
         shown = (
             f"{form.number(row['time_cold_us'])} µs",
@@ -187,18 +187,16 @@ def _xml(text: str) -> str:
     return _NOT_XML.sub("?", text)
 
 
-def compared(path: Path, threshold: float) -> Iterator[CheckedPoint]:
+def compared(path: Path, threshold: float) -> list[CheckedPoint]:
     """The points of a comparison as cases: a significant slow-down beyond the threshold does not hold."""
     found = records.read(path)
-    slow = dict(gate.slowdowns(found, threshold))
-    hold = f"no slow-down beyond {100 * threshold:g} %"
+    cases = [*check.compared(found, threshold)]
     if not found.statistics.tests:
-        yield CheckedPoint("comparison", hold, "", "nothing was tested")
-    for point in found.points:
-        said = gate.line(point.id, slow[point.id]) if point.id in slow else None
-        yield CheckedPoint(
-            point.id, hold, said.partition(": ")[2] if said else "", "slower" if said else None
-        )
+        hold = f"no slow-down beyond {100 * threshold:g} %"
+        why = "nothing was tested"
+        cases.insert(0, CheckedPoint(point="comparison", hold=hold, shown="", why=why))
+    order = {point.id: number for number, point in enumerate(found.points)}
+    return sorted(cases, key=lambda case: order.get(case.point, -1))
 
 
 GATED: dict[str, Callable[[Found, Iterable[CheckedPoint]], str]] = {
@@ -217,13 +215,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, help="outputs/MACHINE/results")
     parser.add_argument("--tables", type=Path, help="trace: outputs/MACHINE/tables/TARGET")
     parser.add_argument(
-        "--require", type=Path, help=f"{gated}: the file that `ncuflow require` takes"
+        "--require", type=Path, help=f"{gated}: the file that `ncuflow check` takes"
     )
     parser.add_argument("--comparison", type=Path, help=f"{gated}: a compare.json")
     parser.add_argument(
         "--threshold",
-        type=gate.limit,
-        default=gate.THRESHOLD,
+        type=check.limit,
+        default=check.THRESHOLD,
         help="of the comparison; %(default)s of 1",
     )
     parser.add_argument("--out", type=Path, required=True)
@@ -242,6 +240,6 @@ def run(args: argparse.Namespace) -> None:
     if args.format in PLAIN:
         write_text(args.out, PLAIN[args.format](results))
         return
-    cases = require.judge(require.load(args.require), results) if args.require else []
+    cases = check.judge(check.load(args.require), results) if args.require else []
     cases += compared(args.comparison, args.threshold) if args.comparison else []
     write_text(args.out, GATED[args.format](results, cases))

@@ -1,0 +1,318 @@
+"""A check for CI: whether a comparison has slow-downs, or whether points hold what a file asks of them.
+
+    ncuflow check compare.json [--threshold 0.05]            # of `ncuflow compare`
+    ncuflow check gate.yaml --results outputs/MACHINE/results
+
+    - points: ["decode/B128_*", "rmsnorm/*_R16384_*"]   # patterns on the point's id
+      hold: of_roof >= 0.8                               # over the columns of docs/measurements.md and of_roof
+
+A significant slow-down beyond the threshold does not hold; host times are not judged. of_roof is the least time that the
+datasheet leaves for the point's work, over its cold time. What cannot be computed fails, and so does a requirement that no
+point answers to. A figure above 1 of what the datasheet allows cannot be true: nothing is judged then.
+
+exit  0 all hold    1 some do not    2 no such file, or a figure that cannot be true    3 nothing was tested
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ncuflow import answer, expression
+from ncuflow.claims import files
+from ncuflow.compare import records
+from ncuflow.compare.records import Comparison, MetricChange
+from ncuflow.findings import stored
+from ncuflow.findings.columns import COLUMNS
+from ncuflow.findings.statistics import SLOWER
+from ncuflow.format import with_unit
+from ncuflow.io import CommandError, UsageError, conforming
+from ncuflow.model import Point, Results
+
+THRESHOLD = 0.05
+NOTHING_TESTED = 3
+OF_ROOF = "of_roof"
+# Shares of what the datasheet allows: one above 1 is an error of the measurement.
+SHARES = ("tflops_fraction_datasheet", "gbs_fraction_datasheet")
+NAMES = {column.name for column in COLUMNS} | {OF_ROOF}
+Pattern = Annotated[str, Field(min_length=1)]
+
+
+class Requirement(BaseModel):
+    """What all points of some patterns must hold."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    points: Annotated[list[Pattern], Field(min_length=1)]
+    hold: str
+
+    @field_validator("points", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("hold")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        strange = [name for name in expression.names(value) if name not in NAMES]
+        if strange:
+            raise ValueError(f"no column {strange[0]}")
+        if not expression.names(value):
+            raise ValueError(f"{value!r} asks for nothing of a point")
+        return value
+
+
+class SlowDown(answer.AnswerPart):
+    """A significant slow-down beyond the threshold."""
+
+    trace: str
+    """the words before a column that `ncuflow trace` takes; the time is of time_cold_us"""
+    base: float
+    """time on the first side, µs"""
+    head: float
+    """on the second, µs"""
+    relative: float
+    """head over base, less 1"""
+    low: float | None
+    """lower bound of it; null where a side has one value"""
+    high: float | None
+    """upper bound of it"""
+    cause: str | None
+    """the first thing that explains it"""
+
+
+class CheckedPoint(answer.AnswerPart):
+    """One point held against what is asked of it."""
+
+    point: str
+    """its id, or the patterns that no point answers to"""
+    hold: str
+    """what was asked of it, over the columns of docs/measurements.md and of_roof, or no slow-down"""
+    shown: str
+    """the values of the names in it, each in the unit of its column, which `ncuflow trace POINT COLUMN` shows"""
+    why: str | None
+    """why it does not pass; null where it holds"""
+    slow_down: SlowDown | None = None
+    """of a comparison that has one at this point"""
+
+
+TIME = answer.AnswerColumn(unit="µs", metric="time_cold_us", tier=None)
+SHARE = answer.AnswerColumn(unit="of 1", metric="", tier=None)
+COMPARED = {
+    **{f"slow_down.{name}": TIME for name in ("base", "head")},
+    **{f"slow_down.{name}": SHARE for name in ("relative", "low", "high")},
+}
+
+
+class CheckAnswer(answer.Answer):
+    """Points held against what is asked of them, those that fail first."""
+
+    command: Literal["check"] = "check"
+    """the command that answers"""
+    threshold: float | None = None
+    """of a comparison: slow-downs beyond it fail, of 1"""
+    passed: bool | None
+    """null where nothing was tested, which is no pass"""
+    failed: int
+    """how many do not hold"""
+    held: int
+    """how many hold"""
+    cases: list[CheckedPoint]
+    """a row per point and requirement"""
+    notes: list[str] = Field(default_factory=list)
+    """what a pass does not cover"""
+
+
+ANSWER = CheckAnswer
+
+
+def load(path: Path) -> list[Requirement]:
+    """The requirements of a file. Raises BadInput with one line where it is none."""
+    kind = Annotated[list[Requirement], Field(min_length=1)]
+    found: list[Requirement] = conforming(path, files.content(path), kind, "requirements")
+    return found
+
+
+def judge(
+    requirements: Sequence[Requirement], results: Mapping[str, Results]
+) -> list[CheckedPoint]:
+    """Every point that a requirement names, held against it.
+
+    Raises CommandError for a share above 1, ExpressionError's text with it where values are of the wrong kind.
+    """
+    points = [point for found in results.values() for point in found["points"]]
+    return [case for one in requirements for case in _cases(one, points)]
+
+
+def _cases(one: Requirement, points: Sequence[Point]) -> Iterator[CheckedPoint]:
+    named = [p for p in points if any(fnmatchcase(p["point"], pattern) for pattern in one.points)]
+    if not named:
+        yield CheckedPoint(
+            point=", ".join(one.points), hold=one.hold, shown="", why="no point of these results"
+        )
+    for point in named:
+        if point["status"] != "ok":
+            why = f"{point['status']}: {point['reason']}"
+            yield CheckedPoint(point=point["point"], hold=one.hold, shown="", why=why)
+        else:
+            yield _case(one, point)
+
+
+def _case(one: Requirement, point: Point) -> CheckedPoint:
+    values = dict(point["measurement"]) | {OF_ROOF: of_roof(point)}
+    shown = ", ".join(f"{name} {_number(values[name])}" for name in expression.names(one.hold))
+    try:
+        held = expression.evaluate(one.hold, values)
+    except expression.ExpressionError as error:
+        raise CommandError(f"{point['point']}: {one.hold}: {error}") from None
+    why = None if held else "cannot be computed" if held is None else "does not hold"
+    return CheckedPoint(point=point["point"], hold=one.hold, shown=shown, why=why)
+
+
+def of_roof(point: Point) -> float | None:
+    """The least time of the work at the datasheet's rates over the cold time; None where neither roof is known.
+
+    Raises CommandError where it is above 1.
+    """
+    shares = [share for name in SHARES if (share := point["measurement"].get(name)) is not None]
+    found = max(shares, default=None)
+    if found is not None and found > 1:
+        what = (
+            f"{point['point']}: of_roof {found:.3f} is above 1, which cannot be: nothing is judged"
+        )
+        raise CommandError(what)
+    return found
+
+
+def _number(value: Any) -> str:
+    return (
+        f"{value:.4g}" if isinstance(value, float) else "unknown" if value is None else str(value)
+    )
+
+
+def limit(text: str) -> float:
+    """A threshold of the command line; beyond an infinite one nothing would be slower."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not finite, or negative")
+    return value
+
+
+def compared(found: Comparison, threshold: float) -> Iterator[CheckedPoint]:
+    """The points of a comparison, the largest significant slow-down beyond the threshold first."""
+    hold = f"no slow-down beyond {100 * threshold:g} %"
+    slow = [
+        (point.id, row)
+        for point in found.points
+        for row in point.metrics.values()
+        if row.verdict == SLOWER and row.relative > threshold
+    ]
+    for point, row in sorted(slow, key=lambda item: -item[1].relative):
+        slower = SlowDown(
+            trace=shlex.quote(point), base=row.base, head=row.head, relative=row.relative,
+            low=row.low, high=row.high, cause=row.causes[0].what if row.causes else None,
+        )  # fmt: skip
+        yield CheckedPoint(
+            point=point, hold=hold, shown=_slower(row), why="slower", slow_down=slower
+        )
+    for name in (point.id for point in found.points):
+        if name not in dict(slow):
+            yield CheckedPoint(point=name, hold=hold, shown="", why=None)
+
+
+def _slower(row: MetricChange) -> str:
+    """One slow-down in words, with its first cause."""
+    low, high = (100 * bound for bound in row.interval or (row.relative, row.relative))
+    cause = f"; {row.causes[0].what}" if row.causes else ""
+    return (
+        f"time {row.base:.4g} → {row.head:.4g} µs "
+        f"({100 * row.relative:+.1f} %, {low:+.1f} to {high:+.1f} %){cause}"
+    )
+
+
+def _weaknesses(found: Comparison) -> Iterator[str]:
+    """What a pass does not cover."""
+    yield from found.statistics.notes
+    if found.mixed_causes:
+        yield f"several things differ at once: {', '.join(found.causes)}."
+    if found.only_base:
+        yield f"{with_unit(len(found.only_base), 'points')} in the base only."
+    if found.not_compared:
+        yield f"{with_unit(len(found.not_compared), 'points')} not right or not timed on a side."
+
+
+def _answer(cases: Sequence[CheckedPoint], tested: bool = True, **more: Any) -> CheckAnswer:
+    failed = [case for case in cases if case.why]
+    held = [case for case in cases if not case.why]
+    passed = not failed if tested else None
+    return CheckAnswer(
+        passed=passed, failed=len(failed), held=len(held), cases=[*failed, *held], **more
+    )
+
+
+def _said(found: CheckAnswer) -> Iterator[str]:
+    """What does not hold, a line each, and the sum."""
+    for case in found.cases[: found.failed]:
+        if case.slow_down:
+            yield f"{case.point}: {case.shown}"
+        else:
+            shown = f" ({case.shown})" if case.shown else ""
+            yield f"{case.point}: {case.hold}: {case.why}{shown}"
+    total = found.failed + found.held
+    if found.passed is None:
+        yield "check: nothing was tested, so nothing passes"
+    elif found.threshold is not None:
+        slow = with_unit(found.failed, "slow-downs") if found.failed else "no slow-down"
+        points = with_unit(len({case.point for case in found.cases}), "points")
+        yield f"check: {slow} beyond {100 * found.threshold:g} % on {points}"
+    else:
+        yield (
+            f"check: {found.failed} of {total} do not hold"
+            if found.failed
+            else f"check: {total} hold"
+        )
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    what = "compare.json; with --results YAML, a list of points and what they hold"
+    parser.add_argument("file", type=Path, help=what)
+    parser.add_argument("--results", type=Path, help="outputs/MACHINE/results")
+    parser.add_argument("--threshold", type=limit, help=f"of a comparison; {THRESHOLD} of 1")
+    answer.options(parser)
+
+
+def _found(args: argparse.Namespace) -> CheckAnswer:
+    if args.results is not None:
+        if args.threshold is not None:
+            raise UsageError("--threshold is of a comparison, --results of a file of requirements")
+        return _answer(judge(load(args.file), stored.folder(args.results)))
+    if args.file.suffix in (".yaml", ".yml"):
+        raise UsageError(f"{args.file}: requirements need --results")
+    threshold = THRESHOLD if args.threshold is None else args.threshold
+    found = records.read(args.file)
+    return _answer(
+        [*compared(found, threshold)],
+        tested=bool(found.statistics.tests),
+        threshold=threshold,
+        notes=[*_weaknesses(found)],
+        columns=COMPARED,
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    found = _found(args)
+    if args.json:
+        kept, left_out = answer.cut(found.cases, args.limit)
+        answer.tell(found.model_copy(update={"cases": kept, "left_out": left_out}))
+    else:
+        for text in found.notes:
+            print(f"note: {text}", file=sys.stderr)
+        print(*_said(found), sep="\n")
+    return NOTHING_TESTED if found.passed is None else int(not found.passed)
