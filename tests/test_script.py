@@ -150,8 +150,7 @@ def test_a_file_draws_the_inputs_and_makes_the_calls_of_its_target(
         drawn, done = launched(log, space["prepare"], space["P"])
         of_target = launched(log, target.prepare, point.params)
         assert done == of_target[1], point.id
-        # which rows are checked may be drawn after all inputs
-        assert drawn == of_target[0][: len(drawn)] and len(of_target[0]) - len(drawn) <= 1, point.id
+        assert drawn == of_target[0], point.id
         assert any("flashinfer" in line for line in done), point.id
     del sys.modules["point"]
 
@@ -262,16 +261,14 @@ def test_what_results_say_is_a_literal_and_never_code() -> None:
             assert ast.unparse(statement) == ast.unparse(same)
 
 
-# --- what is cut -----------------------------------------------------------------------------
+# --- what is taken over ----------------------------------------------------------------------
 
 OTHER = '''
-"""Two functions of one name, and a table."""
+"""Two functions of one name."""
 from __future__ import annotations
 from math import sqrt
 from ncuflow.target import dtypes
 from ncuflow.target.dtypes import FP8
-
-TABLE = {"a": first, "b": second} if False else {}
 
 
 def torch_dtype(p):
@@ -282,14 +279,7 @@ def whole(p):
     # why it is so
     if p["dtype"] == FP8:
         return sqrt(2)
-    elif p["n"] > 4:
-        # many
-        return torch_dtype(p)
-    return None
-
-
-def changed(p):
-    return whole(p | {"dtype": "fp8"})
+    return Made(run=torch_dtype(p), check=missing)
 
 
 def missing(p):
@@ -297,37 +287,31 @@ def missing(p):
 '''
 
 
-def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, **p: Any) -> str:
-    (tmp_path / "cut_here.py").write_text(OTHER, encoding="utf-8")
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> str:
+    (tmp_path / "taken_here.py").write_text(OTHER, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    sys.modules.pop("cut_here", None)
-    asked = Asked("cut_here", function, p, {}, {}, (), {})
-    return inlined(asked)[1]
+    sys.modules.pop("taken_here", None)
+    return inlined(Asked("taken_here", function, kept={"Made": ("run",)}))[1]
 
 
-def test_branches_that_are_not_taken_go_and_comments_stay(
+def test_a_definition_is_taken_whole_with_all_that_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = taken(tmp_path, monkeypatch, "whole", dtype="f16", n=5)
+    text = taken(tmp_path, monkeypatch, "whole")
     assert "def torch_dtype(name: str)" in text
-    assert "# many\n    return cut_here_torch_dtype(p)" in text  # two of one name are told apart
-    assert 'def cut_here_torch_dtype(p):\n    return torch_dtype(p["dtype"])' in text
-    assert "sqrt" not in text and "return None" not in text and "    # why it is so" in text
-    assert taken(tmp_path, monkeypatch, "whole", dtype="f16", n=4).endswith("return None")
-
-
-def test_nothing_is_cut_where_a_function_hands_on_other_parameters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = taken(tmp_path, monkeypatch, "changed", dtype="f16", n=5)
-    assert "sqrt(2)" in text and 'FP8 = "fp8"' in text
+    assert (
+        'def taken_here_torch_dtype(p):\n    return torch_dtype(p["dtype"])' in text
+    )  # two of one name
+    assert "    # why it is so" in text and "sqrt(2)" in text and 'FP8 = "fp8"' in text
+    # what only a check needs is not there
+    assert "return Made(run=taken_here_torch_dtype(p))" in text and "missing" not in text
 
 
 def test_what_cannot_be_taken_over_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(CommandError, match=r"ncuflow\.target\.dtypes has no nothing"):
-        taken(tmp_path, monkeypatch, "missing", dtype="f16", n=5)
+        taken(tmp_path, monkeypatch, "missing")
 
 
 # --- on a GPU --------------------------------------------------------------------------------

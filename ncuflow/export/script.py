@@ -3,7 +3,7 @@
     ncuflow script decode/B32_L2048_H32_K32_D128_P16_f16_cc --out point.py
     ncuflow script decode --blocks '[{"batch": 4, "kv_len": 8192}]' --out point.py
 
-The inputs, plan() and the call are the target's own source, cut to what the point's parameters run. A point is named by
+The inputs, plan() and the call are the target's own source, with all of the project that it needs. A point is named by
 its id, as `ncuflow trace` takes it, where a sweep of the settings or results under outputs/ have it; any other by its
 target and one block of parameters, what is left out having the target's default. The file says how it is profiled.
 """
@@ -49,11 +49,10 @@ def script(target: Target, point: Planned, name: str = NAME) -> str:
     asked = Asked(
         module=target.prepare.__module__,
         function=target.prepare.__name__,
-        parameters=point.params,
         kept={LAUNCH[1]: ("run", "reset")},
         given={LAUNCH: LAUNCH[1], TENSOR: "torch.Tensor"},
         around=AROUND,
-        instead={"TARGET.point_id": "POINT"},
+        instead={"TARGET.point_id(p)": "POINT"},
         rewritten={(reference.__name__, "_wide"): WIDE},
     )
     imports, definitions = inlined(asked)
