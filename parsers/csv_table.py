@@ -20,7 +20,6 @@ END = "\0"  # stands in no line
 BEGINS = re.compile(r'"[\d.,]*(?:"(?:,|$)|$)')  # a row with its launch, units with an empty cell
 WHOLE = re.compile(r'(?:(?:"[^"]*(?:""[^"]*)*"|[^",]*)(?:,|$))*')  # cells without a stray quote
 SIZES = re.compile(r"(?:\(.*\))?")  # (128, 1, 1)
-PLAIN = re.compile(r"^ID,.*Kernel Name", re.MULTILINE)
 PROFILED = re.compile(r'^==PROF== Profiling "', re.MULTILINE)
 
 
@@ -64,23 +63,6 @@ class CsvTable:
         elif row and self._mixed_up(line, cells):
             self._left_out(cells, "something else stands within a row")
         elif row:
-            self._add(cells)
-
-    def whole(self, text: str) -> None:
-        """A table that another program wrote, which puts quotes only where a cell needs them; none where its rows are not
-        all as long as its header, so that a number with thousands separators may stand in several cells."""
-        begins = PLAIN.search(text)
-        try:
-            rows = (
-                list(csv.reader(text[begins.start() :].splitlines(keepends=True))) if begins else []
-            )
-        except csv.Error:
-            return
-        rows = [row for row in rows if row]
-        if len(rows) < 2 or {len(row) for row in rows} != {len(rows[0])}:
-            return
-        self.header, self.run = rows[0], 1
-        for cells in rows[1:]:
             self._add(cells)
 
     def _add(self, cells: list[str]) -> None:
@@ -142,8 +124,6 @@ def read(text: str) -> CsvTable:
         table.take(line, last=False)
     if rest:
         table.take(rest, last=True)
-    if not table.header:
-        table.whole(text)
     if rest:
         table.problems.append("no line break at its end: it may be cut short")
     count(table, text)

@@ -38,7 +38,8 @@ ENGLISH, EUROPEAN = re.compile(_WRITTEN.format(",", ".")), re.compile(_WRITTEN.f
 # (three only by chance, with --print-fp).
 DOUBTFUL = re.compile(r"-?\d{1,3}\.\d{3}")
 NSYS_STATS = re.compile(r"^\W*(Time ?\(%\)|Start ?\(\w+\))\W+(Total Time|Duration)\b", re.MULTILINE)
-UNQUOTED = re.compile(r"^ID[,;\t].*Kernel Name", re.MULTILINE)
+RESAVED = re.compile(r'^(?:ID[,;\t]|"ID"[;\t]).*Kernel Name', re.MULTILINE)
+AGAIN = "read the report itself, or export it again: LC_ALL=C ncu --import REPORT --csv --page raw"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Exported:
 def read(path: str | Path) -> ncu.Report:
     """The kernels of an export, plain or `.xz`. Where it is cut short, its problems or those of a kernel say so.
 
-    Raises BadInput where it holds no whole kernel, and where nothing tells how it writes its numbers.
+    Raises BadInput where it holds no whole kernel, and where its numbers may have a decimal comma.
     """
     called = shown(path)
     with opened(path) as plain:
@@ -97,12 +98,12 @@ def read(path: str | Path) -> ncu.Report:
     if not table.rows:
         what = f"no kernel in it as ncu prints them, with --csv or without{_why_none(text, table)}"
         raise BadInput(called, what)
-    comma = _decimal_comma(called, table.rows)
+    _refuse_commas(called, table.rows)
     kernels: dict[csv_table.Key, Exported] = {}
     for row in table.rows:
         kernel = kernels.setdefault(row.key, Exported(row.cells["Kernel Name"]))
-        kernel.metrics |= _launch(row.cells) | dict(_metrics(row.cells, row.units, comma))
-        kernel.rules += _rules(row.cells, comma)
+        kernel.metrics |= _launch(row.cells) | dict(_metrics(row.cells, row.units))
+        kernel.rules += _rules(row.cells)
     problems = table.problems + ([NO_UNITS] if any(map(_without_units, table.rows)) else [])
     report = ncu.Report(called, ranges=1, problems=problems)
     lacking = dict(table.lacking())
@@ -122,28 +123,21 @@ def _why_none(text: str, table: csv_table.CsvTable) -> str:
     said = re.search(r"^==ERROR== *(.+)", text, re.MULTILINE)
     if said:
         return f" (it says: {said[1].strip()})"
-    if UNQUOTED.search(text):
-        what = "thousands separators cannot be told from those of columns"
-        return f": another program saved it again, without ncu's quotes, and {what}"
     if NSYS_STATS.search(text):
         return "; it is from `nsys stats`: give the trace itself, .nsys-rep or what `nsys export --type sqlite` makes of it"
+    if RESAVED.search(text):
+        return f": another program saved it again, without ncu's quotes or commas: {AGAIN}"
     return f" ({'; '.join(table.problems)})" if table.problems else ""
 
 
-def _decimal_comma(called: str, rows: list[csv_table.CsvRow]) -> bool:
-    """Whether numbers are written with a decimal comma."""
+def _refuse_commas(called: str, rows: list[csv_table.CsvRow]) -> None:
+    """BadInput where a number has a decimal comma, or may have: a spreadsheet or another locale wrote the file."""
     values = {text.partition(" (")[0].strip() for row in rows for text in _numbers(row.cells)}
-    english = any(ENGLISH.fullmatch(value) for value in values)
-    european = any(EUROPEAN.fullmatch(value) for value in values)
-    if english and european:
-        raise BadInput(called, "numbers with decimal points and with decimal commas")
-    doubtful = sorted(filter(DOUBTFUL.fullmatch, values))
-    if doubtful and not english and not european:
-        what = f"{doubtful[0]} may be {doubtful[0].replace('.', '')}"
-        raise BadInput(
-            called, f"no number in it tells a decimal point from a decimal comma: {what}"
-        )
-    return european
+    found = sorted(filter(EUROPEAN.fullmatch, values))
+    if not any(map(ENGLISH.fullmatch, values)):
+        found += sorted(filter(DOUBTFUL.fullmatch, values))
+    if found:
+        raise BadInput(called, f"{found[0]} is or may be a number with a decimal comma: {AGAIN}")
 
 
 def _numbers(cells: Cells) -> Iterator[str]:
@@ -160,7 +154,7 @@ def _without_units(row: csv_table.CsvRow) -> bool:
     return wide and not row.units and not any(map(IN_HEADER.fullmatch, row.cells))
 
 
-def _metrics(cells: Cells, units: Cells, comma: bool) -> Iterator[tuple[str, Value]]:
+def _metrics(cells: Cells, units: Cells) -> Iterator[tuple[str, Value]]:
     if "Metric Name" in cells:
         unit, label = cells.get("Metric Unit", ""), cells["Metric Name"]
         named = LABELS.get((label, base_unit(unit)[1]), label)
@@ -168,7 +162,7 @@ def _metrics(cells: Cells, units: Cells, comma: bool) -> Iterator[tuple[str, Val
     else:
         found = [_counter(n, v, units) for n, v in cells.items() if n not in LAUNCH]
     for name, text, unit in found:
-        value = _number(text, comma)
+        value = _number(text)
         if "__" in name and (value is not None or text):
             yield name, Value(text if value is None else value, unit)
 
@@ -181,9 +175,8 @@ def _counter(head: str, text: str, units: Cells) -> tuple[str, str, str]:
     return name, text, known if known == "%" else unit
 
 
-def _number(text: str, comma: bool) -> float | None:
-    text = text.partition(" (")[0].strip()  # what follows are the instances
-    text = text.replace(".", "").replace(",", ".") if comma else text.replace(",", "")
+def _number(text: str) -> float | None:
+    text = text.partition(" (")[0].strip().replace(",", "")  # what follows are the instances
     try:
         return None if "_" in text else float(text)  # Python takes 1_000 for a number
     except ValueError:
@@ -213,11 +206,11 @@ def _launch(cells: Cells) -> dict[str, Value]:
     return found
 
 
-def _rules(cells: Cells, comma: bool) -> list[dict[str, Any]]:
+def _rules(cells: Cells) -> list[dict[str, Any]]:
     if not cells.get("Rule Description"):
         return []
     kind = RULES.get(cells.get("Rule Type", ""), 0)
-    speedup = {"speedup": _number(cells.get("Estimated Speedup", ""), comma)}
+    speedup = {"speedup": _number(cells.get("Estimated Speedup", ""))}
     return [{
         "rule_identifier": cells.get("Rule Name", ""),
         "section_identifier": cells.get("Section Name", ""),
