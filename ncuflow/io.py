@@ -317,7 +317,8 @@ def file_to_write(text: str) -> Path:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text atomically."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        # JSON can name half a surrogate pair, which no file can hold.
+        temporary.write_text(text, encoding="utf-8", errors="replace", newline="\n")
 
 
 def dump_json(value: Any, levels: int | None = None) -> str:
@@ -349,6 +350,8 @@ def write_json(path: str | os.PathLike[str], value: Any, levels: int | None = No
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The value of a JSON file, plain or `.xz`; BadInput where it is not strict JSON."""
     with opened(path) as plain:
+        if not plain.stat().st_size:  # what the kernel has under /proc may wait for ever
+            raise BadInput(path, "not JSON (an empty file)")
         try:
             return parsed(plain.read_bytes().decode("utf-8"))
         except ValueError as error:

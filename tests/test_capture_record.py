@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ncuflow.cli import dispatch, ended
-from ncuflow.evidence import recording
+from ncuflow.evidence import manifest, recording
 from ncuflow.evidence.manifest import checksums, sealed
 from ncuflow.io import BadInput
 from ncuflow.private import find_secret, patterns
@@ -304,6 +304,19 @@ def test_a_shipped_recording_whose_manifest_names_another_gpu_is_not_verified(
     assert ended(lambda: dispatch(["record", "--verify", str(folder)])) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {folder}/manifest.json: ")
+
+
+def test_what_a_link_in_a_recording_leads_to_is_not_read(evidence: Path, tmp_path: Path) -> None:
+    recording.record(evidence, tmp_path / "r", "r")
+    entry = manifest.File(
+        sha256="0" * 64, bytes=0
+    )  # as what the kernel has under /proc, which may wait for ever
+    files = manifest.read(tmp_path / "r").files
+    linked(tmp_path / "r/more", "/proc/self/status")
+    told = manifest.Manifest(name="r", targets={}, files=files | {"more": entry})
+    assert [line.partition(": ")[2] for line in manifest.differences(tmp_path / "r", told)] == [
+        "no file of the recording's own, but a link or a device"
+    ]
 
 
 def test_recorded_again_a_recording_without_a_digest_of_its_manifest_has_one(

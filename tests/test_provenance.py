@@ -87,6 +87,11 @@ def test_captures_say_themselves_when_and_with_what():
     assert "not all" not in one_line(found)
 
 
+def test_what_an_origin_lacks_is_left_out_of_its_line():
+    assert one_line({"gpu": "NVIDIA H200"}) == "NVIDIA H200"
+    assert one_line({"tier": ["A"], "date": "2026-03-03"}) == "no GPU · 2026-03-03"
+
+
 @pytest.mark.parametrize(
     ("own", "mixed", "shown"),
     [
@@ -169,7 +174,7 @@ def test_a_new_key_is_declared_in_one_place(with_a_key):
         "written": "2.8", "read": "2.8", "older": None, "row": "2.8", "column": "version of CCCL",
         "refused": "not what a preflight found (provenance.cccl: Input should be a valid string)",
         "measurement": "what the point was measured with: CCCL",
-        "line": "Tier A (live counters) · H200 · CCCL 2.7 · None",
+        "line": "Tier A (live counters) · H200 · CCCL 2.7",
         "difference": [{"axis": "CCCL", "base": "2.7", "head": "2.8", "cause": True}],
         "together": "2.7 and 2.8 and none",
         "page": ["| CCCL | 2.8 |"], "html": ["2.7", "2.8", None], "called": "CCCL",

@@ -13,7 +13,7 @@ from results_data import entry, kernel, results
 from ncuflow.cli import dispatch
 from ncuflow.findings import results as made
 from ncuflow.findings import sanity, stored
-from ncuflow.io import BadInput, read_json
+from ncuflow.io import BadInput, read_json, write_text
 from ncuflow.parquet import write_table
 from ncuflow.parsers.schema import build, schema
 from ncuflow.target.contract import load
@@ -275,3 +275,14 @@ def test_no_command_prints_a_time_that_cannot_be(
     made = [path.read_text() for path in tmp_path.glob("x")]
     assert "555" not in told.out + "".join(made)
     assert "time_cold_us = -555 µs is beyond 0 µs" in told.err
+
+
+def test_a_file_without_bytes_is_not_read() -> None:
+    """Of what the kernel has under /proc some waits for ever."""
+    with pytest.raises(BadInput, match="an empty file"):
+        read_json("/proc/self/status")
+
+
+def test_half_a_surrogate_pair_is_written_as_a_question_mark(tmp_path: Path) -> None:
+    write_text(tmp_path / "x.html", json.loads('"a\\ud800b"'))
+    assert (tmp_path / "x.html").read_bytes() == b"a?b"

@@ -92,6 +92,16 @@ def test_what_is_not_known_is_a_dash_and_no_zero() -> None:
     assert "ncu" not in said.split("driver")[1].split("date")[0]
 
 
+def test_a_place_without_a_line_and_a_difference_beyond_numbers_are_left_out() -> None:
+    trial = trial_data.trial()
+    counters = trial.points[0].counters
+    assert counters is not None
+    counters.base[0].hot[0].line = None
+    counters.base[0].metrics["dram_bytes_read"] = 1e-320
+    said = Parsed(page.rendered([trial])).said
+    assert "toy.cuh return x;" in said and "None" not in said and "inf %" not in said
+
+
 def test_it_needs_nothing_beside_it_and_runs_nothing() -> None:
     text = page.rendered(every())
     assert not re.findall(

@@ -111,6 +111,11 @@ def renamed(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 def differences(folder: Path, manifest: Manifest) -> Iterator[str]:
     """What of a recording is not as its manifest says, a line each."""
+    strange = [path for path in entries(folder).values() if foreign(path)]
+    for path in strange:
+        yield f"{path}: no file of the recording's own, but a link or a device"
+    if strange:  # what they lead to is neither read nor waited for
+        return
     for name, entry in manifest.files.items():
         path = folder / name
         if not path.is_file():
@@ -118,9 +123,7 @@ def differences(folder: Path, manifest: Manifest) -> Iterator[str]:
         elif path.stat().st_size != entry.bytes or digest(path) != entry.sha256:
             yield f"{path}: does not match the manifest's sha256"
     for name, path in entries(folder).items():
-        if foreign(path):
-            yield f"{path}: no file of the recording's own, but a link or a device"
-        elif path.is_file() and name not in manifest.files:
+        if path.is_file() and name not in manifest.files:
             yield f"{path}: not in the manifest"
     for target, batches in manifest.targets.items():
         for batch in batches:

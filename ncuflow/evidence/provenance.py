@@ -120,10 +120,11 @@ def named(values: Mapping[str, Any], keys: Iterable[str], suffix: str = "") -> s
 
 def one_line(provenance: Mapping[str, Any]) -> str:
     """Origin in one line, for figures and page headers: tier, GPU, versions, date, and what to know of its numbers."""
-    tier, mixed = provenance["tier"], provenance.get("mixed")
+    tier, mixed = str(provenance.get("tier")), provenance.get("mixed")
     capability = None if tier == "S" else provenance.get("compute_capability")
     said = [
-        f"Tier {tier} ({TIERS[tier]})", provenance["gpu"] or "no GPU", named(provenance, VERSIONS), str(provenance["date"]),
+        tier in TIERS and f"Tier {tier} ({TIERS[tier]})", provenance.get("gpu") or "no GPU", named(provenance, VERSIONS),
+        str(provenance.get("date") or ""),
         mixed and f"not all measured with one {', '.join(VERSIONS[key] for key in mixed)}",
         capability and unknown(capability),
     ]  # fmt: skip

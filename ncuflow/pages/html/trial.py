@@ -6,6 +6,7 @@ ncuflow trial-page trial.json --out try.html
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -232,7 +233,9 @@ class PairView:
 
 def place(hot: HotPlace) -> str:
     """Where a hot line is: its file and line, or the instruction."""
-    return f"{Path(hot.file).name}:{hot.line}" if hot.file is not None else hot.sass or "–"
+    if hot.file is None:
+        return hot.sass or "–"
+    return Path(hot.file).name + (f":{hot.line}" if hot.line is not None else "")
 
 
 def _pairs(base: Sequence[KernelCounters], change: Sequence[KernelCounters]) -> Iterator[PairView]:
@@ -253,7 +256,7 @@ def _metric(key: str, base: float | None, change: float | None) -> Row:
 
 def _row(what: str, base: float | None, change: float | None, unit: str) -> Row:
     differs = ""
-    if base and change is not None and base != change:
+    if base and change is not None and base != change and math.isfinite(change / base):
         differs = relative(change / base - 1)
     return Row(what, quantity(base, unit), quantity(change, unit), differs)
 
