@@ -199,7 +199,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
 
 
 @pytest.mark.parametrize(
-    "named", ["", "/", "/etc/passwd", "..", "../secret", "a/../../secret", "a\0b", "a/.."]
+    "named",
+    ["", "/", "/etc/passwd", "..", "../secret", "a/../../secret", "a\0b", "a\ud800b", "a/.."],
 )
 def test_a_path_out_of_the_folder_is_refused(root: Root, named: str) -> None:
     with pytest.raises(BadInput, match="only what lies below the served folder") as error:

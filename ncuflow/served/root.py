@@ -27,8 +27,11 @@ class Root:
         a link in it, and for a report that nsys alone reads where it may not be run.
         """
         path = Path(named)
-        if not named or "\0" in named or path.is_absolute() or ".." in path.parts:
-            raise BadInput(clean(named.replace("\0", "?")) or "(empty)", NOT_BELOW)
+        shown = (
+            named.replace("\0", "?").encode(errors="replace").decode()
+        )  # of half a surrogate pair, "?"
+        if not named or shown != named or path.is_absolute() or ".." in path.parts:
+            raise BadInput(clean(shown) or "(empty)", NOT_BELOW)
         for place in (path, *_links(path)):
             if not self.holds(place):
                 raise BadInput(clean(str(place)), f"a link that leads out; {NOT_BELOW}")
