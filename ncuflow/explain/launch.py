@@ -251,7 +251,7 @@ def limited(row: Measurement, at: TraceWords) -> LimitedBy | None:
             name=row[f"{rank}_unit"], label=limiter.label(row[f"{rank}_unit"], counter), share=share
         )
         for rank, counter in (("busiest", row["busiest_counter"]), ("second", None))
-        if (share := number(row, f"{rank}_pct", at, counter))
+        if row[f"{rank}_unit"] and (share := number(row, f"{rank}_pct", at, counter))
     ]
     waits = [
         Busy(name=name, label=limiter.label(name), share=share)
