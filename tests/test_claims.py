@@ -147,9 +147,11 @@ def test_impossible_numbers_are_no_evidence(tmp_path):
         POINTS[0],
         entry("decode/B2", {"batch": 2}, gbs=9000.0, ceiling_dram_gbs_datasheet=4800.0),
     ]
+    folder = tmp_path / "results"
+    write_json(folder / "decode_results.json", results(*points))
     found = judged(
-        tmp_path, *points, published={"value": 500, "unit": ""}, decide=decide("gbs", "at least")
-    )
+        tmp_path, evidence=load(folder, None), published={"value": 500, "unit": ""}, decide=decide("gbs", "at least")
+    )  # fmt: skip
     assert (found["verdict"], found["measured"]["value"]) == ("confirmed", 1000)
 
 
