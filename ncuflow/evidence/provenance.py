@@ -123,7 +123,7 @@ def one_line(provenance: Mapping[str, Any]) -> str:
     tier, mixed = str(provenance.get("tier")), provenance.get("mixed")
     capability = None if tier == "S" else provenance.get("compute_capability")
     said = [
-        tier in TIERS and f"Tier {tier} ({TIERS[tier]})", provenance.get("gpu") or "no GPU", named(provenance, VERSIONS),
+        f"Tier {tier} ({TIERS[tier]})" if tier in TIERS else None, provenance.get("gpu") or "no GPU", named(provenance, VERSIONS),
         str(provenance.get("date") or ""),
         mixed and f"not all measured with one {', '.join(VERSIONS[key] for key in mixed)}",
         capability and unknown(capability),
