@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import some
 
 from ncuflow.cli import COMMANDS
 from ncuflow.served import server
@@ -52,7 +53,7 @@ def test_commands_and_files_that_a_page_names_are_there(path: Path) -> None:
 def test_a_change_is_one_line_of_a_kind_that_the_changelog_has() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
     kinds = "|".join(kind["directory"] for kind in told["type"])
-    for path in (ROOT / told["directory"]).iterdir():
+    for path in some((ROOT / told["directory"]).iterdir()):
         assert re.fullmatch(rf"\+[a-z0-9-]+\.({kinds})\.md", path.name), path.name
         assert re.fullmatch(r"[A-Z`].{10,198}\.\n", path.read_text(encoding="utf-8")), path.name
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, some
 from results_data import entry, kernel, results
 from trial_data import as_is, trial
 
@@ -200,20 +200,17 @@ def test_the_records_are_read_as_they_are(
     assert "taken as missing" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "every"),
+    [
+        *((kind, EVERY) for kind in KINDS),
+        *(pytest.param(kind, 1, marks=pytest.mark.exhaustive) for kind in KINDS),
+    ],
+)
 def test_a_hostile_field_of_a_record_is_one_line_or_not_printed(
-    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, kind: str, every: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for case in cases(kind)[::EVERY]:
-        tried(folder, kind, case, capsys)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_hostile_field_of_a_record_is_one_line_or_not_printed(
-    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for case in cases(kind):
+    for case in some(cases(kind)[::every]):
         tried(folder, kind, case, capsys)
 
 

@@ -251,7 +251,7 @@ def test_what_results_say_is_a_literal_and_never_code() -> None:
     text = exported.script(decode, point)
     tame = exported.script(decode, Planned("x", "decode", {**decode.parameters, "x": "x"}))
     text.encode()
-    for statement, same in zip(ast.parse(text).body, ast.parse(tame).body, strict=True):
+    for statement, same in some(zip(ast.parse(text).body, ast.parse(tame).body, strict=True)):
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in (
             "POINT",
             "P",

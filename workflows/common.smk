@@ -82,7 +82,7 @@ def quoted(path):
 
 
 # Nor is a module taken from the folder that the run works in, by jobs or by the Snakemake that starts them.
-os.environ["PYTHONSAFEPATH"] = "1"
+os.environ |= {"PYTHONSAFEPATH": "1"}
 # What a capture that ended badly leaves: status 3, where some points are lost, is none; an interrupted one goes on later;
 # one that fails in its second try, or whose tool is unfit (5), costs its own numbers alone.
 shell.prefix(

@@ -12,10 +12,11 @@ from ncuflow.capture.progress import ProfilerOutput
 from ncuflow.evidence.points import Contents
 from ncuflow.io import scratch
 from ncuflow.process import CaptureError, ProcessExit, minimal_environment, run_child
+from ncuflow.runner import driver
 
 LIMIT_S = 120.0
 PROGRAM = (
-    "from ncuflow.runner.driver import Driver\n"
+    f"from {driver.__name__} import Driver\n"
     "with Driver() as device:\n"
     "    device.spin(1000)\n"
     "    device.synchronize()\n"

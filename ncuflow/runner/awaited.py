@@ -51,7 +51,7 @@ class Awaited:
         """Wait until those of one point stand, or of all."""
         known = builds.capabilities(os.environ, nvml.capabilities)
         able = builds.buildable(self._target, self._points, known, lambda line: None)
-        self._of = {point.id: builds.modules(self._target, [point]) for point in able}
+        self._of = {point.id: builds.modules(self._target, [point], {}) for point in able}
         build_begun()
         self._wait(all if self._together else any, self._points)
         if self._after_builds:

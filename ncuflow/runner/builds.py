@@ -117,15 +117,16 @@ def buildable(
 def modules(
     target: Target, points: Sequence[Planned], unnamed: dict[str, Exception] | None = None
 ) -> list[Any]:
-    """JIT modules (JitSpec) of the points, one per name. A point whose modules cannot be named fails when it is prepared,
-    whatever its kernel's code raises; unnamed: gets its error by its id."""
+    """JIT modules (JitSpec) of the points, one per name. unnamed: gets by its id the error of a point whose modules cannot
+    be named, whatever its kernel's code raises; it fails when it is prepared. Raises that error without it."""
     found: dict[str, Any] = {}
     for point in points:
         try:
             found |= {spec.name: spec for spec in target.modules(point.params)}
         except Exception as error:
-            if unnamed is not None:
-                unnamed[point.id] = error
+            if unnamed is None:
+                raise
+            unnamed[point.id] = error
     return list(found.values())
 
 
