@@ -199,7 +199,7 @@ def test_a_broken_tool_costs_its_own_numbers_alone_and_every_page_says_so(machin
 
 def test_a_preflight_whose_ncu_makes_no_report_says_so_and_nothing_is_profiled(machine):
     machine.plan("unfit-ncu")
-    done = machine.run(TABLE)
+    done = machine.run(TABLE, "outputs/fake/captures/environment.json")
     assert done.returncode == 1 and "made no report of a tiny kernel" in done.stderr
     assert not machine.table("kernels") and {row["status"] for row in machine.table("timing")} == {
         "ok"
