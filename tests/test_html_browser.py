@@ -831,7 +831,7 @@ def test_ten_thousand_points_are_few_rows(browser, written):
         for number_ in range(10_000 - len(points)):
             point = json.loads(json.dumps(points[number_ % len(points)] | {"kernels": []}))
             point["point"] = point["measurement"]["point"] = f"{point['point']}_{number_}"
-            point["params"]["seq_len"] = number_
+            point["params"]["seq_len"] = number_ + 1
             found["points"].append(point)
 
     page = browser.open(written(many), "#/points")
