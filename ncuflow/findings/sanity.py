@@ -387,7 +387,7 @@ def _counted(kernel: Kernel, point: str) -> Iterator[Violation]:
     cause = "a counter that overflowed, or a difference taken the wrong way round"
     fields: dict[str, Any] = {**kernel, **(kernel.get("metrics") or {})}
     tables = {key: rows for key, rows in fields.items() if isinstance(rows, list)}
-    numbers = [(key, [fields[key]]) for key in fields.keys() - tables.keys()]
+    numbers = [(key, [value]) for key, value in fields.items() if key not in tables]
     numbers += [
         (key, [value for row in rows if isinstance(row, dict) for value in row.values()])
         for key, rows in tables.items()

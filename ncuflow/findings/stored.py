@@ -207,7 +207,11 @@ def completed(value: Any, kind: Any) -> Any:
         if not isinstance(value, dict):
             return value
         hints = get_type_hints(kind)
-        lacking = {name: _empty(hints[name]) for name in kind.__required_keys__ - value.keys()}
+        lacking = {
+            name: _empty(hints[name])
+            for name in hints  # in their order: the same bytes each time
+            if name in kind.__required_keys__ and name not in value
+        }
         known_of = {
             name: completed(one, hints[name]) for name, one in value.items() if name in hints
         }
