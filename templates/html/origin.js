@@ -28,12 +28,7 @@ async function show(evidence, side, at, name) {
     `Origin of ${name}`,
     h("p", { class: "note" }, side.points.id[at], ` · ${side.provenance.gpu}, tier ${side.value("tier", at)}`),
     h("ul", { class: "origin-tree" }, node(context, name)),
-    h(
-      "p",
-      { class: "note" },
-      "The same on the command line: ",
-      h("code", null, `ncuflow trace ${shellWord(side.points.id[at])} ${name}`),
-    ),
+    h("p", { class: "note" }, "The same on the command line: ", h("code", null, `ncuflow trace ${shellWord(side.points.id[at])} ${name}`)),
   );
 }
 
