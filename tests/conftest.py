@@ -35,6 +35,8 @@ COPIED = (
 # The recording that the pages show unless a setting names another.
 DEFAULT = ROOT / location.default()
 T = TypeVar("T")
+# Of what holds for any kernel, the two smallest of that recording are enough.
+SMALL = ("--config", "source=recorded", 'targets=["merge_state", "rmsnorm"]')
 SECRET = "hunter2-planted-secret"
 Recorded = Callable[[str, str], Results]
 MODULES = pytest.StashKey[gpu_modules.Modules]()
@@ -162,6 +164,16 @@ def finished(shared: Path) -> Finished:
         copy_project(folder).run("all", "--config", "source=recorded")
 
     return Finished(filled_once(shared / "finished", fill))
+
+
+@pytest.fixture(scope="session")
+def small(shared: Path) -> Finished:
+    """The project after ``snakemake -j1 all`` on recorded evidence of two kernels, once for all workers."""
+
+    def fill(folder: Path) -> None:
+        copy_project(folder).run("all", *SMALL)
+
+    return Finished(filled_once(shared / "small", fill))
 
 
 @pytest.fixture(scope="session")

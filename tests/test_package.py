@@ -117,7 +117,7 @@ def test_the_folders_of_the_checkout_are_no_packages_of_their_own(
 
 
 def test_the_workflow_runs_in_any_folder_by_its_own_code(
-    installed: Path, finished: Finished, tmp_path: Path
+    installed: Path, small: Finished, tmp_path: Path
 ) -> None:
     """Also where the folder has a package of that name, such as another checkout."""
     decoy = tmp_path / "ncuflow/__init__.py"
@@ -129,7 +129,7 @@ def test_the_workflow_runs_in_any_folder_by_its_own_code(
     assert done.returncode == 0, done.stdout + done.stderr
     page = "reports/rmsnorm.md"
     made = tmp_path / f"outputs/recorded-{location.name(DEFAULT)}"
-    assert (made / page).read_bytes() == (finished.outputs / page).read_bytes()
+    assert (made / page).read_bytes() == (small.outputs / page).read_bytes()
     records = [
         path.read_text() for path in (tmp_path / ".snakemake/metadata").rglob("*") if path.is_file()
     ]

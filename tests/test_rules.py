@@ -9,19 +9,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import fake_machine
 import pytest
-from conftest import ROOT, Finished, Pipeline, some
+from conftest import ROOT, SMALL, Finished, Pipeline, some
 from fake_machine import TABLE, Machine
 
 from ncuflow.cli import COMMANDS
 from ncuflow.flow import closure
 
 Job = dict[str, Any]
-RECORDED = {"source": "recorded"}
+RECORDED: dict[str, Any] = {"source": "recorded", "targets": ["merge_state", "rmsnorm"]}  # SMALL
 SIDES = {"base": "recordings/one", "head": "recordings/two"}
 FOLDERS = ("ncuflow", "parsers", "targets", "templates", "claims")
 # Every command starts there, and all that they do is to call its module.
@@ -35,7 +36,7 @@ LINKS = ("ncuflow/parsers", "ncuflow/targets", "ncuflow/data")
 def graph(
     folder: Path,
     target: str,
-    config: dict[str, str],
+    config: Mapping[str, Any],
     changes: tuple[str, ...] = (),
     environment: dict[str, str] | None = None,
     lost: tuple[str, ...] = (),
@@ -65,9 +66,9 @@ def asked(
 
 
 @pytest.fixture(scope="module")
-def made(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the finished project."""
-    return finished.copied(tmp_path_factory.mktemp("made") / "p").folder
+def made(small: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project that has run."""
+    return small.copied(tmp_path_factory.mktemp("made") / "p").folder
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +109,21 @@ def representatives(jobs: list[Job], files: set[str]) -> tuple[str, ...]:
 
 
 def test_a_change_of_a_file_reruns_exactly_what_reads_it(made: Path, every: bool):
+    edited = {
+        "templates/final-report.md.j2": ({"pages"}, {"target_page", "tables"}),
+        "templates/target.md.j2": ({"target_page"}, {"pages", "findings"}),
+        "parsers/nsys.py": ({"tables", "findings"}, {"environment_info"}),
+        "ncuflow/pages/markdown/figures.py": ({"pages", "target_page"}, {"tables", "findings", "claims"}),
+    }  # fmt: skip
     jobs, _ = graph(made, "all", RECORDED)
     chosen = representatives(jobs, project_files(made))
     assert len(chosen) > 10
-    chosen = chosen if every else chosen[::4]
-    _, reruns = graph(made, "all", RECORDED, chosen)
-    for file in chosen:
-        assert sorted(reruns[file]) == dependents(jobs, file), file
+    chosen = chosen if every else chosen[::8]
+    _, reruns = graph(made, "all", RECORDED, (*chosen, *edited))
+    for file, rules in reruns.items():
+        assert sorted(rules) == dependents(jobs, file), file
+    for file, (some_of, none_of) in edited.items():
+        assert some_of <= set(reruns[file]) and not none_of & set(reruns[file]), file
 
 
 def test_a_change_of_what_a_capture_executes_captures_again(machine: Machine):
@@ -126,7 +135,7 @@ def test_a_change_of_what_a_capture_executes_captures_again(machine: Machine):
     assert {"plan", "time", "profile", "tables"} <= set().union(*reruns.values())
 
 
-def test_every_file_of_the_project_is_read_by_a_command(made: Path, monkeypatch):
+def test_every_file_of_the_project_is_read_by_a_command(monkeypatch):
     monkeypatch.chdir(ROOT)
     pages = [path.name.removesuffix(".md.j2") for path in (ROOT / "templates").glob("*.md.j2")]
     read = {file for name in COMMANDS for file in closure.of(name, pages=pages)}
@@ -141,7 +150,7 @@ def test_every_file_of_the_project_is_read_by_a_command(made: Path, monkeypatch)
 
 
 def all_lost_are_made_again(
-    folder: Path, target: str, config: dict[str, str], below: str, every: bool
+    folder: Path, target: str, config: Mapping[str, Any], below: str, every: bool
 ) -> None:
     """Of each rule whose outputs lie below a folder, every output or the last: Snakemake makes what is lost where it is
     asked for, and no other."""
@@ -160,12 +169,10 @@ def test_every_output_that_is_lost_is_made_again(made: Path, every: bool):
     all_lost_are_made_again(made, "all", RECORDED, "outputs/", every)
 
 
-def test_so_is_every_output_of_a_gpu_that_is_not_there(
-    finished: Finished, tmp_path: Path, every: bool
-):
-    own = finished.copied(tmp_path / "p")
+def test_so_is_every_output_of_a_gpu_that_is_not_there(made: Path, tmp_path: Path, every: bool):
+    own = Finished(made).copied(tmp_path / "p")
     config = RECORDED | {"machine": "a100-static"}
-    own.run("all", "--config", *(f"{key}={value}" for key, value in config.items()))
+    own.run("all", *SMALL, "machine=a100-static")
     all_lost_are_made_again(own.folder, "all", config, "outputs/a100-static/", every)
 
 
@@ -245,7 +252,7 @@ def test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again(
     two_sides: Pipeline, tmp_path: Path, every: bool
 ):
     """Of its own rules, and of each: what it shares with `all`, the tests above have."""
-    config = SIDES | RECORDED | {"recording": "recordings/one"}
+    config = SIDES | {"source": "recorded", "recording": "recordings/one"}
     settings = [f"{key}={value}" for key, value in config.items()]
     two_sides.run("compare", "--config", *settings)
     below = "outputs/" if every else "outputs/compare/"
@@ -259,7 +266,11 @@ def test_so_does_every_job_of_a_comparison_and_what_is_lost_is_made_again(
 
 @pytest.mark.parametrize(("floor", "words"), [(0, " --floor 0.0 "), (None, "")])
 def test_a_floor_of_zero_is_not_none(two_sides: Pipeline, floor: float | None, words: str):
-    config = SIDES | RECORDED | {"recording": "recordings/one", "compare": {"floor": floor}}
+    config = SIDES | {
+        "source": "recorded",
+        "recording": "recordings/one",
+        "compare": {"floor": floor},
+    }
     jobs = asked(two_sides.folder, "compare", config)["jobs"]
     (command,) = (job["command"] for job in jobs if job["rule"] == "compare_sides")
     assert (words in command) if words else ("--floor" not in command)
@@ -339,6 +350,7 @@ def test_as_many_jobs_run_as_are_asked_for(tmp_path: Path):
 # --- closures -----------------------------------------------------------------------------------
 
 
+@cache
 def imports(module: str) -> set[str]:
     """The project's modules that a module's import statements name, by a whole parse; not those for types alone."""
     path = closure._path(module)
