@@ -176,6 +176,12 @@ def small(shared: Path) -> Finished:
     return Finished(filled_once(shared / "small", fill))
 
 
+@pytest.fixture(scope="module")
+def made(small: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project that has run."""
+    return small.copied(tmp_path_factory.mktemp("made") / "p").folder
+
+
 @pytest.fixture(scope="session")
 def recorded(shared: Path) -> Recorded:
     """The results of a target of any recording, each found once for all workers."""

@@ -11,28 +11,98 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from inspect import signature
 from pathlib import Path
 from shlex import join, quote
 from types import SimpleNamespace
 from typing import Any
 
-from snakemake.api import SnakemakeApi
-from snakemake.settings.types import (
-    ConfigSettings,
-    DAGSettings,
-    OutputSettings,
-    Quietness,
-    ResourceSettings,
-)
-
 Job = dict[str, Any]
+# Of conftest's SMALL.
+RECORDED: Job = {"source": "recorded", "targets": ["merge_state", "rmsnorm"]}
+
+
+def graph(
+    folder: Path,
+    target: str,
+    config: Mapping[str, Any],
+    changes: tuple[str, ...] = (),
+    environment: dict[str, str] | None = None,
+    lost: tuple[str, ...] = (),
+) -> tuple[list[Job], dict[str, list[str]]]:
+    """(jobs, changed or lost file -> rules of the jobs that would run) of a project whose outputs are made."""
+    found = asked(folder, target, config, changes, environment, lost)
+    assert not any(job["runs"] for job in found["jobs"])
+    return found["jobs"], found["reruns"]
+
+
+def asked(
+    folder: Path,
+    target: str,
+    config: Mapping[str, Any],
+    changes: tuple[str, ...] = (),
+    environment: dict[str, str] | None = None,
+    lost: tuple[str, ...] = (),
+) -> Any:
+    """What a process of this file says of a project: {jobs, reruns}."""
+    question = {"targets": [target], "config": config, "changes": changes, "lost": lost}
+    done = subprocess.run(
+        [sys.executable, __file__, json.dumps(question)],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def dependents(jobs: list[Job], file: str) -> list[str]:
+    """Rules of the jobs that an input's change runs, and of all that is made from what these make."""
+    stale = {file}
+    for _ in jobs:
+        stale |= {out for j in jobs if stale.intersection(j["triggers"]) for out in j["output"]}
+    return sorted(job["rule"] for job in jobs if stale.intersection(job["triggers"]))
+
+
+def representatives(jobs: list[Job], files: set[str]) -> tuple[str, ...]:
+    """One file of each set of files that the same jobs read."""
+    classes = {tuple(file in job["input"] for job in jobs): file for file in sorted(files)}
+    return tuple(classes.values())
+
+
+def one_of_each_rule(jobs: list[Job]) -> Iterator[Job]:
+    found = {job["rule"]: job for job in jobs if job["output"] and job["command"]}
+    return iter(found.values())
+
+
+def all_lost_are_made_again(
+    folder: Path, target: str, config: Mapping[str, Any], below: str, every: bool
+) -> None:
+    """Of each rule whose outputs lie below a folder, every output or the last: Snakemake makes what is lost where it is
+    asked for, and no other."""
+    jobs, _ = graph(folder, target, config)
+    chosen = {}
+    for job in one_of_each_rule(jobs):
+        files = [file for file in job["output"] if file.startswith(below)]
+        chosen |= dict.fromkeys(files if every else files[-1:], job["rule"])
+    assert chosen
+    _, reruns = graph(folder, target, config, lost=tuple(chosen))
+    for file, rule in chosen.items():
+        assert rule in reruns[file], file
 
 
 def jobs(targets: list[str], config: dict[str, Any]) -> list[Job]:
     """Rule, inputs, outputs, command and whether it would run, of every job."""
+    from snakemake.api import SnakemakeApi
+    from snakemake.settings.types import (
+        ConfigSettings,
+        DAGSettings,
+        OutputSettings,
+        Quietness,
+        ResourceSettings,
+    )
+
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL}, dryrun=True)) as api:
         workflow = api.workflow(
             resource_settings=ResourceSettings(cores=1),
