@@ -78,12 +78,10 @@ function header(found, tabs) {
     .filter(Boolean)
     .join(" · ");
   return h(
-    "header",
-    { class: "top" },
+    "header.top",
     h(
-      "a",
+      "a.skip",
       {
-        class: "skip",
         href: "#main",
         onclick: (event) => {
           event.preventDefault();
@@ -93,12 +91,11 @@ function header(found, tabs) {
       "Skip to the content",
     ),
     h(
-      "p",
-      { class: "brand" },
-      h("b", null, "ncuflow"),
-      h("span", null, found.sides.map((side) => side.name).join(" → ")),
-      h("span", { class: "note" }, line),
-      h("span", { class: "tier", title: "A: live counters, B: live without counters, C: recorded elsewhere" }, `tier ${of.tier}`),
+      "p.brand",
+      h("b", "ncuflow"),
+      h("span", found.sides.map((side) => side.name).join(" → ")),
+      h("span.note", line),
+      h("span.tier", { title: "A: live counters, B: live without counters, C: recorded elsewhere" }, `tier ${of.tier}`),
     ),
     tabs,
     h("button", { type: "button", class: "help", "aria-label": "Keys", onclick: help }, "?"),

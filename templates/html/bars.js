@@ -5,13 +5,7 @@ import { pct } from "./format.js";
 
 /** rows: [{label, value (per cent or null), title, strong, note}]. */
 export function bars(name, rows) {
-  return h(
-    "table",
-    { class: "bars" },
-    h("caption", { class: "hidden" }, name),
-    h("colgroup", null, h("col", { class: "what" }), h("col"), h("col", { class: "share" })),
-    h("tbody", null, rows.map(barRow)),
-  );
+  return h("table.bars", h("caption.hidden", name), h("colgroup", h("col.what"), h("col"), h("col.share")), h("tbody", rows.map(barRow)));
 }
 
 function barRow({ label, value, title, strong, note }) {
@@ -19,8 +13,8 @@ function barRow({ label, value, title, strong, note }) {
   return h(
     "tr",
     { title, class: strong && "strong" },
-    h("th", { scope: "row" }, label, note && h("code", { class: "note" }, ` ${note}`)),
-    h("td", { class: "bar" }, h("span", { class: "track" }, h("span", { class: "fill", style: `width:${wide}%` }))),
-    h("td", { class: "number" }, pct(value, 1)),
+    h("th", { scope: "row" }, label, note && h("code.note", ` ${note}`)),
+    h("td.bar", h("span.track", h("span.fill", { style: `width:${wide}%` }))),
+    h("td.number", pct(value, 1)),
   );
 }

@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 
 /** An element that holds what `draw(width)` gives, drawn again where its width changes. */
 export function chart(name, draw) {
-  const frame = h("figure", { class: "chart", role: "group", "aria-label": name });
+  const frame = h("figure.chart", { role: "group", "aria-label": name });
   let drawn = 0;
   const again = () => {
     const width = Math.floor(frame.clientWidth);

@@ -11,7 +11,7 @@ export async function choices(evidence) {
   const priced = side.targets.filter((target) => target.prices.length);
   return [
     opportunities(evidence, side),
-    priced.length ? null : h("p", { class: "empty" }, "Not in this evidence: pairs of points that differ in one choice."),
+    priced.length ? null : h("p.empty", "Not in this evidence: pairs of points that differ in one choice."),
     priced.map((target) =>
       section(
         `Choices: ${target.title}`,
@@ -52,19 +52,12 @@ function choiceOf(evidence, side, choice) {
     pair.verdict,
   ]);
   return h(
-    "div",
-    { class: "choice" },
-    h(
-      "h3",
-      null,
-      choice.title,
-      h("span", { class: "note" }, ` ${choice.called[0]} → ${choice.called[1]}; ${differ} of ${rows.length} differ`),
-    ),
+    "div.choice",
+    h("h3", choice.title, h("span.note", ` ${choice.called[0]} → ${choice.called[1]}; ${differ} of ${rows.length} differ`)),
     chart(`Price of ${choice.title}`, (width) => draw(choice, rows, width)),
     h(
       "details",
-      null,
-      h("summary", null, "As a table"),
+      h("summary", "As a table"),
       table(
         [
           "pair",

@@ -9,7 +9,7 @@ const SHAPES = { confirmed: "✓", refuted: "✗", "differs by architecture": "�
 
 export async function claims(evidence, params) {
   const side = evidence.side;
-  if (!has(`claims ${side.number}`)) return h("p", { class: "empty" }, "Not in this evidence: judged claims.");
+  if (!has(`claims ${side.number}`)) return h("p.empty", "Not in this evidence: judged claims.");
   const all = await block(`claims ${side.number}`);
   const chosen = {
     verdict: params.get("verdict"),
@@ -17,9 +17,9 @@ export async function claims(evidence, params) {
     source: params.get("source") ?? "",
     q: params.get("q") ?? "",
   };
-  const list = h("ul", { class: "claims panel" });
-  const buttons = h("div", { class: "facets" });
-  const count = h("output", { class: "count", "aria-live": "polite" });
+  const list = h("ul.claims.panel");
+  const buttons = h("div.facets");
+  const count = h("output.count", { "aria-live": "polite" });
   const update = (patch) => {
     Object.assign(chosen, patch);
     keep(patch);
@@ -50,7 +50,7 @@ export async function claims(evidence, params) {
             },
             verdictSign(verdict),
             verdict,
-            h("span", { class: "count" }, counts.get(verdict) ?? 0),
+            h("span.count", counts.get(verdict) ?? 0),
           ),
         ),
       ),
@@ -74,8 +74,7 @@ export async function claims(evidence, params) {
   show();
   return [
     h(
-      "div",
-      { class: "controls" },
+      "div.controls",
       filter,
       picker(
         "Kernel",
@@ -116,17 +115,16 @@ function verdictSign(verdict) {
 function claimOf(evidence, side, claim) {
   const said = h(
     "summary",
-    null,
     verdictSign(claim.verdict),
-    h("span", { class: "statement" }, claim.statement),
-    h("span", { class: "note" }, `${claim.target ?? "all kernels"} · ${claim.verdict}`),
+    h("span.statement", claim.statement),
+    h("span.note", `${claim.target ?? "all kernels"} · ${claim.verdict}`),
   );
-  const details = h("details", null, said);
+  const details = h("details", said);
   details.addEventListener(
     "toggle",
     () => details.open && details.childElementCount === 1 && details.append(...proof(evidence, side, claim)),
   );
-  return h("li", null, details);
+  return h("li", details);
 }
 
 /** The evidence of a claim: made when it is opened. */
@@ -155,29 +153,27 @@ function proof(evidence, side, claim) {
     ["rule", ruleOf(claim)],
     ["tolerance", toleranceOf(claim)],
     ["noise floor", claim.noise_floor === null || claim.noise_floor === undefined ? null : amount(claim.noise_floor, claim.unit)],
-    ["file", h("code", null, `${claim.file}, ${claim.id}`)],
+    ["file", h("code", `${claim.file}, ${claim.id}`)],
   ].filter(([, what]) => what);
   const rows = (claim.evidence ?? []).map((one) => [
     one.name,
     number(one.value),
-    h("code", null, one.formula ?? one.metric ?? "–"),
+    h("code", one.formula ?? one.metric ?? "–"),
     one.point ? pointLink(evidence, side, one.point) : "–",
-    h("code", null, one.report ?? "–"),
+    h("code", one.report ?? "–"),
   ]);
   const print = inColumn((claim.points ?? []).map((one) => one.value));
   const points = (claim.points ?? []).map((one) => [pointLink(evidence, side, one.point), print(one.value)]);
   return [
     h(
-      "dl",
-      { class: "facts" },
-      facts.map(([name, what]) => [h("dt", null, name), h("dd", null, what)]),
+      "dl.facts",
+      facts.map(([name, what]) => [h("dt", name), h("dd", what)]),
     ),
     rows.length > 0 && table(["term", ["value"], "formula", "point", "report"], rows, "Evidence"),
     points.length > 0 &&
       h(
         "details",
-        null,
-        h("summary", null, `Its value at ${points.length} point${points.length === 1 ? "" : "s"}`),
+        h("summary", `Its value at ${points.length} point${points.length === 1 ? "" : "s"}`),
         table(["point", ["value"]], points, "Values by point"),
       ),
   ].filter(Boolean);
@@ -223,5 +219,5 @@ function toleranceOf({ tolerance, unit: name }) {
 
 function pointLink(evidence, side, id) {
   const at = side.place.get(id);
-  return at === undefined ? h("code", null, id) : h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, id);
+  return at === undefined ? h("code", id) : h("a.id", { href: href("point", { id: evidence.reference(side, at) }) }, id);
 }

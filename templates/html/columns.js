@@ -15,16 +15,14 @@ export function chooser(side, chosen, onchoose) {
     const box = h("input", { type: "checkbox", checked: chosen.includes(column.name), onchange: told });
     boxes.set(column.name, box);
     return h(
-      "label",
-      { class: "column", "data-name": `${column.name} ${column.label}` },
+      "label.column",
+      { "data-name": `${column.name} ${column.label}` },
       box,
-      h("code", null, column.name),
-      h("span", { class: "note" }, ` ${column.unit ? `${column.unit} · ` : ""}${column.formula}`),
+      h("code", column.name),
+      h("span.note", ` ${column.unit ? `${column.unit} · ` : ""}${column.formula}`),
     );
   };
-  const groups = [...d3.group(all, (column) => column.group)].map(([name, found]) =>
-    h("fieldset", null, h("legend", null, name), found.map(item)),
-  );
+  const groups = [...d3.group(all, (column) => column.group)].map(([name, found]) => h("fieldset", h("legend", name), found.map(item)));
   const search = h("input", {
     type: "search",
     placeholder: "search columns",

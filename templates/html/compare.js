@@ -10,7 +10,7 @@ const ORDER = ["slower", "faster", "not tested", "too noisy to tell", "same", "n
 const SIGNS = { slower: "▲", faster: "▼", same: "=", "too noisy to tell": "≈", "not tested": "?" };
 
 export async function compare(evidence, params) {
-  if (!has("compare")) return h("p", { class: "empty" }, "This file holds one capture.");
+  if (!has("compare")) return h("p.empty", "This file holds one capture.");
   const all = await block("compare");
   const chosen = {
     pair: Number(params.get("pair") ?? 0) || 0,
@@ -38,8 +38,7 @@ export async function compare(evidence, params) {
   const metrics = [...new Set(all.flatMap((one) => one.points.flatMap((found) => Object.keys(found.metrics ?? {}))))];
   return [
     h(
-      "div",
-      { class: "controls" },
+      "div.controls",
       filter,
       picker(
         "Captures",
@@ -80,8 +79,7 @@ function pairView(evidence, comparison, chosen, update) {
   const sides = [comparison.base.name, comparison.head.name].map((name) => evidence.sides.find((side) => side.name === name));
   return [
     h(
-      "div",
-      { class: "facets" },
+      "div.facets",
       h(
         "div",
         { role: "group", "aria-label": "Filter by verdict" },
@@ -95,7 +93,7 @@ function pairView(evidence, comparison, chosen, update) {
             },
             verdictSign(verdict),
             verdict,
-            h("span", { class: "count" }, counts.get(verdict)),
+            h("span.count", counts.get(verdict)),
           ),
         ),
       ),
@@ -103,14 +101,13 @@ function pairView(evidence, comparison, chosen, update) {
     section(
       "Changes",
       `From ${comparison.base.name} to ${comparison.head.name}. The line is the interval of the change, the bar the noise floor. ${(comparison.statistics?.notes ?? []).join(" ")}`,
-      rows.length ? chart("Changes", (width) => draw(rows, width)) : h("p", { class: "empty" }, "No point is left by the filter."),
+      rows.length ? chart("Changes", (width) => draw(rows, width)) : h("p.empty", "No point is left by the filter."),
     ),
     section(
       "Points",
       null,
       h(
-        "ul",
-        { class: "claims" },
+        "ul.claims",
         rows.map((row) => pointOf(evidence, sides, row, chosen)),
       ),
     ),
@@ -172,10 +169,9 @@ function draw(rows, width) {
 function pointOf(evidence, sides, row, chosen) {
   const summary = h(
     "summary",
-    null,
     verdictSign(row.verdict),
-    h("span", { class: "statement id" }, row.id),
-    h("span", { class: "note" }, `${micro(row.base)} → ${micro(row.head)} · ${change(row.relative)} · ${row.verdict}`),
+    h("span.statement.id", row.id),
+    h("span.note", `${micro(row.base)} → ${micro(row.head)} · ${change(row.relative)} · ${row.verdict}`),
   );
   const details = h("details", { open: chosen.open === row.id }, summary);
   const made = () => details.childElementCount === 1 && append(details, causes(evidence, sides, row));
@@ -185,7 +181,7 @@ function pointOf(evidence, sides, row, chosen) {
     keep({ open: row.id });
   });
   if (details.open) made();
-  return h("li", null, details);
+  return h("li", details);
 }
 
 /** Why a point changed: the waterfall of its causes, and both of its sides. */
@@ -204,17 +200,15 @@ function causes(evidence, sides, row) {
     both &&
       h(
         "p",
-        null,
         h(
-          "a",
-          { class: "button", href: href("point", { id: sides.map((side, at) => evidence.reference(side, places[at])) }) },
+          "a.button",
+          { href: href("point", { id: sides.map((side, at) => evidence.reference(side, places[at])) }) },
           "Both sides of this point",
         ),
       ),
     h(
-      "dl",
-      { class: "facts" },
-      facts.map(([name, what]) => [h("dt", null, name), h("dd", null, what)]),
+      "dl.facts",
+      facts.map(([name, what]) => [h("dt", name), h("dd", what)]),
     ),
     steps.length > 0 && chart("Waterfall of causes", (width) => waterfall(row, steps, width)),
     (row.causes ?? []).length > 0 &&
@@ -226,7 +220,7 @@ function causes(evidence, sides, row) {
           shown(cause.head),
           signed(cause.delta_us),
           percent(cause.share_of_delta ?? null),
-          h("code", null, cause.evidence ?? "–"),
+          h("code", cause.evidence ?? "–"),
         ]),
         "Causes",
       ),
@@ -244,8 +238,7 @@ function within(title, heads, found, last) {
     found.length > 0 &&
     h(
       "details",
-      null,
-      h("summary", null, title),
+      h("summary", title),
       table(
         heads,
         found.map((one) => [one.what, side(one.base, one.unit), side(one.head, one.unit), ...(last ? [last(one)] : [])]),
@@ -332,7 +325,7 @@ function differences(comparison) {
         "Not right, or not timed, on one side.",
         table(
           ["point", "base", "head"],
-          failed.map((one) => [h("span", { class: "id" }, one.id), one.base, one.head]),
+          failed.map((one) => [h("span.id", one.id), one.base, one.head]),
           "Not compared",
         ),
       ),
@@ -342,8 +335,7 @@ function differences(comparison) {
         null,
         h(
           "ul",
-          null,
-          list.map((one) => h("li", { class: "id" }, one)),
+          list.map((one) => h("li.id", one)),
         ),
       ),
     ),

@@ -12,24 +12,31 @@ export function visible(text) {
   });
 }
 
-/** An element; properties that begin with "on" listen, null ones are left out, strings become text. */
-export function h(tag, props, ...children) {
-  return filled(document.createElement(tag), props, children);
+/**
+ * An element of a selector like "p.note"; its properties may be left out. Those that begin with "on" listen, null ones
+ * are left out, strings become text.
+ */
+export function h(selector, ...rest) {
+  return made((tag) => document.createElement(tag), selector, rest);
 }
 
 /** The same of SVG. */
-export function s(tag, props, ...children) {
-  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
+export function s(selector, ...rest) {
+  return made((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag), selector, rest);
 }
 
-function filled(element, props, children) {
-  for (const [name, value] of Object.entries(props ?? {})) {
+function made(create, selector, rest) {
+  const [tag, ...classes] = selector.split(".");
+  const element = create(tag);
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+  const given = rest[0]?.constructor === Object ? rest.shift() : {};
+  for (const [name, value] of Object.entries(given)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "style") element.style.cssText = value;
     else element.setAttribute(name, value === true ? "" : visible(value));
   }
-  append(element, children);
+  append(element, rest);
   return element;
 }
 
@@ -96,7 +103,7 @@ export function switcher(label, values, chosen, onchoose) {
       for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
       onchoose(button.dataset.value);
     });
-  return h("div", { class: "switcher", role: "group", "aria-label": label }, h("span", { class: "label" }, label), buttons);
+  return h("div.switcher", { role: "group", "aria-label": label }, h("span.label", label), buttons);
 }
 
 /** A labelled <select>. values: [[value, text]…]. */
@@ -106,12 +113,12 @@ export function picker(label, values, chosen, onchoose) {
     { onchange: () => onchoose(select.value) },
     values.map(([value, text]) => h("option", { value, selected: value === chosen }, text)),
   );
-  return h("label", { class: "picker" }, h("span", { class: "label" }, label), select);
+  return h("label.picker", h("span.label", label), select);
 }
 
 /** A section with a heading. */
 export function section(title, note, ...children) {
-  return h("section", { class: "panel" }, h("h2", null, title), note && h("p", { class: "note" }, note), children);
+  return h("section.panel", h("h2", title), note && h("p.note", note), children);
 }
 
 /** A plain table. heads: text, or [text, "number"]; rows: lists of cells. */
@@ -121,21 +128,14 @@ export function table(heads, rows, caption) {
   const body = rows.map((row) =>
     h(
       "tr",
-      null,
       row.map((cell, at) => h("td", { class: numeric[at] && "number" }, cell)),
     ),
   );
-  const shown = h(
-    "table",
-    { class: "plain" },
-    h("caption", { class: "hidden" }, caption),
-    h("thead", null, h("tr", null, head)),
-    h("tbody", null, body),
-  );
+  const shown = h("table.plain", h("caption.hidden", caption), h("thead", h("tr", head)), h("tbody", body));
   return framed(readable(shown), caption);
 }
 
 /** A frame in which what is wider scrolls. */
 export function framed(wide, name) {
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, wide);
+  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": name }, wide);
 }

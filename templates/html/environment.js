@@ -10,10 +10,9 @@ export function environment(evidence, params) {
   return [...evidence.sides]
     .reverse()
     .map((side) => [
-      evidence.sides.length > 1 && h("h1", null, side.name),
+      evidence.sides.length > 1 && h("h1", side.name),
       h(
-        "div",
-        { class: "two" },
+        "div.two",
         section("Machine", null, machine(side.provenance)),
         section(
           "Software",
@@ -84,7 +83,7 @@ function ceilings(side) {
 
 function preflight(info) {
   const found = info?.findings ?? [];
-  if (!found.length) return section("Preflight", null, h("p", { class: "empty" }, "Not in this evidence: a preflight."));
+  if (!found.length) return section("Preflight", null, h("p.empty", "Not in this evidence: a preflight."));
   return section(
     "Preflight",
     null,
@@ -110,7 +109,7 @@ function jit(found) {
     "The price of a first call.",
     table(
       ["module", ["cold build"], ["disk hit"], ["memory hit"]],
-      rows.map((one) => [h("code", null, one.module), seconds(one.cold_s), seconds(one.disk_hit_s), seconds(one.memory_hit_s)]),
+      rows.map((one) => [h("code", one.module), seconds(one.cold_s), seconds(one.disk_hit_s), seconds(one.memory_hit_s)]),
       "JIT",
     ),
   );
@@ -125,10 +124,9 @@ function incomplete(evidence, side) {
       h("a", { href: href("points", { q: `target=${target.name}`, by: "problems" }) }, `${points.length} of ${target.total}`),
       h(
         "details",
-        null,
-        h("summary", null, "points"),
+        h("summary", "points"),
         points
-          .map((id) => h("a", { class: "id", href: href("point", { id: evidence.reference(side, side.place.get(id)) }) }, id))
+          .map((id) => h("a.id", { href: href("point", { id: evidence.reference(side, side.place.get(id)) }) }, id))
           .flatMap((link) => [link, " "]),
       ),
     ]),
@@ -156,27 +154,20 @@ function struck(side) {
       "Numbers that cannot be true.",
       h(
         "ul",
-        null,
-        side.struck.map((reason) => h("li", null, reason)),
+        side.struck.map((reason) => h("li", reason)),
       ),
     )
   );
 }
 
 function columnsOf(evidence) {
-  const rows = [...evidence.declared.values()].map((column) => [
-    h("code", null, column.name),
-    column.unit ?? "",
-    column.source,
-    column.formula,
-  ]);
+  const rows = [...evidence.declared.values()].map((column) => [h("code", column.name), column.unit ?? "", column.source, column.formula]);
   return section(
     "Columns",
     null,
     h(
       "details",
-      null,
-      h("summary", null, `${rows.length} columns of the measurement and their formulas`),
+      h("summary", `${rows.length} columns of the measurement and their formulas`),
       table(["column", "unit", "from", "formula"], rows, "Columns"),
     ),
   );
@@ -188,7 +179,6 @@ function about() {
     null,
     h(
       "p",
-      null,
       "One file, without a network: data, styles and scripts are inside, and its content security policy allows no request. Charts by ",
       away("https://observablehq.com/plot/", `Observable Plot ${Plot.version}`),
       " on ",

@@ -22,13 +22,13 @@ export class Grid {
     this.body = h("tbody");
     this.widths = h("colgroup");
     this.table = h(
-      "table",
-      { class: "grid", role: "grid", tabindex: "0", "aria-label": name, onkeydown: (event) => this.key(event) },
+      "table.grid",
+      { role: "grid", tabindex: "0", "aria-label": name, onkeydown: (event) => this.key(event) },
       this.widths,
       this.head,
       this.body,
     );
-    this.element = h("div", { class: "grid-frame", onscroll: () => this.draw() }, this.table);
+    this.element = h("div.grid-frame", { onscroll: () => this.draw() }, this.table);
     this.setColumns(columns);
     new ResizeObserver(() => this.draw(true)).observe(this.element);
     addEventListener("beforeprint", () => this.draw(true, true));
@@ -42,7 +42,6 @@ export class Grid {
       this.head,
       h(
         "tr",
-        null,
         columns.map((column) => this.headCell(column)),
       ),
     );
@@ -66,8 +65,8 @@ export class Grid {
           onclick: () => this.calls.sort(column.key, sorted === "descending" || sorted === "none" ? "" : "-"),
         },
         column.label,
-        column.unit && h("span", { class: "unit" }, ` ${column.unit}`),
-        h("span", { class: "arrow", "aria-hidden": "true" }, arrow),
+        column.unit && h("span.unit", ` ${column.unit}`),
+        h("span.arrow", { "aria-hidden": "true" }, arrow),
       ),
     );
   }
@@ -107,8 +106,7 @@ export class Grid {
     const last = Math.min(this.rows.length, bottom + SPARE);
     [this.first, this.last] = [first, last];
     const space = (rows) =>
-      rows > 0 &&
-      h("tr", { class: "space", "aria-hidden": "true", style: `height:${rows * ROW}px` }, h("td", { colspan: this.columns.length }));
+      rows > 0 && h("tr.space", { "aria-hidden": "true", style: `height:${rows * ROW}px` }, h("td", { colspan: this.columns.length }));
     fill(
       this.body,
       space(first),

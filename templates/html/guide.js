@@ -8,13 +8,9 @@ const DEEPEST = 3; // heading level that the contents list
 
 export async function guide(_evidence, params) {
   if (!has("prose"))
-    return h(
-      "p",
-      { class: "empty" },
-      "Not in this file: the guide. It is made of the pages beside the results; with them the file is written again.",
-    );
+    return h("p.empty", "Not in this file: the guide. It is made of the pages beside the results; with them the file is written again.");
   const pages = await block("prose");
-  const body = h("div", { class: "guide" });
+  const body = h("div.guide");
   const show = (name, at) => {
     const page = pages.find((one) => one.name === name) ?? pages[0];
     fill(body, contents(page), prose(page));
@@ -23,8 +19,7 @@ export async function guide(_evidence, params) {
   show(params.get("page"), params.get("at"));
   return [
     h(
-      "div",
-      { class: "controls" },
+      "div.controls",
       picker(
         "Page",
         pages.map((page) => [page.name, page.title]),
@@ -43,12 +38,12 @@ function contents(page) {
   const links = page.toc
     .filter(([level]) => level > 1 && level <= DEEPEST)
     .map(([level, text, at]) => h("li", { class: `level-${level}` }, h("a", { href: href("guide", { page: page.name, at }) }, text)));
-  return h("nav", { class: "toc", "aria-label": "Contents" }, h("ul", null, links));
+  return h("nav.toc", { "aria-label": "Contents" }, h("ul", links));
 }
 
 /** The page's HTML was made of Markdown in which markup is text; the policy of this file runs no script of it. */
 function prose(page) {
-  const article = h("article", { class: "prose" });
+  const article = h("article.prose");
   article.innerHTML = page.html;
   for (const found of article.querySelectorAll("table")) {
     const place = document.createComment("");

@@ -10,7 +10,7 @@ const LEAST = 0.004; // of the width: a narrower box is not drawn, the table has
 
 /** tree and stalls: of a kernel, as the detail block has them; about: main block, for groups and meanings. */
 export function icicle(tree, about, stalls) {
-  if (!tree) return h("p", { class: "empty" }, "Not in this evidence: issue activity and warp states of this kernel.");
+  if (!tree) return h("p.empty", "Not in this evidence: issue activity and warp states of this kernel.");
   const groups = [...new Set(Object.values(about.groups)), "other"];
   const basis = tree.basis === "samples" ? `by ${tree.samples} samples taken while nothing issued` : "by counted stall cycles";
   const charged = new Map(tree.reasons.map(([reason, ...rest]) => [reason, rest]));
@@ -30,14 +30,12 @@ export function icicle(tree, about, stalls) {
   return [
     chart("Stall tree", (width) => draw(tree, groups, about, width)),
     h(
-      "p",
-      { class: "note" },
+      "p.note",
       `Issued and not issued are counted. Below that cycles without an issue are charged to the reasons in proportion to the warps that waited, ${basis}.`,
     ),
     h(
       "details",
-      null,
-      h("summary", null, `All ${rows.length} reasons as a table`),
+      h("summary", `All ${rows.length} reasons as a table`),
       table(
         ["reason", "group", ["of cycles"], ["of those without an issue"], ["cycles per instruction"], "a warp waits for"],
         rows,
@@ -89,9 +87,8 @@ function boxOf({ level, from, share, text, fill, soft, title }, width) {
   const label = `${text} ${percent(share)}`;
   const shown = label.length <= room ? label : text.length <= room ? text : room > 5 ? `${text.slice(0, room - 1)}…` : "";
   return s(
-    "g",
-    { class: "box" },
-    s("title", null, `${text}: ${percent(share, 1)} of cycles${title ? `\nwaits for ${title}` : ""}`),
+    "g.box",
+    s("title", `${text}: ${percent(share, 1)} of cycles${title ? `\nwaits for ${title}` : ""}`),
     s("rect", {
       x: x + 0.5,
       y: level * ROW + 1,

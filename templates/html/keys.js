@@ -38,7 +38,7 @@ export function help() {
     "Keys",
     table(
       ["key", "what it does"],
-      KEYS.map(([key, what]) => [h("kbd", null, key), what]),
+      KEYS.map(([key, what]) => [h("kbd", key), what]),
       "Keys",
     ),
   );

@@ -18,7 +18,7 @@ export function launchesOf(timeline, place) {
 /** The chart with a choice of the launch. */
 export function lanes(timeline, place) {
   const launches = launchesOf(timeline, place);
-  if (!launches.size) return h("p", { class: "empty" }, "Not in this evidence: a trace of this point by nsys.");
+  if (!launches.size) return h("p.empty", "Not in this evidence: a trace of this point by nsys.");
   const frame = h("div");
   const show = (launch) => {
     const rows = launches.get(Number(launch));
@@ -27,15 +27,14 @@ export function lanes(timeline, place) {
       frame,
       chart("Timeline", (width) => draw(timeline, rows, width)),
       h(
-        "p",
-        { class: "note" },
+        "p.note",
         `${rows.length} operation${rows.length === 1 ? "" : "s"} on the GPU, idle between them ${micro(idle / 1e3)}. Traced by nsys (${timeline.report.join(", ")}); time from the start of the launch.`,
       ),
     );
   };
   const names = [...launches.keys()].map((launch) => [String(launch), `launch ${launch}`]);
   show(names[0][0]);
-  return [h("div", { class: "controls" }, picker("Repeat", names, names[0][0], show)), frame];
+  return [h("div.controls", picker("Repeat", names, names[0][0], show)), frame];
 }
 
 /** The chart of some rows of a timeline: the host's calls, and a lane for each stream. */
@@ -87,10 +86,10 @@ export function draw(timeline, rows, width) {
       "aria-label": `Timeline of ${operations.length} operations over ${micro(end / 1e3)}`,
     },
     ticks.map((tick) => [
-      s("line", { class: "rule", x1: x(tick), x2: x(tick), y1: 0, y2: lanes.length * ROW }),
-      s("text", { class: "tick", x: x(tick), y: lanes.length * ROW + 16, "text-anchor": "middle" }, micro(tick / 1e3)),
+      s("line.rule", { x1: x(tick), x2: x(tick), y1: 0, y2: lanes.length * ROW }),
+      s("text.tick", { x: x(tick), y: lanes.length * ROW + 16, "text-anchor": "middle" }, micro(tick / 1e3)),
     ]),
-    lanes.map((name, at) => s("text", { class: "tick", x: 0, y: at * ROW + ROW / 2 + 4 }, name)),
+    lanes.map((name, at) => s("text.tick", { x: 0, y: at * ROW + ROW / 2 + 4 }, name)),
     boxes,
   );
 }
@@ -100,9 +99,8 @@ function boxOf(x, lane, start, end, text, colour, title) {
   const room = Math.floor((wide - 8) / 6.4);
   const shown = text.length <= room ? text : room > 6 ? `${text.slice(0, room - 1)}…` : "";
   return s(
-    "g",
-    { class: "box" },
-    s("title", null, title),
+    "g.box",
+    s("title", title),
     s("rect", {
       x: x(start),
       y: lane * ROW + 4,
@@ -117,10 +115,5 @@ function boxOf(x, lane, start, end, text, colour, title) {
 
 function gapOf(x, lane, start, end) {
   const y = lane * ROW + ROW / 2;
-  return s(
-    "g",
-    null,
-    s("title", null, `idle ${micro((end - start) / 1e3)}`),
-    s("line", { class: "gap", x1: x(start), x2: x(end), y1: y, y2: y }),
-  );
+  return s("g", s("title", `idle ${micro((end - start) / 1e3)}`), s("line.gap", { x1: x(start), x2: x(end), y1: y, y2: y }));
 }

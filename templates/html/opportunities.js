@@ -53,12 +53,12 @@ export function opportunities(evidence, side) {
 
 function row(evidence, side, target, one) {
   const at = side.place.get(`${target.name}/${one.at}`);
-  const point = h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, one.at);
+  const point = h("a.id", { href: href("point", { id: evidence.reference(side, at) }) }, one.at);
   const where = ["at ", point, one.more > 0 && ` and ${one.more} more`];
   return [
-    [h("b", null, one.what), one.where && [", where ", h("code", null, one.where)], h("div", { class: "note" }, target.title)],
+    [h("b", one.what), one.where && [", where ", h("code", one.where)], h("div.note", target.title)],
     [code(one.shown), ", ", where],
-    [code(one.change), h("div", { class: "note" }, "decided at ", h("code", null, one.source))],
+    [code(one.change), h("div.note", "decided at ", h("code", one.source))],
     one.most,
     code(one.brought),
   ];
@@ -66,7 +66,7 @@ function row(evidence, side, target, one) {
 
 /** Text with what stands between backticks as code. */
 function code(text) {
-  return text.split("`").map((part, at) => (at % 2 ? h("code", null, part) : part));
+  return text.split("`").map((part, at) => (at % 2 ? h("code", part) : part));
 }
 
 /** The best opportunity of a target as a cell: a finding's where there is one, else the choice that differs most. */
@@ -100,11 +100,11 @@ export async function rulesSection(side) {
   const rows = tables.flatMap(([target, found]) =>
     found.map(({ rule, points, most }) => [
       target.title,
-      h("code", null, rule),
+      h("code", rule),
       `${points.size} of ${target.total}`,
       most.pct === null ? "–" : `${number(most.pct)} % (${most.kind ?? "scope not stated"})`,
-      h("a", { class: "id", href: href("point", { id: side.number ? `${side.number}~${most.id}` : most.id }) }, most.id.split("/")[1]),
-      h("details", null, h("summary", null, most.message.slice(0, 90)), most.message),
+      h("a.id", { href: href("point", { id: side.number ? `${side.number}~${most.id}` : most.id }) }, most.id.split("/")[1]),
+      h("details", h("summary", most.message.slice(0, 90)), most.message),
     ]),
   );
   return section(

@@ -26,9 +26,9 @@ async function show(evidence, side, at, name) {
   const context = { evidence, side, at, detail, place, kernels: kernelsOf(detail, place), seen: new Set() };
   popup(
     `Origin of ${name}`,
-    h("p", { class: "note" }, side.points.id[at], ` · ${side.provenance.gpu}, tier ${side.value("tier", at)}`),
-    h("ul", { class: "origin-tree" }, node(context, name)),
-    h("p", { class: "note" }, "The same on the command line: ", h("code", null, `ncuflow trace ${shellWord(side.points.id[at])} ${name}`)),
+    h("p.note", side.points.id[at], ` · ${side.provenance.gpu}, tier ${side.value("tier", at)}`),
+    h("ul.origin-tree", node(context, name)),
+    h("p.note", "The same on the command line: ", h("code", `ncuflow trace ${shellWord(side.points.id[at])} ${name}`)),
   );
 }
 
@@ -48,15 +48,15 @@ function node(context, name) {
   const about = evidence.declared.get(name);
   const value = side.value(name, at);
   const line = [
-    h("b", null, name),
+    h("b", name),
     " = ",
-    h("span", { class: "value" }, exact(value), about?.unit && ` ${about.unit}`),
-    h("span", { class: "note" }, ` ${about?.source ?? ""}: ${about?.formula ?? ""}`),
+    h("span.value", exact(value), about?.unit && ` ${about.unit}`),
+    h("span.note", ` ${about?.source ?? ""}: ${about?.formula ?? ""}`),
   ];
-  if (!about || seen.has(name)) return h("li", null, line);
+  if (!about || seen.has(name)) return h("li", line);
   seen.add(name);
   const below = [...about.terms.map((term) => node(context, term)), ...leaves(context, about)];
-  return h("li", null, line, below.length > 0 && h("ul", null, below));
+  return h("li", line, below.length > 0 && h("ul", below));
 }
 
 function leaves({ side, at, detail, place, kernels }, about) {
@@ -68,41 +68,25 @@ function leaves({ side, at, detail, place, kernels }, about) {
       const value = detail.kernels.metrics[key]?.[row];
       if (value === undefined || value === null) continue;
       const counter = detail.counters.names[detail.counters.of[key]?.[row]];
-      found.push(
-        h(
-          "li",
-          null,
-          h("code", null, counter ?? key),
-          " = ",
-          h("span", { class: "value" }, exact(value)),
-          h("span", { class: "note" }, ` ${where}`),
-        ),
-      );
+      found.push(h("li", h("code", counter ?? key), " = ", h("span.value", exact(value)), h("span.note", ` ${where}`)));
     }
     if (about.evidence === "stalls")
       for (const [reason, kind, ratio, share] of detail.kernels.stalls[row])
         if (kind === "stall" && share)
           found.push(
-            h(
-              "li",
-              null,
-              h("code", null, reason),
-              ` ${exact(ratio)} cycles per instruction, share ${exact(share)}`,
-              h("span", { class: "note" }, ` ${where}`),
-            ),
+            h("li", h("code", reason), ` ${exact(ratio)} cycles per instruction, share ${exact(share)}`, h("span.note", ` ${where}`)),
           );
   }
   if (about.source === "events")
     found.push(
       h(
         "li",
-        null,
         reportOf(detail, place),
-        h("span", { class: "note" }, ` tolerance of the check ${exact(detail.check.tolerance[place])}, ${side.points.status[at]}`),
+        h("span.note", ` tolerance of the check ${exact(detail.check.tolerance[place])}, ${side.points.status[at]}`),
       ),
     );
-  if (about.source === "nsys" && !about.terms.length) found.push(h("li", null, detail.timeline.report.join(", ") || "no trace"));
-  if (about.evidence && about.evidence !== "stalls") found.push(h("li", null, about.evidence));
+  if (about.source === "nsys" && !about.terms.length) found.push(h("li", detail.timeline.report.join(", ") || "no trace"));
+  if (about.evidence && about.evidence !== "stalls") found.push(h("li", about.evidence));
   return found;
 }
 

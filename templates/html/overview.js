@@ -11,7 +11,7 @@ import { go, href } from "./state.js";
 export function overview(evidence, params) {
   const side = evidence.side;
   return [
-    Object.entries(side.stopped ?? {}).map(([name, reason]) => h("p", { class: "warning" }, `${name} is left out: ${reason}`)),
+    Object.entries(side.stopped ?? {}).map(([name, reason]) => h("p.warning", `${name} is left out: ${reason}`)),
     side.warnings.length > 0 && warned(side.warnings),
     section("Kernels", null, kernels(evidence, side)),
     section(
@@ -31,8 +31,8 @@ function warned(warnings) {
       ({ text }) => text,
     ),
   ].map(([text, count]) => `${text} (${count})`);
-  const items = warnings.map(({ report, text }) => h("li", null, h("code", null, report), ` ${text}`));
-  return h("details", { class: "warning" }, h("summary", null, `The tools warned: ${said.join("; ")}`), h("ul", null, items));
+  const items = warnings.map(({ report, text }) => h("li", h("code", report), ` ${text}`));
+  return h("details.warning", h("summary", `The tools warned: ${said.join("; ")}`), h("ul", items));
 }
 
 const HEADS = [
@@ -51,22 +51,19 @@ function kernels(evidence, side) {
   const kinds = targetSigns(side);
   const rows = side.targets.map((target) => row(evidence, side, target, signs, kinds));
   return h(
-    "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": "Kernels" },
+    "div.scroll",
+    { tabindex: "0", role: "region", "aria-label": "Kernels" },
     h(
-      "table",
-      { class: "plain overview" },
+      "table.plain.overview",
       h(
         "thead",
-        null,
         h(
           "tr",
-          null,
           h("th", { scope: "col" }, "kernel"),
           HEADS.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)),
         ),
       ),
-      h("tbody", null, rows),
+      h("tbody", rows),
     ),
   );
 }
@@ -81,7 +78,7 @@ function row(evidence, side, target, signs, kinds) {
     target.good === target.total ? target.good : `${target.good} of ${target.total}`,
     at === undefined ? "–" : `${number(side.value(rate, at))} ${unit}`,
     target.passed ? `above any ${target.passed}` : meter(share),
-    at === undefined ? "–" : h("a", { class: "id", href: href("point", { id: evidence.reference(side, at) }) }, breakable(side.short(at))),
+    at === undefined ? "–" : h("a.id", { href: href("point", { id: evidence.reference(side, at) }) }, breakable(side.short(at))),
     at === undefined ? "–" : limitedBy(side, at, signs),
     spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate)) ?? "–",
     shares(side, target, places, signs),
@@ -92,18 +89,13 @@ function row(evidence, side, target, signs, kinds) {
     { "data-target": target.name, onclick: (event) => event.target.closest("a, button") || go("points", { q: `target=${target.name}` }) },
     h("th", { scope: "row" }, kinds.mark(target.name), h("a", { href: open }, target.title)),
     // On a telephone a row is a card, in which each value has its head beside it.
-    cells.map((cell, place) => h("td", { class: HEADS[place][1], "data-head": HEADS[place][0] }, h("div", null, cell))),
+    cells.map((cell, place) => h("td", { class: HEADS[place][1], "data-head": HEADS[place][0] }, h("div", cell))),
   );
 }
 
 function meter(share) {
   if (share === null) return "–";
-  return h(
-    "span",
-    { class: "meter" },
-    h("span", { class: "track" }, h("span", { class: "fill", style: `width:${Math.min(100, 100 * share)}%` })),
-    percent(share),
-  );
+  return h("span.meter", h("span.track", h("span.fill", { style: `width:${Math.min(100, 100 * share)}%` })), percent(share));
 }
 
 const VERDICTS = 4; // of a row: the rest is a press away
@@ -116,11 +108,10 @@ function shares(side, target, places, signs) {
   );
   const more = found.length - VERDICTS;
   return h(
-    "ul",
-    { class: "shares" },
+    "ul.shares",
     found
       .slice(0, VERDICTS)
-      .map(([words, [at, ...others]]) => h("li", null, signs.mark(side.points.limiter[at] ?? "unknown"), `${1 + others.length} ${words}`)),
-    more > 0 && h("li", null, h("a", { href: href("points", { q: `target=${target.name}`, by: "limits" }) }, `${more} more`)),
+      .map(([words, [at, ...others]]) => h("li", signs.mark(side.points.limiter[at] ?? "unknown"), `${1 + others.length} ${words}`)),
+    more > 0 && h("li", h("a", { href: href("points", { q: `target=${target.name}`, by: "limits" }) }, `${more} more`)),
   );
 }

@@ -13,15 +13,14 @@ import { strips } from "./strip.js";
 export async function point(evidence, params) {
   const found = params.getAll("id").map((id) => evidence.find(id));
   if (!found.length || found.includes(null))
-    return h("p", { class: "empty" }, "No such point in this file: ", params.getAll("id").join(", ") || "none was named");
+    return h("p.empty", "No such point in this file: ", params.getAll("id").join(", ") || "none was named");
   const shown = await Promise.all(found.slice(0, 2).map(({ side, at }) => onePoint(evidence, side, at, params)));
   if (shown.length === 1) return shown[0];
   return [
     difference(evidence, found),
     h(
-      "div",
-      { class: "beside" },
-      shown.map((one) => h("div", null, one)),
+      "div.beside",
+      shown.map((one) => h("div", one)),
     ),
   ];
 }
@@ -42,8 +41,7 @@ async function onePoint(evidence, side, at, params) {
     head(context),
     tiles(context),
     h(
-      "div",
-      { class: "wide-two" },
+      "div.wide-two",
       section("Times", null, strips(side, at, detail, place), times(context)),
       section(
         "Work: analytic and counted",
@@ -64,34 +62,27 @@ function head({ side, at, detail, place }) {
   const status = side.points.status[at];
   const problems = detail.problems[place] ?? [];
   return h(
-    "header",
-    { class: "point-head" },
-    h("h1", { class: "id" }, id),
+    "header.point-head",
+    h("h1.id", id),
     h(
-      "p",
-      { class: "note" },
+      "p.note",
       side.name,
       " · ",
       h("a", { href: href("points", { q: `target=${side.points.target[at]}` }) }, side.byTarget.get(side.points.target[at])?.title),
     ),
     h(
-      "ul",
-      { class: "params" },
-      params.map(([name, values]) => h("li", null, h("span", null, name), h("b", null, String(values[at])))),
+      "ul.params",
+      params.map(([name, values]) => h("li", h("span", name), h("b", String(values[at])))),
     ),
-    status !== "ok" && h("p", { class: "warning" }, `${status}: ${side.points.reason[at] ?? "no reason was recorded"}`),
-    problems.length > 0 && (status === "ok" ? incomplete(problems) : h("p", { class: "warning" }, problems.join("; "))),
+    status !== "ok" && h("p.warning", `${status}: ${side.points.reason[at] ?? "no reason was recorded"}`),
+    problems.length > 0 && (status === "ok" ? incomplete(problems) : h("p.warning", problems.join("; "))),
   );
 }
 
 /** Which tools have less of a point than of others: what it is stands once, in the Environment view. */
 function incomplete(problems) {
   const tools = [...new Set(problems.map((text) => text.split(":")[0]))].join(", ");
-  return h(
-    "a",
-    { class: "incomplete", href: href("environment", { at: "incomplete" }), title: problems.join("; ") },
-    `incomplete: ${tools}`,
-  );
+  return h("a.incomplete", { href: href("environment", { at: "incomplete" }), title: problems.join("; ") }, `incomplete: ${tools}`);
 }
 
 function tiles({ side, at, n }) {
@@ -106,9 +97,8 @@ function tiles({ side, at, n }) {
     ["top stall", n("top_stall", `${side.value("top_stall", at) ?? "–"} ${percent(side.value("top_stall_share", at))}`)],
   ];
   return h(
-    "dl",
-    { class: "tiles" },
-    all.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))),
+    "dl.tiles",
+    all.map(([name, value]) => h("div", h("dt", name), h("dd", value))),
   );
 }
 
@@ -124,8 +114,7 @@ function times(context) {
     rows.length > 0 &&
       h(
         "details",
-        null,
-        h("summary", null, "Conditions of each process"),
+        h("summary", "Conditions of each process"),
         table(
           ["process", ["SM before"], ["SM after"], ["memory"], "throttled", ["retakes"], "report"],
           rows.map((row) => [
@@ -135,7 +124,7 @@ function times(context) {
             quantity(timing.mem_mhz_after[row], "MHz"),
             timing.throttled[row] === null ? "–" : timing.throttled[row] ? (timing.throttle_reasons[row] ?? "yes") : "no",
             number(timing.retakes[row]),
-            h("code", null, timing.report[row]),
+            h("code", timing.report[row]),
           ]),
           "Conditions",
         ),
@@ -184,7 +173,7 @@ function work({ side, at, n }) {
   ];
   return [
     table(["", ["analytic"], ["counted"], ["ratio"]], rows, "Work"),
-    h("p", { class: "note" }, `Convention: ${side.value("convention", at) ?? "–"}`),
+    h("p.note", `Convention: ${side.value("convention", at) ?? "–"}`),
   ];
 }
 
@@ -194,8 +183,7 @@ function kernelPicker({ detail }, kernels, main, show) {
     `${detail.kernels.name[row]}, ${micro(detail.kernels.duration_ns[row] === null ? null : detail.kernels.duration_ns[row] / 1e3)}${longest ? ", the longest" : ""}`,
   ]);
   return h(
-    "div",
-    { class: "controls" },
+    "div.controls",
     picker("Kernel", values, String(main?.row), (row) => {
       keep({ kernel: detail.kernels.kernel[row] });
       show(Number(row));
@@ -205,13 +193,11 @@ function kernelPicker({ detail }, kernels, main, show) {
 
 function kernelSections(context, row) {
   const { evidence, detail } = context;
-  if (row === undefined)
-    return section("Profile", null, h("p", { class: "empty" }, "Not in this evidence: a profile of this point by ncu."));
+  if (row === undefined) return section("Profile", null, h("p.empty", "Not in this evidence: a profile of this point by ncu."));
   const kernels = detail.kernels;
   return [
     h(
-      "div",
-      { class: "wide-two" },
+      "div.wide-two",
       section(
         "Speed of Light",
         `Of ${kernels.name[row]}: throughput of each unit in per cent of its peak.`,
@@ -234,19 +220,18 @@ function registry(evidence, detail, row) {
   const rows = Object.entries(detail.kernels.metrics).map(([key, values]) => {
     const [label, unit, meaning] = evidence.main.metrics[key] ?? [key, "", ""];
     const counter = detail.counters.names[detail.counters.of[key]?.[row]];
-    return [h("span", { title: meaning }, label), quantity(values[row], unit), h("code", null, counter ?? "–")];
+    return [h("span", { title: meaning }, label), quantity(values[row], unit), h("code", counter ?? "–")];
   });
   return h(
     "details",
-    null,
-    h("summary", null, `${rows.length} values with the counter that each was read from`),
+    h("summary", `${rows.length} values with the counter that each was read from`),
     table(["metric", ["value"], "ncu counter"], rows, "Counters"),
   );
 }
 
 function numbers({ evidence, side, at, n }) {
   const rows = [...evidence.declared.values()].map(({ name, unit, formula, source }) => [
-    h("code", null, name),
+    h("code", name),
     n(name, bare(side.value(name, at), unit)),
     headUnit(unit ?? ""),
     source,
@@ -254,8 +239,7 @@ function numbers({ evidence, side, at, n }) {
   ]);
   return h(
     "details",
-    null,
-    h("summary", null, `${rows.length} columns of the measurement`),
+    h("summary", `${rows.length} columns of the measurement`),
     table(["column", ["value"], "unit", "from", "formula"], rows, "All numbers"),
   );
 }

@@ -49,9 +49,9 @@ export function points(evidence, params) {
     chosen,
     signs: limiterSigns(side),
     kinds: targetSigns(side),
-    count: h("output", { class: "count", "aria-live": "polite" }),
-    bar: h("div", { class: "marked" }),
-    facets: h("div", { class: "facets" }),
+    count: h("output.count", { "aria-live": "polite" }),
+    bar: h("div.marked"),
+    facets: h("div.facets"),
   };
   view.grid = new Grid("Points", columnsOf(view), {
     open: ({ at }) => at !== undefined && open(view, at),
@@ -80,8 +80,7 @@ export function points(evidence, params) {
   change(view, {}, false);
   return [
     h(
-      "div",
-      { class: "controls" },
+      "div.controls",
       filter,
       picker("Group", groups, chosen.by, (by) => change(view, { by })),
       h("button", { type: "button", onclick: () => chooser(side, chosen.cols, (cols) => recolumn(view, cols)) }, "Columns…"),
@@ -164,15 +163,9 @@ function groupHead(side, by, value, places, chosen) {
     const axis = side.byTarget.get(target).axis;
     const column = numeric || side.rateOf(target).rate;
     const drawn = spark(`${target}: ${side.columns.get(column).label} over ${axis}`, sweeps(side, found, axis, column));
-    return drawn && h("span", { class: "series" }, `${target} `, drawn);
+    return drawn && h("span.series", `${target} `, drawn);
   });
-  return h(
-    "span",
-    { class: "group-head" },
-    h("b", null, `${by} ${value}`),
-    ` ${places.length} point${places.length === 1 ? "" : "s"}`,
-    lines,
-  );
+  return h("span.group-head", h("b", `${by} ${value}`), ` ${places.length} point${places.length === 1 ? "" : "s"}`, lines);
 }
 
 function columnsOf(view) {
@@ -199,8 +192,8 @@ function columnsOf(view) {
     text: ({ at }) => side.points.id[at] + (side.points.status[at] === "ok" ? "" : ` ${side.points.status[at]}`),
     node: ({ at }) => [
       kinds.mark(side.points.target[at]),
-      h("a", { class: "id", tabindex: "-1", href: href("point", { id: evidence.reference(side, at) }) }, side.points.id[at]),
-      side.points.status[at] !== "ok" && h("span", { class: "status", title: side.points.reason[at] }, side.points.status[at]),
+      h("a.id", { tabindex: "-1", href: href("point", { id: evidence.reference(side, at) }) }, side.points.id[at]),
+      side.points.status[at] !== "ok" && h("span.status", { title: side.points.reason[at] }, side.points.status[at]),
     ],
   };
   return [point, marks, ...chosen.cols.map((name) => columnOf(side, name, signs))].sort((a, b) => (b.key === "mark") - (a.key === "mark"));
@@ -239,10 +232,10 @@ function markedBar({ chosen }) {
   const both = chosen.mark.length === 2;
   return [
     "marked: ",
-    chosen.mark.map((id) => h("code", null, id)),
+    chosen.mark.map((id) => h("code", id)),
     both
-      ? h("a", { class: "button", href: href("point", { id: chosen.mark }) }, "Open side by side")
-      : h("span", { class: "note" }, "mark a second one to open both side by side"),
+      ? h("a.button", { href: href("point", { id: chosen.mark }) }, "Open side by side")
+      : h("span.note", "mark a second one to open both side by side"),
   ];
 }
 
@@ -273,7 +266,7 @@ function facets(view) {
           { type: "button", "aria-pressed": String(pressed), onclick: press },
           (name === "target" ? kinds : signs).mark(value),
           name === "target" ? value : side.limiterName(value),
-          h("span", { class: "count" }, counts.get(value) ?? 0),
+          h("span.count", counts.get(value) ?? 0),
         );
       }),
     );

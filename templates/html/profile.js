@@ -22,7 +22,7 @@ export function light(main, kernels, row) {
       "Speed of Light",
       d3.sort(found, (a, b) => b.strong - a.strong || (b.value ?? -1) - (a.value ?? -1)),
     ),
-    kernels.rolled_up[row] && h("p", { class: "note" }, kernels.rolled_up[row]),
+    kernels.rolled_up[row] && h("p.note", kernels.rolled_up[row]),
   ];
 }
 
@@ -42,10 +42,9 @@ export function breakdown(main, kernels, row) {
       }));
     const name = `What ${main.metrics[parent]?.[0] ?? parent} is made of`;
     return [
-      h("h3", null, name),
+      h("h3", name),
       bars(name, rows.slice(0, MOST_PARTS)),
-      rows.length > MOST_PARTS &&
-        h("details", null, h("summary", null, `${rows.length - MOST_PARTS} more`), bars(name, rows.slice(MOST_PARTS))),
+      rows.length > MOST_PARTS && h("details", h("summary", `${rows.length - MOST_PARTS} more`), bars(name, rows.slice(MOST_PARTS))),
     ];
   });
 }
@@ -74,12 +73,10 @@ export function launch(kernels, row) {
     ["replay passes", number(kernels.passes[row])],
   ];
   return h(
-    "div",
-    { class: "two" },
+    "div.two",
     table(["launch", [""]], facts, "Launch"),
     h(
       "div",
-      null,
       bars("Occupancy", [
         { label: "achieved occupancy", value: m("achieved_occupancy_pct"), strong: true },
         { label: "theoretical occupancy", value: m("theoretical_occupancy_pct") },
@@ -87,7 +84,7 @@ export function launch(kernels, row) {
       table(
         ["blocks per SM allowed by", [""]],
         limits.map(({ name, value }) =>
-          value !== null && value === least ? [h("b", null, `${name} ◂ the limit`), h("b", null, number(value))] : [name, number(value)],
+          value !== null && value === least ? [h("b", `${name} ◂ the limit`), h("b", number(value))] : [name, number(value)],
         ),
         "Limits of occupancy",
       ),
@@ -98,22 +95,20 @@ export function launch(kernels, row) {
 /** What rules of ncu say, those that found something first. */
 export function advice(kernels, row) {
   const rules = d3.sort(kernels.rules[row] ?? [], ([, , type, pct]) => (type === "ok" ? 1e9 : 0) - (pct ?? -1));
-  if (!rules.length) return h("p", { class: "empty" }, "Not in this evidence: rules of ncu.");
+  if (!rules.length) return h("p.empty", "Not in this evidence: rules of ncu.");
   const item = ([rule, part, type, pct, kind, text]) =>
     h(
       "li",
-      null,
       h("span", { class: `type ${type === "ok" ? "fine" : "fired"}` }, type),
-      h("b", null, rule),
-      h("span", { class: "note" }, ` ${part ?? ""}`),
-      pct !== null && h("span", { class: "estimate" }, `estimated gain ${number(pct)} % (${kind ?? "scope not stated"})`),
-      h("p", null, kernels.texts[text]),
+      h("b", rule),
+      h("span.note", ` ${part ?? ""}`),
+      pct !== null && h("span.estimate", `estimated gain ${number(pct)} % (${kind ?? "scope not stated"})`),
+      h("p", kernels.texts[text]),
     );
   const fired = rules.filter(([, , type]) => type !== "ok");
   const fine = rules.filter(([, , type]) => type === "ok");
   return [
-    h("ul", { class: "advice" }, fired.map(item)),
-    fine.length > 0 &&
-      h("details", null, h("summary", null, `${fine.length} that found nothing to change`), h("ul", { class: "advice" }, fine.map(item))),
+    h("ul.advice", fired.map(item)),
+    fine.length > 0 && h("details", h("summary", `${fine.length} that found nothing to change`), h("ul.advice", fine.map(item))),
   ];
 }

@@ -87,8 +87,8 @@ export function roofline(side, params) {
   };
   const times = d3.extent(side.good(), (place) => side.value("time_cold_us", place));
   const frame = chart("Roofline of all points", (width) => draw(side, chosen, width));
-  const legend = h("div", { class: "legend", role: "group", "aria-label": "Series: press one to see it alone" });
-  const shown = h("output", { class: "note" });
+  const legend = h("div.legend", { role: "group", "aria-label": "Series: press one to see it alone" });
+  const shown = h("output.note");
   const update = (patch = {}) => {
     Object.assign(chosen, patch);
     keep({ ...patch, least: chosen.least || null });
@@ -109,8 +109,7 @@ export function roofline(side, params) {
     oninput: () => update({ least: timeAt(Number(slider.value), times) }),
   });
   const controls = h(
-    "div",
-    { class: "controls" },
+    "div.controls",
     switcher("Memory level", Object.entries(LEVELS), chosen.level, (level) => update({ level })),
     switcher("Work", Object.entries(WORKS), chosen.work, (work) => update({ work })),
     picker(
@@ -122,14 +121,14 @@ export function roofline(side, params) {
       chosen.sign,
       (sign) => update({ sign, only: null }),
     ),
-    h("label", { class: "picker" }, h("span", { class: "label" }, "Run time"), slider, shown),
+    h("label.picker", h("span.label", "Run time"), slider, shown),
   );
   fill(
     legend,
     legendOf(side, chosen, (only) => update({ only })),
   );
   fill(shown, chosen.least ? `≥ ${micro(chosen.least)}` : "all");
-  return h("div", { class: "roofline" }, controls, legend, frame);
+  return h("div.roofline", controls, legend, frame);
 }
 
 // The slider is logarithmic over the run times; at its left end nothing is hidden.
@@ -161,7 +160,7 @@ function legendOf(side, chosen, only) {
         { type: "button", "aria-pressed": String(chosen.only === one), onclick: () => only(chosen.only === one ? null : one) },
         signs.mark(one),
         chosen.sign === "limiter" ? side.limiterName(one) : one,
-        h("span", { class: "count" }, counts.get(one)),
+        h("span.count", counts.get(one)),
       ),
     );
 }
@@ -170,7 +169,7 @@ function draw(side, chosen, width) {
   const { signs, name } = signsOf(side, chosen);
   const all = marks(side, chosen.level, chosen.work);
   const found = all.filter((mark) => (!chosen.only || name(mark.at) === chosen.only) && (mark.time ?? 0) >= chosen.least);
-  if (!all.length) return h("p", { class: "empty" }, "Not in this evidence: counted work and traffic.");
+  if (!all.length) return h("p.empty", "Not in this evidence: counted work and traffic.");
   const { memory, flat } = roofs(side, all, chosen.level, chosen.work);
   const xs = d3.extent(all, (mark) => mark.x);
   const x = [xs[0] / 2, Math.max(xs[1] * 2, xs[0] * 100)];
@@ -197,7 +196,7 @@ function draw(side, chosen, width) {
   plot.addEventListener("click", () => {
     if (plot.value) go("point", { id: side.points.id[plot.value.at] });
   });
-  return h("div", null, h("div", { class: "roofs note" }, keyOf(memory, flat, side.roofless)), plot);
+  return h("div", h("div.roofs.note", keyOf(memory, flat, side.roofless)), plot);
 }
 
 function plain(value) {
@@ -249,7 +248,7 @@ function roofMarks(memory, flat, x, small) {
 
 /** What the roofs are, a line of the key for each source: a chart has no room for names that stand so close. */
 function keyOf(memory, flat, roofless) {
-  const without = roofless.map((type) => h("span", null, h("b", null, type), " no roof known"));
+  const without = roofless.map((type) => h("span", h("b", type), " no roof known"));
   const sources = Object.keys(DASHES).filter((source) => [...memory, ...flat].some((roof) => roof.source === source));
   const sourced = sources.map((source) => {
     const of = (found) => found.filter((roof) => roof.source === source);
@@ -258,11 +257,11 @@ function keyOf(memory, flat, roofless) {
       ...of(flat).map((roof) => `${roof.label} ${number(roof.top)} TFLOPS`),
     ];
     const line = s(
-      "svg",
-      { class: "dash", viewBox: "0 0 28 6", "aria-hidden": "true" },
+      "svg.dash",
+      { viewBox: "0 0 28 6", "aria-hidden": "true" },
       s("path", { d: "M0 3H28", stroke: "var(--roof)", "stroke-width": 1.6, "stroke-dasharray": DASHES[source] }),
     );
-    return h("span", null, line, h("b", null, source), ` ${told.join(", ")}`);
+    return h("span", line, h("b", source), ` ${told.join(", ")}`);
   });
   return [...sourced, ...without];
 }

@@ -29,8 +29,8 @@ export class Signs {
   mark(name) {
     const symbol = d3[`symbol${shapeName(this.shape(name))}`];
     return s(
-      "svg",
-      { class: "sign", viewBox: "-7 -7 14 14", "aria-hidden": "true" },
+      "svg.sign",
+      { viewBox: "-7 -7 14 14", "aria-hidden": "true" },
       s("path", { d: d3.symbol(symbol, 70)(), style: `fill:${this.colour(name)};stroke:${this.colour(name)}` }),
     );
   }
@@ -59,5 +59,5 @@ export function targetSigns(side) {
 /** What limits a point, with the sign of its limiter; words: ``limited_by`` or, without figures, ``limits``. */
 export function limitedBy(side, at, signs, words = "limited_by") {
   const name = side.points.limiter[at];
-  return h("span", { class: "limited", title: side.points.limited_by[at] }, name && signs.mark(name), side.points[words][at]);
+  return h("span.limited", { title: side.points.limited_by[at] }, name && signs.mark(name), side.points[words][at]);
 }

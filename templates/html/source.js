@@ -18,7 +18,7 @@ export async function source(evidence, params) {
   const all = (await Promise.all(names.map((name) => block(`source ${side.number} ${name}`)))).flat();
   const kernels = all.filter((kernel) => kernel.pc.length);
   if (!kernels.length)
-    return h("p", { class: "empty" }, "Not in this evidence: a deep profile. On a machine with a GPU `snakemake -j1 decode` takes one.");
+    return h("p.empty", "Not in this evidence: a deep profile. On a machine with a GPU `snakemake -j1 decode` takes one.");
   const chosen = {
     k: Number(params.get("k") ?? 0) || 0,
     by: params.get("by") ?? "line",
@@ -31,8 +31,7 @@ export async function source(evidence, params) {
   show(chosen.k);
   return [
     h(
-      "div",
-      { class: "controls" },
+      "div.controls",
       picker(
         "Kernel",
         kernels.map((kernel, at) => [String(at), `${kernel.name} · ${kernel.point}`]),
@@ -88,7 +87,7 @@ function kernelView(evidence, side, kernel, chosen) {
     rows,
     total,
     tag: side.provenance.flashinfer,
-    count: h("output", { class: "count", "aria-live": "polite" }),
+    count: h("output.count", { "aria-live": "polite" }),
     places: h("div"),
   };
   const listing = listingOf(view);
@@ -97,20 +96,18 @@ function kernelView(evidence, side, kernel, chosen) {
       kernel.name,
       null,
       h(
-        "p",
-        { class: "note" },
+        "p.note",
         `${number(total)} samples on ${number(rows.length)} instructions, ${percent(withLine / total)} of them with a source line. A sample says where a warp stood: the line that waits, seldom the one that causes the wait. `,
         h("a", { href: href("point", { id: kernel.point }) }, "The point"),
       ),
-      h("details", null, h("summary", null, "Stall tree of this profile"), icicle(kernel.tree, evidence.main, kernel.stalls)),
-      h("details", null, h("summary", null, "Full name"), h("code", { class: "wrap" }, kernel.demangled ?? "–")),
+      h("details", h("summary", "Stall tree of this profile"), icicle(kernel.tree, evidence.main, kernel.stalls)),
+      h("details", h("summary", "Full name"), h("code.wrap", kernel.demangled ?? "–")),
     ),
     section(
       "Where warps stood",
       null,
       h(
-        "div",
-        { class: "controls" },
+        "div.controls",
         switcher(
           "Group by",
           [
@@ -166,7 +163,7 @@ function placesOf(view, listing) {
       percent(samples / total, 1),
       number(samples),
       what,
-      chosen.by === "line" ? [h("code", null, text ?? inside ?? "–")] : number(found.length),
+      chosen.by === "line" ? [h("code", text ?? inside ?? "–")] : number(found.length),
       reasons(found, view.evidence),
       link(view, file, chosen.by === "line" ? line : null),
     ];
@@ -181,16 +178,15 @@ function placesOf(view, listing) {
     "FlashInfer",
   ];
   return h(
-    "div",
-    { class: "places" },
+    "div.places",
     table(heads, body, "Where warps stood"),
     groups.length > MOST_PLACES &&
-      h("p", { class: "note" }, `${groups.length - MOST_PLACES} more with fewer samples: all are in the instructions below.`),
+      h("p.note", `${groups.length - MOST_PLACES} more with fewer samples: all are in the instructions below.`),
   );
 }
 
 function heat(samples, most) {
-  return h("span", { class: "heat", "aria-hidden": "true" }, h("span", { style: `width:${(100 * samples) / most}%` }));
+  return h("span.heat", { "aria-hidden": "true" }, h("span", { style: `width:${(100 * samples) / most}%` }));
 }
 
 /** The reasons of some instructions in words, the largest first. */
@@ -206,8 +202,8 @@ function reasons(rows, evidence) {
   const all = d3.sum(sums, ([, n]) => n);
   const shown = sums
     .slice(0, 3)
-    .map(([reason, n]) => h("span", { class: "reason", title: evidence.main.stalls[reason] }, `${reason} ${percent(n / all)}`));
-  return h("span", { class: "reasons" }, shown);
+    .map(([reason, n]) => h("span.reason", { title: evidence.main.stalls[reason] }, `${reason} ${percent(n / all)}`));
+  return h("span.reasons", shown);
 }
 
 /** FlashInfer's file at the tag that was measured. */
@@ -240,7 +236,7 @@ function listingOf(view) {
     { key: "line", label: "line", text: (row) => (row.line ? `${row.file.split("/").at(-1)}:${row.line}` : "–") },
     { key: "inside", label: "in", text: (row) => row.inside ?? "–" },
   ];
-  const panel = h("div", { class: "instruction", "aria-live": "polite" });
+  const panel = h("div.instruction", { "aria-live": "polite" });
   const grid = new Grid("Instructions", columns, {
     open: (row) => row.pc !== undefined && fill(panel, instruction(view, row)),
     sort: (key, down) => {
@@ -283,7 +279,7 @@ function listingOf(view) {
     fill(view.count, `${found.length} of ${rows.length} instructions${chosen.at ? ` at ${chosen.at}` : ""}`);
   };
   refresh();
-  return { nodes: [h("div", { class: "controls" }, filter, view.count), grid.element, panel], refresh };
+  return { nodes: [h("div.controls", filter, view.count), grid.element, panel], refresh };
 
   function instruction(of, row) {
     const all = d3
@@ -296,13 +292,12 @@ function listingOf(view) {
         evidence.main.stalls[reason] ?? "ready to issue",
       ]);
     return [
-      h("h3", null, h("code", null, row.sass ?? "–")),
+      h("h3", h("code", row.sass ?? "–")),
       h(
-        "p",
-        { class: "note" },
+        "p.note",
         `${row.file ?? "no file"}${row.line ? `:${row.line}` : ""} `,
         link(of, row.file, row.line),
-        row.text && h("code", null, ` ${row.text}`),
+        row.text && h("code", ` ${row.text}`),
       ),
       table(["reason", ["samples"], ["not issued"], ["share"], "a warp waits for"], all, "Stall reasons of the instruction"),
     ];
@@ -314,7 +309,7 @@ function withGaps(rows) {
   return rows.flatMap((row, at) => {
     const missing = at ? (row.pc - rows[at - 1].pc) / WORD_BYTES - 1 : 0;
     return missing > 0
-      ? [{ group: "", node: () => h("span", { class: "note" }, `${missing} instruction${missing === 1 ? "" : "s"} without a sample`) }, row]
+      ? [{ group: "", node: () => h("span.note", `${missing} instruction${missing === 1 ? "" : "s"} without a sample`) }, row]
       : [row];
   });
 }

@@ -31,21 +31,19 @@ export function spark(name, lines) {
   const names = namesOf(drawn);
   const label = names.length > 1 ? `${name}: ${names.join("; ")}` : name;
   return h(
-    "span",
-    { class: "sparked" },
+    "span.sparked",
     s(
-      "svg",
-      { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": label },
-      s("title", null, faint.length ? `${label}; faint: ${faint.length} more` : label),
-      faint.map(({ line }) => s("path", { class: "faint", d: path(line) })),
+      "svg.spark",
+      { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": label },
+      s("title", faint.length ? `${label}; faint: ${faint.length} more` : label),
+      faint.map(({ line }) => s("path.faint", { d: path(line) })),
       drawn.map(({ line }, at) => s("path", { d: path(line), ...stroke(at) })),
       s("circle", { cx: x(best[0]), cy: y(best[1]), r: 2.2 }),
     ),
     names.length > 1 &&
       h(
-        "span",
-        { class: "lines" },
-        names.map((one, at) => h("span", null, swatch(at), one)),
+        "span.lines",
+        names.map((one, at) => h("span", swatch(at), one)),
       ),
   );
 }
@@ -55,11 +53,7 @@ function stroke(at) {
 }
 
 function swatch(at) {
-  return s(
-    "svg",
-    { class: "spark", viewBox: "0 0 18 6", width: 18, height: 6, "aria-hidden": "true" },
-    s("path", { d: "M0 3H18", ...stroke(at) }),
-  );
+  return s("svg.spark", { viewBox: "0 0 18 6", width: 18, height: 6, "aria-hidden": "true" }, s("path", { d: "M0 3H18", ...stroke(at) }));
 }
 
 /** What sets lines apart: the parameters that are not the same in all of them. */

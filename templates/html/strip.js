@@ -76,14 +76,13 @@ export function strips(side, at, detail, place) {
   const marked = samples.some((one) => one.throttled || one.out);
   return [
     h(
-      "p",
-      { class: "key" },
+      "p.key",
       "○ a sample, by process from above · ",
-      h("b", null, "|"),
+      h("b", "|"),
       " median, — quartiles",
       marked && " · × under a throttle reason or left out of the median",
     ),
-    gpu.length ? strip("Times on the GPU", gpu, side, at) : h("p", { class: "empty" }, "Not in this evidence: times of this point."),
+    gpu.length ? strip("Times on the GPU", gpu, side, at) : h("p.empty", "Not in this evidence: times of this point."),
     host.length ? strip("Times of the host", host, side, at) : null,
   ];
 }

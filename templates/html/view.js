@@ -61,12 +61,10 @@ async function start() {
 function header(main, names, tabs) {
   const devices = [...new Set([...main.reports, ...main.traces].flatMap((one) => one.devices))];
   return h(
-    "header",
-    { class: "top" },
+    "header.top",
     h(
-      "a",
+      "a.skip",
       {
-        class: "skip",
         href: "#main",
         onclick: (event) => {
           event.preventDefault();
@@ -75,13 +73,7 @@ function header(main, names, tabs) {
       },
       "Skip to the content",
     ),
-    h(
-      "p",
-      { class: "brand" },
-      h("b", null, "ncuflow"),
-      h("span", { class: "wrap" }, names.join(" → ")),
-      h("span", { class: "note" }, devices.join(", ")),
-    ),
+    h("p.brand", h("b", "ncuflow"), h("span.wrap", names.join(" → ")), h("span.note", devices.join(", "))),
     tabs,
     h("button", { type: "button", class: "help", "aria-label": "Keys", onclick: help }, "?"),
   );

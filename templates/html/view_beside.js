@@ -14,11 +14,7 @@ export async function sources(main, places) {
   const names = places.map(({ r }) => main.reports[r].file);
   if (!found.every(Boolean)) {
     const without = names.filter((_, at) => !found[at]);
-    return section(
-      "Source side by side",
-      null,
-      h("p", { class: "empty" }, `No instructions of this kernel in this file: ${without.join(", ")}.`),
-    );
+    return section("Source side by side", null, h("p.empty", `No instructions of this kernel in this file: ${without.join(", ")}.`));
   }
   const sides = found.map(side);
   const body = h("div");
@@ -30,8 +26,7 @@ export async function sources(main, places) {
     `Per cent of each report's own samples of this kernel: ${sides.map(({ total }, at) => `${number(total)} in ${names[at]}`).join(", ")}. A sample says where a warp stood, so a line that gained may wait for what another causes.`,
     files.length > 0 &&
       h(
-        "div",
-        { class: "controls" },
+        "div.controls",
         picker(
           "File",
           files.map(({ name }, at) => [String(at), name]),
@@ -40,7 +35,7 @@ export async function sources(main, places) {
         ),
       ),
     body,
-    h("h3", null, "Instructions, by opcode"),
+    h("h3", "Instructions, by opcode"),
     opcodes(sides, names),
   );
 }
@@ -122,7 +117,7 @@ function lines(sides, { places }) {
         label: "source",
         width: 90,
         text: (row) => row.text ?? "",
-        node: (row) => h("code", { class: "code", title: row.text }, row.text ?? "–"),
+        node: (row) => h("code.code", { title: row.text }, row.text ?? "–"),
       },
     ],
     {},
@@ -135,7 +130,7 @@ function lines(sides, { places }) {
     grid.element.scrollTop = Math.max(0, most * 26 - grid.element.clientHeight / 3);
     grid.draw(true);
   });
-  return h("div", { class: "pane" }, grid.element);
+  return h("div.pane", grid.element);
 }
 
 function points({ change }) {
@@ -216,7 +211,7 @@ function opcodes(sides, names) {
     ({ of: [a, b] }) => -Math.abs(b.executed - a.executed),
     ({ of: [a, b] }) => -(a.samples + b.samples),
   );
-  if (!ranked.length) return h("p", { class: "empty" }, "No disassembly of this kernel.");
+  if (!ranked.length) return h("p.empty", "No disassembly of this kernel.");
   const heads = ["opcode", ...names.map((name) => [`executed, ${name}`]), ["difference"], ...names.map((name) => [`samples, ${name}`])];
   return [
     table(
@@ -224,7 +219,7 @@ function opcodes(sides, names) {
       ranked
         .slice(0, MOST_OPCODES)
         .map(({ opcode, of: [a, b] }) => [
-          h("code", null, opcode),
+          h("code", opcode),
           number(a.executed),
           number(b.executed),
           a.executed === b.executed ? "same" : `${b.executed < a.executed ? "−" : "+"}${number(Math.abs(b.executed - a.executed))}`,
@@ -233,6 +228,6 @@ function opcodes(sides, names) {
         ]),
       "Instructions, by opcode",
     ),
-    ranked.length > MOST_OPCODES && h("p", { class: "note" }, `${ranked.length - MOST_OPCODES} more, that differ less.`),
+    ranked.length > MOST_OPCODES && h("p.note", `${ranked.length - MOST_OPCODES} more, that differ less.`),
   ];
 }

@@ -70,7 +70,7 @@ function relative(base, head) {
 }
 
 function overview(main, all, kernels, show) {
-  if (!kernels.length) return h("p", { class: "empty" }, "No kernel of the baseline is in another report.");
+  if (!kernels.length) return h("p.empty", "No kernel of the baseline is in another report.");
   const others = main.reports.slice(1);
   const heads = ["kernel", ["baseline"], ...others.flatMap((report) => [[report.file], ["change"], ["registers"], ["occupancy"]])];
   const lines = kernels.slice(0, MOST).map((base) => {
@@ -87,10 +87,7 @@ function overview(main, all, kernels, show) {
     });
     return [pick, time(base), ...cells];
   });
-  return [
-    table(heads, lines, "Kernels side by side"),
-    kernels.length > MOST && h("p", { class: "note" }, `${kernels.length - MOST} more.`),
-  ];
+  return [table(heads, lines, "Kernels side by side"), kernels.length > MOST && h("p.note", `${kernels.length - MOST} more.`)];
 }
 
 function time(row) {
@@ -122,7 +119,6 @@ function sideBySide(main, all, base) {
     table(heads, lines, `${name} side by side`),
     h(
       "p",
-      null,
       "Panels: ",
       found.flatMap((one, at) => (one ? [h("a", { href: href("kernel", { r: at, k: one.k }) }, main.reports[at].file), " "] : [])),
     ),
@@ -140,7 +136,7 @@ function source(main, found) {
   const buttons = heads.map((place) =>
     h("button", { type: "button", "data-beside": place.r, onclick: () => open(place) }, `source beside ${main.reports[place.r].file}`),
   );
-  return [h("p", { class: "controls" }, buttons), body];
+  return [h("p.controls", buttons), body];
 }
 
 /** The change of a value; of one that is per cent already, in points. */
@@ -154,16 +150,16 @@ function changedValue(base, head, points) {
 /** What the comparison of two reports finds: kernels matched by range, or by name and order, with statistics and causes. */
 function ofPair(main, one) {
   const title = `${main.reports[0].file} → ${main.reports[one.head].file}`;
-  if (one.why) return section(title, null, h("p", { class: "warning" }, one.why));
+  if (one.why) return section(title, null, h("p.warning", one.why));
   return section(
     title,
     "Launches of one kernel in one range, on one grid, are samples of it; as ncuflow compare prints it.",
-    one.differences.length > 0 && h("p", null, one.differences.map(({ axis, base, head }) => `${axis}: ${base} → ${head}`).join("; ")),
-    one.notes.map((note) => h("p", { class: "note" }, note)),
+    one.differences.length > 0 && h("p", one.differences.map(({ axis, base, head }) => `${axis}: ${base} → ${head}`).join("; ")),
+    one.notes.map((note) => h("p.note", note)),
     table(
       ["kernel", ["baseline"], ["then"], ["change"], ["interval"], "verdict", "why"],
       one.points.map((point) => [
-        h("span", { class: "wrap" }, point.id),
+        h("span.wrap", point.id),
         micro(point.base),
         micro(point.head),
         changed(point.relative),
@@ -173,7 +169,7 @@ function ofPair(main, one) {
       ]),
       title,
     ),
-    one.all > one.points.length && h("p", { class: "note" }, `${one.all - one.points.length} more that changed less.`),
+    one.all > one.points.length && h("p.note", `${one.all - one.points.length} more that changed less.`),
     only("Only in the baseline", one.only_base),
     only("Only in the other", one.only_head),
   );
@@ -184,12 +180,11 @@ function causes(found) {
   const [{ what, base, head }] = found;
   return h(
     "details",
-    null,
-    h("summary", null, `${what}: ${base} → ${head}`, found.length > 1 && `, and ${found.length - 1} more`),
+    h("summary", `${what}: ${base} → ${head}`, found.length > 1 && `, and ${found.length - 1} more`),
     found.map((cause, at) => [
-      at > 0 && h("p", null, `${cause.what}: ${cause.base} → ${cause.head}`),
+      at > 0 && h("p", `${cause.what}: ${cause.base} → ${cause.head}`),
       cause.parts.map(([name, from, to, unit, us]) =>
-        h("div", { class: "note" }, `${us > 0 ? "+" : ""}${number(us)} µs ${name} (${number(from)} → ${number(to)} ${unit})`),
+        h("div.note", `${us > 0 ? "+" : ""}${number(us)} µs ${name} (${number(from)} → ${number(to)} ${unit})`),
       ),
     ]),
   );
@@ -197,5 +192,5 @@ function causes(found) {
 
 function only(title, names) {
   if (!names.length) return null;
-  return h("details", null, h("summary", null, `${title}: ${names.length}`), h("p", { class: "wrap" }, names.slice(0, MOST).join(", ")));
+  return h("details", h("summary", `${title}: ${names.length}`), h("p.wrap", names.slice(0, MOST).join(", ")));
 }

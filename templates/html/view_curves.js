@@ -15,13 +15,11 @@ export function curves(found, of, row) {
   const names = Object.keys(found).filter((name) => found[name].length > 1 && now[name] !== null);
   if (!names.length) return null;
   return h(
-    "div",
-    { class: "multiples" },
+    "div.multiples",
     names.map((name) =>
       h(
         "div",
-        null,
-        h("span", { class: "note" }, `warps of an SM over ${name}`),
+        h("span.note", `warps of an SM over ${name}`),
         chart(`Occupancy over ${name}`, (width) => draw(name, found[name], now[name], width)),
       ),
     ),

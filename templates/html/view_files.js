@@ -41,7 +41,7 @@ function facts(rows) {
 }
 
 function problems(file) {
-  return file.problems.map((text) => h("p", { class: "warning" }, text));
+  return file.problems.map((text) => h("p.warning", text));
 }
 
 /** What a report lacks, said once. */
@@ -52,7 +52,7 @@ export function lacking(report) {
     "Captured again with these options it has them; --set full has most.",
     table(
       ["what", "brought by"],
-      report.lacks.map(({ what, option }) => [what, h("code", null, option)]),
+      report.lacks.map(({ what, option }) => [what, h("code", option)]),
       `What ${report.file} lacks`,
     ),
   );

@@ -20,7 +20,7 @@ export async function kernel(main, params) {
   const place = { r: Number(params.get("r") ?? 0), k: Number(params.get("k") ?? 0) };
   const report = main.reports[place.r];
   const name = report?.kernels.name[place.k];
-  if (name === undefined) return h("p", { class: "empty" }, "No such kernel in this file.");
+  if (name === undefined) return h("p.empty", "No such kernel in this file.");
   const found = (await block(panelOf(main, place)))?.[place.k % main.together] ?? null;
   const body = h("div");
   const at = indexOf(found, params.get("i"));
@@ -34,7 +34,7 @@ export async function kernel(main, params) {
     show(part);
   });
   await show(chosen);
-  return [heading(report, place, found), h("div", { class: "controls" }, choice), body];
+  return [heading(report, place, found), h("div.controls", choice), body];
 }
 
 /** The block that has the panel of a kernel, with those of its neighbours. */
@@ -53,23 +53,19 @@ function indexOf(found, asked) {
 function heading(report, { r, k }, found) {
   const of = (key) => report.kernels[key][k];
   const step = (by, text) =>
-    k + by >= 0 && k + by < report.kernels.name.length && h("a", { class: "button", href: href("kernel", { r, k: k + by }) }, text);
+    k + by >= 0 && k + by < report.kernels.name.length && h("a.button", { href: href("kernel", { r, k: k + by }) }, text);
   return h(
-    "header",
-    { class: "point-head" },
-    h("h1", { class: "id" }, of("label")),
+    "header.point-head",
+    h("h1.id", of("label")),
     h(
-      "p",
-      { class: "note" },
+      "p.note",
       h("a", { href: href("kernels", { r: r || null }) }, `all kernels of ${report.file}`),
       " ",
       step(-1, "← longer"),
       " ",
       step(1, "shorter →"),
     ),
-    of("demangled") &&
-      of("demangled") !== of("name") &&
-      h("details", null, h("summary", null, "Full name"), h("code", { class: "wrap" }, of("demangled"))),
+    of("demangled") && of("demangled") !== of("name") && h("details", h("summary", "Full name"), h("code.wrap", of("demangled"))),
     of("n") > 1 && distribution(of("duration"), of("values"), of("n"), found),
   );
 }
@@ -78,16 +74,15 @@ function distribution(of, values, n, found) {
   if (!of) return null;
   const shown = found?.launches.kernel.length ?? 0;
   return h(
-    "p",
-    { class: "distribution" },
+    "p.distribution",
     line(values),
     ` ${number(n)} launches: ${micro(of.least / 1e3)} to ${micro(of.most / 1e3)}, median ${micro(of.median / 1e3)}, half of them ${micro(of.q25 / 1e3)} to ${micro(of.q75 / 1e3)}`,
-    shown && shown < n ? h("span", { class: "note" }, `; ${shown} of them have a panel here`) : "",
+    shown && shown < n ? h("span.note", `; ${shown} of them have a panel here`) : "",
   );
 }
 
 function profile({ main, found, at: first }) {
-  if (!found) return h("p", { class: "empty" }, GONE);
+  if (!found) return h("p.empty", GONE);
   const body = h("div");
   const of = found.launches;
   const show = (row) => fill(body, sections(main, found, row));
@@ -108,7 +103,7 @@ function profile({ main, found, at: first }) {
     keep({ i: of.kernel[Number(row)] });
     show(Number(row));
   });
-  return [h("div", { class: "controls" }, choice), body];
+  return [h("div.controls", choice), body];
 }
 
 function sections(main, found, row) {
@@ -128,11 +123,7 @@ function sections(main, found, row) {
     of.rules[row].length > 0 && section("NVIDIA's rules", roomWords(of.verdict[row]), advice(of, row)),
     row !== found.first &&
       found.close &&
-      h(
-        "p",
-        { class: "note" },
-        `Memory chart, instruction mix, spread, source and counters are here of launch #${of.kernel[found.first]}, the longest.`,
-      ),
+      h("p.note", `Memory chart, instruction mix, spread, source and counters are here of launch #${of.kernel[found.first]}, the longest.`),
   ];
 }
 
@@ -143,7 +134,7 @@ function launchOf(of, row, close) {
 
 /** Two panels beside each other, or the one that there is. */
 function beside(left, right) {
-  return left && right ? h("div", { class: "wide-two" }, left, right) : (left ?? right);
+  return left && right ? h("div.wide-two", left, right) : (left ?? right);
 }
 
 function answer(main, found, row) {
@@ -153,10 +144,10 @@ function answer(main, found, row) {
   return section(
     "What limits it",
     null,
-    of.problems[row] && h("p", { class: "warning" }, of.problems[row]),
-    h("p", { class: "said" }, verdict.words ?? "Not known: this launch has no breakdown of Speed of Light."),
+    of.problems[row] && h("p.warning", of.problems[row]),
+    h("p.said", verdict.words ?? "Not known: this launch has no breakdown of Speed of Light."),
     tiles(of, row),
-    explained && h("pre", { class: "explained" }, explained),
+    explained && h("pre.explained", explained),
     verdict.units.length > 0 && unitsAndWaits(main, verdict),
   );
 }
@@ -180,9 +171,8 @@ function tiles(of, row) {
   ].filter(([, value]) => value !== "–");
   if (!all.length) return null;
   return h(
-    "dl",
-    { class: "tiles" },
-    all.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))),
+    "dl.tiles",
+    all.map(([name, value]) => h("div", h("dt", name), h("dd", value))),
   );
 }
 
@@ -193,10 +183,9 @@ function unitsAndWaits(main, { units, waits, room }) {
     title: `${main.units[name] ?? ""}${counter ? `\n${counter}` : ""}`.trim(),
   });
   return h(
-    "div",
-    { class: "two" },
-    h("div", null, h("h3", null, "Units, per cent of their peaks"), bars("Units", units.slice(0, 8).map(row))),
-    h("div", null, h("h3", null, `Waits: ${percent((room ?? 0) / 100)} of the time`), bars("Waits", waits.map(row))),
+    "div.two",
+    h("div", h("h3", "Units, per cent of their peaks"), bars("Units", units.slice(0, 8).map(row))),
+    h("div", h("h3", `Waits: ${percent((room ?? 0) / 100)} of the time`), bars("Waits", waits.map(row))),
   );
 }
 
@@ -217,11 +206,7 @@ function next(occupancy) {
       : `For one more: at most ${number(most)} B of shared memory per block (now ${number(now)} B).`,
   );
   const several = !needs.length && resources.length > 1 && !resources.includes("warps");
-  return h(
-    "p",
-    { class: "note" },
-    [limits, ...steps, several && "They run out together: less of one alone brings no block."].filter(Boolean).join(" "),
-  );
+  return h("p.note", [limits, ...steps, several && "They run out together: less of one alone brings no block."].filter(Boolean).join(" "));
 }
 
 function scheduler(own) {
@@ -262,8 +247,7 @@ async function ofSource({ main, report, place }) {
   const found = await block(`code ${place.r} ${place.k}`);
   if (!found)
     return h(
-      "p",
-      { class: "empty" },
+      "p.empty",
       report.kernels.code[place.k] ? GONE : "Not in this report: instructions of this kernel. `ncu --section SourceCounters` brings them.",
     );
   return source(main, found);
@@ -271,9 +255,9 @@ async function ofSource({ main, report, place }) {
 
 async function counters({ report, place }) {
   const found = await block(`counters ${place.r} ${place.k}`);
-  if (!found) return h("p", { class: "empty" }, report.kernels.counters[place.k] ? GONE : "Not in this file: all counters of this kernel.");
+  if (!found) return h("p.empty", report.kernels.counters[place.k] ? GONE : "Not in this file: all counters of this kernel.");
   const body = h("div");
-  const rows = found.name.map((name, at) => [h("code", null, name), quantity(found.value[at], found.unit[at]), String(found.value[at])]);
+  const rows = found.name.map((name, at) => [h("code", name), quantity(found.value[at], found.unit[at]), String(found.value[at])]);
   const search = h("input", {
     type: "search",
     "data-filter": true,
@@ -286,16 +270,11 @@ async function counters({ report, place }) {
     const holds = rows.filter((_, at) => words.every((word) => found.name[at].toLowerCase().includes(word)));
     fill(
       body,
-      h("p", { class: "note" }, `${holds.length} of ${rows.length} counters`),
+      h("p.note", `${holds.length} of ${rows.length} counters`),
       table(["counter", ["value"], ["exactly, in its base unit"]], holds.slice(0, 400), "Counters"),
-      holds.length > 400 && h("p", { class: "note" }, `${holds.length - 400} more: filter for them.`),
+      holds.length > 400 && h("p.note", `${holds.length - 400} more: filter for them.`),
     );
   };
   show();
-  return section(
-    "Counters",
-    `All that the report holds of launch #${report.kernels.index[place.k]}.`,
-    h("div", { class: "controls" }, search),
-    body,
-  );
+  return section("Counters", `All that the report holds of launch #${report.kernels.index[place.k]}.`, h("div.controls", search), body);
 }

@@ -17,7 +17,7 @@ export function kernels(main, params) {
   const asked = Number(params.get("r") ?? 0) || 0;
   show(asked);
   if (main.reports.length === 1) return body;
-  return [h("div", { class: "controls" }, reportSwitch(main, asked, show)), body];
+  return [h("div.controls", reportSwitch(main, asked, show)), body];
 }
 
 /** A choice of the report. */
@@ -88,8 +88,8 @@ function shares(rows, total, signs) {
   );
   return [
     h(
-      "div",
-      { class: "stack", role: "img", "aria-label": kinds.map(([kind, [sum]]) => `${kind} ${percent(sum / total)}`).join(", ") },
+      "div.stack",
+      { role: "img", "aria-label": kinds.map(([kind, [sum]]) => `${kind} ${percent(sum / total)}`).join(", ") },
       kinds.map(([kind, [sum, limiter]]) =>
         h("span", {
           style: `width:${(100 * sum) / total}%;background:${signs.colour(limiter)}`,
@@ -98,9 +98,8 @@ function shares(rows, total, signs) {
       ),
     ),
     h(
-      "ul",
-      { class: "kinds" },
-      kinds.slice(0, 6).map(([kind, [sum, limiter]]) => h("li", null, signs.mark(limiter), h("b", null, percent(sum / total)), ` ${kind}`)),
+      "ul.kinds",
+      kinds.slice(0, 6).map(([kind, [sum, limiter]]) => h("li", signs.mark(limiter), h("b", percent(sum / total)), ` ${kind}`)),
     ),
   ];
 }
@@ -111,18 +110,16 @@ function first(rows, total, signs) {
     .map((row) =>
       h(
         "li",
-        null,
         h("a", { href: href("kernel", { r: row.r, k: row.k }) }, row.label),
-        h("span", { class: "note" }, ` ${row.total === null ? "no time" : percent(row.total / total)}`),
-        h("span", null, " ", signs.mark(row.limiter), row.words ?? notKnown(row)),
+        h("span.note", ` ${row.total === null ? "no time" : percent(row.total / total)}`),
+        h("span", " ", signs.mark(row.limiter), row.words ?? notKnown(row)),
       ),
     );
   return [
-    h("ol", { class: "answers" }, said),
+    h("ol.answers", said),
     rows.length > FIRST &&
       h(
-        "p",
-        { class: "note" },
+        "p.note",
         `${rows.length - FIRST} more below, ${percent(d3.sum(rows.slice(FIRST), (row) => row.total) / (total || 1))} of the time.`,
       ),
   ];
@@ -144,11 +141,7 @@ export function line(values) {
     .defined((value) => value !== null)
     .x((_, at) => x(at))
     .y(y);
-  return s(
-    "svg",
-    { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" },
-    s("path", { d: path(values) }),
-  );
+  return s("svg.spark", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" }, s("path", { d: path(values) }));
 }
 
 function spread(row) {
@@ -207,7 +200,7 @@ function list(main, rows, total, signs, params) {
     { key: "registers", label: "registers", number: true, text: (row) => number(row.registers) },
     { key: "stall", label: "top stall", text: (row) => (row.stall ? `${row.stall[0]} ${percent(row.stall[1])}` : "–") },
   ];
-  const count = h("output", { class: "count", "aria-live": "polite" });
+  const count = h("output.count", { "aria-live": "polite" });
   const grid = new Grid("Kernels", columns, {
     open: (row) => go("kernel", { r: row.r, k: row.k }),
     sort: (key, down) => {
@@ -250,5 +243,5 @@ function list(main, rows, total, signs, params) {
     );
   };
   refresh();
-  return [h("div", { class: "controls" }, filter, count), grid.element];
+  return [h("div.controls", filter, count), grid.element];
 }

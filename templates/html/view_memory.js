@@ -24,8 +24,7 @@ export function memory(chart, tables) {
     "Memory",
     "What moved between the units, and per cent of the peak of that way where the report says it.",
     framed(draw(chart, moved), "Memory chart"),
-    still.length > 0 &&
-      h("details", null, h("summary", null, `${still.length} ways without traffic`), h("p", { class: "note" }, still.join(", "))),
+    still.length > 0 && h("details", h("summary", `${still.length} ways without traffic`), h("p.note", still.join(", "))),
     tables.map(ofAccesses),
   );
 }
@@ -35,7 +34,7 @@ function ofAccesses({ name, columns, rows }) {
   const cell = (value, unit) =>
     unit === "%" ? percent(value === null ? null : value / 100, 1) : unit ? quantity(value, unit) : number(value);
   const cells = rows.map(([label, values]) => [label, ...values.map((value, at) => cell(value, columns[at][1]))]);
-  return [h("h3", null, name), table(["", ...columns.map(([label]) => [label])], cells, `${name}, by kind of access`)];
+  return [h("h3", name), table(["", ...columns.map(([label]) => [label])], cells, `${name}, by kind of access`)];
 }
 
 function said({ source, target, label }) {
@@ -49,8 +48,8 @@ function draw(chart, flows) {
   const told = flows.map((flow) => `${said(flow)} ${amount(flow)}`).join(", ");
   const pairs = d3.group(flows, ({ source, target }) => [source, target].sort((a, b) => BOXES[a][1] - BOXES[b][1]).join(" "));
   return s(
-    "svg",
-    { class: "memory", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Memory chart: ${told || "no traffic"}` },
+    "svg.memory",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Memory chart: ${told || "no traffic"}` },
     [...pairs].map(([pair, found]) => links(...pair.split(" "), found)),
     names.map((name) => box(name, chart.boxes[name] ?? [])),
   );
@@ -59,8 +58,7 @@ function draw(chart, flows) {
 function box(name, facts) {
   const [title, x, y, width, height] = BOXES[name];
   return s(
-    "g",
-    { class: "unit" },
+    "g.unit",
     s("rect", { x, y, width, height, rx: 5 }),
     s("text", { x: x + width / 2, y: y + 22, "text-anchor": "middle", class: "name" }, title),
     facts.map(([fact, value, unit], at) =>
@@ -89,7 +87,7 @@ function link(flow, from, to, y, rightwards) {
   return s(
     "g",
     { class: hot ? "way hot" : "way" },
-    s("title", null, `${said(flow)}: ${amount(flow)}`),
+    s("title", `${said(flow)}: ${amount(flow)}`),
     s("line", { x1: rightwards ? from : from + 8, x2: rightwards ? to - 8 : to, y1: y, y2: y, "stroke-width": strong }),
     s("path", { d: tip }),
     s("text", { x: (from + to) / 2, y: y - 7, "text-anchor": "middle" }, `${flow.label} ${amount(flow)}`),

@@ -14,20 +14,14 @@ export function mix(close) {
   const all = d3.sum(close.opcodes, ([, n]) => n);
   const rows = close.opcodes.map(([label, n]) => ({ label, value: (100 * n) / all, title: `${number(n)} instructions of warps` }));
   return h(
-    "div",
-    { class: "wide-two" },
+    "div.wide-two",
     rows.length > 0 &&
       section(
         "Instruction mix",
         `${number(all)} instructions that warps executed, by opcode.`,
         bars("Instruction mix", rows.slice(0, MOST_OPCODES)),
         rows.length > MOST_OPCODES &&
-          h(
-            "details",
-            null,
-            h("summary", null, `${rows.length - MOST_OPCODES} more opcodes`),
-            bars("More opcodes", rows.slice(MOST_OPCODES)),
-          ),
+          h("details", h("summary", `${rows.length - MOST_OPCODES} more opcodes`), bars("More opcodes", rows.slice(MOST_OPCODES))),
       ),
     close.pipes.length > 0 &&
       section(
@@ -46,7 +40,7 @@ export function spread(close) {
   if (!close.spread.length) return null;
   const row = ([counter, unit, mean, least, most]) => [
     unit,
-    h("code", null, counter),
+    h("code", counter),
     strip(mean, least, most),
     number(least),
     number(mean),
@@ -61,8 +55,7 @@ export function spread(close) {
     close.spread.length > MOST_SPREAD &&
       h(
         "details",
-        null,
-        h("summary", null, `${close.spread.length - MOST_SPREAD} more counters`),
+        h("summary", `${close.spread.length - MOST_SPREAD} more counters`),
         table(heads, close.spread.slice(MOST_SPREAD).map(row), "More counters"),
       ),
   );
@@ -72,10 +65,10 @@ export function spread(close) {
 function strip(mean, least, most) {
   const at = (value) => `${most > 0 ? Math.max(0, (100 * value) / most) : 0}%`;
   return h(
-    "span",
-    { class: "range", "aria-hidden": "true" },
-    h("span", { class: "between", style: `left:${at(least)}` }),
-    h("span", { class: "mean", style: `left:${at(mean)}` }),
+    "span.range",
+    { "aria-hidden": "true" },
+    h("span.between", { style: `left:${at(least)}` }),
+    h("span.mean", { style: `left:${at(mean)}` }),
   );
 }
 
@@ -87,13 +80,11 @@ export function series(close) {
     "Over the run",
     "Counters that ncu sampled in passes of their own (PM sampling).",
     h(
-      "div",
-      { class: "multiples" },
+      "div.multiples",
       known.map(([name, unit, values]) =>
         h(
           "div",
-          null,
-          h("code", { class: "note" }, name),
+          h("code.note", name),
           chart(name, (width) =>
             Plot.plot({
               ...base(

@@ -14,8 +14,7 @@ export function ranges(main) {
         one.file,
         "Time on the GPU of what was launched within a range, as ncu or nsys measured it; ranges of one name together.",
         h(
-          "ul",
-          { class: "tree" },
+          "ul.tree",
           one.nvtx.map((node) => item(node, total, 0)),
         ),
       );
@@ -24,27 +23,20 @@ export function ranges(main) {
 
 function item([name, count, ns, kernels, children], total, level) {
   const head = h(
-    "span",
-    { class: "range" },
-    h("span", { class: "track" }, h("span", { class: "fill", style: `width:${total ? (100 * ns) / total : 0}%` })),
-    h("b", { class: "wrap" }, name),
-    h(
-      "span",
-      { class: "note" },
-      ` ${number(count)} launch${count === 1 ? "" : "es"} · ${micro(ns / 1e3)} · ${total ? percent(ns / total, 1) : "–"}`,
-    ),
+    "span.range",
+    h("span.track", h("span.fill", { style: `width:${total ? (100 * ns) / total : 0}%` })),
+    h("b.wrap", name),
+    h("span.note", ` ${number(count)} launch${count === 1 ? "" : "es"} · ${micro(ns / 1e3)} · ${total ? percent(ns / total, 1) : "–"}`),
   );
   const own = h(
-    "ul",
-    { class: "tree note" },
-    kernels.map(([kernel, time]) => h("li", { class: "wrap" }, `${kernel} ${micro(time / 1e3)}`)),
+    "ul.tree.note",
+    kernels.map(([kernel, time]) => h("li.wrap", `${kernel} ${micro(time / 1e3)}`)),
   );
   const below = children.length
     ? h(
-        "ul",
-        { class: "tree" },
+        "ul.tree",
         children.map((node) => item(node, total, level + 1)),
       )
     : own;
-  return h("li", null, h("details", { open: level < OPEN && children.length > 0 }, h("summary", null, head), below));
+  return h("li", h("details", { open: level < OPEN && children.length > 0 }, h("summary", head), below));
 }

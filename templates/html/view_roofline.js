@@ -25,9 +25,8 @@ export function roofline(found, ns) {
     `Counted work (${kinds.join(", ")}) over counted traffic, under the ceilings of this launch at its clock.`,
     chart("Roofline", (width) => draw(found, points, width)),
     h(
-      "ul",
-      { class: "kinds" },
-      told.map((text) => h("li", null, text)),
+      "ul.kinds",
+      told.map((text) => h("li", text)),
     ),
   );
 }

@@ -14,8 +14,8 @@ export function source(main, found) {
   const total = d3.sum(rows, (row) => row.samples);
   const files = filesOf(found, rows);
   const view = { main, found, rows, total, file: files[0]?.at ?? null, linked: new Set(), panes: [] };
-  const panel = h("div", { class: "instruction", "aria-live": "polite" });
-  const panes = h("div", { class: "panes" });
+  const panel = h("div.instruction", { "aria-live": "polite" });
+  const panes = h("div.panes");
   const show = () => {
     view.panes = [textPane(view, panel), ptxPane(view, panel), sassPane(view, panel)].filter(Boolean);
     fill(
@@ -39,14 +39,13 @@ export function source(main, found) {
     `${number(total)} samples on ${number(rows.length)} instructions${files.length ? `, ${percent(total ? withLine / total : null)} of them with a source line` : ""}. A sample says where a warp stood: the line that waits, seldom the one that causes the wait. Choose a line to see what belongs to it in the others.`,
     choices.length > 0 &&
       h(
-        "div",
-        { class: "controls" },
+        "div.controls",
         picker("File", choices, String(view.file), (at) => {
           view.file = Number(at);
           show();
           open(view, hottest(view));
         }),
-        h("code", { class: "note wrap" }, found.files[view.file]),
+        h("code.note.wrap", found.files[view.file]),
       ),
     panes,
     panel,
@@ -108,7 +107,7 @@ function filesOf(found, rows) {
 }
 
 function heat(samples, most) {
-  return h("span", { class: "heat", "aria-hidden": "true" }, h("span", { style: `width:${most ? (100 * samples) / most : 0}%` }));
+  return h("span.heat", { "aria-hidden": "true" }, h("span", { style: `width:${most ? (100 * samples) / most : 0}%` }));
 }
 
 function share(view, samples) {
@@ -163,7 +162,7 @@ function askedWords(of) {
     );
     const each = executed ? `, ${number(all / executed)} per instruction of a warp` : "";
     const times = least ? ` the same bytes take at least ${number(least)}, that is ${number(all / least)} times as many` : "";
-    return [h("p", { class: "note" }, `${number(all)} ${what} of ${memory}${each};${times}`)];
+    return [h("p.note", `${number(all)} ${what} of ${memory}${each};${times}`)];
   });
 }
 
@@ -177,7 +176,7 @@ function pane(view, panel, name, rows, columns) {
       fixed: true,
       width: 2.5,
       text: () => "",
-      node: (row) => (row.own.some((at) => view.linked.has(at)) ? h("b", { class: "linked" }, "▸") : ""),
+      node: (row) => (row.own.some((at) => view.linked.has(at)) ? h("b.linked", "▸") : ""),
     },
     { key: "heat", label: "heat", fixed: true, width: 9, text: () => "", node: (row) => (row.samples ? heat(row.samples, most) : "") },
     { key: "share", label: "%", number: true, width: 6, text: (row) => share(view, row.samples) },
@@ -192,7 +191,7 @@ function pane(view, panel, name, rows, columns) {
   grid.setRows(rows);
   return {
     grid,
-    node: h("div", { class: "pane" }, h("h3", null, name), grid.element),
+    node: h("div.pane", h("h3", name), grid.element),
     link(own) {
       const first = grid.rows.findIndex((row) => row.own?.some((at) => view.linked.has(at)));
       if (!own && first >= 0) {
@@ -225,7 +224,7 @@ function textPane(view, panel) {
       label: "source",
       width: text ? 52 : 6,
       text: (row) => row.text ?? "",
-      node: (row) => h("code", { class: "code", title: row.text }, row.text ?? "–"),
+      node: (row) => h("code.code", { title: row.text }, row.text ?? "–"),
     },
   ]);
 }
@@ -245,7 +244,7 @@ function ptxPane(view, panel) {
       label: "statement",
       width: 44,
       text: (row) => row.text,
-      node: (row) => h("code", { class: "code", title: row.text }, row.text),
+      node: (row) => h("code.code", { title: row.text }, row.text),
     },
   ]);
 }
@@ -259,7 +258,7 @@ function sassPane(view, panel) {
       label: "instruction",
       width: 44,
       text: (row) => row.sass ?? "–",
-      node: (row) => h("code", { class: "code", title: row.sass }, row.sass ?? "–"),
+      node: (row) => h("code.code", { title: row.sass }, row.sass ?? "–"),
     },
     { key: "top", label: "top reason", width: 16, text: (row) => row.top ?? "" },
     { key: "executed", label: "executed", number: true, text: (row) => number(row.executed) },
@@ -277,7 +276,7 @@ function sassPane(view, panel) {
     },
   ];
   const made = pane(view, panel, "SASS", rows, columns);
-  const count = h("output", { class: "count", "aria-live": "polite" });
+  const count = h("output.count", { "aria-live": "polite" });
   const filter = h("input", {
     type: "search",
     "data-filter": true,
@@ -297,7 +296,7 @@ function sassPane(view, panel) {
     fill(count, `${found.length} of ${rows.length} instructions`);
   };
   show();
-  made.node.insertBefore(h("div", { class: "controls" }, filter, count), made.grid.element);
+  made.node.insertBefore(h("div.controls", filter, count), made.grid.element);
   return made;
 }
 
@@ -314,10 +313,9 @@ function about(view, row) {
   );
   const text = row.text ?? row.sass ?? `line ${row.line}`;
   return [
-    h("h3", null, h("code", null, text.trim())),
+    h("h3", h("code", text.trim())),
     h(
-      "p",
-      { class: "note" },
+      "p.note",
       `${number(of.length)} instruction${of.length === 1 ? "" : "s"}, ${number(row.samples)} samples, ${share(view, row.samples) || "0"} % of all`,
     ),
     askedWords(of),

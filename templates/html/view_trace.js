@@ -26,14 +26,14 @@ export async function trace(main, params) {
       show(Number(t));
     },
   );
-  return [h("div", { class: "controls" }, choice), body];
+  return [h("div.controls", choice), body];
 }
 
 async function ofTrace(found, t) {
   const operations = await block(`trace ${t}`);
   const total = d3.sum(found.summary, (row) => row.total_ns);
   return [
-    found.problems.map((text) => h("p", { class: "warning" }, text)),
+    found.problems.map((text) => h("p.warning", text)),
     section(
       "What ran",
       `${number(found.count)} operations over ${micro(found.span_ns === null ? null : found.span_ns / 1e3)}; totals of overlapping work exceed wall time.`,
@@ -41,7 +41,7 @@ async function ofTrace(found, t) {
     ),
     operations
       ? section("Timeline", null, timeline(operations, found.count))
-      : h("p", { class: "empty" }, "The operations one by one were left out for the size of this file."),
+      : h("p.empty", "The operations one by one were left out for the size of this file."),
   ];
 }
 
@@ -50,7 +50,7 @@ function summary(found, total) {
   const rows = found.summary
     .slice(0, MOST_ROWS)
     .map((row) => [
-      h("code", { class: "wrap" }, row.name),
+      h("code.wrap", row.name),
       row.kind,
       number(row.count),
       ns(row.total_ns),
@@ -68,14 +68,14 @@ function summary(found, total) {
       rows,
       "What ran",
     ),
-    found.summary.length > MOST_ROWS && h("p", { class: "note" }, `${found.summary.length - MOST_ROWS} more names, each of less time.`),
+    found.summary.length > MOST_ROWS && h("p.note", `${found.summary.length - MOST_ROWS} more names, each of less time.`),
   ];
 }
 
 function timeline(operations, count) {
   const here = operations.name.length;
   const frame = h("div");
-  const where = h("output", { class: "count" });
+  const where = h("output.count");
   const last = Math.max(0, Math.ceil(here / AT_ONCE) - 1);
   const slider = h("input", {
     type: "range",
@@ -96,13 +96,12 @@ function timeline(operations, count) {
       chart("Timeline", (width) => draw(part, d3.range(rows.length), width)),
     );
   };
-  if (!here) return h("p", { class: "empty" }, "Nothing ran on a GPU in this trace.");
+  if (!here) return h("p.empty", "Nothing ran on a GPU in this trace.");
   show();
   return [
-    h("div", { class: "controls" }, last > 0 && slider, where),
+    h("div.controls", last > 0 && slider, where),
     frame,
-    here < count &&
-      h("p", { class: "note" }, `The first ${number(here)} of ${number(count)} operations are drawn; all are in the table above.`),
+    here < count && h("p.note", `The first ${number(here)} of ${number(count)} operations are drawn; all are in the table above.`),
   ];
 }
 
