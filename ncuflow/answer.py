@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -18,6 +19,7 @@ from ncuflow.io import dump_json, emit
 from ncuflow.record import Strict
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 Tier = Literal["A", "B", "C", "S"]
 
 
@@ -50,6 +52,9 @@ class Answer(AnswerPart):
     left_out: int = 0
     """how many rows `--limit` left out, of all tables together"""
 
+    ROWS: ClassVar[tuple[str, ...]] = ()
+    """the fields whose rows `--limit` counts"""
+
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The arguments of a command that answers."""
@@ -73,7 +78,17 @@ def cut(rows: Sequence[T], limit: int | None) -> tuple[list[T], int]:
     return kept, len(rows) - len(kept)
 
 
-def tell(answer: BaseModel, out: str | None = None) -> None:
+def limited(answer: M, limit: int | None) -> M:
+    """An answer with so many rows of each table at most, and the count of what that leaves out."""
+    kept = {name: cut(getattr(answer, name), limit) for name in getattr(answer, "ROWS", ())}
+    if not kept:
+        return answer
+    left_out = getattr(answer, "left_out", 0) + sum(left for _, left in kept.values())
+    rows = {name: rows for name, (rows, _) in kept.items()}
+    return answer.model_copy(update=rows | {"left_out": left_out})
+
+
+def tell(answer: BaseModel, out: str | os.PathLike[str] | None = None) -> None:
     """Print an answer, or write it."""
     emit(dump_json(answer.model_dump(mode="json", by_alias=True)), out)
 

@@ -1,7 +1,8 @@
 """The command line: one parser, one table of commands, one way in which each of them ends.
 
-A command is a module with `configure(parser)`, which declares its arguments, and `run(args)`, which
-returns the exit status (None is 0). Only the module of the command that was asked for is imported.
+A command is a module with a typed function `command`: its parameters are the words and options, its docstring says what each
+is for, the module's says the rest, and what it returns is the exit status (None is 0). Only the module of the command that
+was asked for is imported. What only rules call may declare its arguments with argparse: `configure(parser)` and `run(args)`.
 """
 
 from __future__ import annotations
@@ -13,59 +14,85 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from types import FrameType
-from typing import NoReturn
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from ncuflow.io import CommandError, UsageError, clean
 
-# name -> (module, what it does). --help lists what people call, --help-all also what only rules, other commands and
+if TYPE_CHECKING:
+    from cyclopts import App
+
+# name -> (module, what it does), in the groups that --help shows. --help-all lists also what only rules, other commands and
 # scripts call; what both call is of the first.
-USER = {
-    "run": (
-        "ncuflow.flow.workflow",
-        "make pages and what they need: Snakemake on the packaged rules",
-    ),
-    "show": ("ncuflow.parsers.show", "a report of ncu or nsys as a table, JSON or CSV"),
-    "explain": ("ncuflow.explain.verb", "what limits a kernel, where it waits, and what to try"),
-    "view": ("ncuflow.pages.html.view", "reports of any program in one HTML file"),
-    "step": (
-        "ncuflow.pages.html.step",
-        "a serving step of a trace, kernel by kernel: shapes, roofs, gains",
-    ),
-    "compare": ("ncuflow.compare.verdict", "what got slower between A and B, and why"),
-    "try": (
-        "ncuflow.pages.html.trial_verb",
-        "a change of FlashInfer: still right? faster, where, by how much, why?",
-    ),
-    "trial-page": ("ncuflow.pages.html.trial", "the record of a trial in one HTML file"),
-    "advise": ("ncuflow.advice.verb", "which backend and settings are fastest, shape by shape"),
-    "search": (
-        "ncuflow.search.verb",
-        "the fastest tile, stages, threads, … of a kernel, and what the default costs",
-    ),
-    "bisect": ("ncuflow.bisection.verb", "between which two versions a point changed, and why"),
-    "trace": ("ncuflow.findings.lineage", "from a number back to its report, kernel and metric"),
-    "script": ("ncuflow.export.script", "a point as a Python file, for your own ncu and nsys"),
-    "claims": ("ncuflow.claims.audit", "judge claims by measured results"),
-    "check": (
-        "ncuflow.export.check",
-        "fail on a slow-down, or on what a file asks of single points",
-    ),
-    "export": ("ncuflow.export.formats", "results for Bencher, GitHub, JUnit and Perfetto"),
-    "sanity": ("ncuflow.findings.impossible", "numbers of results that cannot be"),
-    "preflight": ("ncuflow.capture.preflight", "what can be measured on this machine"),
-    "targets": ("ncuflow.runner.listing", "what can be measured here, and why the rest cannot"),
-    "workload": (
-        "ncuflow.sweep.workloads",
-        "a sweep of a test list, a trace, or what a server called",
-    ),
-    "mcp": ("ncuflow.served.server", "answer programs over the Model Context Protocol"),
-    "record": ("ncuflow.evidence.recording", "keep captures as a recording, or verify one"),
-    "scrub": ("ncuflow.evidence.scrub", "remove private values from reports and recordings"),
-    "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),
-    "predict": ("ncuflow.static.predict", "times of a GPU that is not there, with intervals"),
-    "counters": ("ncuflow.parsers.counters", "the counters that `ncu --metrics` is given"),
+GROUPS = {
+    "read a report": {
+        "show": ("ncuflow.verbs.show", "a report of ncu or nsys as a table, JSON or CSV"),
+        "explain": (
+            "ncuflow.verbs.explain",
+            "what limits a kernel, where it waits, and what to try",
+        ),
+        "view": ("ncuflow.pages.html.view", "reports of any program in one HTML file"),
+        "step": (
+            "ncuflow.pages.html.step",
+            "a serving step of a trace, kernel by kernel: shapes, roofs, gains",
+        ),
+        "compare": ("ncuflow.verbs.compare", "what got slower between A and B, and why"),
+        "trace": ("ncuflow.verbs.trace", "from a number back to its report, kernel and metric"),
+    },
+    "experiments on a GPU": {
+        "try": (
+            "ncuflow.pages.html.trial_verb",
+            "a change of FlashInfer: still right? faster, where, by how much, why?",
+        ),
+        "trial-page": ("ncuflow.pages.html.trial", "the record of a trial in one HTML file"),
+        "advise": (
+            "ncuflow.advice.verb",
+            "which backend and settings are fastest, shape by shape",
+        ),
+        "search": (
+            "ncuflow.search.verb",
+            "the fastest tile, stages, threads, … of a kernel, and what the default costs",
+        ),
+        "bisect": (
+            "ncuflow.bisection.verb",
+            "between which two versions a point changed, and why",
+        ),
+        "script": ("ncuflow.verbs.script", "a point as a Python file, for your own ncu and nsys"),
+        "targets": (
+            "ncuflow.verbs.targets",
+            "what can be measured here, and why the rest cannot",
+        ),
+        "preflight": ("ncuflow.capture.preflight", "what can be measured on this machine"),
+    },
+    "the pipeline": {
+        "run": (
+            "ncuflow.verbs.run",
+            "make pages and what they need: Snakemake on the packaged rules",
+        ),
+        "workload": (
+            "ncuflow.verbs.workload",
+            "a sweep of a test list, a trace, or what a server called",
+        ),
+        "claims": ("ncuflow.verbs.claims", "judge claims by measured results"),
+        "check": (
+            "ncuflow.verbs.check",
+            "fail on a slow-down, or on what a file asks of single points",
+        ),
+        "sanity": ("ncuflow.verbs.sanity", "numbers of results that cannot be"),
+        "export": ("ncuflow.verbs.export", "results for Bencher, GitHub, JUnit and Perfetto"),
+    },
+    "evidence": {
+        "record": (
+            "ncuflow.verbs.record",
+            "keep captures as a recording, verify one, or remove what is private",
+        ),
+        "static": ("ncuflow.static.build", "what compiled kernels say of a GPU, without one"),
+        "predict": ("ncuflow.static.predict", "times of a GPU that is not there, with intervals"),
+        "counters": ("ncuflow.verbs.counters", "the counters that `ncu --metrics` is given"),
+        "mcp": ("ncuflow.served.server", "answer programs over the Model Context Protocol"),
+    },
 }
+USER = {name: found for group in GROUPS.values() for name, found in group.items()}
 RULES = {
     "plan": ("ncuflow.sweep.plan", "the points of a batch"),
     "lock": ("ncuflow.gpu.turns", "run a command with one GPU locked"),
@@ -100,7 +127,7 @@ RULES = {
 }
 COMMANDS = USER | RULES
 # Names of an earlier version, and those that they go by now.
-RENAMED = {"gate": "check", "require": "check"}
+RENAMED = {"gate": "check", "require": "check", "scrub": "record --scrub"}
 # What people call and has no ``ANSWER`` to --json, and why.
 SILENT = {
     "run": "Snakemake's to say",
@@ -110,7 +137,6 @@ SILENT = {
     "trial-page": "it writes a page",
     "mcp": "it answers over a protocol of its own",
     "record": "it writes a folder with its own manifest",
-    "scrub": "it writes files",
     "static": "it writes files",
 }
 
@@ -138,34 +164,81 @@ def dispatch(words: Sequence[str]) -> int:
     """The exit status of a command and its arguments; SystemExit 2 where they are bad usage."""
     if words and words[0] in RENAMED:
         print(f"note: {words[0]} is now `ncuflow {RENAMED[words[0]]}`", file=sys.stderr)
-        words = [RENAMED[words[0]], *words[1:]]
+        words = [*RENAMED[words[0]].split(), *words[1:]]
     if not words or words[0] not in COMMANDS:
         return _overview(words)
     module = importlib.import_module(COMMANDS[words[0]][0])
+    run = _argparsed if hasattr(module, "configure") else _called
+    try:
+        return int(run(module, words[0], words[1:]) or 0)
+    except UsageError as error:
+        _misused(words[0], str(error))
+
+
+def app(module: ModuleType, name: str) -> App:
+    """The parser of a command that is a typed function."""
+    from cyclopts import App, Parameter  # takes as long as all else of an overview
+
+    made = App(
+        name=f"ncuflow {name}",
+        default_command=module.command,
+        usage="",
+        help="",
+        help_formatter="plain",
+        help_flags=["--help", "-h"],
+        version_flags=[],
+        group_arguments="arguments",
+        group_parameters="options",
+        default_parameter=Parameter(negative=(), show_default=False),
+        result_action="return_value",
+    )
+    made["--help"].show = False  # all have it
+    return made
+
+
+def _called(module: ModuleType, name: str, words: Sequence[str]) -> int | None:
+    from cyclopts import CycloptsError
+    from cyclopts.help import format_usage
+
+    made = app(module, name)
+    if words and words[0] in ("--help", "-h"):
+        usage = str(format_usage(made, [])).removeprefix("Usage: ").strip()
+        print(f"usage: {usage}\n\n{module.__doc__}")
+    try:
+        return cast(int | None, made(words, exit_on_error=False, print_error=False))
+    except CycloptsError as error:
+        _misused(name, str(error))
+
+
+def _argparsed(module: ModuleType, name: str, words: Sequence[str]) -> int | None:
     parser = argparse.ArgumentParser(
-        prog=f"ncuflow {words[0]}",
+        prog=f"ncuflow {name}",
         description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.configure(parser)
-    args = parser.parse_args(words[1:])
-    try:
-        return int(module.run(args) or 0)
-    except UsageError as error:
-        parser.error(str(error))
+    return cast(int | None, module.run(parser.parse_args(words)))
+
+
+def _misused(name: str, why: str) -> NoReturn:
+    """End with 2 and two lines: what is wrong with the words, and where their meaning is said."""
+    tell(f"{name}: {why}", 2)
+    print(f"`ncuflow {name} --help` says what it takes", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def _overview(words: Sequence[str]) -> int:
     """The list of commands, where none was named: those that people call, or all."""
-    listed = [f"  {name:18}{what}" for name, (_, what) in USER.items()]
-    if "--help-all" in words[:1]:
-        listed += ["", "called by the rules of the workflow:"]
-        listed += [f"  {name:18}{what}" for name, (_, what) in RULES.items()]
+    groups = GROUPS | ({"called by rules": RULES} if "--help-all" in words[:1] else {})
+    listed = [
+        "\n".join([f"{group}:", *(f"  {name:18}{what}" for name, (_, what) in of.items())])
+        for group, of in groups.items()
+    ]
     parser = argparse.ArgumentParser(
         prog="ncuflow",
         usage="ncuflow COMMAND …",
         description="Measured kernel guides for FlashInfer. `ncuflow COMMAND --help` says more.",
-        epilog="commands:\n" + "\n".join(listed),
+        epilog="\n\n".join(listed),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--help-all", action="store_true", help="and what the rules call")

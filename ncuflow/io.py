@@ -423,7 +423,7 @@ def _of_64_bits(text: str) -> int:
     return value
 
 
-def emit(text: str, out: str | None) -> None:
+def emit(text: str, out: str | os.PathLike[str] | None) -> None:
     """Text to the file `out` (atomically) or to standard output."""
     if out is None:
         sys.stdout.write(text)

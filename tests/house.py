@@ -187,9 +187,9 @@ FLOORS = (
     ),
     (
         Room(
-            "cli api",
+            "cli api verbs",
             "a verb",
-            "one command, its table, how a command ends; the same for a notebook",
+            "a typed function for each, their table, how a command ends; the same for a notebook",
             "logic",
         ),
     ),

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from conftest import some
 
-from ncuflow.cli import COMMANDS
+from ncuflow.cli import COMMANDS, app
 from ncuflow.served import server
 from ncuflow.served.root import Root
 from ncuflow.target.contract import known
@@ -78,9 +78,13 @@ def test_every_command_that_a_program_is_told_parses(path: Path) -> None:
     assert {"explain", "show", "compare", "trace", "try", "targets", "mcp"} <= {w[0] for w in lines}
     for words in lines:
         module = importlib.import_module(COMMANDS[words[0]][0])
-        parser = argparse.ArgumentParser(prog=words[0])
-        module.configure(parser)
-        if words[1:]:  # else the command is only named
+        if not words[1:]:  # the command is only named
+            continue
+        if hasattr(module, "command"):
+            app(module, words[0]).parse_args(words[1:], exit_on_error=False, print_error=False)
+        else:
+            parser = argparse.ArgumentParser(prog=words[0])
+            module.configure(parser)
             parser.parse_args(words[1:])
 
 

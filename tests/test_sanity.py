@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from results_data import entry, kernel, results
 
-from ncuflow.findings import impossible, sanity
+from ncuflow.findings import sanity
+from ncuflow.verbs.sanity import check_folder
 
 ROOT = Path(__file__).parents[1]
 # One decode point as an H200 gave it; bytes and FLOPs are the analytic and the counted ones.
@@ -175,4 +176,4 @@ def test_a_folder_without_results_is_an_error(tmp_path):
 
 
 def test_recorded_evidence_is_possible(finished):
-    assert [str(v) for v in impossible.check_folder(finished.outputs / "results")] == []
+    assert [str(v) for v in check_folder(finished.outputs / "results")] == []

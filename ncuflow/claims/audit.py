@@ -1,29 +1,17 @@
-"""Claims: each statement of ``claims/*.yaml`` gets a verdict from the measurements.
-
-    ncuflow claims --results DIR --claims claims --out FILE.json [--targets NAME…]
-        [--source-index FILE]
-
-FILE.json is the list of records; FILE_summary.json beside it has the counts and the noise floors.
-
-Verdicts: confirmed, refuted, differs by architecture, not testable here. docs/claims.md has the
-rules.
-"""
+"""Claims: each statement of ``claims/*.yaml`` gets a verdict from the measurements."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
 from ncuflow import answer, expression
-from ncuflow.claims import files
 from ncuflow.claims.decision import Decided, allowed, amount, decide_over
-from ncuflow.claims.evidence import ClaimEvidence, Unanswered, load, select
+from ncuflow.claims.evidence import ClaimEvidence, Unanswered, select
 from ncuflow.claims.model import Claim
 from ncuflow.claims.record import (
     CONFIRMED,
@@ -37,7 +25,7 @@ from ncuflow.claims.record import (
 from ncuflow.expression import ExpressionError, evaluate, names, placeholders
 from ncuflow.findings.join import architecture
 from ncuflow.findings.scope import Scope
-from ncuflow.io import BadInput, UsageError, write_json
+from ncuflow.io import BadInput
 from ncuflow.model import Provenance
 
 UNDECIDABLE = "No measurement of this pipeline decides it"
@@ -229,37 +217,10 @@ class JudgedClaim(answer.AnswerPart):
 class ClaimsAnswer(answer.Answer):
     """Claims judged by what was measured."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("claims",)
     command: Literal["claims"] = "claims"
     """the command that answers"""
     summary: dict[str, int]
     """how many by verdict, and in total"""
     claims: list[JudgedClaim]
     """each of them"""
-
-
-ANSWER = ClaimsAnswer
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", type=Path, required=True, help="folder of *_results.json")
-    parser.add_argument("--targets", nargs="*", help="of these alone (jit: the JIT); default: all")
-    parser.add_argument("--claims", type=Path, required=True, help="folder of claim files")
-    parser.add_argument("--source-index", type=Path, help="source_index.json of the evidence")
-    parser.add_argument("--out", type=Path, help="claims.json; needed without --json")
-    answer.options(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    if args.out is None and not args.json:
-        raise UsageError("give --out, or --json")
-    claims = files.load(args.claims)
-    evidence = load(args.results, args.source_index, args.targets)
-    records = [judge(claim, evidence) for claim in claims]
-    made, counts = [record.as_json() for record in records], summary(records, evidence)
-    if args.out is not None:
-        write_json(args.out, made)
-        write_json(args.out.with_name(f"{args.out.stem}_summary.json"), counts)
-    if args.json:
-        kept, left_out = answer.cut(made, args.limit)
-        content = {"claims": kept, "summary": counts["summary"], "left_out": left_out}
-        answer.tell(ClaimsAnswer.model_validate(content))

@@ -1,26 +1,18 @@
-"""What got slower, and why: two sides of results, or two reports of ncu or nsys of any program.
-
-ncuflow compare outputs/A/results outputs/B/results [--format table|json] [--out FILE]
-ncuflow compare recordings/A recordings/B
-ncuflow compare A.ncu-rep B.ncu-rep [--format table|json]       or two of `ncu --csv`, or of nsys
-"""
+"""What got slower, and why: two sides of results, or two reports of ncu or nsys of any program."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nlargest
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ncuflow import answer
 from ncuflow.compare import attribution, decomposition, differences, gpus, reports, traces
-from ncuflow.compare.answered import CompareAnswer, answered
 from ncuflow.compare.records import (
     Comparison,
     MetricChange,
@@ -33,7 +25,7 @@ from ncuflow.compare.records import (
 from ncuflow.findings import recorded, statistics, stored
 from ncuflow.findings.statistics import ENOUGH_RUNS, NOT_JUDGED, Estimate, Floor, Runs
 from ncuflow.format import with_unit
-from ncuflow.io import BadInput, UsageError, dump_json, emit, not_over
+from ncuflow.io import BadInput
 from ncuflow.model import VERSIONS, Kernel, Measurement, Point, Results
 
 # metric -> column of the measurement; of several that changed at a point, its page begins with the first
@@ -415,47 +407,4 @@ def compared(
     return of_paths(Path(base), Path(head), Thresholds(alpha, threshold, floor))
 
 
-ANSWER = CompareAnswer
-
-
 # --- command line -----------------------------------------------------------------------------
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "base",
-        type=Path,
-        metavar="A",
-        help="results, outputs or a recording; or a report of ncu or nsys",
-    )
-    add("head", type=Path, metavar="B", help="the same of the other side")
-    add("--base-targets", nargs="+", metavar="T", help="of A's folder; default: all of it")
-    add("--head-targets", nargs="+", metavar="T", help="of B's folder; default: all of it")
-    add("--out", help="file to write; standard output by default")
-    add("--format", choices=("table", "json"), default="table")
-    add("--alpha", type=float, default=Thresholds.alpha, help="significance after the correction")
-    add(
-        "--threshold",
-        type=float,
-        default=Thresholds.threshold,
-        help="smaller changes do not matter",
-    )
-    answer.options(parser)
-    add("--floor", type=float, help="A/A floor known from elsewhere, of 1")
-
-
-def run(args: argparse.Namespace) -> None:
-    if not (
-        0 < args.alpha < 1 and 0 <= args.threshold < math.inf and 0 <= (args.floor or 0) < math.inf
-    ):
-        raise UsageError(
-            "--alpha lies between 0 and 1; --threshold and --floor are finite and not negative"
-        )
-    not_over(args.out, args.base, args.head)
-    settings = Thresholds(args.alpha, args.threshold, args.floor)
-    found = of_paths(args.base, args.head, settings, args.base_targets, args.head_targets)
-    if args.json:
-        answer.tell(answered(found, METRICS, args.limit), args.out)
-    else:
-        emit(dump_json(asdict(found)) if args.format == "json" else reports.table(found), args.out)

@@ -1,14 +1,7 @@
-"""Make a recording of an evidence folder: compressed, checked for secrets, with a manifest.
-
-    ncuflow record EVIDENCE_DIR [RECORDING_DIR] [--sweep SWEEP] [--name NAME] [--with-modules]
-    ncuflow record --verify RECORDING_DIR
-
-Exit status 2, and nothing written, if a file holds something private or a report source files.
-"""
+"""Make a recording of an evidence folder: compressed, checked for secrets, with a manifest."""
 
 from __future__ import annotations
 
-import argparse
 import lzma
 import shutil
 from collections import Counter
@@ -17,12 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ncuflow.evidence import location, manifest, modules, origins, points
+from ncuflow.evidence import manifest, modules, origins, points
 from ncuflow.evidence.reportscrub import scrubbed
 from ncuflow.evidence.staging import staging
 from ncuflow.io import (
-    BadInput,
-    UsageError,
     digest,
     dump_json,
     opened,
@@ -273,56 +264,3 @@ def measured(folder: Path, origin: dict[str, Any], said: Path) -> str:
         raise CaptureError(f"{folder}: no point has a good result")
     counted = ", ".join(f"{n} {what}" for what, n in status.most_common())
     return f"{origin['gpu']}, FlashInfer {origin['flashinfer']}: points {counted}"
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folders",
-        nargs="+",
-        type=Path,
-        metavar="FOLDER",
-        help="EVIDENCE_DIR and RECORDING_DIR (default: recordings/<gpu>/<flashinfer>/<sweep>, as"
-        " environment.json names them), or RECORDING_DIR with --verify",
-    )
-    parser.add_argument(
-        "--name",
-        help="name of the recording (default: its path below recordings, joined by dashes)",
-    )
-    parser.add_argument(
-        "--sweep",
-        default=location.DEFAULT,
-        help="the last folder of where it goes unless RECORDING_DIR is given",
-    )
-    parser.add_argument(
-        "--with-modules",
-        action="store_true",
-        help="keep the compiled modules inside reports of sweeps, which are most of their size",
-    )
-    parser.add_argument(
-        "--verify", action="store_true", help="check the sha256 of a recording's files"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    if len(args.folders) > (1 if args.verify else 2):
-        raise UsageError("give EVIDENCE_DIR [RECORDING_DIR], or --verify RECORDING_DIR")
-    if args.verify:
-        (folder,) = args.folders
-        print(f"{folder}: {verify(folder)} files match; {judge(folder)}")
-        if "digest" not in read_json(folder / manifest.FILE):
-            print("note: its manifest has no digest of its own; recorded again it would have one")
-        return 0
-    evidence, target = args.folders[0], args.folders[-1]
-    if not evidence.is_dir():
-        raise BadInput(evidence, "no folder of captures")
-    if len(args.folders) == 1:
-        try:
-            target = location.of(manifest.provenance(evidence), args.sweep)
-        except ValueError as error:
-            raise UsageError(f"{evidence}: {error}: give RECORDING_DIR") from None
-    said = measured(evidence, manifest.provenance(evidence), evidence / "environment.json")
-    made = record(evidence, target, args.name or location.name(target), args.with_modules)
-    files = made["files"]
-    size = sum(entry["bytes"] for entry in files.values())
-    print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB; verified: {said}")
-    return 0

@@ -1,14 +1,7 @@
-"""Mask what stored reports say about their machine, and hold on to what knows them by their sha256.
-
-    ncuflow scrub REPORT.ncu-rep[.xz]|RECORDING_DIR...
-
-A report keeps its length and its numbers. The listing beside it and the manifest of its recording are
-mended with it, so that the recording still matches.
-"""
+"""Mask what stored reports say about their machine, and hold on to what knows them by their sha256."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import lzma
 from collections.abc import Mapping
@@ -79,14 +72,3 @@ def _write(changed: Mapping[Path, bytes]) -> None:
         with replacing(place) as temporary:
             packed = place.suffix == ".xz"
             temporary.write_bytes(lzma.compress(content, filters=FILTERS) if packed else content)
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("places", nargs="+", type=Path, metavar="REPORT|RECORDING_DIR")
-
-
-def run(args: argparse.Namespace) -> None:
-    """Mask reports in place, and name those that had something to mask."""
-    for place in args.places:
-        for path in scrub_recording(place) if place.is_dir() else scrub(place):
-            print(f"{path}: masked")

@@ -6,7 +6,7 @@ is null, and `missing` says what would bring it; nothing is judged from counters
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ncuflow.answer import AnswerPart, Tier
 
@@ -182,6 +182,7 @@ class Explanation(AnswerPart):
 
     schema_version: Literal[1] = 1
     """of this record; a field that is added does not change it"""
+    ROWS: ClassVar[tuple[str, ...]] = ("stalls", "lines", "suggestions")
     command: Literal["explain"] = "explain"
     """the command that answers with it"""
     subject: Subject

@@ -1,28 +1,16 @@
-"""What limits a kernel, what its warps wait for, what it could gain at most, and what to try: on one screen.
-
-    ncuflow explain REPORT [--kernel K] [--json]     a report of ncu or nsys, or what ncu printed
-    ncuflow explain POINT [--outputs DIR] [--json]   a point of outputs/, or of a recording
-
-K is the index of a launch, or a pattern of a kernel's name; of several launches the longest is explained, without K that
-of the kernel whose launches take the most time together. Each number where it comes from, and `ncuflow trace` shows it there.
-"""
+"""What limits a kernel, what its warps wait for, what it could gain at most, and what to try: on one screen."""
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 
-from ncuflow import answer
 from ncuflow.explain import launch, point, trace
 from ncuflow.explain.record import Explanation, Headroom, Suggestion
-from ncuflow.explain.screen import screen
 from ncuflow.findings import place, profiled, recorded
-from ncuflow.io import BadInput, UsageError, emit, sniff_packed
+from ncuflow.io import BadInput, UsageError, sniff_packed
 from ncuflow.parsers import nsys
 from ncuflow.parsers.ncu import Report
-
-ANSWER = Explanation
 
 
 def explain(
@@ -74,27 +62,3 @@ def _held(one: Suggestion, room: Headroom | None) -> Suggestion:
     """A suggestion for the same work, with no more than what is left of the launch."""
     above = one.scope == "point" and one.most and room and one.most.value > room.most.value
     return one.model_copy(update={"most": room.most}) if above and room else one
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", help="report of ncu or nsys, or the id of a point")
-    parser.add_argument("--kernel", metavar="K", help="index of a launch, or pattern of a name")
-    parser.add_argument("--outputs", type=Path, help="of a point: its outputs, or a recording")
-    answer.options(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    found = explain(args.source, args.kernel, args.outputs)
-    if args.json:
-        answer.tell(limited(found, args.limit))
-    else:
-        emit(screen(found), None)
-
-
-def limited(found: Explanation, limit: int | None) -> Explanation:
-    """An explanation with so many stalls, lines and suggestions at most, and the count of what that leaves out."""
-    stalls, lines = answer.cut(found.stalls, limit), answer.cut(found.lines, limit)
-    suggestions = answer.cut(found.suggestions, limit)
-    left_out = stalls[1] + lines[1] + suggestions[1]
-    update = {"stalls": stalls[0], "lines": lines[0], "suggestions": suggestions[0]}
-    return found.model_copy(update={**update, "left_out": left_out})

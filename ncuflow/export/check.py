@@ -1,28 +1,13 @@
-"""A check for CI: whether a comparison has slow-downs, or whether points hold what a file asks of them.
-
-    ncuflow check compare.json [--threshold 0.05]            # of `ncuflow compare`
-    ncuflow check gate.yaml --results outputs/MACHINE/results
-
-    - points: ["decode/B128_*", "rmsnorm/*_R16384_*"]   # patterns on the point's id
-      hold: of_roof >= 0.8                               # over the columns of docs/measurements.md and of_roof
-
-A significant slow-down beyond the threshold does not hold; host times are not judged. of_roof is the least time that the
-datasheet leaves for the point's work, over its cold time. What cannot be computed fails, and so does a requirement that no
-point answers to. A figure above 1 of what the datasheet allows cannot be true: nothing is judged then.
-
-exit  0 all hold    1 some do not    2 no such file, or a figure that cannot be true    3 nothing was tested
-"""
+"""A check for CI: whether a comparison has slow-downs, or whether points hold what a file asks of them."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -114,6 +99,7 @@ COMPARED = {
 class CheckAnswer(answer.Answer):
     """Points held against what is asked of them, those that fail first."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("cases",)
     command: Literal["check"] = "check"
     """the command that answers"""
     threshold: float | None = None
@@ -128,9 +114,6 @@ class CheckAnswer(answer.Answer):
     """a row per point and requirement"""
     notes: list[str] = Field(default_factory=list)
     """what a pass does not cover"""
-
-
-ANSWER = CheckAnswer
 
 
 def load(path: Path) -> list[Requirement]:
@@ -197,12 +180,10 @@ def _number(value: Any) -> str:
     )
 
 
-def limit(text: str) -> float:
+def finite(_: Any, value: float | None) -> None:
     """A threshold of the command line; beyond an infinite one nothing would be slower."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not finite, or negative")
-    return value
+    if value is not None and not 0 <= value < math.inf:
+        raise ValueError(f"{value} is not finite, or negative")
 
 
 def compared(found: Comparison, threshold: float) -> Iterator[CheckedPoint]:
@@ -257,7 +238,7 @@ def _answer(cases: Sequence[CheckedPoint], tested: bool = True, **more: Any) -> 
     )
 
 
-def _said(found: CheckAnswer) -> Iterator[str]:
+def said(found: CheckAnswer) -> Iterator[str]:
     """What does not hold, a line each, and the sum."""
     for case in found.cases[: found.failed]:
         if case.slow_down:
@@ -280,39 +261,20 @@ def _said(found: CheckAnswer) -> Iterator[str]:
         )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    what = "compare.json; with --results YAML, a list of points and what they hold"
-    parser.add_argument("file", type=Path, help=what)
-    parser.add_argument("--results", type=Path, help="outputs/MACHINE/results")
-    parser.add_argument("--threshold", type=limit, help=f"of a comparison; {THRESHOLD} of 1")
-    answer.options(parser)
-
-
-def _found(args: argparse.Namespace) -> CheckAnswer:
-    if args.results is not None:
-        if args.threshold is not None:
+def found(file: Path, results: Path | None, threshold: float | None) -> CheckAnswer:
+    """A comparison, or with results a file of requirements, held against them."""
+    if results is not None:
+        if threshold is not None:
             raise UsageError("--threshold is of a comparison, --results of a file of requirements")
-        return _answer(judge(load(args.file), stored.folder(args.results)))
-    if args.file.suffix in (".yaml", ".yml"):
-        raise UsageError(f"{args.file}: requirements need --results")
-    threshold = THRESHOLD if args.threshold is None else args.threshold
-    found = records.read(args.file)
+        return _answer(judge(load(file), stored.folder(results)))
+    if file.suffix in (".yaml", ".yml"):
+        raise UsageError(f"{file}: requirements need --results")
+    threshold = THRESHOLD if threshold is None else threshold
+    comparison = records.read(file)
     return _answer(
-        [*compared(found, threshold)],
-        tested=bool(found.statistics.tests),
+        [*compared(comparison, threshold)],
+        tested=bool(comparison.statistics.tests),
         threshold=threshold,
-        notes=[*_weaknesses(found)],
+        notes=[*_weaknesses(comparison)],
         columns=COMPARED,
     )
-
-
-def run(args: argparse.Namespace) -> int:
-    found = _found(args)
-    if args.json:
-        kept, left_out = answer.cut(found.cases, args.limit)
-        answer.tell(found.model_copy(update={"cases": kept, "left_out": left_out}))
-    else:
-        for text in found.notes:
-            print(f"note: {text}", file=sys.stderr)
-        print(*_said(found), sep="\n")
-    return NOTHING_TESTED if found.passed is None else int(not found.passed)

@@ -1,21 +1,7 @@
-"""Results in the formats of other tools.
-
-    ncuflow export bencher --results outputs/MACHINE/results --out bmf.json
-    ncuflow export benchmark-action --results … --out benchmark.json
-    ncuflow export junit --results … [--require gate.yaml] [--comparison compare.json] --out junit.xml
-    ncuflow export summary --results … [--require …] [--comparison …] --out summary.md
-    ncuflow export trace --tables outputs/MACHINE/tables/TARGET --out trace.json
-
-bencher           Bencher Metric Format: latency (ns) and throughput per point
-benchmark-action  github-action-benchmark's customSmallerIsBetter
-junit             one case per gated point
-summary           GitHub step summary: what does not hold first, 1 MiB at most
-trace             Chrome Trace JSON of the nsys timeline, which ui.perfetto.dev opens
-"""
+"""Results in the formats of other tools."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,8 +12,8 @@ from ncuflow import format as form
 from ncuflow.compare import records
 from ncuflow.export import check
 from ncuflow.export.check import CheckedPoint
-from ncuflow.findings import limiter, stored
-from ncuflow.io import UsageError, dump_json, not_over, write_text
+from ncuflow.findings import limiter
+from ncuflow.io import dump_json
 from ncuflow.model import Measurement, Results
 from ncuflow.pages.markdown.text import cell, code
 from ncuflow.parquet import read_table
@@ -207,39 +193,3 @@ PLAIN: dict[str, Callable[[Found], str]] = {
     "bencher": bencher,
     "benchmark-action": benchmark_action,
 }
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    gated = ", ".join(GATED)
-    parser.add_argument("format", choices=(*PLAIN, *GATED, "trace"))
-    parser.add_argument("--results", type=Path, help="outputs/MACHINE/results")
-    parser.add_argument("--tables", type=Path, help="trace: outputs/MACHINE/tables/TARGET")
-    parser.add_argument(
-        "--require", type=Path, help=f"{gated}: the file that `ncuflow check` takes"
-    )
-    parser.add_argument("--comparison", type=Path, help=f"{gated}: a compare.json")
-    parser.add_argument(
-        "--threshold",
-        type=check.limit,
-        default=check.THRESHOLD,
-        help="of the comparison; %(default)s of 1",
-    )
-    parser.add_argument("--out", type=Path, required=True)
-
-
-def run(args: argparse.Namespace) -> None:
-    if args.format == "trace":
-        if args.tables is None:
-            raise UsageError("trace needs --tables")
-        write_text(args.out, trace(args.tables))
-        return
-    if args.results is None:
-        raise UsageError(f"{args.format} needs --results")
-    not_over(args.out, args.require, args.comparison, *args.results.glob(f"*{stored.SUFFIX}"))
-    results = stored.folder(args.results)
-    if args.format in PLAIN:
-        write_text(args.out, PLAIN[args.format](results))
-        return
-    cases = check.judge(check.load(args.require), results) if args.require else []
-    cases += compared(args.comparison, args.threshold) if args.comparison else []
-    write_text(args.out, GATED[args.format](results, cases))

@@ -1,16 +1,7 @@
-"""One point as a Python file that stands alone: torch and FlashInfer, to be run under your own ncu or nsys.
-
-    ncuflow script decode/B32_L2048_H32_K32_D128_P16_f16_cc --out point.py
-    ncuflow script decode --blocks '[{"batch": 4, "kv_len": 8192}]' --out point.py
-
-The inputs, plan() and the call are the target's own source, with all of the project that it needs. A point is named by
-its id, as `ncuflow trace` takes it, where a sweep of the settings or results under outputs/ have it; any other by its
-target and one block of parameters, what is left out having the target's default. The file says how it is profiled.
-"""
+"""One point as a Python file that stands alone: torch and FlashInfer, to be run under your own ncu or nsys."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 from collections import defaultdict
@@ -20,10 +11,9 @@ from string import Template
 
 from ncuflow.export.inlined import Asked, inlined
 from ncuflow.findings import stored
-from ncuflow.io import UsageError, emit, file_to_write, read_yaml, resource
+from ncuflow.io import UsageError, read_yaml, resource
 from ncuflow.origin import package_version
 from ncuflow.sweep import points as sweep
-from ncuflow.sweep.plan import objects
 from ncuflow.sweep.points import Planned
 from ncuflow.target import launch, reference
 from ncuflow.target.contract import Target, load
@@ -124,16 +114,3 @@ def _known(target: Target) -> Iterator[Planned]:
     for path in sorted(Path("outputs").glob(f"*/results/{target.name}{stored.SUFFIX}")):
         for point in stored.results(path)["points"]:
             yield Planned(point["point"], target.name, point["params"])
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("point", metavar="POINT", help="id of a point, or name of a target")
-    parser.add_argument("--blocks", type=objects, help="parameters of the target's point, as JSON")
-    parser.add_argument(
-        "--out", type=file_to_write, metavar="FILE", help="default: standard output"
-    )
-
-
-def run(args: argparse.Namespace) -> None:
-    target, point = planned(args.point, args.blocks)
-    emit(script(target, point, args.out.name if args.out else NAME), args.out)

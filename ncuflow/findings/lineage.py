@@ -1,17 +1,10 @@
-"""Trace: from a number on a page back to the report, kernel and metric that it comes from.
-
-    ncuflow trace decode/B32_L2048_H32_K32_D128_P16_f16_cc gbs_fraction_counter
-    ncuflow trace report.ncu-rep#0 busiest_pct
-
-Prints the column's formula, the columns under it, and at the bottom each metric with its report and kernel.
-"""
+"""Trace: from a number on a page back to the report, kernel and metric that it comes from."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -63,6 +56,7 @@ class TraceStep(BaseModel):
 class TraceSteps(answer.Answer):
     """From a number back to its report, kernel and metric."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("steps",)
     command: Literal["trace"] = "trace"
     """the command that answers"""
     point: str
@@ -71,9 +65,6 @@ class TraceSteps(answer.Answer):
     """which number of it"""
     steps: list[TraceStep]
     """the number first, what it is computed from under it, and what was read at the bottom"""
-
-
-ANSWER = TraceSteps
 
 
 def trace(outputs: Path, point: str, column: str) -> Iterator[str]:
@@ -250,32 +241,6 @@ def _read(kernel: Kernel, depth: int, said: str, **found: Any) -> TraceStep:
     return TraceStep(
         depth=depth, said=f"{where}  {said}", report=kernel["report"], kernel=kernel["kernel"], **found
     )  # fmt: skip
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("point", help="point id, or REPORT#INDEX of a launch of any report of ncu")
-    parser.add_argument(
-        "column", help="column of the measurement table, or of a launch: metric, stall, rule, line"
-    )
-    parser.add_argument(
-        "outputs",
-        type=Path,
-        nargs="?",
-        help="outputs/<machine> or a recording; default: what has the point",
-    )
-    answer.options(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    every = found(args.point, args.column, args.outputs)
-    if args.json:
-        steps, left_out = answer.cut(every, args.limit)
-        asked = Path(args.point).name if "#" in args.point else args.point
-        said = TraceSteps(point=asked, name=args.column, steps=steps, left_out=left_out)
-        answer.tell(said)
-        return
-    for step in every:
-        print(line(step))
 
 
 def found(point: str, name: str, folder: Path | None = None) -> list[TraceStep]:

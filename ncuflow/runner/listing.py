@@ -1,31 +1,18 @@
-"""What can be measured here: the kernel targets, and FlashInfer's APIs by their trace templates.
-
-    ncuflow targets                                  on this machine
-    ncuflow targets --results apis_results.json      with what a capture of the target `apis` came to
-    ncuflow targets --gpu B200                       the points of the default sweep on a GPU that need not be here
-    ncuflow targets --gpu 12.0 --sweep kernels       by its compute capability, and of another sweep
-
-Nothing is run: of an API that is "ready", a capture says whether it builds and agrees with its reference. Without
-FlashInfer or without a GPU the list says so, and has the rest. With --gpu each point of a sweep is there, planned or left
-out with the reason, and before them the backends that FlashInfer has not for every GPU; that needs no GPU and no torch.
-Where FlashInfer is installed, its own source says which GPUs it has them for.
-"""
+"""What can be measured here: the kernel targets, and FlashInfer's APIs by their trace templates."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
 from ncuflow import answer
 from ncuflow.gpu import nvml
 from ncuflow.gpu.table import capability_of
-from ncuflow.io import UsageError, emit, read_as, read_yaml, resource
+from ncuflow.io import UsageError, read_as, read_yaml, resource
 from ncuflow.sweep import points as sweep_points
 from ncuflow.target.contract import Target, known, load
 
@@ -63,6 +50,7 @@ class Measurable(answer.AnswerPart):
 class TargetsAnswer(answer.Answer):
     """What can be measured here, and why the rest cannot."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("targets",)
     command: Literal["targets"] = "targets"
     """the command that answers"""
     ready: int
@@ -71,47 +59,21 @@ class TargetsAnswer(answer.Answer):
     """kernel targets, then APIs"""
 
 
-ANSWER = TargetsAnswer
 READY = ("ready", "measured")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", type=Path, help="of a capture of such APIs, as JSON")
-    parser.add_argument("--gpu", help="plan a sweep for it: a GPU's name, or a compute capability")
-    parser.add_argument("--sweep", help="of the settings, with --gpu; default: default")
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
-    answer.options(parser)
-
-
-def run(args: argparse.Namespace) -> None:
-    """Raises BadInput where --results has no results of the target ``apis``; UsageError for an unknown GPU or sweep."""
-    if args.sweep is not None and args.gpu is None:
-        raise UsageError("--sweep is planned for a GPU: it needs --gpu")
-    if args.gpu is not None:
-        rows, total = planned(args.gpu, "default" if args.sweep is None else args.sweep)
-        ready = sum(row["status"] == "planned" for row in rows)
-    else:
-        facts, why = gpu()
-        measured = measured_apis(args.results) if args.results else {}
-        rows = [*targets(facts, why), *apis(facts, measured)]
-        ready = sum(row["status"] in READY for row in rows)
-        total = f"{ready} of {len(rows)} can be measured here"
-    if args.json:
-        kept, left_out = answer.cut(rows, args.limit)
-        found = [Measurable.model_validate(row) for row in kept]
-        answer.tell(TargetsAnswer(ready=ready, targets=found, left_out=left_out))
-        return
-    if args.format == "json":
-        emit(json.dumps(rows, indent=1) + "\n", None)
-        return
-    if args.format == "markdown":
-        cells = [[f"`{row['name']}`", row["status"], row["what"].replace("|", "/")] for row in rows]
-        head = [f"{total}.", "", "| name | status | what, or why not |", "|---|---|---|"]
-        emit("\n".join([*head, *(f"| {' | '.join(row)} |" for row in cells)]) + "\n", None)
-        return
+def text(rows: list[Row], total: str) -> str:
+    """A line of each, then how many there are."""
     wide = max(len(row["name"]) for row in rows)
     lines = [f"{row['name']:{wide}}  {row['status']:9} {row['what']}" for row in rows]
-    emit("\n".join([*lines, total]) + "\n", None)
+    return "\n".join([*lines, total]) + "\n"
+
+
+def markdown(rows: list[Row], total: str) -> str:
+    """The same as a table."""
+    cells = [[f"`{row['name']}`", row["status"], row["what"].replace("|", "/")] for row in rows]
+    head = [f"{total}.", "", "| name | status | what, or why not |", "|---|---|---|"]
+    return "\n".join([*head, *(f"| {' | '.join(row)} |" for row in cells)]) + "\n"
 
 
 def planned(name: str, sweep: str) -> tuple[list[Row], str]:

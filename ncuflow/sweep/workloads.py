@@ -1,34 +1,20 @@
-"""A sweep of what somebody runs: FlashInfer's benchmark lists, trace workloads, and what a server called.
-
-    ncuflow workload FILE… --name mine --out mine.json       then: snakemake -j1 --configfile mine.json -- all
-
-FILE is one of:
-  a test list of FlashInfer's benchmarks    one command line per case (--routine …)
-  a workload file of FlashInfer-Trace       JSON lines of {"definition", "workload": {"uuid", "axes", "inputs"}}
-  a folder that FLASHINFER_TRACE_DUMP=1 left, or a definition of it
-
-What no target measures is refused by name, on stderr, as is a file of a folder that is no definition, such as one that
-a killed server left half-written; what is left is written. Exit status 2 where nothing is. The same case twice is one.
-A file holds at most 64 MB, a line 16 384 characters, and all files together 10 000 different cases.
-"""
+"""A sweep of what somebody runs: FlashInfer's benchmark lists, trace workloads, and what a server called."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
 import struct
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 from ncuflow import answer
-from ncuflow.io import BadInput, UsageError, below, clean, parsed, sniff, write_json
+from ncuflow.io import BadInput, below, clean, parsed, sniff
 from ncuflow.sweep import points as sweep
 from ncuflow.target.contract import Target, known
 from ncuflow.target.workload import Block, Definition, Entry, RefusedError, Routine
@@ -46,16 +32,10 @@ MOST_BYTES = 64_000_000
 MOST_CASES = 10_000  # that differ: to capture so many takes a night
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--name", default="mine", help="of the sweep")
-    parser.add_argument("--out", type=Path, required=True, help="a configuration with that sweep")
-    answer.options(parser)
-
-
 class WorkloadAnswer(answer.Answer):
     """A sweep that was written of what somebody runs."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("refused",)
     command: Literal["workload"] = "workload"
     """the command that answers"""
     out: str
@@ -70,32 +50,6 @@ class WorkloadAnswer(answer.Answer):
     """how many cases no target measures"""
     refused: list[str]
     """each of them, with why"""
-
-
-ANSWER = WorkloadAnswer
-
-
-def run(args: argparse.Namespace) -> None:
-    """Raises BadInput for a file that is none of the kinds, or holds nothing that can be measured."""
-    if not re.fullmatch(r"\w+", args.name):
-        raise UsageError(f"--name {args.name!r} is not a word")
-    blocks, refused, count = read(args.files)
-    for line in refused if not args.json else ():
-        print(f"refused: {line}", file=sys.stderr)
-    if not blocks:
-        raise BadInput(args.files[0], "holds no case that can be measured")
-    write_json(args.out, {"sweep": args.name, "sweeps": {args.name: blocks}})
-    if args.json:
-        kept, left_out = answer.cut(refused, args.limit)
-        cases = {target: len(some) for target, some in blocks.items()}
-        answer.tell(
-            WorkloadAnswer(
-                out=str(args.out), sweep=args.name, points=count, cases=cases, refused=kept,
-                refusals=len(refused), left_out=left_out,
-            )
-        )  # fmt: skip
-        return
-    print(f"{args.out}: {count} points of {', '.join(blocks)}; {len(refused)} refused")
 
 
 def read(files: list[Path]) -> tuple[dict[str, list[Block]], list[str], int]:

@@ -5,17 +5,17 @@ ncuflow sanity RESULTS_DIR [--no-strict]        exit 3 if anything is impossible
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ncuflow import answer
 from ncuflow.findings import sanity, stored
 from ncuflow.findings.columns import BY_NAME
 from ncuflow.findings.sanity import Violation
 from ncuflow.format import with_unit
+from ncuflow.verbs.options import AS_TEXT, Printed
 
 
 def check_folder(place: Path) -> list[Violation]:
@@ -48,6 +48,7 @@ class ImpossibleNumber(answer.AnswerPart):
 class SanityAnswer(answer.Answer):
     """Numbers of results that cannot be."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("violations",)
     command: Literal["sanity"] = "sanity"
     """the command that answers"""
     impossible: int
@@ -63,22 +64,19 @@ def _traced(one: Violation) -> str | None:
     return f"{one.point} {one.cell}" if one.cell in BY_NAME else None
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("results", type=Path, help="folder of *_results.json")
-    parser.add_argument("--no-strict", action="store_true", help="print what is found, exit 0")
-    answer.options(parser)
+def command(results: Path, /, *, no_strict: bool = False, printed: Printed = AS_TEXT) -> int:
+    """The numbers of results that cannot be.
 
-
-def run(args: argparse.Namespace) -> int:
-    violations = check_folder(args.results)
-    if args.json:
-        kept, left_out = answer.cut(violations, args.limit)
-        rows = [ImpossibleNumber(**asdict(one), trace=_traced(one)) for one in kept]
-        answer.tell(SanityAnswer(impossible=len(violations), violations=rows, left_out=left_out))
-        return 3 if violations and not args.no_strict else 0
-    for violation in violations:
-        print(violation)
-    if violations and not args.no_strict:
+    Args:
+        results: folder of *_results.json
+        no_strict: print what is found, exit 0
+    """
+    violations = check_folder(results)
+    rows = [ImpossibleNumber(**asdict(one), trace=_traced(one)) for one in violations]
+    found = SanityAnswer(impossible=len(rows), violations=rows)
+    printed.tell(found, "".join(f"{one}\n" for one in violations))
+    if no_strict or not violations:
+        return 0
+    if not printed.json:
         print(with_unit(len(violations), "impossible numbers"), file=sys.stderr)
-        return 3
-    return 0
+    return 3

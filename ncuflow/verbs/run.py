@@ -10,12 +10,13 @@ defaults: config/config.yaml of the project; --configfile FILE or --config KEY=V
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
 from itertools import takewhile
-from typing import NoReturn
+from typing import Annotated, NoReturn
+
+from cyclopts import Parameter
 
 from ncuflow.io import resource
 from ncuflow.process import python_environment
@@ -25,16 +26,14 @@ NUMBERS = frozenset({"--jobs", "--cores", "--profile", "--workflow-profile"})
 NUMBER = re.compile(r"-[jc]")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "words", nargs=argparse.REMAINDER, metavar="TARGET… [-- OPTIONS]", help="as for snakemake"
-    )
+def command(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> NoReturn:
+    """Become Snakemake.
 
-
-def run(args: argparse.Namespace) -> NoReturn:
-    """Become Snakemake."""
+    Args:
+        words: TARGET… [-- OPTIONS], as for snakemake
+    """
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(resource("Snakefile"))]
-    os.execve(sys.executable, [*command, *arguments(args.words)], python_environment(os.environ))
+    os.execve(sys.executable, [*command, *arguments([*words])], python_environment(os.environ))
 
 
 def arguments(words: list[str]) -> list[str]:

@@ -5,17 +5,20 @@ ncuflow counters gh100 [--json]
 
 from __future__ import annotations
 
-import argparse
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
+
+from cyclopts import Parameter
 
 from ncuflow import answer
 from ncuflow.parsers.chips import CHIPS
 from ncuflow.parsers.registry import counters
+from ncuflow.verbs.options import AS_TEXT, Printed, one_of
 
 
 class CountersAnswer(answer.Answer):
     """The counters that `ncu --metrics` is given."""
 
+    ROWS: ClassVar[tuple[str, ...]] = ("counters",)
     command: Literal["counters"] = "counters"
     """the command that answers"""
     chip: str
@@ -27,15 +30,13 @@ class CountersAnswer(answer.Answer):
 ANSWER = CountersAnswer
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("chip", choices=CHIPS)
-    answer.options(parser)
+def command(
+    chip: Annotated[str, Parameter(validator=one_of(*CHIPS))], /, *, printed: Printed = AS_TEXT
+) -> None:
+    """The counters of a chip.
 
-
-def run(args: argparse.Namespace) -> None:
-    found = counters(args.chip)
-    if args.json:
-        kept, left_out = answer.cut(found, args.limit)
-        answer.tell(CountersAnswer(chip=args.chip, counters=kept, left_out=left_out))
-    else:
-        print(",".join(found))
+    Args:
+        chip: as ncu names it
+    """
+    found = CountersAnswer(chip=chip, counters=[*counters(chip)])
+    printed.tell(found, ",".join(found.counters) + "\n")

@@ -1,0 +1,1 @@
+"""Verbs: a typed function for each, from which the command line is made."""

@@ -1,0 +1,82 @@
+"""Options that several verbs take, and how an answer is printed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from pydantic import BaseModel
+
+from ncuflow import answer
+from ncuflow.io import emit
+from ncuflow.sweep.plan import objects
+
+
+def _count(_: Any, value: int | None) -> None:
+    if value is not None and value < 0:
+        raise ValueError(f"'{value}' is no count")
+
+
+def _file(_: Any, value: Path | str | None) -> None:
+    if value is not None and str(value).endswith(os.sep):
+        raise ValueError(f"{str(value)!r} is a folder's name; name a file in it")
+
+
+def _as_written(_: Any, tokens: Any) -> Any:
+    """A path as it was given: of `Path` a slash at its end would be lost."""
+    _file(None, tokens[0].value)
+    return Path(tokens[0].value)
+
+
+def one_of(*names: str) -> Callable[[Any, Any], None]:
+    """A validator of names that are known when the program runs; where they are few and fixed, a Literal says it."""
+
+    def check(_: Any, value: Any) -> None:
+        for one in value if isinstance(value, list | tuple) else (value,):
+            if one is not None and one not in names:
+                raise ValueError(f"invalid choice {one!r}: choose from {', '.join(names)}")
+
+    return check
+
+
+OutFile = Annotated[Path | None, Parameter(converter=_as_written)]
+"""A file to write; a folder's name is refused."""
+
+Many = Parameter(consume_multiple=True)
+"""Of a list: all words that follow, up to the next option."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """How an answer is printed."""
+
+    json: bool = False
+    """the answer as JSON, on standard output"""
+    limit: Annotated[int | None, Parameter(validator=_count)] = None
+    """with --json: N rows of a table at most"""
+
+    def tell(
+        self,
+        found: BaseModel,
+        text: str | Callable[[], str],
+        out: str | Path | None = None,
+    ) -> None:
+        """Print the answer's JSON or its text, or write it to a file."""
+        if self.json:
+            answer.tell(answer.limited(found, self.limit), out)
+        else:
+            emit(text if isinstance(text, str) else text(), out)
+
+
+def blocks_of(_: Any, tokens: Any) -> list[dict[str, Any]]:
+    """Blocks of parameters, as JSON. Raises ValueError for what is no list of objects."""
+    return objects(tokens[0].value)
+
+
+AS_TEXT = Printed()
+"""What a verb prints unless it is asked for JSON."""
