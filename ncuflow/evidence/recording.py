@@ -104,7 +104,7 @@ def check(path: Path, evidence: Path, known: Any) -> None:
         if not is_report(path):
             return
         if scrubbed(data) is False:
-            raise CaptureError(f"{shown}: names its host; run `ncuflow scrub` on it first")
+            raise CaptureError(f"{shown}: names its host; run `ncuflow record --scrub` on it first")
         sources = embedded_sources(plain)
         if sources:
             raise CaptureError(f"{shown}: embeds {sources} source files: no --import-source here")
