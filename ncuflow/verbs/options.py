@@ -18,7 +18,7 @@ from ncuflow.sweep.plan import objects
 
 def _count(_: Any, value: int | None) -> None:
     if value is not None and value < 0:
-        raise ValueError(f"'{value}' is no count")
+        raise ValueError(f"'{value}' is no count.")
 
 
 def _file(_: Any, value: Path | str | None) -> None:
@@ -38,7 +38,7 @@ def one_of(*names: str) -> Callable[[Any, Any], None]:
     def check(_: Any, value: Any) -> None:
         for one in value if isinstance(value, list | tuple) else (value,):
             if one is not None and one not in names:
-                raise ValueError(f"invalid choice {one!r}: choose from {', '.join(names)}")
+                raise ValueError(f"Choose from: {', '.join(names)}.")
 
     return check
 
