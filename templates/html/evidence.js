@@ -125,7 +125,12 @@ export class Evidence {
   }
 
   reference(side, at) {
-    return this.sides.length > 1 ? `${side.number}~${side.points.id[at]}` : side.points.id[at];
+    return this.named(side, side.points.id[at]);
+  }
+
+  /** The reference of a point by its id. */
+  named(side, id) {
+    return this.sides.length > 1 ? `${side.number}~${id}` : id;
   }
 }
 

@@ -91,7 +91,7 @@ export function best(target) {
 }
 
 /** The view of NVIDIA's rules, a table per kernel. */
-export async function rulesSection(side) {
+export async function rulesSection(evidence, side) {
   const tables = await Promise.all(
     side.targets
       .filter((target) => has(`detail ${side.number} ${target.name}`))
@@ -103,7 +103,7 @@ export async function rulesSection(side) {
       h("code", rule),
       `${points.size} of ${target.total}`,
       most.pct === null ? "–" : `${number(most.pct)} % (${most.kind ?? "scope not stated"})`,
-      h("a.id", { href: href("point", { id: side.number ? `${side.number}~${most.id}` : most.id }) }, most.id.split("/")[1]),
+      h("a.id", { href: href("point", { id: evidence.named(side, most.id) }) }, most.id.split("/")[1]),
       h("details", h("summary", most.message.slice(0, 90)), most.message),
     ]),
   );
