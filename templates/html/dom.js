@@ -103,11 +103,10 @@ export function folded(summary, ...children) {
   return h("details", h("summary", summary), children);
 }
 
-/** Names with what they stand for: "dl.facts", or "dl.tiles" of a box for each. pairs: [[name, value]…]. */
+/** Names with what they stand for: "dl.facts", or "dl.tiles" of a box for each. found: [[name, value]…], of which those without a value are left out. */
 export function pairs(selector, found) {
-  return each(selector, found, ([name, value]) =>
-    selector === "dl.tiles" ? h("div", h("dt", name), h("dd", value)) : [h("dt", name), h("dd", value)],
-  );
+  const entries = found.filter(([, value]) => value).map(([name, value]) => [h("dt", name), h("dd", value)]);
+  return h(selector, selector === "dl.tiles" ? entries.map((entry) => h("div", entry)) : entries);
 }
 
 /** A button; props: as of an element, "pressed" among them where it stays down. */

@@ -183,34 +183,51 @@ export function ordered(rows, sort, value) {
 }
 
 /**
- * A grid with a box that filters its rows. name, columns, open(row): of the grid; filter: the box's hint; words(name):
+ * A grid with a box that filters its rows. name, columns(), open(row), mark(row): of the grid; filter: the box's hint; words(name):
  * row -> value for a word of the filter; text(row): what its bare words look in; told(found): of the count. chosen: {q, sort},
- * kept in the address, null where neither is; value(key): row -> value to sort by; shown(found): rows with headings.
+ * kept in the address, null where neither is; value(key): row -> value to sort by; shown(found): rows with headings; beside:
+ * further controls.
  */
-export function listing({ name, what, rows, columns, filter, words, text, told, chosen, value, shown = (found) => found, open }) {
+export function listing({
+  name,
+  what,
+  rows,
+  columns,
+  filter,
+  words,
+  text,
+  told,
+  chosen,
+  value,
+  shown = (found) => found,
+  beside,
+  ...calls
+}) {
   const count = counter();
   const sort = (key, down) => {
     chosen.sort = down + key;
     keep({ sort: chosen.sort });
-    grid.setColumns(columns, chosen.sort);
+    grid.setColumns(columns(), chosen.sort);
     refresh();
   };
-  const grid = new Grid(name, columns, { open, sort: chosen && sort });
-  if (chosen) grid.setColumns(columns, chosen.sort);
-  const props = { value: chosen?.q, "aria-label": `Filter ${what}`, placeholder: filter };
-  const box = search({ ...props, onkeydown: (event) => event.key === "Enter" && grid.table.focus() }, (q) => {
+  const grid = new Grid(name, columns(), { ...calls, sort: chosen && sort });
+  if (chosen) grid.setColumns(columns(), chosen.sort);
+  const onkeydown = (event) => event.key === "Enter" && grid.table.focus();
+  const ask = (q) => {
+    box.value = q;
     if (chosen) {
       chosen.q = q;
       keep({ q });
     }
     refresh();
-  });
+  };
+  const box = search({ value: chosen?.q, "aria-label": `Filter ${what}`, placeholder: filter, onkeydown }, ask);
   const refresh = () => {
-    const holds = matcher(box.value, words, text);
-    const found = rows().filter(holds);
-    grid.setRows(shown(chosen ? ordered(found, chosen.sort, value(chosen.sort.replace(/^-/, ""))) : found));
+    const found = rows().filter(matcher(box.value, words, text));
+    const sorted = chosen?.sort ? ordered(found, chosen.sort, value(chosen.sort.replace(/^-/, ""))) : found;
+    grid.setRows(shown(sorted));
     fill(count, told(found));
   };
   refresh();
-  return { grid, controls: h("div.controls", box, count), refresh };
+  return { grid, controls: h("div.controls", box, beside, count), refresh, ask };
 }

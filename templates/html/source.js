@@ -150,7 +150,7 @@ function listOf({ rows, chosen, total, stalls, tag }) {
     name: "Instructions",
     what: "instructions",
     rows: () => rows.filter((row) => !chosen.at || keyOf(row, chosen.by) === chosen.at),
-    columns,
+    columns: () => columns,
     filter: "filter: HMMA samples>100 top=wait line:mma.cuh",
     words: (name) => (name === "line" ? (row) => `${row.file}:${row.line}` : WORDS.includes(name) ? (row) => row[name] : null),
     text: (row) => `${row.sass ?? ""} ${row.file ?? ""} ${row.inside ?? ""} ${row.top ?? ""}`,

@@ -156,7 +156,7 @@ function list(main, rows, total, signs, params) {
     name: "Kernels",
     what: "kernels",
     rows: () => rows,
-    columns: columnsOf(total, signs),
+    columns: () => columnsOf(total, signs),
     filter: "filter: gemm limiter=dram registers>128 -fill",
     words: (name) => (rows[0] && name in rows[0] ? (row) => row[name] : null),
     text: (row) => `${row.name} ${row.demangled ?? ""} ${row.words ?? ""} ${row.stall?.[0] ?? ""}`,

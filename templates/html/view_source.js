@@ -130,7 +130,7 @@ function pane(view, name, rows, columns, list) {
     fill(view.panel, about(view, row));
     open(view, row.own, grid);
   };
-  const made = list && listing({ name, what: "instructions", rows: () => rows, columns: all, open: openRow, ...list });
+  const made = list && listing({ name, what: "instructions", rows: () => rows, columns: () => all, open: openRow, ...list });
   const grid = made?.grid ?? new Grid(name, all, { open: openRow });
   if (!made) grid.setRows(rows);
   const link = (own) => {
