@@ -79,6 +79,11 @@ export function change(value, digits = 1) {
   return signed(value, (amount) => percent(amount, digits));
 }
 
+/** The change from one number to another; null where it is none. */
+export function relative(base, head) {
+  return typeof base === "number" && typeof head === "number" && base !== 0 ? head / base - 1 : null;
+}
+
 /** The interval of a change: {low, high}. */
 export function interval(found) {
   return found.low === null || found.high === null ? DASH : `${change(found.low)} … ${change(found.high)}`;
