@@ -4,7 +4,7 @@ import { block, has } from "./block.js";
 import { away, counter, fill, folded, h, pairs, picker, search, table } from "./dom.js";
 import { change, count, inColumn, number, percent, unit } from "./format.js";
 import { judged, verdicts } from "./judged.js";
-import { href, keep } from "./state.js";
+import { keep } from "./state.js";
 
 export async function claims(evidence, params) {
   const side = evidence.side;
@@ -139,6 +139,5 @@ function toleranceOf({ tolerance, unit: name }) {
 }
 
 function pointLink(evidence, side, id) {
-  const at = side.place.get(id);
-  return at === undefined ? h("code", id) : h("a.id", { href: href("point", { id: evidence.reference(side, at) }) }, id);
+  return side.place.has(id) ? evidence.link(side, id) : h("code", id);
 }

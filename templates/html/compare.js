@@ -2,7 +2,7 @@
 
 import { block, has } from "./block.js";
 import { base, changes, chart, narrow } from "./chart.js";
-import { each, fill, folded, h, pairs, picker, search, section, table } from "./dom.js";
+import { each, fill, folded, h, pairs, picker, search, section, table, tabled } from "./dom.js";
 import { change, interval, micro, number, percent, quantity, signed } from "./format.js";
 import { judged, rank, verdicts } from "./judged.js";
 import { href, keep } from "./state.js";
@@ -161,13 +161,8 @@ function differences(comparison) {
   const lists = Object.entries(only).filter(([, list]) => list.length);
   const beside = "What else differs between the captures";
   return [
-    axes.length > 0 && section(beside, null, table(["axis", "base", "head", "can move a kernel's time"], axes, "Differences")),
-    failed.length > 0 &&
-      section(
-        "Points that are not compared",
-        "Not right, or not timed, on one side.",
-        table(["point", "base", "head"], failed, "Not compared"),
-      ),
+    tabled(beside, null, ["axis", "base", "head", "can move a kernel's time"], axes),
+    tabled("Points that are not compared", "Not right, or not timed, on one side.", ["point", "base", "head"], failed),
     lists.map(([name, list]) =>
       section(
         name,

@@ -161,6 +161,11 @@ export function section(title, note, ...children) {
   return h("section.panel", h("h2", title), note && h("p.note", note), children);
 }
 
+/** A section of one table; nothing where it has no rows. */
+export function tabled(title, note, heads, rows) {
+  return rows.length > 0 && section(title, note, table(heads, rows, title));
+}
+
 /** Two panels beside each other, or the one that there is. */
 export function beside(left, right) {
   return left && right ? h("div.wide-two", left, right) : (left ?? right);

@@ -53,12 +53,11 @@ function row(evidence, side, target, signs, kinds) {
   const at = target.best === null ? undefined : side.place.get(target.best);
   const q = `target=${target.name}`;
   const ofBest = (shown) => (at === undefined ? "–" : shown());
-  const point = () => h("a.id", { href: href("point", { id: evidence.reference(side, at) }) }, breakable(side.short(at)));
   const cells = [
     target.good === target.total ? target.good : `${target.good} of ${target.total}`,
     ofBest(() => `${number(side.value(rate, at))} ${unit}`),
     target.passed ? `above any ${target.passed}` : ofBest(() => meter(side.value(fraction, at))),
-    ofBest(point),
+    ofBest(() => evidence.link(side, target.best, breakable(side.short(at)))),
     ofBest(() => limitedBy(side, at, signs)),
     spark(`${unit} over ${target.axis}`, sweeps(side, places, target.axis, rate)) ?? "–",
     shares(side, target, places, signs),

@@ -30,10 +30,10 @@ function facts({ file, version, devices, problems }, tool, note, found) {
 
 /** What a report lacks, said once. */
 export function lacking(report) {
-  if (!report.lacks.length) return null;
   const rows = report.lacks.map(({ what, option }) => [what, h("code", option)]);
   const note = "Captured again with these options it has them; --set full has most.";
-  return section("Not in this report", note, table(["what", "brought by"], rows, `What ${report.file} lacks`));
+  const shown = table(["what", "brought by"], rows, `What ${report.file} lacks`);
+  return rows.length > 0 && section("Not in this report", note, shown);
 }
 
 const OPEN = 2; // levels of ranges that are open at first
